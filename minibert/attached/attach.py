@@ -54,7 +54,7 @@ def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
 class Attached:
     """A live model whose attention can be read and edited; see `attach`."""
 
-    def __init__(self, model: nn.Module, interface: Any, tokenizer: Any) -> None:
+    def __init__(self, model: nn.Module, interface: type, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
         self._interface, self._known = interface, Known(model)
 
@@ -109,7 +109,7 @@ class Attached:
         edits = plan(edit, self._known.stacks)
         one = self._run(inputs, keywords, edits, grad=grad)
 
-        def again(edit: Mapping[Any, Any]) -> AttachedTrace:
+        def again(edit: Mapping[object, object]) -> AttachedTrace:
             return self.trace(*inputs, edit=edit, grad=grad, **keywords)
 
         return self._trace(one, again, texts)
@@ -158,7 +158,9 @@ class Attached:
             run()
         return visits.n_calls
 
-    def _run(self, inputs: Any, keywords: Any, edits: Edits, *, grad: bool) -> Pass:
+    def _run(
+        self, inputs: tuple[object, ...], keywords: dict[str, object], edits: Edits, *, grad: bool
+    ) -> Pass:
         recording = Recording(self._known, edits)
         gradients = nullcontext() if grad else torch.no_grad()
         with recording.of(self.model, self._interface), gradients:
@@ -179,7 +181,7 @@ class Attached:
     def _trace(
         self,
         one: Pass,
-        again: Callable[[Mapping[Any, Any]], AttachedTrace] | None,
+        again: Callable[[Mapping[object, object]], AttachedTrace] | None,
         texts: Sequence[str],
     ) -> AttachedTrace:
         calls = one.by_stack(self._known.stack_names)
@@ -192,8 +194,8 @@ class Attached:
         )  # fmt: skip
 
     def _encoded(
-        self, inputs: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+        self, inputs: tuple[Any, ...], keywords: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object], list[str]]:
         """The model's inputs: texts become what the tokenizer makes of them."""
         if not inputs or not _is_text(inputs[0]):
             return inputs, keywords, []

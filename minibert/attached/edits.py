@@ -24,6 +24,8 @@ from minibert.trace.plan import broadcasts, check_order
 from minibert.trace.plan import misfit as shape_error
 
 Places = tuple[str, int]
+EditsOfLayer = dict[str, list[tuple[Point, Edit]]]
+"""By the name of the quantity."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ class StackPoint(Point):
 class Edits:
     """The edits of a pass, by stack and layer, then by the name of the quantity."""
 
-    at: dict[Places, dict[str, list[tuple[Point, Edit]]]] = field(default_factory=dict)
+    at: dict[Places, EditsOfLayer] = field(default_factory=dict)
     met: set[Places] = field(default_factory=set)
     """Where a pass has come by."""
 
     def __bool__(self) -> bool:
         return bool(self.at)
 
-    def of(self, stack: str, layer: int) -> dict[str, list[tuple[Point, Edit]]]:
+    def of(self, stack: str, layer: int) -> EditsOfLayer:
         """The edits of a layer, by name."""
         here = self.at.get((stack, layer), {})
         if here:
@@ -65,7 +67,7 @@ class Edits:
             )
 
 
-def plan(edit: Mapping[Any, Any] | None, stacks: Mapping[str, Stack]) -> Edits:
+def plan(edit: Mapping[object, object] | None, stacks: Mapping[str, Stack]) -> Edits:
     """The edits of a mapping, in the order in which they are applied.
 
     Raises EditError for a place that does not exist, for a value that fits no quantity, and for
@@ -92,7 +94,7 @@ def plan(edit: Mapping[Any, Any] | None, stacks: Mapping[str, Stack]) -> Edits:
     return edits
 
 
-def _point(key: Any, stacks: Mapping[str, Stack]) -> tuple[str, Point]:
+def _point(key: object, stacks: Mapping[str, Stack]) -> tuple[str, Point]:
     """The stack and the point that a key names."""
     parts = key if isinstance(key, tuple) else (key,)
     named = bool(parts) and isinstance(parts[0], str) and parts[0] in stacks

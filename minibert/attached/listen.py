@@ -22,6 +22,7 @@ from minibert.errors import TraceError
 
 _LOCK = RLock()
 _HERE = local()
+Function = Callable[..., Any]
 _OURS = "minibert_listens_to"
 _IMPLEMENTATIONS = ("eager", "sdpa")
 # Of the signature of every attention function: module, query, key, value, attention_mask.
@@ -45,7 +46,7 @@ class Listener(Protocol):
         """Look at a call that has z, and change that."""
 
 
-def attention_interface(model: Any) -> Any:
+def attention_interface(model: object) -> type | None:
     """The class of transformers' attention interface; None for what transformers did not build.
 
     transformers is not imported: it is found by the classes that the model, or one of its modules,
@@ -60,7 +61,7 @@ def attention_interface(model: Any) -> Any:
 
 
 @contextmanager
-def listening(interface: Any, listener: Listener) -> Iterator[None]:
+def listening(interface: type, listener: Listener) -> Iterator[None]:
     """Inside, `listener` is told of the calls of its modules in this thread."""
     listeners: list[Listener] = _HERE.__dict__.setdefault("listeners", [])
     _STANDING.begin(interface)
@@ -76,12 +77,12 @@ class _Standing:
     """The interfaces whose two ways to a function are ours, and for how many listeners."""
 
     def __init__(self) -> None:
-        self.counts: dict[Any, int] = {}
-        self.before: dict[Any, dict[str, Any]] = {}
-        self.heard: dict[tuple[int, str], Any] = {}
+        self.counts: dict[type, int] = {}
+        self.before: dict[type, dict[str, object]] = {}
+        self.heard: dict[tuple[int, str], Function] = {}
         """What was made of each function: every layer of a pass asks for it again."""
 
-    def begin(self, interface: Any) -> None:
+    def begin(self, interface: type) -> None:
         with _LOCK:
             self.counts[interface] = self.counts.get(interface, 0) + 1
             if self.counts[interface] == 1:
@@ -92,7 +93,7 @@ class _Standing:
                 for name, way in ways.items():
                     setattr(interface, name, way(getattr(interface, name)))
 
-    def end(self, interface: Any) -> None:
+    def end(self, interface: type) -> None:
         with _LOCK:
             self.counts[interface] -= 1
             if not self.counts[interface]:
@@ -108,18 +109,18 @@ class _Standing:
 _STANDING = _Standing()
 
 
-def _getitem(original: Callable[..., Any]) -> Callable[..., Any]:
+def _getitem(original: Function) -> Function:
     @functools.wraps(original)
-    def found(self: Any, name: str) -> Any:
+    def found(self: object, name: str) -> Function:
         function = original(self, name)
         return function if getattr(_HERE, "inside", False) else _heard(function, name)
 
     return found
 
 
-def _get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
+def _get_interface(original: Function) -> Function:
     @functools.wraps(original)
-    def found(self: Any, name: str, default: Any) -> Any:
+    def found(self: object, name: str, default: Function) -> Function:
         # It looks for the name by the way above, several times.
         _HERE.inside = True
         try:
@@ -132,7 +133,7 @@ def _get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def _heard(function: Any, implementation: str) -> Any:
+def _heard(function: Function, implementation: str) -> Function:
     """The function, told to the listeners of this thread; the function itself without any."""
     if not getattr(_HERE, "listeners", ()) or not callable(function) or hasattr(function, _OURS):
         return function
@@ -144,7 +145,7 @@ def _heard(function: Any, implementation: str) -> Any:
     return known
 
 
-def _telling(function: Callable[..., Any], implementation: str) -> Any:
+def _telling(function: Function, implementation: str) -> Function:
     """A function that tells the listeners of its thread and calls this one."""
 
     @functools.wraps(function)
@@ -154,7 +155,7 @@ def _telling(function: Callable[..., Any], implementation: str) -> Any:
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None = None,
-        *more: Any,
+        *more: object,
         **options: Any,
     ) -> Any:
         listeners = [one for one in getattr(_HERE, "listeners", ()) if one.hears(module)]
@@ -170,12 +171,12 @@ def _telling(function: Callable[..., Any], implementation: str) -> Any:
     return attention
 
 
-def _tell(listeners: list[Listener], call: Call, function: Callable[..., Any]) -> Any:
+def _tell(listeners: list[Listener], call: Call, function: Function) -> Any:
     for one in listeners:
         one.before(call)
     call.settle()
     given = [z for one in listeners if (z := one.instead(call)) is not None]
-    weights: tuple[Any, ...] = (None,)
+    weights: tuple[object, ...] = (None,)
     if given:
         call.out = given[-1].transpose(1, 2).contiguous()
         if call.implementation == "eager":
@@ -190,7 +191,7 @@ def _tell(listeners: list[Listener], call: Call, function: Callable[..., Any]) -
     return (call.out, *weights)
 
 
-def _names_after(function: Callable[..., Any]) -> list[str]:
+def _names_after(function: Function) -> list[str]:
     return list(inspect.signature(function).parameters)[_NAMED:]
 
 

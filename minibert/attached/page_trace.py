@@ -95,7 +95,9 @@ def patches_of(config: Any, pixels: Tensor | None) -> Patches | None:
     return None
 
 
-def pictures_of(images: Any, patches: Patches | None, n_positions: int) -> list[dict[str, Any]]:
+def pictures_of(
+    images: object, patches: Patches | None, n_positions: int
+) -> list[dict[str, object]]:
     """For each picture what a page draws: the file, as a data address, and the grid over it.
 
     `images` is one picture, or a list with one for each of the batch: (height, width, 3) or
@@ -116,7 +118,7 @@ def pictures_of(images: Any, patches: Patches | None, n_positions: int) -> list[
     return [{"source": _source(_pixels(one)), **grid} for one in given]
 
 
-def _pixels(image: Any) -> Pixels:
+def _pixels(image: object) -> Pixels:
     pixels = np.asarray(image.cpu() if isinstance(image, Tensor) else image)
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[..., None], 3, axis=2)
@@ -172,51 +174,35 @@ class PageSizes:
 
 @dataclass(frozen=True)
 class PageLayer:
-    """One layer; real tokens stand in front. Keys and values have their own heads."""
+    """One layer; real tokens stand in front. Keys and values have their own heads.
+
+    probs is (batch, head, query, key); query, key, value and z (batch, head, position, d_head).
+    """
 
     call: Call
     real: tuple[Tensor, ...]
     n_kv_heads: int
 
-    @property
-    def probs(self) -> Tensor:
-        """(batch, head, query, key)."""
-        rows = self._front(self.call.read("probs"), 2)
-        return self._front(rows.transpose(2, 3), 2).transpose(2, 3)
+    probs = property(lambda self: self._read("probs"))
+    query = property(lambda self: self._read("query"))
+    key = property(lambda self: self._read("key"))
+    value = property(lambda self: self._read("value"))
+    z = property(lambda self: self._read("z"))
 
-    @property
-    def query(self) -> Tensor:
-        """(batch, head, position, d_head)."""
-        return self._front(self.call.read("query"), 2)
+    def _read(self, name: str) -> Tensor:
+        found = self.call.read(name)
+        if name == "probs":
+            return self._front(self._front(found).transpose(2, 3)).transpose(2, 3)
+        if name in ("key", "value") and found.shape[1] != self.n_kv_heads:
+            found = repeated(found, self.n_kv_heads)
+        return self._front(found)
 
-    @property
-    def key(self) -> Tensor:
-        """(batch, kv_head, position, d_head)."""
-        return self._front(self._shared("key"), 2)
-
-    @property
-    def value(self) -> Tensor:
-        """(batch, kv_head, position, d_head)."""
-        return self._front(self._shared("value"), 2)
-
-    @property
-    def z(self) -> Tensor:
-        """(batch, head, position, d_head)."""
-        return self._front(self.call.read("z"), 2)
-
-    def _shared(self, name: str) -> Tensor:
-        vectors = self.call.read(name)
-        return (
-            vectors if vectors.shape[1] == self.n_kv_heads else repeated(vectors, self.n_kv_heads)
-        )
-
-    def _front(self, value: Tensor, axis: int) -> Tensor:
-        """The positions of real tokens in front, and 0 behind them."""
+    def _front(self, value: Tensor) -> Tensor:
+        """The positions of real tokens in front, and 0 behind them, along axis 2."""
         value = value.detach()
         found = torch.zeros_like(value)
         for sentence, real in enumerate(self.real):
-            rows = value[sentence].index_select(axis - 1, real)
-            found[sentence].narrow(axis - 1, 0, len(real)).copy_(rows)
+            found[sentence, :, : len(real)] = value[sentence].index_select(1, real)
         return found
 
 
@@ -228,7 +214,7 @@ class PageTrace:
     tokens: Tokens
     config: PageSizes
     layers: tuple[PageLayer, ...]
-    pictures: tuple[dict[str, Any], ...] = ()
+    pictures: tuple[dict[str, object], ...] = ()
     """What is drawn of each picture of a vision model, where it was given."""
 
     def __len__(self) -> int:

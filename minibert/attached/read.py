@@ -28,7 +28,7 @@ class AttachedTrace:
         stacks: Mapping[str, StackTrace],
         output: Any,
         model_name: str,
-        again: "Callable[[Mapping[Any, Any]], AttachedTrace] | None",
+        again: "Callable[[Mapping[object, object]], AttachedTrace] | None",
         *,
         ids: Mapping[str, Tensor] | None = None,
         texts: Sequence[str] = (),
@@ -106,7 +106,7 @@ class AttachedTrace:
             )
         return logits
 
-    def rerun(self, edit: Mapping[Any, Any]) -> "AttachedTrace":
+    def rerun(self, edit: Mapping[object, object]) -> "AttachedTrace":
         """The trace of the same inputs with these edits; the whole model runs again."""
         if self._again is None:
             raise TraceError(
@@ -114,7 +114,7 @@ class AttachedTrace:
             )
         return self._again(edit)
 
-    def view(self, *, stack: str | None = None, image: Any = None, **options: Any) -> Page:
+    def view(self, *, stack: str | None = None, image: object = None, **options: Any) -> Page:
         """The page of a stack, the only one by default; `options` are those of `minibert.viz.view`.
 
         `image` is the picture that a vision model was given, or a list with one for each of the

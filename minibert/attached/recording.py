@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from minibert.attached.call import Call, attention_modules, form_of, misfit, silent
-from minibert.attached.edits import Edits, edited
+from minibert.attached.edits import Edits, EditsOfLayer, edited
 from minibert.attached.layout import LayerReport, Report, Stack, names_of, pattern_of
 from minibert.attached.listen import listening
 from minibert.attached.projection import Projections
@@ -30,6 +30,22 @@ class Known:
         self.report = Report()
         self.projections = Projections(model)
         self.ran = False
+
+    def refuse_dropout(self, call: Call) -> None:
+        """Raise TraceError for a call that drops attention weights."""
+        if call.options.get("dropout"):
+            raise TraceError(
+                f"{self.names[id(call.module)]} drops attention weights, dropout="
+                f"{call.options['dropout']}: what is read would not be what the model computes. "
+                "Call hf_model.eval() first."
+            )
+
+    def check(self, call: Call) -> None:
+        """Note whether probs · value is z, computed once for each form of call."""
+        form = form_of(call)
+        if form not in self.forms:
+            self.forms[form] = misfit(call)
+        call.untrue = self.forms[form]
 
 
 class Pass:
@@ -70,10 +86,10 @@ class Recording:
         self.passes: list[Pass] = []
         self._thread, self._inside = get_ident(), False
         self._ran: dict[str, str] = {}
-        self._of_call: tuple[Call | None, dict[str, Any]] = (None, {})
+        self._of_call: tuple[Call | None, EditsOfLayer] = (None, {})
 
     @contextmanager
-    def of(self, model: nn.Module, interface: Any) -> Iterator[None]:
+    def of(self, model: nn.Module, interface: type) -> Iterator[None]:
         """Inside, the passes of the model in this thread are recorded."""
         with ExitStack() as undo:
             begin = model.register_forward_pre_hook(self._begin, with_kwargs=True)
@@ -88,14 +104,16 @@ class Recording:
             undo.enter_context(listening(interface, self))
             yield
 
-    def _note(self, name: str) -> Any:
-        def ran(module: nn.Module, inputs: Any) -> None:
+    def _note(self, name: str) -> Callable[[nn.Module, object], None]:
+        def ran(module: nn.Module, inputs: object) -> None:
             if get_ident() == self._thread:
                 self._ran[name] = type(module).__name__
 
         return ran
 
-    def _begin(self, model: nn.Module, inputs: Any, keywords: Mapping[str, Any]) -> None:
+    def _begin(
+        self, model: nn.Module, inputs: tuple[object, ...], keywords: Mapping[str, object]
+    ) -> None:
         # A hook of the model is called in every thread that runs it.
         if get_ident() != self._thread:
             return
@@ -114,7 +132,7 @@ class Recording:
         if all(bool(mask.all()) for mask in one.token_masks.values()):
             one.token_masks.clear()
 
-    def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
+    def _end(self, model: nn.Module, inputs: object, output: object) -> None:
         if get_ident() != self._thread:
             return
         self._inside = False
@@ -134,11 +152,7 @@ class Recording:
     def before(self, call: Call) -> None:
         """Keep the call; change query, key and value where there are edits."""
         current, name = self._current(), self.known.names[id(call.module)]
-        if call.options.get("dropout"):
-            raise TraceError(
-                f"{name} drops attention weights, dropout={call.options['dropout']}: what is read "
-                "would not be what the model computes. Call hf_model.eval() first."
-            )
+        self.known.refuse_dropout(call)
         pattern = pattern_of(name)
         layer = current.number(pattern)
         current.calls.append((name, call))
@@ -167,17 +181,14 @@ class Recording:
         """Check what the model computed, where its form is new; change z where it is edited."""
         here = self._edits_of(call)
         if not call.matrices:
-            form = form_of(call)
-            if form not in self.known.forms:
-                self.known.forms[form] = misfit(call)
-            call.untrue = self.known.forms[form]
+            self.known.check(call)
         if "z" in here:
             z = edited("z", call.out.transpose(1, 2), here, call)
             call.out = z.transpose(1, 2).contiguous()
         if not self.known.ran:
             self.known.projections.expect(call)
 
-    def _edits_of(self, call: Call) -> dict[str, Any]:
+    def _edits_of(self, call: Call) -> EditsOfLayer:
         known, here = self._of_call
         return here if known is call else {}
 
@@ -246,21 +257,14 @@ class Visits:
 
     def before(self, call: Call) -> None:
         """Refuse a call that drops weights."""
-        if call.options.get("dropout"):
-            raise TraceError(
-                f"{self.known.names[id(call.module)]} drops attention weights, dropout="
-                f"{call.options['dropout']}. Call hf_model.eval() first."
-            )
+        self.known.refuse_dropout(call)
 
     def instead(self, call: Call) -> Tensor | None:
         """The model computes z itself."""
 
     def after(self, call: Call) -> None:
         """Check the call, where its form is new, and hand it on."""
-        form = form_of(call)
-        if form not in self.known.forms:
-            self.known.forms[form] = misfit(call)
-        call.untrue = self.known.forms[form]
+        self.known.check(call)
         call.projected_by(self.known.projections.of(call.module))
         self.n_calls += 1
         self.visit(self.n_calls - 1, call)

@@ -1,12 +1,12 @@
 """Units 5 and 6: what the choice of a word depends on, how a model copies, and real BERT."""
 
 from functools import cache
-from typing import Any
 
 import torch
 
 from minibert.course.answers import A_PART, Choice, Exercise, Heads, Numbers
 from minibert.course.lab import (
+    Edits,
     bert,
     every_head,
     gpt,
@@ -25,7 +25,7 @@ INDUCTION = 0.3
 _SUBJECT = 2
 
 
-def _prefers_were(texts: list[str], edit: dict[Any, Any]) -> list[bool]:
+def _prefers_were(texts: list[str], edit: Edits) -> list[bool]:
     """Whether the model puts were before was at the mask of each text."""
     model = bert()
     with torch.no_grad():

@@ -1,5 +1,6 @@
 """What the units compute alike."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,10 @@ from minibert.course.texts import LEAVES, ORDER
 from minibert.loading import load
 from minibert.model import Model
 from minibert.survey.sample_texts import SAMPLE_PAIRS
+from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
+
+Edits = Mapping[Any, object]
 
 
 @cache
@@ -49,7 +53,7 @@ def said(trace: Trace, position: int) -> Tensor:
     return trace.logits[0, position].softmax(-1)
 
 
-def without(trace: Trace, edit: dict[Any, Any]) -> Trace:
+def without(trace: Trace, edit: Edits) -> Trace:
     """The trace with an edit."""
     with torch.no_grad():
         return trace.rerun(edit)
@@ -71,7 +75,7 @@ def every_head(model: Model) -> list[tuple[int, int]]:
 def scores(name: str = "tiny-bert") -> HeadScores:
     """The five scores of every head of a model, over the pairs that come with the package."""
     model = bert() if name == "tiny-bert" else gpt()
-    texts: list[Any] = [model.tokenize(ORDER)]
+    texts: list[Tokens] = [model.tokenize(ORDER)]
     if name == "tiny-bert":
         texts += [model.tokenize(*pair) for pair in (LEAVES, *SAMPLE_PAIRS)]
     return head_scores(model, texts)

@@ -1,13 +1,12 @@
 """Units 1 and 2: weighted averages of a few vectors, and one weight of one head, step by step."""
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert.course.answers import A_WEIGHT, Choice, Exercise, Numbers
-from minibert.course.lab import bert, place, said, scores, token_id, traced, without
+from minibert.course.lab import Edits, bert, place, said, scores, token_id, traced, without
 from minibert.course.texts import HORSE, TIRED
 from minibert.trace.edit import zero
 
@@ -147,7 +146,7 @@ def _unscaled() -> float:
 def _verbs(equal: bool) -> dict[str, float]:
     """The probabilities of the four verbs, with attention or with equal weights everywhere."""
     trace = traced(TIRED)
-    edit: dict[Any, Any] = {("scores", layer): zero for layer in range(bert().config.n_layers)}
+    edit: Edits = {("scores", layer): zero for layer in range(bert().config.n_layers)}
     probs = said(without(trace, edit) if equal else trace, place(trace, "[MASK]"))
     return {verb: float(probs[token_id(bert(), verb)]) for verb in VERBS}
 

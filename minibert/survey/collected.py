@@ -14,8 +14,8 @@ from minibert.errors import SurveyError
 from minibert.survey.documents import Document
 from minibert.untrusted import guarded, open_regular, present, read_json
 
-Floats = npt.NDArray[np.floating[Any]]
-Whole = npt.NDArray[np.integer[Any]]
+Floats = npt.NDArray[np.floating]
+Whole = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)

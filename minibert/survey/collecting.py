@@ -51,7 +51,7 @@ from minibert.trace.run import embedded, logits_of, reads_single_positions, run_
 from minibert.training.folder import folder_locked
 from minibert.untrusted import guarded, read_json
 
-Floats = npt.NDArray[np.floating[Any]]
+Floats = npt.NDArray[np.floating]
 Item = TypeVar("Item")
 
 
@@ -85,7 +85,7 @@ class TokenizedText:
         return sum(map(len, self.windows))
 
 
-def as_points(keys: Iterable[Any], model: Model) -> tuple[CollectedPoint, ...]:
+def as_points(keys: Iterable[object], model: Model) -> tuple[CollectedPoint, ...]:
     """The points of keys such as ("resid_post", 3), ("z", 3, 5) and "embed"; each once.
 
     Raises SurveyError for what the model does not have, and for matrices.
@@ -99,7 +99,7 @@ def as_points(keys: Iterable[Any], model: Model) -> tuple[CollectedPoint, ...]:
     return points
 
 
-def _as_point(key: Any, model: Model) -> CollectedPoint:
+def _as_point(key: object, model: Model) -> CollectedPoint:
     config: Config = model.config
     parts = (key,) if isinstance(key, str) else key
     # What there is one of in a text is no token's; a norm behind the layers is not computed here.
@@ -256,7 +256,7 @@ class ArrayFile:
         self._file.truncate(end)
         self._file.seek(end)
 
-    def append(self, values: npt.NDArray[Any]) -> None:
+    def append(self, values: np.ndarray) -> None:
         """Add rows: (row, *shape)."""
         self._file.write(np.ascontiguousarray(values, self.dtype).tobytes())
 
@@ -395,7 +395,7 @@ class GrowingCollection:
     def add(
         self,
         texts: Sequence[TokenizedText],
-        values: Mapping[str, npt.NDArray[np.floating[Any]]],
+        values: Mapping[str, npt.NDArray[np.floating]],
         read: State,
     ) -> None:
         """Write a batch; `read` has what was read and skipped up to its end."""
@@ -432,7 +432,7 @@ class GrowingCollection:
         # The name of a file, which is in the id, need not be valid UTF-8.
         return self._texts.write(about.encode(errors="surrogatepass") + b"\n")
 
-    def _converted(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _converted(self, name: str, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             found = values.astype(self.options["dtype"])
         if not np.array_equal(np.isfinite(found), np.isfinite(values)):
@@ -453,7 +453,7 @@ class GrowingCollection:
             os.fsync(self._texts.fileno())
             self._replace(PROGRESS, {"counts": asdict(self.state)})
 
-    def finish(self, about: Mapping[str, Any]) -> None:
+    def finish(self, about: Mapping[str, object]) -> None:
         """Complete the files and write the manifest, `about` in it."""
         self.save()
         state = self.state
@@ -474,7 +474,7 @@ class GrowingCollection:
     def _array(self, name: str) -> Path:
         return self.folder / f"{name}.npy"
 
-    def _replace(self, name: str, content: Mapping[str, Any]) -> None:
+    def _replace(self, name: str, content: Mapping[str, object]) -> None:
         path = self.folder / name
         beside = path.with_suffix(".part")
         about = {"format": _FORMAT, "options": self.options, **content}
@@ -496,7 +496,7 @@ class GrowingCollection:
             ) from error
 
 
-def _index_rows(text: TokenizedText) -> dict[str, npt.NDArray[Any]]:
+def _index_rows(text: TokenizedText) -> dict[str, np.ndarray]:
     """What is known of each token of the windows of a text, and which are kept always."""
     places = np.concatenate(text.windows)
     tokens = text.tokens
@@ -521,7 +521,7 @@ SECONDS_BETWEEN_SAVES = 5.0
 def collect(
     model: Model,
     texts: Iterable[str | Words | Document],
-    points: Iterable[Any],
+    points: Iterable[object],
     *,
     output: str | Path,
     dtype: str = "float32",
@@ -620,7 +620,7 @@ def _go(
 class _Reading:
     """The documents of a corpus as tokens, and how many were read, of what hash."""
 
-    def __init__(self, texts: Iterable[Any], model: Model, state: State, *, skip: bool) -> None:
+    def __init__(self, texts: Iterable[object], model: Model, state: State, *, skip: bool) -> None:
         self.texts, self.model, self.skip = texts, model, skip
         self.state = deepcopy(state)
         self._hash = hashlib.sha256()
@@ -668,7 +668,7 @@ class _Reading:
         )
 
 
-def _files(texts: Documents) -> dict[str, Any]:
+def _files(texts: Documents) -> dict[str, object]:
     """What the manifest says of the files of a corpus."""
     return {
         "names": [path.name for path in texts.files],
@@ -681,7 +681,7 @@ def _files(texts: Documents) -> dict[str, Any]:
 
 def _bar(texts: Any, show: bool) -> Any:
     """A progress bar: of the bytes of files, else of texts."""
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "unit": " texts",
         "total": len(texts) if isinstance(texts, Sized) else None,
     }

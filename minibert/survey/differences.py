@@ -138,7 +138,7 @@ class SurveyDiff:
                 distance = float(self.distance[pair])
                 yield [*a, *b, distance, name, *numbers, int(self.exceeds[at])]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All of it as numbers, lists and texts that JSON has; null for a number that is not."""
         pairs = []
         for pair, (a, b) in enumerate(self.pairs):

@@ -33,7 +33,7 @@ from minibert.text.windows import columns, equal_parts
 from minibert.text.words import Words
 from minibert.trace.read import Trace
 
-Texts = Iterable[Any]
+Texts = Iterable[object]
 """Texts or Words, (text, second text) pairs, Tokens or ids of one sentence each, or Documents."""
 
 

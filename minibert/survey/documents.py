@@ -221,7 +221,7 @@ def _of_fields(record: Record, reading: Reading) -> Document:
 
 
 def _text_or_words(
-    values: Mapping[str, Any], field: str, number: int, reading: Reading
+    values: Mapping[str, object], field: str, number: int, reading: Reading
 ) -> str | tuple[str, ...]:
     """What a field holds, checked. Raises SurveyError for what is neither."""
     place = reading.place(number)
@@ -250,7 +250,7 @@ def _of_sentences(record: Record, reading: Reading) -> Document:
     return Document(name, _checked(text, record.number, reading))
 
 
-def _field(values: Mapping[str, Any], field: str, place: str) -> Any:
+def _field(values: Mapping[str, object], field: str, place: str) -> Any:
     if field not in values:
         names = ", ".join(map(repr, list(values)[:20])) or "no field at all"
         raise SurveyError(f"{place}: there is no field {field!r}; found {names}.")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -23,41 +24,30 @@ class Interval(NamedTuple):
     high: NDArray[np.float64]
 
 
-def mean_interval(count: int, total: NDArray[np.float64], squares: NDArray[np.float64]) -> Interval:
-    """The mean of `count` documents and its 95 % interval, from Σ x and Σ x².
-
-    mean ± t·s/√count, where t is Student's quantile of count - 1 degrees of freedom and s² the
-    variance with count - 1 in the denominator. The mean is nan without documents; the ends are nan
-    with fewer than two, for one document says nothing about others. Shares of attention are
-    cut to 0 and 1 by whoever shows them, not here.
-
-    Source: Student 1908, "The Probable Error of a Mean".
-    """
-    nothing = np.full(np.shape(total), np.nan)
-    if count == 0:
-        return Interval(nothing, nothing, nothing)
-    mean = total / count
-    if count == 1:
-        return Interval(mean, nothing, nothing)
-    # Rounding may leave a variance of 0 a little below it.
-    variance = np.maximum(squares - count * mean**2, 0.0) / (count - 1)
-    half = student_quantile(count - 1) * np.sqrt(variance / count)
-    return Interval(mean, mean - half, mean + half)
-
-
 def layer_intervals(
     counts: NDArray[np.int64], total: NDArray[np.float64], squares: NDArray[np.float64]
 ) -> Interval:
-    """`mean_interval` of each layer, (layer, ...), where as many documents count as `counts` says.
+    """The mean of documents and its 95 % interval, from Σ x and Σ x², (layer, ...).
 
-    Layers with windows may see no key of a kind, where others see one.
+    `counts` says of each layer how many documents count: layers with windows may see no key of a
+    kind, where others see one. The interval is mean ± t·s/√count, where t is Student's quantile of
+    count - 1 degrees of freedom and s² the variance with count - 1 in the denominator. The mean is
+    nan without documents; the ends are nan with fewer than two, for one document says nothing about
+    others. Shares of attention are cut to 0 and 1 by whoever shows them, not here.
+
+    Source: Student 1908, "The Probable Error of a Mean".
     """
-    if (counts == counts[0]).all():
-        return mean_interval(int(counts[0]), total, squares)
-    each = [mean_interval(int(n), t, s) for n, t, s in zip(counts, total, squares, strict=True)]
-    return Interval(*map(np.stack, zip(*each, strict=True)))
+    quantiles = [student_quantile(n - 1) if n > 1 else np.nan for n in counts.tolist()]
+    axes = (-1, *[1] * (total.ndim - 1))
+    count, others = (np.where(n > 0, n, np.nan).reshape(axes) for n in (counts, counts - 1))
+    mean = total / count
+    # Rounding may leave a variance of 0 a little below it.
+    variance = np.maximum(squares - count * mean**2, 0.0) / others
+    half = np.array(quantiles).reshape(axes) * np.sqrt(variance / count)
+    return Interval(mean, mean - half, mean + half)
 
 
+@cache
 def student_quantile(degrees: int, level: float = LEVEL) -> float:
     """The t for which |T| <= t with probability `level`, of Student's distribution.
 

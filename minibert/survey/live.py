@@ -155,7 +155,7 @@ class AttachedStack:
         made = attach(model, tokenizer=self.attached.tokenizer)
         return AttachedStack(made, self.stack, self.config.n_positions)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Name, stack, config, type and digest of the weights, ready for JSON."""
         config: Any = getattr(self.model, "config", None)
         told = {} if config is None else json.loads(config.to_json_string(use_diff=False))

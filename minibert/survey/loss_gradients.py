@@ -9,7 +9,7 @@ gives a key, |∂L/∂α| is added up over kinds of keys. One backward pass give
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,7 @@ class Objective:
         hidden[places] = self.mask_id
         return Predicted(hidden, places, ids[places])
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """The same for a manifest."""
         if self.mask_id is None:
             return {"loss": "sum over a segment of -ln p(next token)"}

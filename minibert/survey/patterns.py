@@ -11,7 +11,7 @@ is read. One document is open at a time, and nothing N x N of all layers is kept
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -403,7 +403,7 @@ class HeadPatterns:
         """The best three rows of one head on one pattern."""
         return self.head(pattern, layer, head).examples
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For JSON: what each pattern is, and every head's numbers; None where nan."""
         return {
             name: {
@@ -445,7 +445,7 @@ class HeadPatterns:
         return f"HeadPatterns({n_layers} layers x {n_heads} heads: {', '.join(PATTERNS)})"
 
 
-def _plain(one: PatternHead) -> dict[str, Any]:
+def _plain(one: PatternHead) -> dict[str, object]:
     numbers = {
         name: None if math.isnan(value) else round(value, _DECIMALS)
         for name in ("score", "low", "high", "baseline")

@@ -21,7 +21,6 @@ Sources: Vig 2019, "Deconstructing BERT, part 2"; participation ratio: Bell and 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -136,7 +135,7 @@ class QueryKeyDimensions:
         """The dimensions there are."""
         return int(self.shares.shape[-1])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For JSON: one entry a head; None where nan."""
         n_layers, n_heads, d_head = self.shares.shape
         tables = {

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import NoReturn, overload
 
 import numpy as np
 import torch
@@ -176,7 +176,7 @@ class Options:
         """The one that is computed in."""
         return model.dtype if self.dtype is None else self.dtype
 
-    def told(self, model: Surveyable) -> dict[str, Any]:
+    def told(self, model: Surveyable) -> dict[str, object]:
         """What the numbers depend on, for JSON; what was left to the model is filled in.
 
         The engine is not among it: tables are the same with each.
@@ -197,7 +197,7 @@ class Options:
             "on_error": self.on_error,
         }
 
-    def _gradients_told(self, model: Surveyable) -> dict[str, Any] | None:
+    def _gradients_told(self, model: Surveyable) -> dict[str, object] | None:
         if not self.gradients or isinstance(model, AttachedStack):
             return None
         return Objective.of(model).told()
@@ -376,7 +376,7 @@ def _subject(model: Model | Attached, stack: str | None, options: Options) -> Su
     return surveyable(model, stack, options.longest)
 
 
-def identity_of_surveyed(subject: Surveyable) -> dict[str, Any]:
+def identity_of_surveyed(subject: Surveyable) -> dict[str, object]:
     """What the manifest says of the model, ready for JSON."""
     return subject.identity() if isinstance(subject, AttachedStack) else identity_of(subject)
 
@@ -477,10 +477,10 @@ def _drift(
     return {one.name: float(n) for one, n in zip(measure.measures, largest, strict=True) if n == n}
 
 
-def _told(part: Part, documents: Iterable[Any]) -> dict[str, Any]:
+def _told(part: Part, documents: Iterable[object]) -> dict[str, object]:
     """What the manifest says of the corpus."""
     told = part.measured
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "sha256": part.corpus,
         "documents": told.documents,
         "segments": told.segments,
@@ -498,7 +498,7 @@ def _told(part: Part, documents: Iterable[Any]) -> dict[str, Any]:
     return found
 
 
-def _result(measure: WindowSurvey, part: Part, manifest: dict[str, Any]) -> Survey:
+def _result(measure: WindowSurvey, part: Part, manifest: dict[str, object]) -> Survey:
     found = part.measured
     if not found.documents:
         reasons = "".join(f" {place}: {reason}" for place, reason in found.wrong[:3])

@@ -162,7 +162,7 @@ class Survey:
         with replacing(path / MANIFEST) as fresh:
             fresh.write_text(f"{text}\n", encoding="utf-8")
 
-    def _tables(self) -> dict[str, Any]:
+    def _tables(self) -> dict[str, object]:
         arrow, _ = parquet()
         sums, size = self.sums, self.sums.total.shape
         measure, layer, head = (axis.ravel() for axis in np.indices(size))
@@ -223,7 +223,7 @@ class Survey:
         return cls(*_sums_of(found), manifest)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> dict[str, object]:
     try:
         found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -266,7 +266,7 @@ class OutputFolder:
     the same model and options has left.
     """
 
-    def __init__(self, folder: Path | None, about: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(self, folder: Path | None, about: Mapping[str, object], *, resume: bool) -> None:
         self.folder, self._resume = folder, resume
         self._identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 

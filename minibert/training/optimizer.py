@@ -10,7 +10,6 @@ batch here.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,11 +100,11 @@ class Optimizer:
             part.step()
             part.zero_grad(set_to_none=True)
 
-    def state_dict(self) -> list[dict[str, Any]]:
+    def state_dict(self) -> list[dict[str, object]]:
         """The state of both."""
         return [part.state_dict() for part in self.parts]
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+    def load_state_dict(self, states: list[dict[str, object]]) -> None:
         """Restore a state that `state_dict` returned."""
         for part, state in zip(self.parts, states, strict=True):
             part.load_state_dict(state)

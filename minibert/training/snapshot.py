@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
 
@@ -34,12 +34,12 @@ class Snapshot:
     """The state after `step` steps."""
 
     step: int
-    about: dict[str, Any]
+    about: dict[str, object]
     """The arguments of the run; it resumes only with the same ones."""
     tokenizer: str
     model: dict[str, torch.Tensor]
-    optimizer: list[dict[str, Any]]
-    log: list[dict[str, Any]] = field(default_factory=list)
+    optimizer: list[dict[str, object]]
+    log: list[dict[str, object]] = field(default_factory=list)
     seconds: float = 0.0
     """Seconds spent on training so far."""
 
@@ -147,7 +147,7 @@ def about_run(
     whole: Sequence[str],
     device: torch.device,
     start: Model | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Everything that must be equal for a run to resume from the snapshot of another."""
     return {
         "texts": _digests(texts),
@@ -183,7 +183,7 @@ def check_no_stranger(folder: Path) -> None:
         )
 
 
-def fitting_snapshot(folder: Path, about: dict[str, Any]) -> Snapshot | None:
+def fitting_snapshot(folder: Path, about: dict[str, object]) -> Snapshot | None:
     """The snapshot of this folder; None where there is none.
 
     Raises TrainingError for the snapshot of another run, and says what differs.
@@ -200,9 +200,10 @@ def fitting_snapshot(folder: Path, about: dict[str, Any]) -> Snapshot | None:
     return snapshot
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     # The order of dictionaries counts: the same texts in another order are another run.
-    return one == other and (not isinstance(one, dict) or list(one) == list(other))
+    both = isinstance(one, dict) and isinstance(other, dict)
+    return one == other and (not both or list(one) == list(other))  # type: ignore[call-overload]
 
 
 def weights_digest(model: Model) -> str:
@@ -223,5 +224,5 @@ def _digests(documents: Sequence[Document]) -> dict[str, str]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value

@@ -7,7 +7,6 @@ et al. 2016, as in Radford et al. 2019. The `tokenizers` library does the work.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -68,7 +67,7 @@ def train_tokenizer(
     return Tokenizer(backend, {})
 
 
-def tokenizer_settings(tokenizer: Tokenizer, *, family: str, n_positions: int) -> dict[str, Any]:
+def tokenizer_settings(tokenizer: Tokenizer, *, family: str, n_positions: int) -> dict[str, object]:
     """The tokenizer_config.json that makes transformers use tokenizer.json unchanged.
 
     Without it transformers builds the family's usual tokenizer from the vocabulary, which would

@@ -2,7 +2,6 @@
 
 from itertools import permutations
 
-import networkx
 import numpy as np
 import pytest
 

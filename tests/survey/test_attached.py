@@ -24,8 +24,8 @@ from transformers import (
 
 import minibert
 from minibert.errors import SurveyError
-from minibert.survey import survey, windows
-from tests.survey.small_surveys import contents, texts
+from minibert.survey import survey
+from tests.survey.small_surveys import texts
 
 EMBEDDED = Path(minibert.__file__).parent / "embedded"
 MODELS = {"tiny-bert": AutoModelForPreTraining, "tiny-gpt2": AutoModelForCausalLM}

@@ -11,7 +11,6 @@ from minibert.errors import SurveyError
 from minibert.survey import Document, survey
 from minibert.survey.loss_gradients import MASKED, Objective
 from minibert.survey.segments import Segmenter
-from tests.survey.small_surveys import contents, run, texts
 
 DOCUMENTS = [
     Document("alone", "the horse ran away, and a boat turned slowly near the river. it was late."),

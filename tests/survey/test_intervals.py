@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minibert.survey.intervals import mean_interval, student_quantile
+from minibert.survey.intervals import layer_intervals, student_quantile
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,13 @@ def test_quantiles_are_those_of_the_published_table(degrees: int, expected: floa
 
 def test_the_interval_of_four_documents_counted_by_hand() -> None:
     values = np.array([[0.2], [0.4], [0.4], [0.6]])
-    found = mean_interval(4, values.sum(0), (values**2).sum(0))
+    # Only the second layer has all four; the first has none and the third one.
+    total, squares = values.sum(0), (values**2).sum(0)
+    found = layer_intervals(
+        np.array([0, 4, 1]),
+        np.stack([0 * total, total, values[0]]),
+        np.stack([0 * total, squares, values[0] ** 2]),
+    )
     half = 3.18245 * np.sqrt(0.08 / 3 / 4)
-    np.testing.assert_allclose(found, [[0.4], [0.4 - half], [0.4 + half]], atol=1e-5)
-
-
-def test_too_few_documents_have_no_interval() -> None:
-    assert np.isnan(mean_interval(0, np.zeros(2), np.zeros(2))).all()
-    one = mean_interval(1, np.full(2, 0.3), np.full(2, 0.09))
-    assert (one.mean == 0.3).all()
-    assert np.isnan([one.low, one.high]).all()
+    expected = [[np.nan, 0.4, 0.2], [np.nan, 0.4 - half, np.nan], [np.nan, 0.4 + half, np.nan]]
+    np.testing.assert_allclose(np.stack(found)[..., 0], expected, atol=1e-5)
