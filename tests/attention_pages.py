@@ -177,3 +177,44 @@ def steps_read(data: bytes, shape: list[int], *, rests: bool) -> np.ndarray:
     steps = np.frombuffer(data[: 2 * n_steps], "<f2").astype(np.float32)
     codes = np.frombuffer(data[2 * n_steps :], np.int8)
     return codes.reshape(shape) * steps.reshape(shape[:-1])[..., None]
+
+
+def held(page: Any, name: str, layer: int, head: int, index: int = 0) -> np.ndarray:
+    """query, key or value that a head reads, in double precision, as the page's entries say."""
+    example = example_of(page, index)
+    sizes, heads = example["sizes"], example["heads"]
+    shared = sizes["n_heads"] // sizes.get("n_kv_heads", sizes["n_heads"])
+    if name != "query":
+        head, heads = head // shared, sorted({other // shared for other in heads})
+    entries = {one["head"]: one for one in arrays(page, name, index) if one["layer"] == layer}
+    if head in entries:
+        return unpacked(page, name, layer, head, index).astype(np.float64)
+    place = heads.index(head)
+    numbers = unpacked(page, name, layer, index=index)[place].astype(np.float64)
+    rests = {
+        one["head"]: one for one in arrays(page, f"{name} rest", index) if one["layer"] == layer
+    }
+    if head not in rests:
+        return numbers
+    rest = unpacked(page, f"{name} rest", layer, head, index)
+    if entries[None]["coding"] == "steps":
+        return numbers + rest * (np.abs(numbers).max(-1, keepdims=True) / 100)
+    exponents = np.maximum(np.frexp(numbers)[1] - 1, -14)
+    return numbers + rest * 2.0 ** (exponents - 18)
+
+
+def weights(page: Any, layer: int, head: int, index: int = 0) -> np.ndarray:
+    """The softmax of what the page holds, after the cap and the mask that it names."""
+    example = example_of(page, index)
+    place = example["layers"].index(layer)
+    scores = held(page, "query", layer, head, index) @ held(page, "key", layer, head, index).T
+    scores *= example["scale"][place]
+    if cap := example.get("soft_cap"):
+        scores = cap * np.tanh(scores / cap)
+    distance = np.subtract.outer(np.arange(len(scores)), np.arange(len(scores)))
+    before, after = example.get("windows", {place: None})[place] or (len(scores), len(scores))
+    seen = (distance <= before) & (distance >= (0 if example["causal"] else -after))
+    exps = np.where(
+        seen, np.exp(scores - scores.max(-1, keepdims=True, where=seen, initial=-np.inf)), 0
+    )
+    return exps / exps.sum(-1, keepdims=True)

@@ -1,30 +1,60 @@
-"""The engine behind a page, against Python directly."""
+"""The engine behind a page, against Python directly, for models of every kind."""
 
+import dataclasses
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from small_traces import OTHER_KINDS, other_model
 
 import minibert
+from minibert.analysis.lens import logit_lens
 from minibert.errors import EditError, MinibertError, TokenizationError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.quantities import QUANTITIES
 from minibert.trace.edit import mean, replace, zero
+from minibert.viz.neuron_view import get_attention
 from minibert.viz.payload import pool
 from minibert.viz.serve.engine import Answer, Engine, Passes
 from minibert.viz.serve.requests import Question
 from tests.served import text_request
 
-TEXT = {"tiny-bert": "the horse [MASK] away .", "tiny-gpt2": "The boys saw the horse there"}
+EMBEDDED = ("tiny-bert", "tiny-gpt2")
+TEXT = {
+    "tiny-bert": "the horse [MASK] away .",
+    "tiny-gpt2": "The boys saw the horse there",
+    **dict.fromkeys(OTHER_KINDS, "Once upon a time there was a small horse"),
+}
+# As many tokens as the text has.
 OTHER = {"tiny-bert": "one boat was down now", "tiny-gpt2": "One day in the garden there"}
 EDIT = {"quantity": "z", "change": "zero", "layer": 1, "head": 2}
 
 
-@pytest.fixture(scope="module", params=list(TEXT))
+@pytest.fixture(scope="module", params=EMBEDDED)
 def engine(request: pytest.FixtureRequest) -> Engine:
     return Engine(minibert.load(request.param))
+
+
+@pytest.fixture(scope="module", params=[*EMBEDDED, *OTHER_KINDS])
+def any_engine(request: pytest.FixtureRequest) -> Engine:
+    """That of an embedded model, or of a random one with the tokenizer of one."""
+    if request.param in EMBEDDED:
+        return Engine(minibert.load(request.param))
+    masked = request.param == "modernbert"
+    tokenizer = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
+    assert tokenizer is not None
+    task = "masked-lm" if masked else "causal-lm"
+    model = other_model(request.param, vocab_size=tokenizer.vocab_size, task=task)
+    model.tokenizer, model.name = tokenizer, request.param
+    return Engine(model)
+
+
+def edited(engine: Engine, *edits: dict[str, Any]) -> Any:
+    request = text_request(TEXT[engine.name], edits=edits)
+    return engine.read(request, "logits", None).blocks["values"]
 
 
 def swept(engine: Engine, *request: Any) -> Answer:
@@ -60,10 +90,10 @@ def test_the_folder_of_a_model_is_nobodys_business(tmp_path: Any) -> None:
     assert Engine(named).about().body["model"] == "mine"
 
 
-def test_a_pass_holds_what_the_views_draw(engine: Engine) -> None:
-    text = TEXT[engine.name]
-    trace = engine.model.trace(text)
-    answer = engine.trace(text_request(text), ("probs-2", "thumbnails"))
+def test_a_pass_holds_what_the_views_draw(any_engine: Engine) -> None:
+    text = TEXT[any_engine.name]
+    trace = any_engine.model.trace(text)
+    answer = any_engine.trace(text_request(text), ("probs-2", "thumbnails"))
     header = answer.body["header"]
     assert header["tokens"]["text"] == list(trace.tokens.strings[0])
     assert header["texts"] == [text]
@@ -71,9 +101,10 @@ def test_a_pass_holds_what_the_views_draw(engine: Engine) -> None:
     # This text is too short for thumbnails.
     assert list(answer.blocks) == ["probs-2"]
     names = [entry["block"] for entry in header["arrays"]]
-    assert len(names) == len(set(names)) == 16
+    assert len(names) == len(set(names)) == 4 * len(header["layers"])
+    assert header.get("soft_cap") == any_engine.config.attention_soft_cap
     for entry in header["arrays"]:
-        (block,) = engine.block(text_request(text), (entry["block"],)).blocks.values()
+        (block,) = any_engine.block(text_request(text), (entry["block"],)).blocks.values()
         assert list(block.shape) == entry["shape"]
         assert block.dtype.name == entry["dtype"]
         expected = trace[entry["layer"]].quantity(entry["quantity"])[0].numpy()
@@ -81,6 +112,19 @@ def test_a_pass_holds_what_the_views_draw(engine: Engine) -> None:
             np.testing.assert_allclose((block / 255.0) ** 2, expected, atol=4e-3)
         else:
             np.testing.assert_array_equal(block, expected)
+
+
+def test_every_quantity_is_read_or_refused_by_reason(any_engine: Engine) -> None:
+    trace = any_engine.model.trace(TEXT[any_engine.name])
+    for name, quantity in QUANTITIES.items():
+        layer = 1 if quantity.per_layer else None
+        if name in any_engine.config.absent_quantities:
+            with pytest.raises(MinibertError, match=name):
+                any_engine.read(text_request(TEXT[any_engine.name]), name, layer)
+            continue
+        found = any_engine.read(text_request(TEXT[any_engine.name]), name, layer).blocks["values"]
+        expected = getattr(trace if layer is None else trace[layer], name)[0].float().numpy()
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_the_predictions_are_those_of_predict(engine: Engine) -> None:
@@ -120,6 +164,52 @@ def test_the_numbers_of_an_edited_pass_are_those_of_python(engine: Engine) -> No
         np.testing.assert_array_equal(answer.blocks["values"], wanted)
 
 
+def test_keys_and_values_are_edited_by_key_value_head(any_engine: Engine) -> None:
+    text = TEXT[any_engine.name]
+    config = any_engine.config
+    last = config.n_kv_heads - 1
+    for name in {"key", "value", "key_unrotated"} - config.absent_quantities:
+        found = edited(any_engine, {"quantity": name, "change": "zero", "layer": 1, "head": last})
+        expected = any_engine.model.trace(text, edit={(name, 1, last): zero}).logits[0]
+        np.testing.assert_array_equal(found, expected.numpy())
+        beyond = {"quantity": name, "change": "zero", "layer": 1, "head": last + 1}
+        with pytest.raises(EditError, match=rf"no head {last + 1}; expected 0 to {last}"):
+            edited(any_engine, beyond)
+    # A single place of it, and the mean over positions, reach the same head.
+    place = {"quantity": "key", "layer": 2, "head": last, "position": 3}
+    found = edited(any_engine, {**place, "change": "set", "neuron": 5, "value": 0.25})
+
+    def one_number(key: torch.Tensor) -> torch.Tensor:
+        key[:, last, 3, 5] = 0.25
+        return key
+
+    expected = any_engine.model.trace(text, edit={("key", 2): one_number}).logits[0]
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_model_does_not_have_is_not_edited(any_engine: Engine) -> None:
+    for name in any_engine.config.absent_quantities:
+        with pytest.raises(EditError, match=name):
+            edited(any_engine, {"quantity": name, "change": "zero", "layer": 1})
+
+
+def test_a_weight_that_is_set_stays_in_the_window(any_engine: Engine) -> None:
+    text = TEXT[any_engine.name]
+    size = any_engine.config.windows[2] if any_engine.config.windows else 0
+    edit = {"quantity": "probs", "change": "set", "layer": 2, "key": 1, "value": 0.5}
+    request = text_request(text, edits=[edit])
+    clean = any_engine.model.trace(text)[2].probs[0].numpy()
+    probs = any_engine.read(request, "probs", 2).blocks["values"]
+    np.testing.assert_allclose(probs.sum(-1), 1, atol=1e-5)
+    assert (probs[clean == 0] == 0).all()
+    seen = clean[..., 1] > 0
+    alone = clean[..., 1] == 1
+    np.testing.assert_allclose(probs[..., 1][seen & ~alone], 0.5, atol=1e-6)
+    if size:
+        with pytest.raises(EditError, match="layer 2, because that layer has a window"):
+            any_engine.read(text_request(text, edits=[{**edit, "position": 7}]), "probs", 2)
+
+
 @pytest.mark.parametrize(("quantity", "edited"), [("z", False), ("scores", True), ("probs", True)])
 def test_weights_that_do_not_come_from_the_vectors_are_marked(
     engine: Engine, quantity: str, edited: bool
@@ -129,21 +219,22 @@ def test_weights_that_do_not_come_from_the_vectors_are_marked(
     assert engine.trace(request).body["header"]["edited"] == edited
 
 
-def test_a_sweep_is_a_pass_for_each_head(engine: Engine) -> None:
-    text, position, token = TEXT[engine.name], 3, 7
+def test_a_sweep_is_a_pass_for_each_head(any_engine: Engine) -> None:
+    text, position, token = TEXT[any_engine.name], 3, 7
+    n_layers, n_heads = any_engine.config.n_layers, any_engine.config.n_heads
     request = text_request(text, edits=[{**EDIT, "layer": 2}])
     given = {("z", 2, 2): zero}
 
     def log_prob(edit: dict[Any, Any]) -> float:
-        logits = engine.model.trace(text, edit=edit).logits[0, position]
+        logits = any_engine.model.trace(text, edit=edit).logits[0, position]
         return float(logits.double().log_softmax(-1)[token])
 
     expected = [
-        [log_prob(given | {("z", layer, head): zero}) - log_prob(given) for head in range(4)]
-        for layer in range(4)
+        [log_prob(given | {("z", layer, head): zero}) - log_prob(given) for head in range(n_heads)]
+        for layer in range(n_layers)
     ]
-    answer = swept(engine, request, Question(position, token))
-    assert answer.body == {"shape": [4, 4]}
+    answer = swept(any_engine, request, Question(position, token))
+    assert answer.body == {"shape": [n_layers, n_heads]}
     np.testing.assert_allclose(answer.blocks["values"], expected, atol=2e-5)
     assert answer.blocks["values"][2, 2] == pytest.approx(0, abs=2e-5)
 
@@ -179,6 +270,13 @@ def test_a_step_follows_the_edits() -> None:
     assert step["chosen"]["id"] == int(trace.logits[0, -1].argmax())
 
 
+def test_a_next_token_is_that_of_the_model(any_engine: Engine) -> None:
+    if any_engine.predicts == "causal":
+        text = TEXT[any_engine.name]
+        step = any_engine.step(text_request(text), {"temperature": 0.0})
+        assert step.body["chosen"]["id"] == int(any_engine.model.trace(text).logits[0, -1].argmax())
+
+
 def test_long_texts_have_thumbnails() -> None:
     engine = Engine(minibert.load())
     request = text_request("the horse ran " * 24)
@@ -191,6 +289,83 @@ def test_long_texts_have_thumbnails() -> None:
     assert list(block.shape) == entry["shape"] == [4, 4, 64, 64]
     expected = pool(trace[3].probs[0].numpy())
     np.testing.assert_allclose((block[3] / 255.0) ** 2, expected, atol=4e-3)
+
+
+def test_a_weight_is_the_models_own(engine: Engine) -> None:
+    query = engine.model.body.layers[2].attention.query.weight
+    answer = engine.weights("attention.query.weight", 2, 5)
+    np.testing.assert_array_equal(answer.blocks["values"], query[5].numpy())
+    assert answer.body == {"shape": [128]}
+    assert engine.weights("attention.nothing.weight", 2, None).body is None
+    word = engine.weights("body.word.weight", None, None)
+    np.testing.assert_array_equal(word.blocks["values"], engine.model.body.word.weight.numpy())
+    for asked in (("attention.query.weight", 4, 0), ("attention.query.weight", 0, 128)):
+        with pytest.raises(MinibertError, match=r"layer 4|no row 128"):
+            engine.weights(*asked)
+
+
+def test_a_head_in_many_texts_has_the_key_that_it_reads(any_engine: Engine) -> None:
+    text = TEXT[any_engine.name]
+    (*turns, answer) = any_engine.collect(((text,), ("a small horse",)), 2, 3)
+    assert answer is not None
+    assert turns == [None, None]
+    assert [one["texts"] for one in answer.body["from"]] == [
+        [text],
+        ["a small horse"],
+    ]
+    for name in ("query", "key"):
+        each = [
+            getattr(any_engine.model.trace(text)[2, 3], name)[0] for text in (text, "a small horse")
+        ]
+        np.testing.assert_array_equal(answer.blocks[name], torch.cat(each).numpy())
+    window = any_engine.config.window(2)
+    assert (answer.body["softCap"], answer.body["window"]) == (
+        any_engine.config.attention_soft_cap,
+        window,
+    )
+    with pytest.raises(MinibertError, match="layer 1, head 4"):
+        list(any_engine.collect(((text,),), 1, 4))
+
+
+def test_candidates_are_those_of_the_logits_at_any_position(engine: Engine) -> None:
+    text = TEXT[engine.name]
+    logits = engine.model.trace(text).logits[0, 1]
+    first = engine.candidates(text_request(text), 1).body[0]
+    assert first["id"] == int(logits.argmax())
+    assert first["prob"] == pytest.approx(float(logits.softmax(-1).max()), rel=1e-5)
+    with pytest.raises(MinibertError, match="position 99"):
+        engine.candidates(text_request(text), 99)
+
+
+def test_what_each_layer_would_predict_is_a_block_that_is_asked_for(engine: Engine) -> None:
+    request = text_request(TEXT[engine.name])
+    name = engine.trace(request).body["header"]["lens"]["block"]
+    found = json.loads(engine.block(request, (name,)).blocks[name].tobytes())
+    trace = engine.model.trace(TEXT[engine.name])
+    expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
+    assert found["points"] == list(expected.labels)
+    assert found["strings"] == [[list(ranks) for ranks in row[0]] for row in expected.strings]
+    # They are written with five decimals.
+    np.testing.assert_allclose(found["probs"], expected.probs[:, 0].numpy(), rtol=0, atol=5e-6)
+
+
+def test_a_model_without_a_head_over_words_has_no_lens(engine: Engine) -> None:
+    config = dataclasses.replace(engine.config, task="none", causal=engine.config.causal)
+    bare = Engine(Model.from_config(config, tokenizer=engine.tokenizer, seed=0))
+    request = text_request(TEXT[engine.name])
+    assert bare.trace(request).body["header"]["lens"] is None
+    with pytest.raises(MinibertError, match="no block 'lens'"):
+        bare.block(request, ("lens",))
+
+
+def test_get_attention_gives_each_head_the_key_that_it_reads(any_engine: Engine) -> None:
+    found = get_attention(
+        any_engine.model, None, None, "a small horse", include_queries_and_keys=True
+    )["all"]
+    trace = any_engine.model.trace("a small horse")
+    for head in range(any_engine.config.n_heads):
+        expected = trace[1, head].key[0].tolist()
+        assert found["keys"][1][head] == pytest.approx(np.array(expected), abs=1e-6)
 
 
 SIZES: dict[str, Any] = {

@@ -1,7 +1,6 @@
-"""Edits as a page asks for them, against Python's own `edit=` and against their program."""
+"""Edits as a page asks for them, against Python's own `edit=`."""
 
 import math
-import random
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from torch import Tensor
 import minibert
 from minibert.errors import EditError
 from minibert.model import Model
-from minibert.quantities import QUANTITIES
 from minibert.trace.edit import hide, mean, replace, zero
 from minibert.trace.read import Trace
-from minibert.viz.engine_edits import CHANGES, EngineEdit, checked_edits, python_edits, set_weight
+from minibert.viz.engine_edits import EngineEdit, checked_edits, python_edits, set_weight
 
 TEXTS = {
     "tiny-bert": ("the horse [MASK] away .", "one boat was down now"),
@@ -123,31 +121,6 @@ def test_a_row_without_other_weights_is_refused() -> None:
         set_weight(probs, query=0, key=1, weight=0.5)
     for query, weight in ((0, 1.0), (slice(None), 0.5)):
         assert set_weight(probs, query=query, key=1, weight=weight).tolist() == [[0.0, 1.0, 0.0]]
-
-
-def drawn(random: random.Random, model: Model, n_tokens: int) -> dict[str, Any]:
-    """Any edit that can be made of this model and so many tokens."""
-    config = model.config
-    while True:
-        change = random.choice(CHANGES)
-        absent = {"mask", "logits", *config.absent_quantities}
-        names = [name for name in QUANTITIES if name not in absent]
-        quantity = "scores" if change == "hide" else random.choice(names)
-        sizes = {
-            "layer": config.n_layers, "head": config.n_heads, "position": n_tokens,
-            "key": n_tokens, "neuron": config.d_head,
-        }  # fmt: skip
-        edit: dict[str, Any] = one(change, quantity)
-        for name, size in sizes.items():
-            if random.random() < 0.6:
-                edit[name] = random.randrange(size)
-        if edit["change"] == "set":
-            edit["value"] = random.choice([0.5, 0, 1.0])
-        try:
-            checked_edits([edit], config, n_tokens, n_tokens)
-        except EditError:
-            continue
-        return edit
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,11 @@
-"""What a page holds of a trace beside weights: vectors, thumbnails, the lens, several examples."""
+"""What a page holds of a trace beside weights: vectors, thumbnails, the lens, several examples.
+
+Weights are worked out from query and key as a page holds them, for every kind of model, and
+compared with those of the trace: in half precision, and in a byte a number.
+"""
 
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,53 +21,29 @@ from attention_pages import (
     example_of,
     fake_trace,
     header_of,
+    held,
     softmax,
     unpacked,
+    weights,
 )
-from small_traces import small_trace
+from data import data_path
+from small_traces import OTHER_KINDS, other_trace, small_trace
 
 import minibert
 from minibert.analysis import logit_lens
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.trace.edit import hide, zero
+from minibert.trace.read import Trace
 from minibert.viz import Page, attention_page, view
-from minibert.viz.payload import pool
+from minibert.viz.less import has_weights, layers_of, lessened
+from minibert.viz.payload import encode_probs, pool
+from minibert.viz.vectors import Coded, coded, pack_finer, rests_of
 
 
 @pytest.fixture
 def trace() -> FakeTrace:
     return fake_trace()
-
-
-def computed(page: Page, trace: Any, layer: int, head: int, index: int = 0) -> np.ndarray:
-    """The weights of a head as a browser computes them from what the page holds."""
-    example = example_of(page, index)
-    place = example["heads"].index(head)
-    query, key = (
-        unpacked(page, name, layer, head, index)
-        if any(one["head"] == head and one["layer"] == layer for one in arrays(page, name, index))
-        else finer(page, name, layer, head, index, unpacked(page, name, layer, index=index)[place])
-        for name in ("query", "key")
-    )
-    scores = query.astype(np.float64) @ key.astype(np.float64).T
-    scores *= example["scale"][example["layers"].index(layer)]
-    if example["causal"]:
-        scores[~np.tri(len(scores), dtype=bool)] = -np.inf
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
-
-
-def finer(
-    page: Page, name: str, layer: int, head: int, index: int, halves: np.ndarray
-) -> np.ndarray:
-    """Halves with the remainders that the page holds of that head, if it does."""
-    if (layer, head, "int8") not in blocks(page, f"{name} rest", index):
-        return halves
-    # A half has ten places behind its first; below 2^-14 they lie as they do there.
-    exponents = np.maximum(np.frexp(halves)[1] - 1, -14)
-    rest = unpacked(page, f"{name} rest", layer, head, index)
-    return halves + rest * 2.0 ** (exponents - 18)
 
 
 def rounded_weights(trace: FakeTrace, layer: int, head: int) -> np.ndarray:
@@ -121,7 +102,7 @@ class TestVectors:
         assert not example_of(page)["edited"]
         for head in range(HEADS):
             expected = trace.probs[0, 0, head]
-            np.testing.assert_allclose(computed(page, trace, 0, head), expected, atol=1.2e-3)
+            np.testing.assert_allclose(weights(page, 0, head), expected, atol=1.2e-3)
 
     def test_a_head_of_large_numbers_has_a_byte_more_for_each(self, trace: FakeTrace) -> None:
         trace.vectors[1, 0, :, 2] += 100
@@ -134,7 +115,7 @@ class TestVectors:
         assert blocks(page, "query rest") == blocks(page, "key rest") == {(0, 2, "int8")}
         for head in range(HEADS):
             expected = trace.probs[0, 0, head]
-            np.testing.assert_allclose(computed(page, trace, 0, head), expected, atol=1.2e-3)
+            np.testing.assert_allclose(weights(page, 0, head), expected, atol=1.2e-3)
 
     @pytest.mark.parametrize("causal", [False, True])
     def test_a_browser_gets_the_weights_of_a_real_trace(self, causal: bool) -> None:
@@ -143,7 +124,7 @@ class TestVectors:
         for layer in range(3):
             for head in range(2):
                 np.testing.assert_allclose(
-                    computed(page, trace, layer, head), trace[layer, head].probs[0], atol=1.2e-3
+                    weights(page, layer, head), trace[layer, head].probs[0], atol=1.2e-3
                 )
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -173,7 +154,7 @@ class TestLength:
         page = view(trace)
         assert bool(arrays(page, "probs")) is held
         assert example_of(page)["causal"] is causal
-        np.testing.assert_allclose(computed(page, trace, 2, 1), trace[2, 1].probs[0], atol=1.2e-3)
+        np.testing.assert_allclose(weights(page, 2, 1), trace[2, 1].probs[0], atol=1.2e-3)
         assert arrays(view(trace, vectors=False), "probs")
 
     def test_thumbnails_hold_the_largest_weight_of_each_block(self) -> None:
@@ -301,3 +282,219 @@ class TestLens:
         assert example["lens"] is None
         assert "lens=True" in example["notes"][0]
         assert example_of(view(trace, lens=True))["lens"]
+
+
+TEXTS = (
+    "the cat sat on the mat",
+    "She had peeped into the book her sister was reading, but it had no pictures or conversations"
+    " in it, and what is the use of a book, thought Alice, without pictures or conversations?",
+)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page counts as one that would be large in half precision."""
+    monkeypatch.setattr("minibert.viz.viewing._SMALL_PAGE", 0)
+    monkeypatch.setattr("minibert.viz.viewing._BYTES_A_TOKEN", 0)
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("size", [1e-6, 1.0, 300.0])
+    def test_each_is_within_half_a_hundredth_of_its_vectors_largest(self, size: float) -> None:
+        vectors = size * np.random.default_rng(0).normal(0, 1, (3, 7, 11)).astype(np.float32)
+        vectors[1, 2] = 0
+        codes = Coded(vectors)
+        largest = np.abs(vectors).max(-1, keepdims=True)
+        # Steps are rounded up to half precision: at most a thousandth, or its smallest number.
+        step = largest / 100 * 1.001 + 6e-8
+        assert (np.abs(codes.numbers - vectors) <= step / 2).all()
+        assert (np.abs(codes.finer - vectors) <= step / 16).all()
+        assert (np.abs(codes.quartered - vectors) <= step / 8 * (1 + 1e-5)).all()
+        assert np.abs(codes.codes).max() <= 100
+        assert (
+            size < 1
+            or np.abs(codes.codes).max(-1).min(initial=100, where=largest[..., 0] > 0) == 100
+        )
+
+    @pytest.mark.parametrize("bits", [2, 4])
+    def test_what_makes_a_head_finer_is_read_back(self, bits: int) -> None:
+        vectors = np.random.default_rng(1).normal(0, 1, (2, 5, 3)).astype(np.float32)
+        codes = Coded(vectors)
+        read = (
+            codes.numbers[1]
+            + rests_of(pack_finer("query", 0, 1, codes, 1, bits=bits)) * codes.steps[1][:, None]
+        )
+        finer = codes.quartered if bits == 2 else codes.finer
+        np.testing.assert_allclose(read, finer[1], rtol=1e-5, atol=1e-6)
+
+    def test_numbers_beyond_half_precision_are_not_coded(self) -> None:
+        assert coded(np.full((1, 2, 3), 1e30, np.float32)) is None
+
+
+@pytest.mark.usefixtures("large")
+class TestWeights:
+    @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "all-MiniLM-L6-v2"])
+    @pytest.mark.parametrize("text", TEXTS, ids=["short", "long"])
+    def test_of_trained_models_they_are_within_four_thousandths(self, name: str, text: str) -> None:
+        known = name if name.startswith("tiny") else data_path("models", name)
+        trace = minibert.load(known).trace(text)
+        page = view(trace, layers=[0, 3])
+        assert {one["coding"] for one in arrays(page, "query") if one["head"] is None} == {"steps"}
+        for layer in (0, 3):
+            for head in range(trace.config.n_heads):
+                expected = trace[layer, head].probs[0].float().numpy()
+                np.testing.assert_allclose(weights(page, layer, head), expected, atol=4e-3)
+
+    def test_a_head_that_a_byte_would_spoil_has_some_bits_more(self) -> None:
+        trace = minibert.load("tiny-bert").trace(TEXTS[1])
+        finer = {(one["layer"], one["head"]) for one in arrays(view(trace), "query rest")}
+        assert 0 < len(finer) < 16
+        for layer, head in finer:
+            parts = (trace[layer].query[0, head], trace[layer].key[0, head])
+            query, key = (Coded(part.numpy()).numbers.astype(np.float64) for part in parts)
+            scores = query @ key.T * trace.config.attention_scale(layer)
+            exps = np.exp(scores - scores.max(-1, keepdims=True))
+            spoiled = exps / exps.sum(-1, keepdims=True)
+            assert np.abs(spoiled - trace[layer, head].probs[0].numpy()).max() > 4e-3
+
+    def test_exact_heads_stay_exact(self) -> None:
+        trace = small_trace()
+        page = view(trace, exact=(1, 0))
+        single = trace[1].query[0, 0].numpy()
+        np.testing.assert_array_equal(unpacked(page, "query", 1, 0), single)
+
+    def test_the_page_says_so(self) -> None:
+        assert any("hundredths" in note for note in example_of(view(small_trace()))["notes"])
+
+
+class TestSize:
+    @pytest.mark.parametrize(("n_tokens", "most"), [(16, 500_000), (128, 4_000_000)])
+    def test_a_default_page_of_twelve_by_twelve_heads_is_small(
+        self, n_tokens: int, most: int
+    ) -> None:
+        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 768, "d_mlp": 8, "vocab_size": 41}
+        config = Config(**sizes, n_positions=128, family="bert", task="none", n_segments=0)
+        page = view(Model.from_config(config, seed=7).trace([i % 41 for i in range(n_tokens)]))
+        assert page.size <= most
+        assert len(arrays(page, "query")) == len(arrays(page, "key")) == 12
+
+    def test_a_page_that_is_small_anyway_keeps_half_precision_and_value(self) -> None:
+        page = view(minibert.load("tiny-bert").trace(TEXTS[1]))
+        assert {one["dtype"] for one in arrays(page, "query")} == {"float16"}
+        assert arrays(page, "value")
+
+
+@pytest.fixture(scope="module", params=list(OTHER_KINDS))
+def other(request: pytest.FixtureRequest) -> Trace:
+    return other_trace(request.param)
+
+
+def saved(page: Page) -> Any:
+    """The page with its text made once."""
+    return SimpleNamespace(html=page.html)
+
+
+def check_weights(page: Any, trace: Trace, tolerance: float) -> None:
+    example = example_of(page)
+    assert not example["edited"]
+    for layer in example["layers"]:
+        for head in example["heads"]:
+            expected = trace[layer, head].probs[0].numpy()
+            np.testing.assert_allclose(weights(page, layer, head), expected, atol=tolerance)
+
+
+def test_query_and_key_give_the_weights(other: Trace) -> None:
+    check_weights(saved(view(other)), other, 1.2e-3)
+
+
+def test_those_of_some_heads_do(other: Trace) -> None:
+    check_weights(saved(view(other, layers=[1, 2], heads=[1, 3])), other, 1.2e-3)
+
+
+def test_those_in_a_byte_a_number_do(other: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibert.viz.viewing._SMALL_PAGE", 0)
+    monkeypatch.setattr("minibert.viz.viewing._BYTES_A_TOKEN", 0)
+    page = saved(view(other))
+    assert {one["coding"] for one in arrays(page, "query") if one["head"] is None} == {"steps"}
+    check_weights(page, other, 4e-3)
+
+
+def test_a_shared_key_and_value_are_there_once(other: Trace) -> None:
+    config, page = other.config, saved(view(other, exact=(1, 1)))
+    for name in ("key", "value"):
+        shapes = {one["layer"]: one["shape"] for one in arrays(page, name) if one["head"] is None}
+        assert shapes == {layer: [config.n_kv_heads, 11, 6] for layer in range(3)}
+        own = 1 * config.n_kv_heads // config.n_heads
+        single = getattr(other[1], name)[0, own].numpy()
+        np.testing.assert_array_equal(unpacked(page, name, 1, own), single)
+        for head in range(4):
+            expected = getattr(other[2, head], name)[0].numpy()
+            np.testing.assert_allclose(held(page, name, 2, head), expected, rtol=1e-3, atol=1e-3)
+    assert all(one["shape"][0] == 4 for one in arrays(page, "query") if one["head"] is None)
+
+
+def test_every_head_of_a_group_is_as_fine_as_the_finest() -> None:
+    def far(key: torch.Tensor) -> torch.Tensor:
+        # A number that cancels in the softmax, and makes halves coarse.
+        key[:, 1] += 100
+        return key
+
+    # Head 3 looks evenly at all, whatever its key is; it shares the key of head 2.
+    trace = other_trace("llama").rerun({("key", 0): far, ("query", 0, 3): 0.0})
+    page = saved(view(trace))
+    names = ("query rest", "query", "key rest", "key")
+    finer = {
+        name: {one["head"] for one in arrays(page, name) if one["layer"] == 0} - {None}
+        for name in names
+    }
+    assert finer["query rest"] | finer["query"] == {2, 3}
+    assert finer["key rest"] | finer["key"] == {1}
+    check_weights(page, trace, 1.2e-3)
+
+
+def test_less_of_a_page_keeps_its_weights(other: Trace) -> None:
+    expected = [encode_probs(other[layer].probs[0].numpy()) for layer in range(3)]
+    kept = 0
+    for (example,) in lessened(view(other, exact=[(0, 1), (2, 3)]).examples):
+        if not has_weights(example) or example.about["notes"][-1].startswith("Only"):
+            continue
+        kept += 1
+        for codes, wanted in zip(layers_of(example), expected, strict=True):
+            assert np.abs(codes.astype(int) - wanted).max() <= 1
+    assert kept >= 3
+
+
+@pytest.mark.parametrize("kind", list(OTHER_KINDS))
+def test_a_long_text_without_weights_gives_them_when_vectors_are_left_out(kind: str) -> None:
+    causal = OTHER_KINDS[kind].get("causal", True)
+    trace = other_trace(kind, 530 if causal else 270, n_positions=600)
+    page = view(trace, layers=[1], heads=[2, 3])
+    assert not arrays(page, "probs")
+    (example,) = page.examples
+    (codes,) = layers_of(example)
+    expected = encode_probs(trace[1].probs[0, 2:].numpy())
+    assert np.abs(codes.astype(int) - expected).max() <= 2
+
+
+def test_the_page_knows_how_query_and_key_were_turned(other: Trace) -> None:
+    example = example_of(view(other))
+    for layer in range(3):
+        turn = example["rotary"][example["turned"][layer]]
+        angles = np.outer(np.arange(11), turn["frequencies"])
+        pairs = len(turn["frequencies"])
+        for name in ("query", "key"):
+            turned = getattr(other[layer], name)[0].double().numpy() / turn["amplitude"]
+            left, right = turned[..., :pairs], turned[..., pairs : 2 * pairs]
+            back = (
+                left * np.cos(angles) + right * np.sin(angles),
+                right * np.cos(angles) - left * np.sin(angles),
+            )
+            expected = getattr(other[layer], f"{name}_unrotated")[0, ..., : 2 * pairs].numpy()
+            np.testing.assert_allclose(np.concatenate(back, -1), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_page_of_a_plain_model_says_nothing_of_it(causal: bool) -> None:
+    example: dict[str, Any] = example_of(view(small_trace(causal=causal)))
+    assert not {"rotary", "turned", "soft_cap", "windows"}.intersection(example)
+    assert set(example["sizes"]) == {"d_head", "n_heads", "n_layers"}
