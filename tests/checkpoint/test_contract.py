@@ -74,7 +74,7 @@ def fields(family: str) -> dict[str, Any]:
 @pytest.mark.parametrize("family", CONFIGS)
 def test_every_field_that_transformers_has_is_judged(family: str) -> None:
     unjudged = fields(family).keys() - CONTRACT[family].keys()
-    assert not unjudged, f"say in checkpoint/contract.py what becomes of {sorted(unjudged)}"
+    assert not unjudged, f"say in checkpoint/families what becomes of {sorted(unjudged)}"
 
 
 @pytest.mark.parametrize("family", CONFIGS)
