@@ -10,22 +10,20 @@ from torch import Tensor
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.doors import ServedPage, opened
-from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
+from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.layers.bodies import Body
+from minibert.layers.bodies import Body, StackedWeights
 from minibert.layers.config import Config
 from minibert.layers.dropout import dropping
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
 from minibert.layers.packing import is_packed, pack, unpack
-from minibert.layers.stacked import StackedWeights
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
 from minibert.text.inputs import Inputs, as_inputs, by_name
 from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.text.words import Words, is_text
 from minibert.trace.edit import as_point
-from minibert.trace.places import check_index
 from minibert.trace.plan import Plan
 from minibert.trace.read import Trace
 from minibert.trace.record import asked, check_grad, check_keep, record
@@ -35,7 +33,6 @@ from minibert.trainable import Trainable
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
 
-__all__ = ["Model"]
 
 Text = str | Words | Sequence[str | Words]
 Ids = Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]

@@ -15,8 +15,6 @@ from minibert.layers.dropout import Dropout
 from minibert.layers.heads import TaskHead, VocabularyHead
 from minibert.text.tokenizer import Tokenizer
 
-__all__ = ["Trainable"]
-
 
 class Trainable(nn.Module):
     """The weights of a model, as an optimiser and a folder see them."""

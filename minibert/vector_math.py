@@ -10,8 +10,6 @@ number, which takes only one thread.
 
 import torch
 
-__all__: list[str] = []
-
 _FUNCTIONS = (
     torch.exp,
     torch.log,

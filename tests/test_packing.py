@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize, prune
 
 import minibert
 from minibert.layers import linear_backends as backends
-from minibert.layers.one_matrix import PackedWeight
+from minibert.layers.linear import PackedWeight
 from minibert.layers.packing import describe, lay_out, layout
 from minibert.model import Model
 

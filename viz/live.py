@@ -18,8 +18,7 @@ from torch import Tensor
 
 from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
-from minibert.layers.config import ACTIVATIONS, Config
-from minibert.layers.families import FAMILIES
+from minibert.layers.config import ACTIVATIONS, FAMILIES, Config
 from minibert.quantities import QUANTITIES
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer

@@ -42,7 +42,8 @@ from minibert.layers.heads import VocabularyHead
 from minibert.layers.linear_backends import activate
 from minibert.quantities import Float, Int
 from minibert.result import Result, sourced
-from minibert.trace.read import LayerTrace, Trace
+from minibert.trace.layer_view import LayerTrace
+from minibert.trace.read import Trace
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -37,8 +37,8 @@ from minibert.layers.norms import Divisors, Norm, RMSNorm, deviation, scale_of
 from minibert.layers.parts import Layer
 from minibert.quantities import Float, Hidden
 from minibert.result import Result, sourced
-from minibert.trace.layer_view import divisors_of_final, divisors_of_layer
-from minibert.trace.read import LayerTrace, Trace
+from minibert.trace.layer_view import LayerTrace, divisors_of_final, divisors_of_layer
+from minibert.trace.read import Trace
 
 _POINTS = ("resid_pre", "resid_mid", "resid_post")
 # Rows of the stream that are taken apart at once: what is held beside the result.

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from minibert.answers.generate import AnsweringModel
-from minibert.errors import TraceError
+from minibert.errors import TraceError, check_index
 from minibert.kernels.eager import soft_capped
 from minibert.quantities import Bool, Float
 from minibert.terminal import Terminal, bar, cell_width, cut, number, signed_bar, visible
 from minibert.text.tokens import Tokens
-from minibert.trace.places import check_index
 from minibert.trace.read import Trace
 
 

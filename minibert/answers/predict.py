@@ -9,8 +9,7 @@ from torch import Tensor
 
 from minibert.answers.generate import AnsweringModel
 from minibert.errors import MinibertError, TokenizationError
-from minibert.layers.config import Config
-from minibert.layers.families import FAMILIES, predicts_tokens
+from minibert.layers.config import FAMILIES, Config, predicts_tokens
 from minibert.text.tokens import Tokens
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from minibert.attached.call import Call
 from minibert.attached.layout import READABLE, Stack
-from minibert.errors import EditError
+from minibert.errors import EditError, check_index
 from minibert.trace.edit import Edit, FromTrace, Mean, Point, as_edit
-from minibert.trace.places import check_index, indices_of
+from minibert.trace.places import indices_of
 from minibert.trace.plan import broadcasts, check_order
 from minibert.trace.plan import misfit as shape_error
 

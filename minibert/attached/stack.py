@@ -9,11 +9,10 @@ from torch import Tensor
 
 from minibert.attached.call import EVERY_ROW, Call, Mask
 from minibert.attached.layout import READABLE
-from minibert.errors import TraceError
+from minibert.errors import TraceError, check_index
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.quantities import Float
 from minibert.trace.layer_view import AbsentError
-from minibert.trace.places import check_index
 
 NAMES = ("lse", *(each.name for each in fields(Statistics)))
 

@@ -13,10 +13,9 @@ from typing import Any
 from minibert.checkpoint.families import FAMILIES
 from minibert.checkpoint.families.form import Json, Judged, read_whole, refuse
 from minibert.errors import CheckpointError
-from minibert.layers import families
-from minibert.layers.config import LARGEST_LABELS, Config
-from minibert.layers.families import FAMILIES as CHOICES
-from minibert.layers.families import check_task
+from minibert.layers import config as shapes
+from minibert.layers.config import FAMILIES as CHOICES
+from minibert.layers.config import LARGEST_LABELS, Config, check_task
 
 _PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
@@ -51,7 +50,7 @@ def config_from_hf(config: Json, task: str | None = None) -> Config:
         pooler=task in family.pooled,
         labels=_labels(config),
         problem_type=_problem_type(config),
-        **{"causal": bool(families.FAMILIES[name].causal), **said, **family.read(config, said)},
+        **{"causal": bool(shapes.FAMILIES[name].causal), **said, **family.read(config, said)},
     )
 
 

@@ -14,8 +14,6 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import Float, Int
 
-__all__ = ["Cache", "LayerCache", "turned_anew"]
-
 Vectors = Float[Tensor, "batch kv_head _ d_head"]
 # One place for all texts, or an index with a place for each.
 Place = int | tuple[Any, ...]

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from minibert.errors import CheckpointError
 
-__all__ = ["Dropout", "dropped", "dropping"]
-
 _IN_LAYERS = ("probs", "attn_out", "mlp_post", "mlp_out")
 # A trace of a model in training computes quantities when they are read, and must not drop then.
 _active = ContextVar("dropping", default=False)

@@ -12,8 +12,6 @@ from minibert.kernels.call import Want
 from minibert.layers.rotary import Rotary, Turns, turns
 from minibert.quantities import Int, Quantity
 
-__all__ = ["EVERYTHING", "Evaluation", "Past", "Rows", "cut", "read_by"]
-
 EVERYTHING = slice(None)
 Rows = slice | list[int]
 

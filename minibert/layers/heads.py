@@ -9,14 +9,11 @@ from torch import nn
 
 from minibert.errors import CheckpointError
 from minibert.kernels.eager import soft_capped
-from minibert.layers.config import Config
+from minibert.layers.config import FAMILIES, Config, discriminates
 from minibert.layers.dropout import dropped
-from minibert.layers.families import FAMILIES, discriminates
 from minibert.layers.linear import Linear
 from minibert.layers.norms import norm_of
 from minibert.quantities import Float, Hidden, Logits, Pooled, TokenIds, TokenMask
-
-__all__ = ["PreTrainingHead", "TaskHead", "build_head"]
 
 _FIRST_TOKEN_ACTIVATIONS = {
     name: family.first_activation

@@ -38,8 +38,7 @@ from minibert.quantities import (
 )
 
 if TYPE_CHECKING:
-    from minibert.layers.attention import Attention
-    from minibert.layers.parts import Layer
+    from minibert.layers.parts import Attention, Layer
 
     class At(Protocol):
         """What the table reads of one layer of one pass, which is a `LayerPass`."""
@@ -92,7 +91,6 @@ else:
     # A check at run time would read, and so compute, every quantity.
     At = Any
 
-__all__ = ["LayerQuantities", "absent_because", "layer_quantities"]
 
 _INPUT_AXES = ("batch", "head", "position", "d_model")
 _KEY_INPUT_AXES = ("batch", "kv_head", "position", "d_model")

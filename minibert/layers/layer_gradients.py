@@ -25,8 +25,6 @@ from minibert.quantities import (
     Quantity,
 )
 
-__all__ = ["LayerGradients"]
-
 
 class LayerGradients(LayerQuantities):
     """The gradients of one layer: what the functions below read beside the quantities."""

@@ -30,7 +30,6 @@ else:
     # A trace that is loaded without its model has something else in the place of a layer.
     Layer = Any
 
-__all__ = ["Change", "LayerPass"]
 
 Change = Callable[[Tensor], Tensor]
 _PROJECTED = ("query", "key", "value")

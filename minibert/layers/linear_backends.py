@@ -22,21 +22,6 @@ from torch.nn import functional as F
 
 from minibert.errors import MinibertError
 
-__all__ = [
-    "NAMES",
-    "Choice",
-    "Processor",
-    "backend_for",
-    "chosen",
-    "named",
-    "onednn_linear",
-    "packed_copy",
-    "processor",
-    "torch_linear",
-    "transposed_linear",
-    "use",
-]
-
 NAMES = ("torch", "torch-transposed", "onednn", "onednn-packed")
 # Both bounds and the rule of `backend_for` come from measurements: docs/decisions/002. A smaller
 # weight or a smaller call gains less than oneDNN's 10 microseconds a call.

@@ -7,19 +7,6 @@ from torch.nn import functional as F
 from minibert.layers.config import Config
 from minibert.quantities import Float
 
-__all__ = [
-    "Divisors",
-    "LayerNorm",
-    "Norm",
-    "RMSNorm",
-    "centred",
-    "deviation",
-    "divisor",
-    "norm_of",
-    "normed",
-    "scale_of",
-]
-
 Divisors = tuple[Tensor, Tensor]
 """What a norm is to divide by, and what it divides by on its own: (..., 1) each."""
 

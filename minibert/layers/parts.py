@@ -1,19 +1,217 @@
-"""What holds the weights of a layer: attention, norms and MLP; and embeddings."""
+"""What holds the weights of a layer: attention, norms and MLP; and embeddings.
 
+The dot product, the softmax and the mean of the values are in `minibert.kernels`; layer.py makes
+the call.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minibert.layers.attention import Attention
 from minibert.layers.config import Config
-from minibert.layers.linear import Linear, linear_is_plain
-from minibert.layers.linear_backends import activate
+from minibert.layers.evaluation import EVERYTHING, read_by
+from minibert.layers.linear import Linear, SharedInput, linear_is_plain
+from minibert.layers.linear_backends import activate, torch_linear
 from minibert.layers.norms import Divisors, Norm, norm_of, normed
-from minibert.quantities import Float, Hidden, Mlp
+from minibert.quantities import Float, HeadVectors, Hidden, Mlp, PerHeadHidden
 
-__all__ = ["Embedding", "FeedForward", "Layer"]
+Vectors = Float[torch.Tensor, "batch _ position d_head"]
+Inputs = Float[torch.Tensor, "batch _ position d_model"]
+PerHead = Float[torch.Tensor, "some_head d_model d_head"]
+PerHeadBias = Float[torch.Tensor, "some_head d_head"]
+Projected = Float[torch.Tensor, "batch position d_heads"]
+
+
+class Attention(nn.Module):
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2).
+
+    Several heads may share a key-value head (Ainslie et al. 2023).
+    """
+
+    def __init__(self, config: Config, layer: int) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads = config.n_heads, config.n_kv_heads
+        self.d_head = config.d_head
+        self.group = config.n_heads // config.n_kv_heads
+        width, inner, kv_inner = config.d_model, *self._widths()
+        self.query = Linear(width, inner, bias=config.query_bias)
+        self.key = Linear(width, kv_inner, bias=config.query_bias)
+        self.value = Linear(width, kv_inner, bias=config.query_bias)
+        self.output = Linear(
+            inner, width, bias=config.output_bias, multiplier=config.residual_multiplier
+        )
+        self.norms_heads = config.query_key_norm == "head"
+        sizes = (config.d_head,) * 2 if self.norms_heads else self._widths()
+        norms: list[Norm | None] = [None, None]
+        if config.query_key_norm != "none":
+            norms = [norm_of(config, size) for size in sizes]
+        self.query_norm, self.key_norm = norms
+        self.scale = config.attention_scale(layer)
+        self.soft_cap = config.attention_soft_cap
+        self.window = config.window(layer)
+        self.rotary = config.rotary_of(layer)
+        self._qkv = SharedInput((self.query, self.key, self.value))
+
+    def _widths(self) -> tuple[int, int]:
+        return self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+
+    def query_key_value(
+        self, x: Hidden, inputs: Mapping[str, Inputs] = MappingProxyType({})
+    ) -> dict[str, Vectors]:
+        """query, key and value of all heads: x·W + b, the first two normed where the model does.
+
+        Of the names in `inputs` each head reads its own in the place of x.
+        """
+        linears = (self.query, self.key, self.value)
+        # A hook, a pruned weight or a module put in a linear's place must run: one by one then.
+        if all(linear_is_plain(linear) for linear in linears):
+            if self._qkv.linears != linears:
+                self._qkv = SharedInput(linears)
+            parts = self._qkv(x)
+        else:
+            parts = tuple([linear(x) for linear in linears])
+        named = dict(zip(("query", "key", "value"), parts, strict=True))
+        for name, of_heads in inputs.items():
+            named[name] = self._from_heads(name, named[name], x, of_heads)
+        if self.query_norm is None:
+            return {name: self._split(part) for name, part in named.items()}
+        return {name: self._normed(name, part) for name, part in named.items()}
+
+    def project(self, name: str, x: Hidden, heads: slice = EVERYTHING) -> Vectors:
+        """query, or what these heads read of key or value: x·W + b, normed where the model does."""
+        linear = getattr(self, name)
+        group = 1 if name == "query" else self.group
+        if heads == EVERYTHING or not linear_is_plain(linear) or self._norms_width(name):
+            vectors = self._normed(name, linear(x))
+            return (
+                vectors[:, read_by(heads, self.n_heads, group)] if heads != EVERYTHING else vectors
+            )
+        read = read_by(heads, self.n_heads, group)
+        weight, bias = linear.weight, linear.bias
+        # Of a head the rows of its own; several heads may share them.
+        rows = weight.unflatten(0, (-1, self.d_head))[read].flatten(0, 1)
+        offset = None if bias is None else bias.unflatten(0, (-1, self.d_head))[read].flatten()
+        return self._normed(name, torch_linear(x, rows, offset))
+
+    def of_inputs(self, name: str, x: Hidden, inputs: Inputs) -> Vectors:
+        """query, key or value of all heads, each of which reads its own input in the place of x."""
+        part = self._from_heads(name, getattr(self, name)(x), x, inputs)
+        return self._normed(name, part)
+
+    def rows_of(self, name: str) -> Float[torch.Tensor, "some_head d_head d_model"]:
+        """What each head of query, key or value multiplies its input by."""
+        weight: torch.Tensor = getattr(self, name).weight
+        return weight.unflatten(0, (-1, self.d_head))
+
+    @property
+    def W_Q(self) -> PerHead:  # noqa: N802
+        """query = x·W_Q + b_Q of each head."""
+        return self._read_by("query")
+
+    @property
+    def W_K(self) -> PerHead:  # noqa: N802
+        """key = x·W_K + b_K of each key-value head."""
+        return self._read_by("key")
+
+    @property
+    def W_V(self) -> PerHead:  # noqa: N802
+        """value = x·W_V + b_V of each key-value head."""
+        return self._read_by("value")
+
+    @property
+    def W_O(self) -> Float[torch.Tensor, "head d_head d_model"]:  # noqa: N802
+        """head_out = z·W_O of each head, what the family multiplies it by included."""
+        return self.output.matrix.unflatten(0, (-1, self.d_head))
+
+    @property
+    def b_Q(self) -> PerHeadBias | None:  # noqa: N802
+        """Of each head; None without biases."""
+        return self._bias_of("query")
+
+    @property
+    def b_K(self) -> PerHeadBias | None:  # noqa: N802
+        """Of each key-value head; None without biases."""
+        return self._bias_of("key")
+
+    @property
+    def b_V(self) -> PerHeadBias | None:  # noqa: N802
+        """Of each key-value head; None without biases."""
+        return self._bias_of("value")
+
+    @property
+    def b_O(self) -> Float[torch.Tensor, " d_model"] | None:  # noqa: N802
+        """attn_out is the sum of head_out + b_O; None without it."""
+        return self.output.offset
+
+    def _read_by(self, name: str) -> PerHead:
+        matrix: torch.Tensor = getattr(self, name).matrix
+        return matrix.unflatten(1, (-1, self.d_head)).movedim(1, 0)
+
+    def _bias_of(self, name: str) -> PerHeadBias | None:
+        offset: torch.Tensor | None = getattr(self, name).offset
+        return None if offset is None else offset.unflatten(0, (-1, self.d_head))
+
+    def head_out(self, z: HeadVectors, heads: slice = EVERYTHING) -> PerHeadHidden:
+        """What each head adds to the stream: z·W_O of that head, without the bias."""
+        per_head = self.output.weight.unflatten(1, (self.n_heads, self.d_head))[
+            :, heads
+        ]  # d_model head d_head
+        out = torch.einsum("bhpd,mhd->bhpm", z, per_head)
+        return out if self.output.multiplier == 1.0 else out * self.output.multiplier
+
+    def attn_out(self, z: HeadVectors, residual: Hidden | None = None) -> Hidden:
+        """What attention adds to the stream, z·W_O + b_O over all heads; plus the residual."""
+        return self.output(self._merge(z), residual=residual)
+
+    def sum_of_heads(self, head_out: PerHeadHidden) -> Hidden:
+        """attn_out from what each head adds: their sum + b_O."""
+        bias = self.b_O
+        return head_out.sum(1) if bias is None else head_out.sum(1) + bias
+
+    def _from_heads(self, name: str, part: Projected, x: Hidden, inputs: Inputs) -> Projected:
+        """What a projection gives where it was `part` = x·W + b, and each head reads its own."""
+        linear = getattr(self, name)
+        if not linear_is_plain(linear):
+            # Whatever stands in its place is asked once a head.
+            of_heads = enumerate(inputs.unbind(1))
+            each = [linear(one).unflatten(-1, (-1, self.d_head))[..., h, :] for h, one in of_heads]
+            return torch.cat(each, -1)
+        # Of the difference, so that inputs which are x give the same bits as x.
+        moved = torch.einsum("bhpm,hdm->bphd", inputs - x.unsqueeze(1), self.rows_of(name))
+        return part + moved.flatten(2)
+
+    def before_norm(self, name: str, x: Hidden, back: Vectors) -> Vectors:
+        """The gradient of what W_Q, W_K or W_V gives for x, from that of the normed vectors."""
+        norm = self._norm(name)
+        if norm is None:
+            return back
+        with torch.inference_mode(False), torch.enable_grad():
+            flat = getattr(self, name)(x).detach().clone().requires_grad_()
+            (found,) = torch.autograd.grad(self._normed(name, flat), flat, back)
+        return self._split(found)
+
+    def _norm(self, name: str) -> Norm | None:
+        return None if name == "value" else self.query_norm if name == "query" else self.key_norm
+
+    def _norms_width(self, name: str) -> bool:
+        return not self.norms_heads and self._norm(name) is not None
+
+    def _normed(self, name: str, x: Hidden) -> Vectors:
+        """The vectors of each head, normed over all heads together, head by head, or not."""
+        norm = self._norm(name)
+        if norm is None:
+            return self._split(x)
+        return norm(self._split(x)) if self.norms_heads else self._split(norm(x))
+
+    def _split(self, x: Hidden) -> Vectors:
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def _merge(self, z: HeadVectors) -> Hidden:
+        return z.transpose(1, 2).flatten(2)
 
 
 class Embedding(nn.Module):

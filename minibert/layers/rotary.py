@@ -14,8 +14,6 @@ from torch import Tensor
 from minibert.errors import CheckpointError
 from minibert.quantities import Float, HeadVectors, Int
 
-__all__ = ["SCALINGS", "Rotary", "Turns", "rotate", "turns"]
-
 Turns = tuple[
     Float[Tensor, "#batch 1 position rotated"], Float[Tensor, "#batch 1 position rotated"]
 ]

@@ -30,7 +30,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minibert.analysis.arguments import check_model
-from minibert.errors import SurveyError, TokenizationError
+from minibert.errors import SurveyError, TokenizationError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
@@ -46,7 +46,6 @@ from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import equal_parts
 from minibert.text.words import Words
 from minibert.trace.file import weights_digest
-from minibert.trace.places import check_index
 from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
 from minibert.training.folder import folder_locked
 from minibert.untrusted import guarded, read_json

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.errors import EditError
+from minibert.errors import EditError, check_index
 from minibert.layers.config import Config
 from minibert.layers.layer import absent_because
 from minibert.quantities import QUANTITIES
-from minibert.trace.places import Chosen, check_index, indices_of
+from minibert.trace.places import Chosen, indices_of
 
 __all__ = ["Edit", "hide", "mean", "noise", "replace", "zero"]
 

@@ -26,8 +26,6 @@ from minibert.layers.layer_pass import LayerPass
 from minibert.quantities import QUANTITIES, Float, Hidden, Logits, NormScale, Pooled, Quantity
 from minibert.trace.layer_view import AbsentError, LayerName, LayerView, place_of
 
-__all__ = ["Differentiated", "Found", "Gradients", "differentiate", "held_for_gradients", "watch"]
-
 
 @runtime_checkable
 class Differentiated(Protocol):

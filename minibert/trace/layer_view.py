@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from minibert.errors import TraceError
+from minibert.errors import TraceError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.layer import LayerQuantities, absent_because, layer_quantities
 from minibert.layers.norms import Divisors, Norm, divisor, normed
 from minibert.quantities import QUANTITIES, AttentionMask, Float, NormScale, Quantity
-from minibert.trace.places import check_index
 from minibert.trace.run import TracedModel
 
 EVERYTHING = slice(None)

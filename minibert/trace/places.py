@@ -14,8 +14,6 @@ from torch import Tensor
 from minibert.errors import MinibertError, TraceError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 
-__all__ = ["Chosen", "Places", "check_index", "indices_of"]
-
 Chosen = int | slice | Sequence[int] | Tensor | np.ndarray | None
 """Positions or sentences as people name them; None for all."""
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.layers.config import Config
-from minibert.layers.families import discriminates
+from minibert.layers.config import Config, discriminates
 from minibert.layers.layer_pass import Change
 from minibert.trace.edit import Edit, Point, as_edit, as_point
 from minibert.trace.places import Chosen, Places, indices_of

@@ -35,8 +35,6 @@ from minibert.trace.record import PassRecord, check_keep, rerun, text_of
 from minibert.trace.run import TracedModel
 from minibert.trace.sweep import rerun_each
 
-__all__ = ["LayerTrace", "Trace"]
-
 
 class Trace(PassRecord):
     """Every quantity of one forward pass, by name, layer and head.

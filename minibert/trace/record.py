@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from minibert.errors import TraceError
+from minibert.errors import TraceError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics, attend
 from minibert.kernels.call import Want, parse_want
@@ -27,7 +27,7 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.trace.gradients import Found, held_for_gradients, watch
 from minibert.trace.layer_view import AbsentError, layer_quantity
-from minibert.trace.places import Places, check_index
+from minibert.trace.places import Places
 from minibert.trace.plan import Plan
 from minibert.trace.run import TracedModel, behind_layers, embedded, kept_of, run_layers, unaffected
 

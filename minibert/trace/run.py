@@ -19,18 +19,6 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 
-__all__ = [
-    "Inputs",
-    "TracedModel",
-    "behind_layers",
-    "embedded",
-    "kept_of",
-    "logits_of",
-    "reads_single_positions",
-    "run_layers",
-    "unaffected",
-]
-
 _PROJECTIONS = (
     "query_input", "query_unrotated", "query",
     "key_input", "key_unrotated", "key",

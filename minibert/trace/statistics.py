@@ -16,14 +16,6 @@ from minibert.kernels.columns import column_sums
 from minibert.quantities import Bool, Float
 from minibert.trace.read import Trace
 
-__all__ = [
-    "columns_of_probs",
-    "columns_of_relevance",
-    "follows_from_vectors",
-    "masses_of",
-    "statistics_of",
-]
-
 
 def follows_from_vectors(trace: Trace, layer: int) -> bool:
     """Whether the probs of a layer are the softmax of its query and key, and not there already."""

@@ -7,8 +7,8 @@ value can be read. The signs are the ones that the singular value decomposition 
 import torch
 from torch import Tensor
 
-from minibert.layers.attention import Attention
 from minibert.layers.linear import Linear
+from minibert.layers.parts import Attention
 from minibert.transformer_lens.factored_matrix import FactoredMatrix
 
 __all__ = ["bias_of", "make_factors_even"]

@@ -5,9 +5,9 @@ import torch
 
 import minibert
 from minibert.errors import CheckpointError
+from minibert.layers.bodies import StackedWeights
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
-from minibert.layers.stacked import StackedWeights
 from minibert.model import Model
 
 L, H, M, F, V = 3, 4, 11, 13, 41

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from minibert.layers.config import Config
-from minibert.layers.families import FAMILIES
+from minibert.layers.config import FAMILIES, Config
 from minibert.layers.rotary import Rotary
 from minibert.model import Model
 from minibert.viz.live import built_of

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from minibert.answers.generate import Sampling
 from minibert.errors import MinibertError, TokenizationError
-from minibert.layers.config import Config
-from minibert.layers.families import predicts_tokens
+from minibert.layers.config import Config, predicts_tokens
 from minibert.layers.linear import Linear
 from minibert.model import Model
 from minibert.quantities import QUANTITIES
