@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from calls_by_hand import STATISTICS, Units, complaints, gradients, truth
+from calls_by_hand import Units, complaints, gradients, truth, wanted
 from drawn_calls import Drawn, drawn
 from torch import Tensor
 
@@ -19,7 +19,7 @@ CASES = [
     for impl in ("eager", "sdpa", "chunked", "flex")
     for dtype in EPS
     if dtype in implementations()[impl].dtypes
-]
+] + [("reference", torch.float64)]
 
 
 def units_of(impl: str, dtype: torch.dtype, options: dict[str, Any]) -> Units:
@@ -40,9 +40,7 @@ def wrong(impl: str, dtype: torch.dtype, seed: int) -> list[str]:
     Raises AttentionError for a call that it does not take.
     """
     call = drawn(Random(seed), dtype)
-    want = () if impl == "flex" else STATISTICS
-    if "pages" in call.options:
-        want = tuple(name for name in want if name != "offset_mass")
+    want = wanted(call) if implementations()[impl].wants else ()
     found = attend(call.query, call.key, call.value, impl=impl, want=want, **call.options)
     lse_error = implementations()[impl].lse_error if dtype == torch.bfloat16 else 0.0
     right = truth(call, units_of(impl, dtype, call.options))

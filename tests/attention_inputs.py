@@ -95,3 +95,10 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "causal": {"causal": True},
     "all three": {"lengths": torch.tensor([3, K]), "mask": some_mask(seed=1), "causal": True},
 }
+
+
+def outputs(found: Any) -> dict[str, Tensor]:
+    """What `attend` gave, by name."""
+    statistics = vars(found.statistics) if found.statistics else {}
+    own = {name: getattr(found, name) for name in ("z", "lse", "scores", "probs")}
+    return {name: one for name, one in (own | statistics).items() if one is not None}

@@ -17,6 +17,8 @@ from torch import Tensor
 
 Array = npt.NDArray[np.float64]
 STATISTICS = ("row_max", "max_prob", "entropy", "argmax", "received", "offset_mass")
+#: Asked for beside them; those in front Triton's kernels give as well.
+OFFSETS, POSITIONS, BLOCKS = (-1, 0, 1), (0, 3), 5
 
 
 @dataclass(frozen=True)
@@ -271,9 +273,40 @@ def complaints(call: Drawn, found: Any, right: Truth, *, lse_error: float = 0.0)
     return said
 
 
+def wanted(call: Drawn, *, of_tensors: bool = True) -> tuple[Any, ...]:
+    """Everything that can be asked of a call, with parameters that it can take."""
+    options, Q = call.options, call.query.shape[2]
+    K, spans = call.key.shape[2], sentences(call)
+    found: tuple[Any, ...] = ("row_max", "max_prob", "entropy", "argmax", "received")
+    if "pages" in options:
+        K *= options["pages"].shape[1]
+    longest = max(columns.stop - columns.start for _, columns in spans) if spans else K
+    found += (("key_mass", tuple(n for n in POSITIONS if n < longest)),)
+    if "pages" not in options:
+        found += (("offset_mass", OFFSETS), *(["profile"] * of_tensors))
+        found += () if "packed" in options else (("map", BLOCKS),)
+    if not of_tensors:
+        return found
+    pairs = [
+        (rows.stop - 1, columns.start) for rows, columns in spans or [(slice(0, Q), slice(0, K))]
+    ]
+    columns = torch.arange(2.0 * K).reshape(1, 1, K, 2).cos()
+    of_pairs = torch.tensor([[*pairs, (-1, -1), (0, 0), *pairs]])
+    return (*found, ("key_sums", columns), ("pair_mass", of_pairs))
+
+
+def sentences(call: Drawn) -> list[tuple[slice, slice]]:
+    """The queries and keys of each packed sentence; none where they are not packed."""
+    queries = call.options.get("packed", ())
+    keys = call.options.get("packed_keys", queries)
+    ends = zip(np.cumsum(queries), np.cumsum(keys), strict=True)
+    sizes = zip(ends, queries, keys, strict=True)
+    return [(slice(int(q - n), int(q)), slice(int(k - m), int(k))) for (q, k), n, m in sizes]
+
+
 def _of_statistics(call: Drawn, found: Any, right: Truth, more: float) -> list[str]:
     probs, bound = right.probs, right.probs_bound + more
-    slack = 1e-6
+    slack, asked = 1e-6, vars(found)
     expected: dict[str, tuple[Array, Array]] = {}
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.where(probs > 0, np.log(np.where(probs > 0, probs, 1.0)), 0.0)
@@ -285,25 +318,72 @@ def _of_statistics(call: Drawn, found: Any, right: Truth, more: float) -> list[s
     real = right.real[:, None, :, None]
     if "packed" not in call.options or "packed_keys" not in call.options:
         expected["received"] = ((probs * real).sum(2), (bound * real).sum(2) + slack)
+    most = bound.max(-1)[..., None] + slack
+    starts = right.starts[..., None]
+    expected["key_mass"] = (_at(call, probs, starts + np.array(POSITIONS)), most)
     if "pages" not in call.options:
-        masses = []
-        for offset in (-1, 0, 1):
-            at = right.positions + offset
-            inside = (at >= 0) & (at < probs.shape[-1])
-            where = np.clip(at, 0, probs.shape[-1] - 1)[:, None, :, None]
-            where = np.broadcast_to(where, (*probs.shape[:3], 1))
-            masses.append(np.take_along_axis(probs, where, -1)[..., 0] * inside[:, None])
-        expected["offset_mass"] = (np.stack(masses, -1), bound.max(-1)[..., None] + slack)
+        at = right.positions[..., None] + np.array(OFFSETS)
+        expected["offset_mass"] = (_at(call, probs, at), most)
+        expected["profile"] = _diagonals(call, probs * real, bound * real)
+    if asked.get("map") is not None:
+        expected["map"] = (_means(call, probs, right.real), most.max())
+    if asked.get("key_sums") is not None:
+        of_keys, of_pairs = (given for _, given in wanted(call)[-2:])
+        sizes = np.abs(of_keys[0, 0].double().numpy())
+        expected["key_sums"] = (probs @ of_keys[0, 0].double().numpy(), bound @ sizes + slack)
+        query, key = of_pairs[0].numpy().T
+        expected["pair_mass"] = (probs[:, :, query, key] * (query >= 0), bound.max() + slack)
     argmax = found.argmax
     said = [] if argmax is None else _of_argmax(argmax.numpy(), right, bound)
     for name, (numbers, allowed) in expected.items():
-        given = getattr(found, name)
+        given = asked.get(name)
         if given is None:
             continue
-        off = np.abs(given.double().numpy() - numbers)
-        if not (off <= allowed).all():
+        given = given.double().numpy()
+        off = np.abs(given - numbers[..., : given.shape[-1]])
+        if not (off <= allowed + 0 * off).all():
             said.append(f"{name} is off by {np.nanmax(off - allowed):.1e} more than it may be")
     return said
+
+
+def _at(call: Drawn, probs: Array, at: npt.NDArray[np.int64]) -> Array:
+    """The probs of each query at keys (batch, query, number); 0 outside of its own sentence."""
+    first, last = np.zeros((2, 1, 1, 1), dtype=int)
+    last = last + probs.shape[-1]
+    if spans := sentences(call):
+        counts = [rows.stop - rows.start for rows, _ in spans]
+        first = np.repeat([columns.start for _, columns in spans], counts)[None, :, None]
+        last = np.repeat([columns.stop for _, columns in spans], counts)[None, :, None]
+    inside = (at >= first) & (at < last)
+    where = np.clip(at, 0, probs.shape[-1] - 1)[:, None]
+    where = np.broadcast_to(where, (*probs.shape[:3], at.shape[-1]))
+    return np.take_along_axis(probs, where, -1) * inside[:, None]
+
+
+def _diagonals(call: Drawn, probs: Array, bound: Array) -> tuple[Array, Array]:
+    """The sums along each diagonal of each sentence, and how far they may be off."""
+    found = []
+    for rows, columns in sentences(call) or [(slice(None), slice(None))]:
+        parts = [one[:, :, rows, columns] for one in (probs, bound)]
+        Q, K = parts[0].shape[2:]
+        offsets = [K - Q + n for n in range(1 - K, Q)]
+        found.append([[one.trace(k, 2, 3) for k in offsets] for one in parts])
+    sums, allowed = (np.stack([k for one in found for k in one[n]], -1) for n in (0, 1))
+    return sums, allowed + 1e-6
+
+
+def _means(call: Drawn, probs: Array, real: npt.NDArray[np.bool_]) -> Array:
+    """The mean of the real cells of each block."""
+    Q, K = probs.shape[2:]
+    rows, columns = (math.ceil(n / BLOCKS) for n in (Q, K))
+    sums = np.add.reduceat(probs * real[:, None, :, None], range(0, Q, rows), axis=2)
+    sums = np.add.reduceat(sums, range(0, K, columns), axis=3)
+    counts = np.add.reduceat(real.astype(int), range(0, Q, rows), axis=1)
+    keys = np.full(len(probs), K)
+    if "lengths" in call.options:
+        keys = call.options["lengths"].numpy()
+    width = (keys[:, None] - np.arange(0, K, columns)).clip(0, columns)
+    return sums / (counts[:, :, None] * width[:, None, :]).clip(1)[:, None]
 
 
 def _of_argmax(argmax: npt.NDArray[np.int64], right: Truth, bound: Array) -> list[str]:

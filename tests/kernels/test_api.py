@@ -5,7 +5,6 @@ import torch
 from attention_inputs import (
     EVERYTHING,
     OF_TENSORS,
-    STATISTICS,
     B,
     D,
     H,
@@ -60,15 +59,6 @@ def test_auto_takes_the_fused_pass_unless_the_matrices_or_their_gradients_are_wa
     assert chosen({"probs"}) == chosen({"entropy"}, gradient=True) == "eager"
     found = attend(query.requires_grad_(), key, value, want=("entropy",))
     assert found.statistics.entropy.requires_grad
-
-
-def test_a_loss_on_lse_reaches_the_query_when_nothing_is_said_about_the_implementation():
-    query, key, value = vectors()
-    found = attend(query.requires_grad_(), key, value)
-    (gradient,) = torch.autograd.grad(found.lse.sum(), query)
-    # d lse / d query = scale · probs · key.
-    expected = by_torch(query.detach(), key, key)["z"] / math.sqrt(D)
-    torch.testing.assert_close(gradient, expected)
 
 
 def test_bare_offset_mass_and_map_have_defaults():
@@ -285,12 +275,3 @@ def test_a_statistic_of_the_wrong_shape_or_dtype_is_named(name, slip):
     register("mine", slipped, wants=WANTS)
     with pytest.raises(AttentionError, match=f'"mine" gave {name} (of shape|in torch.complex64)'):
         attend(*vectors(), impl="mine", want=EVERYTHING)
-
-
-def test_statistics_of_all_implementations_have_the_same_shapes():
-    query, key, value = vectors()
-    want, shapes = (*STATISTICS, *OF_TENSORS), []
-    for impl in ("reference", "eager", "sdpa", "chunked"):
-        statistics = attend(query, key, value, impl=impl, want=want).statistics
-        shapes.append({name: one.shape for name, one in vars(statistics).items()})
-    assert shapes[0] == shapes[1] == shapes[2]

@@ -45,18 +45,6 @@ def test_the_queries_see_what_is_allowed(name, queries, impl):
     assert (found.lse, found.scores, found.probs, found.statistics) == (None,) * 4
 
 
-@pytest.mark.parametrize("impl", ["reference", "eager", "sdpa", "chunked"])
-def test_what_is_wanted_is_given_and_nothing_else(impl):
-    found = compute(call(ALLOWED["both"], want={"lse": (), "entropy": ()}), impl)
-    query, key, value = vectors(queries=K, keys=K)
-    lengths = torch.tensor([4, 7])
-    attended = attend(query, key, value, lengths=lengths, causal=True, want=("entropy",))
-    torch.testing.assert_close(found.lse, attended.lse)
-    torch.testing.assert_close(found.statistics.entropy, attended.statistics.entropy)
-    assert found.statistics.received is None
-    assert found.probs is None
-
-
 def test_layers_share_their_masks():
     allowed = AllowedKeys(B, K, torch.device("cpu"), causal=True, lengths=(4, 7))
     compute(call(allowed))
@@ -130,17 +118,6 @@ def test_attend_is_compiled_into_one_graph():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("impl", ["eager", "sdpa", "chunked", "flex"])
-def test_autocast_changes_nothing(impl):
-    query, key, value = vectors(queries=16, keys=16, dtype=torch.float32)
-    query.requires_grad_(impl in ("eager", "sdpa"))
-    expected = attend(query, key, value, impl=impl)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = attend(query, key, value, impl=impl)
-    assert torch.equal(found.z, expected.z)
-    assert torch.equal(found.lse, expected.lse)
 
 
 @pytest.mark.usefixtures("clean_registry")

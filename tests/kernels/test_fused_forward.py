@@ -26,13 +26,10 @@ ALL = (*ROWS, "received", "map")
 ODD = [
     (kind, n, n, d_head, factor, dtype)
     for kind, n, d_head, factor, dtype in [
-        *(("plain", n, 64, 1.0, torch.float32) for n in (1, 65, 200)),
-        *(("lengths", n, 40, 1.0, torch.float16) for n in (1, 130)),
-        *(("causal", n, 80, 1.0, torch.float16) for n in (17, 130)),
-        *(("causal lengths", n, 16, 1.0, torch.float32) for n in (17, 90)),
-        *(("mask", n, 24, 1.0, torch.float32) for n in (17, 70)),
-        *(("bias", n, 64, 1.0, torch.float16) for n in (17, 70)),
-        ("scale", 65, 8, 1.0, torch.float32),
+        ("plain", 200, 64, 1.0, torch.float32),
+        ("lengths", 130, 40, 1.0, torch.float16),
+        ("causal", 130, 80, 1.0, torch.float16),
+        ("mask", 70, 24, 1.0, torch.float32),
         # At 10 the softmax is nearly certain, at 30 wholly.
         ("plain", 65, 64, 10.0, torch.float16),
         ("plain", 65, 64, 30.0, torch.float32),
@@ -93,23 +90,6 @@ def test_how_the_kernel_is_cut_changes_nothing(cut, causal, triton_device):
     found = forward(call, config=config)
     found |= received_and_map(call, lse=found["lse"], config=config)
     compare(problem, found, ("z", "lse", *ALL))
-
-
-@pytest.mark.parametrize("scale", [0.0, -0.3, 1e-30])
-def test_a_scale_of_any_sign_is_right(scale, triton_device):
-    query, key, value = torch.randn(3, 1, 2, 19, 16, device=triton_device).unbind()
-    found = attend(query, key, value, scale=scale, causal=True, impl="triton", want=ROWS[:3])
-    expected = attend(query, key, value, scale=scale, causal=True, impl="reference", want=ROWS[:3])
-    torch.testing.assert_close(found.z.double(), expected.z, rtol=0, atol=1e-6)
-    for name in ROWS[:3]:
-        ours, theirs = (getattr(one.statistics, name) for one in (found, expected))
-        torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=1e-6)
-
-
-def test_vectors_may_lie_in_memory_as_a_model_leaves_them(triton_device):
-    query, key, value = torch.randn(2, 33, 3, 2, 16, device=triton_device).permute(2, 0, 3, 1, 4)
-    found = attend(query, key, value, causal=True, impl="triton")
-    torch.testing.assert_close(found.z, attend(query, key, value, causal=True, impl="eager").z)
 
 
 @pytest.mark.parametrize("causal", [False, True])

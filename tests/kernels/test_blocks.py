@@ -1,0 +1,250 @@
+"""Blocks of rows: how exact they are, what they spare, and the memory that a thread keeps."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from attention_inputs import STATISTICS, B, H, by_torch, outputs, vectors
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from minibert.kernels import blocks, work_memory
+from minibert.kernels.api import attend
+from minibert.kernels.blocks import Inputs, parts_of
+from minibert.kernels.call import Call
+from minibert.kernels.check import parity, tolerances
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.columns import column_sums
+from minibert.kernels.work_memory import WorkMemory
+
+WANT = ("row_max", "max_prob", "entropy", "received")
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    work_memory.release()
+
+
+def by_probs(query: Any, key: Any, value: Any, allowed: Any, real: Any) -> dict[str, Any]:
+    """z, lse and statistics from whole matrices in float64."""
+    found = by_torch(query, key, value, allowed=allowed)
+    probs = found["probs"]
+    masked = found["scores"].masked_fill(~allowed, -math.inf)
+    entropy = -(probs * torch.where(probs > 0, probs, 1.0).log()).sum(-1)
+    found |= {"row_max": masked.amax(-1), "max_prob": probs.amax(-1), "entropy": entropy}
+    found["received"] = (probs * real[:, None, :, None]).sum(2)
+    return {name: found[name] for name in ("z", "lse", *WANT)}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n", "short"), [(601, 257), (256, 131)])
+def test_float32_inputs_of_size_one_are_right_within_a_millionth_and_their_own_rounding(
+    causal: bool, n: int, short: int
+) -> None:
+    tensors = vectors(queries=n, keys=n, dtype=torch.float32)
+    if n == 256:
+        generator = torch.Generator().manual_seed(0)
+        tensors = tuple(torch.randn(2, 4, n, 64, generator=generator) for _ in range(3))
+    lengths = torch.tensor([n, short])
+    real = torch.arange(n) < lengths[:, None]
+    allowed = real[:, None, None, :].expand(*tensors[0].shape[:2], n, n)
+    if causal:
+        allowed = allowed & torch.ones(n, n, dtype=torch.bool).tril()
+    want = (*WANT, ("map", 7))
+    found = outputs(attend(*tensors, impl="chunked", want=want, causal=causal, lengths=lengths))
+    for name, right in by_probs(*tensors, allowed, real).items():
+        error = (found[name].double() - right).abs()
+        allowed_error = 1e-6 + 2.0**-23 * right.abs() if n == 601 else torch.tensor(1e-6)
+        if n == 256 and name in ("row_max", "entropy", "received"):
+            # Those that grow beyond 1 with the scores or the number of rows: a millionth of them.
+            allowed_error = 1e-6 * right.abs().clamp_min(1)
+        assert (error <= allowed_error).all(), (name, error.max())
+
+
+@pytest.mark.parametrize("size", [10.0, 30.0])
+def test_larger_float32_inputs_err_as_the_rounding_of_their_scores_allows(size: float) -> None:
+    query, key, value = vectors(queries=257, keys=257, dtype=torch.float32)
+    tensors = (query * size, key * size, value)
+    found = outputs(attend(*tensors, impl="chunked", want=WANT))
+    allowed = tolerances.floors(Problem(*tensors, scale=1 / math.sqrt(query.shape[-1])))
+    everywhere = torch.ones(B, H, 257, 257, dtype=torch.bool)
+    for name, right in by_probs(*tensors, everywhere, torch.ones(B, 257)).items():
+        assert (found[name].double() - right).abs().max() <= allowed[name], name
+
+
+def test_every_case_of_the_harness_is_right() -> None:
+    assert parity.check("chunked", sizes=(1, 33), input_scales=(1.0, 30.0)).ok
+
+
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Cells of each block that is computed from now on."""
+    cells: list[int] = []
+    block = blocks.Part._block
+
+    def watched(part: Any, *given: Any) -> Any:
+        found = block(part, *given)
+        cells.append(found.scores.numel())
+        return found
+
+    monkeypatch.setattr(blocks.Part, "_block", watched)
+    return cells
+
+
+def test_padding_and_the_future_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = computed(monkeypatch)
+    tensors = vectors(queries=512, keys=512, dtype=torch.float32)
+    attend(*tensors, impl="chunked", lengths=torch.tensor([512, 32]), want=("entropy",))
+    assert sum(cells) == H * 512 * (512 + 32)
+    cells.clear()
+    attend(*tensors, impl="chunked", causal=True, want=("entropy",))
+    assert sum(cells) <= 0.57 * B * H * 512 * 512
+
+
+@pytest.mark.parametrize(("cells_a_thread", "most"), [(2**16, 2**22), (2**20, 2**16)])
+def test_no_block_is_larger_than_is_said(
+    cells_a_thread: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_memory, "CELLS", cells_a_thread)
+    monkeypatch.setattr(work_memory, "MOST_CELLS", most)
+    cells = computed(monkeypatch)
+    tensors = vectors(queries=700, keys=700, dtype=torch.float32)
+    attend(*tensors, impl="chunked", want=STATISTICS)
+    largest = min(cells_a_thread * torch.get_num_threads(), most)
+    assert largest / 4 < max(cells) <= largest
+
+
+def test_memory_does_not_grow_with_the_square() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    tensors = vectors(queries=2048, keys=2048, dtype=torch.float32)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        attend(*tensors, impl="chunked", want=STATISTICS)
+    held = [event.self_cpu_memory_usage for event in profiler.events()]
+    assert sum(size for size in held if size > 0) < B * H * 2048 * 2048 * 4
+
+
+def assert_right(seed: int = 0) -> None:
+    """A call of this seed is as the reference says, and uses the thread's memory."""
+    found = outputs(attend(*vectors(seed=seed), impl="chunked", want=WANT))
+    for name, right in outputs(attend(*vectors(seed=seed), impl="reference", want=WANT)).items():
+        torch.testing.assert_close(found[name], right, rtol=0, atol=1e-13, msg=name)
+
+
+def addresses_kept() -> dict[str, int]:
+    return {name: array.data_ptr() for name, array in work_memory._kept.arrays.items()}
+
+
+def memory_of(n_keys: int = 33, dtype: torch.dtype = torch.float32) -> WorkMemory:
+    return WorkMemory(torch.ones(2, 3, n_keys, 8, dtype=dtype), n_keys=n_keys, causal=False)
+
+
+def test_the_next_call_takes_the_memory_of_the_last_unless_it_was_released() -> None:
+    with memory_of() as memory:
+        first = memory.scores((3,)).data_ptr()
+        assert memory.second((3,)).data_ptr() != first
+    with memory_of(n_keys=7) as memory:
+        assert memory.scores((3,)).data_ptr() == first
+    # A short text leaves what a long one needs; what is too small or of another dtype is not taken.
+    with memory_of(dtype=torch.float64) as memory:
+        assert memory.scores((6 * 33 * 33,)).dtype == torch.float64
+    with memory_of() as memory:
+        assert memory.scores((6 * 33 * 33,)).dtype == torch.float32
+    assert work_memory._kept.arrays.keys() == {"scores", "second"}
+    work_memory.release()
+    assert not work_memory._kept.arrays
+
+
+def test_what_is_much_beside_a_block_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_memory, "VECTORS", 10)
+    with memory_of() as memory:
+        memory.vectors("keys", (memory.threads, 2, 5))
+        memory.vectors("values", (memory.threads, 2, 6))
+    assert work_memory._kept.arrays.keys() == {"keys"}
+    monkeypatch.setattr(work_memory, "MOST_CELLS", 10)
+    assert_right()
+    assert not work_memory._kept.arrays.keys() & {"scores", "second"}
+
+
+def test_a_pass_that_begins_within_another_or_is_left_has_memory_of_its_own() -> None:
+    query, key, _ = vectors()
+    inputs = Inputs(Call.of(query, key, key, scale=1.0))
+    assert [block for part in parts_of(inputs) for block in part.blocks()]
+    outer = parts_of(inputs)
+    scores = next(next(outer).blocks()).scores
+    before = scores.clone()
+    assert_right()
+    assert scores.equal(before)
+    scores.fill_(torch.nan)
+    outer.close()
+    assert work_memory._kept.arrays
+    assert_right()
+
+
+def test_memory_made_in_inference_mode_serves_outside_of_it_and_the_other_way_round() -> None:
+    with torch.inference_mode():
+        assert_right()
+    assert_right(seed=1)
+    with torch.inference_mode():
+        assert_right(seed=2)
+
+
+def test_threads_do_not_share() -> None:
+    assert_right()
+    kept = addresses_kept()
+
+    def of_a_thread() -> int:
+        n_kept = len(work_memory._kept.arrays)
+        assert_right(seed=5)
+        return n_kept
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(of_a_thread).result() == 0
+    assert addresses_kept() == kept
+
+
+def leave_by_fake_tensors(query: torch.Tensor) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        attend(query, query, query, impl="chunked")
+
+
+def leave_by_functionalize(query: torch.Tensor) -> None:
+    torch.func.functionalize(lambda one: attend(one, one, one, impl="chunked").z)(query)
+
+
+def leave_by_a_graph(query: torch.Tensor) -> None:
+    graph = make_fx(lambda one: attend(one, one, one, impl="chunked").z)(query)
+    graph(query).fill_(torch.nan)
+
+
+@pytest.mark.parametrize("leave", [leave_by_fake_tensors, leave_by_functionalize, leave_by_a_graph])
+@pytest.mark.parametrize("before", [False, True])
+def test_nothing_of_a_transformation_is_kept_or_kept_by_it(leave: Any, before: bool) -> None:
+    query = torch.randn(1, 2, 9, 8)
+    if before:
+        attend(query, query, query, impl="chunked")
+    kept = addresses_kept()
+    leave(query)
+    assert addresses_kept() == kept
+    assert all(type(array) is torch.Tensor for array in work_memory._kept.arrays.values())
+    assert_right()
+
+
+def test_what_is_kept_has_the_bound_that_release_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    for shape in ((1, 16, 1100, 64), (1, 32, 640, 64), (64, 8, 64, 64), (64, 16, 16, 64)):
+        query = torch.randn(shape)
+        attend(query, query, query, impl="chunked", want=("entropy",))
+        given = {"value": query, "z_gradient": query, "of": "relevance", "impl": "chunked"}
+        column_sums(query, query, **given)
+    kept = sum(array.nbytes for array in work_memory._kept.arrays.values())
+    assert kept <= 52 * 2**20
+
+
+def test_the_keys_of_many_sentences_are_made_ready_in_parts() -> None:
+    query, key = torch.randn(512, 8, 1, 64), torch.randn(512, 8, 16, 64)
+    found = attend(query, key, key, impl="chunked")
+    assert work_memory._kept.arrays["keys"].numel() <= work_memory.MOST_VECTORS
+    expected = attend(query, key, key, impl="reference")
+    torch.testing.assert_close(found.z.double(), expected.z, rtol=0, atol=1e-6)

@@ -1,0 +1,170 @@
+"""torch's own kernels: what they were seen to do, windows by blocks, and back ends by name."""
+
+import pytest
+import torch
+from attention_inputs import VARIATIONS, D, K, allowed_by, by_torch, some_mask, vectors
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from minibert.errors import AttentionError
+from minibert.kernels import torch_kernels
+from minibert.kernels.allowed_keys import AllowedKeys, Window
+from minibert.kernels.api import attend, compute, implementations
+from minibert.kernels.call import Call
+from minibert.kernels.check.cases import KINDS
+from minibert.kernels.check.parity import check
+from minibert.kernels.torch_kernels import fused_attention
+
+# How far a dtype's z may be from float64 on numbers of size 1: some roundings of z and probs.
+ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("name", VARIATIONS)
+def test_lse_is_the_same_with_and_without_the_private_operator(name, flash, monkeypatch):
+    if not flash:
+        monkeypatch.setattr(torch_kernels, "_flash_for_cpu", None)
+    query, key, value = vectors(dtype=torch.float32)
+    found = attend(query, key, value, impl="sdpa", **VARIATIONS[name])
+    expected = by_torch(query, key, value, allowed=allowed_by(**VARIATIONS[name]))
+    torch.testing.assert_close(found.lse.double(), expected["lse"], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
+def test_vectors_and_masks_in_another_memory_order_give_the_same(which):
+    # The private operator reads them wrongly, in silence, unless they are put in order first.
+    query, key, value = vectors(queries=37, keys=64, dtype=torch.float32)
+    tensors = [query, key, value, some_mask(queries=37, keys=64)]
+    expected = attend(*tensors[:3], mask=tensors[3], impl="sdpa")
+    tensors[which] = tensors[which].transpose(-2, -1).contiguous().transpose(-2, -1)
+    found = attend(*tensors[:3], mask=tensors[3], impl="sdpa")
+    torch.testing.assert_close(found.z, expected.z)
+    torch.testing.assert_close(found.lse, expected.lse)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("causal", [False, True])
+def test_more_keys_than_a_block_of_the_fused_kernel_change_nothing(dtype, causal):
+    # The CPU kernel takes 512 keys at a time.
+    query, key, value = vectors(queries=601, keys=601, dtype=dtype)
+    mask = None if causal else some_mask(queries=601, keys=601)
+    found = attend(query, key, value, mask=mask, causal=causal, impl="sdpa")
+    allowed = torch.ones(601, 601, dtype=torch.bool).tril() if causal else mask
+    expected = by_torch(query, key, value, allowed=allowed)
+    torch.testing.assert_close(found.z.double(), expected["z"], rtol=0, atol=ROUNDING[dtype])
+    lse_atol = 1e-13 if dtype == torch.float64 else 2e-4
+    torch.testing.assert_close(found.lse.double(), expected["lse"], rtol=0, atol=lse_atol)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("keys", [K, 700])
+def test_torch_gives_zero_for_a_dead_row_on_this_cpu_as_fused_attention_relies_on(dtype, keys):
+    query, key, value = vectors(keys=keys, dtype=dtype)
+    mask = some_mask(keys=keys)
+    z = fused_attention(query, key, value, mask=mask, scale=0.4)
+    assert z[1, 2, 1].eq(0).all()
+    expected = by_torch(query, key, value, allowed=mask, scale=0.4)["z"]
+    torch.testing.assert_close(z.double(), expected, rtol=0, atol=ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("where", [slice(None), slice(0, 512), slice(512, None), slice(-1, None)])
+@pytest.mark.parametrize("keys", [1, 15, 16, 513, 1301])
+def test_keys_that_are_nan_come_out_wherever_the_blocks_of_the_kernel_end(dtype, where, keys):
+    query, key, value = vectors(keys=keys, dtype=dtype)
+    key[:, :, where] = float("nan")
+    found = attend(query, key, value, impl="sdpa")
+    rows = key.isnan().any(dim=-1).any(dim=-1, keepdim=True).expand_as(found.lse)
+    assert torch.equal(found.lse.isnan(), rows)
+    assert torch.equal(found.z.isnan().all(dim=-1), rows)
+
+
+def test_an_lse_that_is_zero_by_right_stays_zero():
+    zeros, value = torch.zeros(1, 1, 1, D), torch.randn(1, 1, 1, D)
+    found = attend(zeros, zeros, value, impl="sdpa")
+    assert found.lse.item() == 0
+    torch.testing.assert_close(found.z, value)
+
+
+def test_lse_of_a_training_pass_carries_no_gradient_and_is_right():
+    query, key, value = (tensor.requires_grad_() for tensor in vectors())
+    found = attend(query, key, value, impl="sdpa")
+    assert found.z.requires_grad
+    assert not found.lse.requires_grad
+    torch.testing.assert_close(found.lse, by_torch(query, key, value)["lse"].detach())
+
+
+class Largest(TorchDispatchMode):
+    """The numbers of the largest boolean that an operation gave."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.dtype == torch.bool:
+            self.numbers = max(self.numbers, found.numel())
+        return found
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "lengths"),
+    [
+        (True, (255, 0), (1300, 700)),
+        (True, (100, None), (777, 1)),
+        (False, (40, 40), (1030, 1030)),
+        (False, (0, 0), (600, 300)),
+        (False, (3, 200), (900, 899)),
+    ],
+)
+def test_the_rows_of_a_window_are_taken_block_by_block(
+    causal: bool, window: Window, lengths: tuple[int, ...]
+) -> None:
+    generator, longest = torch.Generator().manual_seed(0), max(lengths)
+    query = torch.randn(2, 4, longest, 16, generator=generator, dtype=torch.float64)
+    key, value = torch.randn(2, 2, 2, longest, 16, generator=generator, dtype=torch.float64)
+    ragged = None if min(lengths) == longest else lengths
+    allowed = AllowedKeys(2, longest, query.device, causal, ragged, window=window)
+    for one in (query, key, value):
+        one.requires_grad_()
+    call, found = Call(query, key, value, 0.25, allowed), {}
+    for impl in ("sdpa", "eager"):
+        with Largest() as largest:
+            z = compute(call, impl).z
+        gradients = torch.autograd.grad(z.square().sum(), [query, key, value])
+        found[impl] = (z.detach(), *gradients)
+        assert (largest.numbers < longest**2 / 1.5) == (impl == "sdpa")
+    for mine, expected in zip(*found.values(), strict=True):
+        assert torch.allclose(mine, expected, atol=1e-12)
+
+
+SQUARE = ("plain", "strided", "scale", "causal")
+# FlexAttention without a compiler is slow: what differs in how its mask and scores are made.
+FLEX = ("plain", "scale", "mask", "causal cache", "causal lengths", "bias")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "kinds", "scales"),
+    [("flash", SQUARE, (1.0, 30.0)), ("math", tuple(KINDS), (1.0, 30.0)), ("flex", FLEX, (1.0,))],
+)
+def test_a_back_end_that_runs_on_a_cpu_is_right(name, kinds, scales, dtype):
+    report = check(name, sizes=(17,), input_scales=scales, dtypes=(dtype,), kinds=kinds)
+    assert report.ok, str(report)
+    assert {finding.output for finding in report.findings} == {"z", "z, mean", "lse"}
+    assert not report.skipped
+
+
+def test_what_a_back_end_cannot_do_is_an_error_that_says_so():
+    query, key, value = torch.randn(3, 2, 3, 5, 8, dtype=torch.float16).unbind()
+    for name in ("cudnn", "efficient"):
+        with pytest.raises(AttentionError, match=f'impl="{name}" cannot do this: it runs on cuda'):
+            attend(query, key, value, impl=name)
+    with pytest.raises(AttentionError, match='impl="flash" cannot do this: it takes no lengths'):
+        attend(query, key, value, lengths=torch.tensor([5, 3]), impl="flash")
+    with pytest.raises(AttentionError, match="there are 3 and 5"):
+        attend(query[:, :, :3], key, value, causal=True, impl="flash")
+    query, key, value = (one.float() for one in (query, key, value))
+    last = attend(query[:, :, :1], key, value, causal=True, impl="flash")
+    right = attend(query[:, :, :1], key, value, causal=True, impl="eager")
+    torch.testing.assert_close(last.z, right.z)
+    named = {"flash", "cudnn", "efficient", "math", "flex"}
+    assert all(implementations()[name].rank is None for name in named)
