@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import contenders, gate, measure, table
+from benchmarks.gpu import contenders, gate, matrix, measure, table
 from benchmarks.gpu.__main__ import main, status
 from benchmarks.gpu.journal import Journal, path_of, read, sources
 from benchmarks.gpu.matrix import KINDS_ASKED, drawn
@@ -31,6 +31,7 @@ from benchmarks.gpu.supervisor import Supervisor, Worker, WorkerError
 from benchmarks.session import REPOSITORY
 from minibert.bench.clock import Clock
 from minibert.bench.gate import WrongError
+from minibert.kernels.check.report import Finding, ParityReport
 
 
 def row(task: str, contender: str, ms: float | None, **fields: Any) -> dict[str, Any]:
@@ -492,3 +493,11 @@ def test_the_exit_status_follows_what_is_ours() -> None:
     assert status([row("forward X", "plain", 1.0), row("forward X", "cudnn", None)]) == 0
     assert status([row("forward X", "plain", None), row("forward X", "cudnn", 1.0)]) == 1
     assert status([row("forward X", "plain", 1.0), row("f X", "T1", None, wrong=True)]) == 1
+
+
+def test_a_cell_with_an_error_over_its_tolerance_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("causal, 17 x 17", torch.float32, "z", 2.0, 1.0, "causal is ignored")
+    monkeypatch.setattr(matrix, "check", lambda *_, **__: ParityReport("triton", (finding,)))
+    found = matrix.row("causal", 16, "float32", torch.device("cpu"))
+    assert (found["ok"], found["wrong"], found["failures"]) == (False, True, 1)
+    assert found["causes"] == ["causal is ignored"]

@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.distances import distance, mean_distance
 from minibert.kernels.check.faults import suspects
 from minibert.kernels.check.problem import Problem, by_eager, truth, unfolded
 from minibert.kernels.check.rounding import rounding_cause
+from minibert.kernels.check.tolerances import distance, mean_distance
 
 #: The step by which the scale is moved to see what a little more of it does.
 _STEP = 1e-4

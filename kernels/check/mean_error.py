@@ -11,10 +11,9 @@ from torch import Tensor
 
 from minibert.kernels.call import wide
 from minibert.kernels.check.causes import explains, factor_cause, likely_cause
-from minibert.kernels.check.distances import mean_distance
 from minibert.kernels.check.faults import suspects
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
-from minibert.kernels.check.tolerances import TIMES_EAGER
+from minibert.kernels.check.tolerances import TIMES_EAGER, mean_distance
 
 #: A value that is off by as many times the allowed mean error is not off by rounding.
 _FAR = 6.0

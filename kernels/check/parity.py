@@ -38,12 +38,11 @@ from minibert.kernels.check.cases import (
     known_kind,
 )
 from minibert.kernels.check.causes import STALE, likely_cause
-from minibert.kernels.check.distances import distance, mean_distance
 from minibert.kernels.check.gradients import gradient_cause, right_gradients, tolerances
 from minibert.kernels.check.mean_error import mean_cause, mean_tolerance
 from minibert.kernels.check.problem import Problem, by_eager, truth
 from minibert.kernels.check.report import Finding, ParityReport, short
-from minibert.kernels.check.tolerances import error_of, tolerance_of
+from minibert.kernels.check.tolerances import distance, error_of, mean_distance, tolerance_of
 from minibert.kernels.check.workload import Workload
 from minibert.kernels.registry import (
     Implementation,

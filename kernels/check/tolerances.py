@@ -7,8 +7,24 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.call import wide
-from minibert.kernels.check.distances import distance
 from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """The largest absolute difference; an infinity where one is NaN or infinite and not both."""
+    return float(_apart(found, expected).max())
+
+
+def mean_distance(found: Tensor, expected: Tensor) -> float:
+    """The root mean square of the differences, infinite as `distance` is."""
+    return float(torch.linalg.vector_norm(_apart(found, expected))) / found.numel() ** 0.5
+
+
+def _apart(found: Tensor, expected: Tensor) -> Tensor:
+    found = found.to(expected.dtype)
+    same = found == expected
+    return (found - expected).abs().nan_to_num(math.inf, math.inf).masked_fill(same, 0)
+
 
 #: How much worse than torch eager an implementation may be.
 TIMES_EAGER = 2.0

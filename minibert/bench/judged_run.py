@@ -31,10 +31,9 @@ from minibert.bench.result_rows import Row
 from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.worker_process import WorkerError, WorkerProcess
 from minibert.bench.workload import Inputs
-from minibert.kernels.check.distances import distance
 from minibert.kernels.check.gradients import GRADIENTS, right_gradients, tolerances
 from minibert.kernels.check.problem import Problem, by_eager, part
-from minibert.kernels.check.tolerances import error_of, tolerance_of
+from minibert.kernels.check.tolerances import distance, error_of, tolerance_of
 from minibert.kernels.check.workload import Workload
 
 _ROWS, _HEADS = 48, 2

@@ -30,8 +30,8 @@ from minibert.bench.shared_bytes import SharedBytes
 from minibert.bench.user_file import UserFunction, load_function
 from minibert.bench.workload import Inputs, inputs_of
 from minibert.errors import MinibertError
+from minibert.kernels.check.calls import poisoned_memory
 from minibert.kernels.check.gradients import GRADIENTS
-from minibert.kernels.check.poison import poisoned_memory
 from minibert.kernels.check.workload import Workload
 
 

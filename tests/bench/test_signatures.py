@@ -9,6 +9,7 @@ from minibert.bench.signatures import SIGNATURES, guessed
 from minibert.bench.user_file import load_function
 from minibert.errors import MinibertError
 
+SLOPES = "alibi_slopes = None if alibi_slopes is None else {}"
 GROUPS = "k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))"
 
 
@@ -48,6 +49,12 @@ def test_a_right_function_is_right_and_its_convention_is_known_by_its_parameters
         (FLASH, "given = {}", "the window is ignored"),
         (FLASH, "given = sides([n - (n > 0) for n in window_size])", "window is off by one"),
         (FLASH, "alibi_slopes = None", "the ALiBi slopes are ignored"),
+        (FLASH, SLOPES.format("-alibi_slopes"), "ALiBi is added where it is subtracted"),
+        (
+            FLASH,
+            SLOPES.format("alibi_slopes.flip(-1)"),
+            "the ALiBi slopes are those of other heads",
+        ),
         (VARLEN, "keys = slice(cu_seqlens_k[i], cu_seqlens_k[i + 1] - 1)", "the last key of each"),
         (VARLEN, "keys = slice(0, len(k))", "the packed sentences see each other"),
         (PREFILL, "causal = False", "causal is ignored"),
