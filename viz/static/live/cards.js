@@ -406,7 +406,7 @@ export function createHeads({ layers, heads, predicts }, acts) {
 }
 
 /**
- * The edit that a click on a cellOf makes.
+ * The edit that a click on a cell makes.
  *
  * @param {HTMLElement} made
  * @param {Edit["change"]} change
@@ -419,7 +419,7 @@ function editOf({ dataset: { quantity = "", layer, head } }, change, position) {
 
 /** @param {string} quantity @param {number} layer @param {number | null} head */
 function cellOf(quantity, layer, head) {
-  const made = element("button", { type: "button", class: "live-cellOf", tabindex: layer === 0 && head === 0 ? "0" : "-1" });
+  const made = element("button", { type: "button", class: "live-cell", tabindex: layer === 0 && head === 0 ? "0" : "-1" });
   Object.assign(made.dataset, { quantity, layer, ...(head !== null && { head }) });
   return made;
 }
@@ -466,7 +466,7 @@ function plain(value) {
   return value < 0 && Number(text) ? `−${text}` : text;
 }
 
-/** Arrows go from cellOf to cellOf. @param {KeyboardEvent} event @param {HTMLElement[][]} rows */
+/** Arrows go from cell to cell. @param {KeyboardEvent} event @param {HTMLElement[][]} rows */
 function walk(event, rows) {
   const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
   const row = rows.findIndex((all) => all.some((one) => one === event.target));

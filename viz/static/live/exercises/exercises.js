@@ -484,7 +484,7 @@ async function lengths(lab) {
 }
 
 /**
- * How far the prediction moves with the attention of whole layers layersOff, in nats.
+ * How far the prediction moves with the attention of whole layers off, in nats.
  *
  * @param {import("./player.js").Lab} lab
  * @param {number[]} layers
@@ -527,16 +527,16 @@ export const notUse = {
       tolerance: () => 0.1,
       async reveal(lab) {
         const late = await moved(lab, LATE);
-        return { answer: late, numbers: { "late layersOff": late }, said: `By ${rounded(late)} nats.`, means: "Nearly nothing: these heads looked at [SEP] to do nothing here.", show: { text: BOYS, edits: layersOff(LATE) } };
+        return { answer: late, numbers: { "late off": late }, said: `By ${rounded(late)} nats.`, means: "Nearly nothing: these heads looked at [SEP] to do nothing here.", show: { text: BOYS, edits: layersOff(LATE) } };
       },
     },
     {
-      ask: () => "And with layers 0 and 1 layersOff instead?",
+      ask: () => "And with layers 0 and 1 off instead?",
       choices: ["less than 0.1 nats", "0.1 to 1 nat", "more than 1 nat"],
       async reveal(lab) {
         const early = await moved(lab, EARLY);
         const answer = early < 0.1 ? "less than 0.1 nats" : early <= 1 ? "0.1 to 1 nat" : "more than 1 nat";
-        return { answer, numbers: { "early layersOff": early }, said: `By ${rounded(early)} nats.`, means: "Half of the heads do the work. A large weight alone did not tell which half.", show: { text: BOYS, edits: layersOff(EARLY) } };
+        return { answer, numbers: { "early off": early }, said: `By ${rounded(early)} nats.`, means: "Half of the heads do the work. A large weight alone did not tell which half.", show: { text: BOYS, edits: layersOff(EARLY) } };
       },
     },
   ],
