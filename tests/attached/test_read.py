@@ -1,14 +1,18 @@
 """What is read of a live model is what it computed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import minibert
 from minibert import TraceError
+from minibert.attached.call import Call
 from minibert.attached.read import AttachedTrace
 from tests.attached.live_models import bart, bert, gpt2, ids, llama
 
@@ -191,3 +195,33 @@ def test_heads_that_do_not_write_alone_are_refused(before: bool, message: str) -
         trace[1].head_out  # noqa: B018
     assert trace[0].head_out.shape == (2, 6, 7, 48)
     assert trace[1].z.shape == (2, 6, 7, 8)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("asked", [None, True, False])
+@pytest.mark.parametrize("own", [None, True, False])
+def test_order_without_a_mask_is_that_of_transformers_own_sdpa(
+    queries: int, asked: bool | None, own: bool | None
+) -> None:
+    module = nn.Module()
+    if own is not None:
+        module.is_causal = own
+    query, key, value = torch.randn(3, 2, 3, 5, 7, dtype=torch.float64).unbind()
+    query = query[:, :, :queries]
+    options = {} if asked is None else {"is_causal": asked}
+    call = Call(module, "sdpa", query, key, value, None, options)
+    expected, _ = sdpa_attention_forward(module, query, key, value, None, **options)
+    # In float64, so that a softmax in float32 shows.
+    found = (call.probs() @ value).transpose(1, 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+
+
+def test_one_text_needs_no_padding_token() -> None:
+    folder = Path(minibert.__file__).parent / "embedded" / "tiny-gpt2"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    live = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    attached = minibert.attach(live, tokenizer=tokenizer)
+    assert attached.trace("The horse ran")[0].probs.shape[0] == 1
+    with pytest.raises(ValueError, match="pad"):
+        attached.trace(["The horse ran", "home"])

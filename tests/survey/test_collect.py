@@ -266,6 +266,11 @@ def test_what_cannot_be_collected_is_refused_before_the_folder_is_made(
     assert not (tmp_path / "out").exists()
 
 
+def test_logits_of_a_whole_text_are_no_tokens(tmp_path: Path) -> None:
+    with pytest.raises(SurveyError, match=r"logits of .* belong to a whole text"):
+        collect(minibert.load("tiny-bert-sentiment"), MANY, ["logits"], output=tmp_path / "out")
+
+
 def test_texts_without_tokens_are_named_and_skipped_or_refused(bert: Model, tmp_path: Path) -> None:
     texts = ["good", "", Document("long", "x", None, "y " * 999), Words(["\u200b"]), "fine", " "]
     with pytest.raises(SurveyError, match=r"^1: the text is empty"):
