@@ -8,7 +8,7 @@ says where the answer is (`minibert/__init__.py`). The room is imported when it 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import os
@@ -21,6 +21,7 @@ else:
 _homes: dict[str, tuple[str, str]] = {}
 
 
+@runtime_checkable
 class Page(Protocol):
     """Attention as one HTML file, which shows itself in a notebook; see `minibert.viz.Page`."""
 
@@ -39,6 +40,7 @@ class Page(Protocol):
         """The path of the file, now written whole or not at all."""
 
 
+@runtime_checkable
 class ServedPage(Protocol):
     """A page that runs a model, in a cell of a notebook, until `close()`."""
 
