@@ -1,22 +1,17 @@
 """Pictures of attention: one self-contained HTML file, opened without a network, and figures.
 
 viewing.py   `view` for traces and `attention_page` for tensors
-drop_in.py   `head_view` and `model_view` as BertViz has them; in_cell.py, shown in a cell at once
-neuron_view.py   `show` and `get_attention` as BertViz has them
-one_text.py   a text in a model, however model and tokenizer are called; output_trace.py, in one of
-    BertViz' own models
-page.py      a page as a value that can be saved; notebook.py, as a notebook shows it
+drop_in.py   `head_view` and `model_view` as BertViz has them
+neuron_view.py   `show` and `get_attention` as BertViz has them, of any model and tokenizer
+page.py      a page as a value that can be saved, and as a cell shows it; less.py, made small for it
 plots/       figures for print (matplotlib)
-survey_report.py   the report of a survey (survey_facts.py: how it was made); survey_pages.py, its
-    examples; survey_folder.py, both in its folder
-saving.py    a page or figure written to a file
+survey_folder.py   the report of a survey and its examples, in its folder
 example.py   one text in one model, as a page holds it
-trace_example.py   the same, from a trace
-lens.py      what each layer would predict, made small
+vectors.py   query, key and value, as precise as a page needs them
 inputs.py    attention from outside, checked before work starts
-labels.py    what a page says about each token
 payload.py   numbers as compact binary
-document.py  the HTML of a page, from page.html and built/
+document.py  the HTML of a page, from page.html and built/, written to a file
+live.py      a page that runs a model; engine_edits.py, the edits that it asks for; serve/, a server
 static/      the browser's side: core <- marks <- views, a folder for each view (see its README.md)
 built/       the same, bundled and minified by `npm run build`: what a page is made of
 """

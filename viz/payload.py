@@ -7,7 +7,7 @@ One block a layer, so that the browser unpacks only the layer that is looked at:
                              -> zlib -> base64
     query, key, value (head, position, d_head) -> float16 or float32 -> base64
     query, key of a head that float16 spoils -> what it takes away as int8 -> base64
-    the same of a page that would be large -> coded.py -> base64
+    the same of a page that would be large -> vectors.py -> base64
     thumbnails: the largest code of each of at most 64 x 64 blocks of cells, of all layers
 
 The square root spends the 256 steps where attention has its weights, near zero:

@@ -29,7 +29,7 @@ class FakeSocket {
   }
 }
 
-/** As viz/serve/frames.py says. */
+/** As viz/serve/connection.py says. */
 function frame(head, ...blocks) {
   let text = JSON.stringify(head);
   while ((new TextEncoder().encode(text).length + 4) % 8) text += " ";

@@ -2,7 +2,7 @@
  * The engine behind the page: a model in Python, asked over one websocket (viz/serve/).
  *
  * A message is JSON with a number; its answer comes back with that number as one binary frame
- * (viz/serve/frames.py). Each message holds the whole request, so that the server can forget a pass
+ * (viz/serve/connection.py). Each message holds the whole request, so that the server can forget a pass
  * and begin anew: what was not answered when the connection broke is asked again.
  *
  * @typedef {import("./engine.js").Engine} Engine

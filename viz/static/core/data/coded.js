@@ -1,5 +1,5 @@
 /**
- * query, key and value in a byte a number, as viz/coded.py writes them: a step for each vector in half
+ * query, key and value in a byte a number, as viz/vectors.py writes them: a step for each vector in half
  * precision, then for each number how many steps it is.
  */
 /** Parts of a step that a rest counts. */
