@@ -258,8 +258,8 @@ class _Path:
         post = activate(pre, head.activation)
         self.through_norm("transform norm bias", None, FrozenNorm.of(head.norm, post[:, None]))
         self.direction = self.direction * gate(pre, head.activation)
-        if (offset := head.transform.offset) is not None:
-            self.add(Component("transform bias"), wide(offset))
+        if (written := head.transform.offset) is not None:
+            self.add(Component("transform bias"), wide(written))
         self.direction = self.direction @ wide(head.transform.matrix.mT)
 
     def through_layer(self, here: LayerTrace) -> None:
