@@ -84,9 +84,9 @@ def test_weights_have_the_factors(traces: tuple[Trace, Trace]) -> None:
 
 def test_analyses_read_the_weights_with_their_factors(traces: tuple[Trace, Trace]) -> None:
     granite, llama = traces
-    same(head_norms(granite, 1).norms, head_norms(llama, 1).norms)
-    same(decompose(granite, heads=True).parts, decompose(llama, heads=True).parts)
-    same(logit_lens(granite).probs, logit_lens(llama).probs)
+    same(head_norms(granite, 1).values, head_norms(llama, 1).values)
+    same(decompose(granite, heads=True).values, decompose(llama, heads=True).values)
+    same(logit_lens(granite).values, logit_lens(llama).values)
     same(logit_attribution(granite, 7).values, logit_attribution(llama, 7).values)
     circuits = [qk_circuit(trace.model, 1, 2, distance=1).matrix() for trace in traces]
     scale = MULTIPLIERS["attention_multiplier"] * granite.config.d_head**0.5

@@ -202,7 +202,7 @@ def test_patching_functions_take_them_by_name() -> None:
 
     sweep = patch_positions(clean.text(0), corrupt.text(0), metric, name="mlp_norm_scale")
     by_hand = clean.text(0).rerun({("mlp_norm_scale", 1): replace(corrupt.text(0), positions=4)})
-    assert abs(sweep.values[1, 4] - by_hand.logits[0, -1, 5]) <= TOLERANCE
+    assert abs(sweep.values[1, 0, 4] - by_hand.logits[0, -1, 5]) <= TOLERANCE
     estimates = attribution_patching(clean, corrupt, metric, quantities=("mlp_norm_scale",))
     at = estimates["mlp_norm_scale"].values
     assert at.shape == (3, 3, 13)
