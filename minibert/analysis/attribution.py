@@ -250,8 +250,8 @@ class _Path:
             self.direction = self.direction - wide(weight[against])
         if bias is not None:
             whole = wide(bias)
-            offset = whole[token] - (0 if against is None else whole[against])
-            self.terms.append((Component("unembedding bias"), offset))
+            constant = whole[token] - (0 if against is None else whole[against])
+            self.terms.append((Component("unembedding bias"), constant))
         if head.transform is None or head.norm is None:
             return
         pre = head.transform(hidden)

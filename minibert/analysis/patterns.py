@@ -15,7 +15,7 @@ shared_dimensions                whether the queries of a head use the same few 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -596,13 +596,13 @@ def _repeat_patterns(part: _Sentences, halves: Halves) -> dict[str, _Pattern]:
     }
 
 
-def _as_list(tokens: Input | Sequence[Tokens]) -> list[Input | Sequence[Tokens]]:
+def _as_list(tokens: Any) -> list[Input]:
     """One entry for each thing that the model can read at once."""
     if not isinstance(tokens, Sequence) or not any(isinstance(each, Tokens) for each in tokens):
         return [tokens]
     if not all(isinstance(each, Tokens) for each in tokens):
         raise TokenizationError("A list of Tokens holds Tokens only; this one holds other things.")
-    return list(tokens)
+    return [*tokens]
 
 
 def _sentences(model: Model, text: Input) -> _Sentences:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.doors import Page, opened
+from minibert.doors import NamedQuantities, Page, opened
 from minibert.errors import TraceError
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
@@ -29,7 +29,6 @@ from minibert.trace.layer_view import (
     layer_quantity,
     place_of,
 )
-from minibert.trace.lens_names import TransformerLensCache
 from minibert.trace.plan import Plan
 from minibert.trace.record import PassRecord, check_keep, rerun, text_of
 from minibert.trace.run import TracedModel
@@ -223,12 +222,14 @@ class Trace(PassRecord):
         trace.stored_backends = stored.backends
         return trace
 
-    def to_transformer_lens(self, *, attn_result: bool = False) -> TransformerLensCache:
+    def to_transformer_lens(self, *, attn_result: bool = False) -> NamedQuantities:
         """The quantities by the names and axes of TransformerLens' cache, computed when read.
 
-        `attn_result` adds what each head writes (`attn.hook_result`), d_model numbers a head.
+        `attn_result` adds what each head writes (`attn.hook_result`), d_model numbers a head. The
+        cache has all methods of ActivationCache; see `minibert.transformer_lens`.
         """
-        return TransformerLensCache(self, attn_result=attn_result)
+        cache: NamedQuantities = opened("transformer_lens")(self, attn_result=attn_result)
+        return cache
 
     def _of_one_row_each(self, name: str) -> None:
         """Raise TraceError for packed sentences, which share a row of the batch."""

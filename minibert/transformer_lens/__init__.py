@@ -7,13 +7,11 @@ what is not offered. Nothing here imports TransformerLens; `import minibert` doe
 """
 
 from minibert.transformer_lens import evals, hook_points, patching, utils
-from minibert.transformer_lens.activation_cache import ActivationCache
-from minibert.transformer_lens.bridge import TransformerBridge
+from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
-from minibert.transformer_lens.factored_matrix import FactoredMatrix
-from minibert.transformer_lens.hook_point import HookPoint
-from minibert.transformer_lens.hooked_transformer import HookedTransformer
-from minibert.transformer_lens.root_module import HookedRootModule
+from minibert.transformer_lens.hooks import HookedRootModule, HookPoint
+from minibert.transformer_lens.model import HookedTransformer, TransformerBridge
+from minibert.transformer_lens.weights import FactoredMatrix
 
 __all__ = [
     "ActivationCache",

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from minibert.errors import TokenizationError
 from minibert.quantities import Float
-from minibert.transformer_lens.losses import lm_cross_entropy_loss
+from minibert.transformer_lens.reading import lm_cross_entropy_loss
 
 if TYPE_CHECKING:
-    from minibert.transformer_lens.hooked_transformer import HookedTransformer
+    from minibert.transformer_lens.model import HookedTransformer
 else:
     HookedTransformer = Any
 

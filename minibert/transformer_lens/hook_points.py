@@ -1,6 +1,5 @@
 """Hook points and modules of one's own that have them, by the name of TransformerLens' module."""
 
-from minibert.transformer_lens.hook_point import HookPoint
-from minibert.transformer_lens.root_module import HookedRootModule
+from minibert.transformer_lens.hooks import HookedRootModule, HookPoint
 
 __all__ = ["HookPoint", "HookedRootModule"]

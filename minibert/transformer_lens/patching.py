@@ -18,7 +18,7 @@ from minibert.errors import TraceError
 from minibert.transformer_lens.utils import get_act_name
 
 if TYPE_CHECKING:
-    from minibert.transformer_lens.hooked_transformer import HookedTransformer
+    from minibert.transformer_lens.model import HookedTransformer
 else:
     HookedTransformer = Any
 

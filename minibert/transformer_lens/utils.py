@@ -1,6 +1,6 @@
 """Helpers that notebooks written for TransformerLens import as `utils`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -8,13 +8,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.trace.lens_shorthands import whole_name
-from minibert.trace.lens_slice import Slice
-from minibert.transformer_lens.factored_matrix import composition_scores
-from minibert.transformer_lens.losses import lm_accuracy, lm_cross_entropy_loss
-from minibert.transformer_lens.prompts import print_ranks as test_prompt
-from minibert.transformer_lens.sampling import sample_logits
-from minibert.transformer_lens.text import USE_DEFAULT_VALUE
+from minibert.transformer_lens.names import Slice, whole_name
+from minibert.transformer_lens.reading import (
+    USE_DEFAULT_VALUE,
+    lm_accuracy,
+    lm_cross_entropy_loss,
+    sample_logits,
+)
+from minibert.transformer_lens.weights import composition_scores
+
+if TYPE_CHECKING:
+    from minibert.transformer_lens.model import HookedTransformer
+else:
+    # A model imports this file's neighbours; a run-time type checker must not ask for it.
+    HookedTransformer = Any
 
 __all__ = [
     "USE_DEFAULT_VALUE",
@@ -108,3 +115,57 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(
         f"minibert.transformer_lens.utils has no {name}; it has {', '.join(__all__)}."
     )
+
+
+@torch.no_grad()
+def print_ranks(
+    prompt: str,
+    answer: str | list[str],
+    model: HookedTransformer,
+    prepend_space_to_answer: bool = True,
+    print_details: bool = True,
+    prepend_bos: bool | None = None,
+    top_k: int = 10,
+) -> None:
+    """Print the rank, logit and probability of each token of each answer, and the top_k tokens.
+
+    Of several answers each is looked at by itself. Ranks begin at 0.
+    """
+    answers = [answer] if isinstance(answer, str) else answer
+    ranks = []
+    for one in answers:
+        text = f" {one}" if prepend_space_to_answer and not one.startswith(" ") else one
+        before = model.to_tokens(prompt, prepend_bos)
+        wanted = model.to_tokens(text, prepend_bos=False)
+        logits = model(torch.cat([before, wanted], 1))[0]
+        if print_details:
+            print("Tokenized prompt:", model.to_str_tokens(prompt, prepend_bos))
+            print("Tokenized answer:", model.to_str_tokens(text, prepend_bos=False))
+        for number, token in enumerate(wanted[0].tolist()):
+            ranks.append(
+                _rank(model, logits[before.shape[1] - 1 + number], token, print_details, top_k)
+            )
+    print(f"Ranks of the answer tokens: {ranks}")
+
+
+def _rank(
+    model: HookedTransformer, logits: torch.Tensor, token: int, details: bool, top_k: int
+) -> tuple[str, int]:
+    """A token as a string, and how many have larger logits."""
+    shares, (_values, places) = logits.softmax(-1), logits.sort(descending=True)
+    rank = int((places == token).nonzero())
+    if details:
+        rows = [
+            (f"Answer, rank {rank}", token),
+            *((f"Top {n}", int(places[n])) for n in range(top_k)),
+        ]
+        for name, each in rows:
+            print(
+                f"{name:<16} logit {logits[each].item():6.2f}  "
+                f"probability {shares[each].item():7.2%}  token |{model.to_single_str_token(each)}|"
+            )
+    return model.to_single_str_token(token), rank
+
+
+# Under its own name a linter takes the function for a test.
+test_prompt = print_ranks

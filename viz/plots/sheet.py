@@ -128,7 +128,7 @@ def _figure_class() -> type[Figure]:
             with style(RESULT_STYLE):
                 super().draw(renderer)
 
-        def savefig(self, fname: str | Path | io.BytesIO, **options: Any) -> None:
+        def savefig(self, fname: Any, **options: Any) -> None:
             # At 200 dots an inch and without a date unless told otherwise.
             kind = str(options.get("format") or str(fname).rpartition(".")[2]).lower()
             options.setdefault("metadata", METADATA.get(kind))

@@ -1,21 +1,32 @@
-"""What TransformerLens' names stand for in a model: the points of the cache in lens_names.py.
+"""TransformerLens' names, and what they stand for in a model.
+
+whole_name   the full name of a shorthand, as ("pattern", 1) or "k3"
+Slice        what is taken of one axis, in all the forms that its cache takes
+readers      each name with what reads it from a trace; point_names, the names alone
 
 A model has the names of the parts that it has: as its config says, since a trace may be without
 its weights. Where the norms follow the sum with the stream (BERT) the names are HookedEncoder's,
 elsewhere HookedTransformer's.
 """
 
-from collections.abc import Callable, Iterator
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from minibert.errors import TraceError
 from minibert.kernels.eager import soft_capped
 from minibert.layers.config import Config
 from minibert.layers.heads import VocabularyHead
+from minibert.layers.norms import Norm, centred, deviation
+from minibert.layers.parts import Layer
 from minibert.quantities import Float, Hidden, Matrix
 from minibert.text.inputs import Inputs
 from minibert.trace.layer_view import (
@@ -23,16 +34,193 @@ from minibert.trace.layer_view import (
     ReadableTrace,
     divisors_of_final,
     divisors_of_layer,
+    kept_scale,
     normed_in_layer,
 )
-from minibert.trace.lens_norms import in_layer, norm_points
-
-__all__ = ["CachedTrace", "Reader", "point_names", "readers"]
 
 Stream = Float[Tensor, "batch position width"]
+At = TypeVar("At")
 Vectors = Float[Tensor, "batch some_head position width"]
 PositionFirst = Float[Tensor, "batch position some_head width"]
 Reader = Callable[[], Tensor]
+OfLayer = Callable[[LayerTrace], Tensor]
+
+# Shorthands and the names they stand for, and the part of a layer that each name belongs to.
+_SHORT = {
+    "attn": "pattern",
+    "attn_logits": "attn_scores",
+    "key": "k",
+    "query": "q",
+    "value": "v",
+    "mlp_pre": "pre",
+    "mlp_post": "post",
+}
+_LAYER_TYPES = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "blocks": ""}
+_ATTENTION = ("q", "k", "v", "rot_q", "rot_k", "z", "attn_scores", "pattern", "result")
+_PLACES = dict.fromkeys(_ATTENTION, "attn") | dict.fromkeys(("pre", "pre_linear", "post"), "mlp")
+
+
+class UnknownNameError(TraceError, KeyError):
+    """A name that is not in the cache; a KeyError too, because a mapping's `get` expects that."""
+
+    # KeyError would print the message in quotes.
+    __str__ = Exception.__str__
+
+
+def whole_name(key: Any, n_layers: int) -> str | None:
+    """The full name of (name, layer, layer_type), or of a string like "k3" or "scale0ln1".
+
+    None for anything else. It follows TransformerLens' `utils.get_act_name`. Negative layers count
+    from the end, as in its ActivationCache.
+    """
+    parts = (key,) if isinstance(key, str) else key
+    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3:
+        return None
+    name, layer, layer_type = (*parts, None, None)[:3]
+    if not isinstance(name, str) or not isinstance(layer_type, str | None):
+        return None
+    if layer is None and layer_type is None and ("." in name or name.startswith("hook_")):
+        return name
+    if written := re.match(r"([a-z]+)([0-9]+)(.*)", name):
+        name, layer, layer_type = written[1], int(written[2]), written[3]
+    if layer is not None:
+        number = layer_number(layer)
+        if number is None:
+            return None
+        layer = number + n_layers if number < 0 else number
+    name = _SHORT.get(name, name)
+    layer_type = _PLACES.get(name) or _LAYER_TYPES.get(layer_type, layer_type)
+    before = "" if layer is None else f"blocks.{layer}."
+    if layer is None and name in ("scale", "normalized"):
+        before = "ln_final."
+    return before + (f"{layer_type}." if layer_type else "") + f"hook_{name}"
+
+
+def layer_number(value: Any) -> int | None:
+    """The value as an int; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+class Slice:
+    """What is taken of one axis.
+
+    None takes all. An int takes one place and its axis goes. A tuple is (start, stop) or
+    (start, stop, step). A list, an array or a tensor names the places.
+    Raises TraceError for anything else.
+    """
+
+    def __init__(self, input_slice: Any = None) -> None:
+        self.slice, self.mode = _read(input_slice)
+
+    def apply(self, tensor: Tensor, dim: int = 0) -> Tensor:
+        """The tensor at these places of the axis `dim`."""
+        if self.mode == "identity":
+            return tensor
+        places: list[Any] = [slice(None)] * tensor.dim()
+        places[dim] = self.slice
+        return tensor[tuple(places)]
+
+    def indices(self, max_ctx: int | None = None) -> NDArray[np.int64]:
+        """The places taken of an axis of that size. An int needs no size."""
+        if self.mode == "int":
+            return np.array([self.slice], dtype=np.int64)
+        if max_ctx is None:
+            raise TraceError(f"{self!r}.indices() was called without the size of the axis.")
+        return np.arange(max_ctx, dtype=np.int64)[self.slice]
+
+    @property
+    def keeping_axis(self) -> "Slice":
+        """The same, but an int takes one place and its axis stays."""
+        return Slice([self.slice]) if self.mode == "int" else self
+
+    @classmethod
+    def unwrap(cls, slice_input: Any) -> "Slice":
+        """A Slice that keeps the axis, of whatever a slice can be given as."""
+        return slice_input if isinstance(slice_input, Slice) else cls(slice_input).keeping_axis
+
+    def __repr__(self) -> str:
+        return f"Slice({self.slice!r})"
+
+
+def as_slice(given: Any) -> Slice:
+    """The Slice, made of what stands for one where it is none."""
+    return given if isinstance(given, Slice) else Slice(given)
+
+
+def _read(given: Any) -> tuple[Any, str]:
+    if given is None:
+        return slice(None), "identity"
+    if isinstance(given, bool):
+        raise TraceError(f"{given} is no slice; expected an int, list, tuple, slice or None.")
+    if isinstance(given, int | np.integer):
+        return int(given), "int"
+    if isinstance(given, slice):
+        return given, "slice"
+    if isinstance(given, tuple) and len(given) <= 3:
+        return slice(*given), "slice"
+    if isinstance(given, Tensor):
+        return given.detach().cpu().numpy(), "array"
+    if isinstance(given, np.ndarray):
+        return given, "array"
+    if isinstance(given, Sequence) and not isinstance(given, str | tuple):
+        return np.array(given, dtype=np.int64 if not len(given) else None), "array"
+    raise TraceError(
+        f"{given!r:.80} is no slice; expected an int, a list of ints, (start, stop), a slice or "
+        "None."
+    )
+
+
+# A trace, or one layer of it.
+
+
+def _wide(x: Stream) -> Stream:
+    """In float32 or wider, as in TransformerLens."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def norm_points(
+    name: str,
+    find: Callable[[At], Norm | None],
+    x: Callable[[At], Stream],
+    edited: Callable[[At], Tensor | None] = lambda at: None,
+) -> dict[str, Callable[[At], Tensor]]:
+    """The two hooks of a norm, given how to find it, its input, and what an edit has it divide by.
+
+    They are what it divides by, and what is divided before weight and bias.
+    """
+
+    def scale(at: At) -> Tensor:
+        other = edited(at)
+        return deviation(there(find(at)), _wide(x(at))) if other is None else _wide(other)
+
+    def normalized(at: At) -> Tensor:
+        return centred(there(find(at)), _wide(x(at))) / scale(at)
+
+    return {f"{name}.hook_scale": scale, f"{name}.hook_normalized": normalized}
+
+
+def there(norm: Norm | None) -> Norm:
+    """The norm of a place that has one."""
+    assert norm is not None, "a name is in the cache only where the config has such a norm"
+    return norm
+
+
+def weights_of(at: LayerTrace) -> Layer:
+    """The parts of a layer."""
+    return at.trace.model.body.layers[at.layer]
+
+
+def in_layer(
+    name: str, norm: str, x: Callable[[LayerTrace], Tensor]
+) -> dict[str, Callable[[LayerTrace], Tensor]]:
+    """The two hooks of a norm of a layer, given its input."""
+
+    return norm_points(
+        name, lambda at: getattr(weights_of(at), norm), x, lambda at: kept_scale(at, norm)
+    )
 
 
 @runtime_checkable
@@ -54,7 +242,6 @@ class CachedTrace(ReadableTrace, Protocol):
 
 
 OfTrace = Callable[[CachedTrace], Tensor]
-OfLayer = Callable[[LayerTrace], Tensor]
 
 
 def readers(trace: CachedTrace, attn_result: bool) -> Iterator[tuple[str, Reader]]:

@@ -1,36 +1,183 @@
-"""A causal model by TransformerLens' names: hooks, cache and weights of one of minibert's models.
+"""`HookedTransformer`: a minibert model with TransformerLens' attributes, hooks and methods."""
 
-The computation is minibert's own loop over layers; a hook point that somebody hooked is an edit of
-it (points.py). A pass without hooks is the plain forward pass.
-"""
-
+import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from minibert.errors import CheckpointError, TokenizationError, TraceError
+from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.eager import soft_capped
 from minibert.layers.evaluation import Evaluation
+from minibert.loading import load
 from minibert.model import Model
 from minibert.quantities import Hidden, Logits
 from minibert.text.inputs import Inputs
+from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
-from minibert.transformer_lens.activation_cache import ActivationCache
+from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import INPUT_SWITCHES, config_of
-from minibert.transformer_lens.generation import Generating
-from minibert.transformer_lens.loading import Loading, check_that_it_generates
-from minibert.transformer_lens.losses import lm_cross_entropy_loss
-from minibert.transformer_lens.parts import Part
-from minibert.transformer_lens.points import layer_edits, listening
-from minibert.transformer_lens.root_module import HookedRootModule
-from minibert.transformer_lens.stacked import StackedMethods
-from minibert.transformer_lens.text import USE_DEFAULT_VALUE, as_ids, right_side
-from minibert.transformer_lens.tree import build_tree
+from minibert.transformer_lens.hooks import HookedRootModule, HookPoint, layer_edits, listening
+from minibert.transformer_lens.modules import Part, StackedMethods, build_tree
+from minibert.transformer_lens.reading import (
+    USE_DEFAULT_VALUE,
+    Generating,
+    as_ids,
+    lm_cross_entropy_loss,
+    right_side,
+)
+from minibert.transformer_lens.weights import Processing, processed
 
-__all__ = ["HookedTransformer", "Output"]
+Bridge = TypeVar("Bridge", bound="TransformerBridge")
+
+Hooked = TypeVar("Hooked", bound="Loading")
+
+# Names that TransformerLens has of its own for models of the Hub.
+_ALIASES = {
+    "gpt2-small": "gpt2",
+    "distillgpt2": "distilgpt2",
+    "distilgpt2": "distilgpt2",
+    **{
+        f"pythia-{size}": f"EleutherAI/pythia-{size}"
+        for size in (
+            "14m",
+            "31m",
+            "70m",
+            "160m",
+            "410m",
+            "1b",
+            "1.4b",
+            "2.8b",
+            "6.9b",
+            "12b",
+        )
+    },
+}
+_HUB_OPTIONS = ("revision", "cache_dir", "offline")
+# Arguments of TransformerLens that are refused with any other value than this.
+_ONLY = {
+    "checkpoint_index": (None, 'pass revision="step1000"'),
+    "checkpoint_value": (None, 'pass revision="step1000"'),
+    "checkpoint_label": (None, 'pass revision="step1000"'),
+    "n_devices": (1, "a model lives on one device"),
+    "move_to_device": (True, "pass device="),
+    "first_n_layers": (None, "use stop_at_layer= when calling the model"),
+    "n_ctx": (None, "the checkpoint says how many positions there are"),
+    "trust_remote_code": (False, "no code of a checkpoint is run"),
+}
+
+
+class Loading:
+    """How a hooked model is loaded."""
+
+    @classmethod
+    def from_pretrained(
+        cls: type[Hooked],
+        model_name: Any,
+        fold_ln: bool | None = None,
+        center_writing_weights: bool | None = None,
+        center_unembed: bool | None = None,
+        refactor_factored_attn_matrices: bool = False,
+        *,
+        fold_value_biases: bool | None = None,
+        hf_model: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        tokenizer: Any = None,
+        default_prepend_bos: bool | None = None,
+        default_padding_side: str | None = None,
+        dtype: torch.dtype | str = torch.float32,
+        **options: Any,
+    ) -> Hooked:
+        """The model of a name that `minibert.load` knows, or of TransformerLens' aliases.
+
+        fold_ln, center_writing_weights, center_unembed, fold_value_biases: see `Processing`. Not
+            given they are done wherever they leave the predictions as they are, as in
+            TransformerLens; with True where they would not, CheckpointError says why
+        hf_model    a transformers model, whose weights are copied
+        tokenizer   of minibert, or a fast one of transformers; by default the checkpoint's
+        dtype       float32 when not given, as in TransformerLens
+        options     revision, cache_dir, offline, as in `minibert.load`
+
+        Raises CheckpointError also for an option that is not offered.
+        """
+        _check_options(options)
+        if default_padding_side not in (None, "right"):
+            raise CheckpointError(f'default_padding_side={default_padding_side!r}: only "right".')
+        processing = Processing(
+            fold_ln,
+            center_writing_weights,
+            center_unembed,
+            fold_value_biases,
+            refactor_factored_attn_matrices,
+        )
+        for name, flag in vars(processing).items():
+            if flag is not None:
+                check_flag(name, flag, CheckpointError)
+        source = _ALIASES.get(model_name, model_name) if hf_model is None else hf_model
+        hub = {name: options[name] for name in _HUB_OPTIONS if name in options}
+        model = load(source, dtype=_dtype(dtype), device=device, **hub)
+        check_that_it_generates(model)
+        if tokenizer is not None:
+            model.tokenizer = _tokenizer(tokenizer)
+        wanted = processing.checked(model.config)
+        # A transformers model keeps weights of its own.
+        if wanted.any or hf_model is not None:
+            model = processed(model, wanted)
+        prepends = True if default_prepend_bos is None else default_prepend_bos
+        check_flag("default_prepend_bos", prepends, CheckpointError)
+        return cls(  # type: ignore[call-arg]
+            model, folded=bool(wanted.fold_ln), default_prepend_bos=prepends
+        )
+
+    @classmethod
+    def from_pretrained_no_processing(cls: type[Hooked], model_name: Any, **options: Any) -> Hooked:
+        """The same with the checkpoint's weights as they are."""
+        off = ("fold_ln", "center_writing_weights", "center_unembed", "fold_value_biases")
+        return cls.from_pretrained(model_name, **(dict.fromkeys(off, False) | options))
+
+
+def check_that_it_generates(model: Model) -> None:
+    """Raise CheckpointError for a model that does not predict a next token."""
+    if not model.config.generates:
+        raise CheckpointError(
+            f"{model.name} ({model.config.model_type}, {model.config.task}) does not continue "
+            "texts; HookedTransformer is for causal language models. model.trace and "
+            "trace.to_transformer_lens() read the others."
+        )
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if name in _HUB_OPTIONS:
+            continue
+        if name not in _ONLY:
+            known = ", ".join((*_HUB_OPTIONS, *_ONLY))
+            raise CheckpointError(f"from_pretrained has no option {name:.80}; it has {known}.")
+        only, instead = _ONLY[name]
+        if value != only:
+            raise CheckpointError(f"{name}={value!r:.80} is not offered; {instead}.")
+
+
+def _dtype(given: torch.dtype | str) -> torch.dtype:
+    found = getattr(torch, given, None) if isinstance(given, str) else given
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"dtype={given!r:.80}; expected a torch.dtype or its name.")
+    return found
+
+
+def _tokenizer(given: Any) -> Tokenizer:
+    if isinstance(given, Tokenizer):
+        return given
+    fast = getattr(given, "backend_tokenizer", None)
+    if fast is None:
+        raise CheckpointError(
+            f"tokenizer is {type(given).__name__}; expected one of minibert or a fast one of "
+            "transformers."
+        )
+    return Tokenizer.from_json(fast.to_str())
+
 
 _RETURNS = ("logits", "loss", "both", None)
 
@@ -295,3 +442,49 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
                 raise TraceError(f"{name}_at_layer={layer}: there are {n_layers} layers.")
             found.append(number)
         return found[0], found[1]
+
+
+# What 4 calls the input and output of a module, and HookedTransformer's point with the same tensor.
+_SAME = {
+    "hook_in": "hook_resid_pre",
+    "hook_out": "hook_resid_post",
+    "attn.hook_out": "hook_attn_out",
+    "mlp.hook_out": "hook_mlp_out",
+}
+
+
+class TransformerBridge(HookedTransformer):
+    """A hooked model that begins with the checkpoint's weights, as TransformerLens 4's does.
+
+    Its hook points have the names of HookedTransformer from the start, with the numbers that they
+    have there. Of the names that 4 adds around modules, hooks go on those of `_SAME` by name.
+    """
+
+    @classmethod
+    def boot_transformers(cls: type[Bridge], model_name: Any, **options: Any) -> Bridge:
+        """The model of that name with the weights as they are; options as `from_pretrained`."""
+        return cls.from_pretrained_no_processing(model_name, **options)
+
+    def enable_compatibility_mode(
+        self, disable_warnings: bool = False, no_processing: bool = False, **processing: Any
+    ) -> None:
+        """Process the weights, as `HookedTransformer.from_pretrained` does, by the same flags.
+
+        disable_warnings changes nothing: there are none. Hooks that were added before are gone.
+        """
+        wanted = Processing(**processing).checked(self.model.config)
+        if no_processing or not wanted.any:
+            return
+        bos = self.cfg.default_prepend_bos
+        switches = {name: getattr(self.cfg, name) for name in ("use_attn_result", *INPUT_SWITCHES)}
+        made = type(self)(
+            processed(self.model, wanted), folded=bool(wanted.fold_ln), default_prepend_bos=bos
+        )
+        self.__dict__ = made.__dict__
+        for name, value in switches.items():
+            setattr(self.cfg, name, value)
+
+    def _points(self, name: Any) -> list[HookPoint]:
+        if isinstance(name, str) and (found := re.fullmatch(r"(blocks\.\d+\.)(.*)", name)):
+            name = found[1] + _SAME.get(found[2], found[2])
+        return super()._points(name)

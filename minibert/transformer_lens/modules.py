@@ -1,20 +1,20 @@
-"""The tree of parts that TransformerLens' names describe: `model.blocks[3].attn.W_Q`.
+"""The modules of a hooked model: blocks, their weights and hook points, and those of all layers."""
 
-A part holds hook points and shows weights of minibert's model in TransformerLens' shapes, where the
-stream is a row x and weights act on it from the right. They are views: writing into one
-changes the model, and what is computed from one is differentiated into the model's parameters.
-"""
+from typing import Any, cast
 
-from typing import Any
-
+import torch
 from torch import Tensor, nn
 
 from minibert.errors import CheckpointError, TraceError
 from minibert.layers.linear import Linear
 from minibert.layers.norms import Norm
-from minibert.transformer_lens.factored_matrix import FactoredMatrix
-
-__all__ = ["Attention", "Block", "Embed", "Mlp", "NormPart", "Part", "PosEmbed", "Unembed"]
+from minibert.layers.parts import Layer
+from minibert.model import Model
+from minibert.quantities import Float
+from minibert.transformer_lens.config import INPUT_SWITCHES, HookedTransformerConfig
+from minibert.transformer_lens.hooks import HookPoint
+from minibert.transformer_lens.names import point_names
+from minibert.transformer_lens.weights import FactoredMatrix, composition_scores
 
 
 class Part(nn.Module):
@@ -244,3 +244,158 @@ class Block(Part):
 
 def _view(parameter: Tensor) -> Tensor:
     return parameter.view_as(parameter)
+
+
+def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
+    """Put the parts of the model below `root`, and in them a hook point of each of its names."""
+    body, names = model.body, point_names(model.config)
+    root.embed = Embed(body)
+    if body.position is not None:
+        root.pos_embed = PosEmbed(body)
+    _add_points(root, [name for name in names if name.startswith("hook_")])
+    root.blocks = nn.ModuleList()
+    for number, layer in enumerate(body.layers):
+        at = f"blocks.{number}."
+        inside = [name.removeprefix(at) for name in names if name.startswith(at)]
+        root.blocks.append(_block(layer, _with_inputs(inside), folded, model.config.norm_place))
+    for name, part in (
+        ("ln_final", NormPart(cast(Norm, body.final_norm), folded)),
+        ("unembed", Unembed(model.head)),
+    ):
+        root.add_module(name, part)
+        _add_points(part, [each.split(".")[1] for each in names if each.startswith(f"{name}.")])
+
+
+def _block(layer: Layer, names: list[str], folded: bool, norm_place: str) -> Block:
+    """A layer with its parts, in the order of the data, and their hook points."""
+    block = Block(layer)
+    for name in names:
+        part, _, point = name.rpartition(".")
+        if part and part not in block._modules:
+            block.add_module(part, _part(layer, part, folded, norm_place))
+        _add_points(block.get_submodule(part), [point])
+    return block
+
+
+def _with_inputs(names: list[str]) -> list[str]:
+    """The names of a block, with those of its inputs where they stand in the data."""
+    heads = names.index("hook_resid_pre") + 1
+    mlp = next(n for n, name in enumerate(names) if name.startswith(("ln2.", "mlp.")))
+    of_heads = INPUT_SWITCHES["use_attn_in"] + INPUT_SWITCHES["use_split_qkv_input"]
+    of_mlp = INPUT_SWITCHES["use_hook_mlp_in"]
+    return [*names[:heads], *of_heads, *names[heads:mlp], *of_mlp, *names[mlp:]]
+
+
+def _part(layer: Layer, name: str, folded: bool, norm_place: str) -> nn.Module:
+    simple: dict[str, Any] = {"attn": Attention, "mlp": Mlp}
+    if name in simple:
+        return simple[name](layer)
+    behind = name.endswith("_post") or norm_place == "output"
+    kind = "attention" if name.startswith("ln1") else "mlp"
+    norm = getattr(layer, f"{kind}_output_norm" if behind else f"{kind}_norm")
+    return NormPart(norm, folded and not behind)
+
+
+def _add_points(part: nn.Module, names: list[str]) -> None:
+    for name in names:
+        part.add_module(name, HookPoint())
+
+
+class StackedMethods:
+    """W_Q, W_K, W_V, W_O, W_in, W_gate, W_out and their biases, (layer, ...), and W_E to b_U."""
+
+    cfg: HookedTransformerConfig
+    blocks: nn.ModuleList
+    embed: Embed
+    pos_embed: PosEmbed
+    unembed: Unembed
+
+    @property
+    def W_E(self) -> Tensor:  # noqa: N802
+        """(d_vocab, d_model)."""
+        return self.embed.W_E
+
+    @property
+    def W_pos(self) -> Tensor:  # noqa: N802
+        """(n_ctx, d_model)."""
+        return self.pos_embed.W_pos
+
+    @property
+    def W_E_pos(self) -> Tensor:  # noqa: N802
+        """Both tables, one below the other."""
+        return torch.cat([self.W_E, self.W_pos])
+
+    @property
+    def W_U(self) -> Tensor:  # noqa: N802
+        """(d_model, d_vocab)."""
+        return self.unembed.W_U
+
+    @property
+    def b_U(self) -> Tensor:  # noqa: N802
+        """(d_vocab)."""
+        return self.unembed.b_U
+
+    @property
+    def QK(self) -> FactoredMatrix:  # noqa: N802
+        """W_Q·W_Kᵀ of each layer and head."""
+        return FactoredMatrix(self.W_Q, self.W_K.mT)
+
+    @property
+    def OV(self) -> FactoredMatrix:  # noqa: N802
+        """W_V·W_O of each layer and head."""
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    W_Q: Tensor
+    W_K: Tensor
+    W_V: Tensor
+    W_O: Tensor
+
+    def accumulated_bias(
+        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
+    ) -> Float[Tensor, " d_model"]:
+        """The sum of b_O and b_out of the layers before `layer`.
+
+        With mlp_input=True b_O of `layer` too; with include_mlp_biases=False b_O alone.
+        """
+        n_layers = self.cfg.n_layers
+        if not 0 <= layer <= n_layers or (mlp_input and layer == n_layers):
+            raise TraceError(f"layer={layer}, mlp_input={mlp_input}: there are {n_layers} layers.")
+        total = torch.zeros(self.cfg.d_model, device=self.cfg.device, dtype=self.cfg.dtype)
+        total = total + self.b_O[: layer + mlp_input].sum(0)
+        return total + self.b_out[:layer].sum(0) if include_mlp_biases else total
+
+    b_O: Tensor  # noqa: N815, TransformerLens' name
+    b_out: Tensor
+
+    def all_composition_scores(self, mode: str) -> Float[Tensor, "layer head layer head"]:
+        """How much each head reads of what each earlier head writes, by "Q", "K" or "V".
+
+        ‖W_OV·M‖ / (‖W_OV‖·‖M‖), M the reading head's QK (of K its transpose) or OV; 0 where the
+        reader does not come later. Source: Elhage et al. 2021.
+        """
+        readers = {"Q": lambda: self.QK, "K": lambda: self.QK.T, "V": lambda: self.OV}
+        if mode not in readers:
+            raise TraceError(f"mode={mode!r:.80}: expected Q, K or V.")
+        scores = composition_scores(self.OV, readers[mode]())
+        layers = torch.arange(self.cfg.n_layers, device=scores.device)
+        later = layers[:, None, None, None] < layers[:, None]
+        return torch.where(later, scores, 0.0)
+
+    def all_head_labels(self) -> list[str]:
+        """ "L0H0", "L0H1" and so on."""
+        heads = range(self.cfg.n_heads)
+        return [f"L{layer}H{head}" for layer in range(self.cfg.n_layers) for head in heads]
+
+
+def _over_layers(part: str, name: str) -> property:
+    def read(self: StackedMethods) -> Tensor | None:
+        each = [getattr(getattr(block, part), name) for block in self.blocks]
+        return None if each[0] is None else torch.stack(each)
+
+    read.__doc__ = f"{name} of all layers, (layer, ...)."
+    return property(read)
+
+
+for _block_name, _kind in (("attn", Attention), ("mlp", Mlp)):
+    for _name in _kind.weights:
+        setattr(StackedMethods, _name, _over_layers(_block_name, _name))
