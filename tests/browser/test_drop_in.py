@@ -11,18 +11,6 @@ from minibert.viz import head_view, model_view
 ATTENTION = softmax((3, 4, 6, 6))
 
 
-def test_head_view_opens_with_its_layer_and_heads(open_page: Open) -> None:
-    page = open_page(head_view(ATTENTION, names(6), layer=2, heads=[1, 3]).html)
-    assert state(page) == {"layer": "2", "heads": "1.3"}
-    assert page.locator(".lower").get_attribute("data-drawn") is not None
-
-
-def test_an_address_goes_before_what_the_page_opens_with(open_page: Open) -> None:
-    html = head_view(ATTENTION, names(6), layer=2, heads=[1]).html
-    page = open_page(html, "layer=1&heads=0.1")
-    assert state(page) == {"layer": "1", "heads": "0.1"}
-
-
 def test_model_view_is_dark_unless_told_otherwise(open_page: Open) -> None:
     for options, theme in (({}, "dark"), ({"display_mode": "light"}, "light")):
         page = open_page(model_view(ATTENTION, names(6), **options).html, ready=".minibert")
@@ -58,3 +46,9 @@ def test_weights_that_do_not_add_up_to_one_are_not_said_to(
         page = open_page(html, f"view=text&shade={shade}&query=1", ready=".text-view[data-drawn]")
         expect(page.locator(".legend")).to_contain_text("The stronger a token’s shade")
         assert (claim in page.locator(".legend").inner_text()) is whole
+
+
+def test_head_view_opens_with_its_layer_and_heads_unless_an_address_asks(open_page: Open) -> None:
+    html = head_view(ATTENTION, names(6), layer=2, heads=[1, 3]).html
+    assert state(open_page(html)) == {"layer": "2", "heads": "1.3"}
+    assert state(open_page(html, "layer=1&heads=0.1")) == {"layer": "1", "heads": "0.1"}

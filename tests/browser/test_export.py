@@ -69,10 +69,8 @@ class TestHeadView:
         assert has(lines, GREEN)
         assert not has(lines, (0xCE, 0x55, 0x09))
         assert tuple(image[0, 0]) == (255, 255, 255)
-
-    def test_dark_pages_give_dark_images(self, open_page: Open) -> None:
-        image = pixels(taken(open_page(pair_page(), "theme=dark"), "PNG image"))
-        assert tuple(image[0, 0]) == (0x15, 0x16, 0x19)
+        dark = pixels(taken(open_page(pair_page(), "theme=dark"), "PNG image"))
+        assert tuple(dark[0, 0]) == (0x15, 0x16, 0x19)
 
     def test_the_drawing_has_a_curve_for_each_line(self, open_page: Open) -> None:
         page = open_page(pair_page(), "layer=1")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser.whole_pages import asked, worked
+from browser.live_pages import asked, worked
 from playwright.sync_api import Browser, Page
 from small_traces import SERVED_KINDS, other_model
 

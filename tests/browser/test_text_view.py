@@ -1,7 +1,6 @@
 """The text view: running text, each token shaded by the attention it gets or gives."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +70,7 @@ def test_two_texts_stand_on_lines_of_their_own_and_pieces_join(open_page: Open) 
         ["A[CLS] strawberries [SEP]", "Brain falls [SEP]"]
     )
     expect(words(page)).to_have_count(N)
+    assert page.locator("[data-choice=relevance]").count() == 0
     sizes = words(page).evaluate_all("(all) => all.map((w) => getComputedStyle(w).fontSize)")
     assert {sizes[i] for i in SPECIAL} != {sizes[i] for i in WORDS}
 
@@ -107,31 +107,8 @@ def test_pointing_at_a_token_shows_its_number_beside_it(open_page: Open) -> None
     expect(page.locator(".text-tip")).to_be_hidden()
 
 
-def test_relevance_is_offered_where_the_page_has_it(open_page: Open) -> None:
-    page = text_page(open_page, "shade=relevance")
-    assert page.locator("[data-choice=relevance]").count() == 0
-    values = [0.0, 2.0, -1.0, 0.0, 0.5, -0.25, 0.0]
-    page = text_page(open_page, "shade=relevance", html=with_header(relevance=values))
-    colors = words(page).evaluate_all(
-        "(all) => all.map((w) => getComputedStyle(w).backgroundColor)"
-    )
-    shades = [opacity(color) for color in colors]
-    np.testing.assert_allclose(np.array(shades) / max(shades), np.abs(values) / 2, atol=0.01)
-    assert channels(colors[1])[2] > channels(colors[1])[0]
-    assert channels(colors[2])[0] > channels(colors[2])[2]
-    expect(page.locator(".details h2")).to_have_text("gradient")
-    expect(page.locator(".bar data").nth(1)).to_have_text("\u22121.00")
-
-
 def channels(color: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", color)[:3]]
-
-
-def with_header(relevance: list[float]) -> str:
-    page = attention_page(drawn_attention(), TOKENS, sentence_b_start=B_START, view="text")
-    [one] = page.examples
-    about = {**one.about, "relevance": {"name": "gradient", "values": relevance}}
-    return replace(page, examples=(replace(one, about=about),)).html
 
 
 @pytest.mark.parametrize(("width", "n_tokens"), [(380, 200), (1280, 512)])

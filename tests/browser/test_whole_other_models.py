@@ -1,12 +1,9 @@
 """The whole and its numbers of rotary, grouped, gated, doubly normed and parallel models."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from browser.head_view import Open
-from browser.live_pages import WORDS, settled
-from browser.whole_pages import asked, boxes, shown, total, worked
+from browser.live_pages import WORDS, asked, boxes, settled, shown, total, worked
 from live.test_engine import random_model
 from playwright.sync_api import Page
 
@@ -22,14 +19,6 @@ def llama() -> minibert.Model:
 @pytest.fixture(scope="module")
 def llama_page(llama: minibert.Model) -> str:
     return live_page(llama, [WORDS]).html
-
-
-@pytest.fixture
-def opened(open_page: Open) -> Callable[..., Page]:
-    def opened(html: str, hash: str = "", **options: Any) -> Page:
-        return settled(open_page(html, hash, ready="[data-drawn]", **options))
-
-    return opened
 
 
 def test_a_rotary_grouped_and_gated_model_is_drawn_with_its_own_steps(

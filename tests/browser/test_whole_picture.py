@@ -2,45 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from browser.head_view import Open
-from browser.live_pages import PLACE, TEXT, WORDS, settled
-from browser.whole_pages import asked, boxes, shown, worked
+from browser.live_pages import PLACE, TEXT, WORDS, asked, boxes, settled, shown, worked
 from playwright.sync_api import Page
 
 import minibert
 from minibert.survey.sample_texts import SAMPLE_PAIRS
-from minibert.viz.live import live_page
-
-
-@pytest.fixture(scope="module")
-def bert() -> minibert.Model:
-    return minibert.load("tiny-bert")
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> minibert.Model:
-    return minibert.load("tiny-gpt2")
-
-
-@pytest.fixture(scope="module")
-def bert_page(bert: minibert.Model) -> str:
-    return live_page(bert, [TEXT]).html
-
-
-@pytest.fixture(scope="module")
-def gpt2_page(gpt2: minibert.Model) -> str:
-    return live_page(gpt2, [WORDS]).html
-
-
-@pytest.fixture
-def opened(open_page: Open) -> Callable[..., Page]:
-    def opened(html: str, hash: str = "", **options: Any) -> Page:
-        return settled(open_page(html, hash, ready="[data-drawn]", **options))
-
-    return opened
 
 
 def test_the_diagram_is_wired_as_the_model_is(
@@ -59,6 +28,12 @@ def test_the_diagram_is_wired_as_the_model_is(
         *("mlp norm", *mlp, "mlp sum", "resid_post"),
     ]
     assert "LayerNorm" not in before.locator('[data-box="attention sum"]').inner_text()
+    small = opened(bert_page, "view=whole", viewport={"width": 360, "height": 740})
+    assert small.evaluate("document.documentElement.scrollWidth") == 360
+    lefts = small.locator(".whole-row .whole-box").evaluate_all(
+        "(all) => all.map((box) => Math.round(box.getBoundingClientRect().left))"
+    )
+    assert len(set(lefts)) == 1
 
 
 def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
@@ -88,15 +63,6 @@ def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
     page.locator("[data-box=mlp_out]").click()
     found = asked(page)
     assert (found["view"], found["number"], found["layer"]) == ("arithmetic", "mlp_out", "2")
-
-
-def test_the_diagram_fits_a_small_screen(bert_page: str, opened: Callable[..., Page]) -> None:
-    page = opened(bert_page, "view=whole", viewport={"width": 360, "height": 740})
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    lefts = page.locator(".whole-row .whole-box").evaluate_all(
-        "(all) => all.map((box) => Math.round(box.getBoundingClientRect().left))"
-    )
-    assert len(set(lefts)) == 1
 
 
 def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(
@@ -175,16 +141,12 @@ def test_a_mark_shows_its_token_and_opens_its_sentence(
     text = page.get_by_role("textbox", name="Text", exact=True).input_value()
     assert text != TEXT
     assert text.split()[0].lower() in chosen
-
-
-def test_lines_of_the_reader_are_drawn_too(bert_page: str, opened: Callable[..., Page]) -> None:
     page = opened(bert_page, "view=joint")
-    field = page.get_by_role("textbox", name="Sentences of your own")
-    field.fill("The cat sat.\n\nThe dog ran.")
-    field.blur()
+    lines = page.get_by_role("textbox", name="Sentences of your own")
+    lines.fill("The cat sat.\n\nThe dog ran.")
+    lines.blur()
     page.wait_for_timeout(600)
-    texts = 2 * len(SAMPLE_PAIRS) + 3
-    assert f"over {texts} texts" in page.locator(".joint-lead").inner_text()
+    assert f"over {texts + 2} texts" in page.locator(".joint-lead").inner_text()
 
 
 def test_a_page_without_its_model_says_why_it_has_no_whole(

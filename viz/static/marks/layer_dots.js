@@ -1,5 +1,5 @@
 /**
- * * * * * * * The frame of a plot: lines across, numbers beside them, a name above.
+ * The frame of a plot: lines across, numbers beside them, a name above.
  *
  * @import { Axis } from "../core/draw/canvas.js"
  * @import { Pen } from "../core/export/figure.js"
@@ -149,8 +149,7 @@ export function drawRing(pen, x, y, { ink, paper }) {
  * @param {Colors} colors
  */
 function drawMeans(pen, { mean, x, y }, nLayers, nHeads, { ink }) {
-  /** @type {[number, number] | null} */
-  let before = null;
+  let before = /** @type {[number, number] | null} */ (null);
   for (let layer = 0; layer < nLayers; layer += 1) {
     const average = meanOf(mean.slice(layer * nHeads, (layer + 1) * nHeads));
     if (average === null) continue;

@@ -1,5 +1,5 @@
 /**
- * * * * * * * Rows of tokens of which only those in sight are in the document.
+ * Rows of tokens of which only those in sight are in the document.
  *
  * @import { Focus, Side } from "../core/data/attention.js"
  * @import { Tokens } from "../core/data/data.js"

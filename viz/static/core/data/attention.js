@@ -132,8 +132,7 @@ export function firstCode(minimum, strength) {
  * @returns {Uint32Array}
  */
 export function gatherLines(layer, heads, shown, least, focus, top = 0) {
-  /** @type {number[]} */
-  const found = [];
+  const found = /** @type {number[]} */ ([]);
   forEachLine(layer, heads, shown, least, focus, top, (place) => found.push(place));
   const counts = new Uint32Array(257);
   for (const place of found) counts[256 - layer.codes[place]] += 1;
@@ -206,8 +205,7 @@ function forEachLine({ codes, nQueries, nKeys }, heads, shown, least, focus, top
  * @param {number} top
  */
 function lastOfTop(codes, row, nKeys, shown, least, top) {
-  /** @type {number[]} */
-  const best = [];
+  const best = /** @type {number[]} */ ([]);
   for (let key = 0; key < nKeys; key += 1) {
     const code = codes[row + key];
     if (code < least || !shown[key]) continue;

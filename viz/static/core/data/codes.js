@@ -14,7 +14,7 @@ const SLICE = 30;
 /** Computed layers that are remembered; one of 512 tokens and 12 heads has 3 MB. */
 const REMEMBERED = 4;
 
-export class LayerCodes {
+class LayerCodes {
   /** @param {Example} example */
   constructor(example) {
     this.example = example;

@@ -1,5 +1,5 @@
 /**
- * * * * * * * LayerNorm and RMSNorm: all numbers of a vector, in double precision.
+ * LayerNorm and RMSNorm: all numbers of a vector, in double precision.
  *
  * @import { Tokens } from "./data.js"
  * @import { Source } from "./source.js"

@@ -1,5 +1,5 @@
 /**
- * * * * * * * Text and bytes as a file holds them: printable characters, deflated.
+ * Text and bytes as a file holds them: printable characters, deflated.
  *
  * @import { Blocks } from "./data.js"
  */

@@ -1,5 +1,5 @@
 /**
- * * * * * * * Attention as a model computes it: scaled dot products, soft cap, mask, softmax.
+ * Attention as a model computes it: scaled dot products, soft cap, mask, softmax.
  *
  * @import { Tokens } from "./data.js"
  * @import { Example, Vectors } from "./example.js"
@@ -180,7 +180,7 @@ const OPENING = new WeakMap();
  * @param {Example} example
  * @param {Vectors} vectors
  */
-export function openingQuery({ tokens, keyTokens, causal }, vectors) {
+function openingQuery({ tokens, keyTokens, causal }, vectors) {
   if (tokens.text.length <= IN_SIGHT || keyTokens !== tokens) return usualQuery(tokens);
   const known = OPENING.get(vectors);
   if (known !== undefined) return known;

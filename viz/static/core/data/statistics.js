@@ -234,8 +234,7 @@ export class Measures {
     this.total = example.layers.length * example.heads.length;
     this.done = 0;
     this.values = new Float64Array(this.total * STATISTICS.length).fill(NaN);
-    /** @type {Promise<void> | null} */
-    this.running = null;
+    this.running = /** @type {Promise<void> | null} */ (null);
   }
 
   get finished() {

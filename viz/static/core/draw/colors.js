@@ -54,7 +54,7 @@ export function hexOf(color) {
 }
 
 /** Relative luminance, 0 to 1 (WCAG 2). @param {number[]} color  red, green and blue, 0 to 255 */
-export function luminance(color) {
+function luminance(color) {
   const [red, green, blue] = color.map((value) => {
     const part = value / 255;
     return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;

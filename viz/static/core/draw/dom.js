@@ -1,5 +1,5 @@
 /**
- * * * * * * * Elements, made without markup: text only ever enters as text.
+ * Elements, made without markup: text only ever enters as text.
  *
  * @import { Tokens } from "../data/data.js"
  */

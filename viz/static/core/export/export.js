@@ -1,5 +1,5 @@
 /**
- * * * * * * * The menu that gives a picture away: as PNG, as SVG, and its numbers as CSV.
+ * The menu that gives a picture away: as PNG, as SVG, and its numbers as CSV.
  *
  * @import { Figure } from "./figure.js"
  * @import { View } from "../frame/kinds.js"

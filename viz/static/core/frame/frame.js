@@ -61,13 +61,10 @@ export class Frame {
     this.generation = 0;
     this.store = createStore(this.asked(around.address.read().replace(/^#/, "") || (header.start ?? "")));
     this.views = new Views();
-    /** @type {View[]} */
-    this.shown = [];
-    /** @type {{update: (theme: Theme) => void}[]} */
-    this.parts = [];
+    this.shown = /** @type {View[]} */ ([]);
+    this.parts = /** @type {{update: (theme: Theme) => void}[]} */ ([]);
     this.sentences = new Sentences();
-    /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */
-    this.search = null;
+    this.search = /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */ (null);
     this.built = "";
     /** Called when the examples are drawn. */
     this.drawn = () => {};
@@ -279,7 +276,7 @@ export class Frame {
  */
 
 /** @param {EventTarget} target @param {Listening} frame */
-export function listenToKeys(target, frame) {
+function listenToKeys(target, frame) {
   target.addEventListener("keydown", (heard) => {
     const event = /** @type {KeyboardEvent} */ (heard);
     const at = event.composedPath()[0];

@@ -1,5 +1,5 @@
 /**
- * * * * * * * The controls above the picture: layer, heads, sentence filter, threshold, special tokens.
+ * The controls above the picture: layer, heads, sentence filter, threshold, special tokens.
  *
  * @import { ExampleHeader } from "../data/data.js"
  * @import { Example } from "../data/example.js"
@@ -254,8 +254,7 @@ export function createTabs(store, kinds, example) {
     to.focus();
     to.click();
   });
-  /** @type {HTMLElement | null} */
-  let seen = null;
+  let seen = /** @type {HTMLElement | null} */ (null);
   return {
     root,
     update() {

@@ -89,8 +89,7 @@ export function createStore(state) {
  * @returns {Store}
  */
 export function fittedStore(store, from, to) {
-  /** @type {State | null} */
-  let known = null;
+  let known = /** @type {State | null} */ (null);
   let fitted = store.get();
   return {
     ...store,

@@ -1,5 +1,5 @@
 /**
- * * * * * * * Text from outside as it is shown: whatever it holds, every character of it can be seen.
+ * Text from outside as it is shown: whatever it holds, every character of it can be seen.
  *
  * @import { Tokens } from "../data/data.js"
  */
@@ -122,8 +122,7 @@ export function matchesOf(tokens, find) {
 /** The running text, with what stands before a token as a part of it. @param {Tokens} tokens @returns {Line} */
 function lineOf(tokens) {
   const gaps = gapsBefore(tokens);
-  /** @type {number[]} */
-  const ends = [];
+  const ends = /** @type {number[]} */ ([]);
   let line = "";
   tokens.text.forEach((text, i) => {
     // A space between two tokens belongs to the first: a match begins with a letter.

@@ -38,7 +38,7 @@ const ORDERS = [
   { id: "size", label: "By size" },
 ];
 
-export class ArithmeticView extends Staged {
+class ArithmeticView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
@@ -53,10 +53,8 @@ export class ArithmeticView extends Staged {
     const pickers = element("div", { class: "sum-pickers" }, [this.pickers.query.root, this.pickers.key.root]);
     this.content = element("div", {}, [this.answer, pickers, this.steps]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
-    /** @type {Plot[]} */
-    this.plots = [];
-    /** @type {Story | null} */
-    this.story = null;
+    this.plots = /** @type {Plot[]} */ ([]);
+    this.story = /** @type {Story | null} */ (null);
     /** Whether the numbers of a step are open, as its reader left them. */
     this.open = { products: true, values: false };
     this.switches = segments(ORDERS, (order) => this.store.set({ order }), "Order of the products");

@@ -1,5 +1,5 @@
 /**
- * * * * * * * The steps of the arithmetic view as elements: words, formulas, numbers.
+ * The steps of the arithmetic view as elements: words, formulas, numbers.
  *
  * @import { Side } from "../../core/data/attention.js"
  * @import { Tokens } from "../../core/data/data.js"

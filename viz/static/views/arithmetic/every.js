@@ -60,8 +60,7 @@ class EveryNumberView extends Staged {
     const label = element("label", { class: "every-label" }, ["Work out ", this.menu]);
     this.root = element("div", { class: "every-view" }, [label, this.content, weights.root]);
     this.side = weights.side;
-    /** @type {{title: string, steps: Step[]} | null} */
-    this.told = null;
+    this.told = /** @type {{title: string, steps: Step[]} | null} */ (null);
     this.content.addEventListener("click", ({ target }) => {
       const token = tokenOf(target);
       if (token) this.choose(token.index);
@@ -174,7 +173,7 @@ const APART = 1e-3;
  * @param {number} value
  * @param {number | null} given  what the model has there
  */
-export function answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given) {
+function answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given) {
   const place = [...(quantity.layered ? [`Layer ${layer}`] : []), ...(quantity.headed ? [`head ${head}`] : []), quantity.says];
   const which = name === null ? `, ${quantity.of === "mlp" ? "neuron" : "dimension"} ${dimension}` : ` for “${visible(name.trim(), 24)}”`;
   const parts = [
@@ -189,7 +188,7 @@ export function answerOf(quantity, { tokens, layer, head, position, dimension, n
 }
 
 /** @param {Step} told @param {"light" | "dark"} theme @param {Go} go */
-export function stepOf({ id, title, says, sum, lines, value }, theme, go) {
+function stepOf({ id, title, says, sum, lines, value }, theme, go) {
   const shown = lines.map(lineOf);
   const made = step(id, title, [words(says), ...(sum ? [sumTable(sum, theme, go)] : []), ...shown]);
   if (Number.isFinite(value)) made.dataset.value = String(value);
@@ -280,7 +279,7 @@ const HEIGHT = 26;
  * @property {"model" | "head" | "mlp" | "vocabulary"} of
  */
 
-export class VectorStrip {
+class VectorStrip {
   /** @param {(dimension: number) => void} choose */
   constructor(choose) {
     this.choose = choose;
@@ -291,8 +290,7 @@ export class VectorStrip {
     this.field.addEventListener("change", () => this.asked());
     this.list = element("ol", { class: "every-candidates" });
     this.root = element("div", { class: "every-strip" }, [this.caption, this.room, this.list]);
-    /** @type {Shown | null} */
-    this.now = null;
+    this.now = /** @type {Shown | null} */ (null);
     this.room.addEventListener("click", ({ clientX }) => {
       const { left, width } = this.room.getBoundingClientRect();
       const at = this.now?.vector ? dimensionAt(clientX, left, width, this.now.vector.length) : -1;

@@ -54,7 +54,7 @@ export function sumStep(id, title, says, terms, factors = []) {
  * @param {number} value
  * @returns {Step}
  */
-export function lineStep(id, title, says, lines, value) {
+function lineStep(id, title, says, lines, value) {
   return { id, title, says, sum: null, lines, value };
 }
 
@@ -263,7 +263,7 @@ export function linear(says, terms, factors, bias, title = "Multiply and add up"
 }
 
 /** @param {number} i */
-export function dimensionName(i) {
+function dimensionName(i) {
   return `dimension ${i}`;
 }
 
@@ -376,7 +376,7 @@ const WRITTEN = {
 };
 
 /** @param {string} activation @param {number} x @returns {Step} */
-export function activationStep(activation, x) {
+function activationStep(activation, x) {
   const value = ACTIVATIONS[activation](x);
   const written = (WRITTEN[activation === "gelu_fast" ? "gelu_tanh" : activation] ?? (() => [`${activation}(_x_)`]))(x);
   const says = "Without it two matrices in a row would be one. It lets numbers above zero through and holds back those below.";
@@ -388,7 +388,7 @@ export function activationStep(activation, x) {
  */
 
 /** What layer 0 reads, or the projection before it, whole. @param {Teller} at */
-export async function summedVector(at) {
+async function summedVector(at) {
   return (await embeddingOf(at.source, at.tokens, at.place.position)).values;
 }
 
@@ -483,8 +483,7 @@ async function rowsOf(at, name, { first, count, width }) {
     const all = await at.weight(name);
     return Array.from({ length: count }, (_, i) => all.subarray((first + i) * width, (first + i + 1) * width));
   }
-  /** @type {Float32Array[]} */
-  const found = [];
+  const found = /** @type {Float32Array[]} */ ([]);
   while (found.length < count) {
     const some = Array.from({ length: Math.min(AT_ONCE, count - found.length) }, (_, i) => at.weight(name, first + found.length + i));
     found.push(...(await Promise.all(some)));
@@ -587,7 +586,7 @@ async function last(at) {
 }
 
 /** What the output head reads, whole: the last norm of the stream, or the stream. @param {Teller} at */
-export async function finalNormed(at) {
+async function finalNormed(at) {
   const { x } = await last(at);
   return at.built.finalNorm ? normed(x, await at.norm("body.final_norm", null)).values : x;
 }
@@ -600,19 +599,19 @@ async function transformed(at, x) {
 }
 
 /** What the decoder reads, whole. @param {Teller} at */
-export async function outputVector(at) {
+async function outputVector(at) {
   const x = await finalNormed(at);
   return at.built.transform ? normed(await transformed(at, x), await at.norm("head.norm", null)).values : x;
 }
 
 /** The last norm. @param {Teller} at @returns {Promise<Step[]>} */
-export async function outputFinal(at) {
+async function outputFinal(at) {
   const { x, way } = await last(at);
   return normSteps({ x, dimension: at.place.dimension, norm: await at.norm("body.final_norm", null), to: way });
 }
 
 /** @param {Teller} at @returns {Promise<Step[]>} */
-export async function outputHidden(at) {
+async function outputHidden(at) {
   const { dimension } = at.place;
   if (!at.built.transform) return outputFinal(at);
   const way = at.built.finalNorm ? to("hidden") : (await last(at)).way;
@@ -628,7 +627,7 @@ export async function outputHidden(at) {
 }
 
 /** @param {Teller} at @returns {Promise<Step[]>} */
-export async function outputLogits(at) {
+async function outputLogits(at) {
   const { dimension: id } = at.place;
   const own = await at.source.weights("head.decoder.weight", null, id);
   const [x, row, bias] = await Promise.all([

@@ -45,7 +45,7 @@ const LEAST_WRITTEN = 0.005;
  * @property {Geometry} geometry
  */
 
-export class HeadView extends Staged {
+class HeadView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
@@ -235,7 +235,7 @@ export class HeadView extends Staged {
   paintUpper(scene, focus) {
     if (!focus) {
       this.columns.write(null);
-      this.card.hint();
+      showHint(this.card.root);
       return this.upper.draw(null);
     }
     const { layer, heads, shown, top, look, geometry } = scene;
@@ -306,10 +306,6 @@ export class HeadCard {
     return this.there !== null;
   }
 
-  hint() {
-    showHint(this.root);
-  }
-
   /**
    * @param {Scene} scene
    * @param {Focus} focus
@@ -343,7 +339,7 @@ export class HeadCard {
  */
 
 /** @param {HTMLElement} card */
-export function showHint(card) {
+function showHint(card) {
   card.dataset.shows = "hint";
   card.replaceChildren(
     element("p", { class: "hint" }, ["Point at a token to see its weights alone. Click it to keep them."]),
@@ -357,7 +353,7 @@ export function showHint(card) {
  * @param {number[]} places  the largest of them
  * @param {Float64Array | null} before  the means of what this one is compared with
  */
-export function showToken(card, { tokens, keyTokens, layer, heads, look, focus, there }, means, places, before) {
+function showToken(card, { tokens, keyTokens, layer, heads, look, focus, there }, means, places, before) {
   card.dataset.shows = "token";
   const [own, others] = focus.side === "query" ? [tokens, keyTokens] : [keyTokens, tokens];
   const chip = tokenChip(own, focus.index);
@@ -391,7 +387,7 @@ function where(layer, heads, look) {
 }
 
 /** @param {HTMLElement} card @param {Looked} scene @param {number} other  the token opposite the focus */
-export function showWeight(card, { tokens, keyTokens, layer, heads, look, focus, there }, other) {
+function showWeight(card, { tokens, keyTokens, layer, heads, look, focus, there }, other) {
   card.dataset.shows = "weight";
   const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
   const codes = heads.map((head) => codeAt(layer, head, focus, other));
@@ -579,7 +575,7 @@ const DARKEST = 0.6;
 const FAINTEST = 0.012;
 
 /** @param {Columns} columns @param {Scene} scene @param {Focus | null} focus */
-export function shadeTokens(columns, scene, focus) {
+function shadeTokens(columns, scene, focus) {
   const shaded = focus && scene.shown[focus.side][focus.index] ? opposite(focus.side) : null;
   const band = focus && bandMaker(scene, focus);
   for (const side of /** @type {const} */ (["query", "key"])) {
@@ -618,7 +614,7 @@ const AHEAD = "This model reads in one direction: a token looks at itself and ba
  * @param {number} examples  texts on the page
  * @returns {{root: HTMLElement, setStrength: (strength: number) => void}}
  */
-export function createLegend(example, examples) {
+function createLegend(example, examples) {
   const { causal, normalised } = example;
   const strokes = SAMPLES.map(() => element("span", { class: "stroke" }));
   const samples = SAMPLES.map((weight, i) =>
@@ -657,7 +653,7 @@ export function createLegend(example, examples) {
  * @param {number | null} other
  * @returns {{places: Uint32Array, bright: number}}
  */
-export function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
+function chosenFirst(places, { nQueries, nKeys }, { side }, other) {
   const end = (/** @type {number} */ place) =>
     side === "query" ? place % nKeys : Math.floor(place / nKeys) % nQueries;
   if (other === null) return { places, bright: places.length };
@@ -691,7 +687,7 @@ export function leastDrawn({ layer, heads, shown, minimum, usual }, strength, fo
  * @param {number} minimum  percent
  * @param {number} least  the first code that is drawn
  */
-export function whyFew(count, heads, minimum, least) {
+function whyFew(count, heads, minimum, least) {
   const reached = weightOf(least) * 100;
   if (count && reached >= minimum) return "";
   if (count) return `Few weights here reach ${minimum}\u202f%: the strongest are drawn, from ${reached.toFixed(1)}\u202f% up.`;
@@ -706,7 +702,7 @@ export function whyFew(count, heads, minimum, least) {
  * @param {Example} example
  * @returns {[string, string]}
  */
-export function sideNames({ header, tokens, keyTokens }) {
+function sideNames({ header, tokens, keyTokens }) {
   const [from, to, ...more] = header.name.split(/\s*(?:→|->)\s*/);
   return keyTokens === tokens || !from || !to || more.length ? ["", ""] : [running(from), running(to)];
 }
@@ -721,7 +717,7 @@ export function captions(example) {
 }
 
 /** @param {Example} one @param {Example} other */
-export function sameTokens(one, other) {
+function sameTokens(one, other) {
   const [these, those] = [one, other].map(({ tokens, keyTokens }) => JSON.stringify([tokens.text, keyTokens.text]));
   return these === those;
 }

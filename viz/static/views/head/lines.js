@@ -75,7 +75,7 @@ export function lineWidth(weight) {
  * @param {number} scale  device pixels in a CSS pixel
  * @returns {(i: number) => void}
  */
-export function lineAdder(drawing, raster, top, scale) {
+function lineAdder(drawing, raster, top, scale) {
   const { layer, places, bright, geometry, look } = drawing;
   const { codes, nQueries, nKeys } = layer;
   const weights = Float64Array.from({ length: 256 }, (_, code) => weightOf(code));
@@ -153,12 +153,9 @@ export class Sheet {
   constructor(name, ended) {
     this.root = element("div", { class: `sheet ${name}` });
     this.raster = new Raster();
-    /** @type {Tile[]} */
-    this.tiles = [];
-    /** @type {Drawing | null} */
-    this.drawing = null;
-    /** @type {{tile: Tile, lines: number} | null} */
-    this.begun = null;
+    this.tiles = /** @type {Tile[]} */ ([]);
+    this.drawing = /** @type {Drawing | null} */ (null);
+    this.begun = /** @type {{tile: Tile, lines: number} | null} */ (null);
     this.whole = true;
     this.frame = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */

@@ -5,14 +5,16 @@
  * @import { Tokens } from "../../core/data/data.js"
  * @import { Collected, Source } from "../../core/data/source.js"
  * @import { CssColors } from "../../core/draw/canvas.js"
- * @import { Figure } from "../../core/export/figure.js"
+ * @import { Figure, Pen } from "../../core/export/figure.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { Plane } from "./plane.js"
  */
 
+import { moved } from "../../core/export/figure.js";
+import { screenPen } from "../../core/export/pens.js";
 import { Staged } from "../../core/frame/kinds.js";
-import { cssColors, penOn } from "../../core/draw/canvas.js";
-import { hexOf, mixed, PALETTES, signColor, withAlpha } from "../../core/draw/colors.js";
+import { cssColors } from "../../core/draw/canvas.js";
+import { hexOf, mixed, PALETTES, signColor } from "../../core/draw/colors.js";
 import { segments } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { counted, written } from "../../core/text/numbers.js";
@@ -39,7 +41,7 @@ const TINTS = [
   { id: "token", label: "Kind of token" },
 ];
 
-export class JointView extends Staged {
+class JointView extends Staged {
   /** @param {Stage} stage @param {Source} source */
   constructor(stage, source) {
     super(stage);
@@ -57,10 +59,8 @@ export class JointView extends Staged {
       this.update();
     });
     this.root = element("div", { class: "joint-view" }, [this.lead, element("div", { class: "joint-tools" }, [this.tints.root, this.legend.root]), this.room, this.about, this.field]);
-    /** @type {Drawn | null} */
-    this.drawn = null;
-    /** @type {Point | null} */
-    this.pointed = null;
+    this.drawn = /** @type {Drawn | null} */ (null);
+    this.pointed = /** @type {Point | null} */ (null);
     this.listen();
   }
 
@@ -131,11 +131,15 @@ export class JointView extends Staged {
 
   paint() {
     if (!this.drawn || !this.room.isConnected || !this.room.clientWidth) return;
-    const theme = this.theme();
-    this.legend.show(this.store.get().tint, theme);
+    this.legend.show(this.store.get().tint, this.theme());
     const [width, height] = this.size();
-    const lines = this.linesOf(this.pointed);
-    drawScatter(this.canvas, width, height, { points: this.drawn.points, color: (point) => this.colorOf(point), pointed: this.pointed, lines, own: this.drawn.own, theme });
+    drawScatter(screenPen(this.canvas, width, height), width, height, this.scene(this.drawn));
+  }
+
+  /** @param {Drawn} drawn @returns {Scene} */
+  scene(drawn) {
+    const { pointed } = this;
+    return { ...drawn, color: (point) => this.colorOf(point), pointed, lines: this.linesOf(pointed), theme: this.theme(), ...cssColors(this.root) };
   }
 
   /** From a query to the keys of its text, by weight. @param {Point | null} point */
@@ -177,7 +181,7 @@ export class JointView extends Staged {
   async figure() {
     if (!this.drawn) throw new Error("nothing is shown");
     const title = this.lead.querySelector("strong")?.textContent ?? "";
-    return jointFigure({ title, ...this.drawn, color: (point) => this.colorOf(point) }, cssColors(this.root));
+    return jointFigure(title, this.scene(this.drawn), this.drawn.collected, cssColors(this.root));
   }
 
   open() {
@@ -260,7 +264,7 @@ export const jointKind = {
 /** Steps of the ramp of positions. */
 const STEPS = [0, 0.25, 0.5, 0.75, 1];
 
-export class Legend {
+class Legend {
   constructor() {
     this.root = element("ul", { class: "joint-legend" });
     this.shown = "";
@@ -317,6 +321,8 @@ function patch(color) {
  * @property {{to: Point, weight: number}[]} lines  from the one that is pointed at
  * @property {number} own  the text of the page; its points have a ring
  * @property {Theme} theme
+ * @property {string} ink
+ * @property {string} soft
  */
 
 /** CSS pixels. */
@@ -340,7 +346,7 @@ export function kindOf({ text, special, piece }, i) {
 }
 
 /** @param {"query" | "key"} side @param {Theme} theme */
-export function sideColor(side, theme) {
+function sideColor(side, theme) {
   return PALETTES[theme][SIDES[theme][side === "query" ? 0 : 1]];
 }
 
@@ -355,69 +361,28 @@ export function kindColor(kind, theme) {
  * @param {number} part  0 to 1
  * @param {Theme} theme
  */
-export function positionColor(part, theme) {
+function positionColor(part, theme) {
   return hexOf(mixed([signColor(-1, theme), signColor(1, theme)], part));
 }
 
-/** @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @param {Scene} scene */
-export function drawScatter(canvas, width, height, { points, color, pointed, lines, own, theme }) {
-  const { ink, soft } = cssColors(canvas);
-  const pen = penOn(canvas, width, height);
-  const at = (/** @type {Point} */ point) => placeOf(point, width, height);
-  for (const point of points) mark(pen, at(point), point.side, color(point), SIZE, pointed && point.text !== pointed.text ? 0.18 : 0.75);
-  for (const point of points.filter(({ text }) => text === own)) {
-    const [x, y] = at(point);
-    pen.strokeStyle = withAlpha(theme === "dark" ? "#ffffff" : "#000000", 0.5);
-    pen.lineWidth = 1;
-    pen.beginPath();
-    pen.arc(x, y, SIZE + 2, 0, 2 * Math.PI);
-    pen.stroke();
-  }
-  if (!pointed) return;
-  const [fromX, fromY] = at(pointed);
-  for (const { to, weight } of lines) {
-    const [x, y] = at(to);
-    pen.strokeStyle = soft;
-    pen.globalAlpha = Math.sqrt(weight);
-    pen.lineWidth = 0.5 + 2.5 * weight;
-    pen.beginPath();
-    pen.moveTo(fromX, fromY);
-    pen.lineTo(x, y);
-    pen.stroke();
-    pen.globalAlpha = 1;
-    mark(pen, [x, y], to.side, color(to), SIZE + 1, 1);
-  }
-  mark(pen, [fromX, fromY], pointed.side, color(pointed), SIZE + 2.5, 1);
-  pen.strokeStyle = ink;
-  pen.lineWidth = 1.5;
-  pen.beginPath();
-  pen.arc(fromX, fromY, SIZE + 4.5, 0, 2 * Math.PI);
-  pen.stroke();
+/** A query is a disc, a key a diamond. @param {Pen} pen @param {[number, number]} place @param {Point} point @param {number} size @param {string} color @param {number} alpha */
+function mark(pen, [x, y], { side }, size, color, alpha) {
+  if (side === "query") pen.dot(x, y, size, color, alpha);
+  else pen.diamond(x, y, size * 1.35, color, alpha);
 }
 
-/**
- * A query is a disc, a key a diamond.
- *
- * @param {CanvasRenderingContext2D} pen
- * @param {[number, number]} place
- * @param {"query" | "key"} side
- * @param {string} color
- * @param {number} size
- * @param {number} alpha
- */
-function mark(pen, [x, y], side, color, size, alpha) {
-  pen.fillStyle = withAlpha(color, alpha);
-  pen.beginPath();
-  if (side === "query") pen.arc(x, y, size, 0, 2 * Math.PI);
-  else {
-    const far = size * 1.35;
-    pen.moveTo(x, y - far);
-    pen.lineTo(x + far, y);
-    pen.lineTo(x, y + far);
-    pen.lineTo(x - far, y);
-    pen.closePath();
+/** The points of all texts, and of one that is pointed at its lines. @param {Pen} pen @param {number} width @param {number} height @param {Scene} scene */
+function drawScatter(pen, width, height, { points, color, pointed, lines, own, theme, ink, soft }) {
+  const at = (/** @type {Point} */ point) => placeOf(point, width, height);
+  for (const point of points) mark(pen, at(point), point, SIZE, color(point), pointed && point.text !== pointed.text ? 0.18 : 0.75);
+  for (const point of points) if (point.text === own) pen.ring(...at(point), SIZE + 2, theme === "dark" ? "#ffffff" : "#000000", 1, 0.5);
+  if (!pointed) return;
+  for (const { to, weight } of lines) {
+    pen.line(...at(pointed), ...at(to), soft, 0.5 + 2.5 * weight, Math.sqrt(weight));
+    mark(pen, at(to), to, SIZE + 1, color(to), 1);
   }
-  pen.fill();
+  mark(pen, at(pointed), pointed, SIZE + 2.5, color(pointed), 1);
+  pen.ring(...at(pointed), SIZE + 4.5, ink, 1.5);
 }
 
 /** @param {Point} point @param {number} width @param {number} height @returns {[number, number]} */
@@ -434,8 +399,7 @@ export function placeOf({ x, y }, width, height) {
  * @param {number} height
  */
 export function nearestPoint(points, [x, y], width, height) {
-  /** @type {Point | null} */
-  let found = null;
+  let found = /** @type {Point | null} */ (null);
   let best = NEAR ** 2;
   for (const point of points) {
     const [px, py] = placeOf(point, width, height);
@@ -447,18 +411,18 @@ export function nearestPoint(points, [x, y], width, height) {
   return found;
 }
 
-const [WIDTH, HEIGHT, TOP, DOT] = [720, 460, 56, 3];
+const [WIDTH, HEIGHT, TOP] = [720, 460, 56];
 
 /**
- * @param {object} given
- * @param {string} given.title
- * @param {Point[]} given.points
- * @param {(point: Point) => string} given.color
- * @param {Collected} given.collected
+ * The picture to take away, with the places as a table.
+ *
+ * @param {string} title
+ * @param {Scene} scene
+ * @param {Collected} collected
  * @param {CssColors} colors
  * @returns {Figure}
  */
-export function jointFigure({ title, points, color, collected }, { ink, soft, paper }) {
+function jointFigure(title, scene, collected, { ink, soft, paper }) {
   return {
     name: "queries-and-keys",
     width: WIDTH,
@@ -466,16 +430,12 @@ export function jointFigure({ title, points, color, collected }, { ink, soft, pa
     paper,
     paint(pen) {
       pen.text(14, 30, title, { size: 14, color: ink, bold: true });
-      pen.text(14, 48, "disc: query, square: key", { size: 12, color: soft });
-      for (const point of points) {
-        const [x, y] = placeOf(point, WIDTH, HEIGHT);
-        if (point.side === "query") pen.dot(x, TOP + y, DOT, color(point), 0.75);
-        else pen.rect(x - DOT, TOP + y - DOT, 2 * DOT, 2 * DOT, color(point), 0.75);
-      }
+      pen.text(14, 48, "disc: query, diamond: key", { size: 12, color: soft });
+      drawScatter(moved(pen, 0, TOP), WIDTH, HEIGHT, scene);
     },
     columns: ["side", "text", "position", "token", "x", "y"],
     *rows() {
-      for (const { side, text, index, x, y } of points) yield [side, text, index, collected.from[text].tokens.text[index], x, y];
+      for (const { side, text, index, x, y } of scene.points) yield [side, text, index, collected.from[text].tokens.text[index], x, y];
     },
   };
 }

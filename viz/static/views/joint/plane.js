@@ -74,8 +74,7 @@ export function planeOf(collected) {
  */
 function somePairs(collected) {
   const starts = startsOf(collected);
-  /** @type {[number, number][]} */
-  const pairs = [];
+  const pairs = /** @type {[number, number][]} */ ([]);
   for (let text = 0; text + 1 < starts.length; text += 1) {
     for (let query = starts[text]; query < starts[text + 1]; query += 1) {
       const seen = seenIn(collected, query, starts[text], starts[text + 1]);

@@ -34,10 +34,8 @@ class AskedLayersView {
   constructor(stage) {
     this.stage = stage;
     this.root = element("div", { class: "layers-asked" });
-    /** @type {HTMLElement[]} */
-    this.side = [];
-    /** @type {LayersView | null} */
-    this.view = null;
+    this.side = /** @type {HTMLElement[]} */ ([]);
+    this.view = /** @type {LayersView | null} */ (null);
   }
 
   async update() {
@@ -79,14 +77,12 @@ class LayersView extends Staged {
     this.key = createLayersKey();
     const legend = createLayersLegend(example.header.causal);
     this.root = element("div", { class: "layers-view" }, [this.key.root, this.table.root, this.card.root, legend]);
-    /** @type {Cell | null} */
-    this.pointed = null;
+    this.pointed = /** @type {Cell | null} */ (null);
     /** Where the keyboard is. @type {Cell | null} */
     this.cursor = null;
     /** The column that the kept position was chosen in. @type {number | null} */
     this.kept = null;
-    /** @type {number | null} */
-    this.seen = null;
+    this.seen = /** @type {number | null} */ (null);
     this.listen();
   }
 
@@ -252,7 +248,7 @@ export function cellText(token) {
   return visible(token.trim() || token.replace(/ /g, "·"), 40);
 }
 
-export class LayersTable {
+class LayersTable {
   /**
    * @param {Example} example
    * @param {Lens} lens
@@ -268,8 +264,7 @@ export class LayersTable {
     made += 1;
     this.id = `layers-${made}`;
     this.first = 0;
-    /** @type {Row[]} */
-    this.rows = [];
+    this.rows = /** @type {Row[]} */ ([]);
     this.tables = 1;
     this.names = lens.points.map((_, point) => this.columnName(point));
     const corner = element("span", { class: "layers-corner", role: "columnheader" }, ["position"]);
@@ -412,7 +407,7 @@ export class LayersTable {
   }
 }
 
-export class LayersCard {
+class LayersCard {
   /** @param {Example} example @param {Lens} lens */
   constructor({ tokens }, lens) {
     this.tokens = tokens;
@@ -452,7 +447,7 @@ function bar(token, probability, theme) {
 }
 
 /** How to read the table. @param {boolean} causal */
-export function createLayersLegend(causal) {
+function createLayersLegend(causal) {
   const what = causal ? "the token that follows" : "the token that stands there";
   const parts = [
     `Each cell is what the model would predict at that position, ${what}, if it stopped at that layer: its own output head reads what the layer leaves.`,
@@ -466,7 +461,7 @@ export function createLayersLegend(causal) {
  *
  * @returns {{root: HTMLElement, update: (theme: "light" | "dark") => void}}
  */
-export function createLayersKey() {
+function createLayersKey() {
   const samples = [0.05, 0.25, 0.5, 1];
   const patches = samples.map((sample) => element("li", {}, [`${100 * sample}\u202f%`]));
   const root = element("div", { class: "layers-key" }, [
@@ -500,7 +495,7 @@ const PICTURED = 200;
  * @param {HTMLElement} root  whose colours it has
  * @returns {Figure}
  */
-export function layersFigure({ tokens }, { points, strings, probs }, { query }, theme, root) {
+function layersFigure({ tokens }, { points, strings, probs }, { query }, theme, root) {
   const { ink, soft, hair, paper } = cssColors(root);
   const blue = signColor(1, theme);
   const size = tokens.text.length;

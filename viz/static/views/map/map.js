@@ -19,7 +19,7 @@ import { Staged } from "../../core/frame/kinds.js";
 import { hasLayer } from "../../core/data/statistics.js";
 import { sentenceOfHead } from "../../core/data/sentence.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
-import { segments } from "../../core/draw/controls.js";
+import { button, segments } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { CanvasPen } from "../../core/export/pens.js";
 import { afterEscape } from "../../core/state/state.js";
@@ -27,6 +27,12 @@ import { holding, inside, isWhole, moved, whole, zoomed } from "../../core/state
 import { percent, running } from "../../core/text/text.js";
 import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
 import { cellAt, frameFor, gradientOf, labelOf, longestLabel, mapFigure, paintAround, paintCells, paintOverlay, shortenTo, weightsOf } from "./plot.js";
+
+/** A step of the keyboard and of the buttons, and the part of the window that an arrow moves by. */
+const ZOOM = 0.7;
+const PART = 0.2;
+/** @type {Record<string, [number, number]>} */
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 export class MapView extends Staged {
   /** @param {Stage} stage */
@@ -42,13 +48,13 @@ export class MapView extends Staged {
     this.overPen = penOf(this.over);
     this.surface = element("div", { class: "map-surface", tabindex: "0" }, [this.cells, this.over]);
     this.surface.setAttribute("aria-label", "Map of weights; plus and minus zoom, arrow keys move");
-    this.tools = createMapTools({
-      nearer: () => this.zoomBy(ZOOM),
-      further: () => this.zoomBy(1 / ZOOM),
-      all: () => void this.see(null),
-    });
+    this.out = button("−", () => this.zoomBy(1 / ZOOM), { class: "step", "aria-label": "Zoom out" });
+    const nearer = button("+", () => this.zoomBy(ZOOM), { class: "step", "aria-label": "Zoom in" });
+    this.all = button("whole map", () => void this.see(null), { class: "quiet", "aria-label": "Show the whole map" });
+    this.seen = element("output", { class: "map-seen" });
+    const tools = element("div", { class: "map-tools" }, [element("div", { class: "stepper" }, [this.out, nearer]), this.seen, this.all]);
     this.empty = element("p", { class: "empty", role: "status" });
-    this.board = element("div", { class: "map-board" }, [this.tools.root, this.surface]);
+    this.board = element("div", { class: "map-board" }, [tools, this.surface]);
     this.root = element("div", { class: "map-view" }, [this.empty, this.board]);
     this.card = element("section", { class: "details", "aria-live": "polite" });
     this.card.setAttribute("aria-label", "One weight in numbers");
@@ -64,7 +70,7 @@ export class MapView extends Staged {
     this.room = 0;
     /** @type {Map<string, string>} */
     this.labels = new Map();
-    listenToHand(this.surface, handOf(this));
+    listenToHand(this);
     new ResizeObserver(() => this.resized()).observe(this.board);
   }
 
@@ -111,9 +117,64 @@ export class MapView extends Staged {
     return this.weights && this.frame ? cellAt(this.weights, this.window(), this.frame, x, y) : null;
   }
 
-  /** @param {KeyboardEvent} event */
+  /** Zooms about a point of the surface; whether that is a change. @param {{x: number, y: number}} point @param {number} factor */
+  zoomAt({ x, y }, factor) {
+    if (!this.frame) return false;
+    const { left, top, width, height } = this.frame;
+    const part = (/** @type {number} */ at, /** @type {number} */ length) => Math.min(Math.max(at / length, 0), 1);
+    const [low, high, first, end] = this.window();
+    return this.see(zoomed(this.window(), factor, low + part(y - top, height) * (high - low), first + part(x - left, width) * (end - first), this.sizes));
+  }
+
+  /** Moves what is seen. @param {number} across  CSS pixels @param {number} down */
+  drag(across, down) {
+    if (!this.frame) return;
+    const [top, bottom, left, right] = this.window();
+    this.see(moved(this.window(), (-down / this.frame.height) * (bottom - top), (-across / this.frame.width) * (right - left), this.sizes));
+  }
+
+  /** Zoom, move, and go from cell to cell. @param {KeyboardEvent} event */
   keydown(event) {
-    return event.composedPath()[0] instanceof HTMLButtonElement ? false : mapKey(this, event.key);
+    const { key } = event;
+    if (event.composedPath()[0] instanceof HTMLButtonElement) return false;
+    if (key === "+" || key === "=") this.zoomBy(ZOOM);
+    else if (key === "-" || key === "_") this.zoomBy(1 / ZOOM);
+    else if (key === "0") this.see(null);
+    else if (key === "Escape") this.store.set(afterEscape(this.store.get()));
+    else if (key === "Enter") this.keepLargest();
+    else return key in ARROWS && this.arrow(ARROWS[key]);
+    return true;
+  }
+
+  /** Moves the kept cell, or else the window; on the whole map the arrows are the page's. @param {[number, number]} step */
+  arrow([down, across]) {
+    const { query, key, window: asked } = this.store.get();
+    const window = this.window();
+    if (query !== null && key !== null) {
+      const next = { query: query + down, key: key + across };
+      const { nQueries, nKeys } = this.sizes;
+      if (next.query < 0 || next.key < 0 || next.query >= nQueries || next.key >= nKeys) return true;
+      const held = holding(window, next.query, next.key, this.sizes);
+      this.pointed = null;
+      this.store.set({ ...next, window: isWhole(held, this.sizes) ? null : held });
+      return true;
+    }
+    if (asked === null) return false;
+    const [top, bottom, left, right] = window;
+    this.see(moved(window, down * (bottom - top) * PART, across * (right - left) * PART, this.sizes));
+    return true;
+  }
+
+  keepLargest() {
+    const { weights } = this;
+    if (!weights) return;
+    const [top, bottom, left, right] = this.window().map(Math.round);
+    const best = { query: top, key: left };
+    const at = (/** @type {Cell} */ { query, key }) => weights.probs[query * weights.nKeys + key];
+    for (let query = top; query < bottom; query += 1) {
+      for (let key = left; key < right; key += 1) if (at({ query, key }) > at(best)) Object.assign(best, { query, key });
+    }
+    this.store.set({ ...best, anchor: "query" });
   }
 
   async update() {
@@ -152,7 +213,9 @@ export class MapView extends Staged {
       this.painted = wanted;
       this.frame = this.measure();
       this.paintMap(this.plot(this.weights, this.frame), theme, scale);
-      this.tools.update(this.window(), window === null);
+      const [top, bottom, left, right] = this.window().map(Math.round);
+      this.seen.textContent = window === null ? "" : `queries ${top}–${bottom - 1}, keys ${left}–${right - 1}`;
+      this.all.hidden = this.out.disabled = window === null;
       this.surface.classList.toggle("zoomed", window !== null);
       this.root.dataset.drawn = this.shownHead;
     }
@@ -280,7 +343,7 @@ const KEYS = { 0: "whole map", "+ −": "zoom", "← ↑ → ↓": "move", Enter
 /** @typedef {{weight: number, received: number, source: "codes" | "half" | "single" | "bytes" | "none"}} Reading */
 
 /** @param {HTMLElement} card @param {string} where */
-export function showMapHint(card, where) {
+function showMapHint(card, where) {
   card.dataset.shows = "hint";
   card.replaceChildren(
     element("p", { class: "where" }, [where]),
@@ -295,7 +358,7 @@ export function showMapHint(card, where) {
  * @param {{query: number, key: number}} cell
  * @param {Reading} reading
  */
-export function showCell(card, where, { tokens, keyTokens }, { query, key }, reading) {
+function showCell(card, where, { tokens, keyTokens }, { query, key }, reading) {
   card.dataset.shows = "cell";
   const pairs = [
     ["query", `token ${query}`],
@@ -332,7 +395,7 @@ function precision(weight, source) {
 }
 
 /** @param {Store} store @param {boolean} causal */
-export function createMapLegend(store, causal) {
+function createMapLegend(store, causal) {
   const ramp = createRamp("map-ramp");
   const choices = /** @type {{id: "root" | "linear", label: string}[]} */ ([
     { id: "root", label: "square root" },
@@ -362,54 +425,16 @@ export function createMapLegend(store, causal) {
   };
 }
 
-/** @param {{nearer: () => void, further: () => void, all: () => void}} act */
-export function createMapTools(act) {
-  const out = step("−", "Zoom out", act.further);
-  const all = step("whole map", "Show the whole map", act.all);
-  all.className = "quiet";
-  const seen = element("output", { class: "map-seen" });
-  const steps = element("div", { class: "stepper" }, [out, step("+", "Zoom in", act.nearer)]);
-  return {
-    root: element("div", { class: "map-tools" }, [steps, seen, all]),
-    /** @param {Window} window @param {boolean} whole */
-    update(window, whole) {
-      const [top, bottom, left, right] = window.map(Math.round);
-      seen.textContent = whole ? "" : `queries ${top}–${bottom - 1}, keys ${left}–${right - 1}`;
-      all.hidden = whole;
-      out.disabled = whole;
-    },
-  };
-}
-
-/** @param {string} text @param {string} name @param {() => void} act */
-function step(text, name, act) {
-  const made = element("button", { type: "button", class: "step", "aria-label": name }, [text]);
-  made.addEventListener("click", act);
-  return made;
-}
-
-/**
- * The hand on a map: wheel and pinch zoom, a drag moves, a click chooses.
- *
- * @typedef {object} Hand
- * @property {(x: number, y: number, factor: number) => boolean} zoom  whether it changed anything
- * @property {(across: number, down: number) => void} drag  CSS pixels
- * @property {(x: number, y: number) => void} point
- * @property {() => void} leave
- * @property {(x: number, y: number) => void} click
- * @property {() => void} reset
- */
-
 /** A pointer that moved less than this, in CSS pixels, did not mean to drag. */
 const STILL = 4;
 /** How much a pixel of the wheel zooms; a pinch on a touchpad comes as a wheel with Ctrl. */
-const WHEEL = 0.0016;
-const PINCH = 0.01;
+const [WHEEL, PINCH] = [0.0016, 0.01];
 /** Wheels that count in lines. */
 const LINE = 24;
 
-/** @param {HTMLElement} surface @param {Hand} hand */
-export function listenToHand(surface, hand) {
+/** The hand on a map: wheel and pinch zoom, a drag moves, a click chooses. @param {MapView} map */
+function listenToHand(map) {
+  const { surface } = map;
   /** @type {Map<number, {x: number, y: number}>} */
   const down = new Map();
   let dragged = false;
@@ -418,10 +443,9 @@ export function listenToHand(surface, hand) {
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
   surface.addEventListener("wheel", (event) => {
-    const { x, y } = at(event);
     const amount = event.deltaY * (event.deltaMode ? LINE : 1) * (event.ctrlKey ? PINCH : WHEEL);
     // At either end of the zoom the wheel turns the page.
-    if (hand.zoom(x, y, Math.exp(amount)) || event.ctrlKey) event.preventDefault();
+    if (map.zoomAt(at(event), Math.exp(amount)) || event.ctrlKey) event.preventDefault();
   }, { passive: false });
   surface.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
@@ -432,121 +456,26 @@ export function listenToHand(surface, hand) {
   surface.addEventListener("pointermove", (event) => {
     const now = at(event);
     const before = down.get(event.pointerId);
-    if (!before) return event.pointerType === "touch" ? undefined : hand.point(now.x, now.y);
-    if (down.size === 1 && !dragged && Math.hypot(now.x - before.x, now.y - before.y) < STILL) return undefined;
+    if (!before) return event.pointerType === "touch" ? undefined : map.point(map.cellAt(now.x, now.y));
+    const [across, tall] = [now.x - before.x, now.y - before.y];
+    if (down.size === 1 && !dragged && Math.hypot(across, tall) < STILL) return undefined;
     dragged = true;
     const other = [...down].find(([id]) => id !== event.pointerId)?.[1];
     down.set(event.pointerId, now);
-    if (other) pinch(hand, before, now, other);
-    else hand.drag(now.x - before.x, now.y - before.y);
+    if (!other) return map.drag(across, tall);
+    // Of two fingers the other did not move.
+    const apart = (/** @type {{x: number, y: number}} */ point) => Math.max(Math.hypot(point.x - other.x, point.y - other.y), 1);
+    map.drag(across / 2, tall / 2);
+    map.zoomAt({ x: (now.x + other.x) / 2, y: (now.y + other.y) / 2 }, apart(before) / apart(now));
     return undefined;
   });
   const up = (/** @type {PointerEvent} */ event) => down.delete(event.pointerId);
   surface.addEventListener("pointerup", up);
   surface.addEventListener("pointercancel", up);
-  surface.addEventListener("pointerleave", () => hand.leave());
+  surface.addEventListener("pointerleave", () => map.point(null));
   surface.addEventListener("click", (event) => {
     const { x, y } = at(event);
-    if (!dragged) hand.click(x, y);
+    if (!dragged) map.keep(map.cellAt(x, y));
   });
-  surface.addEventListener("dblclick", () => hand.reset());
-}
-
-/**
- * @param {Hand} hand
- * @param {{x: number, y: number}} before
- * @param {{x: number, y: number}} now
- * @param {{x: number, y: number}} other  the finger that did not move
- */
-function pinch(hand, before, now, other) {
-  const distance = (/** @type {{x: number, y: number}} */ point) => Math.max(Math.hypot(point.x - other.x, point.y - other.y), 1);
-  hand.drag((now.x - before.x) / 2, (now.y - before.y) / 2);
-  hand.zoom((now.x + other.x) / 2, (now.y + other.y) / 2, distance(before) / distance(now));
-}
-
-/** What the hand does to a map. @param {MapView} map @returns {Hand} */
-export function handOf(map) {
-  const part = (/** @type {number} */ at, /** @type {number} */ length) => Math.min(Math.max(at / length, 0), 1);
-  return {
-    zoom(x, y, factor) {
-      if (!map.frame) return false;
-      const window = map.window();
-      const [top, bottom, left, right] = window;
-      const query = top + part(y - map.frame.top, map.frame.height) * (bottom - top);
-      const key = left + part(x - map.frame.left, map.frame.width) * (right - left);
-      return map.see(zoomed(window, factor, query, key, map.sizes));
-    },
-    drag(across, down) {
-      if (!map.frame) return;
-      const window = map.window();
-      const queries = (-down / map.frame.height) * (window[1] - window[0]);
-      const keys = (-across / map.frame.width) * (window[3] - window[2]);
-      map.see(moved(window, queries, keys, map.sizes));
-    },
-    point: (x, y) => map.point(map.cellAt(x, y)),
-    leave: () => map.point(null),
-    click: (x, y) => map.keep(map.cellAt(x, y)),
-    reset: () => void map.see(null),
-  };
-}
-
-/** A step of the keyboard and of the buttons, and the part of the window that an arrow moves by. */
-const ZOOM = 0.7;
-const PART = 0.2;
-/** @type {Record<string, [number, number]>} */
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-
-/** @param {MapView} map @param {string} key @returns {boolean}  whether the key meant something */
-export function mapKey(map, key) {
-  const { store } = map;
-  if (key === "+" || key === "=") map.zoomBy(ZOOM);
-  else if (key === "-" || key === "_") map.zoomBy(1 / ZOOM);
-  else if (key === "0") map.see(null);
-  else if (key === "Escape") store.set(afterEscape(store.get()));
-  else if (key === "Enter") keepLargest(map);
-  else return key in ARROWS && arrow(map, ARROWS[key]);
-  return true;
-}
-
-/**
- * Moves the kept cell, or else the window; on the whole map the arrows are the page's.
- *
- * @param {MapView} map
- * @param {[number, number]} step
- */
-function arrow(map, [down, across]) {
-  const { query, key } = map.store.get();
-  const window = map.window();
-  if (query !== null && key !== null) {
-    const next = { query: query + down, key: key + across };
-    const { nQueries, nKeys } = map.sizes;
-    if (next.query < 0 || next.key < 0 || next.query >= nQueries || next.key >= nKeys) return true;
-    const held = holding(window, next.query, next.key, map.sizes);
-    map.pointed = null;
-    map.store.set({ ...next, window: isWhole(held, map.sizes) ? null : held });
-    return true;
-  }
-  if (map.store.get().window === null) return false;
-  const [top, bottom, left, right] = window;
-  map.see(moved(window, down * (bottom - top) * PART, across * (right - left) * PART, map.sizes));
-  return true;
-}
-
-/** @param {MapView} map */
-function keepLargest(map) {
-  const { weights } = map;
-  if (!weights) return;
-  const [top, bottom, left, right] = map.window().map(Math.round);
-  const best = { query: top, key: left };
-  let most = -1;
-  for (let query = top; query < bottom; query += 1) {
-    for (let key = left; key < right; key += 1) {
-      const weight = weights.probs[query * weights.nKeys + key];
-      if (weight > most) {
-        most = weight;
-        Object.assign(best, { query, key });
-      }
-    }
-  }
-  map.store.set({ ...best, anchor: "query" });
+  surface.addEventListener("dblclick", () => void map.see(null));
 }

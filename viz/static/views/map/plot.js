@@ -83,7 +83,7 @@ export function weightsOf(probs, { nQueries, nKeys, causal }) {
  * @param {number} pixels
  * @param {number} size
  */
-export function cover(from, to, pixels, size) {
+function cover(from, to, pixels, size) {
   const step = (to - from) / pixels;
   const first = new Int32Array(pixels);
   const end = new Int32Array(pixels);
@@ -105,7 +105,7 @@ export function cover(from, to, pixels, size) {
  * @param {(weight: number) => number} inkOf
  * @param {number} blank  of cells that are not drawn
  */
-export function fillMap(pixels, width, height, { probs, nQueries, nKeys, causal }, window, inkOf, blank) {
+function fillMap(pixels, width, height, { probs, nQueries, nKeys, causal }, window, inkOf, blank) {
   const down = cover(window[0], window[1], height, nQueries);
   const across = cover(window[2], window[3], width, nKeys);
   for (let y = 0; y < height; y += 1) {
@@ -207,7 +207,7 @@ const STEPS = 512;
  * @param {"light" | "dark"} theme
  * @param {string} paper
  */
-export function inksOfScale(theme, paper) {
+function inksOfScale(theme, paper) {
   const inks = new Uint32Array(STEPS + 1);
   for (let i = 0; i < STEPS; i += 1) inks[i] = pixel(mixed(SCALES[theme], i / (STEPS - 1)));
   inks[STEPS] = pixel(channels(paper));
@@ -227,7 +227,7 @@ function pixel([red, green, blue]) {
  * @param {number} largest
  * @param {"root" | "linear"} scale
  */
-export function partOf(weight, largest, scale) {
+function partOf(weight, largest, scale) {
   if (largest <= 0) return 0;
   const part = Math.min(weight / largest, 1);
   return scale === "root" ? Math.sqrt(part) : part;

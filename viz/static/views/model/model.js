@@ -31,7 +31,7 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 /** Milliseconds before heads are measured: their pictures are to be seen first. */
 const PAUSE = 200;
 
-export class ModelView extends Staged {
+class ModelView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
@@ -44,10 +44,8 @@ export class ModelView extends Staged {
       causal: example.causal,
     };
     this.measures = new Measures(example);
-    /** @type {Thumbnails | null} */
-    this.thumbnails = null;
-    /** @type {Grid | null} */
-    this.grid = null;
+    this.thumbnails = /** @type {Thumbnails | null} */ (null);
+    this.grid = /** @type {Grid | null} */ (null);
     this.pointed = -1;
     this.cursor = -1;
     this.painted = "";
@@ -353,7 +351,7 @@ function statisticRow({ id, label, says, unit }) {
  * @param {boolean} named  the page has names of heads
  * @param {string} shared  which heads share keys and values
  */
-export function createModelLegend(pooled, causal, named, shared) {
+function createModelLegend(pooled, causal, named, shared) {
   const ramp = createRamp();
   const sentences = [
     "Rows of a square are the tokens that look, from the first down; columns are the tokens that are looked at.",
@@ -378,7 +376,7 @@ export function createModelLegend(pooled, causal, named, shared) {
 const PATTERNS = STATISTICS.filter(({ mark }) => mark !== null);
 
 /** @param {Store} store @param {Measures} measures @param {Named[]} named */
-export function createModelControls(store, measures, named) {
+function createModelControls(store, measures, named) {
   const options = STATISTICS.map(({ id, label }) => /** @type {[string, string]} */ ([id, label]));
   const order = menu("Order of the heads", [["", "as in the model"], ...options], (sort) => store.set({ sort }));
   const patterns = PATTERNS.map(({ id, label, says }) => ({ id, label, title: `${label}: ${says}` }));

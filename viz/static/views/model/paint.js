@@ -96,7 +96,7 @@ export function thumbPainter({ rows, columns, codes }, { nQueries, nKeys, causal
  * @param {Example} example
  * @param {{left: number, pitch: number, side: number}} grid
  */
-export function brackets(example, { left, pitch, side }) {
+function brackets(example, { left, pitch, side }) {
   const { heads, keyHeads, header } = example;
   const { n_heads: all, n_kv_heads: shared = all } = header.sizes;
   if (shared === all) return [];

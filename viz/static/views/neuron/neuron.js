@@ -34,7 +34,7 @@ const NEAR = 160;
 /** Device pixels of the tallest canvas that browsers draw. */
 const TALLEST = 32000;
 
-export class NeuronView extends Staged {
+class NeuronView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
@@ -299,14 +299,14 @@ const APART = "the other pictures show the model's.";
 const OFFERED = 1000;
 
 /** What is to be known beside the numbers. @param {Example} example @param {{layer: number, head: number}} loaded */
-export function noteOf(example, { layer, head }) {
+function noteOf(example, { layer, head }) {
   const { edited, apart } = example.header;
   const here = `${apart ?? "This trace was edited."} The weights here follow from query and key; ${apart ? APART : EDITED}`;
   return [...(edited ? [here] : []), ...beside(example, layer, head)].join(" ");
 }
 
 /** @param {Example} example @param {Store} store */
-export function createNeuronFrame(example, store) {
+function createNeuronFrame(example, store) {
   const { tokens, keyTokens } = example;
   const row = rowHeight(example);
   const queries = new Rows(tokens, "query", "Tokens that look (query)", row);
@@ -427,7 +427,7 @@ function createScale(name) {
  * @param {HTMLElement} readout
  * @param {{dimension: number, query: number, key: number, scale: number}} cell
  */
-export function readDimension(readout, { dimension, query, key, scale }) {
+function readDimension(readout, { dimension, query, key, scale }) {
   const product = query * key;
   readout.dataset.dimension = String(dimension);
   readout.replaceChildren(
@@ -451,7 +451,7 @@ export function readDimension(readout, { dimension, query, key, scale }) {
  * @param {Example} example
  * @param {{query: number, key: number, weight: string}} pair
  */
-export function readWeight(readout, { tokens, keyTokens }, { query, key, weight }) {
+function readWeight(readout, { tokens, keyTokens }, { query, key, weight }) {
   delete readout.dataset.dimension;
   readout.replaceChildren(
     tokenChip(tokens, query, 40),

@@ -1,5 +1,5 @@
 /**
- * * * * * * * All heads in the grid of the model view, coloured by a chosen measure, and the one that is chosen.
+ * All heads in the grid of the model view, coloured by a chosen measure, and the one that is chosen.
  *
  * @import { Pen } from "../../core/export/figure.js"
  * @import { Colors } from "../../marks/layer_dots.js"
@@ -211,7 +211,7 @@ function part(survey, id, heading, panels, say) {
  * @param {Look} look
  * @returns {Omit<Drawing, "sentence">}
  */
-export function panelsDrawing(survey, name, panels, { width, theme, colors, state }) {
+function panelsDrawing(survey, name, panels, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
   const color = signColor(1, theme);
   const text = (/** @type {number} */ value, unit = "") => (unit === "share" ? `${Number((value * 100).toPrecision(3))}\u202f%` : `${value}${unit === "nats" ? " nats" : ""}`);

@@ -1,5 +1,5 @@
 /**
- * * * * * * * The report of a survey: its parts one below the other, about one chosen head.
+ * The report of a survey: its parts one below the other, about one chosen head.
  *
  * @import { CssColors } from "../../core/draw/canvas.js"
  * @import { Figure } from "../../core/export/figure.js"
@@ -126,15 +126,14 @@ const NEAR = 18;
 /** Pixels of the canvas in a CSS pixel, at least: figures are printed, too. */
 const SHARP = 2;
 
-export class Section {
+class Section {
   /** @param {Part} part @param {Survey} survey @param {Store} store @param {() => "light" | "dark"} theme */
   constructor(part, survey, store, theme) {
     this.part = part;
     this.survey = survey;
     this.store = store;
     this.theme = theme;
-    /** @type {Drawing | null} */
-    this.drawing = null;
+    this.drawing = /** @type {Drawing | null} */ (null);
     this.painted = "";
     this.sentence = element("p", { class: "seen" });
     this.canvas = element("canvas");
@@ -239,7 +238,7 @@ export class Section {
 const SHOWN = 8;
 
 /** @param {Survey} survey @param {Store} store */
-export function createPatterns(survey, store) {
+function createPatterns(survey, store) {
   const { patterns } = survey.header;
   if (!patterns.length) return null;
   const rows = patterns.flatMap((pattern) => rowsOf(survey, store, pattern));

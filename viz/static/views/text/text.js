@@ -26,7 +26,7 @@ import { markFound, percent } from "../../core/text/text.js";
 import { bar, createRamp, facts, KEYS, legendOf } from "../../marks/cards.js";
 import { Texts } from "./texts.js";
 
-export class TextView extends Staged {
+class TextView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
@@ -47,10 +47,8 @@ export class TextView extends Staged {
     this.card = element("section", { class: "details text-card", "aria-live": "polite", "aria-label": "Numbers of this text" });
     this.legend = createTextLegend(example);
     this.side = [this.card, this.legend.root];
-    /** @type {Focus | null} */
-    this.pointed = null;
-    /** @type {Layer | null} */
-    this.layer = null;
+    this.pointed = /** @type {Focus | null} */ (null);
+    this.layer = /** @type {Layer | null} */ (null);
     this.turn = 0;
     /** The kept token that was brought into sight. */
     this.seen = "";
@@ -206,7 +204,7 @@ export const textKind = {
 const RECEIVED = new WeakMap();
 
 /** @param {Example} example @param {State} state @returns {Measure} */
-export function measureOf(example, { measure }) {
+function measureOf(example, { measure }) {
   return measure === "relevance" && !relevanceOf(example) ? "received" : measure;
 }
 
@@ -218,7 +216,7 @@ export function measureOf(example, { measure }) {
  * @param {"light" | "dark"} theme
  * @returns {Scene}
  */
-export function sceneOf(example, state, layer, pointed, theme) {
+function sceneOf(example, state, layer, pointed, theme) {
   const measure = measureOf(example, state);
   const apart = example.keyTokens !== example.tokens;
   const texts = { query: example.tokens, key: example.keyTokens };
@@ -318,7 +316,7 @@ export function written(measure, value) {
 }
 
 /** @param {HTMLElement} card @param {Scene} scene */
-export function showCard(card, scene) {
+function showCard(card, scene) {
   const { measure, chosen, pointed, where } = scene;
   const needsChoice = (measure === "from" || measure === "to") && chosen === null;
   const shows = needsChoice ? "hint" : pointed === null ? "tokens" : "number";
@@ -402,7 +400,7 @@ function single(scene) {
 }
 
 /** @param {Example} example @returns {{root: HTMLElement, update: (scene: Scene, ramp: string) => void}} */
-export function createTextLegend(example) {
+function createTextLegend(example) {
   const says = element("p");
   const ramp = createRamp();
   const norm = element("p", { class: "text-norm" });
@@ -452,7 +450,7 @@ const CAPTION = 26;
  * @param {Scene} scene
  * @returns {Figure}
  */
-export function textFigure(root, scene) {
+function textFigure(root, scene) {
   const { ink, soft, paper } = cssColors(root);
   const texts = [...root.querySelectorAll(".text-text")];
   const boxes = texts.map((text) => text.getBoundingClientRect());

@@ -154,8 +154,7 @@ const LETTER = /\p{L}/u;
  * @returns {Line[]}
  */
 function linesOf({ segment }, from, to) {
-  /** @type {Line[]} */
-  const lines = [];
+  const lines = /** @type {Line[]} */ ([]);
   for (let i = from; i < to; i += 1) {
     const last = lines[lines.length - 1];
     if (last && last.segment === segment[i]) last.to = i + 1;
@@ -183,11 +182,10 @@ function directionOf({ text, special }, { from, to }) {
  * @param {number} to
  * @returns {{lines: HTMLElement[], items: HTMLElement[]}}  items from token `from` on
  */
-export function runningText(tokens, side, from, to) {
+function runningText(tokens, side, from, to) {
   const gaps = gapsBefore(tokens);
   const several = tokens.segment.includes(1) && tokens.segment.includes(0);
-  /** @type {HTMLElement[]} */
-  const items = [];
+  const items = /** @type {HTMLElement[]} */ ([]);
   const lines = linesOf(tokens, from, to).map((line) => {
     const made = element("p", { class: "text-line", role: "group", dir: directionOf(tokens, line) });
     if (several) made.append(element("span", { class: "text-badge", "aria-hidden": "true" }, ["AB"[line.segment] ?? ""]));
@@ -208,7 +206,7 @@ export function runningText(tokens, side, from, to) {
  * @param {Picture} picture
  * @returns {{lines: HTMLElement[], items: HTMLElement[]}}
  */
-export function patchedPicture(tokens, { source, first, rows, columns }) {
+function patchedPicture(tokens, { source, first, rows, columns }) {
   const front = runningText(tokens, "", 0, first);
   const image = element("img", { src: source, alt: "The picture" });
   const patches = Array.from({ length: rows * columns }, (_, i) => {

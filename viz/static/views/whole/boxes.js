@@ -81,7 +81,7 @@ export async function readWhole(source, example, { layer, position }) {
 }
 
 /** The length of a vector. @param {ArrayLike<number>} numbers */
-export function normOf(numbers) {
+function normOf(numbers) {
   return Math.sqrt(Array.from(numbers).reduce((sum, value) => sum + value * value, 0));
 }
 
@@ -122,7 +122,7 @@ export const BOXES = {
  * @param {string} says
  * @returns {Box}
  */
-export function normBox(number, title, says) {
+function normBox(number, title, says) {
   return { id: number, title, name: "", says, kind: "norm", rows: [], way: { view: "arithmetic", number, dimension: null }, leads: "Arithmetic" };
 }
 
@@ -162,7 +162,7 @@ export function cells(name, numbers) {
 }
 
 /** @param {Float32Array} numbers */
-export function lengthOf(numbers) {
+function lengthOf(numbers) {
   return `length ${normOf(numbers).toFixed(1)}`;
 }
 

@@ -21,7 +21,7 @@ const MOST = 60;
 /** Boxes of a branch that stand beside one another on a page of usual width. */
 const MANY = 5;
 
-export class WholeView extends Staged {
+class WholeView extends Staged {
   /** @param {Stage} stage @param {Source} source */
   constructor(stage, source) {
     super(stage);
@@ -29,8 +29,7 @@ export class WholeView extends Staged {
     this.lead = element("p", { class: "whole-lead" });
     this.flow = element("div", { class: "whole-flow" });
     this.root = element("div", { class: "whole-view" }, [this.lead, this.flow]);
-    /** @type {(() => void)[]} */
-    this.paints = [];
+    this.paints = /** @type {(() => void)[]} */ ([]);
     new ResizeObserver(() => requestAnimationFrame(() => this.paint())).observe(this.root);
   }
 
@@ -178,7 +177,7 @@ export const wholeKind = {
  * @param {() => "light" | "dark"} theme
  * @param {(change: Way) => void} set
  */
-export function layerHead(whole, layer, open, theme, set) {
+function layerHead(whole, layer, open, theme, set) {
   const after = /** @type {Float32Array} */ (whole.after.get(layer));
   const scale = streamScale(whole);
   const canvas = element("canvas", { "aria-hidden": "true" });
@@ -210,8 +209,7 @@ function streamScale({ embed, after }) {
  * @returns {Part[]}
  */
 export function layerParts(whole) {
-  /** @type {Part[]} */
-  const parts = [];
+  const parts = /** @type {Part[]} */ ([]);
   let of = "";
   for (const step of whole.steps) {
     const boxes = (BOXES[step.id] ?? (() => []))(whole, step);
@@ -255,7 +253,7 @@ const [ROW, APART, GAP, BETWEEN_GROUPS] = [13, 4, 3, 11];
  * @param {{theme: () => "light" | "dark", go: (way: Way) => void, can: (way: Way) => boolean}} around
  * @returns {{root: HTMLElement, paint: () => void}}
  */
-export function boxOf(box, { theme, go, can }) {
+function boxOf(box, { theme, go, can }) {
   const { id, title, name, says, rows, fact, more = [], way, leads, kind = "box" } = box;
   const canvas = element("canvas", { "aria-hidden": "true" });
   const names = element("span", { class: "whole-names", "aria-hidden": "true" }, rows.map((row) => element("span", {}, [row.name])));
