@@ -45,7 +45,7 @@ export default [
   },
   {
     // What starts a page has to find its place in the document.
-    files: ["viz/static/*.js"],
+    files: ["viz/static/*.js", "viz/static/live/show_page.js"],
     rules: { "no-restricted-properties": ["error", ...markup, ...writing] },
   },
   {

@@ -3,7 +3,7 @@
 import { blocksOfText } from "./core/data/packed.js";
 import { engineInFile, workerOf } from "./engine/in_file.js";
 import { showLive } from "./live/live.js";
-import { textOfBlock, unpacked } from "./show_page.js";
+import { textOfBlock, unpacked } from "./live/show_page.js";
 
 showLive(async (held) => {
   await textOfBlock("worker");

@@ -7,7 +7,7 @@
 
 import { handOver } from "./core/hand_over.js";
 import { mountCell } from "./cell.js";
-import { showPage } from "./show_page.js";
+import { showPage } from "./live/show_page.js";
 import { headKind } from "./views/head/head.js";
 import { mapKind } from "./views/map/map.js";
 import { modelKind } from "./views/model/model.js";

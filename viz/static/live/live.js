@@ -9,7 +9,7 @@
 
 import { handOver } from "../core/hand_over.js";
 import { currentHead, pageAddress } from "../core/state/state.js";
-import { markPainted, nameWindow, shell, showPage, unpacked } from "../show_page.js";
+import { markPainted, nameWindow, shell, showPage, unpacked } from "./show_page.js";
 import { jointKind } from "../views/joint/joint.js";
 import { wholeKind } from "../views/whole/whole.js";
 import { seenOf } from "../core/data/softmax.js";

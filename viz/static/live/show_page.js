@@ -1,13 +1,13 @@
 /**
  * Shows a page whose numbers stand in its own file.
  *
- * @import { Kind } from "./core/frame/kinds.js"
- * @import { Shell } from "./live/static_file.js"
+ * @import { Kind } from "../core/frame/kinds.js"
+ * @import { Shell } from "./static_file.js"
  */
 
-import { blocksOfText, fromBase85, inflate } from "./core/data/packed.js";
-import { mount } from "./core/frame/frame.js";
-import { pageAddress } from "./core/state/state.js";
+import { blocksOfText, fromBase85, inflate } from "../core/data/packed.js";
+import { mount } from "../core/frame/frame.js";
+import { pageAddress } from "../core/state/state.js";
 
 /**
  * The blocks stand behind the script, so that the page is there before its numbers are. A block is
