@@ -252,6 +252,7 @@ _BUILT_IN = (
         unavailable=None
         if find_spec("triton")
         else f"Triton is not installed ({how_to_install('triton')})",
+        # The widest head whose vectors fit the registers of a program beside its scores.
         largest_head=256,
         opaque=True,
         backward=_triton_backward,

@@ -6,8 +6,8 @@ It needs the lse that the forward gave:
 
 A program owns a block of keys and walks over the queries. No two programs add to the same number,
 so results are the same each time, bit by bit. Tiles are transposed, (key, query), because then a
-program adds along the rows of the matrix instructions. `cells.py` explains how the cells of the map
-are split into tiles.
+program adds along the rows of the matrix instructions. `primitives.py` explains how the cells of
+the map are split into tiles.
 """
 
 import math

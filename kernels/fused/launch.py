@@ -16,8 +16,6 @@ from torch import Tensor
 from minibert.kernels.call import Call, Outputs
 from minibert.quantities import Int
 
-#: The widest head whose vectors fit the registers of a program together with its scores.
-LARGEST_HEAD = 256
 #: Keys and values of the heads that run side by side: about half of the L2 cache of a large GPU.
 BYTES_TOGETHER = 24 * 2**20
 
