@@ -222,7 +222,6 @@ def test_tables_hold_the_values_of_their_components() -> None:
     sizes = [abs(value) for _, value in found.top(99)]
     assert sizes == sorted(sizes, reverse=True)
     assert found.top(1)[0][0] in str(found)
-    assert found.top(1)[0][0] in str(found)
 
 
 @pytest.mark.parametrize("count", ["a", 0, -1, 1.5, True])

@@ -69,7 +69,7 @@ def test_what_does_not_exist_is_refused() -> None:
     with pytest.raises(TraceError, match="needs every layer"):
         logit_attribution(trace.model.trace(trace.tokens, until=1), 1)
     found = logit_attribution(trace, 1)
-    with pytest.raises(TraceError, match="no component 'head 9-6'"):
+    with pytest.raises(TraceError, match="has no 'head 9-6'"):
         found["head 9-6"]
     with pytest.raises(TraceError, match="No layer has a 'neuron'"):
         found.by_layer("neuron")
