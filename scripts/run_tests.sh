@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 # Long ones first; what no other names is the rest, so that a new file is in one of them.
 parts=(rest documents models browser typed pages kernels)
-documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_gpu_benchmark.py
+documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_gpu.py
     tests/siege)
 models=(tests/analysis tests/attached tests/checkpoint tests/hooked tests/survey tests/training)
 browser=(tests/browser)
@@ -36,12 +36,28 @@ lane() {
     return $status
 }
 
+# How far each part is, every 15 seconds.
+progress() {
+    local log
+    while sleep 15; do
+        for log in "$logs"/*/log; do
+            printf '%s %s  ' "$(basename "$(dirname "$log")")" \
+                "$(grep -o '\[ *[0-9]*%\]' "$log" 2>/dev/null | tail -1 | tr -d '[] ')"
+        done
+        echo
+    done
+}
+
+progress &
+telling=$!
 lane "$@" &
-trap 'kill $! 2>/dev/null' INT TERM
+other=$!
+trap 'kill $telling $other 2>/dev/null' INT TERM
 lane "$@"
 first=$?
-wait $!
+wait $other
 second=$?
+kill $telling 2>/dev/null
 skipped=build/tests/without_data
 [ ! -s "$skipped" ] || echo "NOT VERIFIED: the $(wc -l <"$skipped") tests that read ../shared or the folder" \
     "MINIBERT_TEST_DATA names (CONTRIBUTING.md, Tests): README's claims about real weights rest on them."
