@@ -86,14 +86,14 @@ def lens(model: Model) -> Finding:
 
 def attribution(model: Model) -> Finding:
     result = analysis.logit_attribution(model.trace(TEXT), RIGHT, against=WRONG)
-    return found(result.values, result.labels.index("head 1-1"))
+    return found(result.values, result.place("component", "head 1-1"))
 
 
 def decomposition(model: Model) -> Finding:
     parts = analysis.decompose(model.trace(TEXT), positions=[LAST])
-    written = [parts.labels.index(label) for label in ("head 1-1", "head 0-0")]
+    written = [parts.place("component", label) for label in ("head 1-1", "head 0-0")]
     copied, before = (
-        found(parts.parts[:, 0, 0, slots.start + token], place)
+        found(parts.at(batch=0, position=0, d_model=slots.start + token), place)
         for place, slots, token in zip(
             written, (NEXT, BEFORE), (RIGHT, TEXT[LAST - 1]), strict=True
         )
@@ -121,13 +121,13 @@ def ov_induction(model: Model) -> Finding:
 
 def composition(kind: str) -> Callable[[Model], Finding]:
     def finding(model: Model) -> Finding:
-        return found(analysis.composition_scores(model, kind).scores, (*PREVIOUS, *INDUCTION))
+        return found(analysis.composition_scores(model, kind).values, (*PREVIOUS, *INDUCTION))
 
     return finding
 
 
 def copying(model: Model) -> Finding:
-    return found(analysis.copying_scores(model).scores, INDUCTION)
+    return found(analysis.copying_scores(model).values, INDUCTION)
 
 
 def ov_tokens(model: Model) -> Finding:
@@ -159,18 +159,18 @@ def flow(model: Model) -> Finding:
 
 
 def head_norms(model: Model) -> Finding:
-    norms = analysis.head_norms(model.trace(TEXT), 1).norms[0, :, LAST]
+    norms = analysis.head_norms(model.trace(TEXT), 1).at(batch=0, query=LAST)
     # The duplicate head moves the place of the earlier token, this one the token behind it.
     return both(found(norms[0], EARLIER), found(norms[1], EARLIER + 1))
 
 
 def summed_norms(model: Model) -> Finding:
-    norms = analysis.summed_norms(model.trace(TEXT), 1).norms[0, LAST]
+    norms = analysis.summed_norms(model.trace(TEXT), 1).at(batch=0, query=LAST)
     return found(norms, [EARLIER, EARLIER + 1])
 
 
 def block_norms(model: Model) -> Finding:
-    norms = analysis.block_norms(model.trace(TEXT), 1).norms[0, LAST]
+    norms = analysis.block_norms(model.trace(TEXT), 1).at(batch=0, query=LAST)
     return found(norms[:LAST], [EARLIER, EARLIER + 1])
 
 
@@ -213,14 +213,15 @@ def integrated_tokens(model: Model) -> Finding:
         baseline=baseline,
         steps=64,
     )
-    share, rest = found(result.tokens[0], [EARLIER, EARLIER + 1, LAST])
+    given = result.by_token()[0]
+    share, rest = found(given, [EARLIER, EARLIER + 1, LAST])
     # Each of the three has its part.
-    return share, max(rest, 1.0 * bool((result.tokens[0, [EARLIER, EARLIER + 1, LAST]] <= 0).any()))
+    return share, max(rest, 1.0 * bool((given[[EARLIER, EARLIER + 1, LAST]] <= 0).any()))
 
 
 def ablation(model: Model) -> Finding:
     sweep = analysis.ablate_heads(model.trace(TEXT), METRIC)
-    lost = -sweep.change / sweep.clean
+    lost = -sweep.relative[:, 0]
     planted = torch.stack([lost[PREVIOUS], lost[INDUCTION]])
     rest = lost.clone()
     rest[PREVIOUS] = rest[INDUCTION] = 0
@@ -257,7 +258,7 @@ BEFORE_LAST = analysis.logit_difference(int(TEXT[LAST - 1]), WRONG)
 
 def bert_ablation(model: Model) -> Finding:
     sweep = analysis.ablate_heads(model.trace(TEXT), BEFORE_LAST)
-    return recovered(-sweep.change / sweep.clean, PREVIOUS)
+    return recovered(-sweep.relative[:, 0], PREVIOUS)
 
 
 def bert_patching(model: Model) -> Finding:
@@ -271,13 +272,13 @@ def bert_patching(model: Model) -> Finding:
 
 def bert_gradient(model: Model) -> Finding:
     trace = model.trace(TEXT, grad=True)
-    trace.backward(BEFORE_LAST(trace.logits).sum())
+    trace.backward(BEFORE_LAST(trace).sum())
     return both(
         found(analysis.gradient_x_attention(trace).values[0, 0], (0, LAST, LAST - 1)),
         found(analysis.relevance_of(trace, LAST).values[0, 0, :LAST], LAST - 1),
         found(
             analysis.integrated_attention(
-                trace, lambda edited: BEFORE_LAST(edited.logits).sum(), layer=0
+                trace, lambda edited: BEFORE_LAST(edited).sum(), layer=0
             ).values[0],
             (0, LAST, LAST - 1),
         ),
@@ -287,7 +288,7 @@ def bert_gradient(model: Model) -> Finding:
 def bert_norms(model: Model) -> Finding:
     trace = model.trace(TEXT)
     return both(
-        found(analysis.head_norms(trace, 0).norms[0, :, LAST], (0, LAST - 1)),
-        found(analysis.summed_norms(trace, 0).norms[0, LAST], LAST - 1),
-        found(analysis.block_norms(trace, 0).norms[0, LAST, :LAST], LAST - 1),
+        found(analysis.head_norms(trace, 0).at(batch=0, query=LAST), (0, LAST - 1)),
+        found(analysis.summed_norms(trace, 0).at(batch=0, query=LAST), LAST - 1),
+        found(analysis.block_norms(trace, 0).at(batch=0, query=LAST)[:LAST], LAST - 1),
     )

@@ -125,4 +125,4 @@ def test_without_the_planted_head_it_is_not_found(name: str, place: tuple[int, i
 
 @pytest.mark.parametrize("kind", ["Q", "V"])
 def test_heads_compose_by_keys_alone(kind: str) -> None:
-    assert not analysis.composition_scores(planted_language_model(), kind).scores.any()
+    assert not analysis.composition_scores(planted_language_model(), kind).values.any()

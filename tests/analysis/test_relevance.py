@@ -8,7 +8,7 @@ import torch
 from vocabulary_models import ROTARY_CLASSES, both
 
 import minibert
-from minibert.analysis import relevance as module
+from minibert.analysis import flow as module
 from minibert.analysis.flow import gradient_x_attention, relevance, relevance_of
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
@@ -71,12 +71,14 @@ def test_gradient_x_attention_is_the_product_of_both(
     trace: Trace, products: list[torch.Tensor]
 ) -> None:
     result = gradient_x_attention(trace)
-    assert result.layers == (0, 1, 2)
+    assert [result.place("layer", layer) for layer in (0, 1, 2)] == [0, 1, 2]
+    assert result.sizes["layer"] == 3
     assert result.tokens == trace.tokens.strings
     assert torch.allclose(result.values, torch.stack(products), rtol=0, atol=1e-10)
     assert (result.values[:, ~trace.mask.expand_as(result.values[0])] == 0).all()
     some = gradient_x_attention(trace, layers=[2, -3])
-    assert some.layers == (2, 0)
+    assert some.labels["layer"] == (2, 0)
+    assert torch.equal(some.at(layer=2), result.at(layer=2))
     assert torch.equal(some.values, result.values[[2, 0]])
     assert torch.equal(gradient_x_attention(trace, layers=1).values, result.values[[1]])
 
@@ -144,13 +146,22 @@ def test_where_probs_have_a_gradient_of_their_own_relevance_counts_it(
 
 
 def test_the_results_say_what_they_are(trace: Trace) -> None:
-    assert repr(gradient_x_attention(trace)) == (
-        "AttentionRelevance(3 layers x 2 heads, batch 3, 13 positions)"
-    )
-    assert repr(relevance(trace)) == "Relevance(batch 3, 13 positions)"
-    assert repr(relevance_of(trace, 0)) == (
-        "PositionRelevance(of position 0: 3 layers, batch 3, 13 positions)"
-    )
+    whole = repr(gradient_x_attention(trace)).splitlines()
+    assert whole[:2] == [
+        "Result 'Gradient x attention' of layer 3, batch 3, head 2, query 13, key 13",
+        "  in dy/dP ∘ P",
+    ]
+    assert whole[2].startswith("  computed with function='gradient_x_attention', trace='Trace(")
+    square = repr(relevance(trace)).splitlines()
+    assert square[0] == "Result 'Relevance' of batch 3, query 13, key 13"
+    assert square[2].startswith("  computed with function='relevance', trace='Trace(")
+    row = relevance_of(trace, 0)
+    lines = repr(row).splitlines()
+    assert lines[0] == "OfPosition 'Relevance to' of layer 3, batch 3, key 13"
+    assert lines[2].endswith(", position=0")
+    assert row.labels["batch"] == [
+        f"“{strings[0].strip()}” at position 0" for strings in trace.tokens.strings
+    ]
 
 
 def test_nothing_of_it_is_part_of_a_graph(trace: Trace) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_traces import KINDS, LAYERS, small_trace
 
-from minibert.analysis import rollout as module
+from minibert.analysis import flow as module
 from minibert.analysis.flow import rollout, rollout_of
 from minibert.errors import TraceError
 from minibert.trace.read import Trace

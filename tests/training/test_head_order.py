@@ -49,11 +49,11 @@ def test_heads_that_share_keys_stay() -> None:
 def test_the_records_of_the_training_follow(tmp_path: Path) -> None:
     model: Model = minibert.load("tiny-bert")
     save(model, tmp_path, dtype=torch.float16)
-    line = {"step": 1, "heads": head_scores(model, TEXT).to_dict()}
+    line = {"step": 1, "heads": head_scores(model, TEXT).by_pattern()}
     (tmp_path / "scores.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "training.json").write_text(json.dumps({"seconds": 1, "last": line}))
     assert main([str(tmp_path), "0=2,0,3,1", "3=1,0,2,3"]) == 0
-    measured = head_scores(minibert.load(tmp_path), TEXT).to_dict()
+    measured = head_scores(minibert.load(tmp_path), TEXT).by_pattern()
     written = json.loads((tmp_path / "scores.jsonl").read_text())["heads"]
     facts = json.loads((tmp_path / "training.json").read_text())
     assert facts["head_order"] == {"0": [2, 0, 3, 1], "3": [1, 0, 2, 3]}
