@@ -276,7 +276,7 @@ def decompose(
         parts,
         "component batch position d_model",
         title=f"{point} {layer}",
-        labels={"component": [component.label for component in stream.components]},
+        labels={"component": tuple(component.label for component in stream.components)},
         tokens=tuple(tuple(tokens[place] for place in places) for tokens, places in strings),
         components=tuple(stream.components),
         layer=layer,

@@ -197,7 +197,7 @@ def test_values_are_the_parts_of_the_stream_read_by_the_frozen_head(family: str,
     direction = torch.autograd.functional.jacobian(
         lambda x: _read(by_hand, x), whole.total[0, 12], vectorize=True
     )
-    read = whole.parts[:, 0, 12] @ direction
+    read = whole.values[:, 0, 12] @ direction
     torch.testing.assert_close(read, found.values[: len(read)], atol=1e-9, rtol=1e-9)
     assert whole.labels["component"] == found.labels["component"][: len(read)]
 

@@ -64,7 +64,7 @@ def test_integrated_attention_is_the_mean_gradient_times_attention(
     expected = mean * trace[layer].probs
     assert torch.allclose(result.values, expected, rtol=0, atol=1e-4 * expected.abs().max())
     assert (result.values.masked_select(~trace.mask) == 0).all()
-    assert result.layer == layer
+    assert result.title == f"Integrated attention, layer {layer}"
     assert result.tokens == trace.tokens.strings
 
 

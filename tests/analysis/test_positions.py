@@ -102,10 +102,10 @@ def attributed(trace: Trace, draw: Drawn, each: list[int]) -> Named:
 def norms(trace: Trace, draw: Drawn, each: list[int]) -> Named:
     heads, block = analysis.head_norms(trace, 1), analysis.block_norms(trace, 1)
     return [
-        (heads.norms, ("batch", "head", "query", "key")),
+        (heads.values, ("batch", "head", "query", "key")),
         (heads.vectors, ("batch", "head", "key")),
-        (analysis.summed_norms(trace, 0).norms, ("batch", "query", "key")),
-        (block.norms, ("batch", "query", "key")),
+        (analysis.summed_norms(trace, 0).values, ("batch", "query", "key")),
+        (block.values, ("batch", "query", "key")),
         (block.mixing, ("batch", "query")),
     ]
 
@@ -146,8 +146,8 @@ RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
         *((value, (*axes[:2], "chosen", *axes[3:])) for value, axes in lens(t, d, [d.position])),
     ],
     "decompose": lambda t, d, each: [
-        (analysis.decompose(t).parts, COLUMNS),
-        (analysis.decompose(t, positions=d.position).parts, ("row", "batch", "chosen", "rest")),
+        (analysis.decompose(t).values, COLUMNS),
+        (analysis.decompose(t, positions=d.position).values, ("row", "batch", "chosen", "rest")),
     ],
     "logit_attribution": attributed,
     "norms": norms,
