@@ -219,6 +219,29 @@ def linear_is_plain(module: nn.Module) -> bool:
     )
 
 
+def matrix_of(linear: nn.Module, d_in: int) -> Float[Tensor, "d_in d_out"]:
+    """What a linear layer multiplies x by from the right, or what stands in its place does."""
+    if isinstance(linear, Linear):
+        return linear.matrix
+    if type(linear) is nn.Linear:
+        return linear.weight.mT
+    # Asked what it does to each entry of x: an adapter beside a weight is no part of that weight.
+    nothing = _zeros_for(linear, d_in)
+    return linear(torch.eye(d_in).to(nothing)) - linear(nothing)
+
+
+def offset_of(linear: nn.Module, d_in: int) -> Float[Tensor, " d_out"] | None:
+    """What a linear layer adds to the product, or what stands in its place does; None: nothing."""
+    if isinstance(linear, Linear):
+        return linear.offset
+    return linear.bias if type(linear) is nn.Linear else linear(_zeros_for(linear, d_in))[0]
+
+
+def _zeros_for(linear: nn.Module, d_in: int) -> Float[Tensor, "1 d_in"]:
+    like = next((p for p in linear.parameters() if p.is_floating_point()), torch.empty(0))
+    return like.new_zeros(1, d_in)
+
+
 class SharedInput:
     """Linear layers that read the same x (query, key and value), run as one when that is faster."""
 

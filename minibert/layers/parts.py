@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, read_by
-from minibert.layers.linear import Linear, SharedInput, linear_is_plain
+from minibert.layers.linear import Linear, SharedInput, linear_is_plain, matrix_of, offset_of
 from minibert.layers.linear_backends import activate, torch_linear
 from minibert.layers.norms import Divisors, Norm, norm_of, normed
 from minibert.quantities import Float, HeadVectors, Hidden, Mlp, PerHeadHidden
@@ -35,7 +35,7 @@ class Attention(nn.Module):
     def __init__(self, config: Config, layer: int) -> None:
         super().__init__()
         self.n_heads, self.n_kv_heads = config.n_heads, config.n_kv_heads
-        self.d_head = config.d_head
+        self.d_model, self.d_head = config.d_model, config.d_head
         self.group = config.n_heads // config.n_kv_heads
         width, inner, kv_inner = config.d_model, *self._widths()
         self.query = Linear(width, inner, bias=config.query_bias)
@@ -104,8 +104,7 @@ class Attention(nn.Module):
 
     def rows_of(self, name: str) -> Float[torch.Tensor, "some_head d_head d_model"]:
         """What each head of query, key or value multiplies its input by."""
-        weight: torch.Tensor = getattr(self, name).weight
-        return weight.unflatten(0, (-1, self.d_head))
+        return self._read_by(name).mT
 
     @property
     def W_Q(self) -> PerHead:  # noqa: N802
@@ -125,7 +124,8 @@ class Attention(nn.Module):
     @property
     def W_O(self) -> Float[torch.Tensor, "head d_head d_model"]:  # noqa: N802
         """head_out = z·W_O of each head, what the family multiplies it by included."""
-        return self.output.matrix.unflatten(0, (-1, self.d_head))
+        matrix = matrix_of(self.output, self.n_heads * self.d_head)
+        return matrix.unflatten(0, (-1, self.d_head))
 
     @property
     def b_Q(self) -> PerHeadBias | None:  # noqa: N802
@@ -145,14 +145,14 @@ class Attention(nn.Module):
     @property
     def b_O(self) -> Float[torch.Tensor, " d_model"] | None:  # noqa: N802
         """attn_out is the sum of head_out + b_O; None without it."""
-        return self.output.offset
+        return offset_of(self.output, self.n_heads * self.d_head)
 
     def _read_by(self, name: str) -> PerHead:
-        matrix: torch.Tensor = getattr(self, name).matrix
+        matrix = matrix_of(getattr(self, name), self.d_model)
         return matrix.unflatten(1, (-1, self.d_head)).movedim(1, 0)
 
     def _bias_of(self, name: str) -> PerHeadBias | None:
-        offset: torch.Tensor | None = getattr(self, name).offset
+        offset = offset_of(getattr(self, name), self.d_model)
         return None if offset is None else offset.unflatten(0, (-1, self.d_head))
 
     def head_out(self, z: HeadVectors, heads: slice = EVERYTHING) -> PerHeadHidden:

@@ -222,6 +222,34 @@ def test_a_pruned_or_replaced_linear_layer_is_read_as_it_acts() -> None:
     assert not torch.equal(circuit.left, expected.left)
 
 
+class Adapted(torch.nn.Module):
+    """A linear layer and an adapter beside it, whose `weight` is the layer's alone."""
+
+    def __init__(self, linear: torch.nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+        self.beside = torch.nn.Linear(15, 15, dtype=torch.float64)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.linear.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.beside(x)
+
+
+def test_an_adapter_beside_a_weight_is_part_of_the_circuit() -> None:
+    _, model = model_pair("bert")
+    attention = model.body.layers[1].attention
+    attention.query, attention.value = Adapted(attention.query), Adapted(attention.value)
+    trace = model.trace(batch("bert")["input_ids"][:1])
+    x = layer_input(trace, 1)
+    scores = qk_circuit(model, 1, 2).scores(x, x)
+    torch.testing.assert_close(scores, trace[1, 2].scores[0], atol=1e-12, rtol=0)
+    moved = trace[1, 2].probs[0] @ ov_circuit(model, 1, 2).moves(x)
+    torch.testing.assert_close(moved, trace[1, 2].head_out[0], atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("circuit", [qk_circuit, ov_circuit])
 def test_places_that_do_not_exist_are_refused(circuit: Any) -> None:
     _, model = model_pair("bert")
