@@ -26,12 +26,11 @@ else:
 given = model.trace(clean), model.trace(corrupt), logit_difference(right, wrong)
 
 sweep = patch_heads(*given, positions=[-1])
-ends = f"{sweep.clean.mean():+.2f}, corrupt {sweep.patched.mean():+.2f}"
-print(f"logit difference {ends}, {len(right)} pairs")
+clean, corrupt = sweep.clean.mean(), sweep.patched.mean()
+print(f"logit difference {clean:+.2f}, corrupt {corrupt:+.2f}, {len(right)} pairs")
 print("patched:", *(f"{n}-{h} {change:+.2f}" for n, h, change in sweep.largest(4)))
-direct = path_patching(*given, receivers=["logits"]).mean
-layer, head = divmod(int(direct.abs().argmax()), model.config.n_heads)
-print(f"on its own path to the logits: {layer}-{head} {direct[layer, head]:+.2f}")
+[(layer, head, change)] = path_patching(*given, receivers=["logits"]).largest(1)
+print(f"on its own path to the logits: {layer}-{head} {change:+.2f}")
 for name in ("query", "key", "value"):
     change = path_patching(*given, receivers=[(name, layer, head)]).mean.nan_to_num()
     sender = divmod(int(change.abs().argmax()), model.config.n_heads)

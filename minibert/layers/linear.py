@@ -174,9 +174,19 @@ class Linear(nn.Module):
         residual: Float[Tensor, "*rows d_out"] | None = None,
     ) -> Float[Tensor, "*rows d_out"]:
         """activation(x·Wᵀ + b)·multiplier + residual."""
+        parameters = self._parameters
+        added = residual if self.multiplier == 1.0 else None
+        if "weight" not in parameters or "bias" not in parameters:
+            # Pruned or parametrized: computed from other parameters each time.
+            out = backends.torch_linear(x, self.weight, self.bias, activation, added)
+        else:
+            weight, bias = parameters["weight"], parameters["bias"]
+            run, matrix = _plan(x, added, (weight, bias), self.one_matrix)
+            matrix = cast(Tensor, weight) if matrix is None else matrix
+            out = run(x, matrix, bias, activation, added)
         if self.multiplier == 1.0:
-            return self._product(x, activation, residual)
-        out = self._product(x, activation, None) * self.multiplier
+            return out
+        out = out * self.multiplier
         return out if residual is None else residual + out
 
     @property
@@ -189,17 +199,6 @@ class Linear(nn.Module):
         """What is added to the product, the multiplier included; None without a bias."""
         bias = self.bias
         return bias if bias is None or self.multiplier == 1.0 else bias * self.multiplier
-
-    def _product(self, x: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
-        parameters = self._parameters
-        if "weight" not in parameters or "bias" not in parameters:
-            # Pruned or parametrized: computed from other parameters each time.
-            return backends.torch_linear(x, self.weight, self.bias, activation, residual)
-        weight, bias = parameters["weight"], parameters["bias"]
-        run, matrix = _plan(x, residual, (weight, bias), self.one_matrix)
-        return run(
-            x, cast(Tensor, weight) if matrix is None else matrix, bias, activation, residual
-        )
 
     def __getstate__(self) -> dict[str, Any]:
         # A copied or pickled layer is not packed.

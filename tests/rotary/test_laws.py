@@ -61,6 +61,8 @@ def window_of(config: Any, layer: int) -> tuple[int, int]:
 
 def scale_of(config: Any, d_head: int) -> float:
     """What query·key is multiplied by, by transformers' config."""
+    if config.model_type == "granite":
+        return float(config.attention_multiplier)
     return float(getattr(config, "query_pre_attn_scalar", d_head)) ** -0.5
 
 

@@ -115,7 +115,7 @@ def test_sweeps_patches_generation_and_files_have_them(tmp_path: Path) -> None:
     first, second = clean.text(0), corrupt.text(0)
     sweep = patch_heads(first, second, lambda logits: logits[:, -1, 5], name="value_input")
     by_hand = first.rerun({("value_input", 1, 2): second}).logits[0, -1, 5]
-    assert abs(sweep.values[1, 2] - by_hand) <= TOLERANCE
+    assert abs(sweep.at(layer=1, head=2).item() - by_hand) <= TOLERANCE
     edit = edits[0]
     written = model.generate([3, 5, 7], max_new_tokens=3, temperature=0, edit=edit)
     ids = [3, 5, 7]
