@@ -339,7 +339,7 @@ STATIC = REPOSITORY / "viz" / "static"
 # A place that is nowhere: all of it is answered here.
 ORIGIN = "https://page.invalid/"
 DECODE = """async ([layer, head]) => {
-  const { blocksOfText } = await import("./core/data/base64.js");
+  const { blocksOfText } = await import("./core/data/packed.js");
   const { Example } = await import("./core/data/example.js");
   const { fromBase85, inflate } = await import("./core/data/packed.js");
   const text = await (await fetch("./page.html")).text();

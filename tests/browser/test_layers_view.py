@@ -178,7 +178,7 @@ def test_a_page_before_a_model_asks_for_it_when_it_is_looked_at_and_saves_it(
     text = "The boys [MASK] very tired."
     model = minibert.load("tiny-bert")
     lens = logit_lens(model.trace(text), points=("embed", "resid_post"), top=1)
-    expected = [[row[0][i][0] for row in lens.strings] for i in range(lens.ids.shape[2])]
+    expected = [list(column) for column in zip(*lens.texts(0), strict=True)]
 
     def shown(page: Page) -> list[list[str]]:
         page.wait_for_selector(READY)

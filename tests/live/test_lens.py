@@ -40,7 +40,7 @@ def compare(engine: EngineProcess, request: dict[str, Any], trace: Any) -> None:
     _, _, (data,) = engine.trace(request, blocks=[block])
     found = json.loads(data)
     expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
-    assert found["points"] == list(expected.labels)
+    assert found["points"] == list(expected.rows)
     probs = expected.probs[:, 0].numpy()
     assert np.allclose(found["probs"], probs, rtol=0, atol=TOLERANCE)
     for point, rows in enumerate(expected.strings):

@@ -343,7 +343,7 @@ def test_what_each_layer_would_predict_is_a_block_that_is_asked_for(engine: Engi
     found = json.loads(engine.block(request, (name,)).blocks[name].tobytes())
     trace = engine.model.trace(TEXT[engine.name])
     expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
-    assert found["points"] == list(expected.labels)
+    assert found["points"] == list(expected.rows)
     assert found["strings"] == [[list(ranks) for ranks in row[0]] for row in expected.strings]
     # They are written with five decimals.
     np.testing.assert_allclose(found["probs"], expected.probs[:, 0].numpy(), rtol=0, atol=5e-6)

@@ -260,7 +260,7 @@ class TestLens:
         lens = example_of(view(trace, sentences=[1]))["lens"]
         expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
         length = trace.tokens.lengths[1]
-        assert lens["points"] == list(expected.labels)
+        assert lens["points"] == list(expected.rows)
         shown = [[list(ranks) for ranks in row[1][:length]] for row in expected.strings]
         assert lens["strings"] == shown
         np.testing.assert_allclose(lens["probs"], expected.probs[:, 1, :length], atol=1e-4)
