@@ -157,8 +157,8 @@ def deep_copy(folder: str, touches: int) -> str:
 
 def pickled(folder: str) -> str:
     model = minibert.load(folder)
-    # Of weights in memory of their own, as a pickled model has them: where the weights of a file lie
-    # can change how MKL rounds (seen on AMD).
+    # Of weights in memory of their own, as a pickled model has them: where the weights of a file
+    # lie can change how MKL rounds (seen on AMD).
     before = copy.deepcopy(model)(IDS)
     with tempfile.TemporaryDirectory() as beside:
         torch.save(model, Path(beside) / "model.pt")
