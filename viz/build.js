@@ -31,6 +31,39 @@ function inCell(style) {
     .replace(/(\d+)vh\b/g, "calc($1 * var(--tallest) / 100)");
 }
 
+/** Views whose style is not in page.css, by the beginning of their classes: shared.css is told apart by them. */
+const APART = /** @type {const} */ ({ vectors: ["sum", "neuron"], layers: ["layers"], live: ["every", "whole", "joint"] });
+
+/**
+ * The selectors of shared.css that a file of style needs, so that a page carries nothing of views that it lacks.
+ *
+ * @param {string} style
+ * @param {string} entry  "page" and "survey" have what is of no view in APART
+ */
+function ofEntry(style, entry) {
+  const apart = Object.values(APART).flat();
+  const own = Object.entries(APART).find(([name]) => entry.startsWith(name))?.[1];
+  const wanted = (/** @type {string} */ selector) => {
+    const views = apart.filter((view) => selector.includes(`.${view}-`));
+    return own ? views.some((view) => own.some((mine) => mine === view)) : views.length === 0;
+  };
+  return style.replace(/\/\*[^]*?\*\//g, "").replace(/([^{}]+)\{([^{}]*)\}/g, (_, selectors, body) => {
+    const kept = String(selectors).split(/,(?![^()]*\))/).filter(wanted);
+    return kept.length ? `${kept.join(",")}{${body}}` : "";
+  });
+}
+
+/** @param {string} entry @returns {import("esbuild").Plugin} */
+const sharedOf = (entry, cell = false) => ({
+  name: "shared",
+  setup({ onLoad }) {
+    onLoad({ filter: /shared\.css$/ }, async ({ path }) => {
+      const text = ofEntry(await readFile(path, "utf8"), entry);
+      return { contents: cell ? inCell(text) : text, loader: "css" };
+    });
+  },
+});
+
 const CELL = {
   name: "cell",
   setup(/** @type {import("esbuild").PluginBuild} */ { onLoad }) {
@@ -78,12 +111,12 @@ async function notice() {
 async function files() {
   const made = ENTRIES.flatMap((name) => [
     [`${name}.js`, bundled(`${name}.js`)],
-    [`${name}.css`, bundled(`${name}.css`, { target: "esnext" })],
-    [`${name}.cell.css`, bundled(`${name}.css`, { target: "esnext", plugins: [CELL] })],
+    [`${name}.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name)] })],
+    [`${name}.cell.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name, true), CELL] })],
   ]);
   for (const name of REPORTS) {
     made.push([`${name}.js`, bundled(`${name}.js`)]);
-    made.push([`${name}.css`, bundled(`${name}.css`, { target: "esnext" })]);
+    made.push([`${name}.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name === "served" ? "live" : name)] })]);
   }
   for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() } })]);
   made.push(["cell.css", bundled("cell.css", { target: "esnext" })]);

@@ -98,7 +98,7 @@ def test_the_layers_table_has_every_prediction(open_page: Open, html: str, trace
     lens = logit_lens(trace, points=("embed", "resid_post"), top=5)
     assert len(rows) == 8 * len(lens.rows) * 5
     for position, token, point, rank, prediction, probability in rows:
-        place = lens.labels.index(point), 0, int(position), int(rank) - 1
+        place = lens.rows.index(point), 0, int(position), int(rank) - 1
         assert token == trace.tokens.strings[0][int(position)]
         strings: Any = lens.strings
         for i in place:
