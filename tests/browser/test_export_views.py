@@ -100,10 +100,7 @@ def test_the_layers_table_has_every_prediction(open_page: Open, html: str, trace
     for position, token, point, rank, prediction, probability in rows:
         place = lens.rows.index(point), 0, int(position), int(rank) - 1
         assert token == trace.tokens.strings[0][int(position)]
-        strings: Any = lens.strings
-        for i in place:
-            strings = strings[i]
-        assert prediction == strings
+        assert prediction == lens.texts(0, place[3])[place[0]][place[2]]
         assert float(probability) == pytest.approx(float(lens.probs[place]), abs=1e-5)
 
 
