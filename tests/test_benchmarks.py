@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from data import data_path
 from torch import Tensor, nn
 
 from benchmarks import attach, generation, instruments, loading, models, runner, spine, statistics
@@ -281,6 +282,7 @@ def test_a_capture_that_changes_the_output_is_wrong() -> None:
 def test_everyone_gives_the_same_means_over_a_corpus(tmp_path: Path) -> None:
     from benchmarks import corpus
 
+    data_path("text", "wikitext-2")
     options = ["--quick", "--texts", "3", "--rounds", "1", "--output", str(tmp_path / "rows.jsonl")]
     assert corpus.BENCHMARK.run([*options, "--threads", "1"]) == 0
 

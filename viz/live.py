@@ -29,6 +29,15 @@ from minibert.viz.payload import Json
 from minibert.viz.vectors import looking_header, rotation_header
 
 # The families that the engine runs. Others have an embedding, a head or layers of another kind.
+__all__ = [
+    "JUDGED_TEXT",
+    "LIVE_FAMILIES",
+    "LIVE_TEXTS",
+    "LivePage",
+    "RunnableModel",
+    "live_page",
+]
+
 LIVE_FAMILIES = (
     *("bert", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"),
     *("gemma3", "phi3", "olmo2", "modernbert"),

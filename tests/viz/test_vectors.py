@@ -261,8 +261,8 @@ class TestLens:
         expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
         length = trace.tokens.lengths[1]
         assert lens["points"] == list(expected.rows)
-        shown = [[list(ranks) for ranks in row[1][:length]] for row in expected.strings]
-        assert lens["strings"] == shown
+        by_rank = np.array([expected.texts(1, rank) for rank in range(5)])
+        assert lens["strings"] == np.moveaxis(by_rank, 0, -1).tolist()
         np.testing.assert_allclose(lens["probs"], expected.probs[:, 1, :length], atol=1e-4)
 
     def test_it_can_be_left_out_and_a_model_without_words_has_none(self) -> None:
