@@ -41,7 +41,7 @@ def folder_locked(
         raise error(f"{folder}: cannot be written to ({reason.strerror or reason}).") from reason
     try:
         # Half-written files of a run that was killed.
-        for left in (*path.parent.glob(".*.unfinished"), *folder.glob(".*.unfinished")):
+        for left in {*path.parent.glob(".*.unfinished"), *folder.glob(".*.unfinished")}:
             left.unlink()
         yield
     finally:
