@@ -81,26 +81,3 @@ def test_axe_finds_nothing(found: Callable[..., Page], kind: str) -> None:
     else:
         page = found(report(), "", "h1")
     assert findings(page) == []
-
-
-def test_a_printed_neuron_view_has_each_strip_under_its_heading(open_page: Open) -> None:
-    """All tokens are there, light, and the cells stand where their headings do."""
-    words = " ".join(["the horse ran away and the boat sank"] * 8)
-    trace = load("tiny-bert").trace(words)
-    page = open_page(trace.view().html, "view=neuron&theme=dark", ".neuron-view[data-drawn]")
-    page.emulate_media(media="print")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_timeout(100)
-    assert page.locator("#page").get_attribute("data-theme") == "light"
-    assert page.locator(".neuron-right .token").count() == trace.tokens.lengths[0]
-    left, right, width = page.evaluate(
-        """() => {
-          const box = (name) => document.querySelector(name).getBoundingClientRect();
-          const cells = box(".neuron-cells");
-          const [key, product] = [...document.querySelectorAll(".neuron-head .vectors")].map(
-            (one) => one.getBoundingClientRect());
-          return [cells.left - key.left, cells.right - product.right, innerWidth];
-        }"""
-    )
-    assert (left, right) == pytest.approx((0, 0), abs=1)
-    assert page.locator(".neuron-right .token").last.bounding_box()["width"] <= 690 < width

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.head_view import Open, state, until
-from browser.vector_page import TOKENS, WIDTH, Vectors, some_vectors, vector_page
+from browser.head_view import Open, state
+from browser.vector_page import WIDTH, Vectors, some_vectors, vector_page
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -89,16 +89,6 @@ def test_a_page_in_bytes_says_how_far_its_numbers_are_off(open_page: Open) -> No
     assert bound <= 1.1 * largest / 200
 
 
-def test_a_long_row_is_summed_up_and_nothing_of_it_is_lost(open_page: Open) -> None:
-    vectors = some_vectors(60, causal=True)
-    tokens = tuple(f"t{i}" for i in range(60))
-    page = open_page(vector_page(vectors, tokens), PAIR.replace("=4", "=40"), ready=READY)
-    shown = table(page, ".sum-softmax tbody tr")
-    assert shown[:, 3].sum() == pytest.approx(1, rel=1e-12)
-    assert shown[:, 2].sum() == pytest.approx(number(page, "denominator"), rel=1e-12)
-    expect(page.locator(".sum-softmax [data-rest=masked]")).to_contain_text("19 masked keys")
-
-
 def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
     vectors = some_vectors(causal=True)
     page = open_page(vector_page(vectors), PAIR.replace("key=2", "key=6"), ready=READY)
@@ -108,28 +98,6 @@ def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
     assert number(page, "answer") == 0
     expect(page.locator(".sum-title")).to_have_text("rain looks at [SEP] with 0\u202f%")
     expect(page.locator(".sum-tokens.key .masked")).to_have_count(2)
-
-
-def test_an_edited_trace_says_what_other_pictures_show(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors, edited=True), PAIR, ready=READY)
-    edited = vectors.probs(1, 0)[4, 2]
-    shown = page.locator(".sum-edited").inner_text()
-    assert "This trace was edited" in shown
-    percent = float(shown.split("show ")[1].split("\u202f")[0])
-    assert percent / 100 == pytest.approx(edited, abs=4e-3)
-
-
-def test_nothing_runs_over_the_edge(open_page: Open) -> None:
-    tokens = (*TOKENS[:2], "x" * 300, *TOKENS[3:])
-    page = open_page(vector_page(some_vectors(), tokens), PAIR, ready=READY)
-    for width in (380, 700, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
-        until(page, f"document.documentElement.scrollWidth <= {width}")
-        over = page.locator(".sum-tables td, .sum-softmax td").evaluate_all(
-            "all => all.filter(td => td.scrollWidth > td.clientWidth + 1).length"
-        )
-        assert over == 0
 
 
 def test_tables_have_every_key_the_values_and_the_rounded_numbers(open_page: Open) -> None:

@@ -63,18 +63,6 @@ def number(text: str) -> float:
     return float(text.split()[0].replace("\u202f%", "").replace("−", "-").replace("±", ""))
 
 
-def test_what_the_other_does_not_have_is_passed_over(open_page: Open) -> None:
-    page = open_page(compared()[0], "example=2&beside=0&layer=2&heads=1.4&query=11&key=3")
-    expect(picture(page, 0).locator(".token.kept")).to_have_count(2)
-    expect(picture(page, 1).locator(".token.kept")).to_have_text("t3")
-    expect(picture(page, 1).locator(".stage")).to_have_attribute("data-layer", "1")
-    assert lines_of(page, 1) == count_lines(BEFORE[1, 1], strength=3)
-    assert page.locator(".change").count() == 0
-    picture(page, 0).locator(".query .token").nth(12).hover()
-    picture(page, 1).locator(".query .token").nth(6).click()
-    assert state(page)["query"] == "6"
-
-
 READY: list[tuple[str, str]] = [
     ("model", ".model-view[data-drawn]"),
     ("map", ".map-view[data-drawn]"),

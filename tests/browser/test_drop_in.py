@@ -19,19 +19,6 @@ def test_model_view_is_dark_unless_told_otherwise(open_page: Open) -> None:
         assert state(page)["theme"] == theme
 
 
-def test_cross_attention_has_the_tokens_of_both_sides(open_page: Open) -> None:
-    page = open_page(
-        head_view(
-            cross_attention=softmax((2, 2, 3, 5)),
-            encoder_tokens=list("vwxyz"),
-            decoder_tokens=list("abc"),
-        ).html
-    )
-    for side, shown in (("query", "abc"), ("key", "vwxyz")):
-        tokens = page.locator(f".column.{side} .token").all_inner_texts()
-        assert "".join(token.strip() for token in tokens) == shown
-
-
 @pytest.mark.parametrize(("factor", "whole"), [(1, True), (0.5, False), (3, False)])
 def test_weights_that_do_not_add_up_to_one_are_not_said_to(
     open_page: Open, factor: float, whole: bool
@@ -46,9 +33,3 @@ def test_weights_that_do_not_add_up_to_one_are_not_said_to(
         page = open_page(html, f"view=text&shade={shade}&query=1", ready=".text-view[data-drawn]")
         expect(page.locator(".legend")).to_contain_text("The stronger a token’s shade")
         assert (claim in page.locator(".legend").inner_text()) is whole
-
-
-def test_head_view_opens_with_its_layer_and_heads_unless_an_address_asks(open_page: Open) -> None:
-    html = head_view(ATTENTION, names(6), layer=2, heads=[1, 3]).html
-    assert state(open_page(html)) == {"layer": "2", "heads": "1.3"}
-    assert state(open_page(html, "layer=1&heads=0.1")) == {"layer": "1", "heads": "0.1"}

@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 from attention_pages import names, softmax
 from browser.head_view import (
-    ORANGE,
     Open,
     at,
     count_lines,
-    has_color,
     kept,
     lines,
     page_of,
-    pixel,
     state,
     text_of,
     token,
@@ -90,40 +87,6 @@ def test_a_text_may_look_at_another_text(open_page: Open) -> None:
     assert lines(page) == count_lines(CROSS[0], strength=2)
 
 
-@pytest.mark.parametrize(("side", "index"), [("query", 10), ("key", 6)])
-def test_both_sides_of_two_texts_show_their_own_weights(
-    open_page: Open, side: str, index: int
-) -> None:
-    page = open_page(cross_page(), f"layer=1&heads=1&{side}={index}")
-    probs = CROSS[1, 1]
-    row = probs[index] if side == "query" else probs[:, index]
-    other = "key" if side == "query" else "query"
-    shown = weights_shown(page, other)
-    assert int(row.argmax()) in shown
-    for i, weight in shown.items():
-        assert weight == pytest.approx(row[i], abs=4e-3)
-    assert lines(page, "upper") == count_lines(row, strength=3)
-    pair = (index, int(row.argmax())) if side == "query" else (int(row.argmax()), index)
-    assert has_color(pixel(page, *pair, "upper"), ORANGE)
-
-
-def test_a_click_on_a_line_between_two_texts_chooses_its_ends(open_page: Open) -> None:
-    probs = np.zeros((1, 1, QUERIES, KEYS), np.float32)
-    probs[..., 0] = 1
-    probs[0, 0, 9] = np.eye(KEYS)[6]
-    page = open_page(page_of(text_of(probs, LOOKING, key_tokens=LOOKED_AT)))
-    ends = [token(page, "query", 9).bounding_box(), token(page, "key", 6).bounding_box()]
-    y = sum(end["y"] + end["height"] / 2 for end in ends) / 2
-    x = (ends[0]["x"] + ends[0]["width"] + ends[1]["x"]) / 2
-    page.mouse.click(x, y)
-    assert state(page) == {"query": "9", "key": "6"}
-    expect(page.locator(".details")).to_contain_text("maison looks at .")
-    page.keyboard.press("Escape")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    assert kept(page) == [("query", 10)]
-
-
 @pytest.mark.parametrize("top", [1, 3])
 def test_only_the_strongest_lines_of_each_token_are_drawn(open_page: Open, top: int) -> None:
     probs = CROSS[1, 1]
@@ -160,14 +123,6 @@ def test_weights_of_a_long_text_are_computed_for_the_heads_that_are_on(open_page
     mean = (vectors.rounded.probs(1, 0)[7] + row) / 2
     for i, weight in weights_shown(page, "key").items():
         assert weight == pytest.approx(mean[i], abs=4e-3)
-
-
-def test_a_page_without_single_weights_has_no_head_view(open_page: Open) -> None:
-    text = text_of(softmax((1, 2, 70, 70)), names(70))
-    overview = tuple(block for block in text.blocks if block.entry["quantity"] == "thumbnails")
-    html = page_of(replace(text, blocks=overview), view="model")
-    page = open_page(html, ready=".model-view[data-drawn]")
-    assert page.get_by_role("tab", name="Head").count() == 0
 
 
 def test_texts_are_chosen_by_button_menu_and_key(open_page: Open) -> None:

@@ -4,21 +4,18 @@ import csv
 import io
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from attention_pages import HOSTILE, names, softmax
+from attention_pages import HOSTILE, softmax
 from browser.head_view import (
     BLUE,
     GREEN,
     TOKENS,
     Open,
     drawn_attention,
-    page_of,
     pair_page,
-    text_of,
 )
 from PIL import Image
 from playwright.sync_api import Page, expect
@@ -98,16 +95,6 @@ class TestHeadView:
         np.testing.assert_allclose(found, wanted, atol=4e-3)
         assert np.count_nonzero(found) == np.count_nonzero(wanted)
 
-    def test_many_lines_become_pixels_in_the_drawing(self, open_page: Open) -> None:
-        even = np.full((1, 6, 90, 90), 1 / 90, np.float32)
-        page = open_page(attention_page(even, names(90)).html, "min=0")
-        drawing = ET.fromstring(taken(page, "SVG drawing"))
-        assert not drawing.findall(f"{SVG}path")
-        images = drawing.findall(f"{SVG}image")
-        assert sum(float(image.attrib["height"]) for image in images) == 90 * 16
-        assert all(image.attrib["href"].startswith("data:image/png;base64,") for image in images)
-        assert has(pixels(taken(page, "PNG image"))[200:, 520:1000], (248, 249, 250))
-
 
 class TestHostile:
     def test_tokens_are_text_in_the_drawing_and_come_back_from_the_table(
@@ -170,13 +157,6 @@ class TestMenu:
         assert copied.replace("\r\n", "\n").encode() == taken(page, "CSV table").replace(
             b"\r\n", b"\n"
         )
-
-    def test_says_why_a_view_cannot_be_saved(self, open_page: Open) -> None:
-        whole = text_of(drawn_attention(), TOKENS, name="whole")
-        overview = replace(text_of(drawn_attention(), TOKENS, name="overview"), blocks=())
-        page = open_page(page_of(whole, overview), "beside=1")
-        expect(page.locator(".opener")).to_be_disabled()
-        expect(page.locator(".opener")).to_have_attribute("title", re.compile("no picture"))
 
     def test_a_failure_is_told(self, open_page: Open) -> None:
         page = open_page(pair_page())

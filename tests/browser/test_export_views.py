@@ -9,7 +9,6 @@ from browser.test_export import pixels, table, taken
 from playwright.sync_api import Page
 
 import minibert
-from minibert.analysis import logit_lens
 from minibert.trace.read import Trace
 from minibert.viz import view
 
@@ -73,35 +72,6 @@ def test_the_drawing_and_the_image_are_the_same_picture_and_no_text_lies_outside
     rows, columns = np.minimum(drawn.shape, image.shape)[:2]
     assert np.abs(drawn[:rows, :columns] - image[:rows, :columns]).mean() < 2
     assert image.std() > 3
-
-
-def test_the_models_table_has_the_statistics_of_every_head(
-    open_page: Open, html: str, trace: Trace
-) -> None:
-    columns, rows = rows_of(opened(open_page, html, "model"))
-    assert [(row[0], row[1]) for row in rows] == [
-        (str(layer), str(head)) for layer in range(len(trace)) for head in range(4)
-    ]
-    previous = [number(row[columns.index("previous")]) for row in rows]
-    entropy = [number(row[columns.index("entropy")]) for row in rows]
-    probs = trace.stack("probs")[:, 0].double().reshape(16, 8, 8)
-    words = range(1, 7)
-    expected = [probs[:, i, i - 1] for i in words]
-    np.testing.assert_allclose(previous, sum(expected) / len(words), atol=4e-3)
-    logs = -(probs * probs.log()).sum(-1).mean(-1)
-    np.testing.assert_allclose(entropy, logs, atol=0.05)
-
-
-def test_the_layers_table_has_every_prediction(open_page: Open, html: str, trace: Trace) -> None:
-    columns, rows = rows_of(opened(open_page, html, "layers"))
-    assert columns == ["position", "token", "point", "rank", "prediction", "probability"]
-    lens = logit_lens(trace, points=("embed", "resid_post"), top=5)
-    assert len(rows) == 8 * len(lens.rows) * 5
-    for position, token, point, rank, prediction, probability in rows:
-        place = lens.rows.index(point), 0, int(position), int(rank) - 1
-        assert token == trace.tokens.strings[0][int(position)]
-        assert prediction == lens.texts(0, place[3])[place[0]][place[2]]
-        assert float(probability) == pytest.approx(float(lens.probs[place]), abs=1e-5)
 
 
 def test_tables_have_the_numbers_of_the_trace(open_page: Open, html: str, trace: Trace) -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from attention_pages import names
 from browser.head_view import Open, lines, page_of, pair_page, text_of, token, until
-from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page, expect
 
 from minibert.viz import attention_page
@@ -72,32 +71,6 @@ class TestLines:
         expect(page.locator(".empty")).to_have_text(
             "No lines: every weight that is shown here is below 10\u202f%."
         )
-
-
-def test_what_is_below_the_fold_is_drawn_without_scrolling(open_page: Open) -> None:
-    n = 300
-    page = open_page(attention_page(faint(n), names(n)).html, "min=2")
-    until(page, f"document.querySelectorAll('.query .token').length === {n}")
-    drawn = """() => [...document.querySelectorAll('.lower canvas')].every((canvas) => {
-      const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-      copy.drawImage(canvas, -Math.floor(canvas.width / 2), 0);
-      return copy.getImageData(0, 0, 1, canvas.height).data.some((value) => value > 0);
-    })"""
-    until(page, f"({drawn})()")
-    assert page.locator(".lower canvas").count() > 8
-
-
-def test_the_neuron_view_of_a_long_text_opens_with_its_token_in_sight(open_page: Open) -> None:
-    tokens = tuple(f"t{i}" for i in range(200))
-    page = open_page(vector_page(some_vectors(200), tokens), ready=".neuron-view[data-drawn]")
-    query = page.locator(".neuron-view").get_attribute("data-query")
-    expect(page.locator(f'.neuron-left .token[data-index="{query}"]')).to_be_in_viewport(ratio=1)
-    said = seen(page)
-    assert said.startswith(f"Head 0 of layer 0: t{query} looks most at")
-    strongest = int(said.split("looks most at t")[1].split(",")[0])
-    assert strongest == int(some_vectors(200).rounded.probs(0, 0)[int(query or 0)].argmax())
-    row = page.locator(f'.neuron-right .token[data-index="{strongest}"]')
-    expect(row).to_be_in_viewport(ratio=1)
 
 
 def test_a_small_screen_shows_the_picture_and_folds_the_controls(open_page: Open) -> None:

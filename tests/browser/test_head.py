@@ -1,7 +1,5 @@
 """The head view: what is drawn, what tokens show, its controls, its keys, and its address."""
 
-import re
-
 import numpy as np
 import pytest
 from attention_pages import softmax
@@ -118,21 +116,6 @@ def test_pointing_at_a_token_shows_its_own_lines_and_weights(
     assert weights_shown(page, other) == {}
 
 
-def test_several_heads_are_averaged_and_shaded_in_a_band_each(open_page: Open) -> None:
-    page = open_page(pair_page(), "layer=1")
-    token(page, "query", 5).hover()
-    mean = WEIGHTS[1, :, 5].mean(0)
-    for i, weight in weights_shown(page, "key").items():
-        assert weight == pytest.approx(mean[i], abs=4e-3)
-    expect(page.locator(".details")).to_contain_text("Layer 1, mean of 3 heads")
-    strongest = token(page, "key", int(mean.argmax()))
-    shade = strongest.evaluate("(item) => getComputedStyle(item).backgroundImage")
-    assert len(set(re.findall(r"rgba\([^)]*\)", shade))) == 3
-    page = open_page(pair_page(), "layer=1&query=1&key=5")
-    values = page.locator(".details .bar data").evaluate_all("(all) => all.map((d) => +d.value)")
-    np.testing.assert_allclose(values, WEIGHTS[1, :, 1, 5], atol=4e-3)
-
-
 def test_a_click_or_a_tap_keeps_a_token_and_another_lets_it_go(open_page: Open) -> None:
     page = open_page(pair_page())
     token(page, "query", 4).click()
@@ -172,18 +155,6 @@ def test_a_pair_of_tokens_shows_one_weight_with_its_rounding(open_page: Open) ->
     )
     assert has_color(chosen, BLUE)
     assert 0 < faded[3] < 120
-
-
-def test_a_click_on_a_line_chooses_its_weight(open_page: Open) -> None:
-    page = open_page(pair_page(), "heads=1")
-    room = page.locator(".between-columns").bounding_box()
-    ends = [token(page, "query", 1).bounding_box(), token(page, "key", 2).bounding_box()]
-    assert room
-    y = sum(end["y"] + end["height"] / 2 for end in ends if end) / 2
-    page.mouse.click(room["x"] + room["width"] / 2, y)
-    assert state(page) == {"heads": "1", "query": "1", "key": "2"}
-    page.mouse.click(room["x"] + room["width"] / 2, room["y"] + 2)
-    assert state(page) == {"heads": "1"}
 
 
 def test_layers_and_heads_are_switched_and_keep_their_numbers_and_colors(open_page: Open) -> None:

@@ -50,18 +50,6 @@ def test_hostile_text_is_shown_and_does_nothing(open_page: Open) -> None:
     assert len(set(heights)) == 1
 
 
-def test_hostile_tokens_can_be_kept_and_paired(open_page: Open) -> None:
-    page = open_page(hostile_page())
-    for index in range(len(TOKENS)):
-        page.evaluate("index => { location.hash = `query=${index}&key=${index}`; }", index)
-        expect(page.locator(".query .token.kept")).to_have_attribute("data-index", str(index))
-        expect(page.locator(".details")).to_contain_text("rounded to 0.4")
-        page.keyboard.press("Escape")
-        expect(page.locator(".details")).to_contain_text("looks at")
-        assert_harmless(page)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 def test_the_policy_stops_what_would_get_through(open_page: Open, complaints: list[str]) -> None:
     page = open_page(pair_page())
     stopped: list[str | None] = []

@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from attention_pages import HOSTILE, names, softmax
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, press, state, until
+from attention_pages import softmax
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, press, state
 from playwright.sync_api import Page, expect
 
 import minibert
@@ -94,67 +93,6 @@ def test_pointing_at_a_cell_shows_its_five_most_probable_tokens(open_page: Open)
     expect(page.locator(".layers-about")).to_contain_text("Before the first layer")
     page.mouse.move(2, 2)
     expect(page.locator(".layers-card")).to_contain_text("Point at a cell")
-
-
-def test_of_a_long_text_only_rows_near_the_window_are_there(open_page: Open) -> None:
-    html = lens_page(made_up(512, 13), softmax((1, 1, 512, 512)), names(512))
-    page = open_page(html, ready=READY)
-    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
-    assert page.locator(".layers-row").count() < 200
-    page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    expect(cell(page, 511, 12)).to_have_text("12.511.0")
-    page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
-    until(page, f"() => ({ROWS})().length >= 30")
-    check_rows(page)
-    page = open_page(html, "query=400", ready=READY)
-    expect(page.locator(".layers-row.kept")).to_be_in_viewport()
-    expect(page.locator(".layers-row.kept .layers-name")).to_have_text("t400")
-
-
-# The rows in the window, with their heights on it.
-ROWS = """() => {
-  const rows = [...document.querySelectorAll(".layers-row")].map((row) =>
-    [Number(row.dataset.index), row.getBoundingClientRect().top]);
-  return rows.filter(([, top]) => top > -26 && top < innerHeight).sort((a, b) => a[0] - b[0]);
-}"""
-
-
-def check_rows(page: Page) -> None:
-    """The window is full of rows, and each stands at its own height."""
-    seen = page.evaluate(ROWS)
-    for (i, top), (j, below) in pairwise(seen):
-        assert j == i + 1
-        assert below == pytest.approx(top + 26, abs=0.1)
-
-
-@pytest.mark.parametrize(("width", "n_tokens"), [(380, 8), (900, 200)])
-def test_the_table_stays_within_the_window(open_page: Open, width: int, n_tokens: int) -> None:
-    html = lens_page(made_up(n_tokens, 13), softmax((1, 1, n_tokens, n_tokens)), names(n_tokens))
-    page = open_page(html, "query=3", ready=READY, viewport={"width": width, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    page.locator(".layers-table").focus()
-    for _ in range(12):
-        page.keyboard.press("ArrowRight")
-    expect(cell(page, 3, 12)).to_be_in_viewport(ratio=1)
-    until(
-        page,
-        """() => {
-          const left = (name) => document.querySelector(name).getBoundingClientRect().left;
-          const [name, cell] = [".layers-point:last-child", ".layers-row .layers-cell:last-child"];
-          return Math.abs(left(name) - left(cell)) < 1;
-        }""",
-    )
-
-
-def test_hostile_predictions_are_text(open_page: Open) -> None:
-    n = len(HOSTILE)
-    html = lens_page(made_up(n, 3, HOSTILE), softmax((1, 1, n, n)), list(HOSTILE))
-    page = open_page(html, ready=READY)
-    assert page.evaluate("window.pwned") is None
-    assert cell(page, 0, 0).inner_text().startswith("</script><script>")
-    cell(page, 3, 1).hover()
-    assert predictions(page)[0][0].startswith("⟨U+202E⟩gnp")
-    assert page.evaluate("document.documentElement.scrollWidth") == 1280
 
 
 def test_a_model_shows_what_its_layers_would_predict(open_page: Open) -> None:

@@ -12,12 +12,10 @@ from browser.head_view import (
     has_color,
     kept,
     lines,
-    page_of,
     pixel,
     press,
     scroll_to,
     state,
-    text_of,
     token,
     weights_shown,
 )
@@ -77,13 +75,6 @@ def test_no_view_has_many_elements(open_page: Open) -> None:
             expect(page.locator(".notice")).to_be_hidden()
 
 
-def test_two_long_texts_side_by_side_have_few_elements(open_page: Open) -> None:
-    apart = text_of(neighbours(1300), names(1300), key_tokens=names(1300), name="a → b")
-    for name in ("head", "text"):
-        page = open_page(page_of(apart, apart), f"beside=1&view={name}", ready=DRAWN)
-        assert elements(page) <= MOST
-
-
 def test_the_search_jumps_to_a_token_far_down(open_page: Open) -> None:
     page = open_page(plain_page(), "min=0")
     expect(token(page, "query", 2900)).to_have_count(0)
@@ -107,40 +98,6 @@ def check_lines(page: Page, query: int) -> None:
         assert pixel(page, other, other, "upper")[3] == 0
     shown = weights_shown(page, "key")
     assert shown == pytest.approx({query - 1: 0.6, 0: 0.4}, abs=4e-3)
-
-
-def test_a_token_far_down_is_kept_by_a_click(open_page: Open) -> None:
-    page = open_page(plain_page(), "min=0")
-    scroll_to(page, 2900, N)
-    assert elements(page) <= MOST
-    token(page, "query", 2900).click()
-    assert state(page) == {"min": "0", "query": "2900"}
-    check_lines(page, 2900)
-    token(page, "key", 2899).click()
-    assert state(page) == {"min": "0", "query": "2900", "key": "2899"}
-    expect(page.locator(".details")).to_contain_text("t2900 looks at t2899")
-
-
-def test_the_lines_far_down_are_right_for_all_tokens_and_for_one(open_page: Open) -> None:
-    page = open_page(plain_page())
-    scroll_to(page, 2000, N)
-    page.wait_for_selector(".lower[data-drawn]", state="attached")
-    for query in range(1997, 2003):
-        assert has_color(pixel(page, query, query - 1), BLUE)
-    token(page, "key", 2000).hover()
-    assert weights_shown(page, "query") == pytest.approx({2001: 0.6}, abs=4e-3)
-    assert has_color(pixel(page, 2001, 2000, "upper"), BLUE)
-    shade = token(page, "query", 2001).evaluate("(row) => getComputedStyle(row).backgroundImage")
-    assert shade.startswith("linear-gradient")
-
-
-def test_paper_gets_every_token(open_page: Open) -> None:
-    page = open_page(attention_page(neighbours(500), names(500)).html)
-    assert page.locator(".query .token").count() < 200
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    expect(page.locator(".query .token")).to_have_count(500)
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.locator(".query .token").count() < 200
 
 
 def test_the_keyboard_walks_beyond_the_rows_that_are_there(open_page: Open) -> None:

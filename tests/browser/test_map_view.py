@@ -15,7 +15,6 @@ from playwright.sync_api import Page
 from minibert.viz import attention_page
 
 READY = ".map-view[data-drawn]"
-PAPER = (255, 255, 255)
 SCALE = Path(__file__).resolve().parents[2] / "viz/static/views/map/plot.js"
 
 
@@ -104,47 +103,6 @@ def test_the_linear_scale_shows_a_quarter_where_the_root_shows_a_half(open_page:
         wanted = [np.interp(part, at, stops[:, channel]) for channel in range(3)]
         assert color(page, 2, 0) == pytest.approx(wanted, abs=4)
     assert state(page) == {"view": "map", "scale": "linear"}
-
-
-def test_what_a_causal_model_cannot_see_is_not_drawn(open_page: Open) -> None:
-    weights = np.tril(np.ones((9, 9))) / np.arange(1, 10)[:, None]
-    html = attention_page(weights[None, None], [f"t{i}" for i in range(9)]).html
-    page = open_page(html, "view=map", ready=READY)
-    assert color(page, 2, 6) == PAPER
-    assert color(page, 6, 2) != PAPER
-    page.mouse.move(*place(page, 2, 6))
-    assert "cannot look ahead" in page.locator(".details").inner_text()
-
-
-def test_labels_stand_apart_and_inside_at_every_length(open_page: Open) -> None:
-    for size, width in ((8, 380), (40, 1280), (300, 1280), (300, 380)):
-        viewport = {"width": width, "height": 900}
-        page = long_page(open_page, size, "view=map", viewport=viewport)
-        page.evaluate(RECORD)
-        page.locator("[data-choice=linear]").click()
-        drawn = page.evaluate("window.drawn")
-        names = [text for text in drawn if text["text"].startswith("token")]
-        rows = sorted(text["y"] for text in names if text["angle"] == 0)
-        columns = sorted(text["x"] for text in names if text["angle"] != 0)
-        assert len(names) > 6
-        assert min(np.diff(columns)) >= 14
-        assert min(np.diff(rows)) >= 13
-        for text in names:
-            along = text["x"] if text["angle"] == 0 else text["y"]
-            assert along - text["width"] >= 0
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-RECORD = """() => {
-  window.drawn = [];
-  const fill = CanvasRenderingContext2D.prototype.fillText;
-  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-    const { a, b, e, f } = this.getTransform();
-    const width = this.measureText(text).width;
-    window.drawn.push({ text, x: e, y: f, width, align: this.textAlign, angle: Math.atan2(b, a) });
-    return fill.call(this, text, x, y);
-  };
-}"""
 
 
 def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:

@@ -12,7 +12,6 @@ from minibert.survey.patterns import patterns_of_attention
 from minibert.viz import attention_page
 
 READY = ".model-view[data-measured]"
-PAPER = (255, 255, 255)
 GROUND = (0xF6, 0xF6, 0xF4)
 
 
@@ -145,16 +144,6 @@ def test_sorts_heads_by_a_statistic_and_keeps_it_in_the_address(open_page: Open)
     assert state(opened(open_page, "view=model&sort=x&mark=entropy")) == {"view": "model"}
 
 
-def test_a_large_model_has_few_elements_and_fits_a_narrow_page(open_page: Open) -> None:
-    weights = np.full((24, 16, 8, 8), 1 / 8, np.float32)
-    html = page_of(weights, [f"t{i}" for i in range(8)])
-    page = open_page(html, "view=model", ready=READY, viewport={"width": 380, "height": 800})
-    assert page.evaluate("document.querySelectorAll('*').length") < 300
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-    left, _, pitch, _, _, columns = grid(page)
-    assert left + pitch * columns <= page.locator(".model-board").bounding_box()["width"]
-
-
 def test_a_head_is_opened_by_click_or_by_keys(open_page: Open) -> None:
     page = opened(open_page)
     page.mouse.click(*middle(page, 4))
@@ -183,21 +172,3 @@ def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page: Open) -> 
     page.get_by_role("button", name="none").click()
     page.locator(".theme").click()
     assert (cell(page, 0, 3, 3), cell(page, 0, 3, 4)) == ((0x51, 0xA0, 0xF7), (0x1D, 0x1E, 0x22))
-
-
-def test_what_cannot_be_seen_is_not_drawn_and_cells_are_the_largest_they_cover(
-    open_page: Open,
-) -> None:
-    weights = np.tril(np.ones((9, 9))) / np.arange(1, 10)[:, None]
-    html = page_of(weights[None, None], [f"t{i}" for i in range(9)])
-    page = open_page(html, "view=model", ready=READY)
-    assert (cell(page, 0, 2, 6, 9), cell(page, 0, 0, 0, 9)) == (PAPER, BLUE)
-    assert "next" not in numbers(page)
-    size = 200
-    weights = np.full((size, size), 1 / size)
-    weights[150] = np.eye(size)[41]
-    html = page_of(weights[None, None], [f"t{i}" for i in range(size)])
-    page = open_page(html, "view=model", ready=READY)
-    # Cell 150 is of the 49th of 64 blocks, cell 41 of the 14th.
-    assert cell(page, 0, 48, 13, 64) == BLUE
-    assert cell(page, 0, 30, 13, 64) != BLUE

@@ -101,21 +101,6 @@ def test_a_cell_that_is_pointed_at_says_its_number_and_what_it_adds(open_page: O
     assert said == pytest.approx(expected, rel=1e-12)
 
 
-def test_only_rows_in_sight_of_a_long_text_are_in_the_document(open_page: Open) -> None:
-    n = 600
-    vectors = some_vectors(n, heads=1)
-    page = open_page(
-        vector_page(vectors, tuple(f"t{i}" for i in range(n))), "view=neuron&query=300", ready=READY
-    )
-    expect(token(page, "query", 0)).to_have_count(0)
-    expect(page.locator(".query .token.kept")).to_have_attribute("data-index", "300")
-    assert page.locator(".neuron-right .token").count() < 120
-    page.locator(".neuron-scroll").evaluate("element => { element.scrollTop = 0; }")
-    expect(page.locator(".neuron-right .token").first).to_have_attribute("data-index", "0")
-    shown = numbers(page, "score")
-    np.testing.assert_allclose(shown, vectors.rounded.scores(0, 0)[300][: len(shown)], rtol=1e-10)
-
-
 def test_tokens_are_pointed_at_chosen_and_walked_through(open_page: Open) -> None:
     page = open_page(vector_page(some_vectors()), "view=neuron", ready=READY)
     view = page.locator(".neuron-view")
@@ -136,19 +121,6 @@ def test_tokens_are_pointed_at_chosen_and_walked_through(open_page: Open) -> Non
     page.get_by_role("tab", name="Neuron").click()
     press(page, "Escape", "Escape")
     assert "query" not in state(page)
-
-
-def test_the_token_that_arrows_reach_is_in_the_window(open_page: Open) -> None:
-    html = vector_page(some_vectors(120, heads=1), tuple(f"t{i}" for i in range(120)))
-    page = open_page(html, "view=neuron&query=60", ready=READY)
-    page.set_viewport_size({"width": 1000, "height": 600})
-    for step in (*["ArrowDown"] * 20, *["ArrowUp"] * 30):
-        press(page, step)
-        top, bottom = page.locator(".query .token:focus").evaluate(
-            "item => [item.getBoundingClientRect().top, item.getBoundingClientRect().bottom]"
-        )
-        assert 0 <= top < bottom <= 600
-    assert state(page)["query"] == "50"
 
 
 def test_vectors_can_be_folded_away_and_a_narrow_page_has_a_menu(open_page: Open) -> None:

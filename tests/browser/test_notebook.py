@@ -58,13 +58,6 @@ SANITISED = """(html) => {
   }
   document.querySelector("#cells").append(...output.childNodes);
 }"""
-# Read through a copy: a canvas that is read from is drawn differently from then on.
-LAST_TILE_HAS_INK = """(sheet) => {
-  const canvas = [...sheet.querySelectorAll("canvas")].at(-1);
-  const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  copy.drawImage(canvas, -canvas.width / 2, -canvas.height / 2);
-  return copy.getImageData(0, 0, 40, 40).data.some((value) => value > 0);
-}"""
 RUN_ALL = """async () => {
   const panel = jupyterapp.shell.currentWidget;
   await Promise.all([panel.context.ready, panel.sessionContext.ready]);
@@ -138,18 +131,6 @@ class TestFrontEnds:
         again.locator(".query .token").nth(1).hover()
         expect(details(again)).to_have_text("t1 looks at")
 
-    def test_has_its_height_and_styles_that_do_not_mix(self, notebook: Callable[..., Page]) -> None:
-        page = notebook(RUNS["jupyter"], cell(40))
-        host = drawn(page)
-        assert host.bounding_box()["height"] == CELL_TALLEST
-        size, color = host.locator(".sizes").evaluate(
-            "(p) => [getComputedStyle(p).fontSize, getComputedStyle(p).color]"
-        )
-        assert (size, color) == ("14px", "rgb(95, 95, 105)")
-        outside = "[...document.querySelectorAll('style')].length"
-        assert page.evaluate(outside) == 1
-        assert page.evaluate("getComputedStyle(document.body).fontSize") == "16px"
-
     @pytest.mark.parametrize("width", [1100, 700])
     def test_is_as_tall_as_what_it_shows(self, notebook: Callable[..., Page], width: int) -> None:
         page = notebook(RUNS["jupyter"], cell(5))
@@ -167,13 +148,6 @@ class TestFrontEnds:
             )
             assert scrolled == seen or seen == CELL_TALLEST
             assert empty <= 1
-
-    def test_what_is_scrolled_to_is_drawn(self, notebook: Callable[..., Page]) -> None:
-        page = notebook(RUNS["jupyter"], cell(150))
-        host = drawn(page)
-        host.locator(".scroller").evaluate("(part) => part.scrollTo(0, part.scrollHeight)")
-        expect(host.locator('.query .token[data-index="149"]')).to_be_in_viewport()
-        page.wait_for_function(LAST_TILE_HAS_INK, arg=host.locator(".lower").element_handle())
 
 
 class TestKeys:

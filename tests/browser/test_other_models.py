@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browser.head_view import Open, token
+from browser.head_view import Open
 from playwright.sync_api import Page, expect
 from small_traces import other_trace
 
@@ -60,24 +60,6 @@ def test_the_neuron_view_shows_the_models_scores_and_weights(open_page: Open, tr
             expect(page.locator(".neuron-view")).to_have_attribute("data-layer", "2")
 
 
-def test_the_head_view_shows_the_models_weights(open_page: Open, trace: Trace) -> None:
-    page = open_page(view(trace).html, "layer=1&heads=2")
-    token(page, "query", 7).click()
-    probs = trace[1, 2].probs[0, 7].numpy()
-    key = int(probs.argmax())
-    token(page, "key", key).click()
-    weight = page.locator(".details data").first.get_attribute("value")
-    assert float(weight or "nan") == pytest.approx(float(probs[key]), abs=4e-3)
-    groups = page.locator(".tile-group")
-    expect(groups).to_have_count(trace.config.n_kv_heads)
-    expect(page.locator(".legend")).to_contain_text("key-value head")
-    expect(page.locator(".legend")).to_contain_text(
-        "have a window"
-        if len(set(trace.config.windows) - {0}) and trace.config.windows.count(0) < 2
-        else "has a window"
-    )
-
-
 def test_arithmetic_has_the_steps_of_the_model(open_page: Open, trace: Trace) -> None:
     place = "view=arithmetic&layer=2&heads=3&query=8&key=6"
     html = view(trace, exact=True).html
@@ -99,20 +81,3 @@ def test_arithmetic_has_the_steps_of_the_model(open_page: Open, trace: Trace) ->
     # Where the same two tokens stood next to one another, the product would be this one.
     near = page.locator(".sum-steps [data-apart='0'] data").get_attribute("value")
     assert float(near or "nan") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
-
-
-def test_a_long_text_is_computed_within_its_windows(open_page: Open) -> None:
-    trace = other_trace("llama", 530, n_positions=600)
-    page = open_page(
-        view(trace, layers=[1], heads=[1, 2]).html,
-        "view=neuron&layer=1&heads=2&query=500",
-        ready=NEURON,
-    )
-    assert page.locator(".neuron-view").get_attribute("data-query") == "500"
-    items = page.locator(".neuron-right .token").evaluate_all(
-        "all => all.map(i => [Number(i.dataset.index), i.querySelector('.neuron-weight').value])"
-    )
-    probs = trace[1, 2].probs[0, 500].numpy()
-    assert len(items) > 10
-    for key, weight in items:
-        assert float(weight) == pytest.approx(float(probs[key]), abs=1.2e-3)

@@ -76,14 +76,3 @@ def test_of_a_table_the_row_of_the_chosen_token_is_shown(open_page: Open, trace:
     expect(page.locator(".details h2")).to_have_text("ran · relevance for horse")
     value = page.locator(".details data.big").get_attribute("value")
     assert float(value or "nan") == pytest.approx(found[2, 4], rel=1e-4)
-
-
-def test_an_array_is_blue_above_zero_and_orange_below(open_page: Open, trace: Trace) -> None:
-    values = [0.5, -1.5, 2.0, 0.0, 0.25, -0.125, 1.0, 3.0]
-    page = open_page(trace.view(view="text", relevance=values).html, ready=READY)
-    colors = page.locator(".text-token").evaluate_all(
-        "(all) => all.map((item) => getComputedStyle(item).backgroundColor.match(/\\d+/g))"
-    )
-    assert int(colors[2][2]) > int(colors[2][0])
-    assert int(colors[1][0]) > int(colors[1][2])
-    expect(page.locator(".bar data").nth(2)).to_have_text("\u22121.50")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from attention_pages import HOSTILE, softmax
-from browser.head_view import Open, state, until
+from browser.head_view import Open, state
 from playwright.sync_api import Page, expect
 
 from minibert.viz import attention_page
@@ -47,19 +47,6 @@ def test_enter_walks_on_and_shift_enter_back(open_page: Open) -> None:
     field(page).press("Escape")
     assert state(page) == {"query": "5"}
     expect(field(page)).to_have_value("")
-
-
-def test_the_field_lies_over_nothing(open_page: Open) -> None:
-    page = page_of(open_page, "find=the")
-    for width in (380, 900, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
-        until(page, f"document.documentElement.scrollWidth === {width}")
-        if width == 380:
-            page.get_by_role("button", name="More controls").click()
-        boxes = [page.locator(name).bounding_box() for name in (".tabs", ".search", ".toolbar")]
-        tabs, search, toolbar = [box for box in boxes if box]
-        assert search["y"] >= tabs["y"] + tabs["height"] or search["x"] >= tabs["x"] + tabs["width"]
-        assert search["y"] + search["height"] <= toolbar["y"]
 
 
 def test_parts_of_tokens_are_found_and_counted_in_every_view(open_page: Open) -> None:

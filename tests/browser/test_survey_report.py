@@ -203,17 +203,6 @@ def test_figures_and_their_numbers_can_be_saved(show: Show) -> None:
     assert image.getpixel((0, 0)) == (0x15, 0x16, 0x19)
 
 
-def test_what_is_chosen_shows_in_all_figures(show: Show) -> None:
-    page = show("head=1-3&compared=to_sep&colored=pattern&measure=entropy")
-    for name in ("tokens-by-layer", "map-of-heads"):
-        expect(page.locator(f"[aria-labelledby={name}] .readout")).to_contain_text("Head 1‑3: ")
-    expect(page.locator("[aria-labelledby=all-heads] select")).to_have_value("entropy")
-    page.get_by_label("Coloured by", exact=True).select_option("pattern:delimiter")
-    expect(page.locator("[aria-labelledby=all-heads] .seen")).to_contain_text("delimiters")
-    page.get_by_role("button", name="Switch to dark colours").click()
-    assert "theme=dark" in page.evaluate("location.hash")
-
-
 def test_a_printed_report_has_its_figures_and_no_controls(show: Show) -> None:
     page = show()
     page.emulate_media(media="print")

@@ -90,41 +90,6 @@ def test_tokens_are_shaded_by_the_mean_attention_they_receive(open_page: Open) -
     expect(page.locator(".where")).to_have_text("Layer 1, mean of 3 heads")
 
 
-def test_pointing_at_a_token_shows_its_number_beside_it(open_page: Open) -> None:
-    page = text_page(open_page, "layer=1", viewport={"width": 380, "height": 800})
-    values = drawn_attention()[1].mean((0, 1))
-    for i in range(N):
-        words(page).nth(i).hover()
-        tip = page.locator(".text-tip")
-        expect(tip).to_be_visible()
-        shown = float(re.sub(r"[^\d.]", "", tip.inner_text()))
-        assert shown == pytest.approx(100 * values[i], abs=0.4)
-        box = tip.bounding_box()
-        assert box
-        assert 0 <= box["x"] <= 380 - box["width"]
-    expect(page.locator(".details h2")).to_have_text("[SEP] is looked at")
-    page.mouse.move(2, 2)
-    expect(page.locator(".text-tip")).to_be_hidden()
-
-
-def channels(color: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", color)[:3]]
-
-
-@pytest.mark.parametrize(("width", "n_tokens"), [(380, 200), (1280, 512)])
-def test_words_wrap_and_nothing_is_cut_off(open_page: Open, width: int, n_tokens: int) -> None:
-    tokens = ["[CLS]", *(f"{'un' * (i % 5)}word{i}" for i in range(n_tokens - 2)), "[SEP]"]
-    html = attention_page(softmax((1, 2, n_tokens, n_tokens)), tokens, view="text").html
-    page = text_page(open_page, "query=3", html, viewport={"width": width, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
-    boxes = words(page).evaluate_all(
-        "(all) => all.map((w) => [w.getBoundingClientRect().left, w.getBoundingClientRect().right])"
-    )
-    assert all(left >= 0 and right <= width for left, right in boxes)
-    expect(words(page)).to_have_count(n_tokens)
-
-
 def test_very_long_texts_come_in_parts(open_page: Open) -> None:
     n = 2100
     html = attention_page(
@@ -137,35 +102,6 @@ def test_very_long_texts_come_in_parts(open_page: Open) -> None:
     page = text_page(open_page, "query=2050", html)
     expect(page.locator(".text-token.kept")).to_have_text("w2050")
     expect(page.locator(".text-token.kept")).to_be_in_viewport()
-
-
-@pytest.mark.parametrize(("scheme", "paper"), [("dark", (21, 22, 25)), ("light", (255, 255, 255))])
-def test_words_are_readable_on_every_shade(
-    open_page: Open, scheme: str, paper: tuple[int, int, int]
-) -> None:
-    html = attention_page(softmax((1, 12, N, N)), TOKENS, view="text").html
-    page = text_page(open_page, "heads=0", html, color_scheme=scheme)
-    for head in range(12):
-        page.evaluate("(head) => { location.hash = `heads=${head}`; }", head)
-        expect(page.locator(".where")).to_have_text(f"Layer 0, head {head}")
-        found = words(page).evaluate_all(
-            """(all) => all.map((w) => [getComputedStyle(w).backgroundColor,
-              getComputedStyle(w).color])"""
-        )
-        assert min(contrast(*found[i], paper) for i in WORDS) >= 4.4
-
-
-def contrast(shade: str, ink: str, paper: tuple[int, int, int]) -> float:
-    alpha = opacity(shade)
-    mixed = [alpha * c + (1 - alpha) * p for c, p in zip(channels(shade), paper, strict=True)]
-    bright, dim = sorted((luminance(mixed), luminance(channels(ink))), reverse=True)
-    return (bright + 0.05) / (dim + 0.05)
-
-
-def luminance(color: Any) -> float:
-    parts = np.array(color) / 255
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
 def test_only_the_heads_and_tokens_that_take_part_count(open_page: Open) -> None:

@@ -1,169 +1,256 @@
-"""head_view, model_view and show: what code written for BertViz passes, and what comes of it."""
+"""head_view, model_view and show: what code written for BertViz passes, and what comes of it.
+
+Each call gives a page with the weights that the model gave, or is refused by the name of an
+argument. That BertViz puts the same into its own pages is in test_bertviz_suite.py.
+"""
 
 import inspect
+import re
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from attention_pages import arrays, example_of, header_of, names, softmax, unpacked
+from attention_pages import example_of, header_of, names, softmax, unpacked
 from data import data_path
 from small_traces import small_trace
+from torch import Tensor
 
 import minibert
 from minibert.errors import AttentionError
 from minibert.viz import Page, head_view, model_view
-from minibert.viz.neuron_view import show
+from minibert.viz.neuron_view import get_attention, show
 
-LAYERS, HEADS = 3, 2
-N_ENCODER, N_DECODER = 7, 5
+transformers = pytest.importorskip("transformers")
+
+LAYERS, HEADS, TOKENS, DECODED = 3, 2, 7, 5
+CONFIGS = {
+    "bert": transformers.BertConfig(
+        vocab_size=41, hidden_size=22, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+        intermediate_size=13, attention_probs_dropout_prob=0.5, output_attentions=True,
+    ),
+    "gpt2": transformers.GPT2Config(
+        vocab_size=41, n_embd=22, n_layer=LAYERS, n_head=HEADS, output_attentions=True
+    ),
+    "bart": transformers.BartConfig(
+        vocab_size=41, d_model=22, encoder_layers=LAYERS, decoder_layers=2, encoder_ffn_dim=13,
+        decoder_ffn_dim=13, encoder_attention_heads=HEADS, decoder_attention_heads=HEADS,
+        output_attentions=True,
+    ),
+}  # fmt: skip
+Layers = tuple[Tensor, ...]
 
 
-def layers(n_queries: int, n_keys: int, *, causal: bool = False) -> list[torch.Tensor]:
-    """One tensor (1, head, query, key) a layer, as transformers returns them."""
-    probs = softmax((LAYERS, 1, HEADS, n_queries, n_keys), causal=causal, seed=n_queries)
-    return list(torch.from_numpy(probs))
+@cache
+def outputs(name: str, *, training: bool = False, padding: str = "") -> Any:
+    """What a random model with sharp attention says of ids; `padding` is a side with two pads."""
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(CONFIGS[name], attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5)
+    model.train(training)
+    ids = torch.arange(5, 5 + TOKENS)[None]
+    mask = torch.ones_like(ids)
+    if padding:
+        mask[:, slice(None, 2) if padding == "left" else slice(-2, None)] = 0
+    extra = {"decoder_input_ids": ids[:, :DECODED]} if name == "bart" else {}
+    return model(input_ids=ids, attention_mask=mask, **extra)
+
+
+def attention(name: str = "bert", **options: Any) -> Layers:
+    # Since transformers 5 the last part of BERT's output is an empty cross_attentions.
+    return outputs(name, **options).attentions
+
+
+def sides() -> dict[str, Any]:
+    given = outputs("bart")
+    return {
+        f"{one}_attention": given[f"{one}_attentions"] for one in ("encoder", "decoder", "cross")
+    } | {
+        "encoder_tokens": [f"e{i}" for i in range(TOKENS)],
+        "decoder_tokens": [f"d{i}" for i in range(DECODED)],
+    }
+
+
+def assert_holds(page: Page, given: Any, index: int = 0, scale: float = 1) -> None:
+    """Every layer of the page has the weights that were given for it."""
+    about = example_of(page, index)
+    for layer in about["layers"]:
+        expected = given[layer].detach().float().numpy()[0][about["heads"]]
+        shown = unpacked(page, "probs", layer, index=index)
+        np.testing.assert_allclose(shown * scale, expected, atol=4e-3 * scale)
+
+
+def notes(page: Page) -> str:
+    return " ".join(example_of(page)["notes"])
 
 
 def start_of(page: Page) -> str:
     return header_of(page)["start"]
 
 
-SELF = {"attention": layers(7, 7), "tokens": names(7)}
-SIDES: dict[str, Any] = {
-    "encoder_attention": layers(N_ENCODER, N_ENCODER),
-    "decoder_attention": layers(N_DECODER, N_DECODER, causal=True),
-    "cross_attention": layers(N_DECODER, N_ENCODER),
-    "encoder_tokens": [f"e{i}" for i in range(N_ENCODER)],
-    "decoder_tokens": [f"d{i}" for i in range(N_DECODER)],
+def test_parameters_are_those_of_bertviz_and_its_page_names_every_one() -> None:
+    both = "encoder_attention decoder_attention cross_attention encoder_tokens decoder_tokens"
+    text = "attention tokens sentence_b_start prettify_tokens"
+    asked = "model model_type tokenizer sentence_a sentence_b"
+    written = (Path(__file__).parents[2] / "docs" / "bertviz.md").read_text(encoding="utf-8")
+    for function, parameters in {
+        head_view: f"{text} layer heads {both} include_layers html_action",
+        model_view: f"{text} display_mode {both} include_layers include_heads html_action",
+        show: f"{asked} display_mode layer head html_action",
+        get_attention: f"{asked} include_queries_and_keys",
+    }.items():
+        assert list(inspect.signature(function).parameters) == parameters.split()
+        assert all(re.search(rf"\b{name}\b", written) for name in parameters.split())
+
+
+FORMS = {
+    "a tuple, as transformers gives it": lambda given: given,
+    "a list": list,
+    "layers on top of one another": torch.stack,
+    "layers of one sentence on top of one another": lambda given: torch.cat(given),
+    "arrays": lambda given: [layer.detach().numpy() for layer in given],
+    "half precision": lambda given: [layer.half() for layer in given],
+    "bfloat16": lambda given: [layer.bfloat16() for layer in given],
 }
 
 
-class TestSignatures:
-    def test_they_are_those_of_bertviz(self) -> None:
-        sides = "encoder_attention decoder_attention cross_attention encoder_tokens decoder_tokens"
-        text = "attention tokens sentence_b_start prettify_tokens"
-        expected = {
-            head_view: f"{text} layer heads {sides} include_layers html_action",
-            model_view: f"{text} display_mode {sides} include_layers include_heads html_action",
-            show: "model model_type tokenizer sentence_a sentence_b display_mode layer head "
-            "html_action",
-        }
-        for function, parameters in expected.items():
-            assert list(inspect.signature(function).parameters) == parameters.split()
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("function", [head_view, model_view])
+def test_attention_in_any_of_its_forms_gives_its_weights(function: Any, form: Any) -> None:
+    given = form(attention())
+    page = function(given, names(TOKENS), 3)
+    shape = (1, HEADS, TOKENS, TOKENS)
+    assert_holds(page, [torch.as_tensor(layer).reshape(shape) for layer in given])
+    assert header_of(page)["view"] == {head_view: "head", model_view: "model"}[function]
+    assert example_of(page)["layers"] == list(range(LAYERS))
+    assert example_of(page)["tokens"]["segment"] == [0, 0, 0, 1, 1, 1, 1]
+    assert notes(page) == ""
 
 
-class TestHeadView:
-    def test_it_holds_the_attention_and_opens_the_head_view(self) -> None:
-        page = head_view(SELF["attention"], SELF["tokens"], 3)
-        assert header_of(page)["view"] == "head"
-        assert example_of(page)["tokens"]["segment"] == [0, 0, 0, 1, 1, 1, 1]
-        for layer, probs in enumerate(SELF["attention"]):
-            np.testing.assert_allclose(unpacked(page, "probs", layer), probs[0], atol=4e-3)
-
-    def test_marks_of_tokenizers_stay_when_asked_for(self) -> None:
-        tokens = ["Ġa", "▁b", "##c", "d</w>", "e", "f", "</w>"]
-        shown = [
-            example_of(head_view(SELF["attention"], tokens, prettify_tokens=prettify))["tokens"]
-            for prettify in (True, False)
-        ]
-        assert shown[0]["text"] == [" a", " b", "c", "d", "e", "f", "</w>"]
-        assert shown[1]["text"] == tokens
-
-    def test_layer_and_heads_are_what_it_opens_with(self) -> None:
-        assert start_of(head_view(**SELF, layer=2, heads=[1])) == "layer=2&heads=1"
-        assert start_of(head_view(**SELF, heads=[0, 1])) == "heads=0.1"
-        assert start_of(head_view(**SELF)) == ""
-
-    def test_the_page_is_returned_with_the_name_of_its_text_there(self) -> None:
-        page = head_view(**SELF, html_action="return")
-        assert page.data == page.html == head_view(**SELF, html_action="view").html
+def test_rows_that_do_not_add_up_to_one_are_drawn_and_the_page_says_how() -> None:
+    for name, side in (("bert", "right"), ("gpt2", "left"), ("gpt2", "right")):
+        page = head_view(attention(name, padding=side), names(TOKENS))
+        assert_holds(page, attention(name, padding=side))
+        assert notes(page) == ""
+    given = attention(training=True)
+    largest = max(layer.max().item() for layer in given)
+    assert largest > 1.5
+    page = head_view(given, names(TOKENS))
+    assert_holds(page, given, scale=largest)
+    assert f"All of them are divided by the largest weight, {largest:.4g}." in notes(page)
+    smaller = [layer * 0.3 for layer in attention()]
+    page = model_view(smaller, names(TOKENS))
+    assert_holds(page, smaller)
+    assert "from 0.3 to 0.3. They are drawn as they were given" in notes(page)
 
 
-class TestEncoderDecoder:
-    def test_each_kind_of_attention_is_an_example(self) -> None:
-        examples = header_of(head_view(**SIDES))["examples"]
-        assert [one["name"] for one in examples] == ["Encoder", "Decoder", "Decoder → Encoder"]
-        assert [one["causal"] for one in examples] == [False, True, False]
-        assert examples[0]["key_tokens"] is None
-        assert examples[2]["tokens"]["text"] == SIDES["decoder_tokens"]
-        assert examples[2]["key_tokens"]["text"] == SIDES["encoder_tokens"]
-
-    def test_one_kind_alone_is_enough(self) -> None:
-        wanted = ("cross_attention", "encoder_tokens", "decoder_tokens")
-        page = head_view(**{name: SIDES[name] for name in wanted})
-        assert [one["name"] for one in header_of(page)["examples"]] == ["Decoder → Encoder"]
-
-    def test_a_long_side_gets_thumbnails_of_its_shape(self) -> None:
-        page = head_view(
-            cross_attention=layers(3, 70), encoder_tokens=names(70), decoder_tokens=names(3)
-        )
-        assert arrays(page, "thumbnails")[0]["shape"] == [LAYERS, HEADS, 3, 64]
+def test_layers_and_heads_count_from_either_end_and_may_be_one_number() -> None:
+    given, tokens = attention(), names(TOKENS)
+    page = model_view(given, tokens, include_layers=[-1, 0], include_heads=[-1])
+    assert (example_of(page)["layers"], example_of(page)["heads"]) == ([0, LAYERS - 1], [HEADS - 1])
+    assert_holds(page, given)
+    page = head_view(given, tokens, layer=-1, heads=[-1], include_layers=[-1])
+    assert start_of(page) == f"layer={LAYERS - 1}&heads={HEADS - 1}"
+    for heads in (1, np.int64(1), torch.tensor(1), [1], (1,), range(1, 2)):
+        assert start_of(head_view(given, tokens, heads=heads)) == "heads=1"
+    assert start_of(head_view(given, tokens, layer=0, heads=0)) == "layer=0&heads=0"
+    assert start_of(head_view(given, tokens)) == ""
+    assert start_of(model_view(given, tokens)) == "theme=dark"
+    page = head_view(given, tokens, html_action="return")
+    assert page.data == page.html == head_view(given, tokens).html
 
 
-class TestModelView:
-    def test_it_opens_the_model_view_in_the_dark(self) -> None:
-        page = model_view(**SELF)
-        assert header_of(page)["view"] == "model"
-        assert start_of(page) == "theme=dark"
-        assert start_of(model_view(**SELF, display_mode="light")) == "theme=light"
+def test_marks_of_tokenizers_stay_when_asked_for() -> None:
+    tokens = ["Ġa", "▁b", "##c", "d</w>", "e", "f", "</w>"]
+    for prettify, shown in ((True, [" a", " b", "c", "d", "e", "f", "</w>"]), (False, tokens)):
+        page = head_view(attention(), tokens, prettify_tokens=prettify)
+        assert example_of(page)["tokens"]["text"] == shown
 
 
-class TestErrors:
-    @pytest.mark.parametrize("function", [head_view, model_view])
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({}, "no attention is given"),
-            ({"attention": [], "tokens": names(7)}, "attention is empty"),
-            ({"attention": SELF["attention"]}, "tokens is not given; attention's query axis has 7"),
-            (SELF | {"tokens": names(6)}, "tokens has 6 strings, attention's query axis has 7"),
-            (SELF | {"html_action": "show"}, "html_action='show', expected \"view\""),
-            (SELF | {"include_layers": [3]}, r"include_layers=\[3\], but there are 3"),
-            (SELF | {"include_layers": []}, "include_layers is empty"),
-            (SELF | {"sentence_b_start": 7}, "sentence_b_start=7"),
-            (SELF | {"encoder_tokens": ["a"]}, "encoder_tokens is of an encoder"),
-            (SELF | SIDES, "encoder_attention is of an encoder"),
-            (SIDES | {"tokens": names(7)}, "tokens belongs to attention"),
-            (SIDES | {"sentence_b_start": 2}, "sentence_b_start belongs to attention"),
-            (SIDES | {"encoder_tokens": names(6)}, "encoder_tokens has 6 strings, encoder_att"),
-            (SIDES | {"decoder_tokens": None}, "decoder_tokens is not given"),
-            (SIDES | {"cross_attention": layers(7, 5)}, "decoder_tokens has 5 strings, cross_att"),
-            (SIDES | {"decoder_attention": layers(5, 7)}, r"decoder_attention\[0\] has 5 queries"),
-            (
-                SIDES | {"encoder_attention": [*layers(7, 7), *layers(6, 6)]},
-                r"encoder_attention\[3\] has .* must be alike",
-            ),
-            (
-                SELF | {"attention": [layer.repeat(2, 1, 1, 1) for layer in layers(7, 7)]},
-                r"attention\[0\] holds 2 sentences, expected one",
-            ),
-            (
-                SELF | {"attention": [layer * np.nan for layer in layers(7, 7)]},
-                r"attention\[0\] is nan",
-            ),
-        ],
-    )
-    def test_each_names_its_argument(
-        self, function: Any, arguments: dict[str, Any], message: str
-    ) -> None:
+@pytest.mark.parametrize("function", [head_view, model_view])
+def test_each_side_of_an_encoder_and_decoder_has_its_own_layers_and_tokens(function: Any) -> None:
+    given = sides()
+    page = function(**given)
+    examples = header_of(page)["examples"]
+    assert [one["name"] for one in examples] == ["Encoder", "Decoder", "Decoder → Encoder"]
+    assert [one["causal"] for one in examples] == [False, True, False]
+    for index, name in enumerate(("encoder", "decoder", "cross")):
+        layers = given[f"{name}_attention"]
+        assert examples[index]["layers"] == list(range(len(layers)))
+        assert_holds(page, layers, index)
+    assert examples[2]["tokens"]["text"] == given["decoder_tokens"]
+    assert examples[2]["key_tokens"]["text"] == given["encoder_tokens"]
+
+
+def plain(*shape: int) -> list[Tensor]:
+    return list(torch.from_numpy(softmax((LAYERS, 1, HEADS, *shape))))
+
+
+SELF = {"attention": plain(TOKENS, TOKENS), "tokens": names(TOKENS)}
+REFUSED: list[tuple[Any, str]] = [
+    ({}, "no attention is given"),
+    ({"attention": [], "tokens": names(7)}, "attention is empty.* give outputs.attentions"),
+    ({"attention": SELF["attention"]}, "tokens is not given; attention's query axis has 7"),
+    (SELF | {"tokens": names(6)}, "tokens has 6 strings, attention's query axis has 7"),
+    (SELF | {"html_action": "show"}, "html_action='show', expected \"view\""),
+    (SELF | {"include_layers": [3]}, r"include_layers=\[3\], but there are 3"),
+    (SELF | {"include_layers": []}, "include_layers is empty"),
+    (SELF | {"sentence_b_start": 7}, "sentence_b_start=7"),
+    (SELF | {"encoder_tokens": ["a"]}, "encoder_tokens is of an encoder"),
+    (lambda: SELF | sides(), "encoder_attention is of an encoder"),
+    (lambda: sides() | {"tokens": names(7)}, "tokens belongs to attention"),
+    (lambda: sides() | {"sentence_b_start": 2}, "sentence_b_start belongs to attention"),
+    (lambda: sides() | {"encoder_tokens": names(6)}, "encoder_tokens has 6 strings, encoder_att"),
+    (lambda: sides() | {"decoder_tokens": None}, "decoder_tokens is not given"),
+    (lambda: sides() | {"cross_attention": plain(7, 5)}, "decoder_tokens has 5 strings, cross_att"),
+    (lambda: sides() | {"include_layers": [2]}, r"include_layers=\[2\], but there are 2"),
+    ({"decoder_attention": plain(5, 7)}, r"decoder_attention\[0\] has 5 queries"),
+    ({"encoder_attention": [*plain(7, 7), *plain(6, 6)]}, r"\[3\] has .* must be alike"),
+]
+GIVEN: list[tuple[Any, str]] = [
+    (lambda: (outputs("bert").last_hidden_state,), "output_attentions=True"),
+    (lambda: outputs("bert").last_hidden_state, "output_attentions=True"),
+    (lambda: [None] * LAYERS, "output_attentions=True"),
+    (lambda: [layer * 9 - 4 for layer in attention()], "before the softmax"),
+    (lambda: [layer * torch.nan for layer in attention()], r"attention\[0\] is nan.* cut it away"),
+    (lambda: torch.stack([layer.repeat(2, 1, 1, 1) for layer in attention()]), "2 sentences"),
+    (lambda: [layer[..., :-1] for layer in attention()], "7 queries and 6 keys"),
+    (
+        lambda: [layer.transpose(-1, -2) for layer in attention()],
+        r"in attention the columns .* swap the last two",
+    ),
+]
+
+
+@pytest.mark.parametrize("function", [head_view, model_view])
+def test_what_does_not_fit_is_refused_by_the_name_of_its_argument(function: Any) -> None:
+    for arguments, message in REFUSED:
         with pytest.raises(AttentionError, match=message):
-            function(**arguments)
+            function(**(arguments() if callable(arguments) else arguments))
+    for given, message in GIVEN:
+        with pytest.raises(AttentionError, match=message):
+            function(given(), names(TOKENS))
 
-    def test_what_it_opens_with_must_be_on_the_page(self) -> None:
-        for arguments, message in (
-            ({"layer": 3}, r"layer=3 is not on the page, which holds \[0, 1, 2\]"),
-            ({"layer": 0, "include_layers": [1]}, r"layer=0 .* holds \[1\]"),
-            ({"heads": [2]}, r"heads=2 .* holds \[0, 1\]"),
-            ({"heads": "a"}, r"heads=\['a'\], expected whole numbers"),
-            ({"layer": "a"}, r"layer=\['a'\], expected"),
-        ):
-            with pytest.raises(AttentionError, match=message):
-                head_view(**SELF, **arguments)
-        with pytest.raises(AttentionError, match="display_mode='black'"):
-            model_view(**SELF, display_mode="black")
-        with pytest.raises(AttentionError, match="include_heads"):
-            model_view(**SELF, include_heads=[2])
+
+def test_what_a_page_opens_with_must_be_on_it() -> None:
+    for arguments, message in (
+        ({"layer": 3}, r"layer=3 is not on the page, which holds \[0, 1, 2\]"),
+        ({"layer": 0, "include_layers": [1]}, r"layer=0 .* holds \[1\]"),
+        ({"heads": [2]}, r"heads=2 .* holds \[0, 1\]"),
+        ({"heads": []}, "heads is empty; leave it out"),
+        ({"heads": "a"}, r"heads=\['a'\], expected whole numbers"),
+        ({"layer": "a"}, r"layer=\['a'\], expected"),
+    ):
+        with pytest.raises(AttentionError, match=message):
+            head_view(**SELF, **arguments)
+    with pytest.raises(AttentionError, match="display_mode='black'"):
+        model_view(**SELF, display_mode="black")
+    with pytest.raises(AttentionError, match="include_heads"):
+        model_view(**SELF, include_heads=[2])
 
 
 class TestShow:
@@ -177,7 +264,6 @@ class TestShow:
         np.testing.assert_array_equal(unpacked(page, "query", 2), query.half().numpy())
 
     def test_it_takes_what_bertviz_takes(self) -> None:
-        transformers = pytest.importorskip("transformers")
         folder = str(data_path("models", "all-MiniLM-L6-v2"))
         theirs = transformers.AutoModel.from_pretrained(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -187,9 +273,8 @@ class TestShow:
         assert shown["text"] == list(trace.tokens.strings[0])
         assert shown["special"] == [int(special) for special in trace.tokens.special[0]]
         assert shown["segment"] == trace.tokens.segments[0].tolist()
-        np.testing.assert_allclose(
-            unpacked(page, "key", 5), trace[5].key[0].numpy(), atol=1e-2, rtol=1e-2
-        )
+        key = trace[5].key[0].numpy()
+        np.testing.assert_allclose(unpacked(page, "key", 5), key, atol=1e-2, rtol=1e-2)
 
     def test_wrong_arguments_are_named(self) -> None:
         model = minibert.load("tiny-bert")

@@ -125,13 +125,6 @@ class TestModelsThatGiveTheirVectors:
                 assert got["queries"][i] == layer["queries"][0, :, queries].tolist()
                 assert got["keys"][i] == layer["keys"][0, :, keys].tolist()
 
-    def test_only_bert_is_told_which_text_a_token_belongs_to(self) -> None:
-        for model_type, segments in (("bert", [0, 0, 0, 0, 1, 1]), ("roberta", None)):
-            model = OwnModel()
-            get_attention(model, model_type, Pieces(), "w1 w2", "w3")
-            told = model.called_with.get("token_type_ids")
-            assert (None if told is None else told[0].tolist()) == segments
-
     @pytest.mark.parametrize("causal", [False, True])
     def test_show_holds_their_query_and_key(self, causal: bool) -> None:
         model = OwnModel(causal=causal)
@@ -223,11 +216,6 @@ class TestModelsOfTransformers:
             found = get_attention(model, "roberta", tokenizer, "w1 w2", "w3")
             assert found["ba"]["left_text"] == ["[SEP]", " w3", "[SEP]"]
             assert found["ba"]["right_text"] == ["[CLS]", " w1", " w2", "[SEP]"]
-
-    def test_an_empty_second_text_is_none(self) -> None:
-        model = minibert.load("tiny-bert")
-        alone = get_attention(model, "bert", None, "the horse")
-        assert get_attention(model, "bert", None, "the horse", "") == alone
 
     def test_what_contradicts_the_model_is_refused(self) -> None:
         bert, gpt2 = minibert.load("tiny-bert"), minibert.load("tiny-gpt2")

@@ -2,18 +2,13 @@
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from matplotlib import rcParams
-from matplotlib.colors import to_hex
 
 from minibert.errors import MinibertError
-from minibert.viz import plots
 from minibert.viz.plots import training_scores
 from minibert.viz.plots.scores_log import read_scores
 
@@ -111,35 +106,6 @@ def test_the_best_head_is_named_at_the_end_of_its_line_in_its_layers_colour(
         assert all(other.get_zorder() < line.get_zorder() for other in others)
 
 
-def test_heads_of_a_layer_share_a_colour_and_the_legend_tells_it(
-    write: Callable[[Rows], Path],
-) -> None:
-    figure = training_scores(write(rows()))
-    (legend,) = figure.legends
-    named = {
-        text.get_text(): to_hex(line.get_color())
-        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
-    }
-    drawn = {
-        f"layer {line.get_gid().split()[1][0]}": to_hex(line.get_color())
-        for line in figure.axes[0].lines
-    }
-    assert named == drawn
-    assert len(set(named.values())) == LAYERS
-
-
-def test_many_layers_have_shades_of_their_own(write: Callable[[Rows], Path]) -> None:
-    log = rows(("previous",))
-    for row in log:
-        row["heads"]["previous"] = np.full((12, 2), 0.5).tolist()
-    figure = training_scores(write(log))
-    assert len({to_hex(line.get_color()) for line in figure.axes[0].lines}) == 12
-    assert [text.get_text() for text in figure.legends[0].get_texts()][::5] == [
-        "layer 0",
-        "layer 11",
-    ]
-
-
 def test_the_loss_panel_has_both_losses_where_both_were_measured(
     write: Callable[[Rows], Path],
 ) -> None:
@@ -167,39 +133,6 @@ def test_tokens_are_logarithmic_where_they_grow_more_than_tenfold(
 
 
 @pytest.mark.parametrize(
-    ("first", "step", "wanted"),
-    [
-        (10**5, 10**6, {"100k", "300k", "1M", "3M"}),
-        (10**4, 10**9, {"10k", "1M", "100M"}),
-        (0, 10**6, {"0", "2M", "4M"}),
-    ],
-)
-def test_counts_of_tokens_are_short(
-    write: Callable[[Rows], Path], first: int, step: int, wanted: set[str]
-) -> None:
-    figure = training_scores(write(rows(first=first, step=step)))
-    for panel in figure.axes:
-        assert wanted <= {label.get_text() for label in panel.get_xticklabels()}
-
-
-def test_a_single_measurement_is_drawn_as_points(write: Callable[[Rows], Path]) -> None:
-    figure = training_scores(write(rows()[2:3]))
-    assert {line.get_marker() for panel in figure.axes for line in panel.lines} == {"o"}
-    assert "0-0" in texts(figure.axes[0])
-
-
-def test_the_best_head_is_that_of_the_last_measurement_there_is(
-    write: Callable[[Rows], Path],
-) -> None:
-    log = rows()
-    log[-1]["heads"] = {"previous": None, "duplicate": log[-1]["heads"]["duplicate"]}
-    log[-2]["heads"]["previous"] = [[None, 0.2, 0.1], [0.3, 0.4, None]]
-    panel = training_scores(write(log)).axes[0]
-    label = next(text for text in panel.texts if text.get_text() == "1-1")
-    assert label.xy == (3001, 0.4)
-
-
-@pytest.mark.parametrize(
     ("suffix", "start"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")]
 )
 def test_the_kind_of_file_is_that_of_its_name_and_the_same_log_gives_the_same_bytes(
@@ -211,50 +144,6 @@ def test_the_kind_of_file_is_that_of_its_name_and_the_same_log_gives_the_same_by
         contents.append((tmp_path / f"{name}{suffix}").read_bytes())
     assert contents[0].startswith(start)
     assert contents[0] == contents[1]
-
-
-def test_nothing_is_left_beside_the_file_and_the_users_style_stays(
-    write: Callable[[Rows], Path], tmp_path: Path
-) -> None:
-    before = rcParams.copy()
-    rcParams["font.size"] = 31.0
-    try:
-        figure = training_scores(write(rows()), tmp_path / "figure.svg")
-        assert rcParams["font.size"] == 31.0
-        assert {label.get_size() for label in figure.axes[0].get_xticklabels()} == {8.0}
-    finally:
-        rcParams.update(before)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.svg", "scores.jsonl"]
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(
-    write: Callable[[Rows], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "figure.svg"
-    output.write_text("the old one", encoding="utf-8")
-
-    def full(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(MinibertError, match="No space left"):
-        training_scores(write(rows()), output)
-    assert output.read_text(encoding="utf-8") == "the old one"
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize("name", ["figure.jpg", "figure", "figure.svg.gz"])
-def test_another_kind_of_file_is_refused_before_the_log_is_read(tmp_path: Path, name: str) -> None:
-    with pytest.raises(MinibertError, match=r"ending in \.svg, \.pdf or \.png"):
-        training_scores(tmp_path / "no log", tmp_path / name)
-
-
-def test_without_matplotlib_the_error_says_what_to_install(
-    write: Callable[[Rows], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MinibertError, match=r"pip install 'minibert-attention\[plots\]'"):
-        plots.training_scores(write(rows()))
 
 
 def one_line(**changes: Any) -> str:

@@ -51,14 +51,6 @@ def test_statistics_are_means_over_the_rows_that_have_them(trace: Any) -> None:
     assert set(wanted) | {"special"} == set(STATISTICS)
 
 
-def test_statistics_of_edited_attention_are_those_of_the_edited_weights(trace: Any) -> None:
-    edited = trace.rerun({("probs", 1): lambda probs: probs.roll(2, -1)})
-    probs = edited.stack("probs")[:, 0].double().numpy()
-    found = plots.head_statistic(edited, "first").numpy()
-    assert found == pytest.approx(probs[..., 0].mean(-1), abs=1e-6)
-    assert found[1] != pytest.approx(plots.head_statistic(trace, "first").numpy()[1], abs=1e-6)
-
-
 def test_statistics_of_padded_sentences_leave_the_padding_out(trace: Any) -> None:
     ids = torch.tensor([[3, 5, 7, 11, 13], [2, 4, 6, 0, 0]])
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -67,10 +59,6 @@ def test_statistics_of_padded_sentences_leave_the_padding_out(trace: Any) -> Non
     for name in ("entropy", "previous", "next", "self", "first"):
         found = plots.head_statistic(together, name, sentence=1)
         torch.testing.assert_close(found, plots.head_statistic(alone, name))
-
-
-def test_a_causal_row_without_weight_on_later_keys_has_a_finite_entropy() -> None:
-    assert plots.head_statistic(small_trace(N, causal=True), "entropy").isfinite().all()
 
 
 def test_a_dot_stands_for_each_head_and_a_line_for_their_mean() -> None:

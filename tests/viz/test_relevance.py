@@ -40,25 +40,11 @@ def shown(page: Page, index: int = 0) -> dict[str, Any]:
 
 
 class TestWhatThePageHolds:
-    def test_relevance_to_a_position_is_a_number_a_token_of_each_sentence(
-        self, trace: Trace
-    ) -> None:
-        found = relevance_of(trace, 1)
-        page = view(trace, relevance=found)
-        for index, n in enumerate((8, 5)):
-            header = shown(page, index)
-            assert (header["name"], header["of"], header["rows"]) == ("relevance", 1, None)
-            np.testing.assert_allclose(header["values"], found.values[0, index, :n], rtol=1e-4)
-
     def test_relevance_of_all_positions_has_a_row_each(self, trace: Trace) -> None:
         found = relevance(trace)
         header = shown(view(trace, relevance=found), 1)
         assert (header["of"], header["values"]) == (0, None)
         np.testing.assert_allclose(header["rows"], found.values[1, :5, :5], rtol=1e-4)
-
-    def test_of_a_causal_model_the_last_row_is_shown_first(self) -> None:
-        page = view(small_trace(6, causal=True), relevance=np.tri(6))
-        assert shown(page)["of"] == 5
 
     def test_integrated_gradients_are_summed_over_each_embedding(
         self, model: minibert.Model
@@ -78,12 +64,6 @@ class TestWhatThePageHolds:
         page = view(fake, sentences=[1], relevance=[0, 1, 2, 3, 4], view="text")
         assert header_of(page)["start"] == "shade=relevance"
         assert header_of(view(fake))["start"] == ""
-
-    def test_without_it_there_is_none(self, fake: FakeTrace) -> None:
-        assert example_of(view(fake))["relevance"] is None
-
-    def test_a_trace_takes_it_too(self, trace: Trace) -> None:
-        assert shown(trace.view(relevance=relevance_of(trace, 0)))["of"] == 0
 
     def test_several_traces_have_one_each_or_none(self, fake: FakeTrace) -> None:
         other = small_trace(6)

@@ -14,7 +14,6 @@ import torch
 from attention_pages import (
     HEADS,
     LAYERS,
-    TOKENS,
     WIDTH,
     FakeTrace,
     arrays,
@@ -22,7 +21,6 @@ from attention_pages import (
     fake_trace,
     header_of,
     held,
-    softmax,
     unpacked,
     weights,
 )
@@ -33,9 +31,9 @@ import minibert
 from minibert.analysis import logit_lens
 from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.trace.edit import hide, zero
+from minibert.trace.edit import zero
 from minibert.trace.read import Trace
-from minibert.viz import Page, attention_page, view
+from minibert.viz import Page, view
 from minibert.viz.less import has_weights, layers_of, lessened
 from minibert.viz.payload import encode_probs, pool
 from minibert.viz.vectors import Coded, coded, pack_finer, rests_of
@@ -65,12 +63,6 @@ class TestVectors:
                 half = trace.vectors[number, layer, 0].half().numpy()
                 np.testing.assert_array_equal(unpacked(page, name, layer), half)
 
-    def test_padding_and_heads_that_are_not_chosen_are_left_out(self, trace: FakeTrace) -> None:
-        page = view(trace, sentences=[1], layers=[2], heads=[4, 1])
-        half = trace.vectors[1, 2, 1, [1, 4], :5].half().numpy()
-        np.testing.assert_array_equal(unpacked(page, "key", 2), half)
-        assert example_of(page)["scale"] == [WIDTH**-0.5]
-
     def test_they_can_be_left_out(self, trace: FakeTrace) -> None:
         page = view(trace, vectors=False)
         assert {one["quantity"] for one in example_of(page)["arrays"]} == {"probs"}
@@ -83,10 +75,6 @@ class TestVectors:
                 single = trace.vectors[number, layer, 0, head].numpy()
                 np.testing.assert_array_equal(unpacked(page, name, layer, head), single)
         assert view(trace, exact=(2, 1)).html == view(trace, exact=[(2, 1)]).html
-
-    def test_all_heads_can_be_exact_and_are_then_not_held_twice(self, trace: FakeTrace) -> None:
-        page = view(trace, exact=True, layers=[1], heads=[0, 2])
-        assert blocks(page, "query") == {(1, 0, "float32"), (1, 2, "float32")}
 
     def test_a_head_that_rounding_would_spoil_is_held_in_single_precision(
         self, trace: FakeTrace
@@ -116,27 +104,6 @@ class TestVectors:
         for head in range(HEADS):
             expected = trace.probs[0, 0, head]
             np.testing.assert_allclose(weights(page, 0, head), expected, atol=1.2e-3)
-
-    @pytest.mark.parametrize("causal", [False, True])
-    def test_a_browser_gets_the_weights_of_a_real_trace(self, causal: bool) -> None:
-        trace = small_trace(causal=causal, scale_by_layer=causal)
-        page = view(trace)
-        for layer in range(3):
-            for head in range(2):
-                np.testing.assert_allclose(
-                    weights(page, layer, head), trace[layer, head].probs[0], atol=1.2e-3
-                )
-
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-    def test_every_precision_of_a_model_is_read(self, dtype: torch.dtype) -> None:
-        config = small_trace().config
-        page = Model.from_config(config, seed=3).to(dtype).trace([3, 1, 4, 1, 5, 9, 2]).view()
-        assert blocks(page, "key") == {(layer, None, "float16") for layer in range(3)}
-        assert not example_of(page)["edited"]
-
-    def test_a_trace_with_gradients_is_read(self) -> None:
-        trace = small_trace().model.trace([3, 1, 4, 1, 5], grad=True)
-        assert {layer for layer, _, _ in blocks(view(trace), "query")} == {0, 1, 2}
 
 
 class TestLength:
@@ -168,11 +135,6 @@ class TestLength:
                 (-1, -2)
             )
             np.testing.assert_allclose(thumbnails[:, :, row, column], block, atol=4e-3)
-
-    def test_a_short_text_has_none(self) -> None:
-        assert not arrays(view(self.long(64)), "thumbnails")
-        assert arrays(view(self.long(65)), "thumbnails")
-        assert arrays(attention_page(softmax((1, 2, 65, 65)), list("a" * 65)), "thumbnails")
 
     def test_pooling_keeps_what_is_small_and_stretches_nothing(self) -> None:
         table = np.arange(2 * 5 * 3).reshape(2, 5, 3) / 30
@@ -206,11 +168,6 @@ class TestLength:
 
 
 class TestEdited:
-    def test_an_edit_of_vectors_leaves_them_and_the_weights_in_agreement(self) -> None:
-        trace = small_trace()
-        page = view(trace.rerun({("query", 1, 0): lambda query: query * 2}))
-        assert example_of(page)["edited"] is False
-
     @pytest.mark.parametrize("n_tokens", [11, 300])
     def test_weights_that_are_not_of_these_vectors_are_held_at_any_length(
         self, n_tokens: int
@@ -222,17 +179,8 @@ class TestEdited:
         assert not unpacked(page, "probs", 1)[0].any()
         np.testing.assert_allclose(unpacked(page, "probs", 2), trace[2].probs[0], atol=4e-3)
 
-    def test_hidden_keys_are_seen_as_an_edit(self) -> None:
-        page = view(small_trace().rerun({("scores", 2, 1): hide([3])}))
-        assert example_of(page)["edited"] is True
-
 
 class TestSeveral:
-    def test_each_sentence_of_a_batch_is_an_example(self, trace: FakeTrace) -> None:
-        examples = header_of(view(trace))["examples"]
-        assert [len(one["tokens"]["text"]) for one in examples] == [TOKENS, 5]
-        assert header_of(view(trace, sentences=[1, 0]))["examples"][0]["texts"] == ["five tokens"]
-
     def test_named_traces_keep_their_names_and_order(self) -> None:
         trace = small_trace()
         after = trace.rerun({("probs", 0, 1): zero})
@@ -243,14 +191,6 @@ class TestSeveral:
         )
         blocks = [one["block"] for i in (0, 1) for one in example_of(page, i)["arrays"]]
         assert len(set(blocks)) == len(blocks)
-
-    def test_models_of_different_sizes_share_a_page(self) -> None:
-        page = view([small_trace(), small_trace(n_layers=2, n_heads=7)])
-        assert [one["sizes"]["n_heads"] for one in header_of(page)["examples"]] == [2, 7]
-
-    def test_a_trace_shows_itself(self) -> None:
-        trace = small_trace()
-        assert trace.view(layers=[1]).html == view(trace, layers=[1]).html
 
 
 class TestLens:
@@ -357,15 +297,6 @@ class TestWeights:
             spoiled = exps / exps.sum(-1, keepdims=True)
             assert np.abs(spoiled - trace[layer, head].probs[0].numpy()).max() > 4e-3
 
-    def test_exact_heads_stay_exact(self) -> None:
-        trace = small_trace()
-        page = view(trace, exact=(1, 0))
-        single = trace[1].query[0, 0].numpy()
-        np.testing.assert_array_equal(unpacked(page, "query", 1, 0), single)
-
-    def test_the_page_says_so(self) -> None:
-        assert any("hundredths" in note for note in example_of(view(small_trace()))["notes"])
-
 
 class TestSize:
     @pytest.mark.parametrize(("n_tokens", "most"), [(16, 500_000), (128, 4_000_000)])
@@ -377,11 +308,6 @@ class TestSize:
         page = view(Model.from_config(config, seed=7).trace([i % 41 for i in range(n_tokens)]))
         assert page.size <= most
         assert len(arrays(page, "query")) == len(arrays(page, "key")) == 12
-
-    def test_a_page_that_is_small_anyway_keeps_half_precision_and_value(self) -> None:
-        page = view(minibert.load("tiny-bert").trace(TEXTS[1]))
-        assert {one["dtype"] for one in arrays(page, "query")} == {"float16"}
-        assert arrays(page, "value")
 
 
 @pytest.fixture(scope="module", params=list(OTHER_KINDS))
@@ -405,10 +331,6 @@ def check_weights(page: Any, trace: Trace, tolerance: float) -> None:
 
 def test_query_and_key_give_the_weights(other: Trace) -> None:
     check_weights(saved(view(other)), other, 1.2e-3)
-
-
-def test_those_of_some_heads_do(other: Trace) -> None:
-    check_weights(saved(view(other, layers=[1, 2], heads=[1, 3])), other, 1.2e-3)
 
 
 def test_those_in_a_byte_a_number_do(other: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,10 +413,3 @@ def test_the_page_knows_how_query_and_key_were_turned(other: Trace) -> None:
             )
             expected = getattr(other[layer], f"{name}_unrotated")[0, ..., : 2 * pairs].numpy()
             np.testing.assert_allclose(np.concatenate(back, -1), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_page_of_a_plain_model_says_nothing_of_it(causal: bool) -> None:
-    example: dict[str, Any] = example_of(view(small_trace(causal=causal)))
-    assert not {"rotary", "turned", "soft_cap", "windows"}.intersection(example)
-    assert set(example["sizes"]) == {"d_head", "n_heads", "n_layers"}
