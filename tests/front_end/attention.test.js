@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  boundsOf, codeAt, firstCode, gatherLines, largest, lineAlpha, meanWeights, shownTokens, usualHeads, usualMinimum, weightOf,
+  boundsOf, firstCode, gatherLines, largest, lineAlpha, meanWeights, shownTokens, usualMinimum, weightOf,
 } from "../../viz/static/core/data/attention.js";
 import { assertNear, layerOf, tokensOf } from "./near.js";
 
@@ -57,11 +57,6 @@ test("sentence filters choose the side that looks and the side that is looked at
   assert.deepEqual(sides("all", false), ["01010", "01010"]);
 });
 
-test("keys of another text have their own segments", () => {
-  const { query, key } = shownTokens(tokensOf("a", "b"), "all", false, tokensOf("[CLS]", "x", "y"));
-  assert.deepEqual([query.join(""), key.join("")], ["11", "011"]);
-});
-
 test("lines are the cells that the definition gives, whatever is asked for", () => {
   const some = { query: Uint8Array.of(1, 0, 1), key: Uint8Array.of(0, 1, 1) };
   for (const heads of [[0], [1], [0, 1]]) {
@@ -78,24 +73,12 @@ test("lines are the cells that the definition gives, whatever is asked for", () 
   }
 });
 
-test("the threshold is in percent of weight", () => {
-  for (const percent of [0.5, 1, 10, 50]) {
-    const code = firstCode(percent, 1);
-    assert.ok(((code / 255) ** 2) * 100 >= percent && (((code - 1) / 255) ** 2) * 100 < percent);
-  }
-});
-
 test("a line too faint for a screen of 8 bits is left out, and no other", () => {
   for (const strength of [1, 2, 3]) {
     const code = firstCode(0, strength);
     assert.ok(lineAlpha(weightOf(code), strength) >= 1 / 510);
     assert.ok(lineAlpha(weightOf(code - 1), strength) < 1 / 510);
   }
-});
-
-test("a line at strength n is as opaque as n lines of its weight over one another", () => {
-  assertNear([0, 0.3, 1].map((weight) => lineAlpha(weight, 1)), [0, 0.3, 1]);
-  assertNear([lineAlpha(0.3, 2), lineAlpha(0.3, 3)], [0.3 + 0.7 * 0.3, 0.3 + 0.7 * 0.3 + 0.49 * 0.3]);
 });
 
 test("means over heads are of weights, and nothing where a token takes no part", () => {
@@ -109,11 +92,6 @@ test("means over heads are of weights, and nothing where a token takes no part",
   assertNear(meanWeights(LAYER, [1], first, { side: "key", index: 1 }), [0, 0, 0]);
 });
 
-test("a cell is found from either side", () => {
-  assert.equal(codeAt(LAYER, 1, { side: "query", index: 0 }, 1), 180);
-  assert.equal(codeAt(LAYER, 1, { side: "key", index: 0 }, 2), 60);
-});
-
 test("the largest come first, ties in reading order, none below the least", () => {
   assert.deepEqual(largest(Float64Array.of(0.2, 0.5, 0.2, 0.01, 0.9), 4, 0.1), [4, 1, 0, 2]);
   assert.deepEqual(largest(Float64Array.of(0.2, 0.5, 0.2), 2, 0.1), [1, 0]);
@@ -125,9 +103,4 @@ test("a sentence begins with no threshold, a long text with one above its even s
   for (const size of sizes) assert.ok(usualMinimum(size) / 100 > 1 / size, String(size));
   const minima = [8, 64, ...sizes].map(usualMinimum);
   assert.deepEqual(minima, minima.toSorted((a, b) => a - b));
-});
-
-test("all heads are on to begin with, of a long text the first", () => {
-  assert.deepEqual(usualHeads([2, 5, 7], 200), [2, 5, 7]);
-  assert.deepEqual(usualHeads([2, 5, 7], 201), [2]);
 });

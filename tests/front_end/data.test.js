@@ -53,16 +53,6 @@ test("a part of the vectors is what the whole has there, wherever it begins", as
   }
 });
 
-test("some bytes of a block are those that the whole has there", async () => {
-  const bytes = Uint8Array.from({ length: 31 }, (_, i) => i);
-  const blocks = asBlocks(bytes);
-  for (const [from, to] of [[0, 31], [0, 1], [1, 5], [3, 6], [29, 31], [30, undefined], [4, undefined]]) {
-    const part = await blocks.bytes("b", from, to);
-    assert.deepEqual(part, bytes.slice(from, to));
-    assert.equal(part.buffer.byteLength, part.length);
-  }
-});
-
 function exampleOf(arrays, blocks, more = {}) {
   const header = {
     tokens: tokensOf("a", "b"), key_tokens: null, layers: [3], heads: [1, 6], causal: false, scale: [1], edited: false,
@@ -90,13 +80,6 @@ test("where query and key are there, the weights are their softmax, head by head
   assertNear(await example.head(3, 6), [sigmoid(-6), sigmoid(6), 0.5, 0.5], 1e-7);
   const { codes } = await example.layer(3);
   assertNear(Array.from(codes.subarray(4), (code) => code), [13, 255, 180, 180], 0);
-});
-
-test("an edited head shows what the model used, not the softmax of its scores", async () => {
-  const probs = entryOf({ layer: 3, dtype: "uint8", shape: [2, 2, 2] });
-  const blocks = { query: floats(1, 2, 3, 0), key: floats(0, 1, -1, 1), b: Uint8Array.of(0, 255, 0, 255, 0, 0, 0, 0) };
-  const example = exampleOf([vector("query"), vector("key"), probs], blocks, { edited: true });
-  assertNear(await example.head(3, 1), [0, 1, 0, 1]);
 });
 
 test("heads that share a key-value head read the same key, each with its own query", async () => {

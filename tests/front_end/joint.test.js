@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { correlation, joined, planeOf, principal, startsOf, weightsOf } from "../../viz/static/views/joint/plane.js";
+import { joined, principal, startsOf, weightsOf } from "../../viz/static/views/joint/plane.js";
 import { kindOf, nearestPoint, placeOf } from "../../viz/static/views/joint/joint.js";
 import { workedFigure } from "../../viz/static/views/arithmetic/every.js";
 import { largest, normSteps, sumStep } from "../../viz/static/views/arithmetic/worked.js";
@@ -51,15 +51,6 @@ test("weights are the softmax of the scaled products, of the keys that may be se
   assertNear(weightsOf(given, 5, 4, 7), exps.map((one) => one / (exps[0] + exps[1])), 1e-12);
 });
 
-test("the scale is the one with which distance says most about the product", () => {
-  const { c, correlation: found, covered, drawn: inPlane, x } = planeOf(collected());
-  assert.ok(inPlane >= -1 && inPlane <= 1);
-  assert.ok(found <= 0 && found >= -1);
-  assert.ok(c >= 1 / 8 && c <= 8);
-  assert.ok(covered > 2 / 3 - 1e-9 && covered <= 1 + 1e-9, `${covered} of three dimensions`);
-  assert.equal(x.length, 14);
-});
-
 test("the plane is that of the largest spread", () => {
   // Along (1, 1, 0) with spread 4, along (0, 0, 1) with spread 1, nothing else.
   const root = Math.SQRT1_2;
@@ -68,19 +59,6 @@ test("the plane is that of the largest spread", () => {
   assertNear(x, [-4, 4, 0, 0], 1e-9);
   assertNear(y, [0, 0, 1, -1], 1e-9);
   assertNear([covered], [1], 1e-12);
-});
-
-test("where all lies in a plane, nothing is lost in drawing it", () => {
-  const flat = collected();
-  flat.query = flat.query.map((value, i) => (i % WIDTH === 2 ? 0 : value));
-  flat.key = flat.key.map((value, i) => (i % WIDTH === 2 ? 0 : value));
-  const { correlation: found, drawn: inPlane, covered } = planeOf(flat);
-  assertNear([inPlane, covered], [found, 1], 1e-9);
-});
-
-test("correlation is Pearson's, and 0 of what does not vary", () => {
-  assertNear([correlation(Float64Array.of(1, 2, 3), Float64Array.of(6, 4, 2))], [-1]);
-  assert.equal(correlation(Float64Array.of(1, 1, 1), Float64Array.of(6, 4, 2)), 0);
 });
 
 test("tokens are words, pieces, marks and special ones; the nearest point is found", () => {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { lineAt, lineOffsets } from "../../viz/static/views/head/lines.js";
+import { lineAt } from "../../viz/static/views/head/lines.js";
 import { BEND, Raster, riseAt } from "../../viz/static/core/draw/raster.js";
 import { assertNear, layerOf } from "./near.js";
 
@@ -37,14 +37,6 @@ test("a line is the Bézier curve it says it is", () => {
   }
 });
 
-test("lines of several heads stand side by side around the token's middle", () => {
-  const apart = lineOffsets(drawingOf([EMPTY, EMPTY, EMPTY], [], [0, 2]));
-  assertNear(apart, [-1.5, 0, 1.5]);
-  const many = Array.from({ length: 12 }, () => EMPTY);
-  const all = lineOffsets(drawingOf(many, [], many.map((_, i) => i)));
-  assert.ok(Math.abs(all[0] + all[11]) < 1e-12 && all[11] - all[0] <= 0.6 * GEOMETRY.row);
-});
-
 test("the line under the pointer is the front one within reach", () => {
   // From query 0 to key 2, then from query 2 to key 0; they cross in the middle.
   const drawing = drawingOf([EMPTY], [2, 6], [0]);
@@ -66,18 +58,6 @@ function inkOf(pixels) {
   return pixels.reduce((sum, value, i) => (i % 4 === 3 ? sum + value / 255 : sum), 0);
 }
 
-test("a level line covers its thickness in every column, in its colour", () => {
-  const raster = new Raster();
-  raster.start(8, 20);
-  raster.add(10, 10, 2, [200, 100, 50], 0.6);
-  const pixels = pixelsOf(raster);
-  for (let place = 0; place < 160; place += 1) {
-    const y = Math.floor(place / 8);
-    const wanted = y === 9 || y === 10 ? [200, 100, 50, 153] : [0, 0, 0, 0];
-    assert.deepEqual(Array.from(pixels.subarray(place * 4, place * 4 + 4)), wanted);
-  }
-});
-
 test("a line behind another shows through what the front one leaves", () => {
   const raster = new Raster();
   raster.start(4, 6);
@@ -86,23 +66,6 @@ test("a line behind another shows through what the front one leaves", () => {
   const place = (3 * 4 + 2) * 4;
   const wanted = [(0.6 / 0.8) * 255, (0.2 / 0.8) * 255, 0, 0.8 * 255];
   assertNear(Array.from(pixelsOf(raster).subarray(place, place + 4)), wanted, 0.51);
-});
-
-test("hundreds of lines over each other are summed as exactly as a few", () => {
-  const raster = new Raster();
-  raster.start(3, 5);
-  const wanted = [0, 0, 0, 0];
-  for (let i = 0; i < 600; i += 1) {
-    const [color, alpha] = [[(i * 37) % 256, (i * 101) % 256, 255 - (i % 90)], i % 7 === 0 ? 0.002 : 0.01];
-    raster.add(2.5, 2.5, 5, color, alpha);
-    const own = alpha * (1 - wanted[3]);
-    color.forEach((value, j) => (wanted[j] += own * value));
-    wanted[3] += own;
-  }
-  const [red, green, blue, ink] = wanted;
-  const middle = (2 * 3 + 1) * 4;
-  const found = Array.from(pixelsOf(raster).subarray(middle, middle + 4));
-  assertNear(found, [red / ink, green / ink, blue / ink, 255 * ink], 1);
 });
 
 test("a steep line has the ink of its length: thickness over the cosine of its slope", () => {
@@ -130,18 +93,6 @@ test("a strip of a tall picture has the same pixels as the picture there", () =>
     strip.add(from - 60, to - 60, thickness, [9, 99, 199], 0.7);
   }
   assertNear(pixelsOf(strip), Array.from(pixelsOf(whole).slice(60 * 50 * 4, 100 * 50 * 4)), 1);
-});
-
-test("a picture drawn in slices of no time is the same", () => {
-  const [whole, sliced] = [new Raster(), new Raster()];
-  for (const raster of [whole, sliced]) {
-    raster.start(100, 30);
-    for (let i = 0; i < 30; i += 1) raster.add(i, 29 - i, 1, [200, 8 * i, 0], 0.3);
-  }
-  let slices = 1;
-  for (; !sliced.draw(0); slices += 1);
-  assert.ok(slices > 3, `${slices}`);
-  assert.deepEqual(pixelsOf(sliced), pixelsOf(whole));
 });
 
 test("faint lines at half the size are as much ink, behind those that are there", () => {

@@ -3,7 +3,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { meanWeights } from "../../viz/static/core/data/attention.js";
 import { received, relevanceOf, shadingOf } from "../../viz/static/core/data/shading.js";
 import { assertNear, layerOf, tokensOf } from "./near.js";
 
@@ -20,18 +19,6 @@ test("attention received is the mean over heads and over those that look", () =>
   assertNear(received(LAYER, [1], ALL), [mean([70, 100]), mean([80, 110]), mean([90, 120])]);
   const some = { query: Uint8Array.of(0, 1), key: Uint8Array.of(1, 0, 1) };
   assertNear(received(LAYER, [0], some), [weight(40), 0, weight(60)]);
-});
-
-test("nothing is received where no head is on or nobody looks", () => {
-  assertNear(received(LAYER, [], ALL), [0, 0, 0]);
-  assertNear(received(LAYER, [0], { ...ALL, query: Uint8Array.of(0, 0) }), [0, 0, 0]);
-});
-
-test("what one token looks at, and who looks at one", () => {
-  const both = (a, b) => (weight(a) + weight(b)) / 2;
-  assertNear(meanWeights(LAYER, [0, 1], ALL, { side: "query", index: 1 }), [both(40, 100), both(50, 110), both(60, 120)]);
-  assertNear(meanWeights(LAYER, [0, 1], ALL, { side: "key", index: 2 }), [both(30, 90), both(60, 120)]);
-  assertNear(meanWeights(LAYER, [], ALL, { side: "key", index: 2 }), [0, 0]);
 });
 
 test("the strongest shade is an ordinary token's, of either sign", () => {

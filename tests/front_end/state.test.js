@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  afterClick, afterEscape, createStore, currentHead, fittedState, fittedStore, fromHash, initialState, keptToken, toHash,
+  afterClick, afterEscape, createStore, fittedState, fittedStore, fromHash, initialState, keptToken, toHash,
 } from "../../viz/static/core/state/state.js";
 
 const LIMITS = {
@@ -58,14 +58,6 @@ test("every part of the state comes back from the address", () => {
   assert.deepEqual(fromHash(toHash(state, LIMITS), LIMITS), state);
 });
 
-test("each part alone comes back too", () => {
-  for (const [name, value] of Object.entries(CHANGED)) {
-    if (name === "anchor") continue;
-    const alone = { ...initialState(LIMITS), [name]: value, ...(name === "key" ? { anchor: "key" } : {}) };
-    assert.deepEqual(fromHash(`#${toHash(alone, LIMITS)}`, LIMITS), alone, name);
-  }
-});
-
 test("no head at all is a state of its own", () => {
   const none = { ...initialState(LIMITS), heads: [] };
   assert.deepEqual(fromHash(toHash(none, LIMITS), LIMITS).heads, []);
@@ -85,15 +77,6 @@ test("of heads that are asked for, those that are here are on, in their order", 
   assert.deepEqual(fromHash("heads=11.3.0", LIMITS).heads, [0, 11]);
 });
 
-test("sentence filters need two texts", () => {
-  assert.equal(fromHash("filter=ab", { ...LIMITS, pair: false }).filter, "all");
-});
-
-test("the first head that is on is the one of views with a single head", () => {
-  assert.equal(currentHead({ heads: [4, 11] }, LIMITS), 4);
-  assert.equal(currentHead({ heads: [] }, LIMITS), 0);
-});
-
 test("clicks keep a token, then its counterpart, and a second click lets go", () => {
   const click = (state, side, index) => ({ ...state, ...afterClick(state, { side, index }) });
   let state = { query: null, key: null, anchor: "query" };
@@ -111,26 +94,6 @@ test("Escape lets the counterpart go first", () => {
   assert.deepEqual(afterEscape({ query: 1, key: 2, anchor: "key" }), { query: null });
   assert.deepEqual(afterEscape({ query: 1, key: 2, anchor: "query" }), { key: null });
   assert.deepEqual(afterEscape({ query: 1, key: null, anchor: "query" }), { query: null, key: null });
-});
-
-test("a store tells all who listen, and forgets nothing that was not changed", () => {
-  const store = createStore(initialState(LIMITS));
-  const heard = [];
-  store.subscribe(() => heard.push(store.get().layer));
-  store.subscribe(() => heard.push(store.get().layer));
-  store.set({ layer: 5 });
-  assert.deepEqual(heard, [5, 5]);
-  assert.deepEqual(store.get(), { ...initialState(LIMITS), layer: 5 });
-});
-
-test("the pointed token is told once", () => {
-  const { pointed } = createStore(initialState(LIMITS));
-  let heard = 0;
-  pointed.subscribe(() => (heard += 1));
-  pointed.set({ side: "query", index: 1 });
-  pointed.set({ side: "query", index: 1 });
-  pointed.set(null);
-  assert.equal(heard, 2);
 });
 
 test("a text beside takes over what it has of the state", () => {

@@ -5,9 +5,9 @@ import { test } from "node:test";
 
 import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/canvas.js";
 import { toSvg } from "../../viz/static/core/export/pens.js";
-import { layerPanels, meanOf } from "../../viz/static/marks/layer_dots.js";
-import { fromHash, largest, Survey, toHash, withInterval } from "../../viz/static/views/survey/data.js";
-import { differentiated, gradientDrawing, layerColor, layerParts } from "../../viz/static/views/survey/figures.js";
+import { layerPanels } from "../../viz/static/marks/layer_dots.js";
+import { fromHash, Survey, toHash } from "../../viz/static/views/survey/data.js";
+import { differentiated, gradientDrawing, layerParts } from "../../viz/static/views/survey/figures.js";
 import { assertNear } from "./near.js";
 
 const COLORS = { ink: "#000001", soft: "#000002", faint: "#000003", hair: "#000004", paper: "#ffffff", ground: "#000005" };
@@ -48,14 +48,6 @@ test("heads stand in their layer, side by side and by number, and the line goes 
   assertNear([y0 - y1], [172 / 2], 0.02);
 });
 
-test("panels of a narrow page stand below each other, and four of a wide one two by two", () => {
-  const panels = Array.from({ length: 4 }, () => ({ title: "t", mean: [1, 1, 1, 1, 1, 1] }));
-  const at = (width) => layerPanels({ width, panels, nLayers: 2, nHeads: 3, chosen: -1, color: "#112233", colors: COLORS, text: String });
-  assert.equal(at(328).height, 4 * (at(1200).height));
-  assert.equal(at(1000).height, 2 * (at(1200).height));
-  assert.ok(at(328).points.every(({ x }) => x > 0 && x < 328));
-});
-
 test("the address holds what was chosen, and passes over what the report does not have", () => {
   const start = { theme: "auto", place: 2, measure: "to_sep", compared: "to_sep", changed: "to_sep", colored: "layer" };
   const known = { nLayers: 2, nHeads: 3, measures: ["to_sep", "to_token:&="], compared: ["to_sep", "to_cls"], changed: ["to_sep", "to_self"] };
@@ -65,15 +57,6 @@ test("the address holds what was chosen, and passes over what the report does no
   for (const hash of ["head=2-0", "head=0-3", "head=-1-0", "measure=none", "theme=__proto__", "head=1e0-0"]) {
     assert.deepEqual(fromHash(hash, start, known), start, hash);
   }
-});
-
-test("an interval that goes below 0 is cut there, and a head without rows says so", () => {
-  const one = measure("to_sep", [0.001, null], { low: [-0.002, null], high: [0.004, null] });
-  assert.equal(withInterval(one, 0), "0.1\u202f% (95\u202f% interval 0.0\u202f% to 0.4\u202f%, 5 documents)");
-  assert.equal(withInterval(one, 1), "no row counts");
-  assert.equal(largest([null, 0.2, 0.9, null]), 2);
-  assert.equal(largest([null, 0.2, 0.9], (value) => -value), 1);
-  assert.equal(meanOf([null, 1, 2]), 1.5);
 });
 
 test("figures are those that the survey has numbers for, and their sentences name the highest heads", () => {
@@ -120,10 +103,4 @@ test("an example leads to its page, head and tokens, where there is one", () => 
   assert.equal(one.linkTo(1, 5), "examples.html#example=7&layer=1&heads=2");
   assert.equal(one.linkTo(1, 5, { query: 4, key: 3 }), "examples.html#example=7&layer=1&heads=2&query=4&key=3");
   assert.deepEqual([one.linkTo(0, 5), one.linkTo(1, 4)], ["", ""]);
-});
-
-test("layers go from the first colour to the last", () => {
-  assert.equal(layerColor(0, 12, "light"), "#3b1f78");
-  assert.equal(layerColor(11, 12, "light"), "#c98900");
-  assert.equal(layerColor(0, 1, "dark"), "#9a86ff");
 });

@@ -4,7 +4,6 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { layerSteps } from "../../viz/static/core/data/source.js";
-import { wholeKind } from "../../viz/static/views/whole/whole.js";
 
 const GPT2 = { norm: "before", firstNorm: true, parallel: false, queryKeyNorm: "none", rotary: false, gated: false };
 
@@ -36,9 +35,4 @@ test("no step stands before what it reads", () => {
       }
     }
   }
-});
-
-test("a page without a model says that it draws none", () => {
-  assert.equal(wholeKind.missing({ source: {} }), "");
-  assert.match(wholeKind.missing({ source: null }), /no model/);
 });

@@ -3,18 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import {
-  holding, inside, isWhole, moved, readWindow, whole, writeWindow, zoomed,
-} from "../../viz/static/core/state/window.js";
+import { holding, readWindow, writeWindow, zoomed } from "../../viz/static/core/state/window.js";
 import { assertNear } from "./near.js";
 
 const SIZES = { nQueries: 40, nKeys: 100 };
-
-test("the whole map is all of it", () => {
-  assert.deepEqual(whole(SIZES), [0, 40, 0, 100]);
-  assert.ok(isWhole([0, 40, 0, 100], SIZES));
-  assert.ok(!isWhole([0, 40, 0, 99], SIZES));
-});
 
 test("zooming leaves the point under the pointer where it is", () => {
   const before = [10, 30, 20, 70];
@@ -29,15 +21,6 @@ test("zooming out ends at the whole map, zooming in at four tokens a side", () =
   assert.deepEqual(zoomed([10, 30, 20, 70], 1000, 15, 40, SIZES), [0, 40, 0, 100]);
   const [top, bottom, left, right] = zoomed([10, 30, 20, 70], 1e-6, 15, 40, SIZES);
   assertNear([bottom - top, right - left], [4, 4], 0.011);
-});
-
-test("a map of fewer tokens than that is shown whole", () => {
-  assert.deepEqual(inside([0, 1, 0, 1], { nQueries: 2, nKeys: 3 }), [0, 2, 0, 3]);
-});
-
-test("moving stops at the edges and keeps the size", () => {
-  assert.deepEqual(moved([10, 30, 20, 70], 3, -5, SIZES), [13, 33, 15, 65]);
-  assert.deepEqual(moved([10, 30, 20, 70], 99, -99, SIZES), [20, 40, 0, 50]);
 });
 
 test("a cell is brought in by the shortest way, and one that is in moves nothing", () => {
