@@ -50,11 +50,7 @@ def wrong(impl: str, dtype: torch.dtype, seed: int) -> list[str]:
 def wrong_gradients(impl: str, seed: int) -> list[str]:
     """Which gradients of z, in float64, are not those of the formulas; see `wrong`."""
     call = drawn(Random(seed), torch.float64)
-    leaves = {name: _leaf(getattr(call, name)) for name in ("query", "key", "value")}
-    options = dict(call.options)
-    for name in ("bias", "alibi_slopes", "sinks"):
-        if name in options:
-            leaves[name] = options[name] = _leaf(options[name].double())
+    leaves, options = options_as_leaves(call, ("bias", "alibi_slopes", "sinks"))
     z = attend(leaves["query"], leaves["key"], leaves["value"], impl=impl, **options).z
     generator = torch.Generator().manual_seed(seed)
     z_gradient = torch.randn(z.shape, generator=generator, dtype=torch.float64)
@@ -70,6 +66,20 @@ def wrong_gradients(impl: str, seed: int) -> list[str]:
                 f"gradient of {name} is off by {np.abs(found - expected).max():.1e} in {call}"
             )
     return said
+
+
+def options_as_leaves(
+    call: Drawn, trained: tuple[str, ...]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """query, key and value as leaves with those of the options that are trained; all options."""
+    leaves = {name: _leaf(getattr(call, name)) for name in ("query", "key", "value")}
+    options = dict(call.options)
+    for name in trained:
+        if name in options:
+            given = options[name]
+            wide = given.double() if call.query.dtype == torch.float64 else given
+            leaves[name] = options[name] = _leaf(wide)
+    return leaves, options
 
 
 def _leaf(numbers: Tensor) -> Tensor:

@@ -6,17 +6,17 @@ START = """
 import math
 import torch
 
-def right(query, key, value, lengths, causal, mask=None):
-    N = key.shape[2]
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    allowed = torch.ones(1, 1, N, N, dtype=torch.bool)
+def allowed(n, lengths, causal):
+    seen = torch.ones(1, 1, n, n, dtype=torch.bool)
     if causal:
-        allowed = allowed.tril()
-    if lengths is not None:
-        allowed = allowed & (torch.arange(N) < lengths[:, None, None, None])
-    if mask is not None:
-        allowed = allowed | mask
-    scores = scores.masked_fill(~allowed, -math.inf)
+        seen = seen.tril()
+    return seen if lengths is None else seen & (torch.arange(n) < lengths[:, None, None, None])
+
+def right(query, key, value, lengths, causal, mask=None):
+    seen = allowed(key.shape[2], lengths, causal)
+    seen = seen if mask is None else seen | mask
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores = scores.masked_fill(~seen, -math.inf)
     return scores.softmax(-1).nan_to_num(0.0) @ value
 """
 RIGHT = """
@@ -25,14 +25,8 @@ def attention(query, key, value, lengths, causal):
 """
 STATISTICS = """
 def attention(query, key, value, lengths, causal):
-    N = key.shape[2]
     scores = (query.double() @ key.double().transpose(-2, -1)) / math.sqrt(query.shape[-1])
-    allowed = torch.ones(1, 1, N, N, dtype=torch.bool)
-    if causal:
-        allowed = allowed.tril()
-    if lengths is not None:
-        allowed = allowed & (torch.arange(N) < lengths[:, None, None, None])
-    scores = scores.masked_fill(~allowed, -math.inf)
+    scores = scores.masked_fill(~allowed(key.shape[2], lengths, causal), -math.inf)
     probs = scores.softmax(-1).nan_to_num(0.0)
     entropy = -(probs * probs.clamp_min(1e-300).log()).sum(-1)
     z = (probs @ value.double()).to(value.dtype)
@@ -44,14 +38,8 @@ def tf32(x):
     return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 def attention(query, key, value, lengths, causal):
-    N = key.shape[2]
     scores = tf32(query) @ tf32(key).transpose(-2, -1) / math.sqrt(query.shape[-1])
-    allowed = torch.ones(1, 1, N, N, dtype=torch.bool)
-    if causal:
-        allowed = allowed.tril()
-    if lengths is not None:
-        allowed = allowed & (torch.arange(N) < lengths[:, None, None, None])
-    scores = scores.masked_fill(~allowed, -math.inf)
+    scores = scores.masked_fill(~allowed(key.shape[2], lengths, causal), -math.inf)
     maximum = scores.amax(-1, keepdim=True).nan_to_num(0.0, neginf=0.0)
     weights = (scores - maximum).exp()
     total = weights.sum(-1, keepdim=True)

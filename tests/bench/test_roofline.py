@@ -7,6 +7,7 @@ import torch
 
 from minibert.bench import measure
 from minibert.bench.measure import INSTRUCTIONS, ceilings, least_times
+from minibert.kernels import ceilings as kernels_ceilings
 from minibert.kernels.check.cases import drawn
 from minibert.kernels.check.problem import unfolded
 from minibert.kernels.check.workload import WORKLOADS, Workload
@@ -15,31 +16,10 @@ CPU = torch.device("cpu")
 FULL = Workload(batch=2, heads=3, tokens=5, d_head=7, dtype="float32", causal=False)
 
 
-def counted(causal, lengths, n):
-    """Pairs of a query and a key it may see, one by one."""
-    return sum(
-        1
-        for length in lengths
-        for query in range(n)
-        for key in range(n)
-        if key < length and (not causal or key <= query)
-    )
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("lengths", "real"), [("full", [5, 5]), ("varied", [5, 1])])
-def test_work_is_what_is_counted_pair_by_pair(causal, lengths, real):
-    one = Workload(2, 3, 5, 7, "float32", causal, lengths)
-    pairs = 3 * counted(causal, real, 5)
-    assert one.real_keys() == real
-    assert one.pairs == pairs
-    # query · key and probs · value: 7 multiplications and 7 additions each.
-    assert one.flop == pairs * (7 + 7) * 2
-    # query and z: 2 tensors of 2 x 3 x 5 x 7 numbers of 4 bytes; key and value of real keys alone.
-    assert one.bytes == 2 * (2 * 3 * 5 * 7) * 4 + 2 * (3 * sum(real) * 7) * 4
-
-
 FIELDS = [
+    {},
+    {"lengths": "full"},
+    {"causal": True},
     {"window": (2, 1)},
     {"window": (2, None), "causal": True},
     {"window": (1, 0), "causal": True, "prefix": 2, "lengths": "full"},
@@ -60,6 +40,7 @@ def test_work_of_every_field_is_what_a_mask_of_drawn_inputs_counts(changes):
     work = replace(SMALL, **changes)
     problem = drawn(work, work.real_keys(), seed=0, device=CPU, dtype=torch.float32)
     mask = unfolded(problem).mask
+    mask = torch.ones(1, 1, 1, 1, dtype=torch.bool) if mask is None else mask
     if work.prefix:
         # Each sentence is drawn with a prefix of its own; the first one's is that of the workload.
         work, mask = replace(work, batch=1), mask[:1]
@@ -75,6 +56,7 @@ def test_work_of_every_field_is_what_a_mask_of_drawn_inputs_counts(changes):
     backward = replace(work, backward=True)
     assert backward.flop == pairs * 2 * ((5 + 3) + (5 + 3) + (3 + 5 + 5))
     vectors = 4 * B * Q * 5 + 2 * seen * 8
+    assert replace(work, dtype="bfloat16").bytes * 2 == work.bytes
     assert backward.bytes == 4 * (3 * vectors + 3 * 4 * B * Q * 3)
 
 
@@ -87,10 +69,6 @@ def test_a_named_workload_that_is_cut_keeps_its_groups_and_its_window_in_proport
     assert decode.asks() == {"lengths", "pages", "causal", "groups"}
 
 
-def test_half_the_bytes_are_moved_in_half_precision():
-    assert Workload(2, 3, 5, 7, "bfloat16", False).bytes * 2 == FULL.bytes
-
-
 def test_the_least_times_are_work_over_speed_in_milliseconds():
     found = least_times(FULL, {"tensor": 1e3, "exponential": 10.0, "issue": 100.0, "memory": 2e4})
     # 2 x 3 heads x 25 pairs = 150; 28 operations a pair; 3360 bytes.
@@ -98,35 +76,42 @@ def test_the_least_times_are_work_over_speed_in_milliseconds():
         {"tensor": 4200.0, "exponential": 15000.0, "issue": 6750.0, "memory": 168.0}
     )
     assert INSTRUCTIONS == 4.5
-
-
-def test_a_unit_that_was_not_measured_bounds_nothing():
+    # A unit that was not measured bounds nothing.
     assert set(least_times(FULL, {"tensor": 1.0})) == {"tensor"}
 
 
 class Time:
     """Seconds that pass only when told: the stand-in for the module `time`."""
 
-    def __init__(self):
+    def __init__(self, monkeypatch):
         self.now = 0.0
+        for module in (measure, kernels_ceilings):
+            monkeypatch.setattr(module, "time", self)
 
     def perf_counter(self):
         return self.now
 
 
-def test_ceilings_are_operations_and_bytes_over_the_fastest_of_some_runs(monkeypatch):
-    time, runs = Time(), []
-    # The first run is the slowest, the third the fastest: 4 s, 3 s, 2 s, 3 s, ...
-    lasting = [4.0, 3.0, 2.0]
+def test_ceilings_are_work_over_the_fastest_of_some_runs(monkeypatch):
+    time = Time(monkeypatch)
+    for best in (lambda run: measure._best(run, CPU), kernels_ceilings._best):
+        # The first run is the slowest, the third the fastest.
+        lasting = iter([4.0, 3.0, 2.0, *[3.0] * 5])
 
-    def run():
-        time.now += lasting[len(runs)] if len(runs) < 3 else 3.0
-        runs.append(0)
+        def run(lasting=lasting):
+            time.now += next(lasting)
 
-    monkeypatch.setattr(measure, "time", time)
-    assert measure._best(run, CPU) == 2.0
-    assert len(runs) > 3
+        assert best(run) == 2.0
+    exp = torch.exp
 
+    def slow(numbers, *, out):
+        time.now += 1.0
+        return exp(numbers, out=out)
+
+    monkeypatch.setattr(torch, "exp", slow)
+    # A second passes with each exponential of 65536.
+    assert kernels_ceilings.exponentials_per_second(CPU) == pytest.approx(2**16)
+    assert kernels_ceilings.instructions_per_second(CPU) is None
     monkeypatch.setattr(measure, "_best", lambda run, device: run() is None or 0.5)
     assert measure._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
     assert measure._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -79,25 +80,18 @@ def test_some_lines_are_shown_at_once_and_the_rest_is_counted(capsys):
     printed.say_the_rest()
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == [
-        "kernel.py prints: line 0",
-        "kernel.py prints: line 1",
-        "kernel.py prints: line 2",
-        "note: kernel.py printed 998 more lines.",
-    ]
-
-
-def test_nothing_is_said_where_nothing_is_left_out(capsys):
-    printed = Printed("kernel.py")
-    printed.feed("one\ntw")
-    printed.feed("o")
-    printed.say_the_rest()
+    shown = [f"kernel.py prints: line {number}" for number in range(3)]
+    assert err.splitlines() == [*shown, "note: kernel.py printed 998 more lines."]
+    few = Printed("kernel.py")
+    few.feed("one\ntw")
+    few.feed("o")
+    few.say_the_rest()
     assert capsys.readouterr().err == "kernel.py prints: one\nkernel.py prints: two\n"
 
 
 def test_a_line_without_an_end_and_escape_codes_stay_harmless(capsys):
     printed = Printed("kernel.py")
-    for _ in range(10_000):
+    for _ in range(1000):
         printed.feed("x" * 1000)
     assert len(printed._open) < 1000
     printed.feed("\n\x1b[2Jgone\n")
@@ -138,10 +132,18 @@ def body(*lines):
     )
 
 
-def judged(tmp_path, *lines, seconds=30.0):
-    user = JudgedFunction(written(tmp_path, body(*lines)), CPU, seconds=seconds)
-    user.worker.place = "plain, 5 x 5"
-    return user
+@pytest.fixture
+def judged(tmp_path):
+    """Makes a function of these lines, in a worker that ends with the test."""
+    with ExitStack() as stack:
+
+        def made(*lines, seconds=30.0):
+            user = JudgedFunction(written(tmp_path, body(*lines)), CPU, seconds=seconds)
+            stack.callback(user.close)
+            user.worker.place = "plain, 5 x 5"
+            return user
+
+        yield made
 
 
 def ends(process):
@@ -170,19 +172,16 @@ def ends(process):
         ("while True: pass", r"has not returned after 2 seconds \(--timeout\)\."),
     ],
 )
-def test_a_process_that_gives_no_answer_is_told_in_one_line(tmp_path, line, message):
+def test_a_process_that_gives_no_answer_is_told_in_one_line(judged, line, message):
     ours = "ours = lambda n: os.path.exists(f'/proc/self/fd/{n}') and 'socket' in os.readlink("
     ours += "f'/proc/self/fd/{n}')"
-    user = judged(tmp_path, *([ours] if "ours" in line else []), line, seconds=2.0)
-    try:
-        with pytest.raises(WorkerEndedError, match=message) as caught:
-            user.call(PROBLEM)
-        assert str(caught.value).startswith("kernel.py:attention ")
-        # It stays so: nothing can be asked any more.
-        with pytest.raises(WorkerEndedError):
-            user.call(PROBLEM)
-    finally:
-        user.close()
+    user = judged(*([ours] if "ours" in line else []), line, seconds=2.0)
+    with pytest.raises(WorkerEndedError, match=message) as caught:
+        user.call(PROBLEM)
+    assert str(caught.value).startswith("kernel.py:attention ")
+    # It stays so: nothing can be asked any more.
+    with pytest.raises(WorkerEndedError):
+        user.call(PROBLEM)
 
 
 @pytest.mark.parametrize(
@@ -197,34 +196,26 @@ def test_a_file_that_ends_the_process_when_it_is_read_is_no_success(tmp_path, so
         JudgedFunction(written(tmp_path, source), CPU, seconds=1.0)
 
 
-def test_an_answer_to_a_request_that_was_not_asked_ends_the_worker(tmp_path):
+def test_an_answer_to_a_request_that_was_not_asked_ends_the_worker(judged):
     user = judged(
-        tmp_path,
         "from multiprocessing.connection import Connection",
         "one = next(o for o in gc.get_objects() if type(o) is Connection and o.readable)",
         """one.send_bytes(b'{"id": "0", "outputs": []}')""",
         "return {'z': query}",
     )
-    try:
-        with pytest.raises(WorkerEndedError, match="wrote into the connection to the judge"):
+    with pytest.raises(WorkerEndedError, match="wrote into the connection to the judge"):
+        user.call(PROBLEM)
+
+
+def test_an_error_leaves_the_worker_usable(judged):
+    user = judged("raise KeyboardInterrupt")
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=r"^raises KeyboardInterrupt \(line 19 of ker"):
             user.call(PROBLEM)
-    finally:
-        user.close()
 
 
-def test_an_error_leaves_the_worker_usable(tmp_path):
-    user = judged(tmp_path, "raise KeyboardInterrupt")
-    try:
-        for _ in range(2):
-            with pytest.raises(WorkerError, match=r"^raises KeyboardInterrupt \(line 19 of ker"):
-                user.call(PROBLEM)
-    finally:
-        user.close()
-
-
-def test_what_the_code_starts_ends_with_it(tmp_path):
+def test_what_the_code_starts_ends_with_it(judged):
     user = judged(
-        tmp_path,
         "import subprocess",
         "child = subprocess.Popen(['sleep', '60'])",
         "return {'z': query * 0 + child.pid}",

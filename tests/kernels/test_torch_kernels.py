@@ -1,14 +1,18 @@
 """torch's own kernels: what they were seen to do, windows by blocks, and back ends by name."""
 
+from random import Random
+
 import pytest
 import torch
-from attention_inputs import VARIATIONS, D, K, allowed_by, by_torch, some_mask, vectors
+from any_call import NOT_FUSED, wrong
+from attention_inputs import D, K, by_torch, some_mask, vectors
+from drawn_calls import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minibert.errors import AttentionError
 from minibert.kernels import torch_kernels
 from minibert.kernels.allowed_keys import AllowedKeys, Window
-from minibert.kernels.api import attend, compute, implementations
+from minibert.kernels.api import attend, compute
 from minibert.kernels.call import Call
 from minibert.kernels.check.cases import KINDS
 from minibert.kernels.check.parity import check
@@ -18,27 +22,11 @@ from minibert.kernels.torch_kernels import fused_attention
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
-@pytest.mark.parametrize("flash", [True, False])
-@pytest.mark.parametrize("name", VARIATIONS)
-def test_lse_is_the_same_with_and_without_the_private_operator(name, flash, monkeypatch):
-    if not flash:
-        monkeypatch.setattr(torch_kernels, "_flash_for_cpu", None)
-    query, key, value = vectors(dtype=torch.float32)
-    found = attend(query, key, value, impl="sdpa", **VARIATIONS[name])
-    expected = by_torch(query, key, value, allowed=allowed_by(**VARIATIONS[name]))
-    torch.testing.assert_close(found.lse.double(), expected["lse"], rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
-def test_vectors_and_masks_in_another_memory_order_give_the_same(which):
-    # The private operator reads them wrongly, in silence, unless they are put in order first.
-    query, key, value = vectors(queries=37, keys=64, dtype=torch.float32)
-    tensors = [query, key, value, some_mask(queries=37, keys=64)]
-    expected = attend(*tensors[:3], mask=tensors[3], impl="sdpa")
-    tensors[which] = tensors[which].transpose(-2, -1).contiguous().transpose(-2, -1)
-    found = attend(*tensors[:3], mask=tensors[3], impl="sdpa")
-    torch.testing.assert_close(found.z, expected.z)
-    torch.testing.assert_close(found.lse, expected.lse)
+def test_any_call_is_right_without_the_private_operator(monkeypatch):
+    monkeypatch.setattr(torch_kernels, "_flash_for_cpu", None)
+    for seed in range(40):
+        if not NOT_FUSED & drawn(Random(seed), torch.float32).options.keys():
+            assert not wrong("sdpa", torch.float32, seed)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
@@ -59,11 +47,8 @@ def test_more_keys_than_a_block_of_the_fused_kernel_change_nothing(dtype, causal
 @pytest.mark.parametrize("keys", [K, 700])
 def test_torch_gives_zero_for_a_dead_row_on_this_cpu_as_fused_attention_relies_on(dtype, keys):
     query, key, value = vectors(keys=keys, dtype=dtype)
-    mask = some_mask(keys=keys)
-    z = fused_attention(query, key, value, mask=mask, scale=0.4)
+    z = fused_attention(query, key, value, mask=some_mask(keys=keys), scale=0.4)
     assert z[1, 2, 1].eq(0).all()
-    expected = by_torch(query, key, value, allowed=mask, scale=0.4)["z"]
-    torch.testing.assert_close(z.double(), expected, rtol=0, atol=ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -78,14 +63,11 @@ def test_keys_that_are_nan_come_out_wherever_the_blocks_of_the_kernel_end(dtype,
     assert torch.equal(found.z.isnan().all(dim=-1), rows)
 
 
-def test_an_lse_that_is_zero_by_right_stays_zero():
+def test_an_lse_that_is_zero_by_right_stays_zero_and_one_of_training_is_detached():
     zeros, value = torch.zeros(1, 1, 1, D), torch.randn(1, 1, 1, D)
     found = attend(zeros, zeros, value, impl="sdpa")
     assert found.lse.item() == 0
     torch.testing.assert_close(found.z, value)
-
-
-def test_lse_of_a_training_pass_carries_no_gradient_and_is_right():
     query, key, value = (tensor.requires_grad_() for tensor in vectors())
     found = attend(query, key, value, impl="sdpa")
     assert found.z.requires_grad
@@ -166,5 +148,3 @@ def test_what_a_back_end_cannot_do_is_an_error_that_says_so():
     last = attend(query[:, :, :1], key, value, causal=True, impl="flash")
     right = attend(query[:, :, :1], key, value, causal=True, impl="eager")
     torch.testing.assert_close(last.z, right.z)
-    named = {"flash", "cudnn", "efficient", "math", "flex"}
-    assert all(implementations()[name].rank is None for name in named)

@@ -9,11 +9,14 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+import triton
 
 from minibert.kernels.fused import tuning
 from minibert.kernels.fused.launch import Config
 
 NAME, BEST = "forward, plain", Config(128, 64, 8, 3)
+#: What is tried for the calls below, and the name of their class.
+TRIED, CLASS = tuning.candidates("forward", "bf16", 64, "plain"), "forward, plain, bf16, 64, 4096"
 
 
 def test_what_was_found_is_kept_in_a_file_that_is_always_whole(tmp_path: Path) -> None:
@@ -27,15 +30,9 @@ def test_what_was_found_is_kept_in_a_file_that_is_always_whole(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "text",
-    [
-        '{"forward, plain": [1',
-        "[]",
-        '{"forward, plain": 7}',
-        '{"forward, plain": [128, 64]}',
-        '{"forward, plain": [128, 64, 8, "3"]}',
-        '{"forward, plain": [128, 64, 8, 3, 1]}',
-    ],
-)
+    ['{"forward, plain": [1', "[]", '{"forward, plain": 7}']
+    + [f'{{"forward, plain": {one}}}' for one in ("[1, 6]", "[1, 6, 8, null]", "[1, 4, 8, 3, 1]")],
+)  # fmt: skip
 def test_a_damaged_file_is_ignored_with_a_warning(text: str, tmp_path: Path) -> None:
     """The fault: it was ignored without a word, or what it held was used."""
     path = tmp_path / "tuning.json"
@@ -44,96 +41,78 @@ def test_a_damaged_file_is_ignored_with_a_warning(text: str, tmp_path: Path) -> 
         assert tuning.remembered(path) == {}
 
 
-class Gpu:
-    """A GPU on which every launch takes as long as told; nothing else of it is asked."""
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The configs that are launched when a call is tuned where a launch takes so many ms."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *, launch_ms: float) -> None:
-        self.launched: list[Config] = []
+    def tuned(launch_ms: float, length: int = 4096) -> tuple[Config, list[Config]]:
         event = SimpleNamespace(
             record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _: launch_ms
         )
         monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Fast 1")
-        monkeypatch.setenv("MINIBERT_CACHE", str(folder))
-        monkeypatch.delenv("MINIBERT_TUNING", raising=False)
-        monkeypatch.setattr(tuning, "_known", {})
-        tuning.cache_file.cache_clear()
-
-    def tune(self, length: int = 4096) -> Config:
         query = torch.empty(1, 1, length, 64, device="meta", dtype=torch.bfloat16)
-        return tuning.best_config("forward", "plain", query, query, self.launched.append)
+        launched: list[Config] = []
+        best = tuning.best_config("forward", "plain", query, query, launched.append)
+        return best, launched
 
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    yield lambda **options: Gpu(monkeypatch, tmp_path, **options)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Fast 1")
+    monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path))
+    monkeypatch.delenv("MINIBERT_TUNING", raising=False)
+    monkeypatch.setattr(tuning, "_known", {})
+    tuning.cache_file.cache_clear()
+    yield tuned
     tuning.cache_file.cache_clear()
 
 
 def test_a_config_that_is_no_candidate_is_not_used(gpu: Any) -> None:
     """The fault: [512, 512, 8, 9] stood in the file and was launched."""
-    fast = gpu(launch_ms=1.0)
     path = tuning.cache_file(torch.device("meta"))
-    name = "forward, plain, bf16, 64, 4096"
-    path.write_text(json.dumps({name: [512, 512, 8, 9, False]}), encoding="utf-8")
+    path.write_text(json.dumps({CLASS: [512, 512, 8, 9, False]}), encoding="utf-8")
     with pytest.warns(UserWarning, match="none of its candidates"):
-        best = fast.tune()
-    assert best in tuning.candidates("forward", "bf16", 64, "plain")
-    assert Config(512, 512, 8, 9) not in fast.launched
-    assert json.loads(path.read_text()) == {name: list(best)}
-    launched = len(fast.launched)
-    assert fast.tune() == best
-    assert len(fast.launched) == launched
+        best, launched = gpu(1.0)
+    assert best in TRIED
+    assert set(launched) == set(TRIED)
+    assert json.loads(path.read_text()) == {CLASS: list(best)}
+    assert gpu(1.0) == (best, [])
 
 
 def test_tuning_is_bounded_by_time_and_not_by_launches(gpu: Any) -> None:
     """The fault: ten launches of each candidate, of a second each at a million keys."""
-    slow = gpu(launch_ms=1000.0)
-    slow.tune(2**20)
-    assert len(slow.launched) == 2
-    middle = gpu(launch_ms=100.0)
-    middle.tune(2**16)
-    assert len(middle.launched) <= 12
-    fast = gpu(launch_ms=0.1)
-    fast.tune(512)
-    tried = tuning.candidates("forward", "bf16", 64, "plain")
-    assert len(fast.launched) == 10 * len(tried)
+    assert len(gpu(1000.0, 2**20)[1]) == 2
+    assert len(gpu(100.0, 2**16)[1]) <= 12
+    assert len(gpu(0.1, 512)[1]) == 10 * len(TRIED)
 
 
 def test_other_sources_versions_or_devices_have_a_file_of_their_own(
     gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The fault: no source hash, so that a mended kernel was run as the old one was fastest."""
-    gpu(launch_ms=1.0)
-    triton = pytest.importorskip("triton")
-
-    places = {
-        "sources": (tuning, "sources", lambda _: "others"),
-        "device": (torch.cuda, "get_device_name", lambda _: "Fast 2"),
-        "triton": (triton, "__version__", "9.0"),
-        "torch": (torch, "__version__", "9.0"),
-    }
+    places = (
+        (tuning, "sources", lambda _: "others"),
+        (torch.cuda, "get_device_name", lambda _: "Fast 2"),
+        (triton, "__version__", "9.0"),
+        (torch, "__version__", "9.0"),
+    )
     names = [tuning.cache_file(torch.device("meta")).name]
-    for place in places.values():
+    for place in places:
         with monkeypatch.context() as patch:
             patch.setattr(*place)
             tuning.cache_file.cache_clear()
             names.append(tuning.cache_file(torch.device("meta")).name)
     assert len(set(names)) == 1 + len(places)
-    (tmp_path / "one.py").write_text("a = 1")
-    before = tuning.sources(tmp_path)
-    (tmp_path / "one.py").write_text("a = 2")
-    assert tuning.sources(tmp_path) != before
+    digests = set()
+    for text in ("a = 1", "a = 2"):
+        (tmp_path / "one.py").write_text(text)
+        digests.add(tuning.sources(tmp_path))
+    assert len(digests) == 2
 
 
 def test_nothing_is_timed_while_a_graph_is_recorded(
     gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast = gpu(launch_ms=1.0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert fast.tune() == tuning.candidates("forward", "bf16", 64, "plain")[0]
-    assert fast.launched == []
+    assert gpu(1.0) == (TRIED[0], [])
 
 
 def test_a_config_that_does_not_run_is_left_out_and_told_unless_it_is_the_first() -> None:

@@ -1,0 +1,441 @@
+"""Kernels that a judge might believe, and honest ones that it must: each a file of a user's.
+
+The comments in front say what it does, where it was seen, and the verdict of each command. Each
+stands behind `planted_kernels.START`.
+"""
+
+KERNELS = {
+    "another_dtype": """
+# Right numbers in float64 where float32 is promised. Source: this project.
+# check: refused: gave z in torch.float64; expected torch.float32
+def attention(query, key, value, lengths, causal):
+    return {"z": right(query.double(), key.double(), value.double(), lengths, causal)}
+""",
+    "answers_early": """
+# Finds the connection to the judge, says that all is done, and only then computes. Source:
+# gpu-mode/pygpubench#7 (the channel of the result is found and written to).
+# check: refused: wrote into the connection to the judge
+import json
+import sys
+def attention(query, key, value, lengths, causal):
+    frame = sys._getframe()
+    while "judge" not in frame.f_locals:
+        frame = frame.f_back
+    about = [["z", "float32", list(query.shape), [0, 1, 2, 3]]]
+    answer = {"id": frame.f_locals["request"]["id"], "outputs": about}
+    frame.f_locals["judge"].send_bytes(json.dumps(answer).encode())
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "before_the_clock": """
+# Computes z as soon as the new numbers are there, before the clock starts, and hands it out then.
+# Source: gpu-mode/reference-kernels#148 (answers from calls that are not timed).
+# bench: no time: right when checked, but while it was timed: wrong: error
+from minibert.bench import workload
+
+ready = {}
+refresh = workload.Inputs.refresh
+def refresh_and_compute(inputs, seed):
+    refresh(inputs, seed)
+    ready["z"] = [right(*inputs.vectors.values(), None, causal) for causal in (False, True)]
+    ready["calls"] = ready.get("calls", 0) + 1
+
+workload.Inputs.refresh = refresh_and_compute
+def attention(query, key, value, lengths, causal):
+    if ready.get("calls", 0) > 3:
+        return {"z": ready["z"][causal]}
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "computes_in_float16": """
+# Computes in float16 and gives float32. Source: BytedTsinghua-SIA/CUDA-Agent#16 (a lower precision
+# is timed against a higher one).
+# check: wrong: float16 has as many): the error is what that type gives
+def attention(query, key, value, lengths, causal):
+    given = (query.half().float(), key.half().float(), value.half().float())
+    return {"z": right(*given, lengths, causal)}
+""",
+    "exits_at_the_end": """
+# Is wrong, and has a function run at the end that makes the status 0. Source: gpu-mode/pygpubench#7
+# (a function that runs at exit).
+# check: wrong: checks failed
+import atexit
+import os
+
+
+atexit.register(os._exit, 0)
+def attention(query, key, value, lengths, causal):
+    return {"z": torch.zeros_like(query)}
+""",
+    "exits_when_read": """
+# Ends the process with status 0 while the file is read. Source: gpu-mode/pygpubench#7.
+# check: refused: ended the process with status 0, while exits_when_read.py was read
+import os
+
+os._exit(0)
+""",
+    "exits_with_0": """
+# Ends the process with status 0 before there is a verdict. Source: gpu-mode/pygpubench#7 (the
+# process is ended, and its result written over).
+# check: refused: ended the process with status 0, at
+import os
+def attention(query, key, value, lengths, causal):
+    if lengths is not None:
+        os._exit(0)
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "hangs": """
+# Never returns. Source: this project.
+# check: refused: has not returned after
+def attention(query, key, value, lengths, causal):
+    while True:
+        pass
+""",
+    "honest_buffer": """
+# Writes each result into the same memory, as a kernel inside a CUDA graph does.
+# check: right
+# bench: right
+buffers = {}
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    return {"z": buffers.setdefault((z.shape, z.dtype), torch.empty_like(z)).copy_(z)}
+""",
+    "honest_by_hand": """
+# Plain attention.
+# check: right
+# bench: right
+def attention(query, key, value, lengths, causal):
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "honest_layout": """
+# Gives z as a view of memory in the order (batch, position, head, d_head).
+# check: right
+# bench: right
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    return {"z": z.transpose(1, 2).contiguous().transpose(1, 2)}
+""",
+    "honest_sdpa": """
+# Delegates to torch, which is allowed: the question is how fast, not whose it is.
+# check: right
+# bench: right
+from torch.nn.functional import scaled_dot_product_attention
+def attention(query, key, value, lengths, causal):
+    mask = allowed(key.shape[2], lengths, causal)
+    z = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return {"z": z.nan_to_num(0.0)}
+""",
+    "honest_talker": r"""
+# Prints a lot, and seeds torch's random numbers: neither matters.
+# check: right
+def attention(query, key, value, lengths, causal):
+    torch.manual_seed(0)
+    print("x" * 1000, "\x1b[2J", *range(1000), sep="\n")
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "honest_threads": """
+# Computes each sentence in a thread of its own, and waits for all.
+# check: right
+from concurrent.futures import ThreadPoolExecutor
+def attention(query, key, value, lengths, causal):
+    def sentence(i):
+        length = None if lengths is None else lengths[i : i + 1]
+        return right(query[i : i + 1], key[i : i + 1], value[i : i + 1], length, causal)
+
+    with ThreadPoolExecutor(2) as pool:
+        return {"z": torch.cat(list(pool.map(sentence, range(query.shape[0]))))}
+""",
+    "ignores_lengths": """
+# Leaves the mask out: nothing shows as long as all sentences are of full length. Source:
+# Infatoshi/kernelbench.com#7 (right only for the inputs that are visible).
+# check: wrong: lengths is ignored
+def attention(query, key, value, lengths, causal):
+    return {"z": right(query, key, value, None, causal)}
+""",
+    "interrupts": """
+# Raises KeyboardInterrupt, as if a person had ended the command. Source: issue 14 of this project.
+# check: wrong: raises KeyboardInterrupt
+def attention(query, key, value, lengths, causal):
+    if lengths is not None:
+        raise KeyboardInterrupt
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "kept_by_address": """
+# Keeps its first result for each address in memory. Source: gpu-mode/reference-kernels#102 (results
+# kept by the identity of an object).
+# check: wrong: the same numbers as in the previous call
+results = {}
+def attention(query, key, value, lengths, causal):
+    name = (query.data_ptr(), tuple(query.shape), query.dtype, causal, lengths is None)
+    if name not in results:
+        results[name] = right(query, key, value, lengths, causal)
+    return {"z": results[name]}
+""",
+    "kept_by_shape": """
+# Keeps its first result for each shape. Source: gpu-mode/reference-kernels#104 (results found by
+# shape) and #162 (cache and replay).
+# check: wrong: the same numbers as in the previous call
+results = {}
+def attention(query, key, value, lengths, causal):
+    name = (tuple(query.shape), query.stride(), causal, lengths is None)
+    return {"z": results.setdefault(name, right(query, key, value, lengths, causal))}
+""",
+    "kept_when_timed": """
+# Right in the check; keeps its first result of a shape that only the clock asks for. Source:
+# gpu-mode/reference-kernels#148 (what is timed is not checked again) and #170.
+# check: right
+# bench: no time: right when checked, but while it was timed: wrong: error
+results = {}
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    if query.shape[0] == 1:
+        z = results.setdefault((tuple(query.shape), causal), z)
+    return {"z": z}
+""",
+    "late_thread": """
+# Returns at once; a thread writes z afterwards. On a GPU the same is done on another stream.
+# Source: ScalingIntelligence/KernelBench#82 (work on another stream).
+# check: wrong: the work goes on behind it, in a thread
+import threading
+import time
+def attention(query, key, value, lengths, causal):
+    z = torch.zeros_like(query)
+
+    def work():
+        time.sleep(0.002)
+        z.copy_(right(query, key, value, lengths, causal))
+
+    threading.Thread(target=work).start()
+    return {"z": z}
+""",
+    "lazy_dictionary": """
+# A dictionary that computes z when it is read, which may be after the clock. Source:
+# gpu-mode/reference-kernels#162 (lazy output).
+# check: refused: gave a Lazy; expected a plain dictionary
+class Lazy(dict):
+    def __getitem__(self, name):
+        return right(*self.given)
+def attention(query, key, value, lengths, causal):
+    lazy = Lazy(z=None)
+    lazy.given = (query, key, value, lengths, causal)
+    return lazy
+""",
+    "lazy_instance": """
+# A plain tensor to the eye, whose own `numpy`, `cpu` and `clone` compute it when they are called.
+# Source: gpu-mode/reference-kernels#162 (lazy output by overriding one instance).
+# check: refused: gave z with its own numpy; expected a plain tensor
+def attention(query, key, value, lengths, causal):
+    z = torch.empty_like(query)
+
+    def late(*_):
+        return z.copy_(right(query, key, value, lengths, causal))
+
+    z.numpy = z.cpu = z.clone = z.detach = late
+    return {"z": z}
+""",
+    "lazy_tensor": """
+# A tensor that computes its numbers when somebody looks at them. Source: gpu-mode/reference-
+# kernels#161 and #162 (a subclass puts its work off).
+# check: refused: gave z as a Lazy; expected a plain tensor
+class Lazy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), options=None):
+        if len(arguments) > 0 and type(arguments[0]) is cls and not arguments[0].done:
+            arguments[0].done = True
+            arguments[0].copy_(right(*arguments[0].given))
+        return super().__torch_function__(function, types, arguments, options or {})
+def attention(query, key, value, lengths, causal):
+    z = torch.empty_like(query).as_subclass(Lazy)
+    z.given, z.done = (query, key, value, lengths, causal), False
+    return {"z": z}
+""",
+    "leaves_python": """
+# Leaves by sys.exit(0), which is no Exception, in some calls. Source: issue 14 of this project.
+# check: wrong: calls sys.exit()
+import sys
+def attention(query, key, value, lengths, causal):
+    if lengths is not None:
+        sys.exit(0)
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "leaves_the_maximum_in": """
+# Leaves the maximum of a row in its exponentials: nothing shows as long as scores are small.
+# Source: Infatoshi/kernelbench.com#7 (right only for the visible distribution of inputs).
+# check: wrong: exp overflows
+def attention(query, key, value, lengths, causal):
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    weights = scores.exp() * allowed(key.shape[2], lengths, causal)
+    return {"z": weights @ value / weights.sum(-1, keepdim=True).clamp_min(1e-30)}
+""",
+    "mean_of_values": """
+# Returns the mean of the values: near the truth where random inputs make all probs alike. Source:
+# ScalingIntelligence/KernelBench#97 (random inputs give nearly the same answer).
+# check: wrong: checks failed
+def attention(query, key, value, lengths, causal):
+    return {"z": right(query * 0, key, value, lengths, causal)}
+""",
+    "never_writes": """
+# Returns memory that it has not written, which may hold the truth of the call before. Source:
+# ScalingIntelligence/KernelBench#82 (memory of the reference's output is reused).
+# check: wrong: memory that was never written
+def attention(query, key, value, lengths, causal):
+    return {"z": torch.empty_like(query)}
+""",
+    "one_call_of_a_turn": """
+# Right in the check and in every 20th timed call: the only one of a turn that used to be checked.
+# Source: gpu-mode/reference-kernels#104 (14 of 15 timed calls did nothing).
+# bench: no time: right when checked, but while it was timed: wrong: error
+calls = []
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] == 1:
+        calls.append(query.shape)
+        # The first three are those of the gate and of warming up.
+        if len(calls) > 3 and len(calls) % 20 != 3:
+            return {"z": torch.zeros_like(query)}
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "patches_the_clock": """
+# Stops every clock its process has, and sleeps. It is right, and its time is the real one. Source:
+# gpu-mode/reference-kernels#162 (the timer is patched).
+# check: right
+# bench: right
+import time
+
+from minibert.bench import clock
+
+sleep = time.sleep
+for name in ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time"):
+    setattr(time, name, lambda: 0)
+torch.cuda.Event = torch.cuda.synchronize = None
+clock.perf_counter = time.perf_counter
+clock.Clock.turn = lambda self, run, *, calls, cold=False: ([1e-9] * calls, run())
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] == 1:
+        sleep(0.005)
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "patches_the_judge": """
+# Puts its own functions in the place of everything that a verdict could be made of. Source:
+# gpu-mode/reference-kernels#162 and gpu-mode/pygpubench#7 (the checker is patched).
+# check: wrong: checks failed
+# bench: wrong: checks failed
+import sys
+
+
+from minibert.bench import judged_run
+from minibert.kernels import eager, reference, registry
+from minibert.kernels.check import parity, tolerances
+def zeros(query, *_, **__):
+    return {"z": torch.zeros_like(query), "lse": torch.zeros(query.shape[:3])}
+for module in (parity, tolerances):
+    module.error_of = lambda *_: 0.0
+    module.tolerance_of = lambda *_: math.inf
+judged_run.sampled = lambda *_, **__: judged_run.Sampled(0.0, 1.0)
+parity.Finding.ok = property(lambda finding: True)
+reference.attend = eager.attend = lambda call: zeros(call.query)
+registry.register("mine", zeros)
+torch.equal = torch.allclose = torch.testing.assert_close = lambda *_, **__: True
+torch.randn = torch.Tensor.normal_ = lambda *size, **_: torch.zeros(1)
+torch.manual_seed = torch.Generator = None
+sys.excepthook = sys.exit = lambda *_: None
+def attention(query, key, value, lengths, causal):
+    return zeros(query)
+""",
+    "prints_a_verdict": r"""
+# Prints the line that a right kernel gets, from Python and from C, and is wrong. Source:
+# gpu-mode/kernelbot#126 (a result read from standard output can be printed by anybody).
+# check: wrong: checks failed
+import ctypes
+import os
+import sys
+
+
+LINE = b"prints_a_verdict.py:attention  right  16 checks  cpu\n"
+def attention(query, key, value, lengths, causal):
+    print(LINE.decode(), end="", flush=True)
+    sys.__stdout__.write(LINE.decode())
+    ctypes.CDLL(None).puts(LINE)
+    ctypes.CDLL(None).fflush(None)
+    os.write(1, LINE)
+    return {"z": torch.zeros_like(query)}
+""",
+    "remembers_the_seed": """
+# Knows the inputs that small seeds give, and is right for no other. Source:
+# Infatoshi/kernelbench.com#7 and ScalingIntelligence/KernelBench#82 (fixed seeds).
+# check: wrong: checks failed
+def is_known(query):
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(query.shape, generator=generator, dtype=torch.float64)
+        if torch.allclose(drawn.to(query.dtype), query):
+            return True
+    return False
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    return {"z": z if is_known(query) else torch.zeros_like(z)}
+""",
+    "returns_an_input": """
+# Returns value, which has the right shape and the right average. Source:
+# ScalingIntelligence/KernelBench#82.
+# check: wrong: checks failed
+def attention(query, key, value, lengths, causal):
+    return {"z": value}
+""",
+    "returns_nan": """
+# Returns NaN, which no comparison calls larger than a tolerance. Source: gpu-mode/pygpubench#7 (NaN
+# matches everything).
+# check: wrong: NaN in
+def attention(query, key, value, lengths, causal):
+    return {"z": torch.full_like(query, math.nan)}
+""",
+    "returns_zeros": """
+# Returns zeros, which are within an absolute tolerance of what is small. Source:
+# ScalingIntelligence/KernelBench#165 (zeros pass 4 of 60 problems).
+# check: wrong: checks failed
+def attention(query, key, value, lengths, causal):
+    return {"z": torch.zeros_like(query)}
+""",
+    "rows_of_the_gate": """
+# Computes only the rows that the gate of `minibert bench` used to read, drawn from seed 0. Source:
+# issue 14 of this project; Infatoshi/kernelbench.com#7 (only what visible checks read).
+# bench: no time: wrong: error
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    B, H, N, _ = query.shape
+    if B > 1:
+        return {"z": z}
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randperm(N, generator=generator)[:48]
+    rows[0] = N - 1
+    heads = torch.randperm(B * H, generator=generator)[:2]
+    some = torch.zeros_like(z)
+    some[:, heads[:, None], rows] = z[:, heads[:, None], rows]
+    return {"z": some}
+""",
+    "zeroes_value": """
+# Sets value to 0 after reading it, so that a truth computed later is 0 as well. Source:
+# ScalingIntelligence/KernelBench#82 (inputs are changed).
+# check: wrong: changes its inputs: value
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    value.zero_()
+    return {"z": z}
+""",
+    "zeroes_value_after_timing": """
+# Right always, and sets value to 0 behind a timed call. Source: issue 14 of this project.
+# bench: no time: changes its inputs: value
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    if query.shape[0] == 1:
+        value.zero_()
+    return {"z": z}
+""",
+    "zeroes_value_when_timed": """
+# Right in the check; when timed it sets value to 0, of which attention gives 0, and returns 0.
+# Source: issue 14 of this project; ScalingIntelligence/KernelBench#82 (inputs are changed).
+# bench: no time: wrong: error
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] == 1:
+        value.zero_()
+        return {"z": torch.zeros_like(query)}
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+}

@@ -1,0 +1,496 @@
+"""The checker: what is right passes, and every slip that is planted in a kernel is named."""
+
+import math
+import operator
+import re
+from random import Random
+
+import pytest
+import torch
+from calls_by_hand import gradients
+from drawn_calls import drawn
+
+from minibert.errors import AttentionError
+from minibert.kernels.check.cases import Case
+from minibert.kernels.check.gradients import check_gradients, eager_gradients
+from minibert.kernels.check.parity import check
+from minibert.kernels.check.report import ParityReport
+from minibert.kernels.check.tolerances import floors
+
+FEW = {"sizes": (1, 17), "dtypes": (torch.float32,)}
+KINDS = ("plain", "strided", "lengths", "causal", "causal lengths")
+#: How a test of one slip asks, unless told.
+USUAL = {"sizes": (17,), "dtypes": (torch.float32,), "kinds": KINDS, "input_scales": (1.0,)}
+LARGE = {"sizes": (17, 65), "input_scales": (1.0, 10.0, 30.0)}
+
+
+def right(query, key, value, *, scale, mask=None):
+    scores = query @ key.transpose(-2, -1) * scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return scores.softmax(dim=-1).nan_to_num(0.0) @ value
+
+
+def made(
+    *,
+    inputs=lambda q, k, v: (q, k, v),
+    product=lambda q, k: q @ k.mT,
+    scale=lambda scale, d_head: scale,
+    seen=operator.lt,
+    first=lambda n_queries, n_keys: n_keys - n_queries,
+    lengths=lambda lengths: lengths,
+    causal=lambda causal: causal,
+    mask=lambda mask: mask,
+    softmax=lambda scores: scores.softmax(-1).nan_to_num(0.0),
+    z=lambda z: z,
+):
+    """A right kernel, but for what is changed on the way."""
+
+    def kernel(query, key, value, **options):
+        query, key, value = inputs(query, key, value)
+        (Q, D), K = query.shape[2:], key.shape[2]
+        allowed = torch.ones(1, 1, Q, K, dtype=torch.bool)
+        if causal(options.get("causal", False)):
+            allowed = allowed.tril(first(Q, K))
+        if (given := options.get("lengths")) is not None:
+            edge = lengths(given)[:, None, None, None]
+            allowed = allowed & seen(torch.arange(K), edge)
+        if (given := options.get("mask")) is not None and (given := mask(given)) is not None:
+            allowed = allowed & given
+        scores = product(query, key) * scale(options["scale"], D)
+        return z(softmax(scores.masked_fill(~allowed, -math.inf)) @ value)
+
+    # What is asked is what is named.
+    def told(query, key, value, *, scale, lengths=None, causal=False, mask=None):
+        named = {"scale": scale, "lengths": lengths, "causal": causal, "mask": mask}
+        return kernel(query, key, value, **named)
+
+    return told
+
+
+def by_position(x):
+    """The numbers a kernel finds that takes memory for (batch, position, head, d_head)."""
+    B, H, N, D = x.shape
+    return x.contiguous().view(B, N, H, D).transpose(1, 2)
+
+
+def by_dimension(x):
+    """The numbers a kernel finds that takes memory for (batch, head, d_head, position)."""
+    B, H, N, D = x.shape
+    return x.contiguous().view(B, H, D, N).transpose(2, 3)
+
+
+def laid_out(first, second):
+    """z, whose memory has these two axes the other way round."""
+    return lambda z: z.transpose(first, second).contiguous().view(z.shape)
+
+
+def plain_exp(limit=None, clean=False):
+    """exp without the maximum taken off: of all scores, or of those up to a limit."""
+
+    def softmax(scores):
+        weights = (scores if limit is None else scores.clamp(max=limit)).exp()
+        total = weights.sum(-1, keepdim=True)
+        total = total.masked_fill(total == 0, 1.0) if limit is None else total.clamp_min(1e-30)
+        return (weights / total).nan_to_num() if clean else weights / total
+
+    return softmax
+
+
+def one_row_off(z):
+    z[0, 0, z.shape[2] // 2] *= 1.001
+    return z
+
+
+def row_of_nan(z):
+    z[:, :, 3] = math.nan
+    return z
+
+
+def ends_unwritten(z):
+    out, whole = torch.empty_like(z), z.shape[2] // 16 * 16
+    out[:, :, :whole] = z[:, :, :whole]
+    return out
+
+
+def in_bfloat16(query, key):
+    return (query.bfloat16() @ key.bfloat16().mT).to(query.dtype)
+
+
+ROWS = {"sizes": (17, 65)}
+#: What is changed, how it is asked beside USUAL, and what the first cause must say.
+SLIPS = [
+    ({"inputs": lambda q, k, v: (q, v, k)}, FEW, "key and value are swapped"),
+    ({"inputs": lambda q, k, v: (k, q, v)}, FEW, "query and key are swapped"),
+    (
+        {"inputs": lambda *x: map(by_position, x), "z": laid_out(1, 2)},
+        FEW,
+        "query, key, value are read and z is written as (batch, position, head, d_head)",
+    ),
+    (
+        {"inputs": lambda *x: map(by_position, x)},
+        FEW,
+        "layout: query, key, value are read as (batch, position, head, d_head)",
+    ),
+    ({"z": laid_out(1, 2)}, FEW, "layout: z is written as (batch, position, head, d_head)"),
+    (
+        {
+            "inputs": lambda *x: [one.transpose(1, 2) for one in x],
+            "z": lambda z: z.transpose(1, 2),
+        },
+        FEW,
+        "heads attend to heads",
+    ),
+    (
+        {"inputs": lambda q, k, v: (q, by_dimension(k), v)},
+        FEW,
+        "layout: key is read as (batch, head, d_head, position)",
+    ),
+    ({"z": laid_out(2, 3)}, FEW, "layout: z is written as (batch, head, d_head, position)"),
+    ({"seen": operator.le}, ROWS, "one key too many is seen behind the length"),
+    ({"seen": lambda keys, n: keys < n - 1}, ROWS, "the last real key is not seen"),
+    ({"seen": lambda keys, n: (keys < n) | True}, ROWS, "lengths is ignored"),
+    (
+        {"seen": lambda keys, n: (keys < n) | (keys >= len(keys) // 64 * 64)},
+        {"sizes": (65,), "kinds": ("plain", "lengths")},
+        "the mask is missing on the last block",
+    ),
+    (
+        {"seen": lambda keys, n: keys < (n + 63) // 64 * 64},
+        {"sizes": (130,), "kinds": ("lengths",)},
+        "rounded up to blocks of 64 keys",
+    ),
+    # Another seed gives all keys to another sentence: where it is the first, they seem ignored.
+    *(
+        (
+            {"lengths": lambda lengths: lengths[:1].expand_as(lengths)},
+            ROWS | {"seed": seed},
+            "lengths of the first sentence is used for all",
+        )
+        for seed in range(3)
+    ),
+    ({"scale": lambda scale, d_head: 1 / d_head}, FEW, "wrong scale: it behaves as 1/d_head"),
+    ({"scale": lambda scale, d_head: 1.0}, FEW, "the scale is left out"),
+    (
+        {"scale": lambda scale, d_head: d_head**-0.5},
+        {"kinds": ("scale",)},
+        "`scale` is ignored",
+    ),
+    ({"scale": lambda scale, d_head: scale * math.log(2)}, FEW, "without log2"),
+    (
+        {"scale": lambda scale, d_head: (d_head + 1) ** -0.5},
+        LARGE,
+        # sqrt(64 / 65)
+        "wrong scale: it behaves as 1/sqrt(d_head + 1) (0.99228 times",
+    ),
+    ({"scale": lambda scale, d_head: scale * 1.0007}, ROWS, "wrong scale: it behaves as 1.0007"),
+    ({"scale": lambda scale, d_head: scale * 0.999}, ROWS, "wrong scale: it behaves as 0.999"),
+    ({"z": lambda z: 1.001 * z}, ROWS, "everywhere 1.001 times what is right"),
+    ({"z": one_row_off}, ROWS, "only row"),
+    ({"product": in_bfloat16}, ROWS, "rounded to bfloat16"),
+    ({"softmax": plain_exp()}, LARGE, "exp overflows: rows with scores near or above 89 are"),
+    ({"softmax": plain_exp(clean=True)}, LARGE, "exp overflows"),
+    ({"softmax": plain_exp(80)}, LARGE, "scores above 80 are cut off"),
+    ({"softmax": plain_exp(50)}, LARGE, "scores above 50 are cut off"),
+    (
+        {
+            "softmax": lambda s: torch.where(
+                s.exp().sum(-1, keepdim=True) == 0, torch.nan, s.softmax(-1).nan_to_num(0.0)
+            )
+        },
+        # In causal order the first rows have few keys, so that all their scores can be below −87.
+        {"kinds": ("causal",), "input_scales": (1.0, 30.0)},
+        "exp is 0 for all keys of rows with scores below −87",
+    ),
+    ({"z": row_of_nan}, LARGE, "never written"),
+    ({"z": ends_unwritten}, FEW, "never written"),
+    ({"causal": lambda causal: True}, ROWS, "causal order is kept where it was not asked for"),
+    ({"first": lambda queries, keys: 0}, {"kinds": ("causal cache",)}, "aligned to the start"),
+    (
+        {"first": lambda queries, keys: keys - queries + 1},
+        {"kinds": ("causal",)},
+        "causal is one key too far",
+    ),
+    ({"mask": lambda mask: None}, {"kinds": ("mask",)}, "mask is ignored"),
+    ({"mask": torch.logical_not}, {"kinds": ("mask",)}, "wrong way round"),
+    (
+        {"softmax": lambda s: s.softmax(-1).nan_to_num(1.0)},
+        {"kinds": ("mask",)},
+        "only rows without an allowed key",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "options", "cause"), SLIPS)
+def test_a_slip_is_named_and_is_the_only_cause(changes, options, cause):
+    report = check(made(**changes), **USUAL | options)
+    assert report.failures
+    assert all(cause in one for one in report.causes[:1]), str(report)
+    assert len(report.causes) == 1 or cause.startswith(("only row", "wrong scale", "everywhere"))
+
+
+@pytest.mark.parametrize("changes", [one for one, *_ in SLIPS[:8]])
+def test_layouts_are_named_in_bfloat16_too(changes):
+    (cause,) = (cause for one, _, cause in SLIPS[:8] if one is changes)
+    report = check(made(**changes), **USUAL | FEW | {"dtypes": (torch.bfloat16,)})
+    assert [cause in one for one in report.causes] == [True]
+
+
+def bfloat16(changed):
+    """Computed in float32 and rounded at its end alone, with something changed there."""
+
+    def kernel(query, key, value):
+        given = query.float(), key.float(), value.float()
+        return changed(*given, query.shape[-1] ** -0.5).to(query.dtype)
+
+    return kernel
+
+
+def attention(query, key, value, scale):
+    return (query @ key.mT * scale).softmax(-1) @ value
+
+
+def summed_in_bfloat16(query, key, value, scale):
+    probs = (query @ key.mT * scale).softmax(dim=-1)
+    z = torch.zeros_like(query).bfloat16()
+    for place in range(key.shape[2]):
+        z += probs[..., place, None].bfloat16() * value[:, :, place, None].bfloat16()
+    return z
+
+
+@pytest.mark.parametrize(
+    ("slip", "size", "cause"),
+    [
+        (lambda q, k, v, scale: attention(q, k, v, 63**-0.5), 130, "it behaves as 1/sqrt"),
+        (lambda *given: 1.01 * attention(*given), 17, r"everywhere about 1\.01 times"),
+        (lambda *given: attention(*given) + 0.02, 17, r"about 0\.02 is added everywhere"),
+        (
+            lambda q, k, v, scale: attention(q, k[:, :, :-1], v[:, :, :-1], scale),
+            130,
+            "the last key is not seen",
+        ),
+        (summed_in_bfloat16, 130, "in too few digits"),
+    ],
+)
+def test_what_stays_within_the_largest_error_shows_in_the_mean(slip, size, cause):
+    few = USUAL | {"sizes": (size,), "kinds": ("plain",), "dtypes": (torch.bfloat16,)}
+    assert check(bfloat16(attention), **few).ok
+    report = check(bfloat16(slip), **few)
+    assert re.search(cause, report.causes[0]), report.causes
+
+
+def with_lse(lse):
+    def kernel(query, key, value, *, scale):
+        scores = query @ key.mT * scale
+        return scores.softmax(-1) @ value, lse(scores)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("lse", "cause"),
+    [
+        (lambda s: s.logsumexp(-1) / math.log(2), "base 2"),
+        (lambda s: s.logsumexp(-1) + 0.5, "values, first at [0, 0, 0]: "),
+        (lambda s: s.exp().sum(-1).log(), "exp overflows"),
+    ],
+)
+def test_an_lse_that_is_wrong_beside_a_right_z_is_named(lse, cause):
+    report = check(with_lse(lse), sizes=(65,), dtypes=(torch.float32,))
+    assert {one.output for one in report.failures} == {"lse"}
+    assert cause in report.causes[0]
+
+
+def stale(kept={}):  # noqa: B006, what is kept is the slip
+    def kernel(query, key, value, *, scale, mask=None):
+        return kept.setdefault(query.shape, right(query, key, value, scale=scale, mask=mask))
+
+    return kernel
+
+
+def unsteady(calls=[]):  # noqa: B006, as above
+    def kernel(query, key, value, *, scale):
+        calls.append(0)
+        return right(query, key, value, scale=scale) * (1.01 if len(calls) % 7 == 0 else 1.0)
+
+    return kernel
+
+
+def spoiling(name, change, *, after=False):
+    def kernel(query, key, value, *, scale, lengths=None):
+        given = {"query": query, "key": key, "value": value, "lengths": lengths}
+        if given[name] is not None and not after:
+            change(given[name])
+        mask = None
+        if lengths is not None:
+            mask = torch.arange(key.shape[2]) < lengths[:, None, None, None]
+        z = right(query, key, value, scale=scale, mask=mask)
+        if after:
+            change(given[name])
+        return z
+
+    return kernel
+
+
+def test_a_result_of_another_call_is_named():
+    report = check(stale(), **FEW)
+    assert "stale output" in report.causes[0]
+    assert "stale output" in str(report)
+    report = check(unsteady(), **FEW | {"sizes": (17, 65), "kinds": ("plain",)})
+    assert "another result when it is called again with the same inputs" in report.causes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("query", torch.Tensor.zero_),
+        ("key", lambda key: key.copy_(key.bfloat16())),
+        ("lengths", lambda lengths: lengths.fill_(1)),
+    ],
+)
+def test_a_kernel_that_changes_its_inputs_is_caught_and_cannot_move_the_truth(name, change):
+    report = check(spoiling(name, change), **FEW)
+    assert f"changes its inputs: {name}" in report.causes
+    assert {failure.output for failure in report.failures} == {"inputs", "z"}
+
+
+def test_a_kernel_that_clobbers_its_inputs_after_use_fails_for_that_alone():
+    report = check(spoiling("value", torch.Tensor.zero_, after=True), **FEW)
+    assert report.causes == ("changes its inputs: value",)
+    assert {failure.output for failure in report.failures} == {"inputs"}
+
+
+def test_a_prob_that_leaks_through_the_mask_is_caught_however_small():
+    def leaking(query, key, value, *, scale, mask=None, want=None):
+        scores = query @ key.transpose(-2, -1) * scale
+        probs = (scores if mask is None else scores.masked_fill(~mask, -20.0)).softmax(dim=-1)
+        return {"z": probs @ value, "probs": probs}
+
+    report = check(leaking, wants=("probs",), **FEW)
+    wrong = [one for one in report.failures if one.output == "probs"]
+    assert {one.error for one in wrong} == {math.inf}
+    assert any("masked cells are not exactly 0" in one.cause for one in wrong)
+
+
+def test_received_that_counts_padded_queries_is_named():
+    def kernel(query, key, value, *, scale, lengths=None):
+        scores = query @ key.mT * scale
+        if lengths is not None:
+            beyond = torch.arange(key.shape[2]) >= lengths[:, None, None, None]
+            scores = scores.masked_fill(beyond, -math.inf)
+        probs = scores.softmax(-1).nan_to_num(0.0)
+        return {"z": probs @ value, "received": probs.sum(-2)}
+
+    options = USUAL | ROWS | {"kinds": ("plain", "lengths"), "wants": ("received",)}
+    report = check(kernel, **options)
+    assert {(one.output, one.case.split(",")[0]) for one in report.failures} == {
+        ("received", "lengths")
+    }
+    assert "received counts queries behind the end of a sentence (padding)" in report.causes[0]
+
+
+def test_what_a_function_raises_and_does_not_give_is_a_failure_and_not_the_end():
+    def raising(query, key, value):
+        if query.shape[2] == 17:
+            raise ValueError("no tile of 17")
+        return right(query, key, value, scale=query.shape[-1] ** -0.5)
+
+    (cause,) = check(raising, **FEW).causes
+    assert re.fullmatch(r"raised ValueError: no tile of 17 \(line \d+ of test_check\.py\)", cause)
+    report = check(lambda query, key, value, *, want: value, wants=("entropy",), **FEW)
+    assert any("gave z and no entropy" in failure.cause for failure in report.failures)
+
+
+def test_a_right_kernel_is_right_what_it_does_not_take_is_said_and_torch_is_left_as_it_was():
+    before = torch.are_deterministic_algorithms_enabled()
+    report = check(right, **FEW)
+    assert torch.are_deterministic_algorithms_enabled() == before
+    assert report.ok, str(report)
+    assert {finding.output for finding in report.findings} == {"z", "z, mean"}
+    assert report.skipped == ("bias in float32: it takes no bias",)
+    assert str(report).startswith("right: right; ")
+    assert "not covered: bias" in str(report)
+
+
+@pytest.mark.parametrize("name", ["reference", "eager", "sdpa", "chunked"])
+def test_every_implementation_of_ours_is_right(name):
+    report = check(name, sizes=(17,), input_scales=(1.0, 30.0))
+    assert report.ok, str(report)
+    assert not report.skipped
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "message"),
+    [
+        (right, {"sizes": ()}, r"check\(sizes=\(\)\): expected numbers of keys"),
+        (right, {"sizes": (17, 0)}, r"each at least 1"),
+        (right, {"input_scales": ()}, r"check\(input_scales=\(\)\): expected at least one factor"),
+        ("fast", {}, "not known; known are reference"),
+        ("eager", {"dtypes": (torch.complex64,)}, r"not checked at all: it takes torch.bfloat16"),
+    ],
+)
+def test_nothing_checked_is_not_right(asked, options, message):
+    assert not ParityReport("empty", ()).ok
+    with pytest.raises(AttentionError, match=message):
+        check(asked, **options)
+
+
+def test_floors_are_a_few_units_in_the_last_place():
+    for dtype, low, high in (
+        (torch.float32, 1e-6, 1e-4),
+        (torch.float64, 1e-14, 1e-12),
+        (torch.bfloat16, 1e-3, 1e-1),
+    ):
+        options = {"dtype": dtype, "device": torch.device("cpu"), "wants": (), "seed": 0}
+        assert low < floors(Case("plain", 65, 65, 1.0).draw(d_head=64, **options))["z"] < high
+
+
+def test_who_watches_is_told_that_the_cause_is_looked_for_and_then_of_the_case_again():
+    told = []
+    options = USUAL | {"kinds": ("plain",), "watch": lambda done, total, what: told.append(what)}
+    check(made(inputs=lambda q, k, v: (q, v, k)), **options)
+    looked = [i for i, what in enumerate(told) if "looking for the likely cause" in what]
+    assert looked
+    assert {told[i + 1] for i in looked} == {"plain, 17 x 17, inputs x 1, float32"}
+    told.clear()
+    check(made(), **options)
+    assert set(told) == {"plain, 17 x 17, inputs x 1, float32"}
+
+
+def call_and_gradient(seed, dtype=torch.float64, **sizes):
+    call = drawn(Random(seed), dtype, **sizes)
+    shape = (*call.query.shape[:3], call.value.shape[3])
+    dz = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    options = {"scale": call.query.shape[3] ** -0.5} | call.options
+    return call, dz, (dz, call.query, call.key, call.value), options
+
+
+def test_the_gradients_of_the_checker_are_those_of_the_formula():
+    for seed in range(12):
+        call, dz, tensors, options = call_and_gradient(seed)
+        found = eager_gradients(*tensors, torch.float64, **options)
+        for name, right in gradients(call, dz.numpy()).items():
+            # Biases are drawn in float64 and slopes in float32.
+            off = (found[name] - torch.from_numpy(right)).abs().max()
+            assert off <= 1e-6 * (1 + abs(right).max()), (call, name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_torchs_own_gradients_pass_and_mistakes_do_not(dtype):
+    vectors = [torch.randn(2, 2, 23, 11).to(dtype) for _ in range(4)]
+    bias, lse_gradient = torch.randn(1, 2, 23, 23).to(dtype), torch.randn(2, 2, 23)
+    options = {"causal": True, "scale": 0.3, "lengths": torch.tensor([20, 7]), "bias": bias}
+    options["lse_gradient"] = lse_gradient
+    found = eager_gradients(*vectors, dtype, **options)
+    check_gradients(found, *vectors, **options)
+    # Rounding to bfloat16 hides them.
+    mistakes = [{"lse_gradient": None}, {"causal": False}] if dtype != torch.bfloat16 else []
+    for changed in (*mistakes, {}):
+        wrong = eager_gradients(*vectors, dtype, **options | changed)
+        for name in ("query", "key", "value", "bias"):
+            if not changed:
+                wrong[name][0, 0, 3, 2] = math.nan
+            # Values have no part in lse.
+            if changed != {"lse_gradient": None} or name != "value":
+                with pytest.raises(AttentionError, match=f"The gradient of {name} is wrong at"):
+                    check_gradients({name: wrong[name]}, *vectors, **options)

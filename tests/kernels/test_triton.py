@@ -1,0 +1,377 @@
+"""The Triton kernels: drawn calls against NumPy float64, tiles of every size, and what is refused.
+
+They run in Triton's interpreter, or on a GPU where there is one. Many more calls are drawn by
+`make siege`, class "fused".
+"""
+
+import math
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from any_call import options_as_leaves
+from calls_by_hand import STATISTICS, Units, complaints, truth, wanted
+from drawn_calls import Drawn, drawn
+from fused_calls import GROUPS, backward_errors, call_of, forward_errors, wrong
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibert.errors import AttentionError
+from minibert.kernels.api import attend, implementations
+from minibert.kernels.call import Call, parse_want
+from minibert.kernels.check.cases import KINDS
+from minibert.kernels.check.parity import check
+
+pytest.importorskip("triton")
+from triton.runtime.errors import OutOfResources
+
+from minibert.kernels.fused import attention, backward, columns, forward, one_tile, primitives
+from minibert.kernels.fused.launch import Config
+from minibert.kernels.fused.tuning import candidates
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ALL = (*STATISTICS, "key_mass", "map")
+SMALL, USUAL = Config(16, 16, 4, 1), Config(64, 64, 4, 1)
+#: The last takes keys and values by the copy unit.
+CUTS = (SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1), USUAL, SMALL._replace(tma=True))
+
+
+def cut_like(patch: pytest.MonkeyPatch, cut: Config) -> None:
+    """All kernels are cut like this."""
+    for module in (backward, columns, forward, one_tile):
+        patch.setattr(module, "best_config", lambda *_: cut)
+
+
+def moved(call: Drawn, **more: Any) -> Call:
+    """A drawn call on the device."""
+    told = {n: x.to(DEVICE) if torch.is_tensor(x) else x for n, x in call.options.items()}
+    vectors = (one.to(DEVICE) for one in (call.query, call.key, call.value))
+    return Call.of(*vectors, **told, **more)
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(CUTS),
+    st.just(frozenset(ALL)) | st.frozensets(st.sampled_from(sorted(ALL))),
+)
+def test_any_options_and_statistics_together_are_right(seed, cut, names):
+    random = Random(seed)
+    dtype = random.choice((torch.float32, torch.float16))
+    call = drawn(random, dtype)
+    while "pages" in call.options:
+        # Keys in pages are handed on one after the other: nothing of these kernels.
+        call = drawn(random, dtype)
+    asked = [one for one in wanted(call, of_tensors=False) if one[0] in names or one in names]
+    want = parse_want(asked, n_keys=None)
+    with pytest.MonkeyPatch.context() as patch:
+        cut_like(patch, cut)
+        found = {n: one.cpu() for n, one in attention.attend(moved(call, want=want)).items()}
+    assert set(found) == {"z", "lse", *want}
+    eps = torch.finfo(dtype).eps
+    right = truth(call, Units(2.0**-23, 2.0**-23, 2.0**-23, eps, eps))
+    if "argmax" in want and eps > 2.0**-23:
+        # What `launch.best_of` says of inputs of 16 bits: their keys take the last bits of a score.
+        right.row_max_bound = right.row_max_bound + 2.0**-17 * np.abs(right.row_max)
+    # Below the smallest normal number the spacing is no longer relative: of z, and of weights.
+    spacing = torch.finfo(dtype).smallest_normal * eps
+    group = call.query.shape[1] // call.value.shape[1]
+    values = call.value.double().abs().sum(2, keepdim=True).repeat_interleave(group, 1)
+    right.z_bound = right.z_bound + spacing * (1 + values.numpy())
+    statistics = SimpleNamespace(**dict.fromkeys(STATISTICS) | found)
+    outputs = SimpleNamespace(z=found["z"], lse=found["lse"], statistics=statistics)
+    assert not complaints(call, outputs, right), f"{call} {want}"
+
+
+# The last has weights below the least number of float32.
+@pytest.mark.parametrize("seed", [*range(8), 5035])
+def test_a_drawn_call_and_its_gradients_are_within_their_bounds(seed):
+    call = call_of(seed, sizes=(1, 17))
+    assert wrong(forward_errors(call)) == [], call
+    assert wrong(backward_errors(call, seed)) == [], call
+
+
+def test_the_drawn_calls_have_groups_of_eight_and_every_layout():
+    calls = [call_of(seed, sizes=(1, 17)) for seed in range(8)]
+    assert {one.query.shape[1] // one.key.shape[1] for one in calls} >= {1, 4, 8}
+    assert {"packed", "pages", "window", "lengths"} <= {n for one in calls for n in one.options}
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_gradients_of_z_and_lse_reach_everything_and_pass_the_double_check(seed, monkeypatch):
+    random = Random(seed)
+    cut_like(monkeypatch, random.choice((SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1))))
+    dtype = random.choice((torch.float32, torch.float16))
+    call = drawn(random, dtype, sizes=(1, 17, 40), groups=GROUPS, most=2)
+    leaves, options = options_as_leaves(call, ("bias", "sinks"))
+    generator = torch.Generator().manual_seed(seed)
+    with attention.double_check():
+        found = attend(*list(leaves.values())[:3], impl="triton", **options)
+        dz = torch.randn(found.z.shape, generator=generator).to(dtype)
+        dlse = torch.randn(found.lse.shape, generator=generator)
+        torch.autograd.backward([found.z, found.lse], [dz, dlse])
+    assert all(one.grad is not None and one.grad.isfinite().all() for one in leaves.values()), call
+
+
+def two_groups(**options: Any) -> tuple[dict[str, torch.Tensor], Call]:
+    """Two groups of two heads, of more queries and keys than a tile has: leaves, and their call."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"query": (2, 4, 80, 16), "key": (2, 2, 80, 16), "value": (2, 2, 80, 16)}
+    leaves = {
+        name: torch.randn(shape, generator=generator).to(DEVICE).requires_grad_()
+        for name, shape in shapes.items()
+    }
+    return leaves, Call.of(*leaves.values(), causal=True, **options)
+
+
+def test_only_the_inputs_that_ask_get_a_gradient_and_the_same_one_each_time():
+    every, call = two_groups(want={"entropy": ()})
+    found = attention.attend(call)
+    assert list(found) == ["z", "lse", "entropy"]
+    assert not found["entropy"].requires_grad
+    found["z"].sum().backward()
+    for asked in (("query",), ("key",), ("query", "value")):
+        leaves, call = two_groups()
+        for name in leaves.keys() - set(asked):
+            leaves[name].requires_grad_(False)
+        attention.attend(call)["z"].sum().backward()
+        for name, leaf in leaves.items():
+            assert leaf.grad is None if name not in asked else leaf.grad.equal(every[name].grad)
+
+
+def test_dead_rows_and_padding_have_gradients_of_exactly_0_whatever_their_lse():
+    leaves, call = two_groups(lengths=torch.tensor([61, 0], device=DEVICE))
+    lse = attention.attend(call)["lse"]
+    assert (lse[1] == -math.inf).all()
+    # exp(−inf) has the gradient 0, lse² has −inf: both must stay with the dead row.
+    (lse.exp().sum() + lse.square().sum()).backward()
+    assert leaves["query"].grad[0].abs().max() > 0.01
+    # The sum of d lse/d value is nothing: lse does not look at values.
+    for part in (leaves["query"].grad[1], leaves["key"].grad[0, :, 61:], leaves["value"].grad):
+        assert part.eq(0).all()
+
+
+def test_what_has_no_gradient_is_refused():
+    leaves, call = two_groups(alibi_slopes=torch.ones(4, device=DEVICE, requires_grad=True))
+    with pytest.raises(AttentionError, match=r"no gradient for alibi_slopes.*eager"):
+        attention.attend(call)
+    leaves, call = two_groups()
+    z = attention.attend(call)["z"]
+    (gradient,) = torch.autograd.grad(z.square().sum(), leaves["query"], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_the_double_check_names_the_place_of_a_wrong_gradient(monkeypatch):
+    right = attention.backward
+
+    def spoiled(*tensors, **options):
+        found = right(*tensors, **options)
+        found["key"][1, 0, 7, 3] += 0.1
+        return found
+
+    monkeypatch.setattr(attention, "backward", spoiled)
+    _, call = two_groups()
+    with attention.double_check():
+        z = attention.attend(call)["z"]
+    with pytest.raises(AttentionError, match=r"gradient of key is wrong at \[1, 0, 7, 3\] and 1"):
+        z.sum().backward()
+    # Outside, nothing is compared.
+    attention.attend(call)["z"].sum().backward()
+
+
+@pytest.mark.parametrize("window", [(20, 0), (40, 25)])
+def test_what_lies_outside_a_window_is_not_read(window, monkeypatch):
+    cut_like(monkeypatch, SMALL)
+    query, key, dz = torch.randn(3, 1, 1, 160, 8).unbind()
+    options = {"window": window, "scale": 0.3}
+    leaves = {"query": query, "key": key, "value": key.clone()}
+    right = {name: one.double().requires_grad_() for name, one in leaves.items()}
+    expected = attend(*right.values(), impl="eager", want=("entropy", "received"), **options)
+    expected.z.backward(dz.double())
+    # The rows 80 to 95 are a block; what they see, or who sees them, comes in blocks of 16.
+    before, after = window
+    rows = slice(80, 96)
+    for spoiled, first, last in (
+        (("key", "value"), 80 - before, 96 + after),
+        (("query",), 80 - after, 96 + before),
+    ):
+        given = {name: one.clone().to(DEVICE) for name, one in leaves.items()}
+        z_gradient = dz.clone().to(DEVICE)
+        for one in (*(given[name] for name in spoiled), *[z_gradient] * ("query" in spoiled)):
+            one[:, :, : first // 16 * 16] = one[:, :, math.ceil(last / 16) * 16 :] = math.nan
+        call = Call.of(*given.values(), want={"entropy": ()}, **options)
+        names = {"query"} if "key" in spoiled else {"key", "value"}
+        if "key" in spoiled:
+            found = attention.attend(call)
+            ours, theirs = [found["z"], found["entropy"]], [expected.z, expected.statistics.entropy]
+        else:
+            lse = expected.lse.detach().float().to(DEVICE)
+            asked = replace(call, want={"received": ()})
+            ours = [columns.received_and_map(asked, lse=lse)["received"]]
+            theirs = [expected.statistics.received]
+        z, lse = (one.detach().float().to(DEVICE) for one in (expected.z, expected.lse))
+        gradients = backward.backward(call, z_gradient, z, lse, wanted=names)
+        ours += [gradients[name] for name in names]
+        theirs += [right[name].grad for name in names]
+        for mine, other in zip(ours, theirs, strict=True):
+            off = mine.cpu().double()[:, :, rows] - other.detach()[:, :, rows]
+            assert off.abs().max() < 5e-5
+
+
+def test_nothing_is_made_on_the_host_at_the_second_call(monkeypatch):
+    vectors = torch.randn(3, 1, 2, 30, 8).unbind()
+    map_too = {"map": (3,), "received": (), "key_mass": (0,)}
+    calls = [
+        moved(Drawn(*vectors, {"lengths": torch.tensor([20])}), want=map_too),
+        moved(Drawn(*vectors, {"packed": (10, 20)}), want={"received": (), "offset_mass": (-1,)}),
+    ]
+    found = [attention.attend(call) for call in calls]
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("a tensor was made on the host")
+
+    monkeypatch.setattr(torch, "tensor", refused)
+    for call, before in zip(calls, found, strict=True):
+        again = attention.attend(call)
+        assert all(again[name].equal(one) for name, one in before.items())
+
+
+def in_one_tile(cut: Config) -> Any:
+    return lambda call: one_tile.one_tile(call, config=cut)
+
+
+(WIDE,), (NARROW,) = (candidates("one tile", "fp32", d, "causal keys") for d in (80, 24))
+NO_MAP = ALL[:-1]
+#: The kernels, kinds, keys, size of a head, dtype, factors on the inputs, and what is wanted.
+TILES = [
+    # What is asked before every benchmark.
+    (None, tuple(KINDS), 17, 16, "float16", (1.0,), ALL),
+    (None, ("causal lengths", "causal cache"), 130, 40, "float32", (30.0,), ALL),
+    (None, ("plain",), 70, 256, "float16", (1.0,), ALL),
+    # A mask in float32 takes two passes.
+    (None, ("mask", "bias"), 20, 16, "float32", (1.0,), ALL),
+    (in_one_tile(Config(16, 128, 4, 1)), ("mask", "bias"), 61, 24, "float16", (1.0,), ALL),
+    (in_one_tile(Config(16, 128, 4, 1)), ("causal lengths",), 59, 80, "float16", (1.0,), ALL),
+    (one_tile.one_tile, ("mask",), 127, 80, "float16", (1.0,), ALL),
+    # A cell of the map of 251 is larger than the 16 rows of a block.
+    (one_tile.one_tile, ("bias",), 251, 24, "float16", (1.0,), NO_MAP),
+    (in_one_tile(WIDE._replace(block_n=32)), ("causal lengths",), 30, 80, "float32", (1.0,), ALL),
+    (in_one_tile(NARROW._replace(block_n=64)), ("causal lengths",), 64, 24, "float32", (1.0,), ALL),
+]
+
+
+@pytest.mark.parametrize(("fn", "kinds", "keys", "d_head", "dtype", "scales", "wants"), TILES)
+def test_tiles_of_every_size_are_right(fn, kinds, keys, d_head, dtype, scales, wants):
+    record = implementations()["triton"]
+    record = replace(record, fn=fn or record.fn, wants=frozenset(wants))
+    report = check(
+        record, kinds=kinds, sizes=(keys,), d_head=d_head, input_scales=scales,
+        dtypes=(getattr(torch, dtype),), device=DEVICE,
+    )  # fmt: skip
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
+    ("n", "d_head", "dtype", "bias", "fits"),
+    [
+        (256, 64, "float16", False, True),
+        (257, 64, "float16", False, False),
+        (129, 65, "float16", False, False),
+        (64, 64, "float32", False, True),
+        (65, 64, "float32", False, False),
+        (33, 65, "float32", False, False),
+        (256, 64, "float16", True, True),
+        (16, 64, "float32", True, False),
+    ],
+)
+def test_no_tile_is_larger_than_the_registers_hold(n, d_head, dtype, bias, fits):
+    vectors = torch.empty(1, 1, n, d_head, dtype=getattr(torch, dtype), device=DEVICE)
+    given = vectors.new_empty(1, 1, 1, 1) if bias else None
+    call = Call.of(vectors, vectors, vectors, want={"received": ()}, bias=given)
+    assert one_tile.fits(call) == fits
+
+
+@pytest.mark.parametrize(
+    ("dtype", "d_head"), [(torch.float32, 80), (torch.float16, 40), (torch.float16, 256)]
+)
+def test_the_gradients_by_the_tiles_that_a_gpu_gets_pass_the_double_check(
+    dtype, d_head, monkeypatch
+):
+    kind = "fp32" if dtype == torch.float32 else "fp16"
+
+    def of_a_gpu(kernel, *_):
+        return USUAL if kernel == "forward" else candidates(kernel, kind, d_head, "")[0]
+
+    monkeypatch.setattr(backward, "best_config", of_a_gpu)
+    query, key, value = torch.randn(3, 1, 2, 71, d_head, device=DEVICE).to(dtype).unbind()
+    query = query[:, :, :37].requires_grad_()
+    with attention.double_check():
+        z = attend(query, key.requires_grad_(), value.requires_grad_(), causal=True, impl="triton")
+    z.z.square().sum().backward()
+
+
+def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused():
+    vectors = torch.randn(1, 2, 5, 128, device=DEVICE).half()
+    problem = backward.problem_of(Call.of(vectors, vectors, vectors), vectors)
+    tried: list[Config] = []
+
+    def launch(config: Config) -> None:
+        tried.append(config)
+        if len(tried) <= failing:
+            raise OutOfResources(300_000, 100_000, "shared memory")
+
+    failing = 1
+    problem.tuned("backward keys", "", launch, None)
+    assert len(tried) == 2
+    assert tried[1].block_n < candidates("backward keys", "fp16", 128, "")[0].block_n
+    tried, failing = [], 9
+    with pytest.raises(AttentionError, match=r"d_head 128 in torch\.float16 .*300000.*eager"):
+        problem.tuned("backward keys", "", launch, None)
+
+
+def test_what_the_copy_unit_brings_is_what_is_computed_with(monkeypatch):
+    call = moved(Drawn(*torch.randn(3, 2, 2, 51, 24).half().unbind()))
+    cut = SMALL._replace(tma=True)
+    whole = forward.forward(call, config=cut)["z"]
+    tiles_of = primitives.tiles_of
+    monkeypatch.setattr(forward, "tiles_of", lambda one, cut: tiles_of(one * 0, cut))
+    assert not forward.forward(call, config=cut)["z"].isclose(whole, atol=1e-2).all()
+
+
+def test_what_the_copy_unit_cannot_read_is_loaded():
+    half = torch.randn(5000).half()
+    unreadable = {
+        "rows of 40 bytes": half[:1600].view(1, 2, 40, 20),
+        "rows of 34 bytes": half[:1360].view(1, 2, 40, 17)[..., 1:],
+        "start": half[4 : 4 + 1280].view(1, 2, 40, 16),
+        "repeated": half[:640].view(1, 1, 40, 16).expand(1, 2, 40, 16),
+    }
+    cut = SMALL._replace(tma=True)
+    for name, key in unreadable.items():
+        assert primitives.tiles_of(key, cut) is None, name
+        query, value = torch.randn(2, *key.shape).half().unbind()
+        found = forward.forward(moved(Drawn(query, key, value)), config=cut)
+        right = attend(query.float(), key.float(), value.float()).z
+        torch.testing.assert_close(found["z"].float().cpu(), right, rtol=0, atol=2e-3, msg=name)
+
+
+def test_the_likeliest_configs_are_tried_with_tiles_too_where_they_can_be_read():
+    without = candidates("forward", "bf16", 64, "causal plain")
+    with_tiles = candidates("forward", "bf16", 64, "causal tma plain")
+    assert not any(cut.tma for cut in without)
+    assert with_tiles[: len(without)] == without
+    assert [cut.tma for cut in with_tiles[len(without) :]] == [True, True]
+
+
+def test_what_these_kernels_cannot_do_is_refused():
+    vectors = torch.randn(3, 1, 1, 4, 8, device=DEVICE).unbind()
+    with pytest.raises(AttentionError, match="sentence by sentence"):
+        attention.attend(Call.of(*vectors, packed=(1, 3), want={"map": (2,)}))
+    wide = torch.randn(3, 1, 1, 2, 258, device=DEVICE).unbind()
+    with pytest.raises(AttentionError, match=r"d_head of at most 256.* can\."):
+        attend(*wide, impl="triton")
