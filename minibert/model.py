@@ -101,10 +101,10 @@ class Model(Trainable):
     def pack(self) -> None:
         """Make packed copies of weights where the rule of the linear back ends says so.
 
-        `minibert.load` does this for weights of a file. A copy is dropped when its weight is
-        changed or when its memory is handed out (`.data`, `numpy()`, `detach()`, `state_dict()`).
-        Two ways of writing go unseen, so call `unpack()` before them: through an array or `.data`
-        of a view (`weight[3:9].numpy()`), and through memory taken before `pack()` was called.
+        `minibert.load` does this for weights of a file. A layer is packed until its weight is
+        changed or its memory handed out (a view, `.data`, `numpy()`, `state_dict()`); reading it,
+        as in `weight.sum()`, changes nothing. A weight whose memory somebody else holds, such as a
+        transformers object or an array, is not packed: no change of a weight goes unseen.
         """
         pack(self)
 

@@ -176,27 +176,6 @@ def test_a_file_is_packed_on_amd_and_not_elsewhere(
     assert not any(reached)
 
 
-@torch.no_grad()
-def test_a_model_that_is_no_file_is_packed_when_asked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch, AMD)
-    if torch.float32 not in backends.processor().onednn_dtypes:
-        pytest.skip("this torch has no oneDNN")
-    theirs = transformers.BertModel.from_pretrained(folder).eval()
-    model, ids = minibert.load(theirs), torch.tensor([[5, 7, 11]])
-    assert not model.is_packed
-    before = model(ids)
-    model.pack()
-    assert model.is_packed
-    assert (model(ids) - before).abs().max() <= 1e-5
-    theirs.encoder.layer[0].intermediate.dense.weight.mul_(2)
-    assert not torch.allclose(model(ids), before), "the shared weight was changed"
-    model.unpack()
-    expected = theirs(ids).last_hidden_state
-    assert (model(ids) - expected).abs().max() <= 1e-5
-
-
 def test_a_weight_that_two_modules_hold_and_one_with_a_hook_are_not_packed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
+from minibert.layers.linear import values_of
 from minibert.quantities import QUANTITIES, Int
 from minibert.text.inputs import Inputs
 from minibert.trace.read import Trace
@@ -71,5 +72,4 @@ def _pick(name: str, value: Tensor, sentences: Tensor, positions: Tensor) -> Ten
 
 def wide(x: Tensor) -> Tensor:
     """The same numbers without a gradient, in float32 where they are stored in less."""
-    # torch.Tensor.detach and not the method: packed layers stay packed.
-    return torch.Tensor.detach(x).to(torch.promote_types(x.dtype, torch.float32))
+    return values_of(x).to(torch.promote_types(x.dtype, torch.float32))

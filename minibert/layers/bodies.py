@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import dropped
-from minibert.layers.linear import Linear
+from minibert.layers.linear import Linear, values_of
 from minibert.layers.norms import Divisors, norm_of, normed
 from minibert.layers.parts import Embedding, Layer
 from minibert.quantities import Float, Hidden, Int, TokenIds
@@ -197,5 +197,4 @@ _OF_LAYERS = {
 
 
 def _read(holder: object, name: str) -> Tensor:
-    # torch.Tensor.detach and not the method: packed layers stay packed.
-    return torch.Tensor.detach(getattr(holder, name))
+    return values_of(getattr(holder, name))

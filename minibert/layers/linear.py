@@ -1,13 +1,12 @@
 """The linear layer: y = activation(x·Wᵀ + b)·m + residual, on the back end that the rule names.
 
-The rule is in linear_backends.py. packing.py makes two states: a weight has a copy packed for
-oneDNN, or the weights of layers that read the same x (query, key and value) lie side by side and
-are multiplied as one. one_matrix.py says how a copy is kept from going stale. `linear.weight` is
-always the weight itself; reading it unpacks nothing.
+The rule is in linear_backends.py. packing.py makes two states of a layer, and takes them back: its
+weight has a copy packed for oneDNN, or the weights of layers that read the same x (query, key and
+value) lie side by side and are multiplied as one. `linear.weight` is always the weight itself. A
+packed weight whose memory is handed out or written to is not packed any more.
 """
 
-import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,13 +16,83 @@ from torch.autograd import forward_ad
 from minibert.layers import linear_backends as backends
 from minibert.quantities import Float
 
+# What a question about a tensor may be answered with: none of these leads to its memory.
+_ANSWERS = (bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout)
+
+
+class PackedWeight(nn.Parameter):
+    """The weight of a packed layer, which torch asks before anything is done with it.
+
+    What leaves the memory alone and hands none of it out, such as a sum or a copy, leaves the layer
+    packed. After everything else, a view, an array or a change, this is a plain parameter, and its
+    layer multiplies by it.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """What the function gives, after which the weights that it may have changed are plain."""
+        named = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            found = function(*args, **named)
+            for weight in _packed_among((*args, *named.values())):
+                if not _leaves_alone(function, found, weight):
+                    cast(nn.Parameter, weight).__class__ = nn.Parameter
+        return found
+
+    def __deepcopy__(self, memo: dict[int, object]) -> object:
+        if id(self) not in memo:
+            memo[id(self)] = nn.Parameter(values_of(self).clone(), requires_grad=False)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A file of a pickled model holds plain parameters.
+        return nn.Parameter(values_of(self), requires_grad=False).__reduce_ex__(protocol)
+
+
+def values_of(weight: Tensor) -> Tensor:
+    """The numbers of a weight, to be read: without a gradient, and a packed one stays packed."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return weight.detach()
+
+
+def _packed_among(values: Sequence[object]) -> list[PackedWeight]:
+    """The packed weights among the arguments of a function, those in lists too."""
+    found = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            found += _packed_among(value)
+        elif type(value) is PackedWeight:
+            found.append(value)
+    return found
+
+
+def _leaves_alone(function: Callable[..., object], found: object, weight: Tensor) -> bool:
+    """True where a function that gave this cannot have changed or handed out the memory."""
+    name = getattr(function, "__name__", "")
+    if isinstance(found, list | tuple):
+        return all(_leaves_alone(function, each, weight) for each in found)
+    if isinstance(found, Tensor):
+        # What is not strided, such as a sparse form, is a copy.
+        if found is weight or found.layout != torch.strided:
+            return found is not weight
+        return not torch._C._is_alias_of(found, weight)  # type: ignore[attr-defined]
+    if found is None:
+        return name == "__get__"
+    return isinstance(found, _ANSWERS) and name != "data_ptr"
+
 
 class OneMatrix:
-    """The weights of linear layers below one another.
+    """The weights of linear layers below one another: a packed copy, or a view of them all.
 
-    `sources` holds each weight (and each bias that is part of `bias`) with the address it had
-    and, where the matrix is a copy, its count of changes. When an address or a count differs,
-    the matrix is dropped for good.
+    `sources` has each weight (and each bias that is part of `bias`). A copy stands for weights that
+    are packed, with their count of changes; a view stands for parameters, where they lie. When one
+    is something else the matrix is dropped for good.
     """
 
     def __init__(
@@ -37,112 +106,41 @@ class OneMatrix:
         self.bias = bias
         self.packed: bool = matrix.is_mkldnn
         self.widths = [len(weight) for weight in weights]
+        copied = len(weights) if self.packed else 0
+        # A detached tensor shares the count of changes, and nothing is asked before it is read.
         self.sources = tuple(
-            [
-                (weight, weight.data_ptr(), weight._version if self.packed else -1)
-                for weight in weights
-            ]
-            + [(one, one.data_ptr(), -1) for one in biases]
+            (one, one.detach(), one._version if number < copied else -1)
+            for number, one in enumerate((*weights, *biases))
         )
-        if self.packed:
-            for weight in weights:
-                weight.__class__ = PackedWeight
-                # Weak: a model nobody holds is freed at once.
-                weight.one_matrix = weakref.ref(self)  # type: ignore[attr-defined]
+        for weight in weights[:copied]:
+            weight.__class__ = PackedWeight
+
+    @property
+    def stands(self) -> bool:
+        """True while the matrix is the weights."""
+        return self.matrix_for([source for source, _, _ in self.sources]) is not None
+
+    def matrix_for(self, parameters: Sequence[Tensor | None]) -> Tensor | None:
+        """The matrix, where these are its parameters and as they were; None otherwise."""
+        for parameter, (source, alias, changes) in zip(parameters, self.sources, strict=False):
+            if parameter is not source:
+                # Another parameter, as in torch.func.functional_call: this call goes without.
+                return None
+            if changes < 0:
+                same = source.data_ptr() == alias.data_ptr()
+            else:
+                same = type(source) is PackedWeight and alias._version == changes
+            if not same:
+                self.drop()
+        return self.matrix
 
     def drop(self) -> None:
         """Never use the matrix again; the weights are plain parameters from now on."""
         self.matrix = None
         sources, self.sources = self.sources, ()
         for parameter, _, _ in sources:
-            if isinstance(parameter, PackedWeight):
-                del parameter.one_matrix
-                cast(Any, parameter).__class__ = nn.Parameter
-
-
-class PackedWeight(nn.Parameter):
-    """The weight of a packed layer: it unpacks the layer before it hands out its memory.
-
-    Changes of the weight itself and of its views are counted by torch, and the layer looks at
-    the count. What is changed through `.data`, through an array or through another library is
-    not counted, so these hand-outs end the packing; `detach()` does too, because arrays are
-    commonly taken from what it gives. So does a gradient: some optimizers write uncounted.
-    """
-
-    one_matrix: "weakref.ref[OneMatrix]"
-
-    def _unpack(self) -> None:
-        matrix = self.one_matrix()
-        if matrix is None:
-            # The layer is gone.
-            cast(Any, self).__class__ = nn.Parameter
-        else:
-            matrix.drop()
-
-    @property
-    def data(self) -> Tensor:
-        """The memory as a tensor whose changes are not counted."""
-        self._unpack()
-        return self.data
-
-    @data.setter
-    def data(self, value: Tensor) -> None:
-        self._unpack()
-        self.data = value
-
-    def _set_requires_grad(self, value: bool) -> None:
-        self._unpack()
-        self.requires_grad = value
-
-    def _set_grad(self, value: Tensor | None) -> None:
-        self._unpack()
-        self.grad = value
-
-    # The getters are torch's own, without a call of Python.
-    requires_grad = property(cast(Any, torch.Tensor.requires_grad).__get__, _set_requires_grad)
-    grad = property(cast(Any, torch.Tensor.grad).__get__, _set_grad)
-
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Record gradients of the weight from now on."""
-        self._unpack()
-        return self.requires_grad_(requires_grad)
-
-    def detach(self) -> Tensor:
-        """The same memory without a gradient."""
-        self._unpack()
-        return self.detach()
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """The same memory as an array."""
-        self._unpack()
-        return self.numpy(force=force)
-
-    def __array__(self, *arguments: Any, **options: Any) -> Any:
-        self._unpack()
-        return self.__array__(*arguments, **options)
-
-    def __dlpack__(self, *arguments: Any, **options: Any) -> Any:
-        self._unpack()
-        return self.__dlpack__(*arguments, **options)
-
-    def untyped_storage(self) -> torch.UntypedStorage:
-        """The memory itself."""
-        self._unpack()
-        return self.untyped_storage()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
-        if id(self) not in memo:
-            memo[id(self)] = nn.Parameter(torch.clone(self), requires_grad=False)
-        return memo[id(self)]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # A file of a pickled model holds plain parameters.
-        plain = nn.Parameter(torch.Tensor.detach(self), requires_grad=False)
-        return plain.__reduce_ex__(protocol)
-
-
-# Not all are Parameters: torch.func.functional_call puts plain tensors in their place.
-_Parameters = Sequence[Tensor | None]
+            if type(parameter) is PackedWeight:
+                cast(nn.Parameter, parameter).__class__ = nn.Parameter
 
 
 class Linear(nn.Module):
@@ -155,7 +153,7 @@ class Linear(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
     one_matrix: OneMatrix | None = None
-    """The packed copy of the weight, where there is one."""
+    """The packed copy of the weight, while the layer is packed."""
 
     def __init__(
         self, d_in: int, d_out: int, *, bias: bool = True, multiplier: float = 1.0
@@ -182,8 +180,9 @@ class Linear(nn.Module):
         else:
             weight, bias = parameters["weight"], parameters["bias"]
             run, matrix = _plan(x, added, (weight, bias), self.one_matrix)
-            matrix = cast(Tensor, weight) if matrix is None else matrix
-            out = run(x, matrix, bias, activation, added)
+            if matrix is None:
+                matrix = values_of(weight) if type(weight) is PackedWeight else weight
+            out = run(x, cast(Tensor, matrix), bias, activation, added)
         if self.multiplier == 1.0:
             return out
         out = out * self.multiplier
@@ -192,7 +191,14 @@ class Linear(nn.Module):
     @property
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         """What x is multiplied by from the right, the multiplier included; a view without one."""
-        return self.weight.mT if self.multiplier == 1.0 else self.weight.mT * self.multiplier
+        weight = self.readable
+        return weight.mT if self.multiplier == 1.0 else weight.mT * self.multiplier
+
+    @property
+    def readable(self) -> Float[Tensor, "d_out d_in"]:
+        """The weight, to be read: views of a packed one leave the layer packed."""
+        weight = self.weight
+        return values_of(weight) if type(weight) is PackedWeight else weight
 
     @property
     def offset(self) -> Float[Tensor, " d_out"] | None:
@@ -272,10 +278,13 @@ class SharedInput:
 
 
 def _plan(
-    x: Tensor, residual: Tensor | None, parameters: _Parameters, one: OneMatrix | None
+    x: Tensor,
+    residual: Tensor | None,
+    # Not all are Parameters: torch.func.functional_call puts plain tensors in their place.
+    parameters: Sequence[Tensor | None],
+    one: OneMatrix | None,
 ) -> tuple[backends.Run, Tensor | None]:
     """How to multiply, and the one matrix to multiply by; None for each weight as it is."""
-    weight = cast(Tensor, parameters[0])
     if (
         not x.is_cpu
         # Where oneDNN's operators do not exist or would be recorded.
@@ -285,33 +294,27 @@ def _plan(
         # Forward mode (torch.func.jvp) takes no notice of no_grad.
         or forward_ad._current_level >= 0
         or torch._C._functorch.maybe_current_level() is not None
-        or x.dtype != weight.dtype
     ):
+        return backends.torch_linear, None
+    matrix = None if one is None else one.matrix_for(parameters)
+    weight = cast(Tensor, parameters[0] if matrix is None else matrix)
+    if x.dtype != weight.dtype:
         return backends.torch_linear, None
     if torch.is_grad_enabled():
         if x.requires_grad or (residual is not None and residual.requires_grad):
             return backends.torch_linear, None
         for parameter in parameters:
-            if parameter is not None and parameter.requires_grad:
+            # A packed one has no gradient.
+            plain = parameter is not None and type(parameter) is not PackedWeight
+            if plain and cast(Tensor, parameter).requires_grad:
                 return backends.torch_linear, None
-    matrix = None if one is None else one.matrix
-    if one is not None and matrix is not None:
-        for parameter, (source, address, changes) in zip(parameters, one.sources, strict=False):
-            if parameter is not source:
-                # Another parameter, as in torch.func.functional_call: this call goes without.
-                matrix = None
-                break
-            if source.data_ptr() != address or (changes >= 0 and source._version != changes):
-                one.drop()
-                matrix = None
-                break
-        if one.packed and matrix is not None:
-            if backends.named() in (None, "onednn-packed"):
-                return backends.onednn_linear, matrix
-            matrix = None
+    if matrix is not None and matrix.is_mkldnn:
+        if backends.named() in (None, "onednn-packed"):
+            return backends.onednn_linear, matrix
+        matrix, weight = None, cast(Tensor, parameters[0])
     if matrix is None and not weight.is_contiguous() and not weight.t().is_contiguous():
         # Columns of a wider matrix, as query is of the c_attn of transformers' GPT-2: oneDNN has
         # no fast way to multiply by those (1,340 ms beside torch's 1.3 for 96 x 768 x 768).
         return backends.torch_linear, None
-    d_out, d_in = (weight if matrix is None else matrix).shape
+    d_out, d_in = weight.shape
     return backends.unpacked_run(x.dtype, x.numel() // d_in, d_in, d_out), matrix

@@ -7,13 +7,20 @@ import math
 import mmap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from sys import getrefcount
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from minibert.layers import linear_backends as backends
-from minibert.layers.linear import Linear, OneMatrix, PackedWeight, SharedInput, linear_is_plain
+from minibert.layers.linear import (
+    Linear,
+    OneMatrix,
+    PackedWeight,
+    SharedInput,
+    linear_is_plain,
+)
 
 
 def are_adjacent(tensors: Sequence[Tensor | None]) -> bool:
@@ -79,18 +86,23 @@ class Mapped(Protocol):
 def pack(model: nn.Module, *, from_file: bool = False) -> None:
     """Pack the weights of a model's linear layers for oneDNN where the rule says so.
 
-    Layers that are packed already stay so. `from_file` says that the weights were just read from
-    a file and nobody else holds them: then the narrow weights of layers with a SharedInput are
-    moved side by side, and only weights whose pages can be given back are packed.
+    Layers that are packed already stay so, and a weight whose memory somebody else holds is not
+    packed. `from_file` says that the weights were just read from a file and nobody else holds them:
+    then the narrow weights of layers with a SharedInput are moved side by side, and only weights
+    whose pages can be given back are packed.
     """
     held = Counter(id(one) for module in model.modules() for one in module._parameters.values())
-    for shared in _shared_inputs(model):
-        if all(_may_change(linear, held) for linear in shared.linears):
-            _put_together(shared, from_file)
-    for linear in _linears(model):
-        if _may_change(linear, held) and _packs([linear.weight], from_file):
-            matrix = _packed([linear.weight], from_file)
-            linear.one_matrix = OneMatrix(matrix, None, [linear.weight])
+    lent = set() if from_file else _lent(model)
+    for holder in _holders(model):
+        linears = holder.linears if isinstance(holder, SharedInput) else (holder,)
+        if not all(_may_change(linear, held, lent) for linear in linears):
+            continue
+        weights = [linear.weight for linear in linears]
+        if _packs(weights, from_file):
+            _lay(holder, "packed", from_file=from_file, moves=from_file)
+        elif isinstance(holder, SharedInput) and not _stands(holder):
+            narrow = sum(weight.numel() for weight in weights) <= _SIDE_BY_SIDE
+            _lay(holder, "side by side", from_file=from_file, moves=from_file and narrow)
 
 
 def unpack(model: nn.Module) -> None:
@@ -103,15 +115,12 @@ def unpack(model: nn.Module) -> None:
 
 def is_packed(model: nn.Module) -> bool:
     """True when some linear layer of the model has a packed copy of its weight."""
-    return any(
-        one is not None and one.packed and one.matrix is not None
-        for one in (holder.one_matrix for holder in _holders(model))
-    )
+    return "packed" in layout(model)
 
 
 def describe(model: nn.Module) -> str:
     """The back end of a model's largest linear layer, with the processor and the rule."""
-    weights = [linear.weight for linear in _linears(model)]
+    weights = [linear.readable for linear in _linears(model)]
     if not weights:
         return "torch (there is no linear layer)"
     largest = max(weights, key=torch.Tensor.numel)
@@ -125,8 +134,8 @@ def describe(model: nn.Module) -> str:
 def layout(model: nn.Module) -> tuple[str, ...]:
     """How the weights of each linear layer lie: "apart", "side by side" or "packed"."""
     return tuple(
-        "apart" if one is None or one.matrix is None else "packed" if one.packed else "side by side"
-        for one in (holder.one_matrix for holder in _holders(model))
+        "apart" if (one := _stands(holder)) is None else "packed" if one.packed else "side by side"
+        for holder in _holders(model)
     )
 
 
@@ -136,18 +145,29 @@ def lay_out(model: nn.Module, wanted: Sequence[str]) -> None:
     A copied or pickled model has its weights apart.
     """
     for holder, how in zip(_holders(model), wanted, strict=True):
-        if how == "apart":
-            continue
-        shared = isinstance(holder, SharedInput)
-        linears = holder.linears if isinstance(holder, SharedInput) else (holder,)
-        weights = [one.weight for one in linears]
-        # A layer by itself adds its own bias.
-        biases = [one.bias for one in linears if one.bias is not None] if shared else []
-        bias = _side_by_side(biases, True) if biases else None
-        packed = how == "packed"
-        matrix = _packed(weights, False) if packed else _side_by_side(weights, True)
-        if matrix is not None:
-            holder.one_matrix = OneMatrix(matrix, bias, weights, biases)
+        if how != "apart":
+            _lay(holder, how, from_file=True, moves=True)
+
+
+def _lay(holder: Linear | SharedInput, how: str, *, from_file: bool, moves: bool) -> None:
+    """Lay the weights of a layer, or of layers with one input, packed or side by side if they can.
+
+    `moves` says whether they may be put there.
+    """
+    shared = isinstance(holder, SharedInput)
+    linears = holder.linears if isinstance(holder, SharedInput) else (holder,)
+    weights = [linear.weight for linear in linears]
+    # A layer by itself adds its own bias.
+    biases = [one.bias for one in linears if one.bias is not None] if shared else []
+    if len(biases) not in (0, len(weights)):
+        return
+    bias = _side_by_side(biases, from_file) if biases else None
+    if biases and bias is None:
+        return
+    packed = how == "packed"
+    matrix = _packed(weights, from_file) if packed else _side_by_side(weights, moves)
+    if matrix is not None:
+        holder.one_matrix = OneMatrix(matrix, bias, weights, biases)
 
 
 def _linears(model: nn.Module) -> Iterator[Linear]:
@@ -163,42 +183,60 @@ def _holders(model: nn.Module) -> "list[Linear | SharedInput]":
     return [*_shared_inputs(model), *_linears(model)]
 
 
-def _may_change(linear: Linear, held: Counter[int]) -> bool:
+def _stands(holder: Linear | SharedInput) -> OneMatrix | None:
+    one = holder.one_matrix
+    return one if one is not None and one.stands else None
+
+
+def _may_change(linear: Linear, held: Counter[int], lent: set[int]) -> bool:
     """True when a matrix may stand for the weight, and no packed one does yet.
 
-    Nothing else in the model holds the weight, and it is not being trained.
+    Nothing else in the model holds the weight, nobody outside of it holds the memory, and it is not
+    being trained.
     """
     return linear_is_plain(linear) and all(
         one is None
         or (
-            one.is_cpu
+            type(one) is not PackedWeight
+            and one.is_cpu
             and not one.is_inference()
             and not one.requires_grad
-            and not isinstance(one, PackedWeight)
             and held[id(one)] == 1
+            and id(one) not in lent
         )
         for one in linear._parameters.values()
     )
 
 
-def _put_together(shared: SharedInput, from_file: bool) -> None:
-    weights = [linear.weight for linear in shared.linears]
-    packs, one = _packs(weights, from_file), shared.one_matrix
-    if one is not None and one.matrix is not None and not packs:
-        return
-    biases = [linear.bias for linear in shared.linears if linear.bias is not None]
-    if len(biases) not in (0, len(weights)):
-        return
-    bias = _side_by_side(biases, from_file) if biases else None
-    if biases and bias is None:
-        return
-    if packs:
-        matrix: Tensor | None = _packed(weights, from_file)
-    else:
-        narrow = sum(weight.numel() for weight in weights) <= _SIDE_BY_SIDE
-        matrix = _side_by_side(weights, from_file and narrow)
-    if matrix is not None:
-        shared.one_matrix = OneMatrix(matrix, bias, weights, biases)
+def _lent(model: nn.Module) -> set[int]:
+    """The parameters whose memory something outside of the model holds, and may write to unseen.
+
+    Torch counts who holds a tensor and its memory. Memory that is an array's too cannot be resized;
+    nor can that of a mapped file, which nobody writes to.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        parameters = [one for one in model.parameters() if one.is_cpu]
+        own: list[Tensor | None] = [*parameters]
+        for one in filter(None, (holder.one_matrix for holder in _holders(model))):
+            own += [one.bias, *(alias for _, alias, _ in one.sources)]
+            own += [] if one.packed else [one.matrix]
+        uses = Counter(one.untyped_storage()._cdata for one in own if one is not None)
+
+        nobody_else = torch.empty(1)
+        alone = nobody_else.untyped_storage()
+
+        def is_lent(parameter: nn.Parameter) -> bool:
+            storage = parameter.untyped_storage()
+            # One use is that of `storage`.
+            users = torch._C._storage_Use_Count(storage._cdata) - 1
+            return (
+                users > uses[storage._cdata]
+                or parameter._use_count() > 1  # type: ignore[attr-defined]
+                or getrefcount(storage) > getrefcount(alone)
+                or (not storage.resizable() and getattr(parameter, "mapped", None) is None)
+            )
+
+        return {id(one) for one in parameters if is_lent(one)}
 
 
 def _packs(weights: Sequence[nn.Parameter], from_file: bool) -> bool:

@@ -91,7 +91,7 @@ class Attention(nn.Module):
                 vectors[:, read_by(heads, self.n_heads, group)] if heads != EVERYTHING else vectors
             )
         read = read_by(heads, self.n_heads, group)
-        weight, bias = linear.weight, linear.bias
+        weight, bias = linear.readable, linear.bias
         # Of a head the rows of its own; several heads may share them.
         rows = weight.unflatten(0, (-1, self.d_head))[read].flatten(0, 1)
         offset = None if bias is None else bias.unflatten(0, (-1, self.d_head))[read].flatten()
@@ -157,7 +157,7 @@ class Attention(nn.Module):
 
     def head_out(self, z: HeadVectors, heads: slice = EVERYTHING) -> PerHeadHidden:
         """What each head adds to the stream: z·W_O of that head, without the bias."""
-        per_head = self.output.weight.unflatten(1, (self.n_heads, self.d_head))[
+        per_head = self.output.readable.unflatten(1, (self.n_heads, self.d_head))[
             :, heads
         ]  # d_model head d_head
         out = torch.einsum("bhpd,mhd->bhpm", z, per_head)

@@ -27,6 +27,7 @@ from minibert.kernels.call import Want
 from minibert.layers.bodies import Body
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import LayerPass
+from minibert.layers.linear import values_of
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.survey.live import AttachedStack
@@ -224,7 +225,7 @@ def corner_of(
     weight: Float[Tensor, "d_model head_d_head"], n_heads: int
 ) -> Float[Tensor, "head d_head corner"]:
     """For each head a matrix: value times this has the norm of value · W_O."""
-    wide = torch.Tensor.detach(weight).double().cpu()
+    wide = values_of(weight).double().cpu()
     per_head = wide.unflatten(1, (n_heads, -1)).transpose(0, 1)
     return torch.linalg.qr(per_head, mode="r")[1].mT.float().to(weight.device)
 

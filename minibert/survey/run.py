@@ -15,6 +15,7 @@ from tqdm import tqdm
 from minibert.attached.attach import Attached
 from minibert.errors import SurveyError, how_to_install
 from minibert.kernels.registry import check_name
+from minibert.layers.linear import values_of
 from minibert.model import Model
 from minibert.survey.document_rows import surveyable
 from minibert.survey.documents import Document, Documents, check_list, document_of
@@ -220,8 +221,7 @@ def in_dtype(model: Surveyable, dtype: torch.dtype | None) -> Surveyable:
     copy = Model(model.config, tokenizer=model.tokenizer, name=model.name)
     copy.impl = model.impl
     device = model.body.word.weight.device
-    # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
-    state = {name: torch.Tensor.detach(one) for name, one in model.named_parameters()}
+    state = {name: values_of(one) for name, one in model.named_parameters()}
     with torch.no_grad():
         for name, one in copy.named_parameters():
             one.copy_(state[name])

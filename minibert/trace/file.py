@@ -32,6 +32,7 @@ from minibert.errors import CheckpointError, TokenizationError, TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
+from minibert.layers.linear import values_of
 from minibert.layers.parts import Layer
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
@@ -116,8 +117,7 @@ def weights_digest(model: torch.nn.Module) -> str:
 
 
 def _values_digest(tensor: Tensor) -> str:
-    # Not tensor.detach(): a packed layer answers that by dropping its packed copy.
-    values = torch.Tensor.detach(tensor)
+    values = values_of(tensor)
     digest = hashlib.sha256()
     for part in _in_order(values.cpu()):
         raw: Any = part.view(torch.uint8).numpy()
