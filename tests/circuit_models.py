@@ -1,9 +1,11 @@
-"""Random models of every family and their head weights in NumPy float64, read from transformers."""
+"""Random models of every family, and their head weights in NumPy float64 from transformers."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from minibert.loading import from_transformers
 from minibert.model import Model
@@ -21,118 +23,107 @@ BODIES = {
     "gpt2": "GPT2LMHeadModel",
 }
 FAMILIES = sorted(BODIES)
+# Rotary families without a norm of queries and keys, and the two kinds of weights they have.
+ROTARY = ["llama", "gemma2"]
 SIZES = Sizes(layers=3, heads=3, d_head=5)
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[np.float64]
 
 
 def model_pair(family: str, sizes: Sizes = SIZES, dtype: Any = torch.float64) -> tuple[Any, Model]:
-    """A transformers model with random weights, and the same in minibert."""
-    theirs = hf_model(family, BODIES[family], sizes, dtype)
+    """A transformers model with random weights, and the same in minibert.
+
+    Rotary models have sizes of their own; of the chosen ones only the seed counts.
+    """
+    if family in LANGUAGE:
+        theirs = rotary.model_of(plain(family, sizes.seed), LANGUAGE[family], dtype)
+    else:
+        theirs = hf_model(family, BODIES[family], sizes, dtype)
     return theirs, from_transformers(theirs)
 
 
-# Where transformers keeps the linear layers and norms of one layer.
-_BERT = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "mlp_norm": "output.LayerNorm",
-}
+# Where transformers keeps query, key, value, output and the norms of one layer.
+_PARTS = ("query", "key", "value", "output", "attention_norm", "mlp_norm", "output_norm")
+_BERT = "attention.self.query attention.self.key attention.self.value attention.output.dense "
+_BERT += "attention.output.LayerNorm output.LayerNorm"
+_ROTARY = "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj input_layernorm -"
 _NAMES = {
-    "distilbert": {
-        "query": "attention.q_lin",
-        "key": "attention.k_lin",
-        "value": "attention.v_lin",
-        "output": "attention.out_lin",
-        "attention_norm": "sa_layer_norm",
-        "mlp_norm": "output_layer_norm",
-    },
-    "albert": {
-        "query": "attention.query",
-        "key": "attention.key",
-        "value": "attention.value",
-        "output": "attention.dense",
-        "attention_norm": "attention.LayerNorm",
-        "mlp_norm": "full_layer_layer_norm",
-    },
+    "gpt2": "attn.c_attn attn.c_attn attn.c_attn attn.c_proj ln_1 ln_2",
+    "distilbert": "attention.q_lin attention.k_lin attention.v_lin attention.out_lin "
+    "sa_layer_norm output_layer_norm",
+    "albert": "attention.query attention.key attention.value attention.dense "
+    "attention.LayerNorm full_layer_layer_norm",
+    "llama": _ROTARY,
+    "gemma2": f"{_ROTARY} post_attention_layernorm",
 }
 
 
-def their_layer(theirs: Any, family: str, layer: int) -> dict[str, tuple[Array, Array]]:
-    """(weight, bias) of a layer's linear layers as y = x·weight + bias, and of its norms."""
-    if family == "gpt2":
-        block = theirs.transformer.h[layer]
-        weight, bias = (t.detach().double().numpy() for t in block.attn.c_attn.parameters())
-        names = ("query", "key", "value")
-        split = zip(np.split(weight, 3, 1), np.split(bias, 3), strict=True)
-        found = dict(zip(names, split, strict=True))
-        found["output"] = _arrays(block.attn.c_proj)
-        found["attention_norm"] = _arrays(block.ln_1)
-        return found
+@dataclass(frozen=True)
+class Weights:
+    """Of one layer: y = x·W + b of each head, and what its norms multiply by.
+
+    W    query, key, value (head, d_model, d_head) and output (head, d_head, d_model)
+    b    (head, d_head), of the output (d_model)
+    """
+
+    W: dict[str, Array]
+    b: dict[str, Array]
+    norms: dict[str, Array]
+    centre: Array
+    """What takes the mean of a row away, where the family's norms do."""
+
+    def folded(self) -> dict[str, Array]:
+        """W with what the norms in front of and behind attention do to every row alike."""
+        before = self.centre @ np.diag(self.norms["attention_norm"])
+        behind = self.centre @ np.diag(self.norms.get("output_norm", np.ones(len(before))))
+        found = {name: before @ self.W[name] for name in ("query", "key", "value")}
+        return found | {"output": self.W["output"] @ behind}
+
+
+def their_layer(theirs: Any, family: str, layer: int) -> Weights:
+    """The weights of a layer, keys and values as every head reads them."""
+    block, n_heads = _block(theirs, family, layer), theirs.config.num_attention_heads
+    W, b, norms = {}, {}, {}
+    for part, name in zip(_PARTS, _NAMES.get(family, _BERT).split(), strict=False):
+        if name == "-":
+            continue
+        weight, bias = _arrays(block.get_submodule(name))
+        if weight.ndim == 1:
+            # Gemma's are counted from 1.
+            norms[part] = weight + (family == "gemma2")
+            continue
+        if family == "gpt2" and part != "output":
+            third = slice(len(weight) * _PARTS.index(part), len(weight) * (_PARTS.index(part) + 1))
+            weight, bias = weight[:, third], bias[third]
+        elif family != "gpt2":
+            weight = weight.T
+        if part == "output":
+            W[part], b[part] = weight.reshape(n_heads, -1, weight.shape[1]), bias
+        else:
+            d_head = W["query"].shape[2] if W else weight.shape[1] // n_heads
+            rows = weight.reshape(len(weight), -1, d_head).transpose(1, 0, 2)
+            share = n_heads // len(rows)
+            W[part] = rows.repeat(share, 0)
+            b[part] = bias.reshape(-1, d_head).repeat(share, 0)
+    width = W["query"].shape[1]
+    return Weights(W, b, norms, np.eye(width) - (family not in LANGUAGE) / width)
+
+
+def _block(theirs: Any, family: str, layer: int) -> Any:
+    if family in LANGUAGE:
+        return theirs.model.layers[layer]
     body = getattr(theirs, "bert", theirs)
-    if family == "distilbert":
-        block = body.transformer.layer[layer]
-    elif family == "albert":
+    if family == "albert":
         groups = body.encoder.albert_layer_groups
         share = body.config.num_hidden_layers / len(groups)
-        block = groups[int(layer / share)].albert_layers[0]
-    else:
-        block = body.encoder.layer[layer]
-    found = {}
-    for ours, name in _NAMES.get(family, _BERT).items():
-        weight, bias = _arrays(block.get_submodule(name))
-        found[ours] = (weight.T if weight.ndim == 2 else weight, bias)
-    return found
-
-
-# Rotary families without a norm of queries and keys, and the two kinds of weights they have.
-ROTARY = ["llama", "gemma2"]
-
-
-def rotary_pair(family: str, seed: int = 0) -> tuple[Any, Model]:
-    """A transformers model with rotary positions and grouped heads, and the same in minibert."""
-    theirs = rotary.model_of(plain(family, seed), LANGUAGE[family])
-    return theirs, from_transformers(theirs)
-
-
-def their_rotary_layer(theirs: Any, layer: int) -> dict[str, Array]:
-    """The weights of a layer as y = x·weight, keys and values repeated for each head; its norms."""
-    block, hf = theirs.model.layers[layer], theirs.config
-    group, d_head = hf.num_attention_heads // hf.num_key_value_heads, hf.head_dim
-    found = {}
-    for name, part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
-        weight = getattr(block.self_attn, f"{part}_proj").weight.detach().numpy().T
-        if part in "kv":
-            per_head = weight.reshape(len(weight), -1, d_head)
-            weight = np.repeat(per_head, group, axis=1).reshape(len(weight), -1)
-        found[name] = weight
-    found["attention_norm"] = rms_weight(theirs, block.input_layernorm)
-    if hf.model_type == "gemma2":
-        found["output_norm"] = rms_weight(theirs, block.post_attention_layernorm)
-    return found
-
-
-def rms_weight(theirs: Any, norm: Any) -> Array:
-    """What an RMSNorm multiplies by: Gemma's are counted from 1."""
-    return norm.weight.detach().numpy() + (theirs.config.model_type == "gemma2")
+        return groups[int(layer / share)].albert_layers[0]
+    if family == "gpt2":
+        return body.transformer.h[layer]
+    return (body.transformer if family == "distilbert" else body.encoder).layer[layer]
 
 
 def _arrays(module: Any) -> tuple[Array, Array]:
-    return (
-        module.weight.detach().double().numpy(),
-        module.bias.detach().double().numpy(),
-    )
-
-
-def head_of(weights: tuple[Array, Array], head: int, d_head: int) -> tuple[Array, Array]:
-    """W (d_model x d_head) and b of one head of query, key or value."""
-    columns = slice(head * d_head, (head + 1) * d_head)
-    return weights[0][:, columns], weights[1][columns]
-
-
-def centring(width: int) -> Array:
-    """The matrix that takes the mean of a row away."""
-    return np.eye(width) - 1 / width
+    weight = module.weight.detach().double().numpy()
+    bias = getattr(module, "bias", None)
+    width = weight.shape[0]
+    return weight, np.zeros(width) if bias is None else bias.detach().double().numpy()

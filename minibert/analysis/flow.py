@@ -124,7 +124,7 @@ def rollout_of(
             return (1 - residual) * columns_of_probs(trace, index, row).mean(1) + residual * row
         return _times(row, mixing(trace, index, reduce=reduce, residual=residual, queries=queries))
 
-    return _one_position(trace, position, last, step, "Rollout of", "share")
+    return _one_position(trace, position, last, step, "Attention rollout", "of", "share")
 
 
 @sourced
@@ -159,7 +159,7 @@ def attention_flow(
         for key in range(length):
             values[sentence, key] = maximum_flow(matrices, positions[sentence], key)
     found = values.to(result_dtype(trace))
-    return _about(trace, found, "batch key", positions, "Attention flow from", "maximum flow")
+    return _about(trace, found, "batch key", positions, "Attention flow", "from", "maximum flow")
 
 
 def _matrix(
@@ -241,7 +241,7 @@ def relevance_of(trace: Trace, position: int | Sequence[int]) -> OfPosition:
             return row + columns.mean(1)
         return row + _times(row, _positive_parts(trace, layer, queries))
 
-    return _one_position(trace, position, len(trace) - 1, step, "Relevance to", "relevance")
+    return _one_position(trace, position, len(trace) - 1, step, "Relevance", "to", "relevance")
 
 
 def _all_positions(
@@ -262,6 +262,7 @@ def _one_position(
     last: int,
     step: Callable[[Tensor, int, slice], Tensor],
     title: str,
+    joined: str,
     unit: str,
 ) -> OfPosition:
     """The row that is 1 at one position, after a step through each layer from the last one down.
@@ -278,15 +279,24 @@ def _one_position(
         for layer in range(last, -1, -1):
             row, queries = step(row, layer, queries), slice(None)
             values.append(row)
-    return _about(trace, torch.stack(values[::-1]), "layer batch key", positions, title, unit)
+    return _about(
+        trace, torch.stack(values[::-1]), "layer batch key", positions, title, joined, unit
+    )
 
 
 def _about(
-    trace: Trace, values: Tensor, names: str, positions: tuple[int, ...], title: str, unit: str
+    trace: Trace,
+    values: Tensor,
+    names: str,
+    positions: tuple[int, ...],
+    title: str,
+    joined: str,
+    unit: str,
 ) -> OfPosition:
+    """The result; "Relevance" is joined to each position by "to"."""
     tokens = trace.tokens.strings
     words = [
-        f"“{strings[place].strip()}” at position {place}"
+        f"{joined} “{strings[place].strip()}” at position {place}"
         for strings, place in zip(tokens, positions, strict=True)
     ]
     labels = {"batch": words}

@@ -1,23 +1,106 @@
-"""Attention flow against networkx's maximum flow, and against closed forms."""
+"""Rollout, flow and relevance against products of whole matrices, networkx and autograd."""
 
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_traces import small_trace
+from small_traces import KINDS, LAYERS, small_trace
+from torch import Tensor
+from vocabulary_models import ROTARY_CLASSES, both
 
-from minibert.analysis.flow import attention_flow, maximum_flow
+import minibert
+from minibert.analysis import flow as module
+from minibert.analysis.flow import (
+    attention_flow,
+    gradient_x_attention,
+    maximum_flow,
+    relevance,
+    relevance_of,
+    rollout,
+    rollout_of,
+)
 from minibert.errors import TraceError
-from tests.circuit_models import model_pair
-from tests.families import Sizes, batch
-from tests.test_model import as_tokens
+from minibert.loading import from_transformers
+from minibert.trace.read import Trace
+from tests.explicit_forward import Explicit
+from tests.families import Sizes, as_tokens, batch, hf_model
+from tests.rotary import theirs as rotary
 
-networkx = pytest.importorskip("networkx")
+REDUCE = {"mean": np.mean, "max": np.max, "min": np.min}
+
+
+def mixed(trace: Trace, reduce: str = "mean", residual: float = 0.5) -> Any:
+    """Abnar and Zuidema's matrix of each layer, (layer, batch, query, key), in float64."""
+    probs = trace.stack("probs").double().numpy()
+    matrices = (1 - residual) * REDUCE[reduce](probs, axis=2) + residual * np.eye(probs.shape[-1])
+    return matrices / matrices.sum(-1, keepdims=True)
+
+
+def product(matrices: Any) -> Any:
+    found = matrices[0]
+    for matrix in matrices[1:]:
+        found = matrix @ found
+    return found
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, trace: Trace) -> list[tuple[str, int]]:
+    """What is read of the trace from now on: names, and how many rows."""
+    read, asked = trace.read, []
+
+    def watching(name: str, *where: Any) -> Any:
+        value = read(name, *where)
+        asked.append((name, value.shape[2]))
+        return value
+
+    monkeypatch.setattr(trace, "read", watching)
+    return asked
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reduce", sorted(REDUCE))
+@pytest.mark.parametrize(("residual", "layer", "position"), [(0.25, None, 7), (0.75, 1, -11)])
+def test_rollout_is_the_product_of_the_layers(
+    residual: float, layer: int | None, position: int, reduce: str, kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    plain = small_trace(**KINDS[kind])
+    options: Any = {"reduce": reduce, "residual": residual, "layer": layer}
+    for trace in (plain, plain.rerun({("probs", 1): lambda probs: probs.roll(1, -1)})):
+        matrices = mixed(trace, reduce, residual)[: None if layer is None else layer + 1]
+        asked = watched(monkeypatch, trace)
+        for numbers in (2**22, 3 * 2 * 11):
+            monkeypatch.setattr(module, "_NUMBERS", numbers)
+            row = rollout_of(trace, position, **options)
+            found = rollout(trace, **options)
+            np.testing.assert_allclose(found.values, product(matrices), atol=1e-6)
+            for at in range(len(matrices)):
+                upper = product(matrices[at:])[:, position]
+                np.testing.assert_allclose(row.values[at], upper, atol=1e-6)
+        assert max(rows for name, rows in asked if name == "probs") <= 11
+        assert row.positions == (position % 11,)
+        assert row.tokens == found.tokens == trace.tokens.strings
+    lower = plain.model.trace(plain.tokens, until=1)
+    torch.testing.assert_close(rollout(lower).values, rollout(plain, layer=1).values)
+
+
+def test_one_position_reads_few_rows_and_a_mean_over_heads_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = small_trace()
+    monkeypatch.setattr(module, "_NUMBERS", 4 * 2 * 11)
+    asked = watched(monkeypatch, trace)
+    rollout_of(trace, 3, reduce="max")
+    assert [rows for _, rows in asked] == [1, 4, 4, 3, 4, 4, 3]
+    asked.clear()
+    rollout_of(trace, 8)
+    assert {name for name, _ in asked} <= {"query", "key"}
 
 
 def flow_by_networkx(matrices: Any, source: int, sink: int) -> float:
+    networkx = pytest.importorskip("networkx")
     graph = networkx.DiGraph()
     graph.add_nodes_from([(0, source), (len(matrices), sink)])
     for level, matrix in enumerate(matrices):
@@ -54,44 +137,169 @@ def test_the_maximum_flow_is_that_of_networkx(
 def test_flow_may_have_to_be_taken_back_from_a_path() -> None:
     # Greedy paths take 0 > 0 > 0 > 0 first; the best flow needs its middle edges otherwise.
     first, last = np.zeros((2, 2)), np.zeros((2, 2))
-    first[0] = [1, 1]
-    last[:, 0] = [1, 1]
+    first[0] = last[:, 0] = [1, 1]
     middle = np.array([[1.0, 1.0], [1.0, 0.0]])
     assert maximum_flow([first, middle, last], 0, 0) == 2
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_the_flow_of_a_model_is_that_of_networkx_on_its_probs(family: str) -> None:
-    _, model = model_pair(family, Sizes(layers=3, heads=2, d_head=5))
-    tokens = as_tokens(batch(family))[1]
-    trace = model.trace(tokens)
-    probs = trace.stack("probs")[:, 0].numpy().mean(1)
-    matrices = (0.5 * probs + 0.5 * np.eye(probs.shape[-1]))[::-1]
-    for position in (0, 4):
-        found = attention_flow(trace, position)
-        expected = [flow_by_networkx(matrices, position, key) for key in range(probs.shape[-1])]
-        np.testing.assert_allclose(found.values[0], expected, atol=1e-6)
-        np.testing.assert_allclose(found.shares[0], expected / np.sum(expected), atol=1e-6)
-        assert found.positions == (position,)
-        assert found.tokens == trace.tokens.strings
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("reduce", "residual", "layer"), [("mean", 0.5, 2), ("max", 0.25, 1)])
+def test_the_flow_of_a_model_is_that_of_its_probs(
+    causal: bool, reduce: str, residual: float, layer: int
+) -> None:
+    trace = small_trace(7, causal=causal)
+    matrices = mixed(trace, reduce, residual)[layer::-1, 0]
+    found = attention_flow(trace, -3, layer=layer, reduce=reduce, residual=residual)
+    expected = [flow_by_networkx(matrices, 4, key) for key in range(7)]
+    np.testing.assert_allclose(found.values[0], expected, atol=1e-6)
+    np.testing.assert_allclose(found.shares[0], expected / np.sum(expected), atol=1e-6)
+    assert found.positions == (4,)
+    assert found.tokens == trace.tokens.strings
 
 
-def test_one_layer_is_its_mixing_and_two_layers_meet_in_the_middle() -> None:
-    trace = small_trace(5)
-    probs = trace.stack("probs")[:, 0].double().numpy().max(1)
-    matrices = 0.25 * probs * 3 + 0.25 * np.eye(5)
-    matrices /= matrices.sum(-1, keepdims=True)
-    options: Any = {"reduce": "max", "residual": 0.25}
-    one = attention_flow(trace, 3, layer=0, **options).values[0]
-    np.testing.assert_allclose(one, matrices[0][3], atol=1e-6)
-    two = attention_flow(trace, -2, layer=1, **options).values[0]
-    middle = np.minimum(matrices[1][3][:, None], matrices[0]).sum(0)
-    np.testing.assert_allclose(two, middle, atol=1e-6)
-
-
-def test_long_texts_are_refused() -> None:
-    long = small_trace(67, n_positions=71)
+def test_choices_that_do_not_exist_are_refused() -> None:
+    trace, one = small_trace(), lambda *given, **named: rollout_of(*given, 0, **named)
+    for options, message in (
+        ({"reduce": "median"}, "reduce='median': expected one of 'mean', 'max', 'min'"),
+        ({"residual": -0.5}, "residual=-0.5: expected a weight from 0 to 1"),
+        ({"residual": float("nan")}, "residual=nan: expected a weight from 0 to 1"),
+        ({"residual": 0, "reduce": "min"}, "give the residual some weight"),
+        ({"layer": 3}, "There is no layer 3; expected 0 to 2"),
+    ):
+        for call in (rollout, one, lambda t, **named: attention_flow(t, 0, **named)):
+            with pytest.raises(TraceError, match=message):
+                call(trace, **options)
+    with pytest.raises(TraceError, match="Layer 2 was not computed"):
+        rollout(trace.model.trace(trace.tokens, until=1), layer=2)
     with pytest.raises(TraceError, match=r"67 tokens is 67 maximum flows .* expected at most 64"):
-        attention_flow(long, 0)
-    with pytest.raises(TraceError, match="residual=2: expected"):
-        attention_flow(small_trace(5), 0, residual=2)
+        attention_flow(small_trace(67, n_positions=71), 0)
+
+
+CLASSES = {
+    "bert": "BertForMaskedLM",
+    "distilbert": "DistilBertForSequenceClassification",
+    "gpt2": "GPT2LMHeadModel",
+}
+
+
+def number(logits: Tensor) -> Tensor:
+    return (logits[:, 0, 1] if logits.dim() == 3 else logits[:, 1]).sum()
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def trace(request: pytest.FixtureRequest) -> Trace:
+    sizes = Sizes(layers=3, heads=2)
+    model = from_transformers(hf_model(request.param, CLASSES[request.param], sizes, torch.float64))
+    trace = model.trace(as_tokens(batch(request.param)), grad=True)
+    trace.backward(number(trace.logits))
+    return trace
+
+
+@pytest.fixture(scope="module")
+def products(trace: Trace) -> list[Tensor]:
+    """dy/dP ∘ P of each layer, from the pass spelled out."""
+    explicit = Explicit(trace)
+    slopes = explicit.gradients(number(explicit.logits))
+    layers = range(len(trace))
+    return [slopes[layer, "probs"] * explicit[layer, "probs"].detach() for layer in layers]
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("family", "name"), ROTARY_CLASSES)
+def test_of_a_rotary_model_it_is_that_of_transformers_own_gradients(family: str, name: str) -> None:
+    theirs, model, inputs, tokens = both(family, name)
+    with rotary.computing(theirs):
+        out = theirs(**inputs, output_attentions=True)
+        slopes = torch.autograd.grad(out.logits[0, 5, 7], out.attentions)
+    parts = [slope * probs.detach() for slope, probs in zip(slopes, out.attentions, strict=True)]
+    expected = torch.eye(13, dtype=torch.float64)
+    for part in parts:
+        expected = expected + part[0].clamp(min=0).mean(0) @ expected
+    trace = model.trace(tokens, grad=True)
+    trace.backward(trace.logits[0, 5, 7])
+    same(gradient_x_attention(trace).values[:, 0], torch.stack(parts)[:, 0])
+    same(relevance(trace).values[0], expected)
+    same(relevance_of(trace, [5, 5, 0]).values[0, 0], expected[5])
+
+
+def test_gradient_x_attention_is_the_product_of_both(trace: Trace, products: list[Tensor]) -> None:
+    result = gradient_x_attention(trace)
+    same(result.values, torch.stack(products))
+    assert (result.values[:, ~trace.mask.expand_as(result.values[0])] == 0).all()
+    some = gradient_x_attention(trace, layers=[2, -3])
+    assert some.labels["layer"] == (2, 0)
+    assert torch.equal(some.at(layer=2), result.at(layer=2))
+    assert torch.equal(some.values, result.values[[2, 0]])
+    assert torch.equal(gradient_x_attention(trace, layers=1).values, result.values[[1]])
+    # A row adds up to that of z.
+    for rows, grad, at in zip(result.values.sum(-1), trace.grad, trace, strict=True):
+        same(rows, (grad.z * at.z).sum(-1))
+    for layers in (3, -4, [], [0, 3]):
+        with pytest.raises(TraceError, match="layer"):
+            gradient_x_attention(trace, layers=layers)
+
+
+@pytest.mark.parametrize("numbers", [1, 10**9])
+def test_relevance_is_the_product_of_whole_matrices_and_a_row_makes_none(
+    trace: Trace, products: list[Tensor], monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
+    monkeypatch.setattr(module, "_NUMBERS", numbers)
+    unit = torch.eye(13, dtype=torch.float64).repeat(3, 1, 1)
+    expected, steps = unit, [unit + torch.relu(each).mean(1) for each in products]
+    for step in steps:
+        expected = step @ expected
+    same(relevance(trace).values, expected)
+    monkeypatch.setattr(module, "_positive_parts", lambda *_: pytest.fail("rows were made"))
+    result, matrix = relevance_of(trace, 0), unit
+    assert result.positions == (0, 0, 0)
+    # What is behind a layer: the same product, begun there.
+    for layer in (2, 1, 0):
+        matrix = matrix @ steps[layer]
+        same(result.values[layer], matrix[:, 0])
+
+
+@pytest.mark.parametrize("what", ["y made of probs", "edited probs", "kept probs"])
+def test_where_probs_have_a_gradient_of_their_own_relevance_counts_it(
+    trace: Trace, what: str
+) -> None:
+    edit = {("probs", 1): lambda probs: probs.roll(1, -1)} if what == "edited probs" else {}
+    keep = ("probs",) if what == "kept probs" else ()
+    other = trace.model.trace(trace.tokens, grad=True, edit=edit, keep=keep)
+    y = number(other.logits)
+    other.backward(y + 3 * other[1].probs[:, :, 0, 0].sum() if what == "y made of probs" else y)
+    row = torch.zeros(3, 13, dtype=torch.float64)
+    row[:, 0] = 1
+    for layer in (2, 1, 0):
+        part = (other.grad[layer].probs * other[layer].probs).detach().clamp(min=0).mean(1)
+        row = row + torch.einsum("bq,bqk->bk", row, part)
+        same(relevance_of(other, 0).values[layer], row)
+
+
+def test_the_results_say_what_they_are_and_are_part_of_no_graph(trace: Trace) -> None:
+    whole, square, row = gradient_x_attention(trace), relevance(trace), relevance_of(trace, 0)
+    assert repr(whole).splitlines()[:2] == [
+        "Result 'Gradient x attention' of layer 3, batch 3, head 2, query 13, key 13",
+        "  in dy/dP ∘ P",
+    ]
+    source = repr(square).splitlines()[2]
+    assert source.startswith("  computed with function='relevance', trace='Trace(")
+    lines = repr(row).splitlines()
+    assert lines[0] == "OfPosition 'Relevance' of layer 3, batch 3, key 13"
+    assert lines[2].endswith(", position=0")
+    assert row.labels["batch"] == [
+        f"to “{strings[0].strip()}” at position 0" for strings in trace.tokens.strings
+    ]
+    rolled = rollout_of(trace, 0)
+    assert rolled.values.shape == (LAYERS, 3, 13)
+    for each in (whole, square, row, rollout(trace), rolled):
+        assert not each.values.requires_grad
+
+
+def test_without_backward_the_error_says_what_to_do(trace: Trace) -> None:
+    fresh = trace.model.trace([[2, 3, 5]], grad=True)
+    for call in (gradient_x_attention, relevance, lambda trace: relevance_of(trace, 0)):
+        with pytest.raises(minibert.TraceError, match=r"call trace.backward"):
+            call(fresh)

@@ -1,37 +1,194 @@
-"""Head scores of whole models, against loops over cells; padding and batches never matter."""
+"""Scores of patterns against sums written out cell by cell, planted heads and TransformerLens."""
 
-import math
+import json
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_heads import TOKENS, planted_bert, planted_gpt2
 from small_tokenizer import DELIMITER, SPECIAL, VOCABULARY, SmallTokenizer
+from torch import Tensor
 
-from minibert.analysis import PATTERNS, HeadScores, head_scores, patterns, repeated_ids
-from minibert.errors import TokenizationError
+import minibert
+from minibert.analysis import (
+    PATTERNS,
+    HeadScores,
+    head_scores,
+    pattern_scores,
+    patterns,
+    repeated_ids,
+    shared_dimensions,
+)
+from minibert.analysis.patterns import (
+    Halves,
+    delimiter_score,
+    draws_for,
+    duplicate_score,
+    find_halves,
+    induction_score,
+    next_score,
+    previous_score,
+)
+from minibert.errors import AttentionError, MinibertError, TokenizationError, TraceError
 from minibert.layers.config import Config
-from minibert.loading import load
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import replace
 from minibert.trace.read import Trace
+from tests.families import VOCABULARY as IDS
+from tests.families import Sizes, hf_model
+from tests.small_traces import small_trace
+from tests.transformer_lens_models import lens_model
 
+B, H = 2, 3
 LENGTHS = (7, 2, 11, 5, 3)
 
 
-def random_model(family: str, **changes: Any) -> Model:
+def random_probs(n: int, seed: int) -> Tensor:
+    return (3 * torch.randn(B, H, n, n, generator=torch.Generator().manual_seed(seed))).softmax(-1)
+
+
+def mean_over(cells: list[float]) -> float:
+    return float(np.mean(cells)) if cells else float("nan")
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 11), st.integers(0, 99), st.data())
+def test_scores_of_a_matrix_are_means_over_the_rows_that_count(
+    n: int, seed: int, data: st.DataObject
+) -> None:
+    flags = st.lists(st.booleans(), min_size=B * n, max_size=B * n)
+    counted, keys = (np.array(data.draw(flags)).reshape(B, n) for _ in range(2))
+    rows, marks = (torch.from_numpy(table)[:, None] for table in (counted, keys))
+    # What stands in rows that do not count must not matter.
+    probs = random_probs(n, seed)
+    spoilt = probs.masked_fill(~rows[..., None], torch.nan)
+    for b, h in np.ndindex(B, H):
+        cell = probs[b, h]
+        for score, step in ((previous_score, -1), (next_score, 1)):
+            cells = {i: cell[i, i + step].item() for i in range(n) if 0 <= i + step < n}
+            some = mean_over([value for i, value in cells.items() if counted[b, i]])
+            found, of_all = score(spoilt, rows=rows)[b, h], score(probs)[b, h]
+            assert found.item() == pytest.approx(some, abs=1e-6, nan_ok=True)
+            assert of_all.item() == pytest.approx(mean_over([*cells.values()]), abs=1e-6)
+        for measured, chosen in (
+            (delimiter_score(probs, marks), ~keys),
+            (delimiter_score(spoilt, marks, rows=rows), counted),
+        ):
+            masses = [cell[i, keys[b]].sum().item() for i in range(n) if chosen[b, i]]
+            expected = pytest.approx(mean_over(masses), abs=1e-6, nan_ok=True)
+            assert measured[b, h].item() == expected
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 7), st.integers(0, 3), st.integers(0, 3), st.integers(0, 99))
+def test_repeat_scores_look_from_the_second_half_at_the_first_occurrence(
+    length: int, before: int, behind: int, seed: int
+) -> None:
+    ids = [100 + p for p in range(before)] + 2 * list(range(length)) + [200] * behind
+    probs = random_probs(len(ids), seed)
+    second = range(before + length, before + 2 * length)
+    for score, step in ((duplicate_score, 0), (induction_score, 1)):
+        measured = score(probs, length=length, start=before)
+        for b, h in np.ndindex(B, H):
+            # By the tokens, not by offsets: where did this token stand before?
+            cells = [probs[b, h, i, ids.index(ids[i]) + step].item() for i in second]
+            assert measured[b, h].item() == pytest.approx(mean_over(cells), abs=1e-6)
+
+
+def test_half_precision_is_summed_in_single_precision() -> None:
+    n = 1031
+    probs = torch.zeros(n, n, dtype=torch.bfloat16)
+    probs[torch.arange(1, n), torch.arange(n - 1)] = 0.5
+    assert previous_score(probs).item() == pytest.approx(0.5, abs=1e-6)
+    everywhere = torch.full((n, n), 2.0**-10, dtype=torch.bfloat16)
+    found = delimiter_score(everywhere, torch.arange(n) > 0)
+    assert found.item() == pytest.approx(1030 / 1024, abs=1e-6)
+
+
+def test_matrices_and_halves_that_do_not_fit_are_refused() -> None:
+    wide, square = torch.rand(2, 3, 5), torch.rand(7, 7)
+    for call in (
+        lambda: previous_score(wide),
+        lambda: duplicate_score(wide, length=2),
+        lambda: delimiter_score(wide, torch.ones(5, dtype=torch.bool)),
+    ):
+        with pytest.raises(AttentionError, match=r"\(2, 3, 5\).*as many keys as queries"):
+            call()
+    for length, start in ((1, 0), (4, 0), (3, 2), (2, -1)):
+        for score in (duplicate_score, induction_score):
+            with pytest.raises(AttentionError, match=f"start={start}, length={length}.*7 rows"):
+                score(square, length=length, start=start)
+
+
+@settings(max_examples=25)
+@given(
+    length=st.integers(2, 13),
+    draws=st.integers(1, 5),
+    low=st.integers(0, 3),
+    first=st.none() | st.just(40),
+    last=st.none() | st.just(41),
+    seed=st.integers(0, 9),
+)
+def test_each_row_is_one_sequence_of_different_allowed_ids_twice(
+    length: int, draws: int, low: int, first: int | None, last: int | None, seed: int
+) -> None:
+    options: Any = {"length": length, "draws": draws, "low": low, "seed": seed}
+    ids = repeated_ids(43, **options, exclude={5, 7}, first=first, last=last)
+    start = int(first is not None)
+    assert ids.shape == (draws, start + 2 * length + (last is not None))
+    assert find_halves(ids) == Halves(start, length)
+    for row in ids.tolist():
+        half = row[start : start + length]
+        ends = [[] if end is None else [end] for end in (first, last)]
+        assert row == ends[0] + half + half + ends[1]
+        assert len(set(half)) == length
+        assert not set(half) & {5, 7, first, last}
+        assert low <= min(half) <= max(half) < 43
+
+
+def test_a_seed_names_the_sequences_and_every_id_is_as_likely() -> None:
+    assert torch.equal(repeated_ids(199, seed=3), repeated_ids(199, seed=3))
+    assert not torch.equal(repeated_ids(199, seed=3), repeated_ids(199, seed=4))
+    n, draws, length = 11, 4001, 5
+    counts = repeated_ids(n, length=length, draws=draws).flatten().bincount(minlength=n) / 2
+    # Five standard deviations of a hypergeometric count.
+    bound = 5 * (draws * (length / n) * (1 - length / n)) ** 0.5
+    assert (counts - draws * length / n).abs().max() < bound
+
+
+def small_model(**changes: Any) -> Model:
+    sizes = {"n_layers": 1, "n_heads": 1, "d_model": 2, "d_mlp": 2, "n_positions": 100}
+    named = {"family": "bert", "task": "none", "vocab_size": 97}
+    return Model(Config(**(named | sizes | changes)))
+
+
+def test_a_model_reads_sequences_of_its_own_tokens_between_its_special_ones() -> None:
+    bert = minibert.load()
+    ids = draws_for(bert)
+    assert ids.shape == (100, 102)
+    assert set(ids[:, 0].tolist()) == {bert.tokenizer.cls_id}
+    assert set(ids[:, -1].tolist()) == {bert.tokenizer.sep_id}
+    assert not set(ids[:, 1:-1].flatten().tolist()) & bert.tokenizer.special_ids
+    assert not (draws_for(small_model(pad_id=13, vocab_size=51)) == 13).any()
+    model = small_model(family="gpt2", causal=True, vocab_size=VOCABULARY + 40)
+    model.tokenizer = SmallTokenizer()
+    ids = draws_for(model)
+    # Rows of the embedding beyond the tokenizer's vocabulary are no tokens.
+    assert set(ids.flatten().tolist()) == set(range(VOCABULARY)) - SPECIAL
+    assert ids.shape == (100, 100)
+    assert draws_for(small_model(n_positions=99), length=49).shape == (100, 98)
+
+
+def random_model(family: str) -> Model:
+    causal = family == "gpt2"
     config = Config(
-        family=family,
-        task="none",
-        vocab_size=VOCABULARY,
-        n_positions=17,
-        n_layers=3,
-        n_heads=2,
-        d_model=10,
-        d_mlp=13,
-        causal=family == "gpt2",
-        n_segments=0 if family == "gpt2" else 2,
-        **changes,
+        family, "none", VOCABULARY, 17, 3, 2, 10, 13, causal=causal, n_segments=0 if causal else 2
     )
     model = Model.from_config(config, seed=5)
     for parameter in model.parameters():
@@ -40,54 +197,52 @@ def random_model(family: str, **changes: Any) -> Model:
     return model
 
 
+def known(family: str) -> Model:
+    """The same model with a tokenizer, which says what is special."""
+    model = random_model(family)
+    model.tokenizer = SmallTokenizer()
+    return model
+
+
 def rows_of_ids() -> list[list[int]]:
     """Sentences with delimiters in the middle, at either end and nowhere."""
     generator = torch.Generator().manual_seed(11)
     rows = [torch.randint(3, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
     rows[0][0], rows[0][4] = 0, DELIMITER
-    rows[1][1] = DELIMITER
-    rows[2][2] = rows[2][10] = DELIMITER
-    rows[4][0] = DELIMITER
+    rows[2][2] = rows[2][10] = rows[1][1] = rows[4][0] = DELIMITER
     return rows
 
 
-def padded_tokens(rows: list[list[int]], **options: Any) -> Tokens:
+def padded(rows: list[list[int]]) -> Tokens:
     width = max(map(len, rows)) + 2
     mask = [[True] * len(row) + [False] * (width - len(row)) for row in rows]
     # Padding that would count as a delimiter and as a neighbour if anybody looked at it.
-    ids = [row + [DELIMITER] * (width - len(row)) for row in rows]
-    return Tokens.from_ids(ids, mask=mask, **options)
+    return Tokens.from_ids([row + [DELIMITER] * (width - len(row)) for row in rows], mask=mask)
 
 
-def scores_by_hand(model: Model, rows: list[list[int]]) -> dict[str, np.ndarray[Any, Any]]:
-    """The scores on text, sentence by sentence and cell by cell."""
-    causal = model.config.causal
-    sentences: dict[str, list[np.ndarray[Any, Any]]] = {"previous": [], "next": [], "delimiter": []}
-    for row in rows:
-        probs = model.trace(torch.tensor([row])).stack("probs")[:, 0].numpy()
-        n = len(row)
-        plain = [i for i in range(n) if row[i] not in SPECIAL]
-        marks = [j for j in range(n) if row[j] == DELIMITER]
-        previous = [probs[:, :, i, i - 1] for i in plain if i > 0]
-        following = [probs[:, :, i, i + 1] for i in plain if i < n - 1]
-        delimiter = [
-            sum(probs[:, :, i, j] for j in marks)
+def repeats(**options: Any) -> Tensor:
+    return repeated_ids(VOCABULARY, length=7, draws=3, low=3, **options)
+
+
+def measure(model: Model, tokens: Any, **options: Any) -> HeadScores:
+    return head_scores(model, tokens, repeated=repeats(), **options)
+
+
+def cells_by_hand(model: Model, row: list[int]) -> dict[str, list[Any]]:
+    """What a sentence's rows that count spend, by the name of the pattern."""
+    causal, n = model.config.causal, len(row)
+    probs = model.trace(torch.tensor([row])).stack("probs")[:, 0].numpy()
+    plain = [i for i in range(n) if row[i] not in SPECIAL]
+    marks = [j for j in range(n) if row[j] == DELIMITER]
+    return {
+        "previous": [probs[:, :, i, i - 1] for i in plain if i > 0],
+        "next": [probs[:, :, i, i + 1] for i in plain if i < n - 1 and not causal],
+        "delimiter": [
+            probs[:, :, i, marks].sum(-1)
             for i in range(n)
             if row[i] != DELIMITER and any(j < i or not causal for j in marks)
-        ]
-        for name, cells in (
-            ("previous", previous),
-            ("next", [] if causal else following),
-            ("delimiter", delimiter),
-        ):
-            if cells:
-                sentences[name].append(np.mean(cells, axis=0))
-    nothing = np.full((model.config.n_layers, model.config.n_heads), np.nan)
-    return {n: np.mean(each, axis=0) if each else nothing for n, each in sentences.items()}
-
-
-def repeats(**options: Any) -> torch.Tensor:
-    return repeated_ids(VOCABULARY, length=7, draws=3, low=3, **options)
+        ],
+    }
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
@@ -95,210 +250,312 @@ def repeats(**options: Any) -> torch.Tensor:
 def test_scores_are_means_over_sentences_of_what_loops_over_cells_give(
     family: str, first: int | None
 ) -> None:
-    model = random_model(family)
-    model.tokenizer = SmallTokenizer()  # type: ignore[assignment]
-    rows, drawn = rows_of_ids(), repeats(first=first)
-    scores = head_scores(model, padded_tokens(rows), repeated=drawn)
-    for name, wanted in scores_by_hand(model, rows).items():
-        np.testing.assert_allclose(getattr(scores, name).numpy(), wanted, atol=1e-5)
+    model, rows, drawn = known(family), rows_of_ids(), repeats(first=first)
+    scores = head_scores(model, padded(rows), repeated=drawn)
+    sentences = [cells_by_hand(model, row) for row in rows]
+    for name in ("previous", "next", "delimiter"):
+        means = [np.mean(each[name], axis=0) for each in sentences if each[name]]
+        wanted = np.mean(means, axis=0) if means else np.full((3, 2), np.nan)
+        np.testing.assert_allclose(getattr(scores, name), wanted, atol=1e-5)
     start = int(first is not None)
     for name, step in (("duplicate", 0), ("induction", 1)):
         cells = []
         for row in drawn.tolist():
             probs = model.trace(torch.tensor([row])).stack("probs")[:, 0].numpy()
-            cells += [
-                probs[:, :, i, row.index(row[i]) + step] for i in range(start + 7, start + 14)
-            ]
+            second = range(start + 7, start + 14)
+            cells += [probs[:, :, i, row.index(row[i]) + step] for i in second]
         np.testing.assert_allclose(getattr(scores, name), np.mean(cells, axis=0), atol=1e-5)
 
 
-def assert_same(left: HeadScores, right: HeadScores) -> None:
-    for name in PATTERNS:
-        torch.testing.assert_close(
-            getattr(left, name), getattr(right, name), equal_nan=True, atol=1e-6, rtol=0
-        )
+def assert_same(left: HeadScores, right: HeadScores, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(left.values, right.values, equal_nan=True, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_padding_and_the_cut_into_batches_never_change_a_score(
+def test_padding_batches_training_and_the_way_of_giving_them_never_change_a_score(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = random_model(family)
-    rows = rows_of_ids()
-
-    def measure(tokens: Any) -> HeadScores:
-        return head_scores(model, tokens, repeated=repeats(), delimiters=[DELIMITER])
-
-    together = measure(padded_tokens(rows))
-    assert_same(together, measure([Tokens.from_ids(row) for row in rows]))
-    assert_same(together, measure([padded_tokens(rows[:2]), padded_tokens(rows[2:])]))
-    monkeypatch.setattr(patterns, "_NUMBERS", 1)
-    assert_same(together, measure(padded_tokens(rows)))
-
-
-def test_no_forward_pass_is_larger_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model("bert")
-    sizes = []
-    trace = model.trace
-
-    def watched(tokens: Tokens, **options: Any) -> Any:
-        sizes.append(tuple(tokens.ids.shape))
-        return trace(tokens, **options)
-
-    monkeypatch.setattr(model, "trace", watched)
-    a_sentence = 3 * 14 * 8 * 10
-    monkeypatch.setattr(patterns, "_NUMBERS", 2 * a_sentence)
-    head_scores(model, repeats(), repeated=repeats())
-    assert sizes == [(2, 14), (1, 14)] * 2
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_scores_are_read_without_making_a_matrix(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Trace.read
+    model, rows, marks = random_model(family), rows_of_ids(), {"delimiters": [DELIMITER]}
+    together, read = measure(model, padded(rows), **marks), Trace.read
 
     def watched(trace: Trace, name: str, *where: Any) -> Any:
-        assert name in ("query", "key")
+        assert name in ("query", "key"), "scores are read without making a matrix"
         return read(trace, name, *where)
 
-    monkeypatch.setattr(Trace, "read", watched)
-    head_scores(random_model(family), rows_of_ids()[:1], repeated=repeats(), delimiters=[DELIMITER])
+    with monkeypatch.context() as patch:
+        patch.setattr(Trace, "read", watched)
+        assert_same(together, measure(model, [Tokens.from_ids(row) for row in rows], **marks))
+    sizes, trace = [], model.trace
+    monkeypatch.setattr(
+        model, "trace", lambda t, **o: sizes.append(tuple(t.ids.shape)) or trace(t, **o)
+    )
+    a_sentence = 3 * 14 * 8 * 10
+    monkeypatch.setattr(patterns, "_NUMBERS", 2 * a_sentence)
+    assert_same(together, measure(model, [padded(rows[:2]), padded(rows[2:])], **marks))
+    sizes.clear()
+    measure(model, repeats(), **marks)
+    assert sizes == [(2, 14), (1, 14)] * 2
+    model.requires_grad_().train()
+    trained = measure(model, padded(rows), **marks)
+    assert_same(together, trained)
+    assert not trained.values.requires_grad
+    assert model.training
+    assert torch.is_grad_enabled()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        rough = measure(model, padded(rows), **marks)
+    assert rough.values.dtype == torch.float32
+    assert_same(together, rough, 0.05)
+    with torch.no_grad():
+        model.body.word.weight.mul_(0.5)
+    assert not torch.allclose(measure(model, repeats()).previous, together.previous, atol=1e-3)
+
+
+def test_what_is_special_or_a_delimiter_is_known_from_the_caller_or_a_tokenizer() -> None:
+    ids = [[3, DELIMITER, 4, 5, DELIMITER, 6]]
+    model = known("bert")
+    wanted = measure(model, ids)
+    tokenizer = model.tokenizer
+    # The end of a text delimits only where there is no separator.
+    tokenizer.eos_id = 6
+    assert_same(measure(model, ids), wanted)
+    tokenizer.sep_id, tokenizer.eos_id = None, DELIMITER
+    assert_same(measure(model, ids), wanted)
+    model.tokenizer = None
+    assert_same(measure(model, ids, delimiters=[DELIMITER]), wanted)
+    bare, carried = measure(model, ids), measure(model, Tokens.from_ids(ids, tokenizer=tokenizer))
+    torch.testing.assert_close(carried.previous, wanted.previous)
+    assert not torch.allclose(bare.previous, wanted.previous, atol=1e-3)
+    for delimiters in (None, [], [DELIMITER]):
+        nothing = measure(model, repeats(), delimiters=delimiters)
+        assert nothing.delimiter.isnan().all()
+        assert not nothing.previous.isnan().any()
 
 
 def test_a_sentence_in_which_no_row_counts_is_left_out() -> None:
-    model = random_model("bert")
-    model.tokenizer = SmallTokenizer()  # type: ignore[assignment]
-    alone = head_scores(model, [[3, 4, 5]], repeated=repeats())
-    both = head_scores(model, [[0, 0, 5], [3, 4, 5]], repeated=repeats())
+    model = known("bert")
+    alone = measure(model, [[3, 4, 5]])
+    both = measure(model, [[0, 0, 5], [3, 4, 5]])
     torch.testing.assert_close(both.next, alone.next)
-    both = head_scores(model, [[5, 0, 0], [3, 4, 5]], repeated=repeats())
+    both = measure(model, [[5, 0, 0], [3, 4, 5]])
     torch.testing.assert_close(both.previous, alone.previous)
+    assert measure(model, [[5]]).values[..., :2].isnan().all()
 
 
-def test_special_tokens_are_known_from_the_tokenizer_the_tokens_or_the_delimiters() -> None:
-    ids = [[3, DELIMITER, 4, 5, DELIMITER, 6]]
-    model = random_model("bert")
-    bare = head_scores(model, ids, repeated=repeats())
-    named = head_scores(model, ids, repeated=repeats(), delimiters=[DELIMITER])
-    tokens = Tokens.from_ids(ids, tokenizer=SmallTokenizer())
-    carried = head_scores(model, tokens, repeated=repeats())
-    model.tokenizer = SmallTokenizer()  # type: ignore[assignment]
-    known = head_scores(model, ids, repeated=repeats())
-    assert_same(known, named)
-    for name in ("previous", "next"):
-        torch.testing.assert_close(getattr(carried, name), getattr(known, name))
-        assert not torch.allclose(getattr(bare, name), getattr(known, name), atol=1e-3)
-
-
-def test_the_end_of_text_delimits_only_where_there_is_no_separator() -> None:
-    ids = [[3, DELIMITER, 4, 5, 6, 7]]
-    model = random_model("bert")
-    tokenizer = SmallTokenizer()
-    model.tokenizer = tokenizer  # type: ignore[assignment]
-    wanted = head_scores(model, ids, repeated=repeats())
-    tokenizer.eos_id = 7
-    assert_same(head_scores(model, ids, repeated=repeats()), wanted)
-    tokenizer.sep_id, tokenizer.eos_id = None, DELIMITER
-    assert_same(head_scores(model, ids, repeated=repeats()), wanted)
-
-
-def test_segments_reach_the_model() -> None:
-    model = random_model("bert")
-    rows = [row for row in rows_of_ids() if len(row) == 11]
-    first, second = ([kind] * 11 for kind in (0, 1))
+def test_segments_reach_the_model_and_broken_weights_show_as_nan() -> None:
+    model, rows = random_model("bert"), [row for row in rows_of_ids() if len(row) == 11]
     scores = [
-        head_scores(model, Tokens.from_ids(rows, segments=[kinds]), repeated=repeats())
-        for kinds in (first, second)
+        measure(model, Tokens.from_ids(rows, segments=[[kind] * 11])).previous for kind in (0, 1)
     ]
-    assert not torch.allclose(scores[0].previous, scores[1].previous, atol=1e-3)
-
-
-def test_a_model_in_training_is_measured_without_leaving_a_graph() -> None:
-    model = random_model("gpt2")
-    tokens = padded_tokens(rows_of_ids())
-    frozen = head_scores(model, tokens, repeated=repeats(), delimiters=[DELIMITER])
-    model.requires_grad_().train()
-    scores = head_scores(model, tokens, repeated=repeats(), delimiters=[DELIMITER])
-    assert_same(scores, frozen)
-    assert not any(getattr(scores, name).requires_grad for name in PATTERNS)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert model.training
-    assert torch.is_grad_enabled()
-
-
-def test_scores_follow_the_weights_as_training_changes_them() -> None:
-    model = random_model("bert").requires_grad_()
-    before = head_scores(model, repeats(), repeated=repeats())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.5)
-    after = head_scores(model, repeats(), repeated=repeats())
-    assert not torch.allclose(before.previous, after.previous, atol=1e-3)
-
-
-def test_without_a_delimiter_there_is_no_delimiter_score() -> None:
-    model = random_model("bert")
-    plain = repeats()
-    for delimiters in (None, [], [DELIMITER]):
-        scores = head_scores(model, plain, repeated=plain, delimiters=delimiters)
-        assert scores.delimiter.isnan().all()
-        assert not scores.previous.isnan().any()
-
-
-def test_broken_weights_show_as_nan_and_not_as_a_score() -> None:
-    model = random_model("bert")
+    assert not torch.allclose(*scores, atol=1e-3)
     model.body.word.weight[:] = torch.nan
-    scores = head_scores(model, repeats(), repeated=repeats())
-    assert scores.induction.isnan().all()
-    assert scores.previous.isnan().all()
+    assert measure(model, repeats()).induction.isnan().all()
 
 
 def test_text_is_read_by_the_models_own_tokenizer() -> None:
-    model = load()
-    texts = ["The rabbit hopped over the hill.", "Leaves fall."]
+    model, texts = minibert.load(), ["The rabbit hopped over the hill.", "Leaves fall."]
     drawn = repeated_ids(4096, length=5, draws=2, low=5)
-    scores = head_scores(model, texts, repeated=drawn)
-    assert_same(scores, head_scores(model, model.tokenize(texts), repeated=drawn))
-    # Tokens know their special tokens, and so does the tokenizer where Tokens were made of ids.
-    tokens = model.tokenize(texts)
+    scores, tokens = head_scores(model, texts, repeated=drawn), model.tokenize(texts)
+    assert_same(scores, head_scores(model, tokens, repeated=drawn))
     bare = Tokens.from_ids(tokens.ids, mask=tokens.mask)
     assert_same(scores, head_scores(model, bare, repeated=drawn))
-    assert all(0 <= score <= 1 for score in scores.delimiter.flatten().tolist())
 
 
-def test_half_precision_on_the_way_leaves_single_precision_scores() -> None:
-    model = random_model("bert")
-    wanted = head_scores(model, repeats(), repeated=repeats())
-    with torch.autocast("cpu", torch.bfloat16):
-        scores = head_scores(model, repeats(), repeated=repeats())
-    assert scores.induction.dtype == torch.float32
-    torch.testing.assert_close(scores.induction, wanted.induction, atol=0.05, rtol=0)
+PLANTED = {
+    "gpt2": {"previous": (0, 0), "delimiter": (0, 1), "duplicate": (1, 0), "induction": (1, 1)},
+    "bert": {"previous": (0, 0), "next": (0, 1), "delimiter": (0, 2)},
+}
 
 
-def test_input_that_cannot_be_scored_is_refused_before_the_model_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = random_model("bert")
-    monkeypatch.setattr(model, "trace", lambda *_, **__: pytest.fail("the model ran"))
-    drawn = repeats()
-    text = torch.tensor([[3, 4, 5]])
-    wrong: list[tuple[Any, dict[str, Any], str]] = [
-        (text, {}, "17 positions, fewer than the repeated sequences"),
-        (text, {"repeated": text}, "no sequence followed by itself"),
-        (text, {"repeated": drawn + VOCABULARY}, "outside the vocabulary"),
-        (text, {"repeated": drawn, "delimiters": [VOCABULARY]}, "delimiters of .*id=53: expected"),
-        (text + VOCABULARY, {"repeated": drawn}, "outside the vocabulary"),
-        (text.new_zeros(1, 18), {"repeated": drawn}, "more than the 17 positions"),
-        ([], {"repeated": drawn}, "empty"),
-        ([Tokens.from_ids([3]), "text"], {"repeated": drawn}, "holds Tokens only"),
-        ("some text", {"repeated": drawn}, "has no tokenizer"),
-    ]
-    for tokens, options, message in wrong:
-        with pytest.raises(TokenizationError, match=message):
-            head_scores(model, tokens, **options)
+@pytest.mark.parametrize("family", PLANTED)
+@pytest.mark.parametrize("first", [None, DELIMITER])
+def test_planted_heads_are_found_and_nothing_else(family: str, first: int | None) -> None:
+    model = planted_gpt2() if family == "gpt2" else planted_bert()
+    text = torch.randint(3, TOKENS, (7, 83), generator=torch.Generator().manual_seed(0))
+    text[:, 0] = DELIMITER
+    repeated = repeated_ids(TOKENS, low=3, first=first)
+    scores = head_scores(model, text, repeated=repeated, delimiters=[DELIMITER])
+    for name in PATTERNS:
+        table = getattr(scores, name)
+        if name == "next" and family == "gpt2":
+            assert table.isnan().all()
+            continue
+        planted = torch.zeros_like(table, dtype=torch.bool)
+        if name in PLANTED[family]:
+            planted[PLANTED[family][name]] = True
+            assert scores.best(name)[:2] == PLANTED[family][name]
+        assert (table[planted] > 0.99).all(), (name, table)
+        assert (table[~planted] < 0.1).all(), (name, table)
 
 
-def test_a_sentence_of_one_token_scores_nothing() -> None:
-    scores = head_scores(random_model("bert"), [[5]], repeated=repeats(), delimiters=[DELIMITER])
-    assert all(math.isnan(getattr(scores, name)[0, 0]) for name in ("previous", "next"))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_scores_are_those_of_transformer_lens_detector(seed: int) -> None:
+    pytest.importorskip("transformer_lens")
+    from transformer_lens import head_detector
+
+    theirs = hf_model("gpt2", "GPT2LMHeadModel", Sizes(seed=seed))
+    model, peer = from_transformers(theirs), lens_model(theirs)
+    ids = repeated_ids(IDS, length=13, draws=7, seed=seed)
+    found = head_scores(model, ids, repeated=ids)
+    options = {"exclude_bos": False, "exclude_current_token": False, "error_measure": "mul"}
+    score = head_detector.compute_head_attention_similarity_score
+    # They divide by the attention of all rows, we by that of the rows that can follow the pattern.
+    for kind, share in {"induction": 2, "duplicate_token": 2, "previous_token": 26 / 25}.items():
+        expected = torch.zeros(3, 3)
+        for row in ids[:, None]:
+            marks = getattr(head_detector, f"get_{kind}_head_detection_pattern")(row)
+            probs = [peer.run_with_cache(row)[1]["pattern", n][0] for n in range(3)]
+            each = [[score(p, detection_pattern=marks, **options) for p in of] for of in probs]
+            expected += torch.tensor(each) * share / len(ids)
+        ours = getattr(found, kind.removesuffix("_token"))
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
+        # The heads differ by far more than the tolerance.
+        assert expected.max() - expected.min() > 1e-3
+
+
+def test_the_table_of_scores_names_the_best_heads_and_is_plain_json() -> None:
+    table = torch.arange(6).view(2, 3) / 10
+    unmeasured = torch.full((2, 3), torch.nan)
+    induction = torch.tensor([[0.1, torch.nan, 0.25], [0.75, 0.2, 0.0]])
+    given = dict.fromkeys(PATTERNS, table) | {"next": unmeasured, "induction": induction}
+    scores = HeadScores.of(given)
+    assert scores.best("induction") == (1, 0, 0.75)
+    assert scores.best("previous") == (1, 2, pytest.approx(0.5))
+    plain = scores.by_pattern()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert plain["previous"] == [[0.0, 0.1, 0.2], [0.3, 0.4, 0.5]]
+    assert plain["next"] == [[None] * 3] * 2
+    lines = str(scores).splitlines()
+    assert [line.split()[0] for line in lines] == ["pattern", *PATTERNS]
+    assert lines[1].split()[1:] == ["1-2", "0.50", "1-1", "0.40", "1-0", "0.30"]
+    assert lines[2].split()[1:] == ["-", "not", "measured"]
+    for name, message in (
+        ("next", "No head has a score for 'next'"),
+        ("attention", r"'attention' is no pattern.*previous, next, duplicate"),
+    ):
+        with pytest.raises(TraceError, match=message):
+            scores.best(name)
+
+
+def before(tokens: Tokens) -> Tensor:
+    """The token before, from every token but the first."""
+    length = tokens.lengths[0]
+    return torch.ones(length, length).tril(-1).triu(-1).bool()
+
+
+def again(tokens: Tokens) -> Tensor:
+    """The token behind each earlier occurrence of this one."""
+    [ids] = tokens.ids
+    behind = torch.zeros(len(ids), len(ids), dtype=torch.bool)
+    behind[:, 1:] = ids[:, None] == ids[None, :-1]
+    return behind.tril(-1)
+
+
+def test_the_known_patterns_written_as_functions_have_the_known_scores() -> None:
+    model = minibert.load("tiny-gpt2")
+    ids = repeated_ids(model.config.vocab_size, length=11, draws=3)
+    found = pattern_scores(model, ids, {"previous": before, "induction": again})
+    for name in ("previous", "induction"):
+        expected = getattr(head_scores(model, ids, repeated=ids), name)
+        assert torch.allclose(found[name], expected, atol=1e-5)
+    # Sentences without a key do not count.
+    ragged = Tokens.from_ids([[5, 6, 5, 7], [1, 2, 3, 0]], mask=[[1, 1, 1, 1], [1, 1, 1, 0]])
+    some, alone = (pattern_scores(model, t, {"a": again}).values for t in (ragged, [5, 6, 5, 7]))
+    assert torch.allclose(some, alone, atol=1e-6)
+    with pytest.raises(TraceError, match="named no key"):
+        pattern_scores(model, [1, 2, 3], {"a": again}).best("a")
+
+
+def test_a_score_weighs_keys_and_is_the_mean_over_the_rows_that_have_one() -> None:
+    model, texts = minibert.load("tiny-bert"), ["the horse ran away", "a boy"]
+
+    def some(tokens: Tokens) -> Tensor:
+        weights = torch.zeros(tokens.lengths[0], tokens.lengths[0])
+        weights[1, 0], weights[2, 0], weights[2, 1] = 0.25, 1.0, 0.5
+        return weights
+
+    probs = [model.trace(text).stack("probs")[:, 0] for text in texts]
+    rows = [p[..., 1, 0] / 4 + p[..., 2, 0] + p[..., 2, 1] / 2 for p in probs]
+    found = pattern_scores(model, texts, {"mine": some})["mine"]
+    assert torch.allclose(found, sum(rows) / 4, atol=1e-6)
+
+
+def shared_by_hand(trace: Trace, layer: int, head: int, top: int) -> float:
+    at, largest = trace[layer, head], []
+    for position, row in enumerate(at.probs[0].tolist()):
+        product = (at.query[0, position] * at.key[0, row.index(max(row))]).tolist()
+        largest.append(set(sorted(range(len(product)), key=lambda d: -product[d])[:top]))
+    pairs = list(combinations(largest, 2))
+    return sum(len(one & other) / top for one, other in pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_shared_dimensions_are_what_the_pairs_say_one_by_one(causal: bool) -> None:
+    trace = small_trace(7, causal=causal)
+    found = shared_dimensions(trace, top=3)
+    for layer, head in np.ndindex(trace.config.n_layers, trace.config.n_heads):
+        expected = shared_by_hand(trace, layer, head, 3)
+        assert float(found.values[layer, head]) == pytest.approx(expected, abs=1e-6)
+    assert found.chance == 3 / trace.config.d_head
+
+
+def test_opposite_queries_share_nothing_and_sentences_of_a_batch_count_alike() -> None:
+    trace = small_trace(5)
+    width = trace.config.d_head
+    key, query = torch.ones(1, 2, 5, width), torch.arange(width).float().expand(1, 2, 5, width)
+    query = torch.where(torch.arange(5)[:, None] % 2 > 0, query, -query)
+    edited = trace.rerun({("query", 0): replace(query), ("key", 0): replace(key)})
+    # Of five queries 2 and 3 are alike: 1 + 3 pairs of 10 share all, the others nothing.
+    assert float(shared_dimensions(edited, top=2).values[0, 1]) == pytest.approx(0.4)
+    model = minibert.load("tiny-bert")
+    texts = ["the horse ran away", "the boys were very tired and the girls were not"]
+    each = [shared_dimensions(model.trace(text)).values for text in texts]
+    both = shared_dimensions(model.trace(texts)).values
+    assert torch.allclose(both, (each[0] + each[1]) / 2, atol=1e-3)
+
+
+def scored(tokens: Any, **options: Any) -> Any:
+    return lambda: head_scores(random_model("bert"), tokens, **options)
+
+
+def own(pattern: Any) -> Any:
+    return lambda: pattern_scores(minibert.load("tiny-gpt2"), [1, 2, 3], {"x": pattern})
+
+
+TEXT, DRAWN = torch.tensor([[3, 4, 5]]), {"repeated": repeats()}
+REFUSED: dict[str, Any] = {
+    "17 positions, fewer than the repeated": scored(TEXT),
+    "no sequence followed by itself": scored(TEXT, repeated=TEXT),
+    "outside the vocabulary": scored(TEXT, repeated=repeats() + VOCABULARY),
+    "delimiters of .*id=53: expected": scored(TEXT, **DRAWN, delimiters=[VOCABULARY]),
+    "more than the 17 positions": scored(TEXT.new_zeros(1, 18), **DRAWN),
+    "empty": scored([], **DRAWN),
+    "holds Tokens only": scored([Tokens.from_ids([3]), "text"], **DRAWN),
+    "has no tokenizer": scored("some text", **DRAWN),
+    r"99 positions.*draws_for\(model, length=49\)": lambda: draws_for(small_model(n_positions=99)),
+    "length=50 needs as many different ids, and 41": lambda: draws_for(small_model(vocab_size=41)),
+    "length=5 needs as many.* 4 can": lambda: repeated_ids(
+        7, length=5, low=1, first=3, exclude=[5]
+    ),
+    "length=1: expected a whole number": lambda: repeated_ids(97, length=1),
+    "draws=0: expected a whole number": lambda: repeated_ids(97, draws=0),
+    "functions by name": lambda: pattern_scores(minibert.load(), "a", {}),
+    r"\(3, 2\) for 3 tokens": own(lambda tokens: torch.ones(3, 2)),
+    "weights from 0 to 1": own(lambda tokens: torch.full((3, 3), 2.0)),
+    "gave str": own(lambda tokens: "no"),
+    "top=0": lambda: shared_dimensions(small_trace(4), top=0),
+    "top=1.5": lambda: shared_dimensions(small_trace(4), top=1.5),
+    "two tokens": lambda: shared_dimensions(small_trace(1)),
+    "trace is a str": lambda: shared_dimensions("no trace"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_cannot_be_scored_is_refused(words: str) -> None:
+    with pytest.raises(MinibertError, match=words):
+        REFUSED[words]()
+
+
+@pytest.mark.parametrize("row", [[1, 2, 3, 1, 2, 4], [1, 2, 1], [3, 3], [9, 8, 1, 2, 1, 2, 7]])
+def test_ids_that_are_not_said_twice_are_refused(row: list[int]) -> None:
+    with pytest.raises(TokenizationError, match="no sequence followed by itself"):
+        find_halves(torch.tensor([row]))

@@ -12,7 +12,7 @@ from torch import Tensor
 from minibert.errors import MinibertError, TokenizationError, TraceError
 from minibert.model import Model
 from minibert.text.tokens import Tokens
-from tests.circuit_models import model_pair, rotary_pair
+from tests.circuit_models import model_pair
 from tests.families import VOCABULARY, batch
 from tests.rotary.theirs import computing
 
@@ -23,7 +23,7 @@ ATOL = 1e-10
 
 @cache
 def pair(family: str) -> tuple[Any, Model]:
-    return rotary_pair(family) if family in ("llama", "gemma2") else model_pair(family)
+    return model_pair(family)
 
 
 def run(theirs: Any, **given: Tensor) -> Tensor:

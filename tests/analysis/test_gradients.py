@@ -1,0 +1,221 @@
+"""Integrated gradients are the integrals they are said to be, and they add up."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+from vocabulary_models import ROTARY_CLASSES, both
+
+import minibert
+from minibert.analysis import gradients as module
+from minibert.analysis.gradients import integrated_attention, integrated_embeddings
+from minibert.loading import from_transformers
+from minibert.trace.read import Trace
+from tests.explicit_forward import Explicit
+from tests.families import Sizes, as_tokens, batch, hf_model
+
+CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}
+# Equal parts of Simpson's rule, which the code does not use.
+PARTS = 16
+
+
+def number(trace: Any) -> Tensor:
+    return trace.logits[0, 4, 7] - trace.logits[1, 2, 3] ** 2
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def trace(request: pytest.FixtureRequest) -> Trace:
+    sizes = Sizes(layers=2, heads=2)
+    theirs = hf_model(request.param, CLASSES[request.param], sizes, torch.float64)
+    return from_transformers(theirs).trace(as_tokens(batch("bert")))
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: without the checks of annotations that only tests have."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def simpson(at: Callable[[float], Tensor]) -> Tensor:
+    """The mean of what is found on the way from 0 to 1."""
+    weights = [1, *(4 if part % 2 else 2 for part in range(1, PARTS)), 1]
+    found = [w / (3 * PARTS) * at(part / PARTS) for part, w in enumerate(weights)]
+    return torch.stack(found).sum(0)
+
+
+def a_baseline(trace: Trace) -> Tensor:
+    """The same for every position; away from 0, where a LayerNorm is steep."""
+    return torch.randn(1, 1, trace.config.d_model, dtype=torch.float64) / 3
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_integrated_attention_is_the_mean_gradient_times_attention_and_adds_up(
+    trace: Trace, layer: int
+) -> None:
+    result, index = integrated_attention(trace, number, layer=layer, steps=32), layer % 2
+
+    def gradient(factor: float) -> Tensor:
+        explicit = Explicit(trace, scale=(index, factor))
+        return explicit.gradients(number(explicit))[index, "probs"]
+
+    expected = simpson(gradient) * trace[layer].probs
+    assert torch.allclose(result.values, expected, rtol=0, atol=1e-4 * expected.abs().max())
+    assert (result.values.masked_select(~trace.mask) == 0).all()
+    full, none = (number(Explicit(trace, scale=(index, each))).item() for each in (1.0, 0.0))
+    assert result.difference == pytest.approx(full - none, abs=1e-9)
+    assert result.values.sum().item() == pytest.approx(full - none, abs=1e-7)
+    assert result.gap == pytest.approx(full - none - result.values.sum().item(), abs=1e-9)
+    assert result.title == f"Integrated attention, layer {index}"
+    assert result.tokens == trace.tokens.strings
+
+
+@pytest.mark.parametrize(("family", "name"), ROTARY_CLASSES)
+def test_of_a_rotary_model_it_adds_up(family: str, name: str) -> None:
+    _, model, _, tokens = both(family, name)
+    trace = model.trace(tokens)
+    found = integrated_attention(trace, number, layer=0)
+    difference = (number(trace) - number(trace.rerun({("probs", 0): 0.0}))).item()
+    assert found.difference == pytest.approx(difference, rel=1e-9)
+    # A norm at the output of attention leaves nothing of its size: all of the change is near 0.
+    assert found.converged or model.body.layers[0].attention_output_norm is not None
+    near = abs(found.values.sum().item() - difference) <= 1e-2 * abs(difference)
+    assert near == found.converged
+
+
+def test_integrated_embeddings_are_the_mean_gradient_times_the_difference_and_add_up(
+    trace: Trace,
+) -> None:
+    baseline = a_baseline(trace)
+    result = integrated_embeddings(trace, number, baseline=baseline, steps=64)
+    difference = trace.embed - baseline
+
+    def gradient(factor: float) -> Tensor:
+        explicit = Explicit(trace, embed=baseline + factor * difference)
+        return explicit.gradients(number(explicit))["embed"]
+
+    expected = simpson(gradient) * difference
+    assert torch.allclose(result.values, expected, rtol=0, atol=1e-3 * expected.abs().max())
+    assert torch.equal(result.by_token(), result.values.sum(-1))
+    ends = (trace.embed, baseline.expand_as(trace.embed))
+    here, there = (number(Explicit(trace, embed=embed)).item() for embed in ends)
+    assert result.difference == pytest.approx(here - there, abs=1e-9)
+    assert result.values.sum().item() == pytest.approx(here - there, abs=1e-4)
+    coarse = integrated_embeddings(trace, number, baseline=baseline, steps=2)
+    assert abs(result.gap) < abs(coarse.gap)
+    assert coarse.difference == pytest.approx(result.difference, abs=1e-12)
+
+
+@pytest.mark.parametrize("what", ["probs", "embed"])
+def test_one_entry_gives_what_small_changes_of_it_give_on_the_way(trace: Trace, what: str) -> None:
+    baseline, step = a_baseline(trace), 1e-5
+    if what == "probs":
+        result = integrated_attention(trace, number, layer=0, steps=32)
+        place, whole = (0, 1, 4, 2), trace[0].probs
+    else:
+        result = integrated_embeddings(trace, number, baseline=baseline, steps=64)
+        place, whole = (0, 2, 3), trace.embed - baseline
+    nudge = torch.zeros_like(whole)
+    nudge[place] = step
+
+    def slope(factor: float) -> Tensor:
+        ends = []
+        for sign in (1, -1):
+            if what == "probs":
+                given: Any = {"change": ("probs", 0, place, sign * step), "scale": (0, factor)}
+            else:
+                given = {"embed": baseline + factor * whole + sign * nudge}
+            ends.append(number(Explicit(trace, **given)).detach())
+        return (ends[0] - ends[1]) / (2 * step)
+
+    expected = simpson(slope) * whole[place]
+    assert expected != 0
+    size = result.values.abs().max().item()
+    assert result.values[place].item() == pytest.approx(expected.item(), abs=1e-3 * size)
+
+
+def test_of_a_linear_number_each_entry_gives_its_part_and_what_stays_nothing(trace: Trace) -> None:
+    weights = torch.randn(trace.embed.shape, dtype=torch.float64)
+    result = integrated_embeddings(trace, lambda again: (again.embed * weights).sum(), steps=1)
+    assert torch.allclose(result.values, trace.embed * weights)
+    assert result.gap == pytest.approx(0, abs=1e-9)
+    baseline = torch.where(torch.arange(13)[:, None] == 4, 0.1, trace.embed)
+    tokens = integrated_embeddings(trace, number, baseline=baseline, steps=2).by_token()
+    assert (tokens[0].nonzero() == 4).all()
+    assert tokens[0, 4] != 0
+
+
+def test_a_trace_with_gradients_gives_the_same(trace: Trace) -> None:
+    graded = trace.model.trace(trace.tokens, grad=True)
+    graded.backward(number(graded))
+    before = graded.grad.embed
+    for call in (
+        lambda any_trace: integrated_embeddings(any_trace, number, steps=3),
+        lambda any_trace: integrated_attention(any_trace, number, layer=1, steps=3),
+    ):
+        with torch.no_grad():
+            ours = call(graded)
+        assert torch.allclose(ours.values, call(trace).values, rtol=1e-9, atol=1e-12)
+        assert not ours.values.requires_grad
+    assert torch.equal(graded.grad.embed, before)
+
+
+def steep(trace: Trace, slope: float) -> tuple[Callable[[Any], Tensor], Tensor]:
+    """A number that rises half way from the baseline, the faster the larger the slope."""
+    baseline = trace.embed.clone()
+    baseline[0, 0, 0] -= 2
+
+    def rising(again: Any) -> Tensor:
+        return (slope * (again.embed[0, 0, 0] - trace.embed[0, 0, 0] + 1)).sigmoid()
+
+    return rising, baseline
+
+
+def test_steps_are_doubled_until_the_gap_is_small_and_a_result_says_when_it_is_not(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, unchecked: None
+) -> None:
+    for slope, steps in ((1.0, 16), (20.0, 32)):
+        rising, baseline = steep(trace, slope)
+        result = integrated_embeddings(trace, rising, baseline=baseline)
+        assert (result.steps, result.converged) == (steps, True)
+        assert abs(result.gap) < 0.01 * abs(result.difference)
+        assert re.match(rf"difference .* after {steps} steps$", result.note())
+    monkeypatch.setattr(module, "_LAST", 32)
+    rising, baseline = steep(trace, 1e9)
+    # The number of steps that is asked for is taken, and no other.
+    for asked, steps in ((3, 3), (None, 32)):
+        result = integrated_embeddings(trace, rising, baseline=baseline, steps=asked)
+        assert (result.steps, result.converged) == (steps, False)
+        assert re.search(rf"after {steps} steps, NOT CONVERGED: \d+% of the diff", repr(result))
+
+
+def of_layer(read: Any, layer: int = 0, **options: Any) -> Any:
+    return lambda trace: integrated_attention(trace, read, layer=layer, **options)
+
+
+WRONG: dict[str, Callable[[Trace], Any]] = {
+    "no layer 2": of_layer(number, 2),
+    "steps=0": of_layer(number, steps=0),
+    "steps=1.5": of_layer(number, steps=1.5),
+    r"gave \(3, 13, 41\)": of_layer(lambda a: a.logits),
+    "gave float": of_layer(lambda a: 3.0),
+    "not depend on .*probs": of_layer(lambda a: a[0].z.sum(), 1),
+    "not depend": lambda t: integrated_attention(t, lambda a: t.logits.sum(), layer=0),
+    "detach": lambda t: integrated_embeddings(t, lambda a: a.logits.detach().sum()),
+    r"shape \(3,\)": lambda t: integrated_embeddings(t, number, baseline=torch.ones(3)),
+    "expected a tensor": lambda t: integrated_embeddings(t, number, baseline=0),
+    "finite": lambda t: integrated_embeddings(t, number, baseline=t.embed * torch.nan),
+    "made with edits": lambda t: integrated_embeddings(t.rerun({("z", 0): 0.0}), number),
+    "edits": lambda t: integrated_attention(t.rerun({("z", 0): 0.0}), number, layer=1),
+    "belongs to two tokens": lambda t: integrated_attention(t, number, layer=0, steps=1).by_token(),
+    "inference_mode": lambda t: torch.inference_mode()(of_layer(number))(t),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_cannot_be_integrated_is_an_error(trace: Trace, message: str, unchecked: None) -> None:
+    with pytest.raises(minibert.TraceError, match=message):
+        WRONG[message](trace)

@@ -1,0 +1,674 @@
+"""What is written to the stream and into a logit adds up, and is what autograd and NumPy give.
+
+One driver for all families: `both` gives a model of transformers and ours, three sentences with
+padding, and `edited` the same pass with other numbers in every norm's divisor.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_traces import small_trace
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.activations import ACT2FN
+from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
+
+import minibert
+from minibert.analysis import (
+    block_norms,
+    decompose,
+    head_norms,
+    logit_attribution,
+    logit_lens,
+    summed_norms,
+)
+from minibert.analysis import lens as lens_module
+from minibert.analysis.attribution import LogitAttribution
+from minibert.analysis.lens import POINTS
+from minibert.errors import MinibertError, TraceError
+from minibert.trace.edit import replace, zero
+from minibert.trace.read import Trace
+from tests.circuit_models import FAMILIES as BODIES
+from tests.circuit_models import ROTARY, Array, model_pair, their_layer
+from tests.families import VOCABULARY, Sizes, as_tokens, batch, run_transformers, sizes
+from tests.rotary import theirs as rotary
+from tests.rotary.classes import LANGUAGE
+from tests.trace.test_norm_scales import changed
+from tests.transformer_lens_models import lens_model
+
+CLASSES = VOCABULARY_CLASSES + ROTARY_CLASSES
+FAMILIES = pytest.mark.parametrize(("family", "name"), CLASSES)
+PRECISIONS = pytest.mark.parametrize(
+    ("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-10)]
+)
+TOKENS = st.integers(0, VOCABULARY - 1)
+SCALES = [f"{b}_{kind}_scale" for b in ("attention", "mlp") for kind in ("norm", "output_norm")]
+
+
+def edited(family: str, name: str, **options: Any) -> tuple[Trace, Trace]:
+    """The plain trace of three sentences, and the one with another divisor in every norm."""
+    _, model, _, tokens = both(family, name)
+    config = model.config
+    keys: list[Any] = [
+        (scale, layer)
+        for scale in SCALES
+        for layer in range(config.n_layers)
+        if scale not in config.absent_in(layer)
+    ]
+    keys += [] if "final_norm_scale" in config.absent_quantities else ["final_norm_scale"]
+    return model.trace(tokens), model.trace(tokens, edit=dict.fromkeys(keys, changed), **options)
+
+
+def gap(found: LogitAttribution) -> float:
+    """How far the sum is from the logit, in units of the largest value (at least 1)."""
+    size = max(1.0, found.values.abs().max().item())
+    return (found.total - found.logit).abs().max().item() / size
+
+
+def capped(model: Any, logits: Tensor) -> Tensor:
+    """What the model answers where these are its logits before the soft cap."""
+    cap = model.config.logit_soft_cap
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+@FAMILIES
+@PRECISIONS
+@settings(max_examples=2)
+@given(chosen=sizes, token=TOKENS, other=TOKENS, heads=st.booleans(), data=st.data())
+def test_parts_add_up_to_the_stream_and_to_the_logit(
+    family: str, name: str, dtype: Any, limit: float, chosen: Any, token: int, other: int,
+    heads: bool, data: Any,
+) -> None:  # fmt: skip
+    _, model, _, tokens = both(family, name, chosen, dtype)
+    trace, last = model.trace(tokens), torch.tensor([12, 6, 0])
+    logits = model(tokens)[torch.arange(3), last]
+    alone = [logit_attribution(trace, one, sentence=None) for one in (token, other)]
+    pair = logit_attribution(trace, token, against=other, sentence=None)
+    for found, one in zip(alone, (token, other), strict=True):
+        shown = capped(model, found.logit)
+        torch.testing.assert_close(shown, logits[:, one], atol=limit, rtol=limit)
+    torch.testing.assert_close(pair.logit, alone[0].logit - alone[1].logit, atol=limit, rtol=limit)
+    for found in (*alone, pair):
+        assert gap(found) <= limit
+        assert torch.equal(found.positions, last)
+    layer = data.draw(st.integers(0, model.config.n_layers - 1))
+    point = data.draw(st.sampled_from(["resid_pre", "resid_mid", "resid_post"]))
+    parts = decompose(trace, layer, point=point, heads=heads)
+    size = max(1.0, parts.values.abs().max().item())
+    assert (parts.total - getattr(trace[layer], point)).abs().max() <= limit * size
+    torch.testing.assert_close(parts.cumulative[-1], parts.total)
+    labels = parts.labels["component"]
+    assert len(set(labels)) == len(labels) == len(parts.values)
+    torch.testing.assert_close(parts.shares().sum(0), torch.ones(tokens.ids.shape, dtype=dtype))
+
+
+@FAMILIES
+def test_parts_of_a_pass_with_edited_norms_add_up_to_it(family: str, name: str) -> None:
+    plain, trace = edited(family, name)
+    for position in (0, -1):
+        options: Any = {"against": 11, "position": position, "sentence": None}
+        found, before = (logit_attribution(each, 7, **options) for each in (trace, plain))
+        assert gap(found) <= 1e-10
+        if trace.config.logit_soft_cap is None:
+            logits = trace.logits[torch.arange(3), found.positions]
+            assert torch.equal(found.logit, logits[:, 7] - logits[:, 11])
+        assert (found.logit - before.logit).abs().min() > 1e-9
+    for point in ("resid_mid", "resid_post"):
+        parts = decompose(trace, point=point)
+        size = max(1.0, parts.values.abs().max().item())
+        assert (parts.total - getattr(trace[-1], point)).abs().max() <= 1e-10 * size
+
+
+class Frozen:
+    """A model's path from the stream to the logits by hand, every standard deviation held.
+
+    Each component is multiplied by a scale that starts at 1; the gradient of a logit by that
+    scale is the component's value, since with norms and gates held the logit is linear in it.
+    """
+
+    def __init__(self, trace: Any, activation: Any) -> None:
+        self.trace, self.model, self.activation = trace, trace.model, activation
+        self.scales: dict[str, Tensor] = {}
+
+    def scaled(self, label: str, part: Tensor) -> Tensor:
+        self.scales[label] = torch.ones((), dtype=part.dtype, requires_grad=True)
+        return self.scales[label] * part
+
+    def norm(self, label: str, module: Any, x: Tensor) -> Tensor:
+        if self.trace.config.norm == "rms":
+            size = (x.square().mean(-1, keepdim=True) + module.eps).sqrt().detach()
+            return x / size * (module.weight + float(self.trace.config.norm_plus_one))
+        deviation = (x.var(-1, correction=0, keepdim=True) + module.eps).sqrt().detach()
+        normed = (x - x.mean(-1, keepdim=True)) / deviation * module.weight
+        return normed if module.bias is None else normed + self.scaled(label, module.bias)
+
+    def stream(self, sentence: int, position: int) -> Tensor:
+        x = self.scaled("embed", self.trace.embed[sentence, position])
+        place = self.trace.config.norm_place
+        for n, here in enumerate(self.trace):
+            weights, wrote = self.model.body.layers[n], torch.zeros_like(x)
+            for h, part in enumerate(here.head_out[sentence, :, position]):
+                wrote = wrote + self.scaled(f"head {n}-{h}", part)
+            if weights.attention.output.bias is not None:
+                wrote = wrote + self.scaled(f"attention bias {n}", weights.attention.output.bias)
+            for block, written in (
+                ("attention", wrote),
+                ("mlp", self.scaled(f"mlp {n}", here.mlp_out[sentence, position])),
+            ):
+                if place in ("output", "both"):
+                    written = self.norm("", getattr(weights, f"{block}_output_norm"), written)
+                x = x + written
+                if place == "after":
+                    x = self.norm(f"{block} norm bias {n}", getattr(weights, f"{block}_norm"), x)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        head = self.model.head
+        if self.trace.config.pre_norm:
+            x = self.norm("final norm bias", self.model.body.final_norm, x)
+        if head.transform is not None:
+            pre = F.linear(x, head.transform.weight)
+            if head.transform.bias is not None:
+                pre = pre + self.scaled("transform bias", head.transform.bias)
+            held = (self.activation(pre) / pre).detach()
+            x = self.norm("transform norm bias", head.norm, held * pre)
+        logits = F.linear(x, head.decoder.weight) / self.trace.config.logits_divisor
+        if head.decoder.bias is None:
+            return logits
+        return logits + self.scaled("unembedding bias", head.decoder.bias)
+
+
+@FAMILIES
+@settings(max_examples=2)
+@given(chosen=sizes, token=TOKENS, other=TOKENS, position=st.integers(0, 6))
+def test_values_are_the_gradients_by_each_component_with_norms_held(
+    family: str, name: str, chosen: Any, token: int, other: int, position: int
+) -> None:
+    _, model, _, tokens = both(family, name, chosen)
+    trace = model.trace(tokens)
+    found = logit_attribution(trace, token, against=other, sentence=1, position=position)
+    fixed = family in ("roberta", "electra", "modernbert")
+    by_hand = Frozen(trace, ACT2FN["gelu" if fixed else chosen.activation])
+    logits = by_hand.logits(by_hand.stream(1, position))
+    shown = capped(model, logits.detach())
+    torch.testing.assert_close(shown, trace.logits[1, position], atol=1e-9, rtol=1e-9)
+    labels, scales = zip(*by_hand.scales.items(), strict=True)
+    values = torch.autograd.grad(logits[token] - logits[other], scales, allow_unused=True)
+    assert sorted(labels) == sorted(found.labels["component"])
+    for label, value in zip(labels, values, strict=True):
+        expected = 0.0 if value is None else value.item()
+        assert abs(found[label].item() - expected) <= 1e-9 * max(1.0, abs(expected)), label
+    # The parts of the stream, read by the rest of the path.
+    whole = decompose(trace)
+    direction = torch.autograd.functional.jacobian(
+        lambda x: by_hand.logits(x)[[token, other]], whole.total[1, position]
+    )
+    read = whole.values[:, 1, position] @ (direction[0] - direction[1])
+    torch.testing.assert_close(read, found.values[: len(read)], atol=1e-9, rtol=1e-9)
+    assert whole.labels["component"] == found.labels["component"][: len(read)]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gpt2_values_equal_those_of_transformer_lens(seed: int) -> None:
+    pytest.importorskip("transformer_lens")
+    chosen = Sizes(activation="gelu_new", seed=seed)
+    theirs, model, inputs, _ = both("gpt2", "GPT2LMHeadModel", chosen, torch.float32)
+    # With value biases folded, what a head writes would be another number than its z·W_O.
+    ids, token, against = inputs["input_ids"][:1], 7, 13
+    _, cache = lens_model(theirs, fold_ln=True).run_with_cache(ids)
+    stack, labels = cache.get_full_resid_decomposition(
+        expand_neurons=False, return_labels=True, pos_slice=-1
+    )
+    values = cache.logit_attrs(stack, tokens=token, incorrect_tokens=against, pos_slice=-1)
+    expected = dict(zip(labels, values.flatten().tolist(), strict=True))
+    found = logit_attribution(model.trace(ids), token, against=against)
+    ours = {f"L{n}H{h}": found[f"head {n}-{h}"] for n in range(3) for h in range(3)}
+    ours |= {f"{n}_mlp_out": found[f"mlp {n}"] for n in range(3)}
+    ours["embeddings"] = found["embed"]
+    ours["bias"] = found.by_layer("attention bias").sum()
+    # TransformerLens tells tokens and positions apart.
+    expected["embeddings"] = expected.pop("embed") + expected.pop("pos_embed")
+    assert set(ours) == set(expected)
+    for label, value in ours.items():
+        assert abs(value.item() - expected[label]) <= 1e-5, label
+
+
+def test_tables_hold_the_values_of_their_components() -> None:
+    _, model, _, tokens = both("bert", "BertForMaskedLM", Sizes(layers=5, heads=3))
+    found = logit_attribution(model.trace(tokens), 7, sentence=None)
+    assert found.by_head().shape == (3, 5, 3)
+    assert torch.equal(found.by_head()[:, 4, 2], found["head 4-2"])
+    assert torch.equal(found.by_layer("mlp")[:, 3], found["mlp 3"])
+    torch.testing.assert_close(found.by_layer("head"), found.by_head().sum(-1))
+    rest = found.values[:, [n for n, c in enumerate(found.components) if c.layer is None]].sum(-1)
+    torch.testing.assert_close(found.by_layer().sum(-1) + rest, found.total)
+    ranking = found.top(99)
+    assert sorted(name for name, _ in ranking) == sorted(found.labels["component"])
+    values = [abs(value) for _, value in ranking]
+    assert values == sorted(values, reverse=True)
+    assert found.top(1)[0][0] in str(found)
+
+
+def test_what_was_edited_has_its_own_part() -> None:
+    _, model, _, tokens = both("bert", "BertForMaskedLM")
+    trace = model.trace(tokens).rerun({("z", 1, 2): zero, ("mlp_out", 0): zero})
+    found = logit_attribution(trace, 9)
+    assert (found["head 1-2"], found["mlp 0"], found.logit) == (0, 0, trace.logits[0, 12, 9])
+    assert gap(found) <= 1e-10
+
+
+def test_gpt2_parts_are_what_was_written_and_their_sums_the_streams_below() -> None:
+    _, model, _, tokens = both("gpt2", "GPT2LMHeadModel", Sizes(layers=5))
+    trace = model.trace(tokens)
+    found, labels = decompose(trace), decompose(trace).labels["component"]
+    assert torch.equal(found["embed"], trace.embed)
+    # Products of one head, and of some rows at a time, may be rounded otherwise.
+    torch.testing.assert_close(found["head 3-1"], trace[3, 1].head_out, rtol=0, atol=1e-14)
+    torch.testing.assert_close(found["mlp 2"], trace[2].mlp_out, rtol=0, atol=1e-14)
+    for layer in range(5):
+        for name, point in (("mlp", "resid_post"), ("attention bias", "resid_mid")):
+            upto = labels.index(f"{name} {layer}")
+            torch.testing.assert_close(found.cumulative[upto], getattr(trace[layer], point))
+    together = decompose(trace, 0, heads=False)
+    assert tuple(together.labels["component"]) == ("embed", "attention 0", "mlp 0")
+    torch.testing.assert_close(together["attention 0"], trace[0].attn_out)
+    assert "'resid_post 0' of component 3," in repr(together)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("until", [None, 1])
+def test_chosen_positions_give_the_same_as_all_of_them(causal: bool, until: int | None) -> None:
+    model = small_trace(causal=causal, task="causal-lm" if causal else "masked-lm").model
+    trace = model.trace(torch.randint(0, 41, (3, 11)), until=until)
+    whole, some = decompose(trace, 1), decompose(trace, 1, positions=[9, -11])
+    assert some.positions == ((9, 0),) * 3
+    torch.testing.assert_close(some.values, whole.values[:, :, [9, 0]], atol=1e-5, rtol=1e-5)
+    lens = logit_lens(trace, points=POINTS, keep_logits=True)
+    cut = logit_lens(trace, points=POINTS, positions=[7, -1, 2], keep_logits=True)
+    assert cut.positions == ((7, 10, 2),) * 3
+    torch.testing.assert_close(cut.logits, lens.logits[:, :, [7, 10, 2]], atol=2e-5, rtol=1e-5)
+    assert len(cut.rows) == 1 + 5 * len(trace)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_edited_trace_adds_up_or_is_refused(causal: bool) -> None:
+    def moved(x: Tensor) -> Tensor:
+        return 2 * x + 0.1
+
+    trace = small_trace(causal=causal)
+    for name in ("embed", "query", "probs", "z", "head_out", "mlp_post", "mlp_out"):
+        again = trace.rerun({name if name == "embed" else (name, 1): moved})
+        found = decompose(again)
+        torch.testing.assert_close(found.total, again[-1].resid_post, atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(found.total, trace[-1].resid_post, atol=1e-2)
+    for name in ("attn_out", "resid_pre", "resid_mid", "resid_post"):
+        again = trace.rerun({(name, 1): moved})
+        with pytest.raises(TraceError, match=r"edited where none of them writes.*heads=False"):
+            decompose(again)
+        below = decompose(again, 0, point="resid_mid")
+        torch.testing.assert_close(below.total, trace[0].resid_mid)
+    again = trace.rerun({("attn_out", 1): moved})
+    total = decompose(again, heads=False).total
+    torch.testing.assert_close(total, again[-1].resid_post, atol=1e-4, rtol=1e-4)
+    # At another position than the edited one the sum is the stream.
+    again = trace.rerun({("resid_post", 1): replace(0.5, positions=4)})
+    total = decompose(again, 1, positions=3).total
+    torch.testing.assert_close(total, again[1].resid_post[:, 3:4], atol=1e-4, rtol=1e-4)
+    with pytest.raises(TraceError, match="resid_post 1 of this trace is not the sum"):
+        decompose(again, 1, positions=[3, 4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_an_edited_trace_is_refused_for_no_rounding(dtype: Any) -> None:
+    _, model, _, tokens = both("gpt2", "GPT2LMHeadModel", Sizes(layers=5), dtype)
+    trace = model.trace(tokens)
+    decompose(trace.rerun({("z", 1): zero}))
+    with pytest.raises(TraceError, match="edited where none of them writes"):
+        decompose(trace.rerun({("resid_mid", 1): zero}))
+
+
+def their_lens(name: str, theirs: Any, inputs: Any) -> list[Tensor]:
+    """The logits of each hidden state by the transformers model's own modules."""
+    kind = theirs.config.model_type
+    if kind in LANGUAGE:
+        states = [v for n, v in rotary.run(theirs, inputs).items() if n.startswith("stream")]
+        norm = {
+            "gpt_neox": lambda: theirs.gpt_neox.final_layer_norm,
+            "modernbert": lambda: theirs.model.final_norm,
+        }.get(kind, lambda: theirs.model.norm)()
+        head = theirs.decoder if kind == "modernbert" else theirs.get_output_embeddings()
+        cap = getattr(theirs.config, "final_logit_softcapping", None)
+        with torch.no_grad(), rotary.computing(theirs):
+            read = [norm(state) for state in states]
+            read = [theirs.head(state) for state in read] if kind == "modernbert" else read
+            scaling = getattr(theirs.config, "logits_scaling", 1.0)
+            logits = [head(state) / scaling for state in read]
+        return logits if cap is None else [cap * torch.tanh(each / cap) for each in logits]
+    with torch.no_grad():
+        states = list(theirs(**inputs, output_hidden_states=True).hidden_states)
+        if name.startswith("GPT2"):
+            # transformers gives the last one behind the last LayerNorm.
+            states[:-1] = [theirs.transformer.ln_f(state) for state in states[:-1]]
+        return [_their_head(name, theirs)(state) for state in states]
+
+
+def _their_head(name: str, theirs: Any) -> Any:
+    if name.startswith("Bert"):
+        return getattr(theirs.cls, "predictions", theirs.cls)
+    if name.startswith("Albert"):
+        return theirs.predictions
+    if name.startswith("Electra"):
+        return lambda x: theirs.generator_lm_head(theirs.generator_predictions(x))
+    if name.startswith("DistilBert"):
+        return lambda x: theirs.vocab_projector(
+            theirs.vocab_layer_norm(theirs.activation(theirs.vocab_transform(x)))
+        )
+    return theirs.lm_head
+
+
+@FAMILIES
+@settings(max_examples=2)
+@given(chosen=sizes)
+def test_the_lens_is_transformers_own_head_on_its_hidden_states(
+    family: str, name: str, chosen: Any
+) -> None:
+    theirs, model, inputs, tokens = both(family, name, chosen)
+    trace, real = model.trace(tokens), tokens.mask
+    found = logit_lens(trace, points=("embed", "resid_post"), keep_logits=True)
+    expected = torch.stack(their_lens(name, theirs, inputs))
+    assert found.rows == ("embed", *(f"resid_post {n}" for n in range(model.config.n_layers)))
+    difference = (found.logits - expected)[:, real].abs().max()
+    assert difference <= 1e-9 * max(1.0, expected.abs().max().item())
+    probs, ids = expected.softmax(-1).topk(5)
+    torch.testing.assert_close(found.probs[:, real], probs[:, real], atol=1e-9, rtol=0)
+    assert torch.equal(found.ids[:, real], ids[:, real])
+    early = logit_lens(model.trace(tokens, until=0))
+    assert early.rows == ("resid_post 0",)
+    torch.testing.assert_close(early.probs[0], found.probs[1])
+
+
+@FAMILIES
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_last_row_of_the_lens_is_what_an_edited_model_predicts(
+    family: str, name: str, grad: bool
+) -> None:
+    plain, trace = edited(family, name, grad=grad)
+    for positions in (None, range(trace.inputs.mask.sum(1).min().item())):
+        lens = logit_lens(trace, positions=positions, keep_logits=True)
+        expected = trace.logits.detach()[:, : lens.logits.shape[2]]
+        assert (lens.logits[-1] - expected).abs().max() <= 1e-10
+    # Where nobody edits the last norm, each row is divided by what is found in it.
+    edit = {("z", 0): lambda z: z}
+    again = logit_lens(plain.model.trace(plain.tokens, edit=edit, grad=grad), keep_logits=True)
+    assert (again.logits - logit_lens(plain, keep_logits=True).logits).abs().max() <= 1e-10
+
+
+def test_every_row_of_the_lens_is_divided_by_the_edited_scale() -> None:
+    _, model, _, tokens = both("llama", "LlamaForCausalLM")
+    trace = model.trace(tokens, edit={"final_norm_scale": replace(2.0, positions=-1, sentences=0)})
+    lens, plain = (logit_lens(t, keep_logits=True) for t in (trace, model.trace(tokens)))
+    weight, last = model.body.final_norm.weight * model.head.decoder.weight, tokens.lengths[0] - 1
+    for row, layer in enumerate(trace):
+        expected = layer.resid_post[0, last] / 2 @ weight.T
+        torch.testing.assert_close(lens.logits[row, 0, last], expected)
+        torch.testing.assert_close(lens.logits[row, 1:], plain.logits[row, 1:])
+
+
+def gpt2_trace() -> Trace:
+    return small_trace(11, causal=True, task="causal-lm")
+
+
+@given(token=TOKENS, top=st.integers(1, VOCABULARY))
+@settings(max_examples=8)
+def test_rank_and_probability_of_a_target_are_its_place_among_all(token: int, top: int) -> None:
+    trace = gpt2_trace()
+    found, whole = logit_lens(trace, target=token, top=top), logit_lens(trace, top=VOCABULARY)
+    place = (whole.ids == token).nonzero()[:, -1].reshape(found.target_ranks.shape)
+    assert torch.equal(found.target_ranks, place)
+    inside = whole.probs.gather(-1, place[..., None])[..., 0]
+    torch.testing.assert_close(found.target_probs, inside)
+    assert torch.equal(found.ids, whole.ids[..., :top])
+    torch.testing.assert_close(whole.probs.sum(-1), torch.ones_like(whole.probs[..., 0]))
+    following = trace.tokens.ids.roll(-1, 1)
+    each = logit_lens(trace, target=following)
+    alone = logit_lens(trace, target=int(following[0, 3]), positions=3)
+    assert torch.equal(each.target_ranks[..., 3], alone.target_ranks[..., 0])
+
+
+def test_no_more_logits_are_held_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, held = gpt2_trace(), []
+    whole = logit_lens(trace, target=3, keep_logits=True)
+    trace.model.head.register_forward_hook(lambda _, __, out: held.append(out.numel()))
+    monkeypatch.setattr(lens_module, "_NUMBERS", 4 * VOCABULARY)
+    found = logit_lens(trace, target=3, keep_logits=True)
+    assert max(held) == 4 * VOCABULARY
+    for name in ("ids", "probs", "target_probs", "target_ranks", "logits"):
+        torch.testing.assert_close(getattr(found, name), getattr(whole, name))
+    assert logit_lens(trace).logits is None
+
+
+def test_tokens_are_named_and_found_by_name() -> None:
+    model = minibert.load("tiny-bert")
+    tokenizer, trace = model.tokenizer, model.trace("The capital of France is [MASK].")
+    found = logit_lens(trace, top=2, target="[SEP]")
+    assert (found.target == tokenizer.sep_id).all()
+    strings = [[tokenizer.string(i) for i in row] for row in found.ids[:, 0, :, 1].tolist()]
+    assert found.texts(0, 1) == strings
+    piece = next(i for i in range(999) if tokenizer.raw(i).startswith("##"))
+    assert (logit_lens(trace, target=tokenizer.raw(piece)).target == piece).all()
+    attributed = logit_attribution(trace, "the", against="[SEP]", position="[MASK]")
+    assert int(attributed.positions) == trace.tokens.ids[0].tolist().index(tokenizer.mask_id)
+    assert tokenizer.string(int(attributed.token)) == "the"
+    # A padded vocabulary has entries without a token, which are not named.
+    tokenizer = model.tokenizer = type("Short", (), {"vocab_size": 29, "string": str})()
+    short = logit_lens(trace, top=VOCABULARY)
+    assert (short.ids.shape[-1], int(short.ids.max())) == (29, 28)
+    assert (short.probs.sum(-1) < 1).all()
+
+
+def their_vectors(family: str, chosen: Sizes, seed: int, layer: int) -> tuple[Trace, Array, Any]:
+    """A trace, α_ij·f(x_j) as (batch, head, query, key, d_model), and the layer's weights.
+
+    From transformers' weights, states and attention.
+    """
+    theirs, model = model_pair(family, chosen)
+    weights = their_layer(theirs, family, layer)
+    if family in ROTARY:
+        inputs = rotary.batch(seed=seed)
+        trace, out = model.trace(rotary.as_tokens(inputs)), rotary.run(theirs, inputs)
+        x, probs = out[f"stream {layer}"].numpy(), out[f"probs {layer}"].numpy()
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + model.config.norm_eps)
+        x = x * weights.norms["attention_norm"]
+    else:
+        inputs = batch(family, chosen.segments, seed)
+        trace, output = model.trace(as_tokens(inputs)), run_transformers(theirs, inputs)
+        states = output.hidden_states[layer]
+        if family == "gpt2":
+            states = theirs.transformer.h[layer].ln_1(states)
+        x, probs = states.detach().numpy(), output.attentions[layer].numpy()
+    value = np.einsum("bkm,hmd->bhkd", x, weights.W["value"])
+    value = value + weights.b["value"][:, None]
+    moved = np.einsum("bhkd,hdm->bhkm", value, weights.W["output"])
+    return trace, probs[..., None] * moved[:, :, None], weights
+
+
+@pytest.mark.parametrize("family", [*BODIES, *ROTARY])
+@settings(max_examples=4)
+@given(chosen=sizes, seed=st.integers(0, 2**20), data=st.data())
+def test_norms_are_those_of_the_vectors_written_out(
+    family: str, chosen: Sizes, seed: int, data: st.DataObject
+) -> None:
+    count = 2 if family in ROTARY else chosen.layers
+    layer = data.draw(st.integers(0, count - 1))
+    trace, vectors, weights = their_vectors(family, chosen, seed, layer)
+    real = trace.tokens.mask.numpy()
+    rows = real[:, :, None] & real[:, None]
+
+    def near(found: Any, expected: Array, where: Any = rows) -> None:
+        np.testing.assert_allclose(found[where], expected[where], atol=1e-8)
+
+    heads, summed, block = (
+        norms(trace, layer) for norms in (head_norms, summed_norms, block_norms)
+    )
+    near(heads.values.movedim(1, -1), np.moveaxis(np.linalg.norm(vectors, axis=-1), 1, -1))
+    probs = trace[layer].probs * heads.vectors[:, :, None]
+    torch.testing.assert_close(heads.values, probs, atol=1e-10, rtol=0)
+    parts = vectors.sum(1)
+    near(summed.values, np.linalg.norm(parts, axis=-1))
+    if "output_norm" in weights.norms:
+        size = np.sqrt((parts.sum(2) ** 2).mean(-1) + trace.config.norm_eps)
+        parts = parts / size[:, :, None, None] * weights.norms["output_norm"]
+    diagonal = range(trace.allowed.position)
+    parts[:, diagonal, diagonal] += trace[layer].resid_pre.numpy()
+    if not trace.config.pre_norm:
+        total = parts.sum(2) + weights.b["output"]
+        deviation = np.sqrt(total.var(-1) + trace.config.norm_eps)
+        parts = (parts - parts.mean(-1, keepdims=True)) / deviation[:, :, None, None]
+        parts = parts * weights.norms["attention_norm"]
+    near(block.values, np.linalg.norm(parts, axis=-1))
+    stays = parts[:, diagonal, diagonal]
+    comes = np.linalg.norm(parts.sum(2) - stays, axis=-1)
+    near(block.mixing, comes / (comes + np.linalg.norm(stays, axis=-1)), real)
+    assert heads.title.endswith(f", layer {layer}")
+    assert heads.tokens == summed.tokens == block.tokens == trace.tokens.strings
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "scale", "layer"),
+    [
+        ("bert", "BertForMaskedLM", "attention_norm_scale", 0),
+        ("gemma2", "Gemma2ForCausalLM", "attention_output_norm_scale", 1),
+    ],
+)
+def test_half_the_scale_of_a_norm_behind_attention_doubles_what_others_move(
+    family: str, name: str, scale: str, layer: int
+) -> None:
+    _, model, _, tokens = both(family, name)
+    edits: tuple[Any, ...] = ({}, {(scale, layer): lambda divisor: divisor / 2})
+    plain, halved = (block_norms(model.trace(tokens, edit=edit), layer).values for edit in edits)
+    others = ~torch.eye(plain.shape[-1], dtype=torch.bool).expand_as(plain)
+    torch.testing.assert_close(halved[others], 2 * plain[others])
+
+
+def test_heads_that_cancel_move_nothing_together() -> None:
+    _, model = model_pair("bert", Sizes(heads=2, d_head=7))
+    attention = model.body.layers[0].attention
+    for linear in (attention.query, attention.key, attention.value):
+        linear.weight[7:], linear.bias[7:] = linear.weight[:7], linear.bias[:7]
+    attention.output.weight[:, 7:] = -attention.output.weight[:, :7]
+    trace = model.trace([[3, 5, 7, 11, 13]])
+    assert head_norms(trace, 0).values.min() > 1e-4
+    assert summed_norms(trace, 0).values.max() < 1e-12
+
+
+def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
+    _, model = model_pair("gpt2", Sizes(layers=1, heads=3, d_head=11), torch.float32)
+    trace = model.trace(batch("gpt2")["input_ids"][:1].repeat(1, 2))
+    largest = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, Tensor):
+                largest.append(result.numel())
+            return result
+
+    with Watch():
+        for norms in (head_norms, summed_norms, block_norms):
+            norms(trace, 0)
+    assert 0 < max(largest) < trace.allowed.position**2 * 33
+
+
+def test_half_precision_is_read_in_float32_without_a_graph() -> None:
+    trace = gpt2_trace()
+    trace.model.requires_grad_().bfloat16()
+    again = trace.model.trace(trace.tokens)
+    found = [norms(again, -1) for norms in (head_norms, summed_norms, block_norms)]
+    found += [logit_attribution(again, 3), decompose(again), logit_lens(again)]
+    for each in found:
+        assert (each.values.dtype, each.values.requires_grad) == (torch.float32, False)
+    assert gap(found[3]) < 0.1
+
+
+REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
+    *(
+        (logit_attribution, {"token": 1} | options, words)
+        for options, words in (
+            ({"token": VOCABULARY}, "Token id 41 is outside"),
+            ({"token": None}, "None is no token"),
+            ({"token": False}, "False is no token"),
+            ({"token": "Paris"}, "has no tokenizer"),
+            ({"token": [1, 2]}, "2 tokens for 1 sentences"),
+            ({"token": torch.tensor([1.5])}, "is no token"),
+            ({"against": 99}, "Token id 99"),
+            ({"position": 11}, "no position 11"),
+            ({"position": "autumn"}, 'No token is "autumn"'),
+            ({"position": [1, 2]}, "2 positions for 1 sentences"),
+            ({"position": True}, "True is no position"),
+            ({"position": None}, "None is no position"),
+            ({"sentence": 1}, "no sentence 1"),
+            ({"sentence": False}, "expected a whole number"),
+        )
+    ),
+    *(
+        (logit_lens, options, words)
+        for options, words in (
+            ({"target": -1}, "Token id -1 is outside"),
+            ({"target": True}, "True is no token"),
+            ({"target": [1, 2, 3]}, "does not fit"),
+            ({"target": ["a"] * 11}, "does not fit"),
+            ({"target": [0.5] * 11}, "expected token ids"),
+            ({"target": [99] * 11}, "Token id 99"),
+            ({"positions": [0, -12]}, "no position -12"),
+            ({"positions": []}, "at least one"),
+            ({"points": "probs"}, "'probs' is no point"),
+            ({"points": ()}, "points is empty"),
+            ({"top": 0}, "top=0"),
+        )
+    ),
+    *(
+        (decompose, options, words)
+        for options, words in (
+            ({"layer": 3}, "no layer 3"),
+            ({"layer": True}, "expected a whole number"),
+            ({"point": "z"}, "'z' is no residual stream"),
+            ({"positions": 11}, "no position 11"),
+        )
+    ),
+    *((norms, {"layer": 3}, "no layer 3") for norms in (head_norms, summed_norms, block_norms)),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "words"), REQUESTS)
+def test_wrong_requests_are_refused(function: Any, options: Any, words: str) -> None:
+    with pytest.raises(MinibertError, match=words):
+        function(gpt2_trace(), **options)
+
+
+def test_what_was_not_computed_or_is_not_there_is_refused() -> None:
+    trace = gpt2_trace()
+    early, found = trace.model.trace(trace.tokens, until=1), logit_attribution(trace, 1)
+    bert = minibert.load("tiny-bert").trace("leaves fall in autumn")
+    electra = small_trace(family="electra", task="pre-training")
+    for words, call in {
+        "Layer 2 was not computed": partial(head_norms, early, 2),
+        "was not computed": partial(decompose, early, 2),
+        "needs every layer": partial(logit_attribution, early, 1),
+        "its task is 'none'": partial(logit_attribution, small_trace(), 1),
+        "its task is 'token-cl": partial(
+            logit_lens, small_trace(task="token-classification", labels=("A", "B"))
+        ),
+        "no logits of tokens": partial(logit_lens, electra),
+        "has no 'head 9-6'; there are embed": partial(found.__getitem__, "head 9-6"),
+        "No layer has a 'neuron'": partial(found.by_layer, "neuron"),
+        "count=0: expected a whole number from 1": partial(found.top, 0),
+        "tokens of": partial(logit_lens, bert, target="the capital of France"),
+        "is no token": partial(logit_lens, bert, target="\N{SNOWMAN}"),
+    }.items():  # fmt: skip
+        with pytest.raises(MinibertError, match=words):
+            call()

@@ -1,0 +1,205 @@
+"""What is said of whole texts: embeddings, losses, two checkpoints; and the axes of results."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+import minibert
+from minibert.analysis import (
+    compare_models,
+    embedding_parts,
+    logit_attribution,
+    logit_lens,
+    token_losses,
+)
+from minibert.errors import TokenizationError, TraceError
+from minibert.layers.config import Config
+from minibert.loading import from_transformers
+from minibert.model import Model
+from minibert.text.tokens import Tokens
+from tests.families import hf_model
+
+N = 7
+IDS = torch.randint(5, 37, (2, N), generator=torch.Generator().manual_seed(3))
+MASK = torch.arange(N) < torch.tensor([[N], [N - 3]])
+TOKENS = Tokens.from_ids(IDS, mask=MASK)
+
+
+def same(found: Any, expected: Any, atol: float = 1e-12) -> None:
+    np.testing.assert_allclose(found, expected, atol=atol)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "roberta"])
+def test_other_positions_and_segments_give_what_transformers_gives(family: str) -> None:
+    names = {"bert": "BertModel", "gpt2": "GPT2Model", "roberta": "RobertaModel"}
+    theirs = hf_model(family, names[family])
+    model = from_transformers(theirs, task="none")
+    given: dict[str, Any] = {"positions": torch.arange(N).flip(0).repeat(2, 1)}
+    theirs_given = {"position_ids": given["positions"] + model.config.position_offset}
+    if family == "bert":
+        given["segments"] = torch.tensor([[0, 1, 0, 1, 1, 0, 1], [1, 1, 0, 0, 0, 1, 0]])
+        theirs_given["token_type_ids"] = given["segments"]
+    parts = embedding_parts(model, IDS, **given)
+    trace = model.trace(IDS, edit={"embed": parts.embed})
+    with torch.no_grad():
+        same(trace.hidden, theirs(input_ids=IDS, **theirs_given).last_hidden_state, 1e-5)
+    plain = embedding_parts(model, IDS)
+    assert torch.equal(plain.embed, model.trace(IDS).embed)
+    assert not torch.equal(plain.embed, parts.embed)
+    # Padding keeps its own row, which of RoBERTa is another.
+    ids = IDS.masked_fill(~MASK, 1)
+    tokens, own = Tokens.from_ids(ids, mask=MASK), torch.arange(N).repeat(2, 1)
+    if family == "roberta":
+        kept = embedding_parts(model, tokens, positions=own).embed
+        assert torch.equal(kept, embedding_parts(model, tokens).embed)
+
+
+def test_the_parts_add_up_and_the_norm_of_the_sum_enters() -> None:
+    model = minibert.load("tiny-bert")
+    parts = embedding_parts(model, "the horse ran")
+    summed = parts.word + parts.position + parts.segment
+    assert torch.equal(model.body.embed_norm(summed), parts.embed)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[0] * (N - 1), [0.0] * N, [True] * N, [-1] * N, [9999] * N, "first", [[0], [1, 2]]]
+)
+@pytest.mark.parametrize("name", ["positions", "segments"])
+def test_numbers_that_are_none_of_its_rows_are_refused_by_name(name: str, wrong: Any) -> None:
+    model = from_transformers(hf_model("bert", "BertModel"), task="none")
+    with pytest.raises(TraceError, match=name):
+        embedding_parts(model, IDS[:1], **{name: wrong})
+    llama = minibert.load("tiny-llama")
+    reason = {"positions": "has no table of positions", "segments": "does not tell"}[name]
+    with pytest.raises(TraceError, match=f"{name}: tiny-llama {reason}"):
+        embedding_parts(llama, "the horse", **{name: [0, 0]})
+    parts = embedding_parts(llama, "the horse")
+    assert (parts.position, parts.segment) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("gpt2", "GPT2LMHeadModel"), ("bert", "BertForMaskedLM")]
+)
+def test_the_mean_is_the_loss_of_transformers(family: str, kind: str) -> None:
+    theirs = hf_model(family, kind)
+    model, labels = from_transformers(theirs), IDS.masked_fill(~MASK, -100)
+    for targets in (None, labels.masked_fill(torch.arange(N) % 2 == 0, -100)):
+        wanted = labels if targets is None else targets
+        with torch.no_grad():
+            expected = theirs(input_ids=IDS, attention_mask=MASK.long(), labels=wanted).loss
+        found = token_losses(model, TOKENS, targets=targets)
+        assert found.mean == pytest.approx(float(expected), rel=1e-5)
+        assert found.perplexity == pytest.approx(float(expected.exp()), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert"])
+def test_each_loss_is_the_cross_entropy_of_its_token(name: str) -> None:
+    model, texts = minibert.load(name), ["the horse quickly ran away", "a boy"]
+    found, tokens, logits = token_losses(model, texts), model.tokenize(texts), model(texts)
+    ahead = int(model.config.causal)
+    expected = torch.full(tokens.ids.shape, torch.nan)
+    for row, length in enumerate(tokens.lengths):
+        wanted = logits[row, : length - ahead], tokens.ids[row, ahead:length]
+        expected[row, ahead:length] = F.cross_entropy(*wanted, reduction="none")
+    torch.testing.assert_close(found.values, expected, rtol=1e-4, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(found.sentences, expected.nanmean(1))
+    assert found.tokens == tokens.strings
+
+
+@pytest.mark.parametrize(
+    "targets", [[3, 4], [[1, 2, 3]], torch.tensor([0.5, 1, 2]), [5, 100_000, 2], [5, -1, 2], "abc"]
+)
+def test_targets_that_do_not_fit_are_refused(targets: Any) -> None:
+    ids = [5, 6] if targets == [[1, 2, 3]] else [5, 6, 7]
+    with pytest.raises(TokenizationError, match="targets"):
+        token_losses(minibert.load("tiny-gpt2"), ids, targets=targets)
+    with pytest.raises(TraceError, match="no logits of tokens"):
+        token_losses(from_transformers(hf_model("bert", "BertModel")), [5, 6])
+
+
+def small_model(seed: int, task: str = "causal-lm", n_heads: int = 2) -> Model:
+    config = Config("gpt2", task, 41, N, 3, n_heads, 12, 13, causal=True)
+    made = Model.from_config(config, seed=seed)
+    for parameter in made.parameters():
+        parameter.mul_(10)
+    return made.double()
+
+
+def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    largest = logits.max(-1, keepdims=True)
+    return logits - largest - np.log(np.exp(logits - largest).sum(-1, keepdims=True))
+
+
+def test_two_models_differ_by_what_the_formulas_say() -> None:
+    first, second = small_model(1), small_model(2)
+    found = compare_models(first, second, TOKENS)
+    assert found.rows == ("embed", "resid_post 0", "resid_post 1", "resid_post 2")
+    for row, length in ((0, N), (1, N - 3)):
+        one, other = (model.trace(IDS[row : row + 1, :length]) for model in (first, second))
+        for layer in range(3):
+            p, q = (trace[layer].probs[0].numpy() for trace in (one, other))
+            same(found.values[layer, row], np.abs(p - q).sum(-1).mean(-1) / 2)
+            x, y = (trace[layer].resid_post[0].numpy() for trace in (one, other))
+            expected = np.linalg.norm(y - x, axis=-1) / np.linalg.norm(x, axis=-1)
+            same(found.streams[layer + 1, row, :length], expected)
+        p, q = (log_softmax(trace.logits[0].numpy()) for trace in (one, other))
+        same(found.logits[row, :length], (np.exp(p) * (p - q)).sum(-1))
+        assert found.logits[row, length:].isnan().all()
+        assert found.streams[:, row, length:].isnan().all()
+    sizes = [value for _, _, value in found.largest(3)]
+    assert sizes == sorted(sizes, reverse=True)
+    none = compare_models(small_model(1, "none"), small_model(2, "none"), TOKENS)
+    assert none.logits is None
+    with pytest.raises(TraceError, match=r"n_heads=2.*n_heads=3"):
+        compare_models(first, small_model(1, n_heads=3), TOKENS)
+
+
+def test_the_head_that_was_changed_differs_most_in_its_layer_and_nothing_before() -> None:
+    first, second = small_model(1), small_model(1)
+    found = compare_models(first, second, TOKENS)
+    assert not any(x.nan_to_num().any() for x in (found.values, found.streams, found.logits))
+    second.body.layers[1].attention.query.weight[second.config.d_head :] *= -2
+    found = compare_models(first, second, TOKENS)
+    assert not found.values[0].any()
+    assert not found.values[1, :, 0].any()
+    assert found.values[1, :, 1].min() > 0.01
+    assert not found.streams[:2].nan_to_num().any()
+    assert (1, 1) in [place[:2] for place in found.largest(3)]
+
+
+PROGRAM = """
+import sys, minibert
+from minibert.analysis import logit_lens
+lens = logit_lens(minibert.load().trace("the horse ran"))
+assert "jaxtyping" not in sys.modules
+print(minibert.axes_of(lens))
+"""
+
+
+def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
+    trace = minibert.load().trace(["the horse ran", "a boy"], statistics=("entropy", "received"))
+    expected: list[tuple[Any, str, tuple[str, ...]]] = [
+        (logit_lens(trace), "values", ("row", "batch", "position", "rank")),
+        (logit_attribution(trace, "horse"), "values", ("component",)),
+        (logit_attribution(trace, "horse", sentence=None), "token", ("batch",)),
+        (compare_models(small_model(1), small_model(2), TOKENS), "streams",
+         ("row", "batch", "position")),
+        (trace[1].statistics, "entropy", ("batch", "head", "query")),
+        (trace[1, 2].statistics, "entropy", ("batch", "query")),
+    ]  # fmt: skip
+    for result, name, names in expected:
+        axes = minibert.axes_of(result)
+        assert axes[name] == names
+        for each, known in axes.items():
+            value: Tensor = getattr(result, each)
+            assert len(known) == value.dim()
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "'values': ('row', 'batch', 'position', 'rank')" in done.stdout
