@@ -1,21 +1,23 @@
 """Edits as a page asks for them, in JSON (static/engine/engine.js, `Edit`).
 
 JSON -> `checked_edits` (every error names the edit) -> `python_edits` -> `model.trace(edit=...)`
+
+`editable` is what both engines check an edit by: the one in a page gets it as JSON.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from minibert.errors import EditError
-from minibert.layers.config import Config
+from minibert.layers.config import Config, predicts_tokens
 from minibert.layers.layer import absent_because
 from minibert.quantities import QUANTITIES
-from minibert.trace.edit import hide, mean, replace, zero
+from minibert.trace.edit import Change, Constant, Edit, FromTrace, Mean, Point, hide, zeros
 from minibert.trace.read import Trace
 
 CHANGES = ("zero", "mean", "text", "set", "hide")
@@ -28,6 +30,12 @@ OFF_PAGES = frozenset(
     {"mask", "pooled", "final_norm_scale"}
     | {name for name in QUANTITIES if name.endswith(("_norm_scale", "_input"))}
 )
+# Why a quantity, which is put in, cannot have a change.
+REFUSED_CHANGES = {
+    "mean": "each row of {} belongs to one query, so a mean over positions says nothing; take "
+    "zero, set or text.",
+    "hide": "hide takes a key out of scores; expected quantity scores and a key.",
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,55 @@ class EngineEdit:
 _FIELDS = tuple(field.name for field in fields(EngineEdit))
 
 
+class Editable(TypedDict):
+    """What an edit of one quantity may name.
+
+    axes     without the batch
+    places   how many there are of each; 0: it has none; None: as many as tokens
+    refused  why it cannot have a change, by change
+    """
+
+    axes: tuple[str, ...]
+    places: dict[str, int | None]
+    refused: dict[str, str]
+
+
+def editable(config: Config) -> dict[str, Editable]:
+    """The quantities of a model that a page may read and edit, in the order of the data."""
+    names = [name for name in QUANTITIES if name not in OFF_PAGES | config.absent_quantities]
+    return {name: _editable(name, config) for name in names}
+
+
+def _editable(name: str, config: Config) -> Editable:
+    axes = QUANTITIES[name].axes
+    of_text = name == "logits" and config.task in ("next-sentence", "sequence-classification")
+    n_labels = config.n_labels if config.task == "sequence-classification" else 0
+    sizes = {
+        "head": config.n_heads,
+        "kv_head": config.n_kv_heads,
+        "d_head": config.d_head,
+        "d_model": config.d_model,
+        "d_mlp": config.d_mlp,
+        # A place of logits is a token or a class; those of other heads are not shown.
+        "vocab": config.vocab_size if predicts_tokens(config.family, config.task) else n_labels,
+    }
+    refused = {"hide"} - ({"hide"} if name == "scores" else set())
+    refused |= {"mean"} if name in _MATRICES else set()
+    return {
+        "axes": axes[1:],
+        "places": {
+            "layer": 0 if name in WITHOUT_LAYER else config.n_layers,
+            "head": next((sizes[axis] for axis in axes if axis in ("head", "kv_head")), 0),
+            "position": 0 if of_text else None,
+            "key": None if "key" in axes else 0,
+            "neuron": sizes.get(axes[-1], 0),
+        },
+        "refused": {change: REFUSED_CHANGES[change].format(name) for change in sorted(refused)},
+    }
+
+
 def checked_edits(
-    given: Any, config: Config, n_tokens: int, n_other: int | None = None
+    given: object, config: Config, n_tokens: int, n_other: int | None = None
 ) -> list[EngineEdit]:
     """The edits of a request for a text of `n_tokens` tokens, in their order.
 
@@ -61,17 +116,24 @@ def checked_edits(
         raise EditError(f"edits: expected a list, found {type(given).__name__}.")
     if len(given) > MOST_EDITS:
         raise EditError(f"There are {len(given)} edits; expected at most {MOST_EDITS}.")
+    quantities = editable(config)
     found = []
     for number, one in enumerate(given, 1):
         edit = _read(one, f"Edit {number}")
         where = f"Edit {number} ({edit.change} {edit.quantity})"
-        _check_place(edit, where, config, n_tokens)
-        _check_change(edit, where, config, n_tokens, n_other)
+        if edit.quantity not in quantities:
+            raise EditError(f"{where}: {absent_because(edit.quantity, config)}")
+        _check_place(edit, where, quantities[edit.quantity]["places"], n_tokens)
+        _check_change(edit, where, quantities[edit.quantity]["refused"])
+        if edit.change == "text":
+            _check_other(edit, where, n_tokens, n_other)
+        if edit.change == "set" and edit.quantity == "probs":
+            _check_weight(edit, where, config, n_tokens)
         found.append(edit)
     return found
 
 
-def _read(one: Any, where: str) -> EngineEdit:
+def _read(one: object, where: str) -> EngineEdit:
     """The edit with the right fields and types."""
     if not isinstance(one, Mapping):
         raise EditError(f"{where}: expected an object with quantity and change, found {one!r:.80}.")
@@ -86,41 +148,26 @@ def _read(one: Any, where: str) -> EngineEdit:
             raise EditError(f"{where}: {name} is {one.get(name)!r:.80}; expected {_listed(known)}.")
     value = one.get("value")
     if value is not None:
-        whole = isinstance(value, int | float) and not isinstance(value, bool)
-        value = float(value) if whole and abs(value) < 1e300 else math.nan
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        value = float(value) if real and abs(value) < 1e300 else math.nan
         if not math.isfinite(value):
             raise EditError(f"{where}: value is {one['value']!r:.80}; expected a finite number.")
     numbers = {name: _whole(one.get(name), name, where) for name in _FIELDS[2:-1]}
     return EngineEdit(one["quantity"], one["change"], **numbers, value=value)
 
 
-def _whole(number: Any, name: str, where: str) -> int | None:
+def _whole(number: object, name: str, where: str) -> int | None:
     if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
         raise EditError(f"{where}: {name} is {number!r:.80}; expected a whole number or null.")
     return number
 
 
-def _check_place(edit: EngineEdit, where: str, config: Config, n_tokens: int) -> None:
+def _check_place(
+    edit: EngineEdit, where: str, places: Mapping[str, int | None], n_tokens: int
+) -> None:
     """Raise EditError for a place that the model or the text does not have."""
-    if edit.quantity in config.absent_quantities:
-        raise EditError(f"{where}: {absent_because(edit.quantity, config)}")
-    axes = QUANTITIES[edit.quantity].axes
-    heads = {"head": config.n_heads, "kv_head": config.n_kv_heads}
-    of_text = edit.quantity == "logits" and config.task in (
-        "next-sentence",
-        "sequence-classification",
-    )
-    last = {"d_head": config.d_head, "d_model": config.d_model, "d_mlp": config.d_mlp}
-    sizes = {
-        "layer": 0 if edit.quantity in WITHOUT_LAYER else config.n_layers,
-        "head": next((heads[axis] for axis in axes if axis in heads), 0),
-        "position": 0 if of_text else n_tokens,
-        "key": n_tokens if "key" in axes else 0,
-        # Of logits a place is a token or a class, which depends on the task.
-        "neuron": last.get(axes[-1], 0),
-    }
-    for name, size in sizes.items():
-        number = getattr(edit, name)
+    for name, count in places.items():
+        number, size = getattr(edit, name), n_tokens if count is None else count
         if number is None:
             continue
         if not size:
@@ -129,39 +176,33 @@ def _check_place(edit: EngineEdit, where: str, config: Config, n_tokens: int) ->
             raise EditError(f"{where}: there is no {name} {number}; expected 0 to {size - 1}.")
 
 
-def _check_change(
-    edit: EngineEdit, where: str, config: Config, n_tokens: int, n_other: int | None
-) -> None:
-    """Raise EditError for a change that this quantity, or this request, cannot have."""
+def _check_change(edit: EngineEdit, where: str, refused: Mapping[str, str]) -> None:
+    """Raise EditError for a change that this quantity cannot have."""
     if (edit.value is None) == (edit.change == "set"):
         wanted = "needs a value" if edit.change == "set" else "takes no value"
         raise EditError(f"{where}: {edit.change} {wanted}.")
-    if edit.change == "hide" and (edit.quantity != "scores" or edit.key is None):
-        raise EditError(
-            f"{where}: hide takes a key out of scores; expected quantity scores and a key."
-        )
-    if edit.change == "mean" and edit.quantity in _MATRICES:
-        raise EditError(
-            f"{where}: each row of {edit.quantity} belongs to one query, so a mean over positions "
-            "says nothing; take zero, set or text."
-        )
-    if edit.change == "text":
-        if n_other is None:
-            raise EditError(f"{where}: it reads another text; give `other`.")
-        # A single place of both texts can be the same one where their lengths are not.
-        single = edit.position is not None and edit.quantity not in _MATRICES
-        if single and edit.position is not None and edit.position >= n_other:
-            raise EditError(
-                f"{where}: the other text has {n_other} tokens and no position {edit.position}."
-            )
-        if n_other != n_tokens and not single:
+    if edit.change in refused:
+        raise EditError(f"{where}: {refused[edit.change]}")
+    if edit.change == "hide" and edit.key is None:
+        raise EditError(f"{where}: {REFUSED_CHANGES['hide']}")
+
+
+def _check_other(edit: EngineEdit, where: str, n_tokens: int, n_other: int | None) -> None:
+    """Raise EditError where the other text does not have the places that are read."""
+    if n_other is None:
+        raise EditError(f"{where}: it reads another text; give `other`.")
+    # A single place of both texts can be the same one where their lengths are not.
+    if edit.position is None or edit.quantity in _MATRICES:
+        if n_other != n_tokens:
             raise EditError(
                 f"{where}: the other text has {n_other} tokens and this one {n_tokens}. Values are "
                 "read from the same positions, so both need the same number of tokens, or the edit "
                 "a position."
             )
-    if edit.change == "set" and edit.quantity == "probs":
-        _check_weight(edit, where, config, n_tokens)
+    elif edit.position >= n_other:
+        raise EditError(
+            f"{where}: the other text has {n_other} tokens and no position {edit.position}."
+        )
 
 
 def _check_weight(edit: EngineEdit, where: str, config: Config, n_tokens: int) -> None:
@@ -202,28 +243,12 @@ def _listed(names: Sequence[str]) -> str:
 
 PointKey = str | tuple[str, int] | tuple[str, int, int]
 """A key of Python's `edit=`."""
+EditMap = dict[PointKey, list[Edit]]
 
 
 def needs(edits: Sequence[EngineEdit], change: str) -> bool:
     """True where one of the edits is that change: mean reads a pass without edits, text another."""
     return any(edit.change == change for edit in edits)
-
-
-def by_point(edits: Sequence[EngineEdit], config: Config) -> dict[PointKey, list[EngineEdit]]:
-    """The edits by the keys of Python's `edit=`; an edit of every layer has a key in each."""
-    found: dict[PointKey, list[EngineEdit]] = {}
-    for edit in edits:
-        layers = range(config.n_layers) if edit.layer is None else (edit.layer,)
-        keys: list[PointKey]
-        if edit.quantity in WITHOUT_LAYER:
-            keys = [edit.quantity]
-        elif edit.head is None:
-            keys = [(edit.quantity, layer) for layer in layers]
-        else:
-            keys = [(edit.quantity, layer, edit.head) for layer in layers]
-        for key in keys:
-            found.setdefault(key, []).append(edit)
-    return found
 
 
 def python_edits(
@@ -232,102 +257,79 @@ def python_edits(
     *,
     clean: Trace | None = None,
     other: Trace | None = None,
-) -> dict[PointKey, Any]:
+) -> EditMap:
     """The dictionary that `model.trace(edit=...)` and `trace.rerun` take.
 
     `clean` is the trace of the same text without edits, for mean, and `other` that of the other
-    text. Several edits of one point are made one after the other, in their order. As everywhere,
-    edits of a whole layer come before those of one head.
+    text. Several edits of one point are made one after the other, in their order; an edit of every
+    layer is one in each. As everywhere, edits of a whole layer come before those of one head.
     """
-    return {
-        key: _plain(several, clean, other) or _Steps(key, tuple(several), config, clean, other)
-        for key, several in by_point(edits, config).items()
-    }
+    found: EditMap = {}
+    for edit in edits:
+        layers = range(config.n_layers) if edit.layer is None else (edit.layer,)
+        for layer in layers[:1] if edit.quantity in WITHOUT_LAYER else layers:
+            key: PointKey = (edit.quantity, layer)
+            if edit.quantity in WITHOUT_LAYER:
+                key = edit.quantity
+            elif edit.head is not None:
+                key = (edit.quantity, layer, edit.head)
+            found.setdefault(key, []).append(_python_edit(edit, config, layer, clean, other))
+    return found
 
 
-def is_plain(several: Sequence[EngineEdit]) -> bool:
-    """True for one edit of whole rows, which a function of minibert.trace.edit makes."""
-    (edit, *more) = several
-    if more or edit.neuron is not None:
-        return False
-    if edit.change == "text" and edit.position is not None:
-        # `replace` takes a trace of as many tokens.
-        return False
-    return edit.change == "hide" or edit.key is None
-
-
-def _plain(several: Sequence[EngineEdit], clean: Trace | None, other: Trace | None) -> Any:
-    """The edit of minibert.trace.edit, where it is one; else None."""
-    if not is_plain(several):
-        return None
-    (edit,) = several
-    if edit.change == "zero":
-        return zero if edit.position is None else zero.at(positions=edit.position)
-    if edit.change == "mean":
-        return mean(clean, positions=edit.position)
-    if edit.change == "text":
-        return replace(other)
+def _python_edit(
+    edit: EngineEdit, config: Config, layer: int, clean: Trace | None, other: Trace | None
+) -> Edit:
+    """One edit of a layer, as minibert.trace.edit has it."""
     if edit.change == "hide":
         return hide(edit.key, positions=edit.position)
-    return replace(edit.value, positions=edit.position)
+    if edit.change == "set" and edit.quantity == "probs":
+        assert edit.key is not None
+        assert edit.value is not None
+        return Edit(_SetWeight(weighed_queries(edit, config, layer), edit.key, edit.value))
+    changes: dict[str, Change] = {
+        "zero": zeros,
+        "mean": Mean((clean,)),
+        "text": FromTrace(other),
+        "set": Constant(edit.value),
+    }
+    last = edit.neuron if edit.key is None else edit.key
+    return Edit(_Cells(changes[edit.change], edit.position, last), edit.position)
 
 
-def index_of(edit: EngineEdit) -> tuple[int | slice, ...]:
-    """The cells of the quantity that the edit is about; a single head has no axis."""
-    axes = QUANTITIES[edit.quantity].axes
-    last = edit.key if "key" in axes else edit.neuron
-    front = len(axes) - 2 - (QUANTITIES[edit.quantity].per_head and edit.head is not None)
-    places = [slice(None) if place is None else place for place in (edit.position, last)]
-    if edit.quantity == "logits":
-        # Of whole texts they have no position.
-        return (slice(None),) if edit.position is None else (slice(None), edit.position)
-    return (*[slice(None)] * front, *places)
+@dataclass(frozen=True)
+class _Cells:
+    """A change of the row of one position, or of all, and there of one number, or of all."""
+
+    change: Change
+    position: int | None
+    last: int | None
+
+    def __call__(self, point: Point, value: Tensor) -> Tensor:
+        """The rows with the change made; of another text only the row of the position is read."""
+        new = torch.as_tensor(self.change(point, value), dtype=value.dtype, device=value.device)
+        if self.position is not None and isinstance(self.change, FromTrace):
+            row = "query" if "query" in point.axes else "position"
+            new = new.narrow(point.axes.index(row), self.position, 1)
+        new = new.expand_as(value)
+        if self.last is None:
+            return new
+        result = value.clone()
+        result[..., self.last] = new[..., self.last]
+        return result
 
 
-@dataclass(frozen=True, eq=False)
-class _Steps:
-    """Edits of one point, made one after the other on a copy of the quantity."""
+@dataclass(frozen=True)
+class _SetWeight:
+    """The weight of one key for one query, or for several."""
 
-    key: PointKey
-    edits: tuple[EngineEdit, ...]
-    config: Config
-    clean: Trace | None
-    other: Trace | None
+    query: int | slice
+    key: int
+    weight: float
 
-    def __call__(self, value: Tensor) -> Tensor:
-        """The quantity after the edits; it is changed in place."""
-        for edit in self.edits:
-            if edit.change == "set" and edit.quantity == "probs":
-                assert edit.key is not None
-                assert edit.value is not None
-                queries = weighed_queries(edit, self.config, int(self.key[1]))
-                set_weight(value, query=queries, key=edit.key, weight=edit.value)
-            else:
-                index = index_of(edit)
-                value[index] = self._new(edit, value, index)
-        return value
-
-    def _new(
-        self, edit: EngineEdit, value: Tensor, index: tuple[int | slice, ...]
-    ) -> Tensor | float:
-        if edit.change == "mean":
-            axis = QUANTITIES[edit.quantity].axes.index("position") - (edit.head is not None)
-            return self._of(self.clean).mean(axis, keepdim=True).expand_as(value)[index]
-        if edit.change == "text":
-            return self._of(self.other)[index]
-        constants: dict[str, float | None] = {"zero": 0.0, "hide": -math.inf, "set": edit.value}
-        constant = constants[edit.change]
-        assert constant is not None
-        return constant
-
-    def _of(self, trace: Trace | None) -> Tensor:
-        """The quantity of another trace."""
-        assert trace is not None
-        if isinstance(self.key, str):
-            return getattr(trace, self.key).detach()
-        name, *where = self.key
-        place = trace[where[0]] if len(where) == 1 else trace[where[0], where[1]]
-        return place.quantity(name).detach()
+    def __call__(self, point: Point, value: Tensor) -> Tensor:
+        """probs with that weight."""
+        return set_weight(value.clone(), query=self.query, key=self.key, weight=self.weight)
 
 
 def weighed_queries(edit: EngineEdit, config: Config, layer: int) -> int | slice:

@@ -19,11 +19,10 @@ from torch import Tensor
 from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config
-from minibert.quantities import QUANTITIES
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.document import LIVE_PARTS, Written, document, page_header, worker_block
-from minibert.viz.engine_edits import OFF_PAGES
+from minibert.viz.engine_edits import editable
 from minibert.viz.example import scales_of
 from minibert.viz.payload import Json
 from minibert.viz.vectors import looking_header, rotation_header
@@ -211,8 +210,7 @@ def _config(model: RunnableModel) -> Json:
     layers = range(config.n_layers)
     return {
         **fields,
-        "axes": {n: q.axes[1:] for n, q in QUANTITIES.items() if n not in OFF_PAGES},
-        "absent": sorted(config.absent_quantities - OFF_PAGES),
+        "quantities": editable(config),
         "built": built_of(model),
         "embed_scale": model.body.word_scale,
         "name": os.path.basename(os.path.normpath(model.name)),

@@ -11,7 +11,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
-from minibert.viz.engine_edits import EngineEdit, PointKey, checked_edits, needs, python_edits
+from minibert.viz.engine_edits import EditMap, EngineEdit, checked_edits, needs, python_edits
 from minibert.viz.example import (
     Sentence,
     header_of,
@@ -461,7 +460,7 @@ class Engine:
             at = logits if of_text else logits[:, row]
             return at.float().log_softmax(-1)[:, question.id]
 
-        def changed(more: list[dict[PointKey, Any]]) -> Tensor:
+        def changed(more: list[EditMap]) -> Tensor:
             places = None if whole else [question.position]
             return clean.rerun_each([given | one for one in more], log_prob, positions=places)[:, 0]
 
@@ -470,7 +469,7 @@ class Engine:
         for layer in range(self.config.n_layers):
             yield None
             heads = range(self.config.n_heads)
-            rows.append(changed([{("z", layer, head): zero} for head in heads]) - before)
+            rows.append(changed([{("z", layer, head): [zero]} for head in heads]) - before)
         yield _numbers(torch.stack(rows))
 
     def step(self, request: TextRequest, sampling: Json) -> Answer:
@@ -537,7 +536,7 @@ class Engine:
 
         return self.passes.get(request.key, make), edits
 
-    def _python_edits(self, request: TextRequest, edits: list[EngineEdit]) -> dict[PointKey, Any]:
+    def _python_edits(self, request: TextRequest, edits: list[EngineEdit]) -> EditMap:
         clean = self._clean(request.texts)
         other = self._clean(request.other) if needs(edits, "text") else None
         return python_edits(edits, self.config, clean=clean, other=other)

@@ -20,9 +20,11 @@
  * @property {boolean} pairs  it takes a second text
  * @property {import("../core/data/source.js").Built} built  its parts
  *
+ * @typedef {"zero" | "mean" | "text" | "set" | "hide"} Change
+ *
  * @typedef {object} Edit  one change, in the terms of Python's `edit=`; what is null or absent means all
  * @property {string} quantity  a name of layers/layer.py: "z", "mlp_out", "mlp_post", "probs", "scores", …
- * @property {"zero" | "mean" | "text" | "set" | "hide"} change
+ * @property {Change} change
  *   zero: 0. mean: the mean over positions of the same text without edits (probs: of no use, refused).
  *   text: the value that the other text has there (`Request.other`). set: `value`; of probs the other
  *   weights of the row are scaled, so that it sums to 1 again. hide: of scores: the key is masked.

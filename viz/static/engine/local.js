@@ -8,7 +8,7 @@
 import { bytesOf, candidates, Collection, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
 import { Plan } from "./edits.js";
 import { Model, Weights } from "./model.js";
-import { Pass } from "./pass.js";
+import { LAYER_QUANTITIES, Pass } from "./pass.js";
 import { Tokenizer } from "./tokens.js";
 
 /**
@@ -30,6 +30,8 @@ const KEPT = 8;
 export class LocalEngine {
   /** @param {Held} held */
   constructor({ config, vocabulary, entries, weights }) {
+    const unknown = Object.keys(config.quantities).filter((name) => !(name in LAYER_QUANTITIES || name === "embed" || name === "logits"));
+    if (unknown.length) throw new Error(`this page's engine does not compute ${unknown.join(", ")}, which Python's table has`);
     this.config = config;
     this.tokenizer = new Tokenizer(vocabulary);
     this.held = new Weights(entries, weights);

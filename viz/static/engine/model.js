@@ -2,11 +2,14 @@
  * The weights of a model, and what holds them: attention, MLP, layers, embeddings and heads, as layers/parts.py,
  * layers/bodies.py and layers/heads.py.
  *
+ * @import { Rotary } from "../core/data/rotation.js"
+ * @import { Built } from "../core/data/source.js"
+ * @import { Change } from "./engine.js"
  * @import { Tensor } from "./tensor.js"
  */
 
 import { fromHalf } from "../core/data/coded.js";
-import { activate, mergeHeads, multiply, normed, rowOf, softCapped, splitHeads, sum, tensor, transposed, turned } from "./tensor.js";
+import { activate, multiply, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
 
 /**
  * @typedef {object} WeightEntry
@@ -15,8 +18,6 @@ import { activate, mergeHeads, multiply, normed, rowOf, softCapped, splitHeads, 
  * @property {"float16" | "float32"} dtype  bytes are little-endian
  * @property {number} from  the first byte
  */
-
-
 
 export class Weights {
   /** @param {WeightEntry[]} entries @param {ArrayBuffer} bytes */
@@ -30,11 +31,16 @@ export class Weights {
     return this.entries.has(name);
   }
 
-  /** @param {string} name @returns {import("./tensor.js").Tensor} */
+  /** @param {string} name @returns {Tensor} */
   get(name) {
     const entry = this.entries.get(name);
     if (!entry) throw new RangeError(`the model in this file has no weight ${name}`);
     return { shape: entry.shape, values: this.unpacked(entry, 0, size(entry.shape)) };
+  }
+
+  /** The numbers of a weight; null where there is none of this name. @param {string} name */
+  find(name) {
+    return this.has(name) ? this.get(name).values : null;
   }
 
   /** @param {WeightEntry} entry @param {number} first @param {number} count */
@@ -44,13 +50,7 @@ export class Weights {
       : new Float32Array(this.bytes, from + 4 * first, count);
   }
 
-  /**
-   * A weight, or one row of it, to be given away; null where there is none of this name.
-   *
-   * @param {string} name
-   * @param {number | null} row
-   * @returns {import("./tensor.js").Tensor | null}
-   */
+  /** A weight, or one row of it, to be given away; null where there is none of this name. @param {string} name @param {number | null} row @returns {Tensor | null} */
   row(name, row) {
     const entry = this.entries.get(name);
     if (!entry) return null;
@@ -78,26 +78,13 @@ export function lookingOf({ causal, windows, soft_cap: softCap = null }, layer) 
   return { causal, window: windows?.[layer] ?? null, softCap };
 }
 
-/**
- * The first key that a query sees, and the one behind the last.
- *
- * @param {Looking} looking
- * @param {number} query
- * @param {number} length
- * @returns {[number, number]}
- */
+/** The first key that a query sees, and the one behind the last. @param {Looking} looking @param {number} query @param {number} length @returns {[number, number]} */
 export function seenKeys({ causal, window }, query, length) {
   const [before, after] = window ?? [length, length];
   return [Math.max(0, query - before), Math.min(length, query + 1 + (causal ? 0 : after))];
 }
 
-/**
- * query · key · scale, before soft cap and mask: (head, query, key). Heads may share a key head.
- *
- * @param {import("./tensor.js").Tensor} query
- * @param {import("./tensor.js").Tensor} key
- * @param {number} scale
- */
+/** query · key · scale, before soft cap and mask: (head, query, key). Heads may share a key head. @param {Tensor} query @param {Tensor} key @param {number} scale */
 export function attentionScores(query, key, scale) {
   const [heads, positions, dHead] = query.shape;
   const out = tensor([heads, positions, positions]);
@@ -109,12 +96,7 @@ export function attentionScores(query, key, scale) {
   return out;
 }
 
-/**
- * softmax of the scores over the keys that each query may see; 0 for the others.
- *
- * @param {import("./tensor.js").Tensor} scores
- * @param {Looking} looking
- */
+/** softmax of the scores over the keys that each query may see; 0 for the others. @param {Tensor} scores @param {Looking} looking */
 export function attentionProbs(scores, looking) {
   const [heads, positions] = scores.shape;
   const capped = softCapped(scores, looking.softCap);
@@ -139,106 +121,73 @@ function softmaxRow(scores, from, allowed, out) {
   for (let i = from; i < from + allowed; i += 1) out[i] /= total;
 }
 
-/**
- * probs · value: (head, position, d_head).
- *
- * @param {import("./tensor.js").Tensor} probs
- * @param {import("./tensor.js").Tensor} value
- */
+/** probs · value: (head, position, d_head). @param {Tensor} probs @param {Tensor} value */
 export function weightedValues(probs, value) {
   const [, positions, dHead] = value.shape;
   const [heads] = probs.shape;
   const out = tensor([heads, positions, dHead]);
   for (let head = 0; head < heads; head += 1) {
-    const columns = transposed(ofHead(value, keyHead(head, probs, value)), positions, dHead);
+    const columns = swapped(ofHead(value, keyHead(head, probs, value)), positions, dHead);
     out.values.set(multiply(ofHead(probs, head), columns, positions, positions, dHead), head * positions * dHead);
   }
   return out;
 }
 
-/**
- * The key-value head that a head reads.
- *
- * @param {number} head
- * @param {import("./tensor.js").Tensor} ofHeads  (head, …)
- * @param {import("./tensor.js").Tensor} ofKeys  (key-value head, …)
- */
+/** The key-value head that a head reads. @param {number} head @param {Tensor} ofHeads  (head, …) @param {Tensor} ofKeys  (key-value head, …) */
 function keyHead(head, ofHeads, ofKeys) {
   return Math.floor((head * ofKeys.shape[0]) / ofHeads.shape[0]);
 }
 
-/**
- * @param {import("./tensor.js").Tensor} x  (head, …)
- * @param {number} head
- */
+/** @param {Tensor} x  (head, …) @param {number} head */
 export function ofHead({ shape, values }, head) {
-  const size = values.length / shape[0];
-  return values.subarray(head * size, (head + 1) * size);
+  const part = values.length / shape[0];
+  return values.subarray(head * part, (head + 1) * part);
 }
 
 /** y = x·Wᵀ + b. */
-export class Linear {
+class Linear {
   /** @param {Weights} weights @param {string} name */
   constructor(weights, name) {
-    const { shape, values } = weights.get(`${name}.weight`);
-    const [dOut, dIn] = shape;
+    const { shape: [dOut, dIn], values } = weights.get(`${name}.weight`);
     this.dOut = dOut;
     this.dIn = dIn;
     this.weight = values;
-    this.bias = weights.has(`${name}.bias`) ? weights.get(`${name}.bias`).values : null;
+    this.bias = weights.find(`${name}.bias`);
   }
 
-  /**
-   * @param {Float32Array} x  (rows, d_in)
-   * @returns {Tensor}  (rows, d_out)
-   */
+  /** (rows, d_out) of (rows, d_in). @param {Float32Array} x @returns {Tensor} */
   forward(x) {
     const rows = x.length / this.dIn;
     return tensor([rows, this.dOut], multiply(x, this.weight, rows, this.dIn, this.dOut, this.bias));
   }
 }
 
-/** LayerNorm or RMSNorm, as the model has it, with the weight of this name. */
-export class Norm {
+/** LayerNorm or RMSNorm, as the model has it, with the weight of this name; x as it is where the model has none there. */
+class Norm {
   /** @param {Weights} weights @param {string} name @param {Config} config */
   constructor(weights, name, { norm, norm_eps: eps, norm_plus_one: plusOne }) {
-    const { values } = weights.get(`${name}.weight`);
-    this.weight = plusOne ? values.map((value) => 1 + value) : values;
-    this.bias = weights.has(`${name}.bias`) ? weights.get(`${name}.bias`).values : null;
+    const values = weights.find(`${name}.weight`);
+    this.weight = plusOne && values ? values.map((value) => 1 + value) : values;
+    this.bias = weights.find(`${name}.bias`);
     this.kind = { eps, centred: norm === "layer" };
   }
 
   /** @param {Tensor} x */
   forward(x) {
-    return normed(x, this.weight, this.bias, this.kind);
+    return this.weight ? normed(x, this.weight, this.bias, this.kind) : x;
   }
-}
-
-/**
- * The norm of this name; null where the model has none there.
- *
- * @param {Weights} weights
- * @param {string} name
- * @param {Config} config
- */
-export function normWhere(weights, name, config) {
-  return weights.has(`${name}.weight`) ? new Norm(weights, name, config) : null;
 }
 
 /**
  * Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2.2). Several heads may share
  * a key-value head (Ainslie et al. 2023).
  */
-export class Attention {
+class Attention {
   /** @param {Weights} weights @param {string} name @param {Config} config @param {number} layer */
   constructor(weights, name, config, layer) {
-    this.linears = {
-      query: new Linear(weights, `${name}.query`),
-      key: new Linear(weights, `${name}.key`),
-      value: new Linear(weights, `${name}.value`),
-    };
+    const part = (/** @type {string} */ own) => ({ linear: new Linear(weights, `${name}.${own}`), norm: new Norm(weights, `${name}.${own}_norm`, config) });
+    this.parts = { query: part("query"), key: part("key"), value: part("value") };
     this.output = new Linear(weights, `${name}.output`);
-    this.norms = { query: normWhere(weights, `${name}.query_norm`, config), key: normWhere(weights, `${name}.key_norm`, config), value: null };
     this.normsHeads = config.query_key_norm === "head";
     this.dHead = config.d_head;
     this.scale = config.scale[layer];
@@ -246,50 +195,37 @@ export class Attention {
     this.rotary = config.rotary && config.turned ? config.rotary[config.turned[layer]] : null;
   }
 
-  /**
-   * query, key or value of all heads: x·W + b, normed where the model does that.
-   *
-   * @param {"query" | "key" | "value"} name
-   * @param {Tensor} x
-   */
+  /** query, key or value of all heads: x·W + b, normed where the model does that. @param {"query" | "key" | "value"} name @param {Tensor} x */
   project(name, x) {
-    const norm = this.norms[name];
-    const made = this.linears[name].forward(x.values);
-    const whole = norm && !this.normsHeads ? norm.forward(made) : made;
-    const split = splitHeads(whole.values, x.shape[0], whole.shape[1] / this.dHead, this.dHead);
-    return norm && this.normsHeads ? norm.forward(split) : split;
+    const { linear, norm } = this.parts[name];
+    const made = linear.forward(x.values);
+    const { shape: [positions, width], values } = this.normsHeads ? made : norm.forward(made);
+    const split = tensor([width / this.dHead, positions, this.dHead], swapped(values, positions, width / this.dHead, this.dHead));
+    return this.normsHeads ? norm.forward(split) : split;
   }
 
-  /**
-   * Queries or keys, turned by where they stand; the first of them stands at `first`.
-   *
-   * @param {Tensor} vectors
-   * @param {number} first
-   */
+  /** Queries or keys, turned by where they stand; the first of them stands at `first`. @param {Tensor} vectors @param {number} first */
   turned(vectors, first) {
     if (!this.rotary) throw new RangeError("the model turns no queries and keys");
     return turned(vectors, this.rotary, first);
   }
 
   /** What each head adds to the stream: z·W_O of that head, without the bias. @param {Tensor} z */
-  headOut({ shape: [heads, positions, dHead], values }) {
+  headOut(z) {
+    const [heads, positions, dHead] = z.shape;
     const { weight, dOut, dIn } = this.output;
     const out = tensor([heads, positions, dOut]);
     for (let head = 0; head < heads; head += 1) {
       const part = new Float32Array(dOut * dHead);
-      for (let i = 0; i < dOut; i += 1) {
-        const from = i * dIn + head * dHead;
-        part.set(weight.subarray(from, from + dHead), i * dHead);
-      }
-      const own = values.subarray(head * positions * dHead, (head + 1) * positions * dHead);
-      out.values.set(multiply(own, part, positions, dHead, dOut), head * positions * dOut);
+      for (let i = 0; i < dOut; i += 1) part.set(weight.subarray(i * dIn + head * dHead, i * dIn + (head + 1) * dHead), i * dHead);
+      out.values.set(multiply(ofHead(z, head), part, positions, dHead, dOut), head * positions * dOut);
     }
     return out;
   }
 
   /** What attention adds to the stream, z·W_O + b_O over all heads. @param {Tensor} z */
-  attnOut(z) {
-    return this.output.forward(mergeHeads(z));
+  attnOut({ shape: [heads, positions, dHead], values }) {
+    return this.output.forward(swapped(values, heads, positions, dHead));
   }
 
   /** attn_out from what each head adds: their sum + b_O. @param {Tensor} headOut */
@@ -309,7 +245,7 @@ export class Attention {
  * mlp_out = activation(x·W_in + b_in)·W_out + b_out (Vaswani et al. 2017, section 3.3). Gated it is
  * (activation(x·W_gate + b_gate) · (x·W_in + b_in))·W_out + b_out (Shazeer 2020, section 2).
  */
-export class FeedForward {
+class FeedForward {
   /** @param {Weights} weights @param {string} name @param {Config} config */
   constructor(weights, name, config) {
     this.gate = weights.has(`${name}.gate.weight`) ? new Linear(weights, `${name}.gate`) : null;
@@ -345,43 +281,25 @@ export class FeedForward {
 export class Layer {
   /** @param {Weights} weights @param {string} name @param {Config} config @param {number} index */
   constructor(weights, name, config, index) {
-    const norm = (/** @type {string} */ own) => normWhere(weights, `${name}.${own}`, config);
+    const norms = (/** @type {string} */ own) => ({ stream: new Norm(weights, `${name}.${own}_norm`, config), output: new Norm(weights, `${name}.${own}_output_norm`, config) });
     this.after = config.norm_place === "after";
     this.parallel = config.parallel;
     this.attention = new Attention(weights, `${name}.attention`, config, index);
-    this.attentionNorm = norm("attention_norm");
-    this.attentionOutputNorm = norm("attention_output_norm");
     this.mlp = new FeedForward(weights, `${name}.mlp`, config);
-    this.mlpNorm = norm("mlp_norm");
-    this.mlpOutputNorm = norm("mlp_output_norm");
+    this.norms = { attention: norms("attention"), mlp: norms("mlp") };
   }
 
-  /** What W_Q, W_K and W_V read. @param {Tensor} residPre */
-  attentionInput(residPre) {
-    return this.after ? residPre : applied(this.attentionNorm, residPre);
+  /** What a branch reads of the stream. @param {"attention" | "mlp"} branch @param {Tensor} stream */
+  input(branch, stream) {
+    return this.after ? stream : this.norms[branch].stream.forward(stream);
   }
 
-  /** resid_mid. @param {Tensor} residPre @param {Tensor} attnOut */
-  afterAttention(residPre, attnOut) {
-    const total = sum(residPre, applied(this.attentionOutputNorm, attnOut));
-    return this.after ? applied(this.attentionNorm, total) : total;
+  /** The stream behind a branch: resid_mid or resid_post. @param {"attention" | "mlp"} branch @param {Tensor} stream @param {Tensor} out  attn_out or mlp_out */
+  added(branch, stream, out) {
+    const { stream: norm, output } = this.norms[branch];
+    const total = sum(stream, output.forward(out));
+    return this.after ? norm.forward(total) : total;
   }
-
-  /** What W_in and W_gate read. @param {Tensor} stream */
-  mlpInput(stream) {
-    return this.after ? stream : applied(this.mlpNorm, stream);
-  }
-
-  /** resid_post. @param {Tensor} residMid @param {Tensor} mlpOut */
-  afterMlp(residMid, mlpOut) {
-    const total = sum(residMid, applied(this.mlpOutputNorm, mlpOut));
-    return this.after ? applied(this.mlpNorm, total) : total;
-  }
-}
-
-/** @param {Norm | null} norm @param {Tensor} x */
-function applied(norm, x) {
-  return norm ? norm.forward(x) : x;
 }
 
 /**
@@ -412,74 +330,75 @@ function applied(norm, x) {
  * @property {number[]} scale  of each layer: scores = scale · query·key
  * @property {number | null} [soft_cap]  of scores
  * @property {([number, number] | null)[]} [windows]  of each layer
- * @property {import("../core/data/rotation.js").Rotary[]} [rotary]
+ * @property {Rotary[]} [rotary]
  * @property {number[]} [turned]  of each layer: which of `rotary`
  * @property {string[]} labels  of a head that gives classes
- * @property {Record<string, string[]>} axes  of each quantity that a page computes, without the batch
- * @property {string[]} absent  quantities of a layer that the model does not have
- * @property {import("../core/data/source.js").Built} built
+ * @property {Record<string, Editable>} quantities  that the model has and a page computes, in the order of the data
+ * @property {Built} built
+ *
+ * @typedef {object} Editable  what an edit of a quantity may name (viz/engine_edits.py)
+ * @property {string[]} axes  without the batch
+ * @property {Record<string, number | null>} places  how many there are; 0: it has none; null: as many as tokens
+ * @property {Partial<Record<Change, string>>} refused  why it cannot have a change
  */
-
-
 
 /** Embeddings, and what stands behind the last layer. */
 class Body {
   /** @param {Config} config @param {Weights} weights */
   constructor(config, weights) {
-    const table = (/** @type {string} */ name) => (weights.has(name) ? weights.get(name).values : null);
     this.word = weights.get("body.word.weight").values;
-    this.position = table("body.position.weight");
-    this.segment = table("body.segment.weight");
-    this.embedNorm = normWhere(weights, "body.embed_norm", config);
-    this.finalNorm = normWhere(weights, "body.final_norm", config);
+    this.position = weights.find("body.position.weight");
+    this.segment = weights.find("body.segment.weight");
+    this.embedNorm = new Norm(weights, "body.embed_norm", config);
+    this.finalNorm = new Norm(weights, "body.final_norm", config);
     this.width = config.d_model;
     this.scale = config.embed_scale;
   }
 
   /** word (+ segment) (+ position), and a norm where there is one. @param {number[]} ids @param {number[]} segments */
   embed(ids, segments) {
-    const summed = rows(this.word, ids, this.width);
+    const { width } = this;
+    const summed = rows(this.word, ids, width);
     if (this.scale !== 1) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] *= this.scale;
-    if (this.segment) addRows(summed, rows(this.segment, segments, this.width));
-    if (this.position) addRows(summed, rows(this.position, ids.map((_, i) => i), this.width));
-    return this.embedNorm ? this.embedNorm.forward(summed) : summed;
+    const more = [this.segment && rows(this.segment, segments, width), this.position && rows(this.position, [...ids.keys()], width)];
+    for (const added of more) if (added) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] += added.values[i];
+    return this.embedNorm.forward(summed);
   }
 
   /** The hidden state that the task head reads: the stream, or the last norm of it. @param {Tensor} hidden */
   final(hidden) {
-    return this.finalNorm ? this.finalNorm.forward(hidden) : hidden;
+    return this.finalNorm.forward(hidden);
   }
+}
+
+/** The rows of a table. @param {Float32Array} table @param {number[]} chosen @param {number} width */
+function rows(table, chosen, width) {
+  const out = tensor([chosen.length, width]);
+  chosen.forEach((row, i) => out.values.set(table.subarray(row * width, (row + 1) * width), i * width));
+  return out;
 }
 
 /** One logit a vocabulary entry at each position: decoder(norm(activation(W·hidden + b))), or the decoder alone. */
 class VocabularyHead {
-  /**
-   * @param {Config} config
-   * @param {Weights} weights
-   * @param {Float32Array} word  the embedding, which an output embedding may be tied to
-   */
+  /** @param {Config} config @param {Weights} weights @param {Float32Array} word  the embedding, which an output embedding may be tied to */
   constructor(config, weights, word) {
     this.transform = weights.has("head.transform.weight") ? new Linear(weights, "head.transform") : null;
-    this.norm = normWhere(weights, "head.norm", config);
-    this.decoder = weights.has("head.decoder.weight") ? weights.get("head.decoder.weight").values : word;
-    this.bias = weights.has("head.decoder.bias") ? weights.get("head.decoder.bias").values : null;
+    this.norm = new Norm(weights, "head.norm", config);
+    this.decoder = weights.find("head.decoder.weight") ?? word;
+    this.bias = weights.find("head.decoder.bias");
     this.config = config;
   }
 
   /** (position, vocab). @param {Tensor} hidden */
   forward(hidden) {
     const { d_model: width, vocab_size: vocabulary, head_activation: activation, logit_soft_cap: cap } = this.config;
-    let read = hidden;
-    if (this.transform && this.norm) read = this.norm.forward(activate(this.transform.forward(read.values), activation));
-    const positions = read.values.length / width;
-    return softCapped(tensor([positions, vocabulary], multiply(read.values, this.decoder, positions, width, vocabulary, this.bias)), cap);
+    const { values } = this.transform ? this.norm.forward(activate(this.transform.forward(hidden.values), activation)) : hidden;
+    const positions = values.length / width;
+    return softCapped(tensor([positions, vocabulary], multiply(values, this.decoder, positions, width, vocabulary, this.bias)), cap);
   }
 }
 
-/**
- * One logit a class of the whole text, from one token: the first, through the pooler; where no query looks
- * ahead, the last.
- */
+/** One logit a class of the whole text, from one token: the first, through the pooler; where no query looks ahead, the last. */
 class ClassHead {
   /** @param {Config} config @param {Weights} weights */
   constructor({ causal }, weights) {
@@ -494,30 +413,14 @@ class ClassHead {
   }
 }
 
-/** @param {Config} config @param {Weights} weights @param {Float32Array} word */
-function headOf(config, weights, word) {
-  if (config.task === "none") return null;
-  return config.task === "sequence-classification" ? new ClassHead(config, weights) : new VocabularyHead(config, weights, word);
-}
-
 export class Model {
   /** @param {Config} config @param {Weights} weights */
   constructor(config, weights) {
+    const { task, n_layers: nLayers } = config;
     this.config = config;
     this.body = new Body(config, weights);
-    this.layers = Array.from({ length: config.n_layers }, (_, n) => new Layer(weights, `body.groups.${n}`, config, n));
-    this.head = headOf(config, weights, this.body.word);
+    this.layers = Array.from({ length: nLayers }, (_, n) => new Layer(weights, `body.groups.${n}`, config, n));
+    const ofWords = () => new VocabularyHead(config, weights, this.body.word);
+    this.head = task === "none" ? null : task === "sequence-classification" ? new ClassHead(config, weights) : ofWords();
   }
-}
-
-/** The rows of a table. @param {Float32Array} table @param {number[]} chosen @param {number} width */
-function rows(table, chosen, width) {
-  const out = tensor([chosen.length, width]);
-  chosen.forEach((row, i) => out.values.set(table.subarray(row * width, (row + 1) * width), i * width));
-  return out;
-}
-
-/** Adds a tensor to another, in place. @param {Tensor} to @param {Tensor} added */
-function addRows({ values }, added) {
-  for (let i = 0; i < values.length; i += 1) values[i] += added.values[i];
 }

@@ -175,97 +175,47 @@ export function softCapped(x, cap) {
 }
 
 /**
- * (position, d_model) to (head, position, d_head).
+ * (rows, columns, width) to (columns, rows, width): the heads of each position to the positions of each head, and back.
  *
  * @param {Float32Array} x
- * @param {number} positions
- * @param {number} heads
- * @param {number} dHead
- * @returns {Tensor}
+ * @param {number} rows
+ * @param {number} columns
+ * @param {number} [width]
  */
-export function splitHeads(x, positions, heads, dHead) {
-  const values = new Float32Array(x.length);
-  for (let head = 0; head < heads; head += 1) {
-    for (let position = 0; position < positions; position += 1) {
-      const from = (position * heads + head) * dHead;
-      values.set(x.subarray(from, from + dHead), (head * positions + position) * dHead);
-    }
-  }
-  return tensor([heads, positions, dHead], values);
-}
-
-/** (head, position, d_head) to (position, d_model). @param {Tensor} x @returns {Float32Array} */
-export function mergeHeads({ shape: [heads, positions, dHead], values }) {
-  const merged = new Float32Array(values.length);
-  for (let head = 0; head < heads; head += 1) {
-    for (let position = 0; position < positions; position += 1) {
-      const from = (head * positions + position) * dHead;
-      merged.set(values.subarray(from, from + dHead), (position * heads + head) * dHead);
-    }
-  }
-  return merged;
-}
-
-/**
- * One position of a tensor whose last axes are a position and its numbers.
- *
- * @param {Tensor} x
- * @param {number} position
- * @returns {Tensor}
- */
-export function rowOf({ shape, values }, position) {
-  const [positions, width] = shape.slice(-2);
-  const parts = values.length / positions / width;
-  const out = tensor([...shape.slice(0, -2), 1, width]);
-  for (let part = 0; part < parts; part += 1) {
-    const from = (part * positions + position) * width;
-    out.values.set(values.subarray(from, from + width), part * width);
-  }
-  return out;
-}
-
-/**
- * The positions of a tensor from one on.
- *
- * @param {Tensor} x  whose last axes are a position and its numbers
- * @param {number} first
- * @returns {Tensor}
- */
-export function rowsFrom({ shape, values }, first) {
-  const [positions, width] = shape.slice(-2);
-  const size = positions * width;
-  const out = tensor([...shape.slice(0, -2), positions - first, width]);
-  for (let from = 0, to = 0; from < values.length; from += size, to += size - first * width) {
-    out.values.set(values.subarray(from + first * width, from + size), to);
-  }
-  return out;
-}
-
-/**
- * The first positions of one tensor, and behind them all of another.
- *
- * @param {Tensor} one
- * @param {number} count
- * @param {Tensor} behind
- * @returns {Tensor}
- */
-export function joined(one, count, behind) {
-  const [positions, width] = one.shape.slice(-2);
-  const more = behind.shape[behind.shape.length - 2];
-  const out = tensor([...one.shape.slice(0, -2), count + more, width]);
-  for (let part = 0; part < one.values.length / positions / width; part += 1) {
-    const to = part * (count + more) * width;
-    out.values.set(one.values.subarray(part * positions * width, (part * positions + count) * width), to);
-    out.values.set(behind.values.subarray(part * more * width, (part + 1) * more * width), to + count * width);
-  }
-  return out;
-}
-
-/** (rows, columns) to (columns, rows). @param {Float32Array} x @param {number} rows @param {number} columns */
-export function transposed(x, rows, columns) {
-  const out = new Float32Array(rows * columns);
+export function swapped(x, rows, columns, width = 1) {
+  const out = new Float32Array(x.length);
   for (let row = 0; row < rows; row += 1) {
-    for (let column = 0; column < columns; column += 1) out[column * rows + row] = x[row * columns + column];
+    for (let column = 0; column < columns; column += 1) {
+      const [from, to] = [(row * columns + column) * width, (column * rows + row) * width];
+      for (let i = 0; i < width; i += 1) out[to + i] = x[from + i];
+    }
+  }
+  return out;
+}
+
+/** The positions [first, end) of a tensor whose last axes are a position and its numbers. @param {Tensor} x @param {number} first @param {number} [end] */
+export function rowsOf({ shape, values }, first, end = shape[shape.length - 2]) {
+  const [positions, width] = shape.slice(-2);
+  const out = tensor([...shape.slice(0, -2), end - first, width]);
+  for (let from = 0, to = 0; from < values.length; from += positions * width, to += (end - first) * width) {
+    out.values.set(values.subarray(from + first * width, from + end * width), to);
+  }
+  return out;
+}
+
+/** One position of it. @param {Tensor} x @param {number} position */
+export function rowOf(x, position) {
+  return rowsOf(x, position, position + 1);
+}
+
+/** The positions of one tensor, and those of another behind them. @param {Tensor} one @param {Tensor} behind @returns {Tensor} */
+export function joined(one, behind) {
+  const [[count, width], [more]] = [one.shape.slice(-2), behind.shape.slice(-2)];
+  const out = tensor([...one.shape.slice(0, -2), count + more, width]);
+  for (let part = 0; part < one.values.length / count / width; part += 1) {
+    const to = part * (count + more) * width;
+    out.values.set(one.values.subarray(part * count * width, (part + 1) * count * width), to);
+    out.values.set(behind.values.subarray(part * more * width, (part + 1) * more * width), to + count * width);
   }
   return out;
 }
