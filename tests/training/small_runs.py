@@ -9,7 +9,7 @@ import torch
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
 from minibert.model import Model
-from minibert.training import Document, Recipe
+from minibert.training import Document, Recipe, train
 from minibert.training.texts import clean
 
 SUBJECTS = ("the rabbit", "a queen", "the old king", "my sister", "a small dog", "her friend")
@@ -87,6 +87,13 @@ def masked_lm(family: str) -> Config:
 def recipe(**changes: Any) -> Recipe:
     numbers = {"steps": 6, "batch": 4, "log_every": 3, "save_every": 2, "warm_up": 2}
     return Recipe(**{**numbers, "bfloat16": False, **changes})
+
+
+def run(folder: Path, **changes: Any) -> Model:
+    """A whole small run into the folder."""
+    arguments = {"texts": TEXTS, "held_out": UNSEEN, "config": gpt2(), "recipe": recipe()}
+    chosen = {**arguments, "note": lambda line: None, **changes}
+    return train(chosen.pop("texts"), chosen.pop("held_out"), folder, **chosen)
 
 
 def same_weights(one: Model, other: Model) -> bool:

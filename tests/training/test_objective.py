@@ -1,96 +1,70 @@
-"""The loss and its gradients, beside torch's cross-entropy and transformers' models."""
+"""The loss, its gradients, the targets of single heads, and Muon: beside torch and transformers."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import nn
 from torch.nn import functional as F
 
+from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.training.batches import IGNORED, Batch
-from minibert.training.objective import losses, vocabulary_loss
+from minibert.training.objective import losses, target_layers, target_loss, vocabulary_loss
+from minibert.training.optimizer import Muon, orthogonal
+from minibert.training.vocabulary import train_tokenizer
 from tests.families import VOCABULARY, hf_model
 from tests.training.small_runs import bert, gpt2
 
-MASKED = {
+MODELS = {
     "bert": "BertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForMaskedLM",
     "albert": "AlbertForMaskedLM",
+    "gpt2": "GPT2LMHeadModel",
 }
 
 
-def random_parts(rows: int, bias: bool) -> list[Tensor | None]:
-    """Hidden state, weight and bias, with logits that differ by much more than 1."""
-    draw = torch.Generator().manual_seed(rows)
-    shapes = [(rows, 7), (53, 7), (53,)]
-    parts: list[Tensor | None] = [
-        (2 * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
-        for shape in shapes
-    ]
-    return parts if bias else [*parts[:2], None]
-
-
-def gradients(loss: Tensor, parts: list[Tensor | None]) -> list[Tensor]:
+# 512 rows are one block.
+@pytest.mark.parametrize("rows", [0, 1, 5, 511, 512, 513, 1031])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_loss_and_its_gradients_are_those_of_cross_entropy(rows, bias):
+    # Logits that differ by much more than 1.
+    hidden, weight, offset = (
+        (2 * torch.randn(shape, dtype=torch.float64)).requires_grad_()
+        for shape in [(rows, 7), (53, 7), (53,)]
+    )
+    given = [hidden, weight, offset] if bias else [hidden, weight]
+    labels = torch.arange(rows) * 11 % 53
+    ours = vocabulary_loss(hidden, weight, offset if bias else None, labels)
+    logits = F.linear(*given)
+    theirs = F.cross_entropy(logits, labels) if rows else logits.sum() * 0
     # A factor, as when the loss is one term of a sum.
-    return list(torch.autograd.grad(3.7 * loss, [part for part in parts if part is not None]))
+    both = [torch.autograd.grad(3.7 * loss, given) for loss in (ours, theirs)]
+    for got, expected in zip((ours, *both[0]), (theirs, *both[1]), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
 
 
-class TestVocabularyLoss:
-    # 512 rows are one block.
-    @pytest.mark.parametrize("rows", [1, 5, 511, 512, 513, 1031])
-    @pytest.mark.parametrize("bias", [True, False])
-    def test_it_and_its_gradients_are_those_of_cross_entropy(self, rows: int, bias: bool) -> None:
-        parts = random_parts(rows, bias)
-        hidden, weight, offset = parts
-        assert hidden is not None
-        assert weight is not None
-        labels = torch.arange(rows) * 11 % 53
-        ours = vocabulary_loss(hidden, weight, offset, labels)
-        theirs = F.cross_entropy(F.linear(hidden, weight, offset), labels)
-        assert abs(ours - theirs) <= 1e-10
-        for got, expected in zip(gradients(ours, parts), gradients(theirs, parts), strict=True):
-            assert (got - expected).abs().max() <= 1e-10
-
-    @pytest.mark.parametrize("bias", [True, False])
-    def test_without_rows_it_is_0_and_changes_nothing(self, bias: bool) -> None:
-        parts = random_parts(0, bias)
-        hidden, weight, offset = parts
-        assert hidden is not None
-        assert weight is not None
-        loss = vocabulary_loss(hidden, weight, offset, torch.empty(0, dtype=torch.int64))
-        assert loss == 0
-        assert not any(bool(gradient.any()) for gradient in gradients(loss, parts))
-
-    def test_huge_logits_do_not_overflow(self) -> None:
-        hidden, weight = torch.full((2, 1), 1e4), torch.tensor([[1.0], [-1.0]])
-        loss = vocabulary_loss(hidden, weight, None, torch.tensor([0, 1]))
-        assert loss == pytest.approx(1e4)
-
-    def test_under_autocast_it_is_close_and_stays_float32(self) -> None:
-        parts = [None if part is None else part.detach().float() for part in random_parts(61, True)]
-        hidden, weight, bias = parts
-        assert hidden is not None
-        assert weight is not None
-        weight.requires_grad_()
-        labels = torch.arange(61) % 53
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = vocabulary_loss(hidden.bfloat16(), weight, bias, labels)
-        loss.backward()
-        exact = F.cross_entropy(F.linear(hidden, weight, bias), labels)
-        assert loss.dtype == weight.grad.dtype == torch.float32  # type: ignore[union-attr]
-        # bfloat16 has 8 bits: products of about 10 are off by a few hundredths each.
-        assert abs(loss - exact) / exact <= 0.01
+def test_huge_logits_do_not_overflow_and_under_autocast_the_loss_stays_float32():
+    hidden, weight = torch.full((2, 1), 1e4), torch.tensor([[1.0], [-1.0]])
+    assert vocabulary_loss(hidden, weight, None, torch.tensor([0, 1])) == pytest.approx(1e4)
+    hidden, weight, bias = 2 * torch.randn(61, 7), 2 * torch.randn(53, 7), torch.randn(53)
+    weight.requires_grad_()
+    labels = torch.arange(61) % 53
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = vocabulary_loss(hidden.bfloat16(), weight, bias, labels)
+    loss.backward()
+    exact = F.cross_entropy(F.linear(hidden, weight, bias), labels)
+    assert loss.dtype == weight.grad.dtype == torch.float32
+    # bfloat16 has 8 bits: products of about 10 are off by a few hundredths each.
+    assert abs(loss - exact) / exact <= 0.01
 
 
-def random_batch(*, pairs: bool = False, padded: bool = False) -> Batch:
+def random_batch(*, pairs=False, padded=False):
     draw = torch.Generator().manual_seed(5)
-    ids = torch.randint(2, VOCABULARY, (5, 13), generator=draw)
-    labels = torch.randint(2, VOCABULARY, (5, 13), generator=draw)
+    ids, labels = torch.randint(2, VOCABULARY, (2, 5, 13), generator=draw)
     labels = torch.where(torch.rand(5, 13, generator=draw) < 0.6, IGNORED, labels)
     # transformers takes the label of the next position, and the last one has none.
     labels[:, -1] = IGNORED
@@ -103,68 +77,140 @@ def random_batch(*, pairs: bool = False, padded: bool = False) -> Batch:
     return Batch(ids, labels, segments, mask, unrelated)
 
 
-def their_loss(model: Any, batch: Batch, **inputs: Any) -> float:
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("family", "name"), [*MODELS.items(), ("bert", "BertForPreTraining")])
+def test_the_loss_is_that_of_transformers(family, name, padded):
+    pairs = name == "BertForPreTraining"
+    theirs, batch = hf_model(family, name), random_batch(pairs=pairs, padded=padded)
+    labels = {"labels": batch.labels}
+    if family == "gpt2":
+        labels = {"labels": F.pad(batch.labels, (1, 0), value=IGNORED)[:, :-1]}
+    if pairs:
+        labels |= {"next_sentence_label": batch.unrelated, "token_type_ids": batch.segments}
     mask = None if batch.mask is None else batch.mask.long()
     with torch.no_grad():
-        return float(model(input_ids=batch.ids, attention_mask=mask, **inputs).loss)
-
-
-class TestLosses:
-    def test_a_gpt2_has_the_loss_of_transformers(self) -> None:
-        theirs = hf_model("gpt2", "GPT2LMHeadModel")
-        batch = random_batch()
-        shifted = F.pad(batch.labels, (1, 0), value=IGNORED)[:, :-1]
-        parts = losses(from_transformers(theirs), batch)
-        assert parts.keys() == {"tokens"}
-        assert parts["tokens"] == pytest.approx(their_loss(theirs, batch, labels=shifted), abs=1e-5)
-
-    @pytest.mark.parametrize("padded", [False, True])
-    @pytest.mark.parametrize(("family", "name"), MASKED.items())
-    def test_a_masked_lm_has_the_loss_of_transformers(
-        self, family: str, name: str, padded: bool
-    ) -> None:
-        theirs, batch = hf_model(family, name), random_batch(padded=padded)
-        parts = losses(from_transformers(theirs), batch)
-        assert parts.keys() == {"tokens"}
-        expected = their_loss(theirs, batch, labels=batch.labels)
-        assert parts["tokens"] == pytest.approx(expected, abs=1e-5)
-
-    @pytest.mark.parametrize("padded", [False, True])
-    def test_pre_training_has_both_losses_of_transformers(self, padded: bool) -> None:
-        theirs, batch = (
-            hf_model("bert", "BertForPreTraining"),
-            random_batch(pairs=True, padded=padded),
-        )
-        parts = losses(from_transformers(theirs), batch)
-        assert parts.keys() == {"tokens", "sentences"}
-        both = {"labels": batch.labels, "next_sentence_label": batch.unrelated}
-        expected = their_loss(theirs, batch, token_type_ids=batch.segments, **both)
-        assert float(sum(parts.values())) == pytest.approx(expected, abs=1e-5)
-        assert parts["sentences"] != pytest.approx(math.log(2), abs=1e-3), "a trivial model"
-
-    def test_pairs_without_a_second_text_have_no_sentence_loss(self) -> None:
-        model = from_transformers(hf_model("bert", "BertForPreTraining"))
-        batch = random_batch(pairs=True)
-        assert batch.unrelated is not None
+        expected = theirs(input_ids=batch.ids, attention_mask=mask, **labels).loss
+    found = losses(from_transformers(theirs), batch)
+    assert list(found) == ["tokens", "sentences"][: 1 + pairs]
+    assert float(sum(found.values())) == pytest.approx(float(expected), abs=1e-5)
+    if pairs:
+        assert found["sentences"] != pytest.approx(math.log(2), abs=1e-3), "a trivial model"
         batch.unrelated.fill_(IGNORED)
-        assert losses(model, batch).keys() == {"tokens"}
+        assert losses(from_transformers(theirs), batch).keys() == {"tokens"}
 
-    @pytest.mark.parametrize(("family", "name"), [*MASKED.items(), ("gpt2", "GPT2LMHeadModel")])
-    def test_a_batch_with_nothing_to_predict_has_a_loss_of_0(self, family: str, name: str) -> None:
-        model = from_transformers(hf_model(family, name)).requires_grad_()
-        batch = random_batch()
-        batch.labels.fill_(IGNORED)
-        loss = losses(model, batch)["tokens"]
-        loss.backward()
-        assert loss == 0
-        assert not any(bool(p.grad.any()) for p in model.parameters() if p.grad is not None)
 
-    @pytest.mark.parametrize("config", [gpt2(vocab_size=VOCABULARY), bert(vocab_size=VOCABULARY)])
-    def test_the_gradient_reaches_every_weight(self, config: Any) -> None:
-        model = Model.from_config(config).requires_grad_()
-        sum(losses(model, random_batch(pairs=not config.causal)).values()).backward()  # type: ignore[union-attr]
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None, name
-            # Softmax does not see what a key's bias adds to all scores of a row.
-            if not name.endswith("key.bias"):
-                assert parameter.grad.any(), name
+@pytest.mark.parametrize(("family", "name"), MODELS.items())
+def test_a_batch_with_nothing_to_predict_has_a_loss_of_0(family, name):
+    model = from_transformers(hf_model(family, name)).requires_grad_()
+    batch = random_batch()
+    batch.labels.fill_(IGNORED)
+    loss = losses(model, batch)["tokens"]
+    loss.backward()
+    assert loss == 0
+    assert not any(bool(p.grad.any()) for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("config", [gpt2(vocab_size=VOCABULARY), bert(vocab_size=VOCABULARY)])
+def test_the_gradient_reaches_every_weight(config):
+    model = Model.from_config(config).requires_grad_()
+    sum(losses(model, random_batch(pairs=not config.causal)).values()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        # Softmax does not see what a key's bias adds to all scores of a row.
+        if not name.endswith("key.bias"):
+            assert parameter.grad.any(), name
+
+
+WORDS = "the cat saw a dog and the dog saw the cat in the garden of the house " * 20
+TOKENIZERS = {
+    family: train_tokenizer([WORDS], family=family, size=size)
+    for family, size in (("bert", 120), ("llama", 300))
+}
+MISS = -math.log(1e-6)
+# 0 [CLS]  1 the  2 cat  3 [SEP]  4 the  5 dog  6 [MASK]  7 [SEP]  8 padding
+PAIR = ("the cat", "the dog [MASK]")
+MATCHES = [{3}, {4}, {7}, {0}, {1}, {3, 7}, {3}, {0}, {0}]
+# 0 [CLS]  1 2 3 the  4 dog  5 [SEP]  6 the  7 dog  8 [SEP]
+FREQUENT = ("the the the dog", "the dog")
+OFTEN = [{5}, {6}, {6}, {6}, {7}, {0}, {1, 2, 3}, {4}, {0}]
+BEFORE = [{max(0, query - 1)} for query in range(5)]
+# The target, the text, where the last head looks for each query, and the loss.
+TARGETS = [
+    ("delimiter", PAIR, [{3, 7}] * 9, 0),
+    ("delimiter", PAIR, [{3, 0}] * 9, math.log(2)),
+    ("matching", PAIR, MATCHES, 0),
+    # "the" has a match in both texts, and one of its two misses; delimiters and padding do not
+    # count. That is half of the loss; the other half are [CLS] cat dog [MASK], which rest.
+    ("matching", PAIR, [{3}, {3}, *MATCHES[2:]], MISS / 2 / 2),
+    ("matching", PAIR, [*MATCHES[:2], {0}, *MATCHES[3:]], MISS / 4 / 2),
+    ("matching", FREQUENT, OFTEN, 0),
+    # Both dogs miss: the whole of one kind of two, and matches are half of the loss.
+    ("matching", FREQUENT, [*OFTEN[:4], {6}, *OFTEN[5:7], {3}, {0}], MISS / 2 / 2),
+    ("previous", "abaca", BEFORE, 0),
+    # The first token has none before it.
+    ("previous", "abaca", [{0}, {0, 1}, *BEFORE[2:]], math.log(2) / 4),
+    # b and c have no earlier one of their kind; behind the last a come two.
+    ("induction", "abaca", [{0}, {0}, {1}, {0}, {1, 3}], 0),
+    ("induction", "abaca", [{0}, {0}, {1, 0}, {0}, {3}], math.log(2) / 2),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "places", "expected"), TARGETS)
+def test_a_target_is_how_much_the_last_head_gives_to_its_keys(name, text, places, expected):
+    tokenizer = TOKENIZERS["llama" if isinstance(text, str) else "bert"]
+    if isinstance(text, str):
+        ids = torch.tensor([[tokenizer.encode(letter)[0] for letter in text]])
+        batch = Batch(ids, torch.full_like(ids, IGNORED))
+    else:
+        tokens, padding = tokenizer(*text), len(places)
+        ids, segments, mask = (
+            F.pad(part, (0, padding - part.shape[1]))
+            for part in (tokens.ids, tokens.segments, tokens.mask)
+        )
+        batch = Batch(ids, torch.full_like(ids, IGNORED), segments, mask)
+    # The first of two heads looks everywhere alike.
+    probs = torch.full((1, 2, len(places), len(places)), 1 / len(places))
+    for query, keys in enumerate(places):
+        probs[0, 1, query] = 0
+        probs[0, 1, query, list(keys)] = 1 / len(keys)
+    found = target_loss(name, probs, batch, tokenizer)
+    assert found.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_each_target_has_its_layer_however_few_there_are():
+    sizes = {"vocab_size": 9, "n_positions": 16, "n_heads": 1, "d_model": 2, "d_mlp": 2}
+    for layers, expected in ((1, (0, 0)), (2, (1, 1)), (4, (2, 1))):
+        config = Config(family="bert", task="masked-lm", n_layers=layers, **sizes)
+        found = target_layers(config, ["delimiter", "matching", "previous", "induction"])
+        assert tuple(found.values()) == (*expected, 0, expected[1])
+
+
+SHAPES = ((23, 7), (7, 23), (13, 13))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_singular_values_come_to_lie_near_one(shape):
+    matrices = torch.randn(3, *shape, dtype=torch.float64)
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    found = orthogonal(matrices)
+    values = torch.diagonal(left.mT @ found @ right.mT, dim1=1, dim2=2)
+    assert ((values > 0.3) & (values < 1.3)).all()
+    torch.testing.assert_close(left * values[:, None, :] @ right, found)
+
+
+def test_five_steps_of_muon_are_those_of_torch_and_what_has_no_gradient_stays():
+    start = [torch.randn(shape) for shape in (*SHAPES, (3, 2))]
+    gradients = [[*(torch.randn(shape) for shape in SHAPES), None] for _ in range(5)]
+    results = []
+    for kind in (Muon, torch.optim.Muon):
+        weights = [nn.Parameter(weight.clone()) for weight in start]
+        optimizer = kind(weights, lr=0.02, weight_decay=0.1)
+        for gradient in gradients:
+            for weight, each in zip(weights, gradient, strict=True):
+                weight.grad = None if each is None else each.clone()
+            optimizer.step()
+        results.append([w.detach() - s for w, s in zip(weights, start, strict=True)])
+    assert not results[0].pop().any()
+    for mine, theirs in zip(*results, strict=False):
+        # bfloat16 has 8 bits; the polynomial is steep, so five rounds of it lose some of them.
+        assert (mine - theirs).norm() < 0.05 * theirs.norm()

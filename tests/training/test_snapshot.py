@@ -1,16 +1,18 @@
-"""A snapshot is whole or an error, whatever happens to the process or the file."""
+"""A snapshot is whole or an error, one run at a time has the folder, and Ctrl-C waits."""
 
 import random
 import signal
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from minibert.errors import TrainingError
-from minibert.training.folder import interrupts_held
+from minibert.training.folder import folder_locked, interrupts_held
 from minibert.training.snapshot import Snapshot, snapshot_path, write_atomically
 
 
@@ -18,7 +20,7 @@ class Killed(BaseException):
     """Nothing that comes after it in the program runs."""
 
 
-def snapshot(step: int = 7) -> Snapshot:
+def snapshot(step=7):
     weights = torch.arange(step * 31.0).reshape(step, 31)
     return Snapshot(
         step=step,
@@ -31,7 +33,7 @@ def snapshot(step: int = 7) -> Snapshot:
     )
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one, other):
     """The same numbers, whatever they are nested in."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
@@ -42,67 +44,68 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def kept(folder, step):
+    return equal(vars(Snapshot.load(folder)), vars(snapshot(step)))
+
+
+def test_everything_comes_back(tmp_path):
     assert Snapshot.load(tmp_path) is None
-    assert Snapshot.load(tmp_path / "nowhere") is None
+    folder = tmp_path / "deep" / "run"
     for step in (7, 11):
-        snapshot(step).save(tmp_path / "deep" / "run")
-        again = Snapshot.load(tmp_path / "deep" / "run")
-        assert equal(vars(again), vars(snapshot(step)))
-    assert [p.name for p in snapshot_path(tmp_path / "deep" / "run").parent.iterdir()] == [
-        "snapshot.pt"
-    ]
+        snapshot(step).save(folder)
+        assert kept(folder, step)
+    assert [p.name for p in snapshot_path(folder).parent.iterdir()] == ["snapshot.pt"]
 
 
-@pytest.mark.parametrize("moment", ["in the middle", "before the new name"])
-def test_a_kill_while_it_is_written_leaves_the_old_one(
-    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def half(content, file):
+    file.write(b"PK half a file")
+    file.flush()
+    raise Killed
+
+
+def never(*paths):
+    raise Killed
+
+
+def full(*arguments):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("function", "fails", "error"),
+    [
+        ("torch.save", half, Killed),
+        ("os.replace", never, Killed),
+        ("torch.save", full, TrainingError),
+    ],
+)
+def test_what_stops_a_save_leaves_the_old_one(function, fails, error, tmp_path, monkeypatch):
     snapshot(7).save(tmp_path)
-
-    def half(content: Any, file: Any) -> None:
-        file.write(b"PK half a file")
-        file.flush()
-        raise Killed
-
-    def never(*paths: Any) -> None:
-        raise Killed
-
+    text = tmp_path / "scores.jsonl"
+    write_atomically(text, "old “text”\n")
     with monkeypatch.context() as patch:
-        if moment == "in the middle":
-            patch.setattr("torch.save", half)
-        else:
-            patch.setattr("os.replace", never)
-        with pytest.raises(Killed):
+        patch.setattr(function, fails)
+        with pytest.raises(error) as found:
             snapshot(11).save(tmp_path)
-    assert equal(vars(Snapshot.load(tmp_path)), vars(snapshot(7)))
+        if function == "os.replace":
+            with pytest.raises(error):
+                write_atomically(text, "new\n")
+    told = ("snapshot.pt: ", "No space left", "previous snapshot is kept")
+    assert error is Killed or all(part in str(found.value) for part in told)
+    assert kept(tmp_path, 7)
+    assert text.read_text(encoding="utf-8") == "old “text”\n"
     snapshot(13).save(tmp_path)
-    assert equal(vars(Snapshot.load(tmp_path)), vars(snapshot(13)))
-
-
-def test_a_full_disk_is_an_error_and_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot(7).save(tmp_path)
-
-    def full(*arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("torch.save", full)
-        with pytest.raises(
-            TrainingError, match=r"snapshot\.pt: .*No space left.*previous snapshot is kept"
-        ):
-            snapshot(11).save(tmp_path)
-    assert equal(vars(Snapshot.load(tmp_path)), vars(snapshot(7)))
+    assert kept(tmp_path, 13)
+    write_atomically(text, "new\n")
+    assert text.read_text() == "new\n"
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "overwritten"])
-def test_a_damaged_one_is_never_taken_for_another(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_one_is_never_taken_for_another(damage, tmp_path):
     snapshot().save(tmp_path)
-    path, expected = snapshot_path(tmp_path), vars(snapshot())
+    path = snapshot_path(tmp_path)
     whole, draw = path.read_bytes(), random.Random(0)
-    errors: list[str] = []
+    errors = []
     for _ in range(60):
         content = bytearray(whole)
         at = draw.randrange(len(content))
@@ -114,12 +117,10 @@ def test_a_damaged_one_is_never_taken_for_another(damage: str, tmp_path: Path) -
             content[at : at + 40] = draw.randbytes(len(content[at : at + 40]))
         path.write_bytes(content)
         try:
-            found = Snapshot.load(tmp_path)
+            # Some bytes of a zip file, such as dates, mean nothing.
+            assert kept(tmp_path, 7)
         except TrainingError as error:
             errors.append(str(error))
-        else:
-            # Some bytes of a zip file, such as dates, mean nothing.
-            assert equal(vars(found), expected)
     assert len(errors) >= 40
     assert all(str(path) in error and "Delete it to start again" in error for error in errors)
 
@@ -134,7 +135,7 @@ def test_a_damaged_one_is_never_taken_for_another(damage: str, tmp_path: Path) -
         {"format": 1, "step": Killed},
     ],
 )
-def test_a_file_of_another_kind_is_an_error(content: Any, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_an_error(content, tmp_path):
     path = snapshot_path(tmp_path)
     path.parent.mkdir()
     torch.save(content, path)
@@ -142,68 +143,72 @@ def test_a_file_of_another_kind_is_an_error(content: Any, tmp_path: Path) -> Non
         Snapshot.load(tmp_path)
 
 
-def test_text_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "scores.jsonl"
-    write_atomically(path, "old “text”\n")
-
-    def never(*paths: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", never)
-        with pytest.raises(Killed):
-            write_atomically(path, "new\n")
-    assert path.read_text(encoding="utf-8") == "old “text”\n"
-    write_atomically(path, "new\n")
-    assert path.read_text() == "new\n"
-    assert [p.name for p in tmp_path.iterdir()] == ["scores.jsonl"]
+HOLD = """
+import sys
+from minibert.training.folder import folder_locked
+with folder_locked(__import__("pathlib").Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
-class TestInterrupts:
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_the_first_is_only_noted_and_the_second_acts(self, number: signal.Signals) -> None:
-        acted: list[int] = []
-        before = signal.signal(number, lambda number, frame: acted.append(number))
-        try:
-            with interrupts_held() as interrupted:
-                assert not interrupted()
-                signal.raise_signal(number)
-                assert interrupted()
-                assert acted == []
-                signal.raise_signal(number)
-                assert acted == [number]
-            signal.raise_signal(number)
-            assert acted == [number, number]
-        finally:
-            signal.signal(number, before)
+def test_a_second_run_is_refused_and_a_killed_one_holds_nobody_up(tmp_path):
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], cwd=Path(__file__).resolve().parents[2],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as other:  # fmt: skip
+        assert other.stdout.readline() == b"held\n"
+        message = rf"/run: process {other.pid} is training into this folder"
+        with pytest.raises(TrainingError, match=message), folder_locked(folder):
+            raise AssertionError
+        other.kill()
+    (folder / ".training" / ".snapshot.pt.5.unfinished").touch()
+    with folder_locked(folder):
+        assert [path.name for path in (folder / ".training").iterdir()] == ["lock"]
 
-    def test_one_that_was_noted_ends_what_need_not_be_waited_for(self) -> None:
-        done: list[str] = []
-        with interrupts_held() as interrupted:
-            with interrupted.acting():
-                done.append("before it")
-            signal.raise_signal(signal.SIGTERM)
-            with pytest.raises(KeyboardInterrupt), interrupted.acting():
-                done.append("after it")
-            assert interrupted()
-        assert done == ["before it"]
 
-    def test_handlers_come_back_after_an_error(self) -> None:
-        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-        with pytest.raises(ZeroDivisionError), interrupts_held():
+def test_the_lock_is_free_after_a_run_and_what_wrote_nothing_leaves_nothing(tmp_path):
+    for _ in range(2):
+        with suppress(ZeroDivisionError), folder_locked(tmp_path / "run"):
+            with pytest.raises(TrainingError), folder_locked(tmp_path / "run"):
+                raise AssertionError
             raise ZeroDivisionError
-        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert list(tmp_path.iterdir()) == []
 
-    def test_outside_the_main_thread_it_holds_nothing(self) -> None:
-        found: list[bool] = []
 
-        def enter() -> None:
-            with interrupts_held() as interrupted:
-                found.append(interrupted())
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_is_only_noted_and_the_second_acts(number):
+    acted = []
+    before = signal.signal(number, lambda number, frame: acted.append(number))
+    try:
+        with suppress(ZeroDivisionError), interrupts_held() as interrupted:
+            with interrupted.acting():
+                assert not interrupted()
+            signal.raise_signal(number)
+            assert interrupted()
+            # What need not be waited for ends at once.
+            with pytest.raises(KeyboardInterrupt), interrupted.acting():
+                raise AssertionError
+            assert acted == []
+            signal.raise_signal(number)
+            assert acted == [number]
+            raise ZeroDivisionError
+        # Handlers come back, after an error too.
+        signal.raise_signal(number)
+        assert acted == [number, number]
+    finally:
+        signal.signal(number, before)
 
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-        assert found == [False]
+
+def test_outside_the_main_thread_no_interrupt_is_held():
+    found = []
+
+    def enter():
+        with interrupts_held() as interrupted:
+            found.append(interrupted())
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [False]

@@ -1,12 +1,18 @@
-"""Files to documents, documents to sentences and token ids."""
+"""Files to documents, documents to sentences and token ids, and the tokenizer that is trained."""
 
+import json
+import os
+import random
 import re
-from pathlib import Path
+from itertools import permutations
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers, trainers
 
 from minibert.errors import TrainingError
 from minibert.text.tokenizer import Tokenizer
@@ -18,174 +24,271 @@ from minibert.training.texts import (
     read_texts,
     sentence_starts,
 )
-from minibert.training.vocabulary import END_OF_TEXT, train_tokenizer
+from minibert.training.vocabulary import END_OF_TEXT, tokenizer_settings, train_tokenizer
+from tests.training.small_runs import story
 
 LETTERS = "abcdeéßçİñ'Aÿ"
 word = st.text(st.sampled_from(LETTERS), min_size=1, max_size=5).filter(lambda w: w.strip("'"))
 
 
 @st.composite
-def sentences(draw: st.DrawFn) -> str:
+def sentences(draw):
     text = " ".join(draw(st.lists(word, min_size=1, max_size=6)))
     end = draw(st.sampled_from(".!?"))
     return f'"{text}{end}"' if draw(st.booleans()) else f"{text}{end}"
 
 
-separators = st.sampled_from([" ", "\n"])
-texts = st.lists(st.tuples(sentences(), separators), min_size=1, max_size=8)
+texts = st.lists(st.tuples(sentences(), st.sampled_from([" ", "\n"])), min_size=1, max_size=8)
 
 
-def joined(parts: list[tuple[str, str]]) -> str:
+def joined(parts):
     return "".join(s + (gap if n < len(parts) - 1 else "") for n, (s, gap) in enumerate(parts))
 
 
 @pytest.fixture(scope="module")
-def byte_level() -> Tokenizer:
+def byte_level():
     return train_tokenizer(["a bc. Abc 'de"], family="gpt2", size=300)
 
 
 @pytest.fixture(scope="module")
-def word_piece() -> Tokenizer:
+def word_piece():
     return train_tokenizer([" ".join(LETTERS) + LETTERS * 2 + ' .!?"'], family="bert", size=100)
 
 
-def pieces(corpus: Corpus, document: int = 0) -> list[list[int]]:
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (
+            "\ufeff\r\n  One line\nand  another.\t\n \n\n\nThe next\r\nparagraph.\n\n",
+            "One line and another.\nThe next paragraph.",
+        ),
+        ("“It’s _so_ ‘odd’,” he said—twice.", "\"It's so 'odd',\" he said--twice."),
+        (" \n\t\n\n_ \ufeff\n", ""),
+    ],
+)
+def test_a_paragraph_becomes_a_line_with_straight_quotes(raw, expected):
+    assert clean(raw) == expected
+
+
+@given(st.text(st.sampled_from("ab _\n\t’—.\ufeff"), max_size=40))
+def test_no_word_is_lost_and_no_space_is_double(text):
+    once = clean(text)
+    words = text.replace("_", "").replace("\ufeff", "").replace("’", "'").replace("—", "--")
+    assert once.split() == words.split()
+    assert not re.search(r"\s\s|^\s|\s$", once)
+
+
+def test_documents_come_in_the_order_given_and_know_their_text(tmp_path):
+    for name in ("b.txt", "a.txt"):
+        (tmp_path / name).write_text(f"This is {name}.\n\nEnd.", encoding="utf-8")
+    found = read_texts([tmp_path / "b.txt", str(tmp_path / "a.txt")])
+    assert found == tuple(Document(n, f"This is {n}.\nEnd.") for n in ("b.txt", "a.txt"))
+    assert found[0].digest != found[1].digest
+    assert found[0].digest == Document("other", found[0].text).digest
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"no\.txt: cannot be read \(No such file"),
+        ("folder", r"no\.txt: cannot be read: it is no regular file \(a folder"),
+        (b"caf\xe9", r"no\.txt: byte 3 is not UTF-8; convert"),
+        (b" \n\n\xef\xbb\xbf ", r"no\.txt: the file has no text"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_naming_the_file(content, message, tmp_path):
+    path = tmp_path / "no.txt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content:
+        path.mkdir()
+    with pytest.raises(TrainingError, match=message):
+        read_texts([path])
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=4), st.floats(0, 0.9))
+def test_every_line_is_held_out_or_kept(sizes, share):
+    whole = [
+        Document(f"d{n}", "\n".join(f"line {i}" for i in range(size)))
+        for n, size in enumerate(sizes)
+    ]
+    kept, held = hold_out(whole, share=share)
+    assert [document.name for document in kept] == [document.name for document in whole]
+    ends = {document.name: document.text for document in held}
+    for document, first in zip(whole, kept, strict=True):
+        end = ends.pop(f"the end of {document.name}", "")
+        assert "".join((first.text + end).split()) == "".join(document.text.split())
+        assert len(end) <= share * len(document.text) + 1
+    assert not ends
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 400,
+        "言葉" * 400,
+        "One sentence. " * 40,
+        "\n\n".join(f"Line {n}." for n in range(200)),
+    ],
+)
+def test_by_default_a_twentieth_is_held_out_from_the_start_of_a_sentence_on(text):
+    (kept,), (held,) = hold_out([Document("one", clean(text))])
+    assert 0 < len(held.text) < 0.06 * len(text)
+    assert len(kept.text) > 0.9 * len(clean(text))
+    assert "Line" not in text or f"{kept.text}\n{held.text}" == clean(text)
+
+
+@given(texts)
+def test_sentences_are_found_in_texts_and_in_their_tokens(byte_level, word_piece, parts):
+    text, expected = joined(parts), [sentence for sentence, _ in parts]
+    starts = sentence_starts(text)
+    found = [text[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    assert found == expected
+    document = Document("a", text)
+    corpus = Corpus.of([document, document], byte_level)
+    assert byte_level.decode(corpus.ids) == text * 2
+    for n in range(2):
+        assert [byte_level.decode(ids).strip() for ids in pieces(corpus, n)] == expected
+    found = pieces(Corpus.of([document], word_piece), 0)
+    assert found == [word_piece.encode(sentence) for sentence in expected]
+
+
+def pieces(corpus, document):
     """The ids of each sentence of a document."""
     begin, end = corpus.start(document), corpus.end(document)
     starts = [s for s in corpus.sentence_starts.tolist() if begin <= s < end]
     return [corpus.ids[a:b].tolist() for a, b in zip(starts, [*starts[1:], end], strict=True)]
 
 
-class TestClean:
-    def test_a_paragraph_becomes_a_line(self) -> None:
-        raw = "\ufeff\r\n  One line\nand  another.\t\n \n\n\nThe next\r\nparagraph.\n\n"
-        assert clean(raw) == "One line and another.\nThe next paragraph."
-
-    def test_quotes_become_straight_and_italics_plain(self) -> None:
-        assert clean("“It’s _so_ ‘odd’,” he said—twice.") == "\"It's so 'odd',\" he said--twice."
-
-    def test_only_space_is_no_text(self) -> None:
-        assert clean(" \n\t\n\n_ \ufeff\n") == ""
-
-    @given(st.text(st.sampled_from("ab _\n\t’—.\ufeff"), max_size=40))
-    def test_no_word_is_lost_and_no_space_is_double(self, text: str) -> None:
-        once = clean(text)
-        words = text.replace("_", "").replace("\ufeff", "").replace("’", "'").replace("—", "--")
-        assert once.split() == words.split()
-        assert not re.search(r"\s\s|^\s|\s$", once)
+def test_a_decimal_point_ends_nothing_and_documents_know_where_they_end(byte_level, word_piece):
+    assert sentence_starts("It cost 3.50 in all. No more") == [0, 21]
+    end = byte_level.encode(END_OF_TEXT)
+    three = [Document(n, text) for n, text in zip("abc", ("De. De", "B", "Ç. Abc"), strict=True)]
+    corpus = Corpus.of(three, byte_level, between=end)
+    assert len(corpus) == int(corpus.sizes.sum()) == len(corpus.ids)
+    for n, document in enumerate(three):
+        ids = corpus.ids[corpus.start(n) : corpus.end(n)].tolist()
+        assert ids == [*byte_level.encode(document.text), *end]
+        assert len(ids) == corpus.sizes[n]
+    none = Corpus.of([], word_piece)
+    assert (len(none), none.sizes.tolist(), none.ids.dtype) == (0, [], torch.int64)
+    silent = Corpus.of([Document("a", "\x01"), Document("b", "a.")], word_piece)
+    assert silent.sizes.tolist() == [0, 2]
+    assert silent.ids.tolist() == word_piece.encode("a.")
 
 
-class TestReadTexts:
-    def test_documents_come_in_the_order_given(self, tmp_path: Path) -> None:
-        for name in ("b.txt", "a.txt"):
-            (tmp_path / name).write_text(f"This is {name}.\n\nEnd.", encoding="utf-8")
-        found = read_texts([tmp_path / "b.txt", str(tmp_path / "a.txt")])
-        assert found == (
-            Document("b.txt", "This is b.txt.\nEnd."),
-            Document("a.txt", "This is a.txt.\nEnd."),
-        )
-        assert found[0].digest != found[1].digest
-        assert found[0].digest == Document("other", found[0].text).digest
-
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            (None, r"no\.txt: cannot be read \(No such file"),
-            ("folder", r"no\.txt: cannot be read: it is no regular file \(a folder"),
-            (b"caf\xe9", r"no\.txt: byte 3 is not UTF-8; convert"),
-            (b" \n\n\xef\xbb\xbf ", r"no\.txt: the file has no text"),
-        ],
-    )
-    def test_what_cannot_be_read_is_an_error_naming_the_file(
-        self, content: bytes | str | None, message: str, tmp_path: Path
-    ) -> None:
-        path = tmp_path / "no.txt"
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        elif content:
-            path.mkdir()
-        with pytest.raises(TrainingError, match=message):
-            read_texts([path])
+FAMILIES = ("bert", "distilbert", "electra", "albert", "roberta", "gpt2", "llama")
+SIZE = 331
+STORIES = [story(1), story(2)]
+LINES = ("The old king saw a queen.", "“Don’t”, said ‘she’—twice!", "Ünknöwn 日本 🙂 zq 42")
+SPECIAL = {
+    "gpt2": {END_OF_TEXT},
+    "llama": {END_OF_TEXT},
+    "roberta": {"<s>", "<pad>", "</s>", "<unk>", "<mask>"},
+}
 
 
-class TestHoldOut:
-    @given(st.lists(st.integers(1, 90), min_size=1, max_size=4), st.floats(0, 0.9))
-    def test_every_line_is_in_exactly_one_part(self, sizes: list[int], share: float) -> None:
-        whole = [
-            Document(f"d{n}", "\n".join(f"line {i}" for i in range(size)))
-            for n, size in enumerate(sizes)
-        ]
-        kept, held = hold_out(whole, share=share)
-        assert [document.name for document in kept] == [document.name for document in whole]
-        ends = {document.name: document.text for document in held}
-        for document, first in zip(whole, kept, strict=True):
-            end = ends.pop(f"the end of {document.name}", "")
-            assert "".join((first.text + end).split()) == "".join(document.text.split())
-            assert len(end) <= share * len(document.text) + 1
-        assert not ends
-
-    def test_by_default_it_is_a_twentieth_from_the_start_of_a_sentence_on(self) -> None:
-        text = "\n".join(f"Line {n}." for n in range(200))
-        (kept,), (held,) = hold_out([Document("numbers", text)])
-        assert held.text.startswith("Line ")
-        assert 0.04 < len(held.text) / len(text) <= 0.05
-        assert f"{kept.text}\n{held.text}" == text
-
-    @pytest.mark.parametrize("text", ["word " * 400, "言葉" * 400, "One sentence. " * 40])
-    def test_a_text_of_one_paragraph_has_an_end_as_well(self, text: str) -> None:
-        (kept,), (held,) = hold_out([Document("one line", clean(text))])
-        assert 0 < len(held.text) < 0.06 * len(text)
-        assert len(kept.text) > 0.9 * len(clean(text))
-
-
-class TestSentences:
-    @given(texts)
-    def test_each_start_is_that_of_a_sentence_and_none_is_missing(
-        self, parts: list[tuple[str, str]]
-    ) -> None:
-        text = joined(parts)
-        starts = sentence_starts(text)
-        found = [text[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
-        assert found == [sentence for sentence, _ in parts]
-
-    def test_a_decimal_point_ends_nothing(self) -> None:
-        assert sentence_starts("It cost 3.50 in all. No more") == [0, 21]
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trained_tokenizer_is_the_same_in_transformers_and_from_its_folder(family, tmp_path):
+    tokenizer = train_tokenizer(STORIES, family=family, size=SIZE)
+    settings = tokenizer_settings(tokenizer, family=family, n_positions=64)
+    for name, content in {
+        "tokenizer.json": tokenizer.to_json(),
+        "tokenizer_config.json": json.dumps(settings),
+        "config.json": json.dumps({"model_type": family}),
+    }.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    file = str(tmp_path / "tokenizer.json")
+    again = Tokenizer.from_folder(tmp_path)
+    for arguments in [(line,) for line in LINES] + [(LINES[0], LINES[1])]:
+        ids = tokenizer(*arguments).ids[0].tolist()
+        assert again(*arguments).ids[0].tolist() == ids
+        for theirs in (auto, transformers.PreTrainedTokenizerFast(tokenizer_file=file)):
+            assert theirs(*arguments)["input_ids"] == ids
+    pair = auto(LINES[0], LINES[2])
+    assert ("token_type_ids" in pair) == (family in ("bert", "electra", "albert"))
+    if "token_type_ids" in pair:
+        assert pair["token_type_ids"] == tokenizer(LINES[0], LINES[2]).segments[0].tolist()
+    for role in ("pad", "unk", "cls", "sep", "mask", "bos", "eos"):
+        assert getattr(auto, f"{role}_token_id") == getattr(tokenizer, f"{role}_id")
+    assert auto.model_max_length == 64
+    special = SPECIAL.get(family, {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})
+    assert {tokenizer.raw(i) for i in tokenizer.special_ids} == special
+    assert again.special_ids == tokenizer.special_ids
+    assert tokenizer.pad_id == {"gpt2": None, "llama": None, "roberta": 1}.get(family, 0)
+    assert tokenizer.vocab_size <= SIZE
+    if special == {END_OF_TEXT}:
+        # Bytes decode to the text, whatever it is, and nothing is added to it.
+        for line in LINES:
+            assert tokenizer.decode(tokenizer(line).ids[0]) == line
 
 
-class TestCorpus:
-    @given(texts)
-    def test_bytes_between_two_starts_decode_to_a_sentence(
-        self, byte_level: Tokenizer, parts: list[tuple[str, str]]
-    ) -> None:
-        document = Document("a", joined(parts))
-        corpus = Corpus.of([document, document], byte_level)
-        assert byte_level.decode(corpus.ids) == document.text * 2
-        for n in range(2):
-            found = [byte_level.decode(ids).strip() for ids in pieces(corpus, n)]
-            assert found == [sentence for sentence, _ in parts]
+def test_words_become_whole_tokens_with_the_space_in_front_of_them():
+    words = [" spaghetti", " astronomers", "leaves"]
+    tokenizer = train_tokenizer(STORIES, family="llama", size=SIZE, whole=words)
+    found = tokenizer.encode("leaves spaghetti astronomers")
+    assert [tokenizer.decode([i]) for i in found] == ["leaves", *words[:2]]
+    without = train_tokenizer(STORIES, family="llama", size=SIZE)
+    assert all(len(without.encode(word)) > 1 for word in words)
+    words = [" spaghetti", "Astronomers"]
+    tokenizer = train_tokenizer(STORIES, family="bert", size=SIZE, whole=words)
+    found = tokenizer.encode("Astronomers spaghetti spaghettis")
+    assert [tokenizer.raw(i) for i in found[:3]] == ["astronomers", "spaghetti", "spaghetti"]
 
-    @given(texts)
-    def test_word_pieces_between_two_starts_are_a_sentence(
-        self, word_piece: Tokenizer, parts: list[tuple[str, str]]
-    ) -> None:
-        corpus = Corpus.of([Document("a", joined(parts))], word_piece)
-        assert pieces(corpus) == [word_piece.encode(sentence) for sentence, _ in parts]
 
-    def test_documents_know_where_they_begin_and_end(self, byte_level: Tokenizer) -> None:
-        end = byte_level.encode(END_OF_TEXT)
-        three = [
-            Document(n, text) for n, text in zip("abc", ("De. De", "B", "Ç. Abc"), strict=True)
-        ]
-        corpus = Corpus.of(three, byte_level, between=end)
-        assert len(corpus) == int(corpus.sizes.sum()) == len(corpus.ids)
-        for n, document in enumerate(three):
-            ids = corpus.ids[corpus.start(n) : corpus.end(n)].tolist()
-            assert ids == [*byte_level.encode(document.text), *end]
-            assert len(ids) == corpus.sizes[n]
+CHARACTERS = " ".join(chr(0x4E00 + n) for n in range(200))
 
-    def test_texts_without_a_token_have_none(self, word_piece: Tokenizer) -> None:
-        none = Corpus.of([], word_piece)
-        assert (len(none), none.sizes.tolist(), none.ids.dtype) == (0, [], torch.int64)
-        silent = Corpus.of([Document("a", "\x01"), Document("b", "a.")], word_piece)
-        assert silent.sizes.tolist() == [0, 2]
-        assert silent.ids.tolist() == word_piece.encode("a.")
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("llama", {"whole": [" two words"]}, r" two words: 1 of 1 words are no single token"),
+        ("llama", {"whole": ["".join(p) for p in permutations("abcdef")]}, "of 720 words are no"),
+        ("bert", {"whole": ["two words"]}, "two words: 1 of 1 words are no single token"),
+        ("bert", {"size": 99}, "vocabulary of 99 .*expected at least 100"),
+        ("gpt2", {"size": 299}, "vocabulary of 299 .*expected at least 300"),
+        ("roberta", {"size": 1}, "vocabulary of 1 .*expected at least 300"),
+        ("bert", {"size": 100, "texts": [CHARACTERS]}, r"different characters.*100 .*at least 20"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_is_an_error(family, options, message):
+    with pytest.raises(TrainingError, match=message):
+        train_tokenizer(**{"texts": STORIES[:1], "family": family, "size": SIZE} | options)
+
+
+@pytest.mark.parametrize(("family", "size"), [("bert", 100), ("gpt2", 300), ("roberta", 300)])
+def test_the_smallest_vocabulary_is_enough(family, size):
+    assert train_tokenizer(STORIES[:1], family=family, size=size).vocab_size <= size
+
+
+def test_curly_quotes_are_the_straight_ones_of_cleaned_texts():
+    tokenizer = train_tokenizer(["\"Don't\", said 'she'--twice!"], family="bert", size=100)
+    straight = tokenizer.encode("\"Don't\", said 'she'--twice!")
+    assert tokenizer.encode("“Don’t”, said ‘she’—twice!") == straight
+    assert tokenizer.unk_id not in straight
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_same_texts_give_the_same_vocabulary(family, monkeypatch):
+    # Words of three letters tie in their counts everywhere.
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghij", k=3)) for _ in range(3000)]
+    found = set()
+    for parallel in ("false", "true", "true"):
+        monkeypatch.setitem(os.environ, "TOKENIZERS_PARALLELISM", parallel)
+        found.add(train_tokenizer([" ".join(words)] * 3, family=family, size=400).to_json())
+    assert len(found) == 1
+
+
+def test_word_pieces_are_those_that_the_library_learns():
+    # All counts differ, so nothing depends on how a tie is broken.
+    counts = {"abab": 31, "abc": 17, "cab": 7, "bcaé": 5, "x": 3, "-": 2}
+    text = " ".join(" ".join([word] * count) for word, count in counts.items())
+    library = Backend(models.WordPiece(unk_token="[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=100, special_tokens=special, show_progress=False)
+    library.train_from_iterator([text.replace("é", "e")], trainer)
+    ours = train_tokenizer([text], family="bert", size=100)
+    assert {ours.raw(i) for i in range(ours.vocab_size)} == set(library.get_vocab())
