@@ -162,7 +162,9 @@ def _words_of(raw: Sequence[str], structure: Tensor) -> Int[Tensor, " position"]
     for string, hidden in zip(raw, structure.tolist(), strict=True):
         goes_on = string.startswith(_CONTINUES)
         if spaced:
-            goes_on = before[-1:].isalnum() and string[:1].isalnum()
+            # Python takes the sign Ġ for a letter.
+            begins = string.startswith(_SPACES)
+            goes_on = not begins and before[-1:].isalnum() and string[:1].isalnum()
         number += not hidden and not (goes_on and before)
         words.append(-1 if hidden else number)
         before = "" if hidden else string

@@ -14,23 +14,9 @@ from minibert.survey.distances import (
     jensen_shannon_sums,
 )
 from minibert.survey.documents import Document
+from tests.survey.oracle import published
 
 TEXTS = ["the horse turned and ran home.", "he saw the old house", "a cold wind, and rain"]
-
-
-def published(attention: np.ndarray) -> np.ndarray:
-    """Clark et al. 2019, section 6, in float64: Σ over rows, for each two heads."""
-    smooth = attention.astype(np.float64) * 0.999 + 0.001 / attention.shape[-1]
-
-    def kullback_leibler(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        return (p * np.log(p / q)).sum(-1)
-
-    found = np.zeros((len(smooth), len(smooth)))
-    for a, p in enumerate(smooth):
-        mean = (p + smooth) / 2
-        rows = (kullback_leibler(p, mean) + kullback_leibler(smooth, mean)) / 2
-        found[a] = rows.sum(-1)
-    return found
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased__store", "bert-base-uncased__rabbit"])

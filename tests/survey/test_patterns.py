@@ -1,7 +1,7 @@
-"""Heads named by what they do: the formulas cell by cell, planted heads, and real ones."""
+"""Heads named by what they do: the formulas cell by cell, planted, real and live heads."""
 
 import json
-from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +11,34 @@ from planted_heads import DELIMITER, TOKENS, planted_bert, planted_gpt2
 
 import minibert
 from minibert.analysis import head_scores, repeated_ids
-from minibert.errors import AttentionError
+from minibert.attached.call import Call, Mask
+from minibert.errors import AttentionError, SurveyError, TokenizationError
 from minibert.survey import patterns as module
+from minibert.survey.distances import head_distances
+from minibert.survey.document_rows import AttachedRows
 from minibert.survey.documents import Document
+from minibert.survey.live import AttachedStack
 from minibert.survey.pattern_table import PATTERNS, Marks
-from minibert.survey.patterns import HeadPatterns, patterns, patterns_of_attention
+from minibert.survey.patterns import (
+    MEASURES,
+    patterns,
+    patterns_of_attention,
+    patterns_of_survey,
+)
+from tests.survey.live_models import (
+    BACK,
+    MODELS,
+    attentions,
+    bart,
+    embedded,
+    gemma3,
+    gpt2,
+    gpt_oss,
+    modernbert,
+    seen_by,
+    tokenizer_of,
+)
+from tests.survey.oracle import published
 
 STORE, RABBIT = "bert-base-uncased__store", "bert-base-uncased__rabbit"
 PAIR = (
@@ -25,19 +48,19 @@ PAIR = (
 TEXTS = [PAIR, "the wind turned, and the wind was cold.", "it was unthinkable."]
 
 
-def real(*names: str, causal: bool = False) -> HeadPatterns:
+def real(*names, causal=False):
     files = [np.load(data_path("refs", f"{name}.npz"), allow_pickle=False) for name in names]
     attention = [torch.from_numpy(file["attn"]).double() for file in files]
     return patterns_of_attention(attention, [list(f["tokens"]) for f in files], causal=causal)
 
 
-def ranks(found: HeadPatterns, pattern: str, *heads: tuple[int, int]) -> list[int]:
+def ranks(found, pattern, *heads):
     """The place of each head among all, 1 for the highest score."""
     scores = found.score[pattern]
     return [1 + int((scores > scores[head]).sum()) for head in heads]
 
 
-def test_published_heads_of_bert_are_the_highest_or_close_to_it() -> None:
+def test_published_heads_of_bert_are_the_highest_or_close_to_it():
     store, rabbit = real(STORE), real(RABBIT)
     # Of 144 heads. Clark et al. 2019, section 3.1; 0-2 is Vig's, and 0-3 nobody's.
     previous = [(0, 2), (1, 4), (3, 5), (6, 11), (7, 4)]
@@ -58,7 +81,7 @@ def test_published_heads_of_bert_are_the_highest_or_close_to_it() -> None:
     assert ranks(rabbit, "same_word", (2, 6)) == [3]
 
 
-def test_published_heads_of_gpt2_are_the_highest() -> None:
+def test_published_heads_of_gpt2_are_the_highest():
     apples = real("gpt2__apples_qk", causal=True)
     assert ranks(apples, "previous", (4, 11), (2, 2)) == [1, 2]
     # 5-8, which nobody names, comes between them; there is one row to see it by.
@@ -68,13 +91,13 @@ def test_published_heads_of_gpt2_are_the_highest() -> None:
     assert apples.best("next") == []
 
 
-def loops(probs: np.ndarray, tokens: Sequence[str]) -> dict[str, float]:
+def loops(probs, tokens):
     """The scores of one head of a text of two sentences, cell by cell."""
     n = len(tokens)
     ends = [i for i, token in enumerate(tokens) if token == "[SEP]"]
     second = [i > ends[0] for i in range(n)]
     plain = [i for i in range(n) if tokens[i] not in ("[CLS]", "[SEP]")]
-    words: list[list[int]] = []
+    words = []
     for i in plain:
         if tokens[i].startswith("##"):
             words[-1].append(i)
@@ -83,7 +106,7 @@ def loops(probs: np.ndarray, tokens: Sequence[str]) -> dict[str, float]:
     of = {i: word for word in words for i in word}
     written = {i: [tokens[j] for j in of[i]] for i in plain}
 
-    def other(i: int) -> list[int]:
+    def other(i):
         return [j for j in plain if written[j] == written[i] and of[j] != of[i]]
 
     keys = {
@@ -110,7 +133,7 @@ def loops(probs: np.ndarray, tokens: Sequence[str]) -> dict[str, float]:
     return {**scores, "bag_of_words": float(np.mean(bags))}
 
 
-def test_every_score_is_the_sum_over_its_cells() -> None:
+def test_every_score_is_the_sum_over_its_cells():
     first, second = "a straw ##berry a cat ##s", "straw ##berry cat a cat ##s ."
     text = f"[CLS] {first} [SEP] {second} [SEP]".split()
     probs = torch.randn(2, 3, 16, 16, dtype=torch.float64).mul(2).softmax(-1)
@@ -124,7 +147,7 @@ def test_every_score_is_the_sum_over_its_cells() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
-def test_scores_that_head_scores_also_gives_are_the_same(name: str) -> None:
+def test_scores_that_head_scores_also_gives_are_the_same(name):
     model = minibert.load(name)
     texts = [text for text in TEXTS if isinstance(text, str)]
     few = repeated_ids(200, length=11, draws=3, low=100)
@@ -135,7 +158,7 @@ def test_scores_that_head_scores_also_gives_are_the_same(name: str) -> None:
     assert found.documents["induction"] == 3
 
 
-def test_words_that_are_split_already_are_read_as_they_are() -> None:
+def test_words_that_are_split_already_are_read_as_they_are():
     model = minibert.load()
     few = repeated_ids(200, length=7, draws=2, low=100)
     words = ("the", "unthinkable-old", "horse", "ran")
@@ -150,7 +173,7 @@ def test_words_that_are_split_already_are_read_as_they_are() -> None:
     assert (found[0].score["predictive"] != found[2].score["predictive"]).any()
 
 
-def test_rows_in_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_blocks_give_the_same(monkeypatch):
     model = minibert.load()
     few = repeated_ids(200, length=7, draws=2, low=100)
     whole = patterns(model, TEXTS, repeated=few)
@@ -163,7 +186,7 @@ def test_rows_in_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(pieces.low[name], whole.low[name], atol=1e-6)
 
 
-def planted_text() -> torch.Tensor:
+def planted_text():
     text = torch.randint(3, TOKENS, (7, 83), generator=torch.Generator().manual_seed(0))
     text[:, 0] = DELIMITER
     return text
@@ -181,7 +204,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("family", PLANTED)
-def test_planted_heads_are_named_by_what_was_planted(family: str) -> None:
+def test_planted_heads_are_named_by_what_was_planted(family):
     model = planted_gpt2() if family == "gpt2" else planted_bert()
     found = patterns(model, planted_text(), delimiters=[DELIMITER])
     named = {(place, name) for place, names in found.named().items() for name in names}
@@ -192,7 +215,7 @@ def test_planted_heads_are_named_by_what_was_planted(family: str) -> None:
     assert named == expected
 
 
-def test_a_head_of_fixed_offsets_is_explained_by_its_baseline() -> None:
+def test_a_head_of_fixed_offsets_is_explained_by_its_baseline():
     text = ["[CLS]", *["a", "b", "##c", "d", "e", "f", "g", "##h", "i"], "[SEP]"]
     back = torch.eye(11, dtype=torch.float64).roll(-1, 1)
     pieces = torch.eye(11, dtype=torch.float64)
@@ -204,7 +227,7 @@ def test_a_head_of_fixed_offsets_is_explained_by_its_baseline() -> None:
     assert found.named() == {(0, 0): ("previous",), (0, 1): ("predictive",)}
 
 
-def test_what_chance_gives_a_bag_of_words_is_what_random_rows_score() -> None:
+def test_what_chance_gives_a_bag_of_words_is_what_random_rows_score():
     text = ["[CLS]", *"abcdefgh", "[SEP]"]
     generator = np.random.default_rng(0)
     rows = generator.dirichlet(np.ones(8), size=(1, 2000, 8))
@@ -217,7 +240,7 @@ def test_what_chance_gives_a_bag_of_words_is_what_random_rows_score() -> None:
     assert found.score["bag_of_words"].mean() == pytest.approx(chance[0, 0], abs=2e-3)
 
 
-def test_examples_are_the_rows_that_follow_a_pattern_most() -> None:
+def test_examples_are_the_rows_that_follow_a_pattern_most():
     found = real(STORE)
     best, *_ = found.examples("predictive", 2, 1)
     assert best[1:5] == (15, "straw", 16, "berries")
@@ -230,14 +253,14 @@ def test_examples_are_the_rows_that_follow_a_pattern_most() -> None:
     assert [e.weight for e in after] == pytest.approx(sorted(diagonal)[:-4:-1])
 
 
-def test_one_document_names_by_score_and_several_by_the_interval() -> None:
+def test_one_document_names_by_score_and_several_by_the_interval():
     text = ["[CLS]", *"abcd", "[SEP]"]
 
-    def looks_ahead(share: float) -> torch.Tensor:
+    def looks_ahead(share):
         ahead = torch.eye(6, dtype=torch.float64).roll(1, 1)
         return (share * ahead + (1 - share) * torch.eye(6))[None, None]
 
-    def of(*shares: float) -> HeadPatterns:
+    def of(*shares):
         attention = [looks_ahead(share) for share in shares]
         return patterns_of_attention(attention, [text] * len(shares), causal=False)
 
@@ -249,7 +272,7 @@ def test_one_document_names_by_score_and_several_by_the_interval() -> None:
     assert of(0.4, 0.7, 1.0).score["next"][0, 0] == pytest.approx(0.7)
 
 
-def test_the_result_prints_and_goes_through_json() -> None:
+def test_the_result_prints_and_goes_through_json():
     found = real(RABBIT)
     assert "next                        2-9 1.00*    2-0 1.00*   0-10 0.65*" in str(found)
     assert "predictive                    - not measured" in str(found)
@@ -261,7 +284,7 @@ def test_the_result_prints_and_goes_through_json() -> None:
     assert len(head["examples"]) == 3
 
 
-def test_words_are_known_from_strings_and_from_tokens_alike() -> None:
+def test_words_are_known_from_strings_and_from_tokens_alike():
     model = minibert.load()
     tokens = model.tokenize(*PAIR)
     assert any("##" in string for string in tokens.raw[0]), "the pair shows no piece of a word"
@@ -278,15 +301,13 @@ def test_words_are_known_from_strings_and_from_tokens_alike() -> None:
             one, two = getattr(ours, name), getattr(marks, name)
             # Numbers may differ; what is the same may not.
             assert torch.equal(one[:, None] == one, two[:, None] == two), name
-    gpt2 = Marks.of_strings(["Data", " em", "powers", " us", ",", "It", "'s"], causal=True)
-    assert gpt2.word.tolist() == [0, 1, 1, 2, 3, 4, 5]
+    for sign in (" ", "Ġ", "▁"):
+        strings = ["Data", f"{sign}em", "powers", f"{sign}us", ",", "It", "'s"]
+        marks = Marks.of_strings(strings, causal=True)
+        assert marks.word.tolist() == [0, 1, 1, 2, 3, 4, 5]
 
 
-def nothing() -> Iterator[torch.Tensor]:
-    yield from ()
-
-
-def test_what_does_not_belong_together_is_refused() -> None:
+def test_what_does_not_belong_together_is_refused():
     probs = torch.full((1, 2, 3, 3), 1 / 3)
     with pytest.raises(
         AttentionError, match=r"document 0 has shape \(1, 2, 3, 3\) and there are 2"
@@ -296,9 +317,162 @@ def test_what_does_not_belong_together_is_refused() -> None:
     with pytest.raises(AttentionError, match="document 1 has 2 layers of 1 heads"):
         patterns_of_attention([probs, probs.reshape(2, 1, 3, 3)], [text, text], causal=False)
     with pytest.raises(AttentionError, match="no document"):
-        patterns_of_attention(nothing(), [], causal=False)
+        patterns_of_attention([], [], causal=False)
     found = patterns_of_attention([probs], [text], causal=False)
     with pytest.raises(AttentionError, match="'nxt' is no pattern of heads; there are next"):
         found.best("nxt")
     with pytest.raises(AttentionError, match="no head 1-0: expected a layer from 0 to 0"):
         found.head("next", 1, 0)
+
+
+def test_measures_of_a_survey_become_scores_and_what_was_not_measured_is_nan():
+    next_ = np.array([[0.9, 0.55, 0.1]])
+    tables = SimpleNamespace(
+        names=("entropy", "to_next", "to_same_word_other_text"),
+        n_layers=1,
+        n_heads=3,
+        count=lambda measure: {"to_next": 5}.get(measure, 0),
+        table=lambda measure: {"to_next": next_}[measure],
+        interval=lambda measure: {"to_next": next_}[measure][..., None] + [-0.1, 0.15],
+    )
+    found = patterns_of_survey(tables)
+    assert found.score["next"].tolist() == next_.tolist()
+    # No share is above 1.
+    np.testing.assert_allclose(found.high["next"], [[1.0, 0.7, 0.25]])
+    # The second head's interval reaches below one half.
+    assert found.named() == {(0, 0): ("next",)}
+    assert {name for name, count in found.documents.items() if count} == {"next"}
+    assert np.isnan(found.score["same_word_other_sentence"]).all()
+    assert MEASURES.keys() < PATTERNS.keys()
+    assert "previous" in str(found)
+
+
+ALONE = [text for text in TEXTS if isinstance(text, str)]
+DRAWS = repeated_ids(200, length=11, draws=3, low=100)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "gemma3", "modernbert"])
+def test_a_live_model_has_the_results_of_the_same_weights_loaded(name, tmp_path):
+    windows = name not in MODELS
+    live = {"gemma3": gemma3, "modernbert": modernbert}[name]() if windows else embedded(name)
+    words = tokenizer_of({"gemma3": "tiny-gpt2", "modernbert": "tiny-bert"}.get(name, name))
+    loaded, draws = minibert.load(name) if not windows else None, None
+    # The last text is longer than the model.
+    texts = [*TEXTS, "the boat turned slowly near the river. " * 40]
+    if windows:
+        live, texts, draws = live.double(), ALONE, DRAWS
+        for one in (live, words):
+            one.save_pretrained(tmp_path)
+        loaded = minibert.load(tmp_path, dtype=torch.float64)
+    attached = minibert.attach(live, tokenizer=words)
+    theirs, ours = (patterns(one, texts, repeated=draws) for one in (attached, loaded))
+    assert theirs.documents == ours.documents
+    for table in ("score", "baseline", "low", "high"):
+        for one in PATTERNS:
+            found, expected = (getattr(each, table)[one] for each in (theirs, ours))
+            np.testing.assert_allclose(found, expected, atol=2e-5, err_msg=f"{table} {one}")
+    assert theirs.named() == ours.named()
+    assert theirs.documents["induction"] == (3 if windows else 100)
+    # Both copies of a sequence of 11 are further away than a window of 3 or 4 sees.
+    for layer, back in enumerate(BACK.get(name, ())):
+        assert np.isnan(theirs.score["duplicate"][layer]).all() == (back is not None)
+    one, other = head_distances(attached, texts), head_distances(loaded, texts)
+    assert (one.rows, one.documents) == (other.rows, other.documents)
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-5)
+    np.testing.assert_allclose(one.standard_error, other.standard_error, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("build", "tokenizer", "stack"),
+    [
+        (bart, "tiny-bert", "encoder"),
+        (bart, "tiny-bert", "decoder.self"),
+        (gpt2, "tiny-gpt2", None),
+    ],
+)
+def test_scores_are_those_of_the_attentions_that_transformers_gives(build, tokenizer, stack):
+    live, words = build(), tokenizer_of(tokenizer)
+    attached = minibert.attach(live, tokenizer=words)
+    found = patterns(attached, ALONE, repeated=DRAWS, stack=stack)
+    near = head_distances(attached, ALONE, rows_per_document=None, stack=stack)
+    live.set_attn_implementation("eager")
+    for of_texts, ids in (
+        ("corpus", [words(one, return_tensors="pt").input_ids for one in ALONE]),
+        ("repeated", list(DRAWS[:, None])),
+    ):
+        probs = [attentions(live, one, stack) for one in ids]
+        strings = [words.convert_ids_to_tokens(one[0].tolist()) for one in ids]
+        expected = patterns_of_attention(probs, strings, causal=stack != "encoder")
+        for name, pattern in PATTERNS.items():
+            # The delimiter of a causal vocabulary is no mark to somebody who has only strings.
+            if pattern.texts == of_texts and (name != "delimiter" or tokenizer == "tiny-bert"):
+                for table in ("score", "baseline", "low"):
+                    one, other = (getattr(each, table)[name] for each in (found, expected))
+                    np.testing.assert_allclose(one, other, atol=1e-5, err_msg=f"{table} {name}")
+        if of_texts == "corpus":
+            flat = [one.flatten(0, 1).numpy() for one in probs]
+            assert near.rows == sum(one.shape[1] for one in flat)
+            mean = sum(map(published, flat)) / near.rows
+            np.testing.assert_allclose(near.mean, mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "modernbert", "gpt_oss"])
+def test_rows_count_where_a_layer_sees_a_key_that_the_pattern_means(name):
+    live = {"gemma3": gemma3, "modernbert": modernbert, "gpt_oss": gpt_oss}[name]()
+    live.set_attn_implementation("eager")
+    words = tokenizer_of("tiny-bert" if name == "modernbert" else "tiny-gpt2")
+    text = "the horse ran away , and a boat turned slowly near the river . the horse slept ."
+    found = patterns(minibert.attach(live, tokenizer=words), [text], repeated=DRAWS)
+    ids = words(text, return_tensors="pt").input_ids
+    probs = attentions(live, ids, None).numpy()
+    n = probs.shape[-1]
+    plain = ~np.isin(words.convert_ids_to_tokens(ids[0].tolist()), ["[CLS]", "[SEP]"])
+    query, key = np.indices((n, n))
+    for layer, of_layer in enumerate(probs):
+        if name == "gpt_oss":
+            seen = (key <= query) & (key > query - (n if layer else 8))
+        else:
+            seen = seen_by(name, layer, n)
+        cells = {"previous": key == query - 1, "first": (key == 0) & (query > 0)}
+        for pattern, means in cells.items():
+            of = means & plain[query] & seen
+            rows = of.any(1)
+            score = (of_layer * of).sum(-1)[:, rows].mean(-1)
+            np.testing.assert_allclose(found.score[pattern][layer], score, atol=1e-6)
+            even = (of.sum(1) / seen.sum(1))[rows].mean()
+            np.testing.assert_allclose(found.baseline[pattern][layer], even, atol=1e-6)
+
+
+def test_what_cannot_be_measured_of_a_live_model_is_refused():
+    attached = minibert.attach(bart(), tokenizer=tokenizer_of("tiny-bert"))
+    for measure in (patterns, head_distances):
+        with pytest.raises(SurveyError, match="several stacks; name one with stack="):
+            measure(attached, ALONE)
+        with pytest.raises(SurveyError, match="has one stack"):
+            measure(minibert.load(), ALONE, stack="encoder")
+        with pytest.raises(SurveyError, match="longest=7: expected from 8 to 48"):
+            measure(attached, ALONE, stack="encoder", longest=7)
+    for given, message in (
+        (torch.arange(50), "50 tokens are more than the 48 positions"),
+        ([7, 6656], "outside the vocabulary of BartModel"),
+    ):
+        with pytest.raises(TokenizationError, match=message):
+            patterns(attached, [given], stack="encoder", repeated=DRAWS)
+    with pytest.raises(TokenizationError, match="48 positions, fewer than the repeated sequences"):
+        patterns(attached, ALONE, stack="encoder")
+
+
+def test_heads_of_a_layer_that_see_different_keys_are_refused(monkeypatch):
+    def of_each_head(call, rows=slice(None)):
+        n = call.query.shape[2]
+        allowed = torch.ones(n, n, dtype=torch.bool).tril().expand(1, 3, n, n).clone()
+        allowed[:, 1, 1:, 0] = False
+        return Mask(allowed[:, :, rows])
+
+    attached = minibert.attach(gpt2(), tokenizer=tokenizer_of("tiny-gpt2"))
+    stack = AttachedStack(attached, None, None)
+    rows = AttachedRows(stack, stack.tokenizer(ALONE[0]))
+    assert rows.seen() == [(None, [0, 1])]
+    monkeypatch.setattr(Call, "mask_rows", of_each_head)
+    with pytest.raises(SurveyError, match="layers 0: heads of the layer see different keys"):
+        rows.seen()

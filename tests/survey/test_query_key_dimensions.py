@@ -18,8 +18,7 @@ from minibert.survey.query_key_dimensions import (
     dimensions_by_pattern,
     query_key_dimensions,
 )
-from tests.survey.test_attached import bart, tokenizer_of
-from tests.survey.test_windowed import gemma3
+from tests.survey.live_models import bart, gemma3, tokenizer_of
 
 H, N, D = 2, 13, 7
 TEXTS = ["the horse turned and ran home.", "he saw the old house", "so. " * 90]

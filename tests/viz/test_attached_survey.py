@@ -20,10 +20,17 @@ from minibert.survey import collect, survey
 from minibert.survey.findings import findings
 from minibert.survey.probes.word_attention import check_readable
 from minibert.viz.survey_folder import write_survey_report
-from tests.survey.test_attached import EMBEDDED, MODELS, bart, gpt2, tokenizer_of
-from tests.survey.test_attached_patterns import attentions
-from tests.survey.test_distances import published
-from tests.survey.test_windowed import BACK, gemma3
+from tests.survey.live_models import (
+    BACK,
+    EMBEDDED,
+    MODELS,
+    attentions,
+    bart,
+    gemma3,
+    gpt2,
+    tokenizer_of,
+)
+from tests.survey.oracle import published
 
 pyarrow = pytest.importorskip("pyarrow.parquet")
 
@@ -61,7 +68,7 @@ CASES = {
     "BART's encoder": (bart, "tiny-bert", "encoder", "BartModel, encoder"),
     "BART's decoder": (bart, "tiny-bert", "decoder.self", "BartModel, decoder.self"),
     "GPT-2": (gpt2, "tiny-gpt2", None, "GPT2LMHeadModel"),
-    "windows": (lambda: gemma3().eval(), "tiny-gpt2", None, "Gemma3ForCausalLM"),
+    "windows": (gemma3, "tiny-gpt2", None, "Gemma3ForCausalLM"),
 }
 
 

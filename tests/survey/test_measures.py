@@ -1,0 +1,320 @@
+"""Every measure equals its published formula over whole matrices, for every kind of model."""
+
+import copy
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from data import data_path
+
+import minibert
+from minibert.errors import SurveyError
+from minibert.survey import Document, read_documents, survey
+from minibert.survey.loss_gradients import MASKED, Objective
+from minibert.survey.measures import measures
+from minibert.survey.segments import Segmenter, SegmentTokens
+from tests.survey import oracle
+from tests.survey.live_models import (
+    attentions,
+    bart,
+    bert,
+    embedded,
+    gemma3,
+    gpt2,
+    gpt_oss,
+    modernbert,
+    seen_by,
+    tokenizer_of,
+    value_norms,
+)
+from tests.survey.small_surveys import texts
+
+PAIR = Document(
+    "pair", "The strawberries, she said, grow on the hill.", None, "The hill? She ate strawberries."
+)
+DOCUMENTS = [
+    Document("alone", "the king saw the old house. and the king went home, the end"),
+    Document("short", "the boat sank."),
+    # Longer than most of the models here, and so several segments.
+    Document("long", "the horse ran away, and a boat turned slowly near the river. " * 9),
+]
+OPTIONS = {"offsets": (-2, 3), "tokens": ("the", "king")}
+
+
+def mini_lm():
+    return transformers.BertModel.from_pretrained(data_path("models", "all-MiniLM-L6-v2"))
+
+
+# What builds the model, its tokenizer, the stack, whether minibert loads it, and whether the norms
+# of its values are recomputed here.
+CASES = {
+    "tiny-bert": (lambda: embedded("tiny-bert"), "tiny-bert", None, True, True),
+    "tiny-gpt2": (lambda: embedded("tiny-gpt2"), "tiny-gpt2", None, True, True),
+    "bert": (lambda: bert(attn_implementation="eager"), "tiny-bert", None, True, True),
+    "gpt2": (gpt2, "tiny-gpt2", None, True, True),
+    "BART's encoder": (bart, "tiny-bert", "encoder", False, True),
+    "BART's decoder": (bart, "tiny-bert", "decoder.self", False, True),
+    "sinks and windows": (gpt_oss, "tiny-gpt2", None, False, False),
+    "gemma3": (gemma3, "tiny-gpt2", None, True, False),
+    "modernbert": (modernbert, "tiny-bert", None, True, False),
+    "MiniLM": (mini_lm, "all-MiniLM-L6-v2", None, True, True),
+}
+
+
+def pieces_of(words, document, limit):
+    """Ids and token types of what the model sees at once: parts of about the same length."""
+    given = words(*map(str, document.contents), return_token_type_ids=True)
+    ids, kinds = np.array(given["input_ids"]), np.array(given["token_type_ids"])
+    ends = int(words.cls_token is not None)
+    room = limit - 2 * ends
+    inside = np.arange(ends, len(ids) - ends)
+    places = [inside] if len(ids) <= limit else np.array_split(inside, -(-len(inside) // room))
+    for part in places:
+        whole = [*range(ends), *part, *range(len(ids) - ends, len(ids))]
+        yield torch.tensor(ids[whole])[None], torch.tensor(kinds[whole])[None]
+
+
+def recomputed(live, words, documents, stack, limit, *, norms):
+    """By document the probs of its pieces, and what the oracle says of it, in float64."""
+    # Experts multiply in no float64.
+    truth = live if "GptOss" in type(live).__name__ else copy.deepcopy(live).double().eval()
+    before = live.config._attn_implementation
+    truth.set_attn_implementation("eager")
+    probs, found = [], []
+    for document in documents:
+        pieces, parts = [], []
+        for ids, kinds in pieces_of(words, document, limit):
+            given = {"token_type_ids": kinds} if hasattr(live.config, "type_vocab_size") else {}
+            pieces.append(attentions(truth, ids, stack, **given).numpy())
+            of_values = value_norms(truth, ids, stack, **given) if norms else None
+            tokens = words.convert_ids_to_tokens(ids[0].tolist())
+            chosen = {"offsets": OPTIONS["offsets"], "chosen": OPTIONS["tokens"]}
+            parts.append(oracle.measured(pieces[-1], tokens, norms=of_values, **chosen))
+        probs.append(pieces)
+        found.append(oracle.document(parts))
+    live.set_attn_implementation(before)
+    return probs, found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_measure_is_its_published_formula(name, tmp_path):
+    build, vocabulary, stack, loads, norms = CASES[name]
+    live, documents, longest = build().eval(), DOCUMENTS, None
+    words = tokenizer_of(vocabulary) if name != "MiniLM" else None
+    if name == "MiniLM":
+        words = transformers.AutoTokenizer.from_pretrained(data_path("models", vocabulary))
+        path = data_path("text", "wikitext-2", "wiki.valid.tokens")
+        documents = list(islice(read_documents([path], unit="line", shortest=100), 50))
+        longest = 96
+    elif "bert" in name and name != "modernbert":
+        documents = [*DOCUMENTS, PAIR]
+    limit = longest or live.config.max_position_embeddings
+    probs, expected = recomputed(live, words, documents, stack, limit, norms=norms)
+    if name == "MiniLM":
+        # Letters with accents are spelled without them in the tokens.
+        expected = [{n: one for n, one in d.items() if "same_word" not in n} for d in expected]
+    models = {"attached": minibert.attach(live, tokenizer=words)}
+    if loads:
+        live.save_pretrained(tmp_path)
+        words.save_pretrained(tmp_path)
+        models["loaded"] = minibert.load(tmp_path)
+    for kind, model in models.items():
+        of_stack = {"stack": stack} if kind == "attached" else {}
+        found = survey(model, documents, longest=longest, **OPTIONS, **of_stack)
+        oracle.compare(found, expected)
+        missing = {one for one in found.names if one not in expected[0]}
+        assert name == "MiniLM" or all(one.endswith("_by_norm") and not norms for one in missing)
+        reach = found.manifest["options"]["longest"] - 1
+        assert reach == limit - 1
+        np.testing.assert_allclose(found.profile, oracle.profile(probs, reach), atol=1e-5)
+        corpus = found.manifest["corpus"]
+        assert corpus["segments"] == sum(map(len, probs))
+        assert corpus["tokens"] == sum(one.shape[-1] for pieces in probs for one in pieces)
+    # The model is as it was.
+    assert not live._forward_hooks
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+def test_a_live_model_has_the_tables_of_the_same_weights_loaded(name):
+    attached = minibert.attach(embedded(name), tokenizer=tokenizer_of(name))
+    options = {"offsets": (-2, 3), "tokens": ("the", "."), "pairs": True}
+    theirs, ours = (survey(m, texts(22), **options) for m in (attached, minibert.load(name)))
+    assert theirs.names == ours.names
+    for one in ours.names:
+        assert theirs.count(one) == ours.count(one), one
+        np.testing.assert_allclose(theirs.table(one), ours.table(one), atol=1e-5, err_msg=one)
+        np.testing.assert_allclose(theirs.interval(one), ours.interval(one), atol=2e-4, err_msg=one)
+    assert theirs.manifest["corpus"] == ours.manifest["corpus"]
+    # Some documents were longer than the model, and were cut alike.
+    assert theirs.manifest["corpus"]["segments"] == 11
+    assert theirs.manifest["corpus"]["pairs_cut"] > 0
+
+
+def test_the_manifest_names_the_stack_and_what_a_narrow_dtype_changed():
+    live = bart()
+    attached = minibert.attach(live, tokenizer=tokenizer_of("tiny-bert"))
+    for stack, layers in (("encoder", 2), ("decoder.self", 3)):
+        found = survey(attached, texts(2), stack=stack)
+        told = found.manifest["model"]["stack"]
+        assert (told["name"], found.table("entropy").shape) == (stack, (layers, 3))
+        assert ("decoder_input_ids" in told) == (stack == "decoder.self")
+        assert found.manifest["model"]["config"]["causal"] == (stack == "decoder.self")
+        assert found.manifest["options"]["impl"] == live.config._attn_implementation
+    narrow = bert().to(torch.bfloat16)
+    found = survey(minibert.attach(narrow, tokenizer=tokenizer_of("tiny-bert")), texts(3))
+    assert 0 < found.manifest["corpus"]["drift"]["largest_difference"]["entropy"] < 0.1
+    assert narrow.dtype == torch.bfloat16
+
+
+def seen_in(name, causal, layers, n):
+    """True where a query of each layer sees a key, (layer, query, key)."""
+    if name in ("gemma3", "modernbert"):
+        return np.stack([seen_by(name, layer, n) for layer in range(layers)])
+    whole = np.ones((n, n), bool)
+    return np.stack([np.tril(whole) if causal else whole] * layers)
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "gemma3", "modernbert"])
+def test_gradients_are_what_transformers_and_autograd_give(name, tmp_path):
+    build, vocabulary, *_ = CASES[name]
+    live = build().double().eval()
+    live.set_attn_implementation("eager")
+    for one in (live, tokenizer_of(vocabulary)):
+        one.save_pretrained(tmp_path)
+    model = minibert.load(tmp_path, dtype=torch.float64)
+    documents = [*DOCUMENTS, PAIR] if name == "tiny-bert" else [*DOCUMENTS, Document("one", " a")]
+    segments, _ = Segmenter(model, chosen=OPTIONS["tokens"]).segments(documents)
+    parts = [[] for _ in documents]
+    for segment in segments:
+        predicted = Objective.of(model).predicted(segment)
+        kinds = {"token_type_ids": torch.tensor(segment.kinds)[None]} if "tiny-b" in name else {}
+        out = live(torch.tensor(predicted.ids)[None], output_attentions=True, **kinds)
+        logits = out.prediction_logits if "prediction_logits" in out else out.logits
+        sizes = [torch.zeros_like(one) for one in out.attentions]
+        if len(predicted.places):
+            loss = torch.nn.functional.cross_entropy(
+                logits[0, predicted.places], torch.tensor(predicted.right), reduction="sum"
+            )
+            sizes = torch.autograd.grad(loss, out.attentions)
+        # As they are read: what is hidden from the model is in its place for the measures.
+        tokens = [model.tokenizer.raw(i) for i in segment.ids]
+        seen = seen_in(name, model.config.causal, model.config.n_layers, len(tokens))
+        chosen = {"offsets": OPTIONS["offsets"], "chosen": OPTIONS["tokens"]}
+        parts[segment.document].append(
+            oracle.gradients(torch.cat(sizes).abs().numpy(), tokens, seen, **chosen)
+        )
+    found = survey(model, documents, gradients=True, **OPTIONS)
+    oracle.compare(found, list(map(oracle.document, parts)), rtol=1e-6, atol=1e-12)
+
+
+def test_hidden_tokens_are_drawn_for_each_text_and_are_the_same_in_every_corpus():
+    model = minibert.load("tiny-bert")
+    objective, segmenter = Objective.of(model), Segmenter(model)
+    long = Document("long", "the horse ran away , and a boat turned slowly near the river " * 5)
+    (alone,), _ = segmenter.segments([long])
+    (_, again), _ = segmenter.segments([DOCUMENTS[0], long])
+    (other,), _ = segmenter.segments([Document("other", str(long.text).replace("boat", "horse"))])
+    first, second, third = map(objective.predicted, (alone, again, other))
+    np.testing.assert_array_equal(first.places, second.places)
+    assert first.places.tolist() != third.places.tolist()
+    inside = alone.tokens.text >= 0
+    assert len(set(first.places)) == len(first.places) == round(MASKED * inside.sum())
+    assert inside[first.places].all()
+    assert (first.ids[first.places] == model.tokenizer.mask_id).all()
+    restored = first.ids.copy()
+    restored[first.places] = first.right
+    assert restored.tolist() == list(alone.ids)
+
+
+def test_segments_one_after_the_other_are_described_as_each_alone():
+    segments, _ = Segmenter(minibert.load()).segments([PAIR, DOCUMENTS[0], PAIR])
+    alone = [segment.tokens for segment in segments]
+    joined = SegmentTokens.joined(alone)
+    pairs, parts = joined.pairs
+    first = 0
+    for number, one in enumerate(alone):
+        assert (joined.one(number).classes == one.classes).all()
+        own, own_parts = one.pairs
+        for whole, part in zip(parts, own_parts, strict=True):
+            inside = pairs[whole][(pairs[whole] >= first).all(1)]
+            inside = inside[(inside < first + len(one)).all(1)] - first
+            assert inside.tolist() == own[part].tolist()
+        first += len(one)
+
+
+def never():
+    raise AssertionError("a document was read")
+    yield ""
+
+
+def encoder_alone():
+    model = minibert.load("tiny-bert")
+    config = type(model.config)(**{**vars(model.config), "task": "none"})
+    return minibert.Model(config, tokenizer=model.tokenizer, name="an-encoder")
+
+
+def attached_to(build, tokenizer="tiny-bert"):
+    words = None if tokenizer is None else tokenizer_of(tokenizer)
+    return lambda: minibert.attach(build(), tokenizer=words)
+
+
+LIVE = attached_to(bert)
+REFUSED = {
+    "no head": (encoder_alone, {"gradients": True}, r"an-encoder \(bert, task none\) predicts no"),
+    "not asked": (minibert.load, {"measures": ("gradient_to_sep",)}, "gradients=True those of"),
+    "no backward": (
+        minibert.load, {"gradients": True, "impl": "chunked"}, 'gradients=True: impl="chunked" can',
+    ),
+    "one stack": (minibert.load, {"stack": "encoder"}, "has one stack"),
+    "a tokenizer": (attached_to(bert, None), {}, "without a tokenizer"),
+    "gradients": (LIVE, {"gradients": True}, "gradients=True of the attached model"),
+    "impl": (LIVE, {"impl": "eager"}, "set_attn_implementation"),
+    "a dtype": (LIVE, {"dtype": torch.bfloat16}, "load it in the other one"),
+    "a stack": (LIVE, {"stack": "decoder"}, "BertForMaskedLM has 'encoder'"),
+    "too long": (LIVE, {"longest": 65}, "from 8 to 64"),
+    "several": (attached_to(bart), {}, "several stacks; name one with stack=: 'encoder'"),
+    "cross": (attached_to(bart), {"stack": "decoder.cross"}, "'decoder.cross' cannot be surveyed"),
+    "training": (attached_to(lambda: bert().train()), {}, "training mode"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_surveyed_is_refused_before_a_document_is_read(what):
+    build, options, message = REFUSED[what]
+    with pytest.raises(SurveyError, match=message):
+        survey(build(), never(), **options)
+
+
+def test_a_measure_that_there_is_not_is_refused():
+    with pytest.raises(SurveyError, match="measure to_nothing: not known here; known are entropy"):
+        measures(names=("to_nothing",))
+
+
+def test_a_model_that_needs_a_picture_is_refused_and_its_text_part_is_surveyed():
+    sizes = {
+        "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 8,
+    }  # fmt: skip
+    config = transformers.CLIPConfig(
+        text_config={"vocab_size": 6656, "max_position_embeddings": 32} | sizes,
+        vision_config=sizes | {"image_size": 8, "patch_size": 4},
+    )
+    live, words = transformers.CLIPModel(config).eval(), tokenizer_of("tiny-bert")
+    with pytest.raises(SurveyError, match="cannot read a text alone"):
+        survey(minibert.attach(live, tokenizer=words), texts(2))
+    found = survey(minibert.attach(live.text_model, tokenizer=words), texts(2))
+    assert found.table("to_next").max() == 0
+    assert found.table("to_self").shape == (2, 2)
+
+
+def test_a_tokenizer_that_is_not_what_its_file_says_is_refused(monkeypatch):
+    words = tokenizer_of("tiny-bert")
+    tokenize = type(words).__call__
+
+    def other(self, text, *rest, **options):
+        return tokenize(self, f"{text} once more", *rest, **options)
+
+    monkeypatch.setattr(type(words), "__call__", other)
+    with pytest.raises(SurveyError, match=r"makes .* ids of the text"):
+        survey(minibert.attach(bert(), tokenizer=words), texts(2))
