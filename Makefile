@@ -5,9 +5,6 @@ RUN := $(VENV)/bin
 INSTALL := $(RUN)/python -m pip install --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
-# The Triton whose code the budget of `make static` is of; torch may bring another one.
-STATIC_TRITON := $(shell sed -n 's/.*"triton": "\(.*\)".*/\1/p' benchmarks/static_budget.json)
-STATIC := $(VENV)/triton-$(STATIC_TRITON)
 
 # Which Python makes the environment; none named: the first of 3.11 to 3.14 that can.
 PYTHON ?=
@@ -40,7 +37,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test firefox check docs locks siege bench gpu gpu-train rehearsal static clean
+.PHONY: help demo quick test firefox check docs locks siege bench gpu gpu-train rehearsal static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -52,6 +49,9 @@ demo: $(RUNTIME) ## predict, explain, view and a Python example; needs no networ
 	@mkdir -p $(dir $(PAGE))
 	$(RUN)/minibert view "$(TEXT)" "$(PAIR)" -o $(PAGE)
 	@echo "The page: file://$(abspath $(PAGE))"
+
+quick: $(DEVELOPMENT) ## the tests that a change touches, the nearest first, for at most a minute
+	$(RUN)/python scripts/quick.py
 
 test: check ## check, then every test that needs no network
 	PYTHON=$(RUN)/python scripts/run_tests.sh
@@ -84,8 +84,9 @@ gpu: ## are the kernels right and how fast, 9 minutes a run, resumes; uses GPU_P
 rehearsal: $(DEVELOPMENT) ## what `make gpu` launches in nine minutes, compiled and looked at without a GPU
 	env -u TRITON_INTERPRET $(RUN)/python -m benchmarks.gpu.rehearsal --minutes 9 $(REHEARSAL_OPTIONS)
 
-static: $(STATIC) ## the kernels compiled for Ampere, Hopper and Blackwell, no GPU needed: spills, registers, instructions
-	PYTHONPATH=$(STATIC) $(RUN)/python -m benchmarks.static_gate
+static: $(DEVELOPMENT) ## the same kernels compiled for Ampere, Hopper and Blackwell: registers, spills, shared memory
+	for capability in 8.0 9.0 10.0; do env -u TRITON_INTERPRET $(RUN)/python -m benchmarks.gpu.rehearsal \
+		--minutes 9 --capability $$capability $(REHEARSAL_OPTIONS) || exit 1; done
 
 gpu-train: ## train the embedded models on the accelerator, from the texts in TEXTS; uses GPU_PYTHON
 	$(GPU_PYTHON) scripts/train_embedded.py $(TEXTS) --device cuda
@@ -103,9 +104,6 @@ $(RUNTIME): pyproject.toml setup.py requirements/runtime.txt | $(VENV)/bin/pytho
 	$(INSTALL) -c requirements/runtime.txt setuptools
 	$(INSTALL) -c requirements/runtime.txt --no-build-isolation -e .
 	@touch $@
-
-$(STATIC): | $(DEVELOPMENT)
-	$(INSTALL) --no-deps --target $@ triton==$(STATIC_TRITON)
 
 $(DEVELOPMENT): $(RUNTIME) requirements/development.txt
 	$(INSTALL) -c requirements/development.txt --no-build-isolation -e '.[dev,docs]'

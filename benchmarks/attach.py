@@ -3,85 +3,46 @@
     python -m benchmarks.attach [--quick] [--rows REGEX] [--threads 2] [--rounds 9] [--output FILE]
 
 Both are the same model under sdpa and the same inputs, without gradients. A capture keeps query,
-key, value and z of every layer and computes nothing from them; its output is the plain one, bit for
-bit. The exit status is 0 when every capture takes at most 1.05 x the plain forward pass.
+key, value and z of every layer and computes nothing from them. The exit status is 0 when every
+capture takes at most 1.05 x the plain forward pass.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any
-
-import torch
 
 import minibert
+from benchmarks.models import CONTENDERS, REFERENCE, Case, Implementation, Prepared, Shape
+from benchmarks.models import workloads as of_models
 from benchmarks.runner import Benchmark, Rows, Wanted, Workload, target
-from minibert.bench.contest import Contender
-from minibert.bench.gate import Outputs, WrongError
-from minibert.bench.result_rows import Row
 
-PLAIN, CAPTURE = "transformers sdpa", "minibert attached trace"
+CAPTURE = "minibert attached trace"
 MOST = 1.05
-SHAPES = {"bert-base": ((1, 128), (8, 128), (1, 512)), "gpt2": ((1, 128), (8, 128), (1, 1024))}
+SIZES = {"bert-base": ((1, 128), (8, 128), (1, 512)), "gpt2": ((1, 128), (8, 128), (1, 1024))}
 QUICK = {"bert-tiny": ((1, 16), (1, 128))}
+
+
+def attached_trace(case: Case) -> Prepared:
+    attached = minibert.attach(case.transformers("sdpa"))
+    return lambda ids: attached.trace(input_ids=ids), lambda trace: {"logits": trace.output.logits}
+
+
+ENTERED = [
+    *(one for one in CONTENDERS if one.name == REFERENCE),
+    Implementation(CAPTURE, "logits; query, key, value, z of each layer", attached_trace),
+]
 
 
 def asked(chosen: argparse.Namespace, wanted: Wanted) -> Iterator[Workload]:
     """A workload for each shape."""
-    for name, shapes in (QUICK if chosen.quick else SHAPES).items():
-        model = live_model(name)
-        for batch, tokens in shapes:
-            if wanted(f"{name} {batch} {tokens}"):
-                yield workload(model, name, batch, tokens)
+    sizes = QUICK if chosen.quick else SIZES
+    shapes = [Shape(name, *size) for name, each in sizes.items() for size in each]
+    return of_models(shapes, ENTERED, wanted, add_target)
 
 
-def workload(model: Any, name: str, batch: int, tokens: int) -> Workload:
-    """The plain pass and the capture at one shape."""
-    attached = minibert.attach(model)
-    generator = torch.Generator().manual_seed(7)
-    ids = torch.randint(100, 1000, (batch, tokens), generator=generator)
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    right = model(**given)[0]
-
-    def check(name: str, found: Outputs, verdicts: Rows) -> Row:
-        if not torch.equal(found["output"], right):
-            worst = float((found["output"] - right).abs().max())
-            raise WrongError(f"the captured pass differs from the plain one, by up to {worst:.3g}")
-        return {}
-
-    def finish(rows: Rows) -> None:
-        if "ratio" in rows[CAPTURE]:
-            rows[CAPTURE]["targets"] = {PLAIN: target(rows[CAPTURE]["ratio"], most=MOST)}
-
-    contenders: dict[str, Contender | Row] = {
-        PLAIN: Contender(lambda: model(**given), lambda out: {"output": out[0]}),
-        CAPTURE: Contender(lambda: attached.trace(**given), lambda out: {"output": out.output[0]}),
-    }
-    about = {"model": name, "batch": batch, "tokens": tokens}
-    return Workload(
-        f"{name} {batch} {tokens}",
-        contenders,
-        check,
-        PLAIN,
-        lambda name: about,
-        finish,
-        memory=False,
-    )
-
-
-def live_model(name: str) -> Any:
-    """A model of that shape with random weights, under sdpa."""
-    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
-
-    torch.manual_seed(0)
-    if name == "gpt2":
-        model: Any = GPT2Model(GPT2Config(attn_implementation="sdpa", use_cache=False))
-    elif name == "bert-base":
-        model = BertModel(BertConfig(attn_implementation="sdpa"))
-    else:
-        sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-        model = BertModel(BertConfig(attn_implementation="sdpa", intermediate_size=512, **sizes))
-    return model.eval()
+def add_target(shape: Shape, rows: Rows) -> None:
+    if "ratio" in rows.get(CAPTURE, {}):
+        rows[CAPTURE]["targets"] = {REFERENCE: target(rows[CAPTURE]["ratio"], most=MOST)}
 
 
 BENCHMARK = Benchmark(

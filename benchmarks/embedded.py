@@ -539,7 +539,7 @@ def held_out_loss(
     """
     length = model.config.n_positions
     half, tokenizer = length // 2, known_tokenizer(model)
-    trigrams = TrigramModel.train(training, vocab_size=model.config.vocab_size)
+    trigrams = TrigramModel(training, vocab_size=model.config.vocab_size)
     mine, theirs = [], []
     for ids in documents:
         if len(ids) < length:
@@ -547,7 +547,7 @@ def held_out_loss(
         windows = ids.unfold(0, length, half)
         mine.append(token_losses(model, windows)[:, half - 1 :].flatten().double())
         counted = slice(half, half + len(mine[-1]))
-        theirs.append(torch.from_numpy(trigrams.losses(ids.numpy()))[counted])
+        theirs.append(torch.from_numpy(trigrams.losses(ids.tolist()))[counted])
     if not mine:
         raise GateError(f"no held-out text has {length} tokens")
     ours, trigram = torch.cat(mine), torch.cat(theirs)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.models import Case, chosen_backends, linear_backend
+from benchmarks.models import Case, chosen_backends
 from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once, target
 from minibert.bench.gate import Outputs, WrongError
 from minibert.bench.result_rows import Row
@@ -75,22 +75,17 @@ TARGETS = {("llama-1b-4", 1): 1.05, ("llama-1b-4", 8): 1.3}
 
 # A task's prompts, a row of ids each.
 Prompts = list[list[int]]
-
-
 Generate = Callable[[Prompts, int], list[list[int]]]
 
 
 def contenders(case: Case) -> dict[str, Generate]:
     """How each writes `new` tokens behind the prompts and gives back the new ids."""
-    theirs = case.transformers("sdpa", torch.float32)
+    theirs = case.transformers("sdpa")
     # Cases are made for single passes, where the cache is off.
     theirs.config.use_cache = theirs.generation_config.use_cache = True
     return {
         REFERENCE: partial(by_transformers, theirs),
-        "minibert": partial(by_minibert, case.minibert(torch.float32, None), None),
-        "minibert (linear=torch)": partial(
-            by_minibert, case.minibert(torch.float32, "torch"), "torch"
-        ),
+        "minibert": partial(by_minibert, case.minibert()),
     }
 
 
@@ -102,15 +97,12 @@ def by_transformers(model: Any, given: Prompts, new: int) -> list[list[int]]:
     return whole[:, ids.shape[1] :].tolist()
 
 
-def by_minibert(model: Any, linear: str | None, given: Prompts, new: int) -> list[list[int]]:
+def by_minibert(model: Any, given: Prompts, new: int) -> list[list[int]]:
     from minibert import Tokens
 
     ids, mask = padded(given)
-    with linear_backend(linear):
-        found = model.generate(
-            Tokens.from_ids(ids, mask=mask.bool()), max_new_tokens=new, temperature=0
-        )
-    return [list(one.new_ids) for one in found]
+    tokens = Tokens.from_ids(ids, mask=mask.bool())
+    return [list(one.new_ids) for one in model.generate(tokens, max_new_tokens=new, temperature=0)]
 
 
 def padded(rows: Prompts) -> tuple[Tensor, Tensor]:
@@ -123,11 +115,9 @@ def padded(rows: Prompts) -> tuple[Tensor, Tensor]:
 
 def prompts(case: Case, task: Task) -> Prompts:
     """Random token ids; low ones are special and left out."""
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = case.config.vocab_size
     return [
-        torch.randint(5, vocabulary, (length,), generator=generator).tolist()
-        for length in task.lengths()
+        ids[:length].tolist()
+        for ids, length in zip(case.ids(task.batch, task.prompt), task.lengths(), strict=True)
     ]
 
 

@@ -43,7 +43,7 @@ QUICK, QUICK_LONG = 13, 60
 LONG_ROUNDS = 2
 # An error may be this part of the largest effect, or of the largest value.
 EFFECT_TOLERANCE = 0.01
-MINIBERT, PEER, BY_HAND, INFORMATION = "minibert", "peer", "by hand", "information"
+MINIBERT, PEER, BY_HAND = "minibert", "peer", "by hand"
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ Start = Any
 class Instrument:
     """One way to do the tasks: what of a model it can read and change.
 
-    A subclass says what it captures in each task that it does, by method, and has of these methods
-    those that its tasks need; sweeps are made of the third to the sixth, one pass an edit:
+    A subclass names the methods of the tasks that it does, and has of these methods those that its
+    tasks need; sweeps are made of the third to the sixth, one pass an edit:
 
     built(method)                    the model, with explicit attention where the task needs probs
     trace(given), one_head(given)    everything of one pass; probs of one head of the middle layer
@@ -153,15 +153,24 @@ class Instrument:
     name: ClassVar[str]
     package: ClassVar[str] = "minibert"
     kind: ClassVar[str] = PEER
-    captures: ClassVar[Mapping[str, str]]
-    #: Tasks that it cannot do, with the reason.
-    unable: ClassVar[Mapping[str, str]] = {}
+    #: The methods of the tasks that it does.
+    does: ClassVar[str]
 
     def __init__(self, case: Case, method: str) -> None:
         self.case, self.config = case, case.config
         self.layers, self.heads = case.config.num_hidden_layers, case.config.num_attention_heads
         self.bert = case.config.model_type == "bert"
         self.model = self.built(method)
+
+    @property
+    def blocks(self) -> list[Any]:
+        """The layers of transformers' model, where it is one."""
+        return list(self.model.bert.encoder.layer if self.bert else self.model.transformer.h)
+
+    @property
+    def attentions(self) -> list[Any]:
+        """Their modules that give (attn_out or z, probs)."""
+        return [one.attention.self if self.bert else one.attn for one in self.blocks]
 
     def read_trace(self, result: Any) -> Outputs:
         """logits, and of each layer hidden, query, key, value, z, probs."""
@@ -222,9 +231,6 @@ class Instrument:
         return Contender(partial(getattr(self, method), given), partial(self.read, method), around)
 
 
-# transformers with hooks
-
-
 def split_heads(merged: Tensor, heads: int) -> Tensor:
     """(batch, position, d_model) as (batch, head, position, d_head)."""
     return merged.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -263,34 +269,18 @@ class Hooks(Instrument):
     """transformers with PyTorch's own hooks, as people write it."""
 
     name, package = "transformers + hooks", "transformers"
-    captures: ClassVar[Mapping[str, str]] = {
-        "trace": "logits; query, key, value, z, probs, residual streams of each layer",
-        "one_head": "probs of every head",
-        "ablation": "logits",
-        "beside_clean": "clean and edited logits, two passes",
-        "head_sweep": "a pass a head",
-        "patch_sweep": "a pass a position",
-        "gradient": "gradients of probs",
-        "ragged": "logits of the padded batch",
-    }
+    does: ClassVar[str] = (
+        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged"
+    )
 
     def built(self, method: str) -> Any:
         # sdpa where probs are not asked for.
         attention = "eager" if method in ("trace", "one_head", "gradient") else "sdpa"
         if method == "gradient":
             # Weights without gradients, so that the graph starts at the embeddings.
-            owned = self.case.transformers(attention, torch.float32, owner="gradient")
+            owned = self.case.transformers(attention, owner="gradient")
             return owned.requires_grad_(False)
-        return self.case.transformers(attention, torch.float32)
-
-    @cached_property
-    def blocks(self) -> Sequence[Any]:
-        return self.model.bert.encoder.layer if self.bert else self.model.transformer.h
-
-    @cached_property
-    def attentions(self) -> Sequence[Any]:
-        """Modules that give (attn_out or z, probs)."""
-        return [one.attention.self if self.bert else one.attn for one in self.blocks]
+        return self.case.transformers(attention)
 
     @cached_property
     def outputs(self) -> Sequence[nn.Module]:
@@ -375,11 +365,7 @@ class HandWritten(Hooks):
     """What one would write to be faster: a batch a layer, an exception that ends the pass."""
 
     name, kind = "transformers + hooks, by hand", BY_HAND
-    captures: ClassVar[Mapping[str, str]] = {
-        "one_head": "probs of one head; an exception ends the pass",
-        "head_sweep": "a batch a layer",
-        "patch_sweep": "a batch a layer",
-    }
+    does: ClassVar[str] = "one_head head_sweep patch_sweep"
 
     def one_head(self, given: Given) -> Tensor:
         found: list[Tensor] = []
@@ -437,17 +423,9 @@ class OwnModels(Instrument):
     """TransformerLens' HookedTransformer and HookedEncoder, which 3.9 is the last to have."""
 
     name, package = "TransformerLens HookedTransformer/HookedEncoder", "transformer_lens"
-    captures: ClassVar[Mapping[str, str]] = {
-        "trace": "logits; query, key, value, scores, pattern, z, streams, MLP, norms",
-        "one_head": "pattern of a layer, names_filter, stop_at_layer",
-        "ablation": "logits, run_with_hooks",
-        "beside_clean": "clean and edited logits; start_at_layer where it spares layers",
-        "head_sweep": "a pass a head, start_at_layer",
-        "patch_sweep": "a pass a position, start_at_layer",
-        "gradient": "gradients of the cached patterns",
-        "ragged": "logits of the padded batch",
-        "memory": "logits; query, key, value, scores, pattern, z, streams, MLP, norms",
-    }
+    does: ClassVar[str] = (
+        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged memory"
+    )
 
     def built(self, method: str) -> Any:
         require("transformer_lens")
@@ -459,7 +437,7 @@ class OwnModels(Instrument):
 
         from benchmarks.peers.hooked import config_of
 
-        theirs = self.case.transformers("sdpa", torch.float32)
+        theirs = self.case.transformers("sdpa")
         wanted = config_of(theirs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -576,7 +554,7 @@ class Bridge(OwnModels):
 
         probs = method in ("trace", "one_head", "gradient", "memory")
         attention, owner = ("eager" if probs else "sdpa"), f"TransformerLens {method == 'gradient'}"
-        theirs = self.case.transformers(attention, torch.float32, owner=owner)
+        theirs = self.case.transformers(attention, owner=owner)
         folder = str(self.case.folder)
         model = TransformerBridge.boot_transformers(folder, hf_model=theirs, device="cpu")
         for parameter in model.parameters():
@@ -595,16 +573,9 @@ class NNsight(Instrument):
     """
 
     name = package = "nnsight"
-    captures: ClassVar[Mapping[str, str]] = {
-        "trace": "logits; query, key, value, z, probs, hidden states",
-        "one_head": "probs of one head, tracer.stop",
-        "ablation": "logits",
-        "beside_clean": "clean and edited logits; the layers below skipped",
-        "head_sweep": "a pass a head, layers below skipped",
-        "patch_sweep": "a pass a position, layers skipped",
-        "gradient": "gradients of probs",
-        "ragged": "logits of the padded batch",
-    }
+    does: ClassVar[str] = (
+        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged"
+    )
 
     def built(self, method: str) -> Any:
         require("nnsight")
@@ -612,21 +583,12 @@ class NNsight(Instrument):
 
         attention = "eager" if method in ("trace", "one_head", "gradient") else "sdpa"
         owner = "nnsight, gradient" if method == "gradient" else "nnsight"
-        theirs = self.case.transformers(attention, torch.float32, owner=owner)
+        theirs = self.case.transformers(attention, owner=owner)
         theirs.requires_grad_(method != "gradient")
         with warnings.catch_warnings():
             # BERT calls a submodule `output`, and nnsight says how it renames it.
             warnings.simplefilter("ignore", UserWarning)
             return Wrapper(theirs)
-
-    @property
-    def blocks(self) -> list[Any]:
-        return list(self.model.bert.encoder.layer if self.bert else self.model.transformer.h)
-
-    @property
-    def attentions(self) -> list[Any]:
-        """What gives (z or attn_out, probs)."""
-        return [one.attention.self if self.bert else one.attn for one in self.blocks]
 
     def trace(self, given: Given) -> Any:
         return self._trace_bert(given) if self.bert else self._trace_gpt2(given)
@@ -746,30 +708,21 @@ class NNsight(Instrument):
 
 # pyvene
 
-_NO_PROBS = "it reaches what modules read and give; transformers computes probs in a function"
-
 
 class Pyvene(Instrument):
     """pyvene on transformers' models.
 
-    It knows GPT-2's points by name and has none for BERT; there, as its tutorial does, points are
-    modules of the model by their paths, and interventions are functions.
+    It reaches what modules read and give, and transformers computes probs in a function, so that it
+    has no trace. It knows GPT-2's points by name and has none for BERT; there, as its tutorial
+    does, points are modules of the model by their paths, and interventions are functions.
     """
 
     name = package = "pyvene"
-    captures: ClassVar[Mapping[str, str]] = {
-        "ablation": "logits",
-        "beside_clean": "clean and edited logits, two passes",
-        "head_sweep": "a pass a head",
-        "patch_sweep": "a pass a position",
-    }
-    unable: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("trace", "one_head", "gradient"), _NO_PROBS
-    )
+    does: ClassVar[str] = "ablation beside_clean head_sweep patch_sweep"
 
     def built(self, method: str) -> Any:
         require("pyvene")
-        return self.case.transformers("sdpa", torch.float32, owner="pyvene")
+        return self.case.transformers("sdpa", owner="pyvene")
 
     def _edited(
         self, ids: Tensor, component: str, change: Callable[[Tensor, Any], Tensor]
@@ -823,27 +776,17 @@ class Pyvene(Instrument):
 
 # minibert
 
-_LAZY = "logits; query, key, value, z, residual streams of each layer; probs when read"
-
 
 class Minibert(Instrument):
     """minibert on the back end that it chooses by itself."""
 
     name, kind = "minibert", MINIBERT
-    captures: ClassVar[Mapping[str, str]] = {
-        "trace": _LAZY,
-        "one_head": "probs of one head, until=layer",
-        "ablation": "logits, edit of z; the trace beside them",
-        "beside_clean": "clean and edited logits, trace.rerun",
-        "head_sweep": "analysis.ablate_heads",
-        "patch_sweep": "analysis.patch_positions",
-        "gradient": "trace(grad=True), trace.grad[layer].probs of each layer",
-        "ragged": "logits, model.packed",
-        "memory": _LAZY,
-    }
+    does: ClassVar[str] = (
+        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged memory"
+    )
 
     def built(self, method: str) -> Any:
-        return self.case.minibert(torch.float32, None)
+        return self.case.minibert()
 
     def trace(self, given: Given) -> Any:
         return self.model.trace(given.ids)
@@ -898,32 +841,20 @@ class MinibertKeeps(Minibert):
     """Scores and probs stored during the pass."""
 
     name = "minibert keep=scores,probs"
-    captures: ClassVar[Mapping[str, str]] = {"trace": f"{_LAZY}; scores and probs stored"}
+    does: ClassVar[str] = "trace"
 
     def trace(self, given: Given) -> Any:
         return self.model.trace(given.ids, keep=("scores", "probs"))
 
 
-class MinibertPads(Minibert):
-    """The ragged batch without packing."""
-
-    name, kind = "minibert, padded", INFORMATION
-    captures: ClassVar[Mapping[str, str]] = {"ragged": "logits of the padded batch"}
-
-    def ragged(self, given: Given) -> Tensor:
-        return self.model(given.tokens)[given.mask]
-
-
-INSTRUMENTS: tuple[type[Instrument], ...] = (
-    Minibert, MinibertKeeps, MinibertPads, Hooks, HandWritten, OwnModels, Bridge, NNsight, Pyvene,
-)  # fmt: skip
+INSTRUMENTS = (Minibert, MinibertKeeps, Hooks, HandWritten, OwnModels, Bridge, NNsight, Pyvene)
 
 
 class Reference(Hooks):
     """What is right: the plainest hooks on explicit attention."""
 
     def built(self, method: str) -> Any:
-        return self.case.transformers("eager", torch.float32)
+        return self.case.transformers("eager")
 
     def gradient(self, given: Given) -> Sequence[Tensor]:
         with torch.enable_grad():
@@ -966,8 +897,7 @@ def asked(
                 entered = [
                     one
                     for one in instruments
-                    if task.method in (*one.captures, *one.unable)
-                    and wanted(f"{task.name} {shape} {one.name}")
+                    if task.method in one.does.split() and wanted(f"{task.name} {shape} {one.name}")
                 ]
                 if entered and shape.model == model:
                     yield workload(case(), task, shape, entered)
@@ -979,15 +909,12 @@ def workload(case: Case, task: Task, shape: Shape, entered: Sequence[type[Instru
     truth = right(case, task.method, asked)
 
     def build(one: type[Instrument]) -> Contender:
-        if task.method in one.unable:
-            require(one.package)
-            raise GateError(one.unable[task.method])
         return one(case, task.method).contender(task.method, asked)
 
     def about(name: str) -> Row:
         one = by_name[name]
         told = {"package": one.package, "kind": one.kind, "target": task.target}
-        return {"task": task.name, **vars(shape), **told, "captures": one.captures.get(task.method)}
+        return {"task": task.name, **vars(shape), **told}
 
     return Workload(
         f"{task.name} {shape}",

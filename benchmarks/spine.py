@@ -2,18 +2,17 @@
 
     python -m benchmarks.spine [--quick] [--rows REGEX] [--threads 2] [--rounds 9] [--output FILE]
 
-Of the rows of benchmarks.models this runs those that have a target, and the strongest peer that
-people write by hand. minibert is loaded by `minibert.load` from a folder, with no option: what a
-user gets. The exit status is 0 when every target is met.
+Of the rows of benchmarks.models this runs those of float32, at one shape more. The exit status is 0
+when every target is met.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 
-from benchmarks.models import BY_HAND, CONTENDERS, QUICK, REFERENCE, SHAPES, Shape, workloads
+import torch
+
+from benchmarks.models import CONTENDERS, QUICK, REFERENCE, SHAPES, Shape, workloads
 from benchmarks.runner import Benchmark, Rows, Wanted, Workload, target
 
 PLAIN, LAZY, KEPT, ONE_HEAD = (
@@ -21,6 +20,7 @@ PLAIN, LAZY, KEPT, ONE_HEAD = (
 )
 LLAMA, LLAMA_QUICK = Shape("llama-1b-4", 1, 512), Shape("llama-quick", 1, 41)
 TINY, LONG = Shape("bert-tiny", 1, 16), Shape("gpt2", 1, 1024)
+MEASURED = (*SHAPES, LLAMA)
 #: Who, at which shapes, and the largest ratio to transformers' plain forward pass.
 TARGETS: tuple[tuple[str, Callable[[Shape], bool], float], ...] = (
     (PLAIN, lambda shape: shape not in (TINY, LLAMA), 0.99),
@@ -31,22 +31,19 @@ TARGETS: tuple[tuple[str, Callable[[Shape], bool], float], ...] = (
     (KEPT, lambda shape: shape == TINY, 0.80),
     (ONE_HEAD, lambda shape: shape != LLAMA, 0.36),
 )
-NAMES = (REFERENCE, BY_HAND, PLAIN, LAZY, KEPT, ONE_HEAD)
-ENTERED = [one for one in CONTENDERS if one.name in NAMES]
-MEASURED = {str(shape): shape for shape in (*SHAPES, LLAMA)}
+ENTERED = [one for one in CONTENDERS if one.dtype == torch.float32]
 
 
 def asked(chosen: argparse.Namespace, wanted: Wanted) -> Iterator[Workload]:
     """The workloads of benchmarks.models, with targets."""
-    shapes = (*QUICK, LLAMA_QUICK) if chosen.quick else (*SHAPES, LLAMA)
-    for one in workloads(shapes, ENTERED, wanted):
-        yield replace(one, finish=partial(add_targets, MEASURED.get(one.name)))
+    shapes = (*QUICK, LLAMA_QUICK) if chosen.quick else MEASURED
+    return workloads(shapes, ENTERED, wanted, add_targets)
 
 
-def add_targets(shape: Shape | None, rows: Rows) -> None:
+def add_targets(shape: Shape, rows: Rows) -> None:
     """Add to the rows of a shape what they are to reach."""
     for name, applies, most in TARGETS:
-        if shape and applies(shape) and "ratio" in rows.get(name, {}):
+        if shape in MEASURED and applies(shape) and "ratio" in rows.get(name, {}):
             rows[name]["targets"] = {REFERENCE: target(rows[name]["ratio"], most=most)}
 
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from benchmarks.models import CONTENDERS, REFERENCE, Case, Implementation, Prepa
 from benchmarks.runner import Workload, measured
 from benchmarks.session import QUIET, REPOSITORY
 from minibert.bench import clock
-from minibert.bench.contest import Contender
 from minibert.bench.gate import GateError
 from minibert.bench.result_rows import Row, version
 
@@ -43,15 +41,13 @@ def rows_of(workload: Workload) -> dict[str, Row]:
         return {row["implementation"]: row for row in measured(workload, 2)}
 
 
-def test_a_row_has_its_shape_speed_memory_error_and_work_and_a_failure_its_reason(
-    tmp_path: Path,
-) -> None:
+def test_a_row_has_its_shape_speed_memory_error_and_work_and_a_failure_its_reason() -> None:
     def broken(case: Case) -> Prepared:
         raise RuntimeError("/opt/some/place/file.py cannot be read")
 
     def wrong(case: Case) -> Prepared:
-        model = case.minibert(torch.float32, None)
-        return Prepared(lambda ids: model(ids) + 1e-3, lambda logits: {"logits": logits})
+        model = case.minibert()
+        return lambda ids: model(ids) + 1e-3, lambda logits: {"logits": logits}
 
     entered = [one for one in CONTENDERS if one.name in (REFERENCE, "minibert full trace")]
     entered += [Implementation("broken", "", broken), Implementation("wrong", "", wrong)]
@@ -74,13 +70,30 @@ def test_a_row_has_its_shape_speed_memory_error_and_work_and_a_failure_its_reaso
     assert not {"median_ms"} & (rows["wrong"].keys() | rows["broken"].keys())
 
 
-@pytest.mark.parametrize("model", ["bert-quick", "gpt2-quick"])
-def test_every_contender_that_is_installed_passes_the_gate(model: str) -> None:
-    [workload] = models.workloads([Shape(model, 1, 5)], CONTENDERS, lambda name: True)
-    rows = rows_of(replace(workload, measure=lambda contenders: {}))
-    assert set(rows) == {one.name for one in CONTENDERS if one.applies(Shape(model, 1, 5))}
-    for row in rows.values():
-        assert row["ok"] or row["reason"] == "not installed", row
+@pytest.mark.parametrize(
+    ("module", "wanted"),
+    [
+        (models, ""),
+        (spine, "llama"),
+        (attach, ""),
+        (generation, ""),
+        # Everyone on GPT-2, and on BERT minibert and what its speed is compared with.
+        pytest.param(instruments, "gpt2|minibert|transformers", marks=pytest.mark.slow),
+    ],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_everyone_of_a_quick_run_is_right_or_not_installed(module, wanted):
+    arguments, rows = argparse.Namespace(quick=True), []
+    with torch.no_grad():
+        for workload in module.BENCHMARK.workloads(arguments, re.compile(wanted).search):
+            measure = workload.measure or (lambda contenders: {})
+            rows += measured(replace(workload, measure=measure), 1)
+    assert rows
+    for row in rows:
+        assert row["ok"] or version(row["package"]) is None, row
+    if module is instruments:
+        ours = {row["task"] for row in rows if row["kind"] == MINIBERT}
+        assert ours == {task.name for task in TASKS}
 
 
 def test_who_is_asked_for_runs_beside_the_reference() -> None:
@@ -89,26 +102,21 @@ def test_who_is_asked_for_runs_beside_the_reference() -> None:
     assert models.select(SHAPE, CONTENDERS, re.compile("nobody").search) == []
 
 
-def test_lossy_matmul_is_set_during_the_calls_only() -> None:
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    with models.lossy_matmul():
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
-    assert torch.backends.mkldnn.matmul.fp32_precision == before
-
-
-def test_the_targets_of_the_spine_are_those_of_its_shapes() -> None:
-    def met(name: str, shape: Shape | None, ratio: float) -> object:
-        rows = {name: {"ratio": ratio}}
-        spine.add_targets(shape, rows)
-        found = rows[name].get("targets", {}).get(REFERENCE)
-        return found and (found["most"], found["met"])
-
-    assert met(spine.PLAIN, spine.LONG, 0.99) == (0.99, True)
-    assert met(spine.PLAIN, spine.TINY, 0.81) == (0.80, False)
-    assert met(spine.KEPT, spine.LONG, 1.11) == (1.10, False)
-    assert met(spine.KEPT, Shape("bert-base", 1, 128), 9.0) is None
-    assert met(spine.PLAIN, spine.MEASURED.get(str(SHAPE)), 9.0) is None
-    assert {one.name for one in spine.ENTERED} == set(spine.NAMES)
+@pytest.mark.parametrize(
+    ("name", "shape", "ratio", "expected"),
+    [
+        (spine.PLAIN, spine.LONG, 0.99, (0.99, True)),
+        (spine.PLAIN, spine.TINY, 0.81, (0.80, False)),
+        (spine.KEPT, spine.LONG, 1.11, (1.10, False)),
+        (spine.KEPT, Shape("bert-base", 1, 128), 9.0, None),
+        (spine.PLAIN, SHAPE, 9.0, None),
+    ],
+)
+def test_the_targets_of_the_spine_are_those_of_its_shapes(name, shape, ratio, expected):
+    rows = {name: {"ratio": ratio}}
+    spine.add_targets(shape, rows)
+    found = rows[name].get("targets", {}).get(REFERENCE)
+    assert (found and (found["most"], found["met"])) == expected
 
 
 def test_a_run_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -156,17 +164,9 @@ def test_wrong_statistics_close_the_gate_and_promises_are_targets() -> None:
     rows = {name: dict(base) for name in statistics.MATERIALISING}
     rows[statistics.OURS] = base | {"median_ms": 2.0, "peak_bytes": 101}
     task = statistics.Task(4096, True, "all", window=256)
-    statistics.add_targets(task, {task_name(task): 4.0}, rows)
-    values = rows[statistics.OURS]["targets"].values()
-    assert [(one["value"], one["met"]) for one in values] == [
-        (0.5, False),
-        (1.25, False),
-        (9.901, False),
-    ]
-
-
-def task_name(task: statistics.Task) -> str:
-    return str(replace(task, window=0))
+    statistics.add_targets(task, {str(replace(task, window=0)): 4.0}, rows)
+    values = [(one["value"], one["met"]) for one in rows[statistics.OURS]["targets"].values()]
+    assert values == [(0.5, False), (1.25, False), (9.901, False)]
 
 
 def test_generation_is_right_where_the_ids_are_and_has_tokens_a_second() -> None:
@@ -184,31 +184,6 @@ def test_generation_is_right_where_the_ids_are_and_has_tokens_a_second() -> None
     assert row["tokens_per_second"] == pytest.approx(4 / row["median_ms"] * 1e3, rel=1e-2)
     lengths = generation.Task("gpt2", 8, 32, 64, padded=True).lengths()
     assert (max(lengths), min(lengths), len(set(lengths))) == (32, 16, 8)
-
-
-def test_minibert_generates_what_transformers_generates() -> None:
-    chosen = argparse.Namespace(quick=True)
-    with torch.no_grad():
-        for workload in generation.asked(chosen, lambda name: True):
-            rows = rows_of(replace(workload, measure=lambda contenders: {}))
-            assert all(row["ok"] for row in rows.values()), rows
-
-
-# Everyone on GPT-2, and on BERT minibert and what its speed is compared with.
-WANTED = re.compile("gpt2|minibert|transformers")
-
-
-@pytest.mark.slow
-def test_every_instrument_answers_every_task_rightly_or_says_why_not() -> None:
-    chosen = argparse.Namespace(quick=True)
-    seen = set()
-    with torch.no_grad():
-        for workload in instruments.asked(chosen, WANTED.search):
-            measure = workload.measure or (lambda contenders: {})
-            for row in measured(replace(workload, measure=measure), 1):
-                seen.add((row["task"], row["kind"]))
-                assert row["ok"] or version(row["package"]) is None, row
-    assert {(task.name, MINIBERT) for task in TASKS} <= seen
 
 
 class Unedited(Minibert):
@@ -249,32 +224,17 @@ def test_the_ratio_is_to_the_fastest_peer_and_says_who_that_is() -> None:
     named = {name: type(name, (Minibert,), {"name": name, "kind": k}) for name, k in kinds.items()}
     times = {"ours": 2.0, "loop": 10.0, "slow": 40.0, "batch": 5.0}
     rows: dict[str, Row] = {name: {"ok": True, "median_ms": ms} for name, ms in times.items()}
-    task = instruments.Task("a task", "trace", 0.25, (8,))
-    instruments.compare(task, named, rows)
+    instruments.compare(instruments.Task("a task", "trace", 0.25, (8,)), named, rows)
     assert (rows["ours"]["ratio"], rows["ours"]["fastest"]) == (0.4, "batch")
     assert (rows["ours"]["ratio_documented"], rows["ours"]["fastest_documented"]) == (0.2, "loop")
     assert [one["met"] for one in rows["ours"]["targets"].values()] == [False, True]
     assert rows["slow"]["ratio"] == 8
-    alone: dict[str, Row] = {"ours": {"ok": True, "median_ms": 2.0}}
-    instruments.compare(task, named, alone)
-    assert "ratio" not in alone["ours"]
 
 
 def test_held_bytes_are_those_of_each_storage_once_without_weights() -> None:
-    model = nn.Linear(5, 7)
-    values = torch.zeros(11, 13)
+    model, values = nn.Linear(5, 7), torch.zeros(11, 13)
     result = {"views": [values[0], values[1:]], "model": model, "weight": model.weight}
     assert held_bytes(result) == 11 * 13 * 4
-
-
-def test_a_capture_that_changes_the_output_is_wrong() -> None:
-    workload = attach.workload(attach.live_model("bert-tiny"), "bert-tiny", 1, 5)
-    other = Contender(lambda: torch.zeros(1), lambda out: {"output": out})
-    changed = {**workload.contenders, attach.CAPTURE: other}
-    rows = rows_of(replace(workload, contenders=changed, finish=lambda rows: None))
-    assert rows[attach.PLAIN]["ok"]
-    assert "the captured pass differs" in rows[attach.CAPTURE]["reason"]
-    assert rows_of(workload)[attach.CAPTURE]["ok"]
 
 
 @pytest.mark.slow
@@ -312,6 +272,10 @@ def test_a_program_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_measuring_processes_does_not_need_torch_in_the_parent() -> None:
     # A process inherits the peak memory of the one it was started from.
-    program = "import sys, benchmarks.loading; print('torch' in sys.modules)"
-    run = partial(subprocess.run, cwd=REPOSITORY, capture_output=True, text=True)
-    assert run([sys.executable, "-c", program]).stdout.strip() == "False"
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, benchmarks.loading; print('torch' in sys.modules)",
+    ]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -249,7 +249,7 @@ class TestGpt2:
                 losses.append(float(token_losses(model, document[None, first : token + 1])[0, -1]))
         assert row["count"] == len(counted)
         assert row["value"] == pytest.approx(sum(losses) / len(losses), abs=1e-3)
-        trigrams = TrigramModel.train(training, vocab_size=model.config.vocab_size)
+        trigrams = TrigramModel(training, vocab_size=model.config.vocab_size)
         theirs = trigrams.losses(document.numpy())[counted.start : counted.stop]
         assert row["trigram_loss"] == pytest.approx(theirs.mean(), abs=1e-4)
         assert row["difference"] == pytest.approx(row["value"] - row["trigram_loss"], abs=2e-4)

@@ -1,7 +1,7 @@
 """A GPU that computes nothing: calls run through to Triton's own compiler and launch, without one.
 
 Tensors on it have shapes, strides and addresses and no numbers (torch's FakeTensorMode). Triton
-specialises a call on them as it does on a GPU, compiles it for Hopper, and hands it to a driver
+specialises a call on them as it does on a GPU, compiles it for that GPU, and hands it to a driver
 that starts nothing: it loads what was compiled, looks at arguments, and notes what is started.
 What a real driver refuses is refused: a kernel with more shared memory than an SM has, a block of
 more threads than its registers allow, a tensor that is not on the GPU, a grid that is empty or too
@@ -28,8 +28,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-#: Of an SM of compute capability 9.0 (CUDA C++ programming guide, technical specifications).
-SHARED_BYTES, REGISTERS, THREADS = 227 * 1024, 65_536, 1024
+#: Of an SM (CUDA C++ programming guide, technical specifications), by compute capability.
+SHARED_BYTES = {(8, 0): 163 * 1024, (9, 0): 227 * 1024, (10, 0): 227 * 1024}
+REGISTERS, THREADS = 65_536, 1024
 LARGEST_GRID = (2**31 - 1, 65_535, 65_535)
 #: cuTensorMapEncodeTiled (CUDA driver API): alignment in bytes, and the longest side of a box.
 ALIGNED, LONGEST_BOX = 16, 256
@@ -89,7 +90,8 @@ class FakeDriver:
         return torch.device("cuda", 0)
 
     def get_device_properties(self, _: Any) -> dict[str, int]:
-        return {"max_shared_mem": SHARED_BYTES, "multiprocessor_count": 132, "warpSize": 32}
+        shared = SHARED_BYTES.get(self.capability, SHARED_BYTES[9, 0])
+        return {"max_shared_mem": shared, "multiprocessor_count": 132, "warpSize": 32}
 
     def load_binary(
         self, name: str, binary: bytes, shared: int, _: Any
@@ -162,7 +164,7 @@ def usage(binary: bytes) -> tuple[int, int]:
     return int(found[1]), int(found[2]) + int(found[3])
 
 
-NAME, CAPABILITY = "rehearsal (sm_90a, no GPU)", (9, 0)
+NAME, CAPABILITY = "rehearsal (no GPU)", (9, 0)
 #: The alignment that torch's allocator gives to every block.
 _ALIGNED = 512
 
@@ -213,16 +215,6 @@ class FakeDevice:
             stack.enter_context(self.tensors)
             stack.enter_context(_WithoutCuda())
             yield self
-
-
-_known: list[FakeDevice] = []
-
-
-def device() -> FakeDevice:
-    """The one of this process: what kernels keep between calls stays valid."""
-    if not _known:
-        _known.append(FakeDevice())
-    return _known[0]
 
 
 class _WithoutCuda(TorchFunctionMode):
@@ -333,7 +325,7 @@ def _stand_ins(capability: tuple[int, int]) -> Iterator[tuple[ModuleType | type,
         total_memory=80 * 2**30,
         L2_cache_size=50 * 2**20,
         multi_processor_count=132,
-        shared_memory_per_block_optin=227 * 1024,
+        shared_memory_per_block_optin=SHARED_BYTES.get(capability, SHARED_BYTES[9, 0]),
     )
     answers: dict[str, Callable[..., Any] | type] = {
         "is_available": lambda: True,

@@ -1,6 +1,7 @@
 """What `make gpu` would launch, specialised, compiled and looked at without a GPU.
 
     python -m benchmarks.gpu.rehearsal [--only REGEX] [--minutes 9] [--no-compile] [--part 1/4]
+                                       [--capability 9.0]
 
 Each contender of ours is built and called on the fake device of `fake_device.py`: a wrong argument,
 a constant that is missing, a tile that no SM holds, a spill is found here; and what no CUDA graph
@@ -32,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.gpu.contenders import build, inputs
-from benchmarks.gpu.fake_device import FakeDevice, device, recorded_functions, run_backward
+from benchmarks.gpu.fake_device import CAPABILITY, FakeDevice, recorded_functions, run_backward
 from benchmarks.gpu.matrix import KINDS_ASKED, drawn
 from benchmarks.gpu.plan import Shape, Task, first_minutes, plan
 from minibert.bench.gate import reason
@@ -138,14 +139,16 @@ def main(arguments: list[str] | None = None) -> int:
     # Whatever was tuned before, every candidate is tried; and what is tuned here is worth nothing.
     with tempfile.TemporaryDirectory() as nowhere:
         os.environ["MINIBERT_CACHE"] = nowhere
-        for row in rehearse(wanted[place - 1 :: parts], compiles=chosen.compile):
+        fake = FakeDevice(chosen.capability)
+        for row in rehearse(wanted[place - 1 :: parts], fake, compiles=chosen.compile):
             rows.append(row)
             print(json.dumps(row), flush=True)
-    driver, failed = device().driver, sum(not row["ok"] for row in rows)
+    driver, failed = fake.driver, sum(not row["ok"] for row in rows)
     whole = {
         "calls": len(rows),
         "failed": failed,
         "refused": sum("refused" in row for row in rows),
+        "spilled": sum(bool(row.get("spilled")) for row in rows),
         "kernels": len(driver.loaded),
         "compiled": len(driver.seconds),
         "compile_seconds": round(sum(driver.seconds), 1),
@@ -163,12 +166,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--part", default="1/1", metavar="I/N", help="each N-th task, from the I-th"
     )
+    parser.add_argument(
+        "--capability",
+        type=lambda text: tuple(map(int, text.split("."))),
+        default=CAPABILITY,
+        help="of the GPU: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell",
+    )
     return parser
 
 
-def rehearse(tasks: Iterable[Task], *, compiles: bool = True) -> Iterator[Row]:
+def rehearse(tasks: Iterable[Task], fake: FakeDevice, *, compiles: bool = True) -> Iterator[Row]:
     """A row for each call of ours: ok, or the reason why it would fail on a GPU."""
-    with device().entered(compiles=compiles) as fake:
+    with fake.entered(compiles=compiles):
         for task in tasks:
             for name in task.contenders:
                 for what, call in calls(task, name):
