@@ -1,49 +1,27 @@
 """`minibert collect`: values for every token of a corpus. torch is imported when it runs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from minibert.cli.options import BatchTokens, Corpus, Loading, Reading, Restart, spread
+from minibert.cli.options import Loading, Reading, spread
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
     from minibert.survey.collected import Collected
     from minibert.survey.documents import Documents
 
-Points = Annotated[
-    list[str],
-    typer.Option(
-        "--point",
-        "-p",
-        metavar="NAME:LAYER[:HEAD]",
-        help="What to collect: resid_post:3, z:3:5, embed. Repeatable.",
-    ),
-]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the arrays go.")
-]
-Stored = Annotated[
-    Literal["float32", "float16", "float64"],
-    typer.Option("--store", help="The number type of the arrays."),
-]
-Special = Annotated[
-    bool, typer.Option("--special/--no-special", help="Rows for [CLS], [SEP] and their like.")
-]
-
 
 @spread()
 def collect(
-    corpus: Corpus,
-    points: Points,
-    output: Output,
+    corpus: list[Path],
+    points: list[str],
+    output: Path,
     *,
     reading: Reading,
-    store: Stored = "float32",
-    special: Special = True,
-    batch_tokens: BatchTokens = 2048,
-    restart: Restart = False,
+    store: Literal["float32", "float16", "float64"] = "float32",
+    special: bool = True,
+    batch_tokens: int = 2048,
+    restart: bool = False,
     loading: Loading,
 ) -> None:
     """Write the values of chosen points for every token of a corpus.
@@ -51,6 +29,13 @@ def collect(
     Probes and sparse autoencoders are trained on such values. Each point becomes a NumPy array in
     FOLDER; beside them are the tokens, words and texts. To resume an interrupted run, give the
     same command again.
+
+    Options:
+        points [--point, -p, NAME:LAYER[:HEAD]]: What to collect: resid_post:3, z:3:5, embed.
+            Repeatable.
+        output [-o, FOLDER]: Where the arrays go.
+        store [--store]: The number type of the arrays.
+        special [--special/--no-special]: Rows for [CLS], [SEP] and their like.
     """
     documents, model = reading.documents(corpus), loading.load()
     from minibert.survey.collecting import collect as collect_values

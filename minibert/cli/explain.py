@@ -1,32 +1,33 @@
 """`minibert explain`: one row of attention as a calculation."""
 
 import sys
-from typing import Annotated
 
-import typer
-
-from minibert.cli.options import AsJson, Loading, Texts, say_json, spread
+from minibert.cli.options import Loading, Texts, say_json, spread
 from minibert.terminal import Terminal, note, say
 
 
 @spread()
 def explain(
     texts: Texts,
-    layer: Annotated[int, typer.Option(help="The layer, from 0.")],
-    head: Annotated[int, typer.Option(help="The head, from 0.")],
-    query: Annotated[str, typer.Option(help="The query: the position of a token, or the token.")],
-    key: Annotated[
-        str | None,
-        typer.Option(help="The key, in the same way. Default: the most attended one."),
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many of the largest terms to show.")] = 8,
-    as_json: AsJson = False,
+    layer: int,
+    head: int,
+    query: str,
+    key: str | None = None,
+    top: int = 8,
+    as_json: bool = False,
     *,
     loading: Loading,
 ) -> None:
     """Show the calculation of one row of attention.
 
     It goes from a query and a key to the score, the softmax of the row, and the sum that gives z.
+
+    Options:
+        layer: The layer, from 0.
+        head: The head, from 0.
+        query: The query: the position of a token, or the token.
+        key: The key, in the same way. Default: the most attended one.
+        top [>=1]: How many of the largest terms to show.
     """
     model, tokens = texts.tokens(loading)
     from minibert.answers.explain import explain as explain_row

@@ -1,50 +1,36 @@
 """`minibert generate`: a GPT-2 continues a text, which is printed while it is written."""
 
 import sys
-from typing import Annotated
 
-import typer
-
-from minibert.cli.options import Loading, Text, spread
+from minibert.cli.options import Loading, spread
 from minibert.terminal import encodable, note, printable, say, standard_input
 
 
 @spread("model", "task")
 def generate(
-    text: Text,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="The most tokens to add.")] = 40,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Above 1: more surprising text; below 1: less. 0: always the most probable token.",
-        ),
-    ] = 0.8,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, help="Draw from this many of the most probable tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Draw from the likeliest tokens that together have this probability."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed gives another text.")] = 0,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="STRING", help="End before this string; repeatable."),
-    ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="An embedded GPT-2, a checkpoint folder, or a Hub id.",
-        ),
-    ] = "tiny-gpt2",
+    text: str,
+    max_new_tokens: int = 40,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop: list[str] | None = None,
+    model: str = "tiny-gpt2",
     *,
     loading: Loading,
 ) -> None:
-    """Continue a text, token by token."""
+    """Continue a text, token by token.
+
+    Options:
+        max_new_tokens [>=1]: The most tokens to add.
+        temperature [>=0]: Above 1: more surprising text; below 1: less. 0: always the most probable
+            token.
+        top_k [>=1]: Draw from this many of the most probable tokens.
+        top_p: Draw from the likeliest tokens that together have this probability.
+        seed [>=0]: Another seed gives another text.
+        stop [STRING]: End before this string; repeatable.
+        model [-m, NAME]: An embedded GPT-2, a checkpoint folder, or a Hub id.
+    """
     prompt = standard_input() if text == "-" else text
     loaded = loading.load(model=model)
     beginning: list[str] = [prompt]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from minibert.cli.options import AsJson, check_file, check_picture, say_json, spread, unusable
+from minibert.cli.options import check_file, check_picture, say_json, spread, unusable
 from minibert.errors import MinibertError
 from minibert.terminal import Terminal, note, say
 
@@ -41,42 +41,30 @@ class NumberType(StrEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """How a kernel is called and what of it is checked, by both commands."""
+    """How a kernel is called and what of it is checked, by both commands.
 
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="cpu or cuda. Default: cuda where there is one."),
-    ] = None
-    dtypes: Annotated[
-        list[NumberType] | None, typer.Option("--dtype", help="Number type; repeatable.")
-    ] = None
-    d_head: Annotated[
-        int | None,
-        typer.Option("--d-head", min=1, max=1024, help="Width of a head. Default: 64."),
-    ] = None
-    workload: Annotated[
-        str | None,
-        typer.Option("--workload", metavar="NAME", help="One of those that bench --list names."),
-    ] = None
-    signature: Annotated[
-        str | None,
-        typer.Option(
-            "--signature",
-            metavar="NAME",
-            help="How the function is called, as bench --list says. Default: by its parameters.",
-        ),
-    ] = None
-    causal_only: Annotated[
-        bool,
-        typer.Option("--causal-only", help="The function is always causal: ask nothing else."),
-    ] = False
-    backward: Annotated[
-        bool, typer.Option("--backward", help="Also the gradients of query, key and value.")
-    ] = False
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, for a first answer.")] = False
-    timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Longest time that one call may take.")
-    ] = 300
+    Options:
+        device [NAME]: cpu or cuda. Default: cuda where there is one.
+        dtypes [--dtype]: Number type; repeatable.
+        d_head [--d-head, >=1, <=1024]: Width of a head. Default: 64.
+        workload [--workload, NAME]: One of those that bench --list names.
+        signature [--signature, NAME]: How the function is called, as bench --list says. Default: by
+            its parameters.
+        causal_only [--causal-only]: The function is always causal: ask nothing else.
+        backward [--backward]: Also the gradients of query, key and value.
+        quick [--quick]: Fewer cases, for a first answer.
+        timeout [SECONDS, >=0.1]: Longest time that one call may take.
+    """
+
+    device: str | None = None
+    dtypes: list[NumberType] | None = None
+    d_head: int | None = None
+    workload: str | None = None
+    signature: str | None = None
+    causal_only: bool = False
+    backward: bool = False
+    quick: bool = False
+    timeout: float = 300
 
     @cached_property
     def work(self) -> "Workload | None":
@@ -143,21 +131,12 @@ class Asked:
 
 @spread()
 def check(
-    target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function.")],
+    target: str,
     asked: Asked,
-    tokens: Annotated[
-        list[int] | None,
-        typer.Option("--tokens", min=1, max=4096, help="Number of keys; repeatable."),
-    ] = None,
-    cache: Annotated[
-        bool,
-        typer.Option("--cache", help="Also check fewer queries than keys, as with a KV cache."),
-    ] = False,
-    compile_only: Annotated[
-        bool,
-        typer.Option("--compile", help="Without a GPU: compile its Triton kernels, judge nothing."),
-    ] = False,
-    as_json: AsJson = False,
+    tokens: list[int] | None = None,
+    cache: bool = False,
+    compile_only: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Say whether an attention kernel is right and, if not, what is probably wrong with it.
 
@@ -172,6 +151,12 @@ def check(
     On a CPU, Triton kernels run in Triton's interpreter.
 
     Exits with 0 when the kernel is right, 1 when it is wrong, 2 for a command that cannot be run.
+
+    Options:
+        target [argument, FILE.py:FUNCTION]: The function.
+        tokens [--tokens, >=1, <=4096]: Number of keys; repeatable.
+        cache [--cache]: Also check fewer queries than keys, as with a KV cache.
+        compile_only [--compile]: Without a GPU: compile its Triton kernels, judge nothing.
     """
     if compile_only:
         if as_json:
@@ -298,67 +283,41 @@ def _say_report(
 
 @dataclass(frozen=True)
 class Timed:
-    """What is timed, beside what, and how often."""
+    """What is timed, beside what, and how often.
 
-    baselines: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--baseline",
-            metavar="NAME",
-            help="Time this one too; repeatable: flash, cudnn, efficient, flex, math, eager, sdpa, "
-            "and every name that attend() knows. Default: the usual ones for the device.",
-        ),
-    ] = None
-    tokens: Annotated[
-        list[int] | None, typer.Option(min=1, help="Length of the sentences; repeatable.")
-    ] = None
-    causal: Annotated[
-        bool | None,
-        typer.Option("--causal/--full", help="Only one of the two. Default: both."),
-    ] = None
-    lengths: Annotated[
-        Literal["full", "varied"],
-        typer.Option(help="varied: from all tokens down to a quarter of them, padded."),
-    ] = "full"
-    heads: Annotated[
-        int | None, typer.Option(min=1, help="Heads. Default: 2048 / d-head on CUDA, 4 on a CPU.")
-    ] = None
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sentences. Default: 16384 tokens in all on CUDA, else 1."),
-    ] = None
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Turns of each implementation. Default: 5, with --quick 2."),
-    ] = None
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Also write the rows, as JSON lines."),
-    ] = None
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the times: .svg, .pdf or .png.")
-    ] = None
+    Options:
+        baselines [--baseline, NAME]: Time this one too; repeatable: flash, cudnn, efficient, flex,
+            math, eager, sdpa, and every name that attend() knows. Default: the usual ones for the
+            device.
+        tokens [>=1]: Length of the sentences; repeatable.
+        causal [--causal/--full]: Only one of the two. Default: both.
+        lengths: varied: from all tokens down to a quarter of them, padded.
+        heads [>=1]: Heads. Default: 2048 / d-head on CUDA, 4 on a CPU.
+        batch [>=1]: Sentences. Default: 16384 tokens in all on CUDA, else 1.
+        rounds [>=1]: Turns of each implementation. Default: 5, with --quick 2.
+        output [-o, FILE]: Also write the rows, as JSON lines.
+        plot [FILE]: Draw the times: .svg, .pdf or .png.
+    """
+
+    baselines: list[str] | None = None
+    tokens: list[int] | None = None
+    causal: bool | None = None
+    lengths: Literal["full", "varied"] = "full"
+    heads: int | None = None
+    batch: int | None = None
+    rounds: int | None = None
+    output: Path | None = None
+    plot: Path | None = None
 
 
 @spread()
 def bench(
-    target: Annotated[
-        str | None, typer.Argument(metavar="FILE.py:FUNCTION", help="The function.")
-    ] = None,
+    target: str | None = None,
     *,
     asked: Asked,
     timed: Timed,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="BEFORE AFTER", help="Compare two files of rows; nothing is run."),
-    ] = None,
-    list_all: Annotated[
-        bool,
-        typer.Option(
-            "--list",
-            help="What each implementation takes, the workloads and signatures; runs nothing.",
-        ),
-    ] = False,
+    compare: tuple[Path, Path] | None = None,
+    list_all: bool = False,
 ) -> None:
     """Check an attention kernel, then time it beside other implementations.
 
@@ -370,6 +329,12 @@ def bench(
 
     Exits with 0 when the kernel is right (with --compare: not slower than before, beyond the
     noise), 1 when it is not, 2 for a command that cannot be run.
+
+    Options:
+        target [argument, FILE.py:FUNCTION]: The function.
+        compare [BEFORE AFTER]: Compare two files of rows; nothing is run.
+        list_all [--list]: What each implementation takes, the workloads and signatures; runs
+            nothing.
     """
     if compare is not None:
         _compare(compare)

@@ -1,29 +1,23 @@
 """`minibert models`: what is on this machine, how it multiplies, and what config.json may say."""
 
 import sys
-from typing import Annotated
 
-import typer
-
-from minibert.cli.options import AsJson, say_json
+from minibert.cli.options import say_json, spread
 from minibert.terminal import Terminal, say
 
 
+@spread()
 def models(
-    backends: Annotated[
-        bool,
-        typer.Option("--backends", help="Also show how linear layers multiply on this machine."),
-    ] = False,
-    fields: Annotated[
-        bool,
-        typer.Option(
-            "--fields",
-            help="Also show which fields of a config.json are read, or refused, and why.",
-        ),
-    ] = False,
-    as_json: AsJson = False,
+    backends: bool = False,
+    fields: bool = False,
+    as_json: bool = False,
 ) -> None:
-    """List the models on this machine: embedded ones, and those in the Hugging Face cache."""
+    """List the models on this machine: embedded ones, and those in the Hugging Face cache.
+
+    Options:
+        backends [--backends]: Also show how linear layers multiply on this machine.
+        fields [--fields]: Also show which fields of a config.json are read, or refused, and why.
+    """
     from minibert.cli import inventory
 
     if as_json:

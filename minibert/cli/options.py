@@ -8,11 +8,12 @@ import functools
 import inspect
 import json
 import math
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -25,15 +26,34 @@ if TYPE_CHECKING:
     from minibert.text.tokens import Tokens
 
 
-def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator: of a command's parameters that are dataclasses, each field is an option.
+#: Options that several commands have, where a command's own table does not name them.
+COMMON = """
+Options:
+    text [argument, TEXT]: The text; "-" reads standard input.
+    corpus [argument, CORPUS..., no default]: Files or folders: plain text, JSON lines, Parquet or
+        CoNLL-U, also as .gz.
+    as_json [--json]: One JSON document, every number unrounded, and nothing else.
+    restart [--restart]: Begin anew instead of going on with what is there.
+    pairs [--pairs]: Take each two documents as one with two texts.
+    limit [N, >=1]: Read no more than so many documents.
+    batch_tokens [N, >=1]: Tokens that are computed together.
+    browse [--open]: Open the page in a browser.
+"""
+_ENTRY = re.compile(r"    (\w+)(?: \[(.*?)\])?: (.*)")
 
-    Fields in `left_out` are no options of this command and keep their defaults.
+
+def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that makes options of a command's parameters, with the help of its docstring.
+
+    The docstring ends with a table, a line an option: `name [flags, METAVAR, >=least]: what it is`;
+    a parameter that is a dataclass stands for its fields, with the table of that class. Fields in
+    `left_out` are no options of this command and keep their defaults.
     """
 
     def spread_out(command: Callable[..., None]) -> Callable[..., None]:
         options: list[inspect.Parameter] = []
         bundles: dict[str, tuple[type, list[str]]] = {}
+        about, table = _described(command)
         for parameter in inspect.signature(command).parameters.values():
             kind = parameter.annotation
             if isinstance(kind, type) and is_dataclass(kind):
@@ -41,7 +61,7 @@ def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None
                 bundles[parameter.name] = kind, [one.name for one in held]
                 options += held
             else:
-                options.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                options.append(_option(parameter, table))
 
         @functools.wraps(command)
         def called(**given: object) -> None:
@@ -49,6 +69,7 @@ def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None
                 given[name] = kind(**{one: given.pop(one) for one in names if one in given})
             command(**given)
 
+        called.__doc__ = about
         called.__dict__["__signature__"] = inspect.Signature(options)
         called.__annotations__ = {one.name: one.annotation for one in options}
         return called
@@ -57,65 +78,71 @@ def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 def _options_of(kind: type) -> list[inspect.Parameter]:
-    return [
-        inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=one.type,
-            default=inspect.Parameter.empty if one.default is MISSING else one.default,
-        )
-        for one in fields(kind)
-    ]
+    table = _described(kind)[1]
+    return [_option(one, table) for one in inspect.signature(kind).parameters.values()]
+
+
+def _described(of: object) -> tuple[str, dict[str, tuple[str, str]]]:
+    """The docstring without its table, and of each option what is in brackets, and its help."""
+    about, _, table = (inspect.getdoc(of) or "").partition("Options:\n")
+    found: dict[str, tuple[str, str]] = {}
+    for line in f"{COMMON.partition('Options:')[2]}{table}".splitlines():
+        if entry := _ENTRY.fullmatch(line):
+            name, brackets, text = entry.groups(default="")
+            found[name] = brackets, text
+        elif found:
+            found[name] = found[name][0], f"{found[name][1]} {line.strip()}".strip()
+    return about.strip(), found
+
+
+def _option(
+    parameter: inspect.Parameter, table: Mapping[str, tuple[str, str]]
+) -> inspect.Parameter:
+    """A parameter as typer reads it: an option, or an argument."""
+    brackets, text = table[parameter.name]
+    flags, settings = [], dict[str, Any](help=text)
+    kind: Callable[..., object] = typer.Option
+    for word in filter(None, brackets.split(", ")):
+        if word.startswith("-") and word != "-":
+            flags.append(word)
+        elif word.startswith((">=", "<=")):
+            bound = float(word[2:]) if "." in word else int(word[2:])
+            settings["min" if word[0] == ">" else "max"] = bound
+        elif word == "argument":
+            kind = typer.Argument
+        elif word == "no default":
+            settings["show_default"] = False
+        else:
+            settings["metavar"] = word
+    if flags and not any(one.startswith("--") for one in flags):
+        flags.insert(0, f"--{parameter.name.replace('_', '-')}")
+    annotation = Annotated[parameter.annotation, kind(*flags, **settings)]  # type: ignore[name-defined]
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
 
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help='The text; "-" reads standard input.')]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="One JSON document, every number unrounded, and nothing else."),
-]
-Restart = Annotated[
-    bool, typer.Option("--restart", help="Begin anew instead of going on with what is there.")
-]
 
 
 @dataclass(frozen=True)
 class Loading:
-    """Which model a command loads, and how it computes."""
+    """Which model a command loads, and how it computes.
 
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="An embedded model, a checkpoint folder, or a Hub id. Default: tiny-bert.",
-        ),
-    ] = None
-    revision: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a Hub id.")
-    ] = None
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Make no request; use only the Hub's cache.")
-    ] = False
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TASK",
-            help="Another task head than the checkpoint's own; none: only the body.",
-        ),
-    ] = None
-    dtype: Annotated[
-        Dtype | None, typer.Option(help="The number type to compute in. Default: float32.")
-    ] = None
-    impl: Annotated[
-        str,
-        typer.Option(
-            "--impl",
-            metavar="NAME",
-            help="The implementation of attention: auto, eager, sdpa, reference and others.",
-        ),
-    ] = "auto"
+    Options:
+        model [-m, NAME]: An embedded model, a checkpoint folder, or a Hub id. Default: tiny-bert.
+        revision [NAME]: Branch, tag or commit of a Hub id.
+        offline [--offline]: Make no request; use only the Hub's cache.
+        task [TASK]: Another task head than the checkpoint's own; none: only the body.
+        dtype: The number type to compute in. Default: float32.
+        impl [--impl, NAME]: The implementation of attention: auto, eager, sdpa, reference and
+            others.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    offline: bool = False
+    task: str | None = None
+    dtype: Dtype | None = None
+    impl: str = "auto"
 
     def load(self, **chosen: str | None) -> "Model":
         """The model; `chosen` replaces options. Raises MinibertError where it cannot be loaded."""
@@ -136,16 +163,16 @@ class Loading:
 
 @dataclass(frozen=True)
 class Texts:
-    """The text or the pair of texts that a model reads."""
+    """The text or the pair of texts that a model reads.
 
-    text: Text
-    text_b: Annotated[
-        str | None, typer.Argument(metavar="TEXT_B", help="A second text, for a pair.")
-    ] = None
-    truncate: Annotated[
-        bool,
-        typer.Option("--truncate", help="Cut a text that is longer than the model's positions."),
-    ] = False
+    Options:
+        text_b [argument, TEXT_B]: A second text, for a pair.
+        truncate [--truncate]: Cut a text that is longer than the model's positions.
+    """
+
+    text: str
+    text_b: str | None = None
+    truncate: bool = False
 
     @functools.cached_property
     def read(self) -> list[str]:
@@ -166,59 +193,28 @@ class Texts:
         return model, tokens
 
 
-Corpus = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="CORPUS...",
-        help="Files or folders: plain text, JSON lines, Parquet or CoNLL-U, also as .gz.",
-        show_default=False,
-    ),
-]
-InPairs = Annotated[
-    bool, typer.Option("--pairs", help="Take each two documents as one with two texts.")
-]
-Limit = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Read no more than so many documents.")
-]
-BatchTokens = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Tokens that are computed together.")
-]
-
-
 @dataclass(frozen=True)
 class Reading:
-    """How the files of a corpus become documents."""
+    """How the files of a corpus become documents.
 
-    kind: Annotated[
-        Literal["text", "jsonl", "parquet", "conllu"] | None,
-        typer.Option("--kind", help="What the files are, where their names do not say it."),
-    ] = None
-    unit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A document: paragraph, line or file of plain text; sentence or document of "
-            "CoNLL-U.",
-        ),
-    ] = None
-    field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The field or column with the text. Default: text."),
-    ] = None
-    pair_field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The field or column with a second text.")
-    ] = None
-    encoding: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of plain text and JSON lines. Default: utf-8."),
-    ] = None
-    shortest: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Leave out texts with fewer characters.")
-    ] = 1
-    on_error: Annotated[
-        Literal["raise", "skip"],
-        typer.Option("--on-error", help="Stop at what cannot be read, or skip and count it."),
-    ] = "raise"
+    Options:
+        kind [--kind]: What the files are, where their names do not say it.
+        unit [NAME]: A document: paragraph, line or file of plain text; sentence or document of
+            CoNLL-U.
+        field [NAME]: The field or column with the text. Default: text.
+        pair_field [NAME]: The field or column with a second text.
+        encoding [NAME]: Of plain text and JSON lines. Default: utf-8.
+        shortest [N, >=1]: Leave out texts with fewer characters.
+        on_error [--on-error]: Stop at what cannot be read, or skip and count it.
+    """
+
+    kind: Literal["text", "jsonl", "parquet", "conllu"] | None = None
+    unit: str | None = None
+    field: str | None = None
+    pair_field: str | None = None
+    encoding: str | None = None
+    shortest: int = 1
+    on_error: Literal["raise", "skip"] = "raise"
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import typer
 
@@ -12,11 +12,6 @@ from minibert.errors import MinibertError
 from minibert.terminal import note, say
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
-
-Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help='The page to write; "-" is stdout.')
-]
-Browse = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 
 
 class _Page(Protocol):
@@ -36,29 +31,26 @@ class _Page(Protocol):
 @spread()
 def view(
     texts: Texts,
-    output: Output = Path("attention.html"),
-    layer: Annotated[list[int] | None, typer.Option(help="Only this layer; repeatable.")] = None,
-    head: Annotated[list[int] | None, typer.Option(help="Only this head; repeatable.")] = None,
-    picture: Annotated[
-        str,
-        typer.Option(
-            "--view",
-            metavar="VIEW",
-            help="The first view: head, model, neuron, arithmetic, map, text or layers.",
-        ),
-    ] = "head",
-    vectors: Annotated[
-        bool,
-        typer.Option(
-            "--vectors/--no-vectors",
-            help="Include query and key, which two views need; the file is larger.",
-        ),
-    ] = True,
-    browse: Browse = False,
+    output: Path = Path("attention.html"),
+    layer: list[int] | None = None,
+    head: list[int] | None = None,
+    picture: str = "head",
+    vectors: bool = True,
+    browse: bool = False,
     *,
     loading: Loading,
 ) -> None:
-    """Write a page that shows which token attends to which, and how that is computed."""
+    """Write a page that shows which token attends to which, and how that is computed.
+
+    Options:
+        output [-o, FILE]: The page to write; "-" is stdout.
+        layer: Only this layer; repeatable.
+        head: Only this head; repeatable.
+        picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map, text or
+            layers.
+        vectors [--vectors/--no-vectors]: Include query and key, which two views need; the file is
+            larger.
+    """
     _check_place(output, browse)
     model, tokens = texts.tokens(loading)
     trace = model.trace(tokens)
@@ -68,16 +60,18 @@ def view(
 
 @spread("dtype", "impl")
 def live(
-    output: Output = Path("live.html"),
-    text: Annotated[
-        list[str] | None,
-        typer.Option(help="What the page opens with; twice for a pair of texts."),
-    ] = None,
-    browse: Browse = False,
+    output: Path = Path("live.html"),
+    text: list[str] | None = None,
+    browse: bool = False,
     *,
     loading: Loading,
 ) -> None:
-    """Write a page that runs the model: type, change heads, and see what moves. No network."""
+    """Write a page that runs the model: type, change heads, and see what moves. No network.
+
+    Options:
+        output [-o, FILE]: The page to write; "-" is stdout.
+        text: What the page opens with; twice for a pair of texts.
+    """
     if len(text or ()) > 2:
         raise typer.BadParameter("--text can be given twice at most")
     _check_place(output, browse)
@@ -89,20 +83,19 @@ def live(
 
 @spread()
 def serve(
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; others reach only another one."),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="NUMBER", help="0: any free one.")
-    ] = 0,
-    browse: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
-    ] = True,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    browse: bool = True,
     *,
     loading: Loading,
 ) -> None:
-    """Serve a page that runs a model: type, change, and see attention follow. Ctrl-C ends it."""
+    """Serve a page that runs a model: type, change, and see attention follow. Ctrl-C ends it.
+
+    Options:
+        host [ADDRESS]: Where to listen; others reach only another one.
+        port [NUMBER, >=0, <=65535]: 0: any free one.
+        browse [--open/--no-open]: Open the page in a browser.
+    """
     from minibert.viz.serve.server import check_installed
 
     check_installed()

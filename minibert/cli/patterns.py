@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from minibert.cli.options import InPairs, Limit, Loading, Reading, say_json, spread
+from minibert.cli.options import Loading, Reading, say_json, spread
 from minibert.terminal import Terminal, bar, note, say, visible
 
 if TYPE_CHECKING:
@@ -20,51 +20,34 @@ if TYPE_CHECKING:
 
 _BAR = 20
 
-SampleOrCorpus = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="CORPUS",
-        help="Files or folders of text, JSON lines, Parquet or CoNLL-U. "
-        "Default: twelve built-in pairs of sentences.",
-    ),
-]
-SurveyFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--survey", metavar="DIR", help="Name heads from a finished survey; no model is run."
-    ),
-]
-
 
 @spread("task", "shortest", "on_error")
 def patterns(
-    corpus: SampleOrCorpus = None,
+    corpus: list[Path] | None = None,
     *,
     reading: Reading,
-    pairs: InPairs = False,
-    limit: Limit = None,
-    survey: SurveyFolder = None,
-    examples: Annotated[
-        bool, typer.Option("--examples", help="Show the best rows of the heads.")
-    ] = False,
-    dimensions: Annotated[
-        bool,
-        typer.Option(
-            "--dimensions", help="Also count the dimensions that carry query·key. A second pass."
-        ),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(help="Draws how far baselines are measured from the words.")
-    ] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Every head and every number, as JSON.")
-    ] = False,
+    pairs: bool = False,
+    limit: int | None = None,
+    survey: Path | None = None,
+    examples: bool = False,
+    dimensions: bool = False,
+    seed: int = 0,
+    as_json: bool = False,
     loading: Loading,
 ) -> None:
     """Name every head by what it does: next token, previous token, induction and seven more.
 
     A head is named (*) where more than half of the attention that the baseline leaves follows the
     pattern, and the whole confidence interval over documents is above that.
+
+    Options:
+        corpus [argument, CORPUS]: Files or folders of text, JSON lines, Parquet or CoNLL-U.
+            Default: twelve built-in pairs of sentences.
+        survey [--survey, DIR]: Name heads from a finished survey; no model is run.
+        examples [--examples]: Show the best rows of the heads.
+        dimensions [--dimensions]: Also count the dimensions that carry query·key. A second pass.
+        seed: Draws how far baselines are measured from the words.
+        as_json [--json]: Every head and every number, as JSON.
     """
     if survey is not None:
         others = {

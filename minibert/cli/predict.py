@@ -2,11 +2,9 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from minibert.cli.options import AsJson, Loading, Texts, say_json, spread
+from minibert.cli.options import Loading, Texts, say_json, spread
 from minibert.terminal import Terminal, bar, cut, number, say, visible
 
 if TYPE_CHECKING:
@@ -20,14 +18,17 @@ _DETAILED = 3
 @spread()
 def predict(
     texts: Texts,
-    top: Annotated[int, typer.Option(min=1, help="How many answers to show.")] = 5,
-    as_json: AsJson = False,
+    top: int = 5,
+    as_json: bool = False,
     *,
     loading: Loading,
 ) -> None:
     """Show what the model predicts.
 
     The task head decides what that is: masked tokens, the next token, a class, or an answer.
+
+    Options:
+        top [>=1]: How many answers to show.
     """
     model, tokens = texts.tokens(loading)
     predictions, strings = model.predict(tokens, top=top), tokens.strings[0]

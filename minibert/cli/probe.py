@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -22,23 +22,7 @@ probe = typer.Typer(
     no_args_is_help=True,
 )
 
-Trees = Annotated[
-    list[Path],
-    typer.Argument(metavar="FILE...", help="CoNLL-U files to choose or train on."),
-]
-Texts = Annotated[
-    list[Path],
-    typer.Argument(metavar="FILE...", help="LitBank's .conll files or GAP's .tsv files."),
-]
-Measure = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--measure",
-        metavar="FILE",
-        help="A file to measure on, several times for several. Default: every other text.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Every number, unrounded, as JSON.")]
+
 Item = TypeVar("Item")
 Parts = Sequence[Sequence[Any]]
 
@@ -46,18 +30,23 @@ Parts = Sequence[Sequence[Any]]
 @probe.command()
 @spread("task")
 def dependency(
-    files: Trees,
-    measure: Measure = None,
-    least: Annotated[
-        int, typer.Option(min=1, help="Leave out relations with fewer words than this.")
-    ] = 20,
-    as_json: AsJson = False,
+    files: list[Path],
+    measure: list[Path] | None = None,
+    least: int = 20,
+    as_json: bool = False,
     *,
     loading: Loading,
 ) -> None:
     """Find the best head for each dependency relation, beside the best fixed distance.
 
     Heads are chosen on one part and measured on the other.
+
+    Options:
+        files [argument, FILE...]: CoNLL-U files to choose or train on.
+        measure [--measure, FILE]: A file to measure on, several times for several. Default: every
+            other text.
+        least [>=1]: Leave out relations with fewer words than this.
+        as_json [--json]: Every number, unrounded, as JSON.
     """
     from minibert.survey.probes.dependency import count_dependencies, relation_scores
 
@@ -89,18 +78,23 @@ def dependency(
 @probe.command()
 @spread("task")
 def coreference(
-    files: Texts,
-    measure: Measure = None,
-    tokens: Annotated[
-        int, typer.Option(min=16, help="Cut books into passages of at most so many tokens.")
-    ] = 128,
-    as_json: AsJson = False,
+    files: list[Path],
+    measure: list[Path] | None = None,
+    tokens: int = 128,
+    as_json: bool = False,
     *,
     loading: Loading,
 ) -> None:
     """Find the head that attends from a mention to what it stands for, beside simple rules.
 
     Heads are chosen on one part and measured on the other.
+
+    Options:
+        files [argument, FILE...]: LitBank's .conll files or GAP's .tsv files.
+        measure [--measure, FILE]: A file to measure on, several times for several. Default: every
+            other text.
+        tokens [>=16]: Cut books into passages of at most so many tokens.
+        as_json [--json]: Every number, unrounded, as JSON.
     """
     from minibert.survey.probes.coreference import (
         antecedent_scores,
@@ -146,21 +140,25 @@ def coreference(
 @probe.command()
 @spread("task")
 def parser(
-    files: Trees,
-    measure: Measure = None,
-    dimensions: Annotated[
-        int | None, typer.Option(min=1, help="Dimensions of word vectors. Default: 32.")
-    ] = None,
-    random: Annotated[
-        bool, typer.Option(help="Also measure the same model with random weights.")
-    ] = True,
-    as_json: AsJson = False,
+    files: list[Path],
+    measure: list[Path] | None = None,
+    dimensions: int | None = None,
+    random: bool = True,
+    as_json: bool = False,
     *,
     loading: Loading,
 ) -> None:
     """Train probes that find each word's head, and show how often they are right.
 
     They are trained on one part and measured on the other.
+
+    Options:
+        files [argument, FILE...]: CoNLL-U files to choose or train on.
+        measure [--measure, FILE]: A file to measure on, several times for several. Default: every
+            other text.
+        dimensions [>=1]: Dimensions of word vectors. Default: 32.
+        random: Also measure the same model with random weights.
+        as_json [--json]: Every number, unrounded, as JSON.
     """
     from minibert.model import Model
     from minibert.survey.probes.pair_probe import WORD_DIMENSIONS, attachment_scores

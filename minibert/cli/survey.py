@@ -9,18 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING, Literal
 
 from minibert.cli.options import (
-    BatchTokens,
-    Corpus,
-    InPairs,
-    Limit,
     Loading,
     Reading,
-    Restart,
     say_json,
     spread,
 )
@@ -37,91 +30,50 @@ _SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "
 # Changes that a line of the table of differences names.
 _NAMED = 3
 
-Output = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="DIR",
-        help="The folder for the tables; of an interrupted run the one it went into.",
-        show_default=False,
-    ),
-]
-PatternDocuments = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="Documents on which the report names heads and measures their distances.",
-    ),
-]
-
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured and by whom, by the names that `minibert.survey` takes."""
+    """What is measured and by whom, by the names that `minibert.survey` takes.
 
-    measures: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--measure", metavar="NAME", help="A measure, as to_sep; may be repeated. Default: all."
-        ),
-    ] = None
-    offsets: Annotated[
-        list[int] | None,
-        typer.Option("--offset", metavar="N", help="A further offset, as -2; may be repeated."),
-    ] = None
-    tokens: Annotated[
-        list[str] | None,
-        typer.Option("--token", metavar="TOKEN", help="A token to measure; may be repeated."),
-    ] = None
-    by_norm: Annotated[
-        bool, typer.Option(help="Measure everything again with rows weighed by norms.")
-    ] = True
-    gradients: Annotated[
-        bool,
-        typer.Option(
-            "--gradients",
-            help="Measure how much the loss changes with attention; of models that predict tokens.",
-        ),
-    ] = False
-    profile: Annotated[bool, typer.Option(help="Keep the mass at every distance.")] = True
-    pairs: InPairs = False
-    limit: Limit = None
-    longest: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=8, help="Tokens of a segment. Default: the model's positions."
-        ),
-    ] = None
-    batch_tokens: BatchTokens = 4096
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(help="Measure in this process, or by workers of Ray (the extra ray)."),
-    ] = "local"
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Workers of Ray. Default: as many as have room."),
-    ] = None
-    threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Of each worker. Default: those of this process."),
-    ] = None
+    Options:
+        measures [--measure, NAME]: A measure, as to_sep; may be repeated. Default: all.
+        offsets [--offset, N]: A further offset, as -2; may be repeated.
+        tokens [--token, TOKEN]: A token to measure; may be repeated.
+        by_norm: Measure everything again with rows weighed by norms.
+        gradients [--gradients]: Measure how much the loss changes with attention; of models that
+            predict tokens.
+        profile: Keep the mass at every distance.
+        longest [N, >=8]: Tokens of a segment. Default: the model's positions.
+        engine: Measure in this process, or by workers of Ray (the extra ray).
+        workers [N, >=1]: Workers of Ray. Default: as many as have room.
+        threads [N, >=1]: Of each worker. Default: those of this process.
+    """
+
+    measures: list[str] | None = None
+    offsets: list[int] | None = None
+    tokens: list[str] | None = None
+    by_norm: bool = True
+    gradients: bool = False
+    profile: bool = True
+    pairs: bool = False
+    limit: int | None = None
+    longest: int | None = None
+    batch_tokens: int = 4096
+    engine: Literal["local", "ray"] = "local"
+    workers: int | None = None
+    threads: int | None = None
 
 
 @spread("task")
 def survey(
-    corpus: Corpus,
-    output: Output,
+    corpus: list[Path],
+    output: Path,
     *,
     measuring: Measuring,
     reading: Reading,
-    restart: Restart = False,
-    report: Annotated[
-        bool,
-        typer.Option(help="Write report.html, and examples.html with pages of the best examples."),
-    ] = True,
-    pattern_documents: PatternDocuments = 200,
+    restart: bool = False,
+    report: bool = True,
+    pattern_documents: int = 200,
     loading: Loading,
 ) -> None:
     """Measure what every head of a model does, over a corpus of any size.
@@ -130,6 +82,13 @@ def survey(
     word and on the other text, each also with rows weighed by norms, and with --gradients how much
     the loss changes with them. Tables are written as Parquet files, figures as a page that needs no
     network. A run that was interrupted goes on when the same command is given again.
+
+    Options:
+        output [-o, DIR, no default]: The folder for the tables; of an interrupted run the one it
+            went into.
+        report: Write report.html, and examples.html with pages of the best examples.
+        pattern_documents [N, >=0]: Documents on which the report names heads and measures their
+            distances.
     """
     # In this order: a corpus that cannot be read is known at once.
     documents, model = reading.documents(corpus), loading.load(dtype=None)
@@ -182,11 +141,11 @@ def _show(found: "Survey", output: Path) -> None:
 
 @spread("task", "dtype", "impl")
 def survey_report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of minibert survey.")],
-    corpus: Corpus,
+    folder: Path,
+    corpus: list[Path],
     *,
     reading: Reading,
-    pattern_documents: PatternDocuments = 200,
+    pattern_documents: int = 200,
     loading: Loading,
 ) -> None:
     """Make the report of a finished survey again; nothing is surveyed again.
@@ -194,6 +153,11 @@ def survey_report(
     The texts of its examples are in the corpus alone, so CORPUS and how it is read are given as
     they were to minibert survey; another corpus is refused, and another model too. How many
     documents there were, and whether they were paired, is known from DIR.
+
+    Options:
+        folder [argument, DIR]: A folder of minibert survey.
+        pattern_documents [N, >=0]: Documents on which the report names heads and measures their
+            distances.
     """
     from minibert.survey.tables import Survey
     from minibert.viz.survey_folder import check_documents
@@ -228,26 +192,25 @@ def _write_report(
     say(f"The report: {path.resolve().as_uri()}")
 
 
+@spread()
 def survey_diff(
-    folder_a: Annotated[Path, typer.Argument(metavar="DIR_A", help="A folder of minibert survey.")],
-    folder_b: Annotated[Path, typer.Argument(metavar="DIR_B", help="The one to compare with it.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write every number to this .csv or .json file."
-        ),
-    ] = None,
-    top: Annotated[
-        int, typer.Option(min=1, help="Pairs of heads that are shown, the least alike first.")
-    ] = 20,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Every pair and every number, as JSON.")
-    ] = False,
+    folder_a: Path,
+    folder_b: Path,
+    output: Path | None = None,
+    top: int = 20,
+    as_json: bool = False,
 ) -> None:
     """Say which heads changed between two surveys of the same documents.
 
     Each head of A stands beside the head of B that behaves most like it, in whatever layer. A
     change is named where it is larger than the 95 % interval of the difference.
+
+    Options:
+        folder_a [argument, DIR_A]: A folder of minibert survey.
+        folder_b [argument, DIR_B]: The one to compare with it.
+        output [-o, FILE]: Write every number to this .csv or .json file.
+        top [>=1]: Pairs of heads that are shown, the least alike first.
+        as_json [--json]: Every pair and every number, as JSON.
     """
     if output is not None and output.suffix not in (".csv", ".json"):
         raise SurveyError(f"{output}: its name must end in .csv or .json.")

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from minibert.cli.options import check_picture, spread, unusable
 from minibert.errors import TrainingError
@@ -17,28 +15,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is trained: a config.json, or a family and its sizes."""
+    """What is trained: a config.json, or a family and its sizes.
 
-    task: Annotated[
-        Literal["causal-lm", "masked-lm", "pre-training"] | None,
-        typer.Option(help="causal-lm is a GPT-2, the others are BERTs; needed without --config."),
-    ] = None
-    family: Annotated[
-        Literal["bert", "gpt2", "llama"] | None,
-        typer.Option(help="llama: a causal-lm with rotary positions and a gated MLP."),
-    ] = None
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="A config.json in place of the sizes."),
-    ] = None
-    layers: Annotated[int, typer.Option(min=1, help="Layers.")] = 4
-    heads: Annotated[int, typer.Option(min=1, help="Heads in each layer.")] = 4
-    kv_heads: Annotated[
-        int, typer.Option(min=0, help="Key-value heads of a llama; 0: as many as heads.")
-    ] = 0
-    width: Annotated[int, typer.Option(min=1, help="Width of the residual stream.")] = 128
-    positions: Annotated[int, typer.Option(min=16, help="Longest input in tokens.")] = 128
-    vocabulary: Annotated[int, typer.Option(min=1, help="Entries of the tokenizer.")] = 4096
+    Options:
+        task: causal-lm is a GPT-2, the others are BERTs; needed without --config.
+        family: llama: a causal-lm with rotary positions and a gated MLP.
+        config [--config, FILE]: A config.json in place of the sizes.
+        layers [>=1]: Layers.
+        heads [>=1]: Heads in each layer.
+        kv_heads [>=0]: Key-value heads of a llama; 0: as many as heads.
+        width [>=1]: Width of the residual stream.
+        positions [>=16]: Longest input in tokens.
+        vocabulary [>=1]: Entries of the tokenizer.
+    """
+
+    task: Literal["causal-lm", "masked-lm", "pre-training"] | None = None
+    family: Literal["bert", "gpt2", "llama"] | None = None
+    config: Path | None = None
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 0
+    width: int = 128
+    positions: int = 128
+    vocabulary: int = 4096
 
     def read(self) -> "Config":
         """The Config. Exits with 2 for choices that do not go together."""
@@ -94,24 +93,24 @@ class Shape:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of the recipe."""
+    """The numbers of the recipe.
 
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 4000
-    batch: Annotated[int, typer.Option(min=1, help="Sequences in each step.")] = 32
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=NUMBER",
-            help="Another number of the recipe; minibert.training.Recipe has the names. "
-            "Repeatable.",
-        ),
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same weights.")] = 0
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the CPU.")] = 1
-    float32: Annotated[
-        bool, typer.Option("--float32", help="Multiply in float32 instead of bfloat16.")
-    ] = False
+    Options:
+        steps [>=1]: Steps of training.
+        batch [>=1]: Sequences in each step.
+        settings [--set, NAME=NUMBER]: Another number of the recipe; minibert.training.Recipe has
+            the names. Repeatable.
+        seed [>=0]: The same seed gives the same weights.
+        threads [>=1]: Threads of the CPU.
+        float32 [--float32]: Multiply in float32 instead of bfloat16.
+    """
+
+    steps: int = 4000
+    batch: int = 32
+    settings: list[str] | None = None
+    seed: int = 0
+    threads: int = 1
+    float32: bool = False
 
     def recipe(self) -> "Recipe":
         """The recipe, with the numbers of --set converted to the types of its fields."""
@@ -138,39 +137,31 @@ class Numbers:
 
 @spread()
 def train(
-    texts: Annotated[list[Path], typer.Argument(metavar="TEXT...", help="UTF-8 text files.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the model goes.")
-    ],
-    held_out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Text to measure on, not to train on; repeatable. Default: the ends of TEXT.",
-        ),
-    ] = None,
+    texts: list[Path],
+    output: Path,
+    held_out: list[Path] | None = None,
     *,
     shape: Shape,
     numbers: Numbers,
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
-    weights: Annotated[
-        Literal["float32", "float16", "bfloat16"], typer.Option(help="Type of the saved weights.")
-    ] = "float32",
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start again where FOLDER already holds a run.")
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw the scores of all heads over time, as .svg, .pdf or .png."
-        ),
-    ] = None,
+    device: str = "cpu",
+    weights: Literal["float32", "float16", "bfloat16"] = "float32",
+    restart: bool = False,
+    plot: Path | None = None,
 ) -> None:
     """Train a small model from scratch on text files.
 
     To resume an interrupted run, give the same command again. In the end FOLDER holds config.json,
     model.safetensors, tokenizer.json, a card, and scores.jsonl, which has the losses and the scores
     of every head during the training.
+
+    Options:
+        texts [argument, TEXT...]: UTF-8 text files.
+        output [-o, FOLDER]: Where the model goes.
+        held_out [FILE]: Text to measure on, not to train on; repeatable. Default: the ends of TEXT.
+        device [NAME]: cpu or cuda.
+        weights: Type of the saved weights.
+        restart [--restart]: Start again where FOLDER already holds a run.
+        plot [FILE]: Draw the scores of all heads over time, as .svg, .pdf or .png.
     """
     if plot is not None:
         check_picture(plot, made=output)
