@@ -36,11 +36,11 @@ from benchmarks.pages.browser import (
 )
 from benchmarks.pages.making import (
     BERTVIZ,
-    COMPARED,
     DEFAULT,
     LENGTHS,
     MINIBERT,
     PACKAGES,
+    VIEWS,
     WEIGHTS,
     Case,
     cases,
@@ -48,19 +48,12 @@ from benchmarks.pages.making import (
 )
 from benchmarks.session import Kept, kept_before, warn_when_busy
 from minibert.bench.gate import GateError, failure, reason, require
-from minibert.bench.result_rows import Row, Timing, facts, read_rows
-from minibert.bench.tables import line
+from minibert.bench.result_rows import Row, facts, read_rows
 
 # A picture that takes so long is looked at once.
 SLOW_MS = 5000
 # What Python may take beyond the limit of a row: its start, and making the attention.
 START_SECONDS = 60
-INTERACTIONS: dict[str, Callable[[Visit, Screen], float | None]] = {
-    "hover": Visit.hover,
-    "layer": Visit.layer,
-    "opened": Visit.opened,
-}
-MEMORY = ("renderer_bytes", "renderer_peak_bytes", "heap_bytes", "elements")
 
 
 @dataclass
@@ -88,7 +81,7 @@ class Bench:
         path = self.folder / "nothing.html"
         path.write_text("<!doctype html>\n<p>Nothing</p>\n", encoding="utf-8")
         found = self.visits(path, Screen(("p",)), None)
-        return {"what": "nothing", **found}
+        return {"what": "nothing", "ok": True, **found}
 
     def row(self, case: Case) -> Row:
         """The row of a case; where it fails, with the reason and no times."""
@@ -176,95 +169,33 @@ def named(case: Case) -> Row:
 
 
 def looked(visit: Visit, path: Path, shown: Screen) -> Row:
-    """What one visit found; an interaction that fails is a reason among the others' times."""
-    found: Row = {"painted_ms": visit.open(path, shown), "problems": {}}
+    """What one visit found; another layer that does not come is a reason beside the times."""
+    found: Row = {"painted_ms": visit.open(path, shown)}
     visit.rest()
     found |= visit.memory()
-    for name, measure in INTERACTIONS.items():
-        try:
-            time = measure(visit, shown)
-        except GateError as error:
-            found["problems"][name] = reason(error)
-            continue
-        if time is not None:
-            found[f"{name}_ms"] = time
-    return found
+    try:
+        return found | visit.layer(shown)
+    except GateError as error:
+        return found | {"problem": reason(error)}
 
 
 def summary(visits: list[Row]) -> Row:
     """The median of each number over visits, and the spread of the time to painted."""
-    names = ["painted_ms", *(f"{name}_ms" for name in INTERACTIONS), *MEMORY]
     row: Row = {"visits": len(visits)}
-    for name in names:
-        values = [visit[name] for visit in visits if name in visit]
-        if values:
-            middle = statistics.median(values)
-            row[name] = round(middle, 1) if name.endswith("_ms") else int(middle)
+    for name in ("painted_ms", "layer_ms", "renderer_bytes"):
+        if values := [visit[name] for visit in visits if name in visit]:
+            row[name] = round(statistics.median(values), 1)
     painted = [float(visit["painted_ms"]) for visit in visits]
-    spread = Timing([painted]).fields()
-    row |= {f"painted_{name}": spread[name] for name in ("p20_ms", "p80_ms")}
     row |= {"painted_least_ms": round(min(painted), 1), "painted_most_ms": round(max(painted), 1)}
-    problems = {name: why for visit in visits for name, why in visit["problems"].items()}
-    return row | ({"problems": problems} if problems else {})
-
-
-HEADINGS = (
-    "page",
-    "file MB",
-    "Python s",
-    "Python MB",
-    "painted ms",
-    "renderer MB",
-    "elements",
-    "hover ms",
-    "layer ms",
-    "head ms",
-)
-WIDTHS = (46, 8, 8, 9, 10, 11, 9, 8, 8, 7)
-
-
-def nothing_line(row: Row) -> str:
-    memory = row["renderer_bytes"] / 1e6
-    return f"An empty page: painted after {row['painted_ms']:.0f} ms, renderer {memory:.0f} MB.\n"
-
-
-def heading() -> str:
-    return line(HEADINGS, WIDTHS)
+    problems = [visit["problem"] for visit in visits if "problem" in visit]
+    return row | ({"problem": problems[0]} if problems else {})
 
 
 def page_line(row: Row) -> str:
-    """A row, or its reason."""
-    size = f"{row['layers']}x{row['heads']} T{row['tokens']}"
-    name = f"{size:<10} {row['view']:<10} {row['program']:<8} {row['holds']}"
-    known = cells(row)
-    if row["ok"]:
-        return line([name, *known], WIDTHS)
-    return f"{line([name, *known[:3]], WIDTHS[:4])}  {row['reason']}"
-
-
-def cells(row: Row) -> list[str]:
-    def cell(field: str, written: Callable[[float], str]) -> str:
-        if field.removesuffix("_ms") in row.get("problems", {}):
-            return "failed"
-        return written(row[field]) if field in row else ""
-
-    def megabytes(value: float) -> str:
-        return f"{value / 1e6:.2f}" if value < 1e7 else f"{value / 1e6:.0f}"
-
-    def whole(value: float) -> str:
-        return f"{value:.0f}"
-
-    return [
-        cell("bytes", megabytes),
-        cell("python_s", lambda value: f"{value:.2f}"),
-        cell("python_peak_bytes", megabytes),
-        cell("painted_ms", whole),
-        cell("renderer_bytes", megabytes),
-        cell("elements", whole),
-        cell("hover_ms", whole),
-        cell("layer_ms", whole),
-        cell("opened_ms", whole),
-    ]
+    """A row in one line: its name, and what it measured or the reason."""
+    name = f"{row['program']:<8} {row['view']:<6} T{row['tokens']:<4} {row['holds']:<13}"
+    shown = ("bytes", "python_s", "painted_ms", "layer_ms", "renderer_bytes", "reason", "problem")
+    return name + "  ".join(f"{one} {row[one]}" for one in shown if one in row)
 
 
 SPEED_HEADINGS = (
@@ -284,7 +215,7 @@ def speed_table(rows: Sequence[Row]) -> Iterator[str]:
     yield "|---" * len(SPEED_HEADINGS) + "|"
     for tokens in LENGTHS:
         for program, holds in SHOWN:
-            found = [_row(rows, program, view, tokens, holds) for view in COMPARED]
+            found = [_row(rows, program, view, tokens, holds) for view in VIEWS]
             label = f"{program}, {holds}" if program == MINIBERT else program
             if any(found):
                 yield _line((f"{tokens} tokens, {label}", *_cells(*found)))
@@ -381,8 +312,7 @@ def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
     kept.rows = earlier(kept.partial, known)
     if not kept.rows:
         kept.rows = [{**bench.nothing(), **known}]
-    print(nothing_line(kept.rows[0]))
-    print(heading())
+    print(f"an empty page is painted after {kept.rows[0]['painted_ms']:.0f} ms")
     for case in cases(quick=chosen.quick, wanted=chosen.rows):
         row = next((row for row in kept.rows if named(case).items() <= row.items()), None)
         if row is None:

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from playwright.sync_api import Browser, CDPSession, Error, Page, Playwright, Route, ViewportSize
+from playwright.sync_api import Browser, Error, Page, Playwright, Route, ViewportSize
 
-from benchmarks.pages.making import BERTVIZ, MINIBERT, THUMBNAILS, Case, Shape, probs
+from benchmarks.pages.making import BERTVIZ, MINIBERT, Case, Shape, probs
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError, WrongError, within
 from minibert.bench.result_rows import Row
@@ -92,85 +92,38 @@ def fetch(script: Script, folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Spot:
-    """A place in an element: `index`-th of a selector, in parts of its size or in pixels."""
-
-    selector: str
-    index: int = 0
-    across: float = 0.5
-    down: float | None = None
-    """CSS pixels from the upper edge; None: the middle."""
-
-
-@dataclass(frozen=True)
 class Screen:
     """One view of one program."""
 
     drawn: tuple[str, ...]
     """Selectors that all match when the picture is there."""
     address: str = ""
-    hover: Spot | None = None
-    hovered: tuple[str, ...] = ()
     menu: str = ""
     """The menu of layers; empty where there is none."""
     changed: tuple[str, ...] = ()
-    """What matches when another layer is shown."""
-    tile: Spot | None = None
-    """A head that a click opens."""
-    opened: tuple[str, ...] = ()
-
-
-TOKEN = 5
-MENU = 'select[aria-label="Layer"]'
-
-
-def minibert_screen(case: Case) -> Screen:
-    """A view of minibert's page."""
-    view, address = case.view, f"view={case.view}"
-    drawn, last = "[data-drawn]", case.shape.layers - 1
-    if view == "head":
-        lower = ".lower[data-drawn]"
-        token = Spot(".query .token", TOKEN)
-        changed = (lower, f'[data-layer="{last}"]')
-        return Screen((lower,), address, token, (".upper[data-drawn]",), MENU, changed)
-    if view == "model":
-        tile = Spot(".model-board", across=0.4, down=60)
-        hovered = (".model-frame:not(.chosen):not([hidden])",)
-        opened = () if case.holds == THUMBNAILS else (".lower[data-drawn]",)
-        return Screen(
-            (drawn,), address, tile, hovered, tile=tile if opened else None, opened=opened
-        )
-    spots = {
-        "map": Spot(".map-surface"),
-        "text": Spot(".text-line [data-index]", TOKEN),
-        "neuron": Spot("[data-drawn]", across=0.8, down=250),
-        "arithmetic": Spot("[data-drawn]", down=250),
-    }
-    return Screen((drawn,), address, spots[view], (), MENU, (drawn,))
-
-
-def bertviz_screen(case: Case) -> Screen:
-    """A view of BertViz' page."""
-    shape = case.shape
-    if case.view == "head":
-        boxes = ("#vis #attention + g > rect:last-child",)
-        token = Spot("#left > g:last-child > g", min(TOKEN, shape.tokens - 1))
-        return Screen(boxes, "", token, (), "#layer", boxes)
-    last = f"#attn_background_{shape.layers - 1}_{shape.heads - 1} ~ rect"
-    tile = Spot("#attn_background_0_2", down=40)
-    return Screen((last,), tile=tile, opened=(".detail .attn-line-group",))
+    """What matches when the last layer is shown."""
 
 
 def screen(case: Case) -> Screen:
     """The view of a case."""
-    return (minibert_screen if case.program == MINIBERT else bertviz_screen)(case)
+    last, address = case.shape.layers - 1, f"view={case.view}"
+    if case.program == MINIBERT and case.view == "head":
+        drawn = ".lower[data-drawn]"
+        changed = (drawn, f'[data-layer="{last}"]')
+        return Screen((drawn,), address, 'select[aria-label="Layer"]', changed)
+    if case.program == MINIBERT:
+        return Screen(("[data-drawn]",), address)
+    if case.view == "head":
+        boxes = ("#vis #attention + g > rect:last-child",)
+        return Screen(boxes, "", "#layer", boxes)
+    return Screen((f"#attn_background_{last}_{case.shape.heads - 1} ~ rect",))
 
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 WINDOW: ViewportSize = {"width": 1280, "height": 900}
 PROBE = Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
-# Milliseconds of rest before memory is read and before something is pointed at.
+# Milliseconds of rest before memory is read and another layer is chosen.
 REST = 200
 TOLD = "measured "
 
@@ -221,65 +174,22 @@ class Visit:
         self.page.wait_for_timeout(REST)
 
     def memory(self) -> Row:
-        """Bytes of the page's renderer, now and at most, of its JavaScript; elements."""
-        tools = self.page.context.new_cdp_session(self.page)
-        tools.send("Performance.enable")
-        metrics = tools.send("Performance.getMetrics")["metrics"]
-        heap = {metric["name"]: metric["value"] for metric in metrics}["JSHeapUsedSize"]
-        return {
-            **renderer_bytes(self.browser.new_browser_cdp_session()),
-            "heap_bytes": int(heap),
-            "elements": self.page.evaluate("document.getElementsByTagName('*').length"),
-        }
+        """Bytes of the browser's largest renderer: its proportional share of memory, by Linux."""
+        tools = self.browser.new_browser_cdp_session()
+        processes = tools.send("SystemInfo.getProcessInfo")["processInfo"]
+        folders = [Path(f"/proc/{one['id']}") for one in processes if one["type"] == "renderer"]
+        texts = [(folder / "smaps_rollup").read_text() for folder in folders]
+        shares = [int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in texts]
+        return {"renderer_bytes": 1024 * max(shares)}
 
-    def hover(self, screen: Screen) -> float | None:
-        """Milliseconds from the pointer's move onto the picture to what it shows."""
-        if screen.hover is None:
-            return None
-        self.page.mouse.move(1, 1)
-        x, y = self.place(screen.hover)
-        self.arm("hover", "mousemove", screen.hovered)
-        self.page.mouse.move(x, y)
-        return self.wait("hover")
-
-    def layer(self, screen: Screen) -> float | None:
-        """Milliseconds from the choice of the last layer to its picture."""
+    def layer(self, screen: Screen) -> Row:
+        """Milliseconds from the choice of the last layer to its picture, where there is a menu."""
         if not screen.menu:
-            return None
+            return {}
         given = [screen.menu, "[data-drawn]", list(screen.changed)]
         if not self.page.evaluate("(given) => measurement.lastLayer(...given)", given):
             raise GateError("no menu of layers")
-        return self.wait("layer")
-
-    def opened(self, screen: Screen) -> float | None:
-        """Milliseconds from a click on a head to its large picture."""
-        if screen.tile is None:
-            return None
-        x, y = self.place(screen.tile)
-        self.page.mouse.move(x, y)
-        self.rest()
-        self.arm("opened", "click", screen.opened)
-        self.page.mouse.click(x, y)
-        return self.wait("opened")
-
-    def arm(self, name: str, event: str, selectors: Sequence[str]) -> None:
-        self.page.evaluate("(given) => measurement.arm(...given)", [name, event, list(selectors)])
-
-    def place(self, spot: Spot) -> tuple[float, float]:
-        """A spot in CSS pixels of the window. Raises GateError where there is nothing."""
-        found = self.page.evaluate(BOX, [spot.selector, spot.index])
-        if found is None:
-            raise GateError(f"nothing to point at: {spot.selector}")
-        left, top, width, height = found
-        down = height / 2 if spot.down is None else min(spot.down, height - 1)
-        return left + spot.across * width, min(top + down, WINDOW["height"] - 5)
-
-
-BOX = """([selector, index]) => {
-  const found = document.querySelectorAll(selector)[index];
-  const box = found?.getBoundingClientRect();
-  return box ? [box.left, box.top, box.width, box.height] : null;
-}"""
+        return {"layer_ms": self.wait("layer")}
 
 
 @contextmanager
@@ -314,24 +224,6 @@ def answer(route: Any, scripts: Mapping[str, str]) -> None:
         route.fulfill(body=text, content_type="text/javascript", headers=headers)
 
 
-def renderer_bytes(tools: CDPSession) -> Row:
-    """Bytes of the browser's largest renderer: its share of memory now, the most ever resident."""
-    processes = tools.send("SystemInfo.getProcessInfo")["processInfo"]
-    found = [shares(int(one["id"])) for one in processes if one["type"] == "renderer"]
-    now, peak = max(found)
-    return {"renderer_bytes": now, "renderer_peak_bytes": peak}
-
-
-def shares(process: int) -> tuple[int, int]:
-    """Proportional set size and the most resident memory of a process, in bytes, by Linux."""
-    folder = Path("/proc") / str(process)
-    share = re.search(r"^Pss:\s+(\d+)", (folder / "smaps_rollup").read_text(), re.MULTILINE)
-    peak = re.search(r"^VmHWM:\s+(\d+)", (folder / "status").read_text(), re.MULTILINE)
-    assert share
-    assert peak
-    return int(share[1]) * 1024, int(peak[1]) * 1024
-
-
 TOLERANCE = 4e-3
 Numbers = npt.NDArray[np.float64]
 
@@ -347,9 +239,7 @@ DECODE = """async ([layer, head]) => {
   const read = (name) => file.getElementById(name).textContent;
   const header = await inflate(fromBase85(read("header"))).json();
   const example = new Example(header.examples[0], blocksOfText(async (name) => read(name)), 0);
-  const weights = head === null
-    ? Float32Array.from((await example.thumbnails()).codes, (code) => (code / 255) ** 2)
-    : await example.head(layer, head);
+  const weights = await example.head(layer, head);
   const bytes = new Uint8Array(weights.buffer, weights.byteOffset, weights.byteLength);
   let written = "";
   for (let i = 0; i < bytes.length; i += 8192) {
@@ -373,9 +263,6 @@ def checked(case: Case, path: Path, playwright: Playwright, limit: float) -> Row
     """How far the page's numbers are from those given. Raises WrongError where too far."""
     if case.program == BERTVIZ:
         errors = embedded_errors(case.shape, path)
-    elif case.holds == THUMBNAILS:
-        wanted = np.stack([pooled(layer(case.shape, i)) for i in range(case.shape.layers)])
-        errors = decoded_errors(path, playwright, limit, [(None, None, wanted)])
     else:
         heads = sample(case.shape)
         places = [(i, j, layer(case.shape, i)[j]) for i, j in heads]
@@ -396,19 +283,11 @@ def sample(shape: Shape) -> list[tuple[int, int]]:
     return [(0, 0), (last[0] // 2, last[1] // 2), last]
 
 
-def pooled(weights: Numbers, size: int = 64) -> Numbers:
-    """The largest weight of each of `size` x `size` blocks of a head."""
-    for axis in (-2, -1):
-        starts = np.arange(size) * weights.shape[axis] // size
-        weights = np.maximum.reduceat(weights, starts, axis=axis)
-    return weights
-
-
 def decoded_errors(
     path: Path,
     playwright: Playwright,
     limit: float,
-    places: Sequence[tuple[int | None, int | None, Numbers]],
+    places: Sequence[tuple[int, int, Numbers]],
 ) -> list[float]:
     """Of what the modules of the page decode from its file."""
     with visiting(playwright, {}, limit) as visit:

@@ -4,18 +4,16 @@ The attention is random, seeded, with the peaks that real heads have: each head 
 sharply, at a neighbour, at itself, at the ends, or anywhere. probs = softmax(query · key /
 sqrt(d_head)), so that weights and vectors of a page say the same. It is there before the clock
 starts, which runs until the file is written; a page of four tokens was made before, so that imports
-are not counted. Peak memory is the most that the process held meanwhile, less what it held before.
+are not counted.
 """
 
-import ctypes
-import gc
 import json
 import re
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,19 +31,16 @@ from minibert.bench.result_rows import Row
 MINIBERT, BERTVIZ = "minibert", "BertViz"
 
 # What a page of minibert holds: what `trace.view()` puts in without options (query and key, and
-# value while the file stays below 8 MB), or what was asked for. BertViz' always hold weights.
+# value while the file stays below 8 MB), or weights alone, as BertViz' always do.
 DEFAULT = "default"
 WEIGHTS = "weights only"
-THUMBNAILS = "thumbnails"
 
-SIZES = ((12, 12), (24, 16))
+SIZE = (12, 12)
 LENGTHS = (16, 64, 128, 256, 512)
-# From this length on the small page is one of thumbnails, and no longer one of weights.
+# From this length on nobody makes a page of all weights; BertViz' is then tried alone.
 LONG = 512
-QUICK_SIZES, QUICK_LENGTHS = ((2, 3),), (8, 16)
-
-COMPARED = ("head", "model")
-OTHERS = ("map", "text", "neuron", "arithmetic")
+QUICK_SIZE, QUICK_LENGTHS = (2, 3), (8, 16)
+VIEWS = ("head", "model")
 
 
 @dataclass(frozen=True)
@@ -61,10 +56,6 @@ class Shape:
         """Numbers that are given."""
         return self.layers * self.heads * self.tokens**2
 
-    def __str__(self) -> str:
-        """As rows are named: 12x12 T128."""
-        return f"{self.layers}x{self.heads} T{self.tokens}"
-
 
 @dataclass(frozen=True)
 class Case:
@@ -76,8 +67,10 @@ class Case:
     holds: str
 
     def __str__(self) -> str:
-        """What --rows is matched against."""
-        return f"{self.program} {self.view} {self.shape} {self.holds}"
+        """What --rows is matched against: minibert head 12x12 T128 default."""
+        shape = self.shape
+        size = f"{shape.layers}x{shape.heads} T{shape.tokens}"
+        return f"{self.program} {self.view} {size} {self.holds}"
 
     @property
     def file(self) -> tuple[str, str, Shape, str]:
@@ -85,36 +78,17 @@ class Case:
         return (self.program, self.view if self.program == BERTVIZ else "", self.shape, self.holds)
 
 
-def cases(
-    *,
-    quick: bool = False,
-    sizes: tuple[tuple[int, int], ...] | None = None,
-    lengths: tuple[int, ...] | None = None,
-    wanted: re.Pattern[str] | None = None,
-) -> list[Case]:
+def cases(*, quick: bool = False, wanted: re.Pattern[str] | None = None) -> list[Case]:
     """All rows in the order they are measured: short texts first, what fails there fails early."""
-    sizes = sizes or (QUICK_SIZES if quick else SIZES)
-    lengths = lengths or (QUICK_LENGTHS if quick else LENGTHS)
+    size, lengths = (QUICK_SIZE, QUICK_LENGTHS) if quick else (SIZE, LENGTHS)
     planned = [
-        case
-        for layers, heads in sizes
-        for tokens in sorted(lengths)
-        for case in of_shape(Shape(layers, heads, tokens))
+        Case(program, view, Shape(*size, tokens), holds)
+        for tokens in lengths
+        for program, holds in ((MINIBERT, DEFAULT), (MINIBERT, WEIGHTS), (BERTVIZ, WEIGHTS))
+        for view in VIEWS
+        if (program, holds) != (MINIBERT, WEIGHTS) or tokens < LONG
     ]
     return [case for case in planned if wanted is None or wanted.search(str(case))]
-
-
-def of_shape(shape: Shape) -> Iterator[Case]:
-    """The rows of one size, those of one file together."""
-    for view in (*COMPARED, *OTHERS):
-        yield Case(MINIBERT, view, shape, DEFAULT)
-    if shape.tokens >= LONG:
-        yield Case(MINIBERT, "model", shape, THUMBNAILS)
-    else:
-        for view in COMPARED:
-            yield Case(MINIBERT, view, shape, WEIGHTS)
-    for view in COMPARED:
-        yield Case(BERTVIZ, view, shape, WEIGHTS)
 
 
 WIDTH = 64
@@ -235,13 +209,10 @@ def main(arguments: list[str]) -> None:
     make = MAKERS[program]
     make(view, holds, Shape(2, 2, 4))(Path(path))
     write = make(view, holds, shape)
-    before = reset_peak()
     start = time.perf_counter()
     write(Path(path))
-    seconds = time.perf_counter() - start
-    peak = max(0, status("VmHWM") - before)
-    size = Path(path).stat().st_size
-    print(json.dumps({"bytes": size, "python_s": round(seconds, 4), "python_peak_bytes": peak}))
+    seconds = round(time.perf_counter() - start, 4)
+    print(json.dumps({"bytes": Path(path).stat().st_size, "python_s": seconds}))
 
 
 Write = Callable[[Path], Any]
@@ -254,8 +225,8 @@ def minibert_page(view: str, holds: str, shape: Shape) -> Write:
     if holds == WEIGHTS:
         given, tokens = attention(shape), token_strings(shape.tokens)
         return lambda path: minibert.viz.attention_page(given, tokens).save(path)
-    trace, overview = GivenTrace(shape), holds == THUMBNAILS
-    return lambda path: minibert.viz.view(trace, overview_only=overview).save(path)
+    trace = GivenTrace(shape)
+    return lambda path: minibert.viz.view(trace).save(path)
 
 
 def bertviz_page(view: str, holds: str, shape: Shape) -> Write:
@@ -275,23 +246,6 @@ def bertviz_page(view: str, holds: str, shape: Shape) -> Write:
 
 
 MAKERS = {MINIBERT: minibert_page, BERTVIZ: bertviz_page}
-
-
-def reset_peak() -> int:
-    """Bytes held now; the most that was held counts from here."""
-    gc.collect()
-    # What was freed goes back to the system: used again, it would not count.
-    ctypes.CDLL(None).malloc_trim(0)
-    # Linux, for one's own process: from now on VmHWM is the most since now.
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return status("VmRSS")
-
-
-def status(name: str) -> int:
-    text = Path("/proc/self/status").read_text(encoding="ascii")
-    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
-    assert found
-    return int(found[1]) * 1024
 
 
 if __name__ == "__main__":
