@@ -16,6 +16,10 @@ TEXTS = ["The quick brown fox jumps.", "The lazy dog", "strawberries were fresh,
 LABELS = {0: "sad", 1: "glad", 2: "neither"}
 
 
+def labels(count: int) -> dict[str, Any]:
+    return {"id2label": {index: LABELS[index] for index in range(count)}}
+
+
 def folder_of(path: Path, family: str, name: str, **options: Any) -> Path:
     """A tiny model of random weights with a tokenizer, as transformers saves it."""
     if family in ("gpt2", "roberta"):
@@ -52,8 +56,8 @@ def logits(folder: Path, name: str, *texts: Any) -> Any:
         return model(**tokenizer(*texts, return_tensors="pt", **kinds))
 
 
-def assert_choices(ours: Any, labels: list[str], scores: list[float]) -> None:
-    assert [choice.label for choice in ours.choices] == labels
+def assert_choices(ours: Any, names: list[Any], scores: list[float], by: str = "label") -> None:
+    assert [getattr(choice, by) for choice in ours.choices] == names
     assert [choice.probability for choice in ours.choices] == pytest.approx(scores, abs=1e-5)
 
 
@@ -65,7 +69,7 @@ def assert_choices(ours: Any, labels: list[str], scores: list[float]) -> None:
         ("roberta", "RobertaForMaskedLM", "<mask>"),
     ],
 )
-def test_masks_are_filled_as_the_pipeline_fills_them(
+def test_masks_are_filled_with_the_best_tokens(
     family: str, name: str, mark: str, tmp_path: Path
 ) -> None:
     folder = folder_of(tmp_path, family, name)
@@ -73,87 +77,91 @@ def test_masks_are_filled_as_the_pipeline_fills_them(
     predictions = minibert.load(folder).predict(texts, top=7)
     assert [prediction.sentence for prediction in predictions] == [0, 1, 1]
     assert {prediction.question for prediction in predictions} == {"masked token"}
-    if name == "BertForPreTraining":
-        output = [logits(folder, name, text).prediction_logits[0] for text in texts]
-        rows = [output[p.sentence][p.position].softmax(-1).topk(7) for p in predictions]
-        expected = [zip(row.values.tolist(), row.indices.tolist(), strict=True) for row in rows]
-    else:
-        pipeline = transformers.pipeline("fill-mask", model=str(folder), top_k=7)
-        first, (second, third) = (pipeline(text) for text in texts)
-        expected = [((a["score"], a["token"]) for a in row) for row in (first, second, third)]
-    for prediction, row in zip(predictions, expected, strict=True):
-        scores, ids = zip(*row, strict=True)
-        assert [choice.id for choice in prediction.choices] == list(ids)
-        assert [c.probability for c in prediction.choices] == pytest.approx(scores, abs=1e-5)
+    output = [logits(folder, name, text) for text in texts]
+    found = [one.get("logits", one.get("prediction_logits"))[0] for one in output]
+    for prediction in predictions:
+        row = found[prediction.sentence][prediction.position].softmax(-1).topk(7)
+        assert_choices(prediction, row.indices.tolist(), row.values.tolist(), "id")
 
 
 def test_the_next_token_follows_the_last_real_one(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "gpt2", "GPT2LMHeadModel")
     model = minibert.load(folder)
-    predictions = model.predict(TEXTS, top=3)
-    assert len(predictions) == len(TEXTS)
-    for text, prediction in zip(TEXTS, predictions, strict=True):
+    for text, prediction in zip(TEXTS, model.predict(TEXTS, top=3), strict=True):
         row = logits(folder, "GPT2LMHeadModel", text).logits[0]
         assert prediction.position == len(row) - 1
         values, ids = row[-1].softmax(-1).topk(3)
-        assert_choices(
-            prediction, [model.tokenizer.string(i) for i in ids.tolist()], values.tolist()
-        )
+        names = [model.tokenizer.string(i) for i in ids.tolist()]
+        assert_choices(prediction, names, values.tolist())
+
+
+CLASSIFIERS = (
+    ("bert", 1, None), ("roberta", 2, None), ("distilbert", 3, None), ("electra", 2, None),
+    ("albert", 3, None), ("gpt2", 2, None), ("bert", 3, "regression"),
+    ("bert", 3, "multi_label_classification"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "n_labels", "kind"), CLASSIFIERS)
+def test_texts_are_classified_as_the_pipeline_classifies_them(
+    family: str, n_labels: int, kind: str | None, tmp_path: Path
+) -> None:
+    name = CONFIGS[family].removesuffix("Config") + "ForSequenceClassification"
+    folder = folder_of(tmp_path, family, name, problem_type=kind, **labels(n_labels))
+    theirs = transformers.pipeline("text-classification", model=str(folder), top_k=None)
+    for prediction, rows in zip(minibert.load(folder).predict(TEXTS), theirs(TEXTS), strict=True):
+        assert prediction.position is None
+        assert [choice.label for choice in prediction.choices] == [row["label"] for row in rows]
+        regression = kind == "regression"
+        for choice, row in zip(prediction.choices, rows, strict=True):
+            said = choice.value if regression else choice.probability
+            assert said == pytest.approx(row["score"], abs=1e-5)
+            assert math.isnan(choice.probability) == regression == (choice.value is not None)
+
+
+@pytest.mark.parametrize(("family", "kind"), [("bert", None), ("gpt2", None), ("bert", "multi")])
+def test_tokens_are_classified_as_transformers_classifies_them(
+    family: str, kind: str | None, tmp_path: Path
+) -> None:
+    name = CONFIGS[family].removesuffix("Config") + "ForTokenClassification"
+    several = {"problem_type": "multi_label_classification"} if kind else {}
+    folder = folder_of(tmp_path, family, name, **several, **labels(3))
+    special = transformers.AutoTokenizer.from_pretrained(folder).all_special_ids
+    model = minibert.load(folder)
+    for text in TEXTS:
+        rows = logits(folder, name, text).logits[0]
+        scores = rows.sigmoid() if kind else rows.softmax(-1)
+        ids = model.tokenize(text).ids[0].tolist()
+        ours = model.predict(text)
+        expected = [place for place, one in enumerate(ids) if one not in special]
+        assert [prediction.position for prediction in ours] == expected
+        for prediction in ours:
+            best = scores[prediction.position].topk(3)
+            assert_choices(prediction, best.indices.tolist(), best.values.tolist(), "id")
 
 
 @pytest.mark.parametrize(
-    ("family", "n_labels"),
-    [("bert", 1), ("roberta", 2), ("distilbert", 3), ("electra", 2), ("albert", 3), ("gpt2", 2)],
+    ("family", "name", "n_labels"),
+    [
+        ("bert", "BertForNextSentencePrediction", 2),
+        ("bert", "BertForPreTraining", 2),
+        ("albert", "AlbertForPreTraining", 3),
+    ],
 )
-def test_texts_are_classified_as_the_pipeline_classifies_them(
-    family: str, n_labels: int, tmp_path: Path
+def test_the_next_sentence_is_judged_as_transformers_judges_it(
+    family: str, name: str, n_labels: int, tmp_path: Path
 ) -> None:
-    name = CONFIGS[family].removesuffix("Config") + "ForSequenceClassification"
-    labels = {index: LABELS[index] for index in range(n_labels)}
-    folder = folder_of(tmp_path, family, name, id2label=labels)
-    theirs = transformers.pipeline("text-classification", model=str(folder), top_k=None)
-    predictions = minibert.load(folder).predict(TEXTS)
-    assert [prediction.position for prediction in predictions] == [None] * 3
-    for prediction, rows in zip(predictions, theirs(TEXTS), strict=True):
-        assert_choices(prediction, [r["label"] for r in rows], [r["score"] for r in rows])
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_tokens_are_classified_as_the_pipeline_classifies_them(family: str, tmp_path: Path) -> None:
-    name = CONFIGS[family].removesuffix("Config") + "ForTokenClassification"
-    folder = folder_of(tmp_path, family, name, id2label=LABELS)
-    theirs = transformers.pipeline("token-classification", model=str(folder), ignore_labels=[])
-    model = minibert.load(folder)
-    for sentence, text in enumerate(TEXTS):
-        ours = [p for p in model.predict(TEXTS, top=1) if p.sentence == sentence]
-        rows = theirs(text)
-        assert [prediction.position for prediction in ours] == [row["index"] for row in rows]
-        for prediction, row in zip(ours, rows, strict=True):
-            assert_choices(prediction, [row["entity"]], [row["score"]])
-
-
-def test_the_next_sentence_is_judged_as_transformers_judges_it(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, "bert", "BertForNextSentencePrediction")
-    (prediction,) = minibert.load(folder).predict(TEXTS[0], TEXTS[1])
-    row = logits(folder, "BertForNextSentencePrediction", TEXTS[0], TEXTS[1]).logits[0].softmax(-1)
-    # transformers: 0 says that the second text follows the first.
-    expected = {"follows": row[0].item(), "does not follow": row[1].item()}
-    got = {choice.label: choice.probability for choice in prediction.choices}
-    assert got == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize(("family", "n_labels"), [("bert", 2), ("albert", 3)])
-def test_pre_training_answers_both_questions(family: str, n_labels: int, tmp_path: Path) -> None:
-    name = CONFIGS[family].removesuffix("Config") + "ForPreTraining"
-    labels = {index: LABELS[index] for index in range(n_labels)}
-    folder = folder_of(tmp_path, family, name, id2label=labels)
-    text, pair = "The quick [MASK] fox", "lazy dogs"
-    output = logits(folder, name, text, pair)
-    second = output.seq_relationship_logits if family == "bert" else output.sop_logits
-    first, last = minibert.load(folder).predict(text, pair)
-    assert first.question == "masked token"
+    folder = folder_of(tmp_path, family, name, **labels(n_labels))
+    texts = "The quick [MASK] fox", "lazy dogs"
+    output = logits(folder, name, *texts)
+    *masks, last = minibert.load(folder).predict(*texts)
+    assert [one.question for one in masks] == ["masked token"] * name.endswith("PreTraining")
+    key = next(k for k in ("seq_relationship_logits", "sop_logits", "logits") if k in output)
     got = {choice.id: choice.probability for choice in last.choices}
-    assert got == pytest.approx(dict(enumerate(second[0].softmax(-1).tolist())), abs=1e-5)
+    assert got == pytest.approx(dict(enumerate(output[key][0].softmax(-1).tolist())), abs=1e-5)
+    if not masks:
+        # transformers: 0 says that the second text follows the first.
+        assert {c.id: c.label for c in last.choices} == {0: "follows", 1: "does not follow"}
 
 
 def test_replaced_tokens_are_found_as_transformers_finds_them(tmp_path: Path) -> None:
@@ -185,88 +193,12 @@ def test_an_answer_is_the_best_span_of_the_second_text(family: str, tmp_path: Pa
     assert_choices(prediction, expected, [(start[a] * end[b]).item() for a, b in ranked])
 
 
-def test_top_is_how_many_answers_there_are(tmp_path: Path) -> None:
-    model = minibert.load(folder_of(tmp_path, "bert", "BertForMaskedLM"))
-    for top in (1, 3, 10_000):
-        (prediction,) = model.predict("a [MASK]", top=top)
-        assert len(prediction.choices) == min(top, model.tokenizer.vocab_size)
-    for top in (0, -1):
-        with pytest.raises(minibert.MinibertError, match="top="):
-            model.predict("a [MASK]", top=top)
-
-
-def test_a_question_that_cannot_be_answered_is_an_error_that_says_why(tmp_path: Path) -> None:
-    cases = {
-        "BertModel": (minibert.MinibertError, r"no task head"),
-        "BertForMaskedLM": (minibert.TokenizationError, r"no \[MASK\].*Write \[MASK\]"),
-        "BertForNextSentencePrediction": (minibert.TokenizationError, r"second one as `pair`"),
-        "BertForPreTraining": (minibert.TokenizationError, r"no \[MASK\], and.*second text"),
-        "BertForQuestionAnswering": (minibert.TokenizationError, r"two texts.*as `pair`"),
-    }
-    for name, (kind, message) in cases.items():
-        (tmp_path / name).mkdir()
-        model = minibert.load(folder_of(tmp_path / name, "bert", name))
-        with pytest.raises(kind, match=message):
-            model.predict("a quick fox")
-
-
-def test_a_model_without_a_tokenizer_speaks_in_ids(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, "gpt2", "GPT2LMHeadModel")
-    for path in folder.iterdir():
-        if path.name not in ("config.json", "model.safetensors"):
-            path.unlink()
-    model = minibert.load(folder)
-    (prediction,) = model.predict([[5, 7, 11]])
-    best = model(torch.tensor([[5, 7, 11]]))[0, -1].argmax().item()
-    assert (prediction.choices[0].id, prediction.choices[0].label) == (best, str(best))
-    masked = minibert.load(folder_of(tmp_path, "bert", "BertForMaskedLM"))
-    masked.tokenizer = None
-    with pytest.raises(minibert.TokenizationError, match="no tokenizer with a mask token"):
-        masked.predict([[5, 7, 11]])
-
-
-@pytest.mark.parametrize(
-    ("task", "n_labels", "kind"),
-    [
-        ("Sequence", 3, "regression"),
-        ("Sequence", 3, "multi_label_classification"),
-        ("Token", 3, "multi_label_classification"),
-    ],
-)
-def test_the_config_says_what_a_class_number_means(
-    task: str, n_labels: int, kind: str, tmp_path: Path
-) -> None:
-    name = f"BertFor{task}Classification"
-    labels = {index: LABELS[index] for index in range(n_labels)}
-    folder = folder_of(tmp_path, "bert", name, id2label=labels, problem_type=kind)
-    prediction, *_ = minibert.load(folder).predict(TEXTS[0])
-    rows = logits(folder, name, TEXTS[0]).logits[0]
-    row = rows if task == "Sequence" else rows[prediction.position]
-    values = {choice.id: choice.value for choice in prediction.choices}
-    if kind == "regression":
-        assert values == pytest.approx(dict(enumerate(row.tolist())), abs=1e-5)
-        assert all(math.isnan(choice.probability) for choice in prediction.choices)
-        scores = row
-    else:
-        assert set(values.values()) == {None}
-        scores = row.sigmoid()
-        got = {choice.id: choice.probability for choice in prediction.choices}
-        assert got == pytest.approx(dict(enumerate(scores.tolist())), abs=1e-5)
-    if task == "Sequence":
-        theirs = transformers.pipeline("text-classification", model=str(folder), top_k=None)
-        (expected,) = theirs([TEXTS[0]])
-        assert [choice.label for choice in prediction.choices] == [r["label"] for r in expected]
-        best = [scores[choice.id].item() for choice in prediction.choices]
-        assert best == pytest.approx([r["score"] for r in expected], abs=1e-5)
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize(("family", "mark"), [("bert", "[SEP]"), ("gpt2", "<|endoftext|>")])
 def test_a_separator_in_the_text_with_the_answer_cuts_nothing_away(
-    family: str, tmp_path: Path
+    family: str, mark: str, tmp_path: Path
 ) -> None:
     name = CONFIGS[family].removesuffix("Config") + "ForQuestionAnswering"
     model = minibert.load(folder_of(tmp_path, family, name))
-    mark = {"roberta": "</s>", "gpt2": "<|endoftext|>"}.get(family, "[SEP]")
     context = f"quick {mark} dog"
     (prediction,) = model.predict("Who jumps over it?", context, top=1000)
     answers = {choice.label.strip() for choice in prediction.choices}
@@ -274,15 +206,48 @@ def test_a_separator_in_the_text_with_the_answer_cuts_nothing_away(
     assert all(answer in context for answer in answers)
 
 
-def test_ids_alone_hold_no_answer(tmp_path: Path) -> None:
-    model = minibert.load(folder_of(tmp_path, "bert", "BertForQuestionAnswering"))
-    with pytest.raises(minibert.TokenizationError, match="only token ids were given"):
+WRONG = {
+    "BertModel": ("a quick fox", minibert.MinibertError, r"no task head"),
+    "BertForMaskedLM": ("a fox", minibert.TokenizationError, r"no \[MASK\].*Write \[MASK\]"),
+    "BertForNextSentencePrediction": ("a", minibert.TokenizationError, r"second one as `pair`"),
+    "BertForPreTraining": ("a", minibert.TokenizationError, r"no \[MASK\], and.*second text"),
+    "BertForQuestionAnswering": ("a", minibert.TokenizationError, r"two texts.*as `pair`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_question_that_cannot_be_answered_is_an_error_that_says_why(
+    name: str, tmp_path: Path
+) -> None:
+    text, kind, message = WRONG[name]
+    model = minibert.load(folder_of(tmp_path, "bert", name))
+    with pytest.raises(kind, match=message):
+        model.predict(text)
+    if name == "BertForQuestionAnswering":
+        with pytest.raises(minibert.TokenizationError, match="only token ids were given"):
+            model.predict([[5, 7, 11]])
+    if name != "BertForMaskedLM":
+        return
+    for top in (1, 3, 10_000):
+        (prediction,) = model.predict("a [MASK]", top=top)
+        assert len(prediction.choices) == min(top, model.tokenizer.vocab_size)
+    for top in (0, -1):
+        with pytest.raises(minibert.MinibertError, match="top="):
+            model.predict("a [MASK]", top=top)
+    model.tokenizer = None
+    with pytest.raises(minibert.TokenizationError, match="no tokenizer with a mask token"):
         model.predict([[5, 7, 11]])
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
-def test_logits_that_are_no_numbers_are_no_answer(name: str) -> None:
+def test_ids_are_answered_in_ids_and_broken_logits_not_at_all(name: str) -> None:
     model = minibert.load(name)
+    if name == "tiny-gpt2":
+        best = model([[5, 7, 11]])[0, -1].argmax().item()
+        model.tokenizer, tokenizer = None, model.tokenizer
+        (prediction,) = model.predict([[5, 7, 11]])
+        assert (prediction.choices[0].id, prediction.choices[0].label) == (best, str(best))
+        model.tokenizer = tokenizer
     with torch.no_grad():
         model.body.word.weight.fill_(3e38)
     with pytest.raises(minibert.MinibertError, match="NaN or infinity"):

@@ -1,39 +1,49 @@
 """A Config says what transformers' configuration says, both ways, or says what is wrong."""
 
+import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import jaxtyping
 import pytest
+import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import minibert
 from minibert.checkpoint.config import MODEL_TYPES, config_from_hf, config_to_hf
+from minibert.errors import CheckpointError
 from minibert.layers.config import Config
-from tests.checkpoint import small_families
-from tests.families import ARCHITECTURES, CLASSES, Sizes, hf_config, sizes
+from tests import families
+from tests.checkpoint.small_families import (
+    CASES,
+    CLASSES,
+    FAMILIES,
+    POSITIONS,
+    VOCABULARY,
+    as_json,
+    hf_class,
+    hf_config,
+    hf_model,
+)
+from tests.families import ARCHITECTURES, Sizes, sizes
 
-# Our field -> transformers' attribute; its attribute_map makes these names work in every family.
-SAME = {
-    "vocab_size": "vocab_size",
-    "d_model": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-}
-ROBERTA = ("roberta", "xlm-roberta", "camembert")
+YARN = {"factor": 4.0, "original_max_position_embeddings": 8}
 
 
-def as_json(config: Any) -> dict[str, Any]:
-    """What the config.json of a checkpoint says, without what is only implied."""
-    return json.loads(config.to_json_string(use_diff=False))
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: without the checks of annotations that only tests have."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def assert_fields(ours: Config, theirs: Any) -> None:
-    for field, attribute in SAME.items():
-        assert getattr(ours, field) == getattr(theirs, attribute)
-    reserved = theirs.pad_token_id + 1 if ours.model_type in ROBERTA else 0
+    """Our fields are transformers' attributes; its attribute_map has their names everywhere."""
+    roberta = ours.model_type in ("roberta", "xlm-roberta", "camembert")
+    reserved = theirs.pad_token_id + 1 if roberta else 0
+    assert (ours.vocab_size, ours.d_model) == (theirs.vocab_size, theirs.hidden_size)
+    assert (ours.n_layers, ours.n_heads) == (theirs.num_hidden_layers, theirs.num_attention_heads)
     assert ours.position_offset == reserved
     assert ours.n_positions == theirs.max_position_embeddings - reserved
     assert ours.tied == theirs.tie_word_embeddings
@@ -42,52 +52,55 @@ def assert_fields(ours: Config, theirs: Any) -> None:
     assert ours.d_head == theirs.hidden_size // theirs.num_attention_heads
 
 
+def there_and_back(theirs: Any, name: str) -> Config:
+    """The Config of transformers' configuration, which survives the way back, and once more."""
+    ours = config_from_hf(as_json(theirs) | {"architectures": [name]})
+    written = config_to_hf(ours)
+    json.dumps(written)
+    assert written["architectures"] == [name]
+    assert config_from_hf(written) == ours
+    again = type(theirs)(**copy.deepcopy(written))
+    assert config_from_hf(as_json(again) | {"architectures": [name]}) == ours
+    return ours
+
+
 @pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
-@settings(max_examples=5)
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chosen=sizes)
-def test_a_config_survives_the_way_to_transformers_and_back(
+def test_a_drawn_config_survives_the_way_to_transformers_and_back(
     family: str, name: str, chosen: Sizes
 ) -> None:
-    theirs = hf_config(family, chosen)
-    theirs.architectures = [name]
-    ours = config_from_hf(as_json(theirs))
+    theirs = families.hf_config(family, chosen)
+    ours = there_and_back(theirs, name)
     assert_fields(ours, theirs)
-    again = type(theirs)(**config_to_hf(ours))
-    assert_fields(ours, again)
-    assert config_to_hf(ours)["architectures"] == [name]
-    assert config_from_hf(config_to_hf(ours)) == ours
-    assert config_from_hf(as_json(again) | {"architectures": [name]}) == ours
-    json.dumps(config_to_hf(ours))
+    assert_fields(ours, type(theirs)(**config_to_hf(ours)))
 
 
-@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize(("family", "name", "changed"), CASES)
+def test_a_rotary_config_survives_the_way_to_transformers_and_back(
+    family: str, name: str, changed: dict[str, Any]
+) -> None:
+    there_and_back(hf_config(family, **changed), name)
+
+
+SIZE_NAMES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "pad_token_id",
+    "max_position_embeddings", "intermediate_size", "dim", "hidden_dim", "n_layers", "n_heads",
+    "n_embd", "n_layer", "n_head", "n_positions",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", sorted(MODEL_TYPES))
 def test_what_a_config_leaves_out_is_what_transformers_takes_for_it(family: str) -> None:
     """config.json holds what differs from the default only; defaults differ between families."""
-    defaults = getattr(transformers, type(hf_config(family, Sizes())).__name__)()
-    short = json.loads(defaults.to_json_string(use_diff=True))
-    sized = {
-        name: value
-        for name, value in as_json(defaults).items()
-        if name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-        or name in ("max_position_embeddings", "dim", "n_layers", "n_heads", "pad_token_id")
-        or name in ("n_embd", "n_layer", "n_head", "n_positions", "intermediate_size", "hidden_dim")
-    }
-    given_little = config_from_hf(sized | short | {"model_type": family})
-    assert given_little == config_from_hf(as_json(defaults) | {"model_type": family})
-
-
-@pytest.mark.parametrize("task", ["none", "masked-lm", "sequence-classification"])
-def test_a_task_can_be_asked_for(task: str) -> None:
-    about = as_json(hf_config("bert", Sizes())) | {"architectures": ["BertForPreTraining"]}
-    config = config_from_hf(about, task=task)
-    assert config.task == task
-    assert config.pooler == (task != "masked-lm")
-
-
-@pytest.mark.parametrize("architectures", [None, []])
-def test_a_config_that_names_no_class_is_of_a_bare_body(architectures: Any) -> None:
-    about = as_json(hf_config("gpt2", Sizes())) | {"architectures": architectures}
-    assert config_from_hf(about).task == "none"
+    rotary = family in FAMILIES
+    kind = hf_class(family) if rotary else getattr(transformers, families.CONFIGS[family])
+    whole = as_json(kind()) | {"model_type": family}
+    names = SIZE_NAMES[:4] if rotary else SIZE_NAMES
+    short = {name: whole[name] for name in names if name in whole} | {"model_type": family}
+    if not rotary:
+        short |= json.loads(kind().to_json_string(use_diff=True))
+    assert config_from_hf(short) == config_from_hf(whole)
 
 
 BERT = {
@@ -99,8 +112,30 @@ BERT = {
     "intermediate_size": 23,
     "max_position_embeddings": 31,
 }
+
+
+def test_a_task_can_be_asked_for_and_a_config_without_a_class_is_of_a_bare_body() -> None:
+    about = BERT | {"architectures": ["BertForPreTraining"]}
+    for task in ("none", "masked-lm", "sequence-classification"):
+        config = config_from_hf(about, task=task)
+        assert config.task == task
+        assert config.pooler == (task != "masked-lm")
+    gpt2 = as_json(families.hf_config("gpt2", Sizes()))
+    for architectures in (None, []):
+        assert config_from_hf(gpt2 | {"architectures": architectures}).task == "none"
+    with pytest.raises(CheckpointError, match=r"gpt2.*'masked-lm'.*none, causal-lm"):
+        config_from_hf(gpt2, task="masked-lm")
+    with pytest.raises(CheckpointError, match=r"'poetry'.*masked-lm"):
+        config_from_hf(BERT, task="poetry")
+    for kind in (None, "regression", "multi_label_classification"):
+        config = config_from_hf(BERT | {"problem_type": kind})
+        assert config.problem_type == (kind or "")
+        assert transformers.BertConfig(**config_to_hf(config)).problem_type == kind
+
+
+GPT2 = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 5}
 # What is changed, and words that must stand in the message.
-WRONG: list[tuple[dict[str, Any], str]] = [
+WRONG_BERT: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "t5"}, r"'t5'.*known are albert, bert, .*from Python: minibert\.attach\("),
     ({"model_type": "gemma3"}, r"'gemma3'.*texts and images.*gemma3_text"),
     ({"model_type": None}, r"None.*known are"),
@@ -124,17 +159,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"hidden_act": ["gelu"]}, r"\['gelu'\] is not implemented"),
     ({"position_embedding_type": "relative_key"}, r"'relative_key'.*'absolute'"),
     ({"add_cross_attention": True}, r"cross attention"),
-    (
-        {
-            "model_type": "gpt2",
-            "is_causal": False,
-            "n_embd": 8,
-            "n_layer": 1,
-            "n_head": 2,
-            "n_positions": 5,
-        },
-        r"is_causal is False",
-    ),
+    (GPT2 | {"is_causal": False}, r"is_causal is False"),
     ({"id2label": ["a", "b"]}, r"id2label"),
     ({"id2label": {"x": "a"}}, r"id2label"),
     ({"pad_token_id": "0", "model_type": "roberta"}, r"pad_token_id.*'0'"),
@@ -155,21 +180,54 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), WRONG)
+NESTED = {"full_attention": {"rope_type": "default"}}
+WRONG_ROTARY: list[tuple[str, dict[str, Any], str]] = [
+    ("llama", {"rope_scaling": {"type": "su", "factor": 2.0}}, r"'su'.*longrope"),
+    ("llama", {"rope_scaling": {"type": "linear"}}, r"factor is None.*positive"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": float("inf")}}, r"factor is inf"),
+    ("llama", {"rope_scaling": [1]}, r"rope_scaling is \[1\].*dictionary"),
+    ("llama", {"rope_scaling": {"type": "longrope"}}, r"short_factor is None"),
+    ("llama", {"rope_parameters": NESTED}, r"full_attention.*all layers"),
+    ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0.5"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, r"partial_rotary_factor is 0.5"),
+    ("llama", {"rope_theta": "big"}, r"rope_theta is 'big'"),
+    ("llama", {"num_key_value_heads": 3}, r"4 heads cannot share 3"),
+    ("llama", {"head_dim": 7}, r"dims.*even"),
+    ("llama", {"is_causal": False}, r"is_causal is False"),
+    ("llama", {"per_layer_config": {"0": {}}}, r"per_layer_config"),
+    ("mistral", {"sliding_window": 0}, r"sliding_window is 0"),
+    ("mistral", {"layer_types": ["full_attention"] * 3}, r"layer_types.*all layers"),
+    ("qwen2", {"layer_types": ["sliding_attention"] * 3}, r"sliding_window.*turned off"),
+    ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types.*each of 3 layers"),
+    ("qwen2", {"layer_types": ["chunked_attention"] * 3}, r"layer_types.*sliding_attention"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, r"query_pre_attn_scalar is 0"),
+    ("gemma2", {"sliding_window": None}, r"sliding_window is null"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, r"use_bidirectional_attention"),
+    ("gemma3_text", {"sliding_window_pattern": 0}, r"sliding_window_pattern is 0"),
+    ("gemma3_text", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping"),
+    ("phi3", {"rope_scaling": {"type": "yarn", **YARN}}, r"'yarn'.*default, longrope"),
+    ("phi3", {"auto_map": {"AutoModel": "modeling_other.Phi3"}}, r"auto_map"),
+    ("modernbert", {"classifier_pooling": "max"}, r"classifier_pooling is 'max'"),
+    ("modernbert", {"local_attention": -1}, r"local_attention is -1"),
+    ("gpt_neox", {"head_dim": 8}, r"head_dim is 8"),
+]
+
+
+WRONG = [
+    *((BERT | change, message) for change, message in WRONG_BERT),
+    *(
+        ({"model_type": family, **FAMILIES[family][2], **change}, message)
+        for family, change, message in WRONG_ROTARY
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), WRONG)
 def test_a_config_that_cannot_be_is_an_error_that_says_why(
-    change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    content: dict[str, Any], message: str
 ) -> None:
-    # As people run it: without the checks of annotations that only tests have.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(minibert.CheckpointError, match=f"(?s)config.*{message}"):
-        config_from_hf(BERT | change)
-
-
-def test_a_task_the_family_lacks_is_an_error_that_lists_what_it_has() -> None:
-    with pytest.raises(minibert.CheckpointError, match=r"gpt2.*'masked-lm'.*none, causal-lm"):
-        config_from_hf(as_json(hf_config("gpt2", Sizes())), task="masked-lm")
-    with pytest.raises(minibert.CheckpointError, match=r"'poetry'.*masked-lm"):
-        config_from_hf(BERT, task="poetry")
+    with pytest.raises(CheckpointError, match=f"(?s)config.*{message}"):
+        config_from_hf(content)
 
 
 junk = st.recursive(
@@ -180,30 +238,216 @@ junk = st.recursive(
 
 
 @pytest.mark.parametrize("family", sorted(MODEL_TYPES))
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_stands_in_a_config_the_answer_is_a_config_or_a_checkpoint_error(
     family: str, data: st.DataObject
 ) -> None:
-    classes = CLASSES | small_families.CLASSES
-    small = family in small_families.CLASSES
-    chosen = small_families.hf_config(family) if small else hf_config(family, Sizes())
-    whole = as_json(chosen) | {"architectures": [classes[family][0]]}
+    rotary = family in FAMILIES
+    chosen = hf_config(family) if rotary else families.hf_config(family, Sizes())
+    whole = as_json(chosen) | {"architectures": [(families.CLASSES | CLASSES)[family][0]]}
     name = data.draw(st.sampled_from(sorted(whole)))
     whole[name] = data.draw(junk)
-    with pytest.MonkeyPatch.context() as patch:
-        # As people run it: without the checks of annotations that only tests have.
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        try:
-            config = config_from_hf(whole)
-        except minibert.CheckpointError:
-            return
-        assert config_from_hf(config_to_hf(config)) == config
-        hash(config)
+    try:
+        config = config_from_hf(whole)
+    except CheckpointError:
+        return
+    assert config_from_hf(config_to_hf(config)) == config
+    hash(config)
 
 
-@pytest.mark.parametrize("kind", [None, "regression", "multi_label_classification"])
-def test_the_kind_of_classification_is_kept(kind: str | None) -> None:
-    config = config_from_hf(BERT | {"problem_type": kind})
-    assert config.problem_type == (kind or "")
-    assert transformers.BertConfig(**config_to_hf(config)).problem_type == kind
+WINDOWS: list[tuple[str, dict[str, Any]]] = [
+    *((family, {}) for family in FAMILIES),
+    ("mistral", {"sliding_window": None}),
+    ("phi3", {"sliding_window": None}),
+    ("phi3", {"sliding_window": 1}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
+    ("qwen2", {"sliding_window": 4, "max_window_layers": 0}),
+    (
+        "qwen3",
+        {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    ("gemma2", {"layer_types": ["full_attention", "full_attention", "sliding_attention"]}),
+    ("gemma3_text", {"sliding_window_pattern": 3}),
+    ("modernbert", {"local_attention": 5}),
+    ("modernbert", {"local_attention": 1, "global_attn_every_n_layers": 3}),
+    ("modernbert", {"layer_types": ["sliding_attention"] * 3}),
+]
+
+
+@pytest.mark.parametrize(("family", "said"), WINDOWS)
+def test_each_layer_sees_what_it_sees_in_transformers(family: str, said: dict[str, Any]) -> None:
+    model = hf_model(family, CLASSES[family][0], **said)
+    config = config_from_hf(as_json(model.config))
+    length = 11
+    ids = torch.arange(4, 4 + length)[None] % VOCABULARY
+    with torch.no_grad():
+        patterns = model(ids, output_attentions=True).attentions
+    query, key = torch.arange(length)[:, None], torch.arange(length)[None]
+    for layer, pattern in enumerate(patterns):
+        before, after = config.window(layer) or (length, length)
+        allowed = (key >= query - before) & (key <= query + after)
+        allowed &= (key <= query) | torch.tensor(not config.causal)
+        assert torch.equal(pattern[0].amin(0) > 0, allowed), f"layer {layer}"
+        assert torch.equal(pattern[0].amax(0) > 0, allowed), f"layer {layer}"
+
+
+def test_names_and_numbers_that_old_files_have_are_read_as_transformers_reads_them() -> None:
+    def said(family: str, **changed: Any) -> Config:
+        return config_from_hf({"model_type": family, **FAMILIES[family][2], **changed})
+
+    assert said("gemma", hidden_act="gelu").activation == "gelu_tanh"
+    assert said("gemma2", hidden_activation="gelu").activation == "gelu"
+    assert said("gemma2", query_pre_attn_scalar=144).attention_scale(0) == 1 / 12
+    assert said("gemma2", attn_logit_softcapping=None).attention_soft_cap is None
+    scaled = config_to_hf(said("gemma2", query_pre_attn_scalar=10.5))
+    assert scaled["query_pre_attn_scalar"] == 10.5
+    assert said("gemma3_text", final_logit_softcapping=9.0).logit_soft_cap == 9.0
+    assert said("llama", eos_token_id=[5, 7]).end_ids == (5, 7)
+    assert said("gpt_neox", use_parallel_residual=False).parallel is False
+    assert said("modernbert", classifier_pooling="mean").pooling == "mean"
+    code = "modeling_phi3.Phi3ForCausalLM"
+    assert said("phi3", auto_map={"AutoModelForCausalLM": code}).family == "phi3"
+
+
+def test_choices_that_a_family_has_no_place_for_are_not_written() -> None:
+    mistral, qwen = (
+        config_from_hf({"model_type": family, **FAMILIES[family][2]})
+        for family in ("mistral", "qwen2")
+    )
+    with pytest.raises(CheckpointError, match="some layers have windows"):
+        config_to_hf(replace(mistral, windows=(5, 0, 5)))
+    with pytest.raises(CheckpointError, match="windows of 3, 5"):
+        config_to_hf(replace(qwen, windows=(5, 0, 3)))
+    assert qwen.rotary is not None
+    with pytest.raises(CheckpointError, match="turns 4 of 6"):
+        config_to_hf(replace(qwen, rotary=replace(qwen.rotary, dims=4)))
+
+
+FACTORS = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 4.0, 8.0]}
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
+# What stands in config.json, in the words of transformers 4 or 5.
+TURNS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"rope_theta": 500.0}),
+    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}}),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "rope_theta": 700.0}),
+    ("llama", {"rope_scaling": {"rope_type": "llama3", **LLAMA3}}),
+    (
+        "llama",
+        {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "original_max_position_embeddings": 16}},
+    ),
+    (
+        "llama",
+        {
+            "rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3},
+            "original_max_position_embeddings": 8,
+        },
+    ),
+    ("qwen2", {"rope_scaling": {"type": "yarn", **YARN}, "rope_theta": 1e6}),
+    ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "attention_factor": 0.7}}),
+    ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "factor": None}}),
+    (
+        "mistral",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 30.0, **YARN, "truncate": False}},
+    ),
+    (
+        "mistral",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                **YARN,
+                "mscale": 1.3,
+                "mscale_all_dim": 0.6,
+                "beta_fast": 8,
+                "beta_slow": 0.5,
+            }
+        },
+    ),
+    ("gpt_neox", {"rotary_pct": 0.7, "rotary_emb_base": 300}),
+    ("gpt_neox", {"rotary_pct": 0.67, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    ("gpt_neox", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.7}}),
+    ("phi3", {"rope_scaling": {"type": "longrope", **FACTORS}}),
+    (
+        "phi3",
+        {
+            "rope_scaling": {"type": "longrope", **FACTORS},
+            "original_max_position_embeddings": 8,
+            "rope_theta": 200.0,
+        },
+    ),
+    (
+        "phi3",
+        {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "short_factor": [1.0, 2.0],
+                "long_factor": [2.0, 5.0],
+                "partial_rotary_factor": 0.75,
+            },
+            "original_max_position_embeddings": 8,
+        },
+    ),
+    ("llama", {"rope_scaling": {"type": "longrope", **FACTORS, "factor": 4.0}}),
+    ("gemma3_text", {"rope_theta": 700.0, "rope_local_base_freq": 30.0}),
+    ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    (
+        "gemma3_text",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "yarn", "rope_theta": 90.0, **YARN},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 40.0},
+            }
+        },
+    ),
+    ("modernbert", {"global_rope_theta": 700.0, "local_rope_theta": 30.0}),
+    ("modernbert", {"rope_parameters": {"sliding_attention": {"rope_theta": 77.0}}}),
+]
+
+
+@pytest.mark.parametrize(("family", "said"), TURNS)
+def test_rotary_positions_of_both_eras_are_those_of_transformers(
+    family: str, said: dict[str, Any]
+) -> None:
+    name = CLASSES[family][0]
+    usual = {k: v for k, v in FAMILIES[family][2].items() if k not in said and k != "rotary_pct"}
+    content = {"model_type": family, **usual, **copy.deepcopy(said)}
+    config = config_from_hf(content)
+    model = hf_model(family, name, **{"rotary_pct": 0.25, **copy.deepcopy(said)})
+    assert config_from_hf(as_json(model.config) | {"architectures": None}) == config
+    assert config_from_hf(config_to_hf(config)) == config
+    written = hf_class(family)(**copy.deepcopy(config_to_hf(config)))
+    assert config_from_hf(as_json(written) | {"architectures": None}) == config
+    for layer in range(config.n_layers):
+        rotary = config.rotary_of(layer)
+        assert rotary is not None
+        for length in (5, 3 * POSITIONS):
+            at = torch.arange(length)[None]
+            table = model.rotary_emb
+            kinds = [model.config.layer_types[layer]] if hasattr(table, "layer_types") else []
+            cosine, sine = table(torch.zeros(1, dtype=torch.float64), at, *kinds)
+            angles = at[0, :, None] * torch.cat([rotary.frequencies(length)] * 2)
+            # Their angles are products of float32, which at position 92 are off by 1e-5.
+            expected = {"atol": 5e-5, "rtol": 0}
+            torch.testing.assert_close(cosine[0], angles.cos() * rotary.amplitude, **expected)
+            torch.testing.assert_close(sine[0], angles.sin() * rotary.amplitude, **expected)
+
+
+@pytest.mark.parametrize(
+    ("family", "said", "n_positions"),
+    [
+        ("llama", {}, POSITIONS),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}}, 77),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 62),
+        ("llama", {"rope_scaling": {"type": "llama3", **LLAMA3}}, POSITIONS),
+        ("llama", {"rope_scaling": {"type": "yarn", **YARN}}, 32),
+        ("llama", {"rope_scaling": {"type": "yarn", **YARN, "factor": 2.0}}, POSITIONS),
+        ("phi3", {"rope_scaling": {"type": "longrope", **FACTORS}}, POSITIONS),
+        ("gemma3_text", {"rope_scaling": {"type": "linear", "factor": 8.0}}, POSITIONS),
+    ],
+)
+def test_a_stretched_model_reads_longer_texts(
+    family: str, said: dict[str, Any], n_positions: int
+) -> None:
+    content = {"model_type": family, **FAMILIES[family][2], **said}
+    assert config_from_hf(content).n_positions == n_positions

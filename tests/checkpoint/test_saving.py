@@ -14,49 +14,16 @@ from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
 
 import minibert
 from minibert.checkpoint.save import save, write_tensors
-from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from tests.families import (
-    ARCHITECTURES,
-    Sizes,
-    as_tokens,
-    batch,
     hf_model,
-    run_transformers,
-    their_logits,
 )
 
 ROOT = str(Path(minibert.__file__).parents[1])
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
-def test_transformers_loads_what_was_saved_and_gives_the_same_logits(
-    family: str, name: str, tied: bool, tmp_path: Path
-) -> None:
-    theirs = hf_model(family, name, Sizes(tied=tied, layer_groups=2, scale_by_layer=True))
-    model = from_transformers(theirs)
-    assert save(model, tmp_path) == tmp_path
-    again, about = type(theirs).from_pretrained(
-        tmp_path, attn_implementation="eager", output_loading_info=True
-    )
-    assert not any(about[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    inputs = batch(family)
-    expected = their_logits(run_transformers(theirs, inputs), name)
-    got = their_logits(run_transformers(again.eval(), inputs), name)
-    assert (got - expected).abs().max() <= 1e-6
-    reloaded = minibert.load(tmp_path)
-    kept = dict(model.named_parameters())
-    assert kept.keys() == dict(reloaded.named_parameters()).keys()
-    assert all(torch.equal(value, kept[n]) for n, value in reloaded.named_parameters())
-    # The product of query, key and value as one may round differently.
-    assert (reloaded(as_tokens(inputs)) - model(as_tokens(inputs))).abs().max() <= 1e-6
-    assert reloaded.config == model.config
-    assert type(transformers.AutoConfig.from_pretrained(tmp_path)) is type(theirs.config)
 
 
 def random_model(family: str, tokenizer: Any) -> Model:
@@ -202,20 +169,6 @@ def test_transformers_ends_a_text_where_the_tokenizer_ends_it(tmp_path: Path) ->
     assert tokenizer.eos_id is not None
     config = transformers.AutoConfig.from_pretrained(save(model, tmp_path / "model"))
     assert (config.bos_token_id, config.eos_token_id) == (tokenizer.bos_id, tokenizer.eos_id)
-
-
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
-def test_the_file_is_what_safetensors_writes(
-    family: str, name: str, dtype: torch.dtype | None, tmp_path: Path
-) -> None:
-    model = from_transformers(hf_model(family, name, Sizes(tied=False)))
-    save(model, tmp_path, dtype=dtype)
-    whole = to_checkpoint(model.config, dict(model.named_parameters()))
-    # Its own writer, given all tensors at once.
-    whole = {name: one.to(dtype or one.dtype).contiguous() for name, one in whole.items()}
-    save_file(whole, tmp_path / "theirs", metadata={"format": "pt"})
-    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
 def test_numbers_of_several_dtypes_are_laid_out_as_safetensors_does(tmp_path: Path) -> None:

@@ -1,0 +1,259 @@
+"""Checkpoints as people keep them, and what a loaded model shares with its file or live model."""
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from vocabularies import word_piece
+
+import minibert
+from minibert.loading import from_transformers
+from minibert.model import Model
+from tests.checkpoint import small_families
+from tests.checkpoint.test_round_trip import our_answer, their_answer
+from tests.families import Sizes, as_tokens, batch, hf_model, run_transformers
+
+Tensors = dict[str, torch.Tensor]
+WHOLE = "model.safetensors"
+
+
+def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
+    """Applies `change` to the tensors of the folder's weights."""
+    save_file(change(load_file(folder / WHOLE)), folder / WHOLE)
+
+
+def with_masks(tensors: Tensors) -> Tensors:
+    """The triangles that GPT-2's files on the Hub have."""
+    for layer in range(3):
+        tensors[f"transformer.h.{layer}.attn.bias"] = torch.ones(31, 31).tril()[None, None]
+        tensors[f"transformer.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    return tensors
+
+
+def without_prefix(tensors: Tensors) -> Tensors:
+    return {k.removeprefix("transformer."): one for k, one in with_masks(tensors).items()}
+
+
+def tensorflow(tensors: Tensors) -> Tensors:
+    """The names of norms in the first checkpoints, which were TensorFlow's."""
+
+    def old(name: str) -> str:
+        if "norm" not in name.lower():
+            return name
+        return name.replace(".weight", ".gamma").replace(".bias", ".beta")
+
+    return {old(name): tensor for name, tensor in tensors.items()}
+
+
+def without_pooler(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
+
+
+def with_buffers(*names: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: tensors | {name: torch.ones(1) for name in names}
+
+
+NEOX = "gpt_neox.layers.1.attention."
+CHANGES: list[tuple[str, str, Callable[[Tensors], Tensors]]] = [
+    ("gpt2", "GPT2LMHeadModel", with_masks),
+    ("gpt2", "GPT2LMHeadModel", without_prefix),
+    ("bert", "BertForMaskedLM", tensorflow),
+    ("albert", "AlbertForMaskedLM", tensorflow),
+    ("electra", "ElectraForMaskedLM", tensorflow),
+    *((name.lower(), f"{name}Model", without_pooler) for name in ("Bert", "Roberta", "Albert")),
+    ("llama", "LlamaForCausalLM", with_buffers("model.layers.1.self_attn.rotary_emb.inv_freq")),
+    (
+        "gpt_neox",
+        "GPTNeoXForCausalLM",
+        with_buffers(NEOX + "bias", NEOX + "masked_bias", NEOX + "rotary_emb.inv_freq"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "change"), CHANGES)
+def test_files_of_other_times_and_programs_give_the_same_logits(
+    family: str, name: str, change: Callable[[Tensors], Tensors], tmp_path: Path
+) -> None:
+    rotary = family in small_families.FAMILIES
+    theirs = (small_families.hf_model if rotary else hf_model)(family, name)
+    theirs.save_pretrained(tmp_path)
+    whole = minibert.load(tmp_path)
+    rewrite(tmp_path, change)
+    model = minibert.load(tmp_path)
+    assert model.name == str(tmp_path)
+    assert (our_answer(model) - their_answer(theirs)).abs().max() <= 1e-5
+    pooled = [hasattr(one.trace([[5, 7]]), "pooled") for one in (whole, model)]
+    assert pooled == ([True, False] if change is without_pooler else [False, False])
+    if change is tensorflow or change is without_pooler:
+        return
+    rewrite(tmp_path, with_buffers(NEOX + "other", "zebra.weight"))
+    with pytest.raises(minibert.CheckpointError, match=r"(?s)unexpected  .*allow_unexpected=True"):
+        minibert.load(tmp_path)
+    model = minibert.load(tmp_path, allow_unexpected=True)
+    assert (our_answer(model) - their_answer(theirs)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2LMHeadModel"])
+def test_weights_in_a_pickle_are_read(name: str, tied: bool, tmp_path: Path) -> None:
+    theirs = hf_model("bert" if name[0] == "B" else "gpt2", name, Sizes(tied=tied))
+    theirs.config.architectures = [name]
+    theirs.config.save_pretrained(tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    assert (our_answer(minibert.load(tmp_path)) - their_answer(theirs)).abs().max() <= 1e-5
+
+
+def test_a_task_can_be_asked_for_and_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
+    theirs = hf_model("bert", "BertForPreTraining")
+    theirs.save_pretrained(tmp_path)
+    inputs = batch("bert")
+    output = run_transformers(theirs, inputs)
+    expected = {
+        "masked-lm": output.prediction_logits,
+        "next-sentence": output.seq_relationship_logits,
+        "none": output.hidden_states[-1],
+    }
+    for task, logits in expected.items():
+        model = minibert.load(tmp_path, task=task)
+        assert model.config.task == task
+        assert (model(as_tokens(inputs)) - logits).abs().max() <= 1e-5
+    bare = Model.from_transformers(theirs, task="none").to_state_dict()
+    wanted = hf_model("bert", "BertModel").state_dict()
+    assert set(bare) == set(wanted)
+
+
+def test_a_padded_vocabulary_is_read_and_its_padding_never_offered(tmp_path: Path) -> None:
+    """More rows than entries, as people pad to a multiple of 64."""
+    word_piece(tmp_path)
+    entries = len((tmp_path / "vocab.txt").read_text("utf-8").splitlines())
+    sizes = {"hidden_size": 15, "num_hidden_layers": 1, "num_attention_heads": 3}
+    config = transformers.BertConfig(vocab_size=entries + 13, intermediate_size=23, **sizes)
+    theirs = transformers.BertForMaskedLM(config).eval()
+    with torch.no_grad():
+        theirs.cls.predictions.bias[entries:] = 50.0
+    theirs.save_pretrained(tmp_path)
+    model = minibert.load(tmp_path)
+    assert model("the quick fox").shape[-1] == entries + 13
+    (prediction,) = model.predict("the quick [MASK]", top=entries + 13)
+    assert sorted(choice.id for choice in prediction.choices) == list(range(entries))
+    torch.save(model, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=False)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), whole):
+        assert torch.equal(again("the quick [MASK]"), model("the quick [MASK]"))
+        assert again.predict("the quick [MASK]") == model.predict("the quick [MASK]")
+
+
+def test_models_of_one_folder_share_nothing_and_a_live_model_everything(tmp_path: Path) -> None:
+    theirs = hf_model("bert", "BertForMaskedLM", Sizes(layers=1))
+    theirs.save_pretrained(tmp_path)
+    first, second = minibert.load(str(tmp_path)), minibert.load(tmp_path)
+    ids = torch.arange(7)[None]
+    expected = second(ids)
+    first.body.word.weight.zero_()
+    assert torch.equal(second(ids), expected), "two models share writable memory"
+    assert not torch.equal(first(ids), expected)
+    state = Model.from_transformers(theirs).to_state_dict()
+    word = "bert.embeddings.word_embeddings.weight"
+    assert state[word].data_ptr() == theirs.state_dict()[word].data_ptr()
+    assert state["cls.predictions.decoder.weight"].data_ptr() == state[word].data_ptr()
+    assert not any(one.requires_grad for one in from_transformers(theirs).parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_type_stays_unless_another_is_asked_for(dtype: torch.dtype) -> None:
+    theirs = hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1), dtype)
+    kept = Model.from_transformers(theirs).to_state_dict()
+    assert {value.dtype for value in kept.values()} == {dtype}
+    wide = Model.from_transformers(theirs, dtype=torch.float64).to_state_dict()
+    assert {value.dtype for value in wide.values()} == {torch.float64}
+
+
+def test_other_names_and_what_is_no_model_are_errors() -> None:
+    model = Model.from_transformers(hf_model("bert", "BertModel", Sizes(layers=1)))
+    for names in ("Transformers", "", "minibert"):
+        with pytest.raises(minibert.CheckpointError, match='expected names="transformers"'):
+            model.to_state_dict(names)
+    wrong: Any
+    for wrong in (torch.nn.Linear(2, 3), None, "bert"):
+        with pytest.raises(minibert.CheckpointError, match="expected a transformers model"):
+            Model.from_transformers(wrong)
+
+
+PROMPT = torch.tensor([[25, 19, 14]])
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """A random GPT-2 that never meets its end token by itself."""
+    hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1)).save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    ends_with(tmp_path / "config.json", None)
+    return tmp_path
+
+
+def ends_with(path: Path, ends: Any) -> None:
+    about = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(about | {"eos_token_id": ends}))
+
+
+def written(folder: Path) -> tuple[list[int], str]:
+    generated = minibert.load(folder).generate(PROMPT[0], max_new_tokens=9, temperature=0)
+    return list(generated.new_ids), generated.stopped_by
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_the_end_token_of_each_file_ends_the_text_as_in_transformers(
+    endless: Path, file: str, as_list: bool
+) -> None:
+    whole, why = written(endless)
+    assert (len(whole), why) == (9, "max_new_tokens")
+    end = whole[4]
+    if file != "config.json":
+        ends_with(endless / "config.json", whole[0])
+    ends_with(endless / file, [40, end] if as_list else end)
+    found, why = written(endless)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(endless)
+    mask = torch.ones_like(PROMPT)
+    ids = theirs.generate(PROMPT, attention_mask=mask, max_new_tokens=9, do_sample=False)
+    assert why == "end of text"
+    assert found == whole[: whole.index(end) + 1] == ids[0, PROMPT.shape[1] :].tolist()
+    again = minibert.load(minibert.load(endless).save(endless / "again"))
+    assert again.config.end_ids == minibert.load(endless).config.end_ids
+    for wrong in ("end", -1, 1.5, True, [1, None], {"a": 1}):
+        ends_with(endless / file, wrong)
+        with pytest.raises(minibert.CheckpointError, match=rf"{file}: eos_token_id is"):
+            minibert.load(endless)
+
+
+def with_token(source: Path, folder: Path, *, special: bool) -> Path:
+    """The checkpoint with one more token in its tokenizer, behind the last row."""
+    folder.mkdir()
+    for file in source.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    rows = json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"]
+    shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    token = {"id": rows, "content": "<image_soft_token>", "special": special, **shape}
+    content["added_tokens"].append(token)
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    return folder
+
+
+def test_a_special_token_without_a_row_is_refused_where_it_is_used(tmp_path: Path) -> None:
+    source = Path(minibert.__file__).parent / "embedded" / "tiny-gpt2"
+    model = minibert.load(with_token(source, tmp_path / "special", special=True))
+    assert model.tokenizer is not None
+    assert model.tokenizer.vocab_size == model.config.vocab_size + 1
+    assert model("Once upon a time").shape[-1] == model.config.vocab_size
+    with pytest.raises(minibert.TokenizationError, match=str(model.config.vocab_size)):
+        model("Once upon <image_soft_token>")
+    with pytest.raises(minibert.CheckpointError, match="belongs to another model"):
+        minibert.load(with_token(source, tmp_path / "plain", special=False))
