@@ -8,7 +8,7 @@ through an N x N tensor are declared in layer_gradients.py. Padding, packing and
 properties of the evaluation (`Evaluation`), not other code.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -39,54 +39,6 @@ from minibert.quantities import (
 
 if TYPE_CHECKING:
     from minibert.layers.parts import Attention, Layer
-
-    class At(Protocol):
-        """What the table reads of one layer of one pass, which is a `LayerPass`."""
-
-        layer: Layer
-        attention: Attention
-        index: int
-        heads: slice
-        resid_pre: Hidden
-        query_unrotated: HeadVectors
-        key_unrotated: KeyVectors
-        query: HeadVectors
-        scores: Matrix
-        probs: Matrix
-        z: HeadVectors
-        head_out: PerHeadHidden
-        attn_out: Hidden
-        resid_mid: Hidden
-        mlp_gate: Mlp
-        mlp_pre: Mlp
-        mlp_post: Mlp
-        mlp_out: Hidden
-        all_keys: KeyVectors
-        all_values: KeyVectors
-        attention_input: Hidden
-        mlp_input: Hidden
-
-        def divisor(self, norm: str, x: Hidden) -> NormScale: ...
-
-        def divisors(self, norm: str) -> Divisors | None: ...
-
-        def for_each_head(self, axis: str) -> PerHeadHidden: ...
-
-        def project(self, name: str) -> HeadVectors: ...
-
-        def turned_query(self) -> HeadVectors: ...
-
-        def turned_key(self) -> KeyVectors: ...
-
-        def attend(self) -> HeadVectors: ...
-
-        def allowed_rows(self) -> AttentionMask | None: ...
-
-        def of_all_heads(self) -> "At": ...
-
-        def wants(self, *names: str) -> bool: ...
-
-        def given(self, *names: str) -> bool: ...
 else:
     # A check at run time would read, and so compute, every quantity.
     At = Any
@@ -241,6 +193,45 @@ class LayerQuantities:
         if at.wants("mlp_gate", "mlp_pre", "mlp_post", "mlp_out"):
             return at.layer.after_mlp(at.resid_mid, at.mlp_out, divisors)
         return at.layer.mlp_added(at.resid_mid, at.mlp_input, divisors)
+
+
+if TYPE_CHECKING:
+
+    class At(LayerQuantities):
+        """What the table reads of one layer of one pass beside the quantities: a `LayerPass`."""
+
+        layer: Layer
+        attention: Attention
+        index: int
+        heads: slice
+        all_keys: KeyVectors
+        all_values: KeyVectors
+        attention_input: Hidden
+        mlp_input: Hidden
+
+        def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor: ...
+
+        def divisor(self, norm: str, x: Hidden) -> NormScale: ...
+
+        def divisors(self, norm: str) -> Divisors | None: ...
+
+        def for_each_head(self, axis: str) -> PerHeadHidden: ...
+
+        def project(self, name: str) -> HeadVectors: ...
+
+        def turned_query(self) -> HeadVectors: ...
+
+        def turned_key(self) -> KeyVectors: ...
+
+        def attend(self) -> HeadVectors: ...
+
+        def allowed_rows(self) -> AttentionMask | None: ...
+
+        def of_all_heads(self) -> "At": ...
+
+        def wants(self, *names: str) -> bool: ...
+
+        def given(self, *names: str) -> bool: ...
 
 
 Quantity(

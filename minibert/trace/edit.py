@@ -24,6 +24,7 @@ from torch import Tensor
 from minibert.errors import EditError, check_index
 from minibert.layers.config import Config
 from minibert.layers.layer import absent_because
+from minibert.layers.readers import unread
 from minibert.quantities import QUANTITIES
 from minibert.trace.places import Chosen, indices_of
 
@@ -96,6 +97,11 @@ def as_point(key: Any, config: Config) -> Point:
     layer = check_index("layer", parts[1], config.n_layers, EditError, where)
     if name in config.absent_in(layer):
         raise EditError(f"{key!r} cannot be edited. {absent_because(name, config)}")
+    if name in unread(config, layer):
+        raise EditError(
+            f"{key!r} cannot be edited: nothing is computed from {name}, so the edit would change "
+            f"nothing. Edit what it is computed from: {QUANTITIES[name].formula}."
+        )
     if len(parts) == 2:
         return Point(name, layer)
     if not QUANTITIES[name].per_head:

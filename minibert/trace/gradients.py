@@ -23,6 +23,7 @@ from minibert.layers.evaluation import Rows, cut
 from minibert.layers.layer import absent_because, layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
 from minibert.layers.layer_pass import LayerPass
+from minibert.layers.readers import unread
 from minibert.quantities import QUANTITIES, Float, Hidden, Logits, NormScale, Pooled, Quantity
 from minibert.trace.layer_view import AbsentError, LayerName, LayerView, place_of
 
@@ -187,7 +188,11 @@ class _AtLayer(LayerGradients):
         held = found.records[values.index].get(quantity.name)
         if held is not None:
             return cut(held, quantity, values.heads, values.rows, values.attention.group)
-        assert quantity.gradient is not None
+        if quantity.gradient is None:
+            raise AbsentError(
+                f"There is no gradient of {quantity.name}: nothing is computed from it in layer "
+                f"{values.index}, and the number was not made of it either."
+            )
         gradient = quantity.gradient(self)
         direct = self.direct(quantity.name)
         return gradient if direct is None else gradient + direct
@@ -252,23 +257,26 @@ def differentiate(trace: Differentiated, scalar: Tensor) -> Found:
     Raises TraceError for what is no number, or does not come from this trace.
     """
     _check(trace, scalar)
-    places: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = [
-        (kept, {}) for kept in (trace.kept, *trace.records)
-    ]
+    whole: dict[str, Tensor] = {}
+    records: list[dict[str, Tensor]] = [{} for _ in trace.records]
+    alone = [unread(trace.config, layer) for layer in range(len(records))]
     variables = [
-        (found, name, value)
-        for kept, found in places
+        (found, name, value, name in idle)
+        for kept, found, idle in (
+            (trace.kept, whole, frozenset[str]()),
+            *zip(trace.records, records, alone, strict=True),
+        )
         for name, value in kept.items()
         if value.requires_grad
     ]
-    whole, *records = (found for _, found in places)
     trace.collecting = result = Found(whole, records)
     try:
-        gradients = _backward(scalar, [value for _, _, value in variables])
+        gradients = _backward(scalar, [value for _, _, value, _ in variables])
     finally:
         trace.collecting = None
-    for (found, name, value), gradient in zip(variables, gradients, strict=True):
-        found[name] = torch.zeros_like(value) if gradient is None else gradient
+    for (found, name, value, idle), gradient in zip(variables, gradients, strict=True):
+        if gradient is not None or not idle:
+            found[name] = torch.zeros_like(value) if gradient is None else gradient
     return result
 
 

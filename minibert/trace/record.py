@@ -333,7 +333,7 @@ def _fill(
         keep=keep_in,
         known=None
         if known is None
-        else unaffected(known, plan.names(start) | keep_in(start), trace.config),
+        else unaffected(known, plan.names(start) | keep_in(start), trace.config, start),
         visit=visit,
     )
     if trace.until is None and "logits" not in trace.kept:

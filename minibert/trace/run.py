@@ -14,16 +14,11 @@ from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, Vocabu
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
 from minibert.layers.norms import divisor
+from minibert.layers.readers import reached
 from minibert.quantities import Float, Hidden, Pooled, TokenMask
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
-
-_PROJECTIONS = (
-    "query_input", "query_unrotated", "query",
-    "key_input", "key_unrotated", "key",
-    "value_input", "value",
-)  # fmt: skip
 
 
 @runtime_checkable
@@ -159,21 +154,11 @@ def _real(inputs: Inputs) -> TokenMask:
 
 
 def unaffected(
-    record: Mapping[str, Tensor], edited: Collection[str], config: Config
+    record: Mapping[str, Tensor], edited: Collection[str], config: Config, layer: int
 ) -> dict[str, Tensor]:
-    """Of a record of a layer what no edit of these quantities reaches, and the first one edited."""
-    order = list(layer_quantities(config))
-    last = min((order.index(name) for name in edited), default=len(order))
-    behind: set[str] = set()
-    if last < len(order) and order[last] in _PROJECTIONS:
-        # query, key and value are not computed from one another.
-        last = order.index(_PROJECTIONS[-1])
-        for of_one in ("query", "key", "value"):
-            names = [name for name in _PROJECTIONS if name.partition("_")[0] == of_one]
-            first = min((names.index(name) for name in names if name in edited), default=len(names))
-            behind.update(names[first + 1 :])
-    known = [name for name in order[: last + 1] if name in record and name not in behind]
-    return {name: record[name] for name in known}
+    """Of a record of a layer what is not computed from a quantity that is edited."""
+    behind = reached(config, layer, edited)
+    return {name: value for name, value in record.items() if name not in behind}
 
 
 def kept_of(at: LayerPass, order: Collection[str], kept: Collection[str]) -> dict[str, Tensor]:

@@ -307,7 +307,7 @@ class _Variants:
     def known(self) -> dict[str, Tensor]:
         """What the trace has of the first layer, from the first position that changes on."""
         record = self.trace.records[self.layer]
-        record = unaffected(record, self.names(self.layer), self.trace.config)
+        record = unaffected(record, self.names(self.layer), self.trace.config, self.layer)
         axes = {name: QUANTITIES[name].axes for name in record}
         return {
             name: self.repeat(record[name]).narrow(

@@ -18,12 +18,14 @@ from minibert.kernels.api import attend, implementations, register
 from minibert.kernels.call import WANTS
 from minibert.layers.layer import LayerQuantities, layer_quantities
 from minibert.layers.layer_pass import LayerPass
+from minibert.layers.readers import reached
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, quantity
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from tests.families import Sizes, as_tokens, batch, difference, hf_model
+from tests.small_traces import other_trace, small_trace
 
 PACKAGE = Path(minibert.__file__).parent
 TEXTS = ["The strawberries were fresh, weren't they?", "No.", "leaves fall in autumn"]
@@ -80,26 +82,34 @@ def test_one_declaration_makes_a_quantity(family: str, length_of_mid: None, tmp_
     assert "length_of_mid" in dir(trace[0])
     with pytest.raises(minibert.TraceError, match=r"there are .*resid_post, length_of_mid"):
         _ = trace[0].length
-    # Edited: alone, in a sweep, and never where it does not exist.
-    edit: dict[Any, Any] = {("length_of_mid", 1): zero.at(positions=[-1])}
-    edited = trace.rerun(edit)
-    at_last = [length - 1 for length in tokens.lengths]
-    assert edited[1].length_of_mid[[0, 1, 2], at_last].count_nonzero() == 0
-    assert edited[1].length_of_mid[0, 0] > 0
-    swept = trace.rerun_each([edit, {}], lambda logits: logits[:, 0, 5])
-    assert torch.allclose(swept[0], swept[1])
-    with pytest.raises(minibert.EditError, match="length_of_mid has no heads"):
-        trace.rerun({("length_of_mid", 1, 0): zero})
+    # Nothing reads it: an edit would do nothing, and no other number has a gradient by it.
+    for edit in (trace.rerun, lambda one: trace.rerun_each([one], lambda logits: logits[:, 0, 5])):
+        with pytest.raises(minibert.EditError, match="nothing is computed from length_of_mid"):
+            edit({("length_of_mid", 1): zero})
+    trace.backward(trace.logits[0, 0, 5])
+    with pytest.raises(minibert.TraceError, match="no gradient of length_of_mid: nothing is"):
+        _ = trace.grad[1].length_of_mid
     # Differentiated.
     trace.backward(trace[1].length_of_mid[0].square().sum() / 2)
     assert torch.allclose(trace.grad[1].length_of_mid[0], expected[0])
     assert torch.allclose(trace.grad[1].resid_mid[0], trace[1].resid_mid[0])
     assert trace.grad[1].length_of_mid[1].count_nonzero() == 0
-    # Saved and loaded: what was made of it, and with the model what it is.
-    stored = Trace.load(edited.save(tmp_path / "a.trace"))
-    assert torch.equal(stored[1].length_of_mid, edited[1].length_of_mid)
+    # Saved and loaded.
     again = Trace.load(model.trace(tokens).save(tmp_path / "b.trace"), model)
     assert torch.allclose(again[1].length_of_mid, expected)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "gemma2", "gpt_neox", "modernbert"])
+def test_an_edit_reaches_what_is_computed_from_it_and_nothing_else(kind: str) -> None:
+    """In its own layer; `reached` is recorded from the table."""
+    trace = small_trace(causal=kind == "gpt2") if kind in ("bert", "gpt2") else other_trace(kind)
+    trace = trace.rerun({}, keep=("scores", "probs"))
+    names = list(layer_quantities(trace.config))
+    for name in set(names) - trace.config.absent_in(1) - {"resid_pre"}:
+        changed = trace.rerun({(name, 1): lambda value: 1.5 * value + 0.1})
+        pairs = {one: (changed[1].quantity(one), trace[1].quantity(one)) for one in names}
+        moved = {one for one, pair in pairs.items() if not torch.equal(*pair)}
+        assert moved - {name} == reached(trace.config, 1, {name}), name
 
 
 def test_the_made_up_quantity_is_gone_afterwards() -> None:
