@@ -1,23 +1,31 @@
-"""The report in a survey's folder: what was measured again beside the tables, and the pages."""
+"""The report of a survey: numbers of the tables and nothing else, and pages of its examples."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from survey.made_surveys import survey_of
+from attention_pages import HOSTILE
+from survey.made_surveys import distances_of, patterns_of, survey_of
 
 from minibert import load
 from minibert.errors import SurveyError
 from minibert.survey.distances import head_distances
 from minibert.survey.documents import Document
-from minibert.survey.patterns import patterns
+from minibert.survey.patterns import Example, patterns
 from minibert.trace.file import identity_of
-from minibert.viz.survey_folder import write_survey_report
+from minibert.viz.survey_folder import (
+    Entry,
+    ExamplePages,
+    survey_report,
+    wanted_examples,
+    write_example_pages,
+    write_survey_report,
+)
 
-pytest.importorskip("pyarrow")
-
-NAMES = ("entropy", "to_previous")
+NAMES = ("entropy", "to_cls", "to_sep", "to_previous", "to_previous_by_norm", "to_token:[the]")
+MEANS = np.random.default_rng(2).uniform(0.05, 0.9, size=(6, 2, 3))
+EXAMPLE = Example("document 1", 4, "horse", 3, "the", 0.75, 0.8)
 DOCUMENTS = [
     Document("a", "the horse quickly ran away and the dog slowly walked home"),
     Document("empty", " "),
@@ -28,33 +36,145 @@ DOCUMENTS = [
 ]
 
 
-def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path: Path) -> None:
-    import pyarrow.parquet
+def test_the_report_has_the_numbers_of_the_tables() -> None:
+    survey = survey_of(MEANS, NAMES, absent=["to_cls"])
+    header = survey_report(survey).header
+    assert [one["name"] for one in header["measures"]] == list(NAMES)
+    for one in header["measures"]:
+        name = one["name"]
+        if name == "to_cls":
+            assert one["mean"] == one["low"] == one["high"] == [None] * 6
+            assert one["documents"] == 0
+            continue
+        np.testing.assert_allclose(one["mean"], survey.table(name).ravel(), rtol=5e-7)
+        ends = np.stack([one["low"], one["high"]], axis=-1)
+        np.testing.assert_allclose(ends, survey.interval(name).reshape(6, 2), rtol=5e-7)
+        assert one["documents"] == survey.count(name)
+        for place, examples in enumerate(one["examples"]):
+            found = survey.examples(name, *divmod(place, 3))
+            assert [header["documents"][i] for i, _ in examples] == [e.document for e in found]
+            assert [score for _, score in examples] == pytest.approx([e.score for e in found])
+    words = {one["name"]: (one["words"], one["unit"]) for one in header["measures"]}
+    assert words["to_token:[the]"] == ("mass on the token '[the]'", "share")
+    assert words["entropy"][1] == "nats"
+    assert "weighed by norms" in words["to_previous_by_norm"][0]
+    # The middle is offset 0; made surveys halve the mass at each step.
+    assert header["profile"]["reach"] == 3
+    assert header["profile"]["mass"][5] == [0.125, 0.25, 0.5, 1, 0.5, 0.25, 0.125]
+    assert survey_report(survey_of(MEANS, NAMES, reach=0)).header["profile"] is None
 
+
+def test_patterns_have_their_heads_and_distances_their_points() -> None:
+    survey, distances = survey_of(MEANS, NAMES), distances_of(2, 3)
+    named = patterns_of({"previous": np.array([[0.9, 0.2, 0.7], [0.3, 0.555, 0.1]])}, [EXAMPLE])
+    header = survey_report(survey, patterns=named, distances=distances).header
+    (previous,) = [one for one in header["patterns"] if one["name"] == "previous"]
+    # 1-1 is not known by it: its interval begins below half of what the baseline of 0.1 leaves.
+    known = [(one["place"], one["named"]) for one in previous["heads"]]
+    assert known == [(0, True), (2, True), (4, False)]
+    (example,) = previous["heads"][0]["examples"]
+    assert header["documents"][example.pop("document")] == "document 1"
+    tokens = {"key": 3, "key_token": "the", "query": 4, "query_token": "horse"}
+    assert example == tokens | {"score": 0.8}
+    assert not any(one["heads"] for one in header["patterns"] if one["name"] != "previous")
+    points = np.array(header["distances"]["points"])
+    found = np.linalg.norm(points[:, None] - points, axis=-1)
+    np.testing.assert_allclose(found, distances.mean, atol=1e-6)
+    # Without a pass of their own, patterns follow from the survey's measures and its documents.
+    (own,) = [p for p in survey_report(survey).header["patterns"] if p["name"] == "previous"]
+    np.testing.assert_allclose(own["score"], MEANS[NAMES.index("to_previous")].ravel(), rtol=1e-6)
+    assert [one["query_token"] for one in own["heads"][0]["examples"]] == [None] * 3
+
+
+def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() -> None:
+    manifest = {
+        "model": {"name": "/home/ada/models/secret-name"},
+        "corpus": {"files": list(HOSTILE), "skipped": [{"place": HOSTILE[0], "reason": "broken"}]},
+        "options": {"dtype": "bfloat16", "limit": None, "pairs": True},
+        "drift": {"largest_difference": {"to_sep": 0.001, "entropy": 0.0312}},
+        "versions": {"minibert": "0.1.0", "torch": "2.13"},
+    }
+    survey = survey_of(MEANS, NAMES, manifest=manifest, documents=HOSTILE[:3])
+    report = survey_report(survey, command="minibert survey corpus.txt")
+    assert report.header["title"] == "secret-name"
+    assert report.header["command"] == "minibert survey corpus.txt"
+    facts = dict(report.header["facts"])
+    assert facts["options: dtype"] == "bfloat16"
+    assert facts["options: pairs"] == "yes"
+    assert "options: limit" not in facts
+    assert facts["drift: largest difference"] == "entropy 0.0312, to_sep 0.001"
+    assert facts["model: name"] == "secret-name"
+    assert facts["versions"] == "minibert 0.1.0, torch 2.13"
+    assert facts["corpus: files"].endswith("and 4 more")
+    assert "broken" in facts["corpus: skipped"]
+    html = report.html
+    assert "window.pwned" not in html
+    assert "default-src 'none'" in html
+    assert html == survey_report(survey, command="minibert survey corpus.txt").html
+
+
+def test_examples_of_patterns_come_first_and_no_head_twice() -> None:
+    survey = survey_of(MEANS, NAMES)
+    scores = np.array([[0.9, 0.2, 0.1], [0.3, 0.0, 0.1]])
+    groups = wanted_examples(survey, patterns_of({"previous": scores}, [EXAMPLE]))
+    assert groups[0] == [Entry("document 1", 0, (0, 1)), Entry("document 1", 1, (0,))]
+    every = [(e.document, e.layer, head) for group in groups for e in group for head in e.heads]
+    assert len(every) == len(set(every)) == 3 * 6
+    # A sequence that comes twice is drawn: it is no document.
+    assert wanted_examples(survey, patterns_of({"induction": scores}, [EXAMPLE]))[0] == []
+
+
+def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tmp_path) -> None:
     model = load()
+    documents = [
+        Document("a", "the horse quickly ran away"),
+        Document("unused", "no"),
+        Document("b", None, words=("the", "boat", "slowly", "turned")),
+        Document("c", "the rabbit ran", pair="the horse slept"),
+    ]
+    wanted = [
+        [Entry("c", 1, (0, 2)), Entry("a", 3, (1,))],
+        [Entry("b", 0, (3,)), Entry("gone", 0, (0,))],
+    ]
+    pages = write_example_pages(tmp_path / "examples.html", wanted, iter(documents), model)
+    assert pages.file == "examples.html"
+    assert pages.entries == (*wanted[0], wanted[1][0])
+    assert pages.note.startswith("1 of 4 examples")
+    assert not pages.cut
+    assert "the boat slowly turned" not in (tmp_path / "examples.html").read_text()
+    small = write_example_pages(tmp_path / "small.html", wanted, documents, model, largest=300)
+    assert 0 < len(small.entries) < 3
+    long = [Document("c", "the rabbit ran " * 200)]
+    assert write_example_pages(tmp_path / "cut.html", wanted, long, model).cut == {"c"}
+    assert write_example_pages(tmp_path / "none.html", [[]], documents, model) == ExamplePages()
+    assert not (tmp_path / "none.html").exists()
+    header = survey_report(survey_of(MEANS, NAMES), pages=pages).header
+    assert [header["documents"][number] for number, *_ in header["links"]] == ["c", "a", "b"]
+    assert [link[1:] for link in header["links"]] == [[1, 0, [0, 2]], [3, 1, [1]], [0, 2, [3]]]
+
+
+def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    model = load()
+    with pytest.raises(SurveyError, match="no finished survey"):
+        write_survey_report(tmp_path, model, lambda: iter(DOCUMENTS))
+    assert list(tmp_path.iterdir()) == []
     layers, heads = model.config.n_layers, model.config.n_heads
     means = np.random.default_rng(3).uniform(0.1, 0.4, size=(2, layers, heads))
-    manifest = {"model": identity_of(model)}
-    survey_of(means, NAMES, manifest=manifest, documents=["a", "b", "long"]).write(tmp_path)
+    manifest, kept = {"model": identity_of(model)}, ["a", "b", "long"]
+    made = survey_of(means, ("entropy", "to_previous"), manifest=manifest, documents=kept)
+    made.write(tmp_path)
     path = write_survey_report(tmp_path, model, lambda: iter(DOCUMENTS), sample=4)
     assert path == tmp_path / "report.html"
-    used = [DOCUMENTS[0], DOCUMENTS[2], DOCUMENTS[3]]
+    used = [one for one in DOCUMENTS if one.id in kept]
     named = json.loads((tmp_path / "patterns.json").read_text())
     assert named == json.loads(json.dumps(patterns(model, used).to_dict()))
-    table = pyarrow.parquet.read_table(tmp_path / "head_distances.parquet").to_pydict()
+    table = parquet.read_table(tmp_path / "head_distances.parquet").to_pydict()
     expected = head_distances(model, used).mean
+    places = [np.array(table[f"layer_{x}"]) * heads + table[f"head_{x}"] for x in "ab"]
     assert len(table["mean"]) == expected.size
-    for layer_a, head_a, layer_b, head_b, mean in zip(
-        *(table[name] for name in ("layer_a", "head_a", "layer_b", "head_b", "mean")), strict=True
-    ):
-        assert mean == expected[layer_a * heads + head_a, layer_b * heads + head_b]
+    np.testing.assert_array_equal(table["mean"], expected[places[0], places[1]])
     assert {one.name for one in tmp_path.iterdir()} == {
         "distance_profile.parquet", "examples.html", "examples.parquet", "head_distances.parquet",
         "manifest.json", "measures.parquet", "patterns.json", "report.html",
     }  # fmt: skip
-
-
-def test_a_folder_without_a_survey_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SurveyError, match="no finished survey"):
-        write_survey_report(tmp_path, load(), lambda: iter(DOCUMENTS))
-    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What a page holds of a trace or of plain attention, and what is refused.
+"""What a page holds of a trace or of plain attention, and what is refused before work starts.
 
 How the file is put together is in test_document.py, what a browser makes of it in browser/.
 """
@@ -6,6 +6,7 @@ How the file is put together is in test_document.py, what a browser makes of it 
 import base64
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,16 +29,30 @@ from attention_pages import (
     unpacked,
 )
 from data import data_path
+from small_traces import small_trace
 
 import minibert
+from minibert.analysis import gradient_x_attention, integrated_embeddings, relevance_of
+from minibert.analysis.flow import relevance
 from minibert.errors import AttentionError
+from minibert.survey.patterns import patterns_of_attention
+from minibert.trace.read import Trace
 from minibert.viz import Page, attention_page, view
 from minibert.viz.payload import encode_probs, header_json, pack_layer
 
 
 @pytest.fixture
-def trace() -> FakeTrace:
+def fake() -> FakeTrace:
+    """Two sentences of 7 and 5 tokens."""
     return fake_trace()
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """Two sentences of 8 and 5 tokens, and the gradient of a number of both."""
+    trace = minibert.load().trace(["the horse quickly ran away .", "the boat turned"], grad=True)
+    trace.backward(trace.logits[:, 1].amax(-1).sum())
+    return trace
 
 
 def decoded(page: Page, layer: int, index: int = 0) -> np.ndarray:
@@ -54,20 +69,17 @@ class TestPayload:
 
     def test_causal_zeros_are_not_shipped(self) -> None:
         probs = softmax((1, HEADS, TOKENS, TOKENS), causal=True)
-        block = pack_layer(0, probs[0])
-        cells = zlib.decompress(base64.b64decode(block.data))
+        cells = zlib.decompress(base64.b64decode(pack_layer(0, probs[0]).data))
         assert len(cells) == HEADS * TOKENS * (TOKENS + 1) // 2
-        page = attention_page(probs, names(TOKENS))
-        np.testing.assert_allclose(decoded(page, 0), probs[0], atol=4e-3)
+        np.testing.assert_allclose(
+            decoded(attention_page(probs, names(TOKENS)), 0), probs[0], atol=4e-3
+        )
 
     def test_a_header_cannot_end_its_element_and_loses_nothing(self) -> None:
         written = header_json({"tokens": list(HOSTILE)})
         assert written.isascii()
         assert not set("<>&\x00") & set(written)
         assert json.loads(written) == {"tokens": list(HOSTILE)}
-
-    def test_the_same_trace_gives_the_same_bytes(self, trace: FakeTrace) -> None:
-        assert view(trace).html == view(trace).html
 
     def test_the_weights_of_19_tokens_in_12_by_12_heads_fit_in_60_kilobytes(self) -> None:
         path = data_path("refs", "bert-base-uncased__store.npz")
@@ -79,159 +91,267 @@ class TestPayload:
             np.testing.assert_allclose(decoded(page, layer), store["attn"][layer], atol=4e-3)
 
 
-class TestView:
-    def test_header_says_what_the_trace_says(self, trace: FakeTrace) -> None:
-        page = view(trace, title="A title")
-        assert header_of(page)["title"] == "A title"
-        header = example_of(page)
-        assert header["model"] == "fake"
-        assert header["texts"] == ["Strawberries", "rain falls"]
-        assert header["sizes"] == {"n_layers": LAYERS, "n_heads": HEADS, "d_head": WIDTH}
-        assert header["tokens"]["text"] == list(trace.tokens.strings[0])
-        assert header["tokens"]["raw"] == [None, None, "##berries", None, None, None, None]
-        assert header["tokens"]["special"] == [1, 0, 0, 1, 0, 0, 1]
-        assert header["tokens"]["segment"] == [0, 0, 0, 0, 1, 1, 1]
-        assert header["tokens"]["piece"] == [0, 0, 1, 0, 0, 0, 0]
-
-    @pytest.mark.parametrize(
-        ("name", "shown"),
-        [
-            ("bert-base-uncased", "bert-base-uncased"),
-            ("org/model", "org/model"),
-            ("/home/someone/private/model/", "model"),
-            ("../models/model", "model"),
-            ("~/model", "model"),
-        ],
-    )
-    def test_a_page_that_is_passed_on_names_no_folder(
-        self, trace: FakeTrace, name: str, shown: str
-    ) -> None:
-        trace.model_name = name
-        assert example_of(view(trace))["model"] == shown
-
-    def test_chosen_layers_and_heads_keep_their_numbers(self, trace: FakeTrace) -> None:
-        page = view(trace, layers=[2, 0], heads=[4, 1])
-        header = example_of(page)
-        assert [entry["layer"] for entry in arrays(page, "probs")] == [0, 2]
-        assert header["heads"] == [1, 4]
-        np.testing.assert_allclose(decoded(page, 2), trace.probs[2, 0, [1, 4]], atol=4e-3)
-
-    @pytest.mark.parametrize(
-        ("texts", "cut"),
-        [
-            (("one two three four five six seven",), True),
-            (("one two",), False),
-            (("one two \n\u200b",), False),
-            (("one two", "a second text that is longer by far"), True),
-            (("a first text that is longer by far", "one two"), True),
-            (("one two", "three"), False),
-        ],
-    )
-    @pytest.mark.parametrize("told", [0, 1])
-    def test_it_says_whether_the_text_is_cut(
-        self, trace: FakeTrace, told: int, texts: tuple[str, ...], cut: bool
-    ) -> None:
-        tokenizer = minibert.Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
-        tokens = tokenizer(*texts, truncate=True, max_positions=7)
-        # As of a model that does not tell the texts apart.
-        trace.tokens = replace(tokens, segments=tokens.segments * told)
-        length = tokens.lengths[0]
-        trace.probs = torch.from_numpy(softmax((LAYERS, 1, HEADS, length, length)))
-        assert example_of(view(trace))["cut"] is cut
-
-    def test_a_real_trace_arrives_whole(self) -> None:
-        model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
-        trace = model.trace(["straw", "leaves fall"], ["berries", "autumn is marked by foliage"])
-        for sentence, length in enumerate(trace.tokens.lengths):
-            page = view(trace, sentences=[sentence])
-            assert len(example_of(page)["tokens"]["text"]) == length
-            assert example_of(page)["model"] == "all-MiniLM-L6-v2"
-            for layer in range(6):
-                probs = trace[layer].probs[sentence, :, :length, :length]
-                np.testing.assert_allclose(decoded(page, layer), probs, atol=4e-3)
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"sentences": [2]}, r"sentences=2, but the trace holds 2"),
-            ({"sentences": [-1]}, r"sentences=-1"),
-            ({"sentences": []}, "sentences is empty"),
-            ({"sentences": 1}, "sentences=1, expected a list"),
-            ({"layers": [3]}, r"layers=\[3\], but there are 3"),
-            ({"layers": []}, r"layers is empty"),
-            ({"heads": [0, -1]}, r"heads=\[-1, 0\], but there are 5"),
-            ({"heads": 2}, r"heads=2, expected a list"),
-        ],
-    )
-    def test_arguments_that_do_not_fit_are_named(
-        self, trace: FakeTrace, arguments: dict[str, Any], message: str
-    ) -> None:
-        with pytest.raises(AttentionError, match=message):
-            view(trace, **arguments)
-
-    def test_a_weight_that_is_no_number_is_found(self, trace: FakeTrace) -> None:
-        trace.probs[2, 0, 4, 1, 6] = float("nan")
-        with pytest.raises(AttentionError, match=r"trace\[2\].*nan at head 4, query 1, key 6"):
-            view(trace)
+def test_the_header_says_what_the_trace_says(fake: FakeTrace) -> None:
+    page = view(fake, title="A title")
+    assert view(fake, title="A title").html == page.html
+    assert header_of(page)["title"] == "A title"
+    header = example_of(page)
+    assert header["model"] == "fake"
+    assert header["texts"] == ["Strawberries", "rain falls"]
+    assert header["sizes"] == {"n_layers": LAYERS, "n_heads": HEADS, "d_head": WIDTH}
+    assert header["tokens"]["text"] == list(fake.tokens.strings[0])
+    assert header["tokens"]["raw"] == [None, None, "##berries", None, None, None, None]
+    assert header["tokens"]["special"] == [1, 0, 0, 1, 0, 0, 1]
+    assert header["tokens"]["segment"] == [0, 0, 0, 0, 1, 1, 1]
+    assert header["tokens"]["piece"] == [0, 0, 1, 0, 0, 0, 0]
+    fake.tokens.texts = ()
+    assert example_of(view(fake))["texts"] == ["strawberries", "rain falls"]
 
 
-class TestAttentionPage:
-    def test_takes_what_transformers_returns(self) -> None:
-        probs = softmax((LAYERS, 2, HEADS, TOKENS, TOKENS))
-        tuple_of_layers = tuple(torch.from_numpy(layer) for layer in probs)
-        page = attention_page(tuple_of_layers, names(TOKENS), sentence=1)
-        np.testing.assert_allclose(decoded(page, 1), probs[1, 1], atol=4e-3)
+def test_a_page_that_is_passed_on_names_no_folder(fake: FakeTrace) -> None:
+    for name, shown in (
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("org/model", "org/model"),
+        ("/home/someone/private/model/", "model"),
+        ("../models/model", "model"),
+        ("~/model", "model"),
+    ):
+        fake.model_name = name
+        assert example_of(view(fake))["model"] == shown
 
-    def test_marks_of_tokenizers_become_readable(self) -> None:
-        tokens = ["<s>", "Ġbrown", "▁the", "##s", "##", "[CLS]", "[MASK]"]
-        page = attention_page(softmax((1, 2, 7, 7)), tokens)
-        shown = example_of(page)["tokens"]
-        assert shown["text"] == ["<s>", " brown", " the", "s", "##", "[CLS]", "[MASK]"]
-        assert shown["special"] == [1, 0, 0, 0, 0, 1, 0]
-        assert shown["piece"] == [0, 0, 0, 1, 0, 0, 0]
 
-    @pytest.mark.parametrize(
-        ("attention", "message"),
-        [
-            ([], "attention is empty"),
-            (np.zeros((0, 2, 7, 7)), "attention is empty"),
-            (softmax((5, 7, 7)), r"attention has shape \(5, 7, 7\), expected \(layer, head"),
-            (softmax((3, 1, 5, 7, 7)), r"pick one sentence"),
-            ([softmax((5, 7, 7))], r"attention\[0\] has shape .* expected \(batch, head"),
-            ([None, None], "attention\\[0\\] is None.*eager"),
-            (softmax((3, 5, 7, 11)), "7 queries and 11 keys"),
-            ([softmax((1, 5, 7, 7)), softmax((1, 3, 7, 7))], r"attention\[1\].*must be alike"),
-            (softmax((3, 5, 7, 7)) * 0.9, r"attention\[0\] adds up to 0\.9 at head 0, query 0"),
-            (softmax((3, 5, 7, 7)) * 30, "before the softmax"),
-            (np.full((3, 5, 7, 7), np.nan), r"nan at head 0"),
-            ([softmax((0, 5, 7, 7))], "sentence=0, but attention.0. holds 0"),
-            ("attention", "no table of numbers"),
-        ],
-    )
-    def test_attention_that_is_none_is_refused(self, attention: Any, message: str) -> None:
+def test_chosen_sentences_layers_and_heads_keep_their_numbers(fake: FakeTrace) -> None:
+    page = view(fake, sentences=[1], layers=[2, 0], heads=[4, 1])
+    assert [entry["layer"] for entry in arrays(page, "probs")] == [0, 2]
+    assert example_of(page)["heads"] == [1, 4]
+    assert example_of(page)["tokens"]["text"] == names(5)
+    np.testing.assert_allclose(decoded(page, 2), fake.probs[2, 1, [1, 4], :5, :5], atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("texts", "cut"),
+    [
+        (("one two three four five six seven",), True),
+        (("one two \n\u200b",), False),
+        (("one two", "a second text that is longer by far"), True),
+        (("a first text that is longer by far", "one two"), True),
+        (("one two", "three"), False),
+    ],
+)
+@pytest.mark.parametrize("told", [0, 1])
+def test_it_says_whether_the_text_is_cut(
+    fake: FakeTrace, told: int, texts: tuple[str, ...], cut: bool
+) -> None:
+    tokenizer = minibert.Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
+    tokens = tokenizer(*texts, truncate=True, max_positions=7)
+    # As of a model that does not tell the texts apart.
+    fake.tokens = replace(tokens, segments=tokens.segments * told)
+    length = tokens.lengths[0]
+    fake.probs = torch.from_numpy(softmax((LAYERS, 1, HEADS, length, length)))
+    assert example_of(view(fake))["cut"] is cut
+
+
+def test_a_real_trace_arrives_whole() -> None:
+    model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
+    trace = model.trace(["straw", "leaves fall"], ["berries", "autumn is marked by foliage"])
+    for sentence, length in enumerate(trace.tokens.lengths):
+        page = view(trace, sentences=[sentence])
+        assert len(example_of(page)["tokens"]["text"]) == length
+        assert example_of(page)["model"] == "all-MiniLM-L6-v2"
+        for layer in range(6):
+            probs = trace[layer].probs[sentence, :, :length, :length]
+            np.testing.assert_allclose(decoded(page, layer), probs, atol=4e-3)
+
+
+def test_attention_of_transformers_and_marks_of_tokenizers_are_read() -> None:
+    probs = softmax((LAYERS, 2, HEADS, TOKENS, TOKENS))
+    tokens = ["<s>", "Ġbrown", "▁the", "##s", "##", "[CLS]", "[MASK]"]
+    page = attention_page(tuple(map(torch.from_numpy, probs)), tokens, sentence=1)
+    np.testing.assert_allclose(decoded(page, 1), probs[1, 1], atol=4e-3)
+    shown = example_of(page)["tokens"]
+    assert shown["text"] == ["<s>", " brown", " the", "s", "##", "[CLS]", "[MASK]"]
+    assert shown["special"] == [1, 0, 0, 0, 0, 1, 0]
+    assert shown["piece"] == [0, 0, 0, 1, 0, 0, 0]
+    for dtype in (torch.float16, torch.bfloat16):
+        attention_page(torch.randn(2, 3, 211, 211).softmax(-1).to(dtype), names(211))
+
+
+ATTENTION: list[tuple[Any, str]] = [
+    ([], "attention is empty"),
+    (np.zeros((0, 2, 7, 7)), "attention is empty"),
+    (softmax((5, 7, 7)), r"attention has shape \(5, 7, 7\), expected \(layer, head"),
+    (softmax((3, 1, 5, 7, 7)), r"pick one sentence"),
+    ([softmax((5, 7, 7))], r"attention\[0\] has shape .* expected \(batch, head"),
+    ([None, None], "attention\\[0\\] is None.*eager"),
+    (softmax((3, 5, 7, 11)), "7 queries and 11 keys"),
+    ([softmax((1, 5, 7, 7)), softmax((1, 3, 7, 7))], r"attention\[1\].*must be alike"),
+    (softmax((3, 5, 7, 7)) * 0.9, r"attention\[0\] adds up to 0\.9 at head 0, query 0"),
+    (softmax((3, 5, 7, 7)) * 30, "before the softmax"),
+    (np.full((3, 5, 7, 7), np.nan), r"nan at head 0"),
+    ([softmax((0, 5, 7, 7))], "sentence=0, but attention.0. holds 0"),
+    ("attention", "no table of numbers"),
+]
+STRINGS: list[tuple[Any, str]] = [
+    (names(6), "tokens has 6 strings, attention has 7 positions"),
+    ([], "tokens has 0 strings"),
+    ("a string", "tokens must be a list of strings"),
+    (7, "tokens must be a list of strings"),
+    ([*names(6), 3], r"tokens\[6\] is 3, expected a string"),
+]
+
+
+def test_plain_attention_that_does_not_fit_is_refused() -> None:
+    for attention, message in ATTENTION:
         with pytest.raises(AttentionError, match=message):
             attention_page(attention, names(7))
-
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    def test_half_precision_rows_count_as_one(self, dtype: torch.dtype) -> None:
-        scores = torch.randn(2, 3, 211, 211)
-        attention_page(scores.softmax(-1).to(dtype), names(211))
-
-    @pytest.mark.parametrize(
-        ("tokens", "message"),
-        [
-            (names(6), "tokens has 6 strings, attention has 7 positions"),
-            ([], "tokens has 0 strings"),
-            ("a string", "tokens must be a list of strings"),
-            (7, "tokens must be a list of strings"),
-            ([*names(6), 3], r"tokens\[6\] is 3, expected a string"),
-        ],
-    )
-    def test_tokens_that_do_not_match_are_refused(self, tokens: Any, message: str) -> None:
+    for tokens, message in STRINGS:
         with pytest.raises(AttentionError, match=message):
             attention_page(softmax((LAYERS, HEADS, 7, 7)), tokens)
-
-    @pytest.mark.parametrize("start", [0, 7, -1])
-    def test_a_second_sentence_outside_the_tokens_is_refused(self, start: int) -> None:
+    for start in (0, 7, -1):
         with pytest.raises(AttentionError, match=f"sentence_b_start={start}"):
             attention_page(softmax((1, 2, 7, 7)), names(7), sentence_b_start=start)
+
+
+VIEW: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
+    (fake_trace, {"sentences": [2]}, r"sentences=2, but the trace holds 2"),
+    (fake_trace, {"sentences": [-1]}, r"sentences=-1"),
+    (fake_trace, {"sentences": []}, "sentences is empty"),
+    (fake_trace, {"sentences": 1}, "sentences=1, expected a list"),
+    (fake_trace, {"layers": [3]}, r"layers=\[3\], but there are 3"),
+    (fake_trace, {"layers": []}, r"layers is empty"),
+    (fake_trace, {"heads": [0, -1]}, r"heads=\[-1, 0\], but there are 5"),
+    (fake_trace, {"heads": 2}, r"heads=2, expected a list"),
+    (small_trace, {"view": "heads"}, "view='heads': there are head, model"),
+    (small_trace, {"view": "neuron", "vectors": False}, "needs query and key"),
+    (small_trace, {"view": "layers"}, "vocabulary head"),
+    (small_trace, {"lens": True}, "lens=True: "),
+    (small_trace, {"exact": (0, 7)}, "exact names layer 0, head 7"),
+    (small_trace, {"exact": (0, 1), "heads": [0]}, "exact names layer 0, head 1"),
+    (small_trace, {"exact": 3}, "exact=3, expected"),
+    (small_trace, {"exact": [(0, 1, 2)]}, r"exact=\[\(0, 1, 2\)\], expected"),
+    (small_trace, {"exact": (0, 1), "overview_only": True}, "overview_only=True leaves out"),
+    (list, {}, "traces is empty"),
+    (dict, {}, "traces is empty"),
+    (lambda: softmax((1, 2, 3, 3)), {}, "ndarray, expected what model.trace"),
+    (lambda: [small_trace, None], {}, "traces holds function"),
+    (lambda: None, {}, "traces holds NoneType"),
+]
+
+
+def test_what_view_cannot_show_is_refused_by_the_name_of_its_argument() -> None:
+    for made, arguments, message in VIEW:
+        with pytest.raises(AttentionError, match=message):
+            view(made(), **arguments)
+    for name, place, message in (
+        ("probs", (2, 0, 4, 1, 6), r"trace\[2\].*nan at head 4, query 1, key 6"),
+        ("vectors", (1, 2, 0, 3, 4, 0), r"trace\[2\].key\[0\].*head 3, position 4"),
+    ):
+        broken = fake_trace()
+        getattr(broken, name)[place] = float("nan")
+        with pytest.raises(AttentionError, match=message):
+            view(broken)
+
+
+class TestRelevance:
+    def test_a_result_has_a_number_or_a_row_for_each_token(self, trace: Trace) -> None:
+        whole, page = relevance(trace), view(trace, relevance=relevance_of(trace, 1))
+        rows = view(trace, relevance=whole)
+        for index, n in enumerate((8, 5)):
+            header = example_of(page, index)["relevance"]
+            assert (header["name"], header["of"], header["rows"]) == ("relevance", 1, None)
+            expected = relevance_of(trace, 1).values[0, index, :n]
+            np.testing.assert_allclose(header["values"], expected, rtol=1e-4)
+            header = example_of(rows, index)["relevance"]
+            assert (header["of"], header["values"]) == (0, None)
+            np.testing.assert_allclose(header["rows"], whole.values[index, :n, :n], rtol=1e-4)
+        alone = trace.model.trace("the boat turned")
+        found = integrated_embeddings(alone, lambda one: one.logits[:, 1, 7].sum(), steps=4)
+        header = example_of(alone.view(relevance=found))["relevance"]
+        assert header["name"] == "integrated gradients"
+        np.testing.assert_allclose(header["values"], found.values[0].sum(-1), rtol=1e-4)
+
+    def test_an_array_of_any_kind_is_taken_as_it_is(self, fake: FakeTrace) -> None:
+        given = [0.0, 1.5, -2.25, 3.0, 0.125]
+        for form in (list, np.array, torch.tensor):
+            page = view(fake, sentences=[1], relevance=form(given), view="text")
+            assert example_of(page)["relevance"]["values"] == given
+            assert header_of(page)["start"] == "shade=relevance"
+        assert example_of(view(fake))["relevance"] is None
+        causal = view(small_trace(6, causal=True), relevance=np.tri(6))
+        assert example_of(causal)["relevance"]["of"] == 5
+
+    def test_several_traces_have_one_each_or_none(self, fake: FakeTrace) -> None:
+        other = small_trace(6)
+        for page in (
+            view([fake, other], sentences=[0], relevance=[None, np.arange(6)]),
+            view({"a": other, "b": other}, relevance={"b": np.arange(6)}),
+        ):
+            assert example_of(page)["relevance"] is None
+            assert example_of(page, 1)["relevance"]["values"] == [0, 1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (np.zeros(4), r"shape \(4,\), the text has 5 tokens: expected \(5,\), or \(5, 5\)"),
+            (np.zeros((5, 4)), r"shape \(5, 4\)"),
+            (np.zeros((1, 5, 5)), r"shape \(1, 5, 5\)"),
+            (np.array([0, 1, np.nan, 0, 0]), r"relevance is nan at \(2,\)"),
+            ("text", "relevance is str, expected what relevance"),
+            ([[1, 2], [3]], "relevance is list, expected what relevance"),
+            (object(), "relevance is object, expected what relevance"),
+        ],
+    )
+    def test_what_does_not_fit_the_text_is_refused(
+        self, fake: FakeTrace, given: Any, message: str
+    ) -> None:
+        with pytest.raises(AttentionError, match=message):
+            view(fake, sentences=[1], relevance=given)
+
+    def test_what_is_of_something_else_is_refused(self, fake: FakeTrace, trace: Trace) -> None:
+        other = trace.model.trace(["the boat turned", "the horse quickly ran away ."])
+        long = small_trace(521, n_positions=521)
+        for shown, given, message in (
+            (fake, np.zeros(7), r"choose one with sentences=\[i\]"),
+            (trace, gradient_x_attention(trace), "relevance_of"),
+            (other, relevance_of(trace, 0), "of another text"),
+            ([fake, fake], [np.zeros(7)], "a list of 2, None"),
+            ({"a": fake}, np.zeros(7), r"as for traces a name each: \{'a'"),
+            ({"a": fake}, {"c": np.zeros(7)}, r"names 'c', traces has \['a'\]"),
+        ):
+            with pytest.raises(AttentionError, match=message):
+                view(shown, relevance=given)
+        with pytest.raises(AttentionError, match="the row of one query"):
+            view(long, relevance=np.zeros((521, 521)), overview_only=True)
+
+
+class TestPatterns:
+    @pytest.fixture(scope="class")
+    def horse(self) -> Trace:
+        return minibert.load().trace("the horse turned.")
+
+    def test_named_heads_are_held_with_their_scores(self, horse: Trace) -> None:
+        found = patterns_of_attention([horse.stack("probs")[:, 0]], horse.tokens.raw, causal=False)
+        held = example_of(horse.view(patterns=found))["patterns"]
+        named = {(*place, name) for place, each in found.named().items() for name in each}
+        assert {(*head[:2], one["name"]) for one in held for head in one["heads"]} == named
+        table = {one["name"]: one for one in held}
+        assert table["next"]["says"] == "the next token"
+        [[layer, head, score]] = table["next"]["heads"]
+        assert score == pytest.approx(found.score["next"][layer, head], abs=1e-4)
+        [mine] = example_of(horse.view(patterns={"my heads": [(0, 2), [3, 1]]}))["patterns"]
+        assert mine["name"] == mine["label"] == "my heads"
+        assert mine["heads"] == [[0, 2, None], [3, 1, None]]
+
+    def test_what_does_not_fit_is_refused(self, horse: Trace) -> None:
+        fewer = patterns_of_attention([horse.stack("probs")[:2, 0]], horse.tokens.raw, causal=False)
+        for given, message in (
+            ([(0, 1)], "patterns is list, expected what patterns"),
+            ({"": [(0, 1)]}, "'' is no name of 1 to 60 characters"),
+            ({"mine": 3}, r"patterns\['mine'\] is 3, expected what patterns"),
+            ({"mine": [(0, 4)]}, r"has \(0, 4\); expected \(layer, head\) below \(4, 4\)"),
+            ({"mine": [(0, 1.5)]}, r"has \(0, 1.5\)"),
+            ({"mine": [(0, 1, 2)]}, r"has \(0, 1, 2\)"),
+            (fewer, "of 2 layers of 4 heads, and the page is of one of 4"),
+        ):
+            with pytest.raises(AttentionError, match=message):
+                horse.view(patterns=given)
