@@ -122,35 +122,45 @@ def kept(page: Page) -> list[tuple[str, int]]:
 
 def pixel(
     page: Page, query: int, key: int, sheet: str = "lower", offset: int = 0
-) -> tuple[int, int, int, int]:
+) -> tuple[int, ...]:
     """Red, green, blue and alpha on the canvas, half way between the middles of two tokens.
 
     `offset` is in CSS pixels, downwards.
     """
-    return tuple(page.evaluate(PIXEL, [query, key, sheet, offset]))
+    middles = [
+        box["y"] + box["height"] / 2
+        for box in (
+            token(page, "query", query).bounding_box(),
+            token(page, "key", key).bounding_box(),
+        )
+    ]
+    room = page.locator(f".{sheet}").evaluate(
+        "(one) => [one.parentElement.getBoundingClientRect().left, one.parentElement.clientWidth]"
+    )
+    return pixel_at(page, f".{sheet} canvas", room[0] + room[1] / 2, sum(middles) / 2 + offset)
+
+
+def pixel_at(page: Page, canvases: str, x: float, y: float) -> tuple[int, ...]:
+    """Red, green, blue and alpha of the canvas at a place of the window, or nothing."""
+    return tuple(page.evaluate(PIXEL, [canvases, x, y]))
 
 
 # Read through a copy: a canvas that is read from is drawn differently from then on.
-PIXEL = """([query, key, sheet, offset]) => {
-  const middle = (side, i) => {
-    const row = document.querySelector(`.${side} .token[data-index="${i}"]`);
-    const box = row.getBoundingClientRect();
-    return box.top + box.height / 2;
-  };
-  const y = (middle("query", query) + middle("key", key)) / 2 + offset;
-  for (const canvas of document.querySelectorAll(`.${sheet} canvas`)) {
+PIXEL = """([canvases, x, y]) => {
+  for (const canvas of document.querySelectorAll(canvases)) {
     const box = canvas.getBoundingClientRect();
     if (y < box.top || y >= box.bottom) continue;
-    const row = Math.floor(((y - box.top) * canvas.width) / box.width);
+    const scale = canvas.width / box.width;
     const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    copy.drawImage(canvas, -Math.floor(canvas.width / 2), -row);
+    const [left, top] = [x - box.left, y - box.top].map((side) => -Math.floor(side * scale));
+    copy.drawImage(canvas, left, top);
     return [...copy.getImageData(0, 0, 1, 1).data];
   }
   return [0, 0, 0, 0];
 }"""
 
 
-def has_color(found: tuple[int, int, int, int], color: tuple[int, int, int]) -> bool:
+def has_color(found: tuple[int, ...], color: tuple[int, int, int]) -> bool:
     """True when a pixel has ink of that colour (and not of another)."""
     return found[3] > 60 and max(abs(a - b) for a, b in zip(found, color, strict=False)) <= 6
 

@@ -17,12 +17,8 @@ from browser.head_view import (
     text_of,
     token,
     until,
-    weights_shown,
 )
-from browser.vector_page import some_vectors
 from playwright.sync_api import Page, expect
-
-from minibert.viz.payload import pack_vectors
 
 pytestmark = pytest.mark.browser
 
@@ -98,31 +94,6 @@ def test_only_the_strongest_lines_of_each_token_are_drawn(open_page: Open, top: 
     for key in range(KEYS):
         token(page, "key", key).hover()
         assert lines(page, "upper") == int((strongest == key).sum())
-
-
-def test_weights_of_a_long_text_are_computed_for_the_heads_that_are_on(open_page: Open) -> None:
-    n = 300
-    vectors = some_vectors(n)
-    blocks = [
-        pack_vectors(name, layer, getattr(vectors, name)[layer])
-        for name in ("query", "key")
-        for layer in range(2)
-    ]
-    text = text_of(np.full((2, 3, n, n), 1 / n), names(n))
-    about = {**text.about, "scale": [vectors.scale] * 2, "causal": False}
-    html = page_of(replace(text, about=about, blocks=tuple(blocks)))
-    page = open_page(html, "layer=1&heads=2&min=0&query=7")
-    row = vectors.rounded.probs(1, 2)[7]
-    shown = weights_shown(page, "key")
-    assert len(shown) == 5
-    for i, weight in shown.items():
-        assert weight == pytest.approx(row[i], abs=4e-3)
-    assert lines(page) == count_lines(vectors.rounded.probs(1, 2), strength=3)
-    page.get_by_role("button", name="Head 0", exact=True).click()
-    until(page, "document.querySelector('.details').textContent.includes('2 heads')")
-    mean = (vectors.rounded.probs(1, 0)[7] + row) / 2
-    for i, weight in weights_shown(page, "key").items():
-        assert weight == pytest.approx(mean[i], abs=4e-3)
 
 
 def test_texts_are_chosen_by_button_menu_and_key(open_page: Open) -> None:

@@ -1,31 +1,33 @@
 """The map: reading, keeping, zooming and moving, and the pixels of one head's weights."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from attention_pages import unpacked_text
-from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, press, state, until
+from browser.head_view import (
+    B_START,
+    TOKENS,
+    N,
+    Open,
+    drawn_attention,
+    pixel_at,
+    press,
+    state,
+    until,
+)
 from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page
 
 from minibert.viz import attention_page
 
+pytestmark = pytest.mark.browser
 READY = ".map-view[data-drawn]"
-SCALE = Path(__file__).resolve().parents[2] / "viz/static/views/map/plot.js"
-
-
-def scale_of(theme: str) -> list[tuple[int, int, int]]:
-    """The colours of weights, as the page has them."""
-    listed = re.search(rf"{theme}: \[([^\]]*)\]", SCALE.read_text(encoding="utf-8"))
-    assert listed
-    return [tuple(bytes.fromhex(color)) for color in re.findall(r'"#(\w{6})"', listed[1])]
-
-
-LIGHTEST, DARKEST = scale_of("light")[0], scale_of("light")[-1]
+PLOT = Path(__file__).resolve().parents[2] / "viz/static/views/map/plot.js"
+# The colours of weights, as the page has them.
+LISTED = re.search(r"light: \[([^\]]*)\]", PLOT.read_text(encoding="utf-8"))
+SCALE = [tuple(bytes.fromhex(one)) for one in re.findall(r'"#(\w{6})"', LISTED[1])]
 
 
 def opened(open_page: Open, hash: str = "view=map&layer=1", **options: Any) -> Page:
@@ -33,45 +35,28 @@ def opened(open_page: Open, hash: str = "view=map&layer=1", **options: Any) -> P
     return open_page(html, hash, ready=READY, **options)
 
 
-def long_page(open_page: Open, size: int, hash: str = "view=map", **options: Any) -> Page:
-    weights = np.eye(size)[None, None] * 0.5 + 0.5 / size
-    tokens = [f"token{i}" for i in range(size)]
-    return open_page(attention_page(weights, tokens).html, hash, ready=READY, **options)
+def page_of(open_page: Open, weights: np.ndarray) -> Page:
+    html = attention_page(weights[None, None], [f"t{i}" for i in range(len(weights))]).html
+    return open_page(html, "view=map", ready=READY)
 
 
-def place(page: Page, query: float, key: float) -> tuple[float, float]:
+def place(page: Page, query: float, key: float, size: int = N) -> tuple[float, float]:
     """The middle of a cell on the whole page; the map shows what the address says."""
     frame = page.locator(".map-surface").get_attribute("data-frame")
     left, top, width, height = (float(n) for n in frame.split())
-    low, high, first, end = window(page)
+    low, high, first, end = window(page, size)
     box = page.locator(".map-surface").bounding_box()
-    return (
-        box["x"] + left + (key + 0.5 - first) / (end - first) * width,
-        box["y"] + top + (query + 0.5 - low) / (high - low) * height,
-    )
+    x = box["x"] + left + (key + 0.5 - first) / (end - first) * width
+    return x, box["y"] + top + (query + 0.5 - low) / (high - low) * height
 
 
-def window(page: Page) -> tuple[float, ...]:
+def window(page: Page, size: int) -> tuple[float, ...]:
     written = state(page).get("window")
-    if written:
-        return tuple(float(edge) for edge in written.split("-"))
-    header = json.loads(unpacked_text(page.locator("#header").text_content() or ""))
-    length = len(header["examples"][0]["tokens"]["text"])
-    return (0, length, 0, length)
+    return tuple(map(float, written.split("-"))) if written else (0, size, 0, size)
 
 
-def color(page: Page, query: float, key: float) -> tuple[int, ...]:
-    return tuple(page.evaluate(PIXEL, place(page, query, key)))
-
-
-PIXEL = """([x, y]) => {
-  const canvas = document.querySelector(".map-cells");
-  const box = canvas.getBoundingClientRect();
-  const scale = canvas.width / box.width;
-  const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  copy.drawImage(canvas, -Math.floor((x - box.left) * scale), -Math.floor((y - box.top) * scale));
-  return [...copy.getImageData(0, 0, 1, 1).data].slice(0, 3);
-}"""
+def color(page: Page, query: float, key: float, size: int = N) -> tuple[int, ...]:
+    return pixel_at(page, ".map-cells", *place(page, query, key, size))[:3]
 
 
 def shown_weight(page: Page) -> float:
@@ -91,23 +76,32 @@ def test_with_query_and_key_the_weight_is_the_models(
     assert ("exact" in page.locator(".details").inner_text()) == (exact is not None)
 
 
-def test_the_linear_scale_shows_a_quarter_where_the_root_shows_a_half(open_page: Open) -> None:
+def test_weights_are_colours_of_either_scale_and_bars_what_tokens_receive(open_page: Open) -> None:
+    page = opened(open_page, "view=map")
+    assert (color(page, 3, 3), color(page, 3, 4)) == (SCALE[-1], SCALE[0])
+    page = opened(open_page, "view=map&heads=2")
+    frame = page.locator(".map-surface").get_attribute("data-frame")
+    _, top, _, height = (float(n) for n in frame.split())
+    below = page.locator(".map-surface").bounding_box()["y"] + top + height + 38
+    # Every token of head 2 looks at the first.
+    tall = [any(pixel_at(page, ".map-cells", place(page, 0, key)[0], below)) for key in range(N)]
+    assert tall == [True] + [False] * (N - 1)
     weights = np.eye(8)
     weights[2] = [0.25, 0, 0, 0.75, 0, 0, 0, 0]
-    html = attention_page(weights[None, None], [f"t{i}" for i in range(8)]).html
-    page = open_page(html, "view=map", ready=READY)
-    stops = np.array(scale_of("light"), float)
-    at = np.linspace(0, 1, len(stops))
+    page, stops = page_of(open_page, weights), np.array(SCALE, float)
     for name, part in (("root", 0.5), ("linear", 0.25)):
         page.locator(f"[data-choice={name}]").click()
+        at = np.linspace(0, 1, len(stops))
         wanted = [np.interp(part, at, stops[:, channel]) for channel in range(3)]
-        assert color(page, 2, 0) == pytest.approx(wanted, abs=4)
+        assert color(page, 2, 0, 8) == pytest.approx(wanted, abs=4)
     assert state(page) == {"view": "map", "scale": "linear"}
+    page = page_of(open_page, np.eye(1500) * 0.5 + 0.5 / 1500)
+    assert page.evaluate("document.querySelectorAll('.map-view *').length") < 40
+    assert color(page, 700, 700, 1500) == SCALE[-1]
 
 
 def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:
     page = opened(open_page, "view=map&layer=1&heads=2")
-    assert not page.evaluate(OVER)
     page.mouse.move(*place(page, 1, 4))
     said = page.locator(".details")
     assert said.locator("h2").inner_text() == "straw looks at rain"
@@ -120,67 +114,35 @@ def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:
     assert (state(page)["query"], state(page)["key"]) == ("2", "5")
     page.mouse.move(5, 5)
     assert said.locator("h2").inner_text() == "##berries looks at falls"
-    assert page.evaluate(OVER)
     page.mouse.click(*place(page, 2, 5))
     assert state(page) == {"view": "map", "layer": "1", "heads": "2"}
 
 
-# Whether lines lie over the map.
-OVER = """() => {
-  const canvas = document.querySelector(".map-over");
-  const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  Object.assign(pen.canvas, { width: canvas.width, height: canvas.height });
-  pen.drawImage(canvas, 0, 0);
-  return pen.getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
-}"""
-
-
-def test_the_hand_zooms_about_the_pointer_moves_and_resets(open_page: Open) -> None:
-    page = long_page(open_page, 60)
-    at = place(page, 20, 40)
+def test_the_hand_and_keys_zoom_move_reset_and_go_from_cell_to_cell(open_page: Open) -> None:
+    page = page_of(open_page, np.eye(60) * 0.5 + 0.5 / 60)
+    at = place(page, 20, 40, 60)
     page.mouse.move(*at)
     page.mouse.wheel(0, -400)
     until(page, "location.hash.includes('window')")
-    low, high, _, _ = window(page)
+    low, high, _, _ = window(page, 60)
     assert high - low == pytest.approx(60 * np.exp(-0.64), abs=0.1)
-    assert place(page, 20, 40) == pytest.approx(at, abs=1.5)
+    assert place(page, 20, 40, 60) == pytest.approx(at, abs=1.5)
     assert "queries" in page.locator(".map-seen").inner_text()
     page.mouse.down()
     page.mouse.move(at[0] - 50, at[1] + 40, steps=4)
     page.mouse.up()
-    assert place(page, 20, 40) == pytest.approx((at[0] - 50, at[1] + 40), abs=1)
-    assert set(state(page)) == {"view", "window"}
+    assert place(page, 20, 40, 60) == pytest.approx((at[0] - 50, at[1] + 40), abs=1)
     page.mouse.dblclick(*at)
     assert "window" not in state(page)
-
-
-def test_keys_zoom_move_and_go_from_cell_to_cell(open_page: Open) -> None:
-    page = long_page(open_page, 60)
     press(page, "+")
-    assert window(page) == pytest.approx((9, 51, 9, 51))
+    assert window(page, 60) == pytest.approx((9, 51, 9, 51))
     press(page, "ArrowDown", "ArrowRight")
-    assert window(page) == pytest.approx((17.4, 59.4, 17.4, 59.4))
+    assert window(page, 60) == pytest.approx((17.4, 59.4, 17.4, 59.4))
     press(page, "0")
-    assert window(page) == (0, 60, 0, 60)
+    assert window(page, 60) == (0, 60, 0, 60)
     page = opened(open_page, "view=map&window=0-99-0-4")
     assert "window" not in state(page)
     press(page, "Enter", "ArrowDown", "ArrowRight")
     assert state(page) == {"view": "map", "query": "1", "key": "1"}
     press(page, "Escape", "Escape", "ArrowRight")
     assert state(page) == {"view": "map", "layer": "1"}
-
-
-def test_weights_are_colours_of_the_scale_and_bars_what_tokens_receive(open_page: Open) -> None:
-    page = opened(open_page, "view=map")
-    assert (color(page, 3, 3), color(page, 3, 4)) == (DARKEST, LIGHTEST)
-    page = opened(open_page, "view=map&heads=2")
-    frame = page.locator(".map-surface").get_attribute("data-frame")
-    _, top, _, height = (float(n) for n in frame.split())
-    below = page.locator(".map-surface").bounding_box()["y"] + top + height + 38
-    points = [[place(page, 0, key)[0], below] for key in range(N)]
-    # Every token of head 2 looks at the first.
-    tall = [page.evaluate(PIXEL, point) != [0, 0, 0] for point in points]
-    assert tall == [True] + [False] * (N - 1)
-    page = long_page(open_page, 1500)
-    assert page.evaluate("document.querySelectorAll('.map-view *').length") < 40
-    assert color(page, 700, 700) == DARKEST

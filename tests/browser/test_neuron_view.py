@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browser.head_view import Open, press, state, token
+from browser.head_view import Open, pixel_at, press, state, token
 from browser.vector_page import TOKENS, WIDTH, some_vectors, vector_page
 from playwright.sync_api import Page, expect
 
@@ -14,32 +14,17 @@ READY = ".neuron-view[data-drawn]"
 
 def numbers(page: Page, name: str) -> np.ndarray:
     """The scores or weights of the rows in the document."""
-    found = page.locator(f".neuron-right .neuron-{name}").evaluate_all(
-        "all => all.map(d => d.value)"
-    )
+    shown = page.locator(f".neuron-right .neuron-{name}")
+    found = shown.evaluate_all("all => all.map(d => d.value)")
     return np.array([float(value.replace("Infinity", "inf")) for value in found])
 
 
-def cell_color(page: Page, column: int, row: int, dimension: int) -> tuple[int, int, int, int]:
-    """The pixel in the middle of a cell of the keys (0) or the products (1)."""
-    return tuple(
-        page.evaluate(
-            """([column, row, dimension, width]) => {
-              const canvas = document.querySelector(".neuron-cells");
-              const strip = document.querySelectorAll(".neuron-head .neuron-cell.vectors")[column];
-              const box = canvas.getBoundingClientRect();
-              const items = document.querySelectorAll(".neuron-right .token");
-              const item = items[row].getBoundingClientRect();
-              const place = strip.getBoundingClientRect();
-              const x = place.left - box.left + (place.width * (dimension + 0.5)) / width;
-              const y = item.top + item.height / 2 - box.top;
-              const copy = document.createElement("canvas").getContext("2d");
-              copy.drawImage(canvas, -Math.floor(x), -Math.floor(y));
-              return [...copy.getImageData(0, 0, 1, 1).data];
-            }""",
-            [column, row, dimension, WIDTH],
-        )
-    )
+def cell(page: Page, column: int, row: int, dimension: int) -> tuple[float, float]:
+    """The middle of a cell of the keys (0) or the products (1)."""
+    strip = page.locator(".neuron-head .neuron-cell.vectors").nth(column).bounding_box()
+    box = page.locator(".neuron-right .token").nth(row).bounding_box()
+    x = strip["x"] + strip["width"] * (dimension + 0.5) / WIDTH
+    return x, box["y"] + box["height"] / 2
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -64,13 +49,15 @@ def test_exact_vectors_give_the_models_own_numbers(open_page: Open) -> None:
     page = open_page(html, "view=neuron&layer=1&heads=2&query=0", ready=READY)
     np.testing.assert_allclose(numbers(page, "weight"), vectors.probs(1, 2)[0], rtol=1e-12)
     page.locator(".tile").nth(0).click()
-    expect(page.locator(".neuron-view .empty")).to_contain_text(
-        "without query and key of layer 1, head 0"
-    )
-    expect(page.locator(".neuron-view .empty")).to_contain_text("layer 1, head 2")
+    empty = page.locator(".neuron-view .empty")
+    expect(empty).to_contain_text("without query and key of layer 1, head 0")
+    expect(empty).to_contain_text("layer 1, head 2")
+    page = open_page(attention_page(np.full((2, 2, 3, 3), 1 / 3), ["a", "b", "c"]).html)
+    for name in ("Neuron", "Arithmetic"):
+        expect(page.get_by_role("tab", name=name)).to_have_count(0)
 
 
-def test_cells_are_blue_above_zero_and_orange_below(open_page: Open) -> None:
+def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page: Open) -> None:
     vectors = some_vectors()
     page = open_page(vector_page(vectors), "view=neuron&query=1&theme=light", ready=READY)
     keys = vectors.key[0, 0]
@@ -78,21 +65,14 @@ def test_cells_are_blue_above_zero_and_orange_below(open_page: Open) -> None:
     for column, cells in ((0, keys), (1, products)):
         strong = np.argwhere(np.abs(cells) > np.abs(cells).max() / 3)
         for row, dimension in strong[:12].tolist():
-            red, _, blue, _ = cell_color(page, column, row, dimension)
+            place = cell(page, column, row, dimension)
+            red, _, blue, _ = pixel_at(page, ".neuron-cells", *place)
             assert (blue > red) == (cells[row, dimension] > 0), (column, row, dimension)
-
-
-def test_a_cell_that_is_pointed_at_says_its_number_and_what_it_adds(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), "view=neuron&query=1", ready=READY)
-    strip = page.locator(".neuron-head .neuron-cell.vectors").nth(1).bounding_box()
-    row = token(page, "key", 5).bounding_box()
-    page.mouse.move(strip["x"] + strip["width"] * 3.5 / WIDTH, row["y"] + row["height"] / 2)
-    expect(page.locator(".neuron-readout")).to_contain_text("Dimension 3")
+    page.mouse.move(*cell(page, 1, 5, 3))
+    readout = page.locator(".neuron-readout")
+    expect(readout).to_contain_text("Dimension 3")
     said = {
-        name: float(
-            page.locator(f".neuron-readout [data-name={name}]").get_attribute("value") or "nan"
-        )
+        name: float(readout.locator(f"[data-name={name}]").get_attribute("value") or "nan")
         for name in ("q", "k", "product", "contribution")
     }
     rounded = vectors.rounded
@@ -138,10 +118,3 @@ def test_vectors_can_be_folded_away_and_a_narrow_page_has_a_menu(open_page: Open
     page.set_viewport_size({"width": 380, "height": 800})
     page.locator(".neuron-pick").select_option("2")
     assert state(page)["query"] == "2"
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-    data = page.locator(".neuron-right data")
-    wide = "all => all.filter(d => d.scrollWidth > d.clientWidth + 1).length"
-    assert data.evaluate_all(wide) == 0
-    page = open_page(attention_page(np.full((2, 2, 3, 3), 1 / 3), ["a", "b", "c"]).html)
-    for name in ("Neuron", "Arithmetic"):
-        expect(page.get_by_role("tab", name=name)).to_have_count(0)

@@ -22,8 +22,6 @@ from minibert.survey.probes.word_attention import check_readable
 from minibert.viz.survey_folder import write_survey_report
 from tests.survey.live_models import (
     BACK,
-    EMBEDDED,
-    MODELS,
     attentions,
     bart,
     gemma3,
@@ -121,33 +119,6 @@ def pages_are_those_of(html: str, header: dict[str, Any], probs: Sequence[Table]
         weights = unpacked(SimpleNamespace(html=html), "probs", layer, index=page)
         expected = probs[int(header["documents"][document])][layer, shown]
         np.testing.assert_allclose(weights, expected, atol=4e-3)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_loaded_model_and_the_same_weights_live_have_one_report(
-    name: str, tmp_path: Path
-) -> None:
-    live = MODELS[name].from_pretrained(EMBEDDED / name, dtype=torch.float32).eval()
-    models = {"live": minibert.attach(live, tokenizer=tokenizer_of(name))}
-    documents = [*TEXTS, "the boat turned slowly near the river. " * 9]
-    reports = {}
-    for kind, model in (models | {"loaded": minibert.load(name)}).items():
-        survey(model, documents, output=tmp_path / kind, longest=40)
-        reports[kind] = header_of(write_survey_report(tmp_path / kind, model, documents))
-    theirs, ours = reports["live"], reports["loaded"]
-    for one, other in zip(theirs["patterns"], ours["patterns"], strict=True):
-        for table in ("score", "low", "high", "baseline"):
-            found, expected = (np.array(each[table], dtype=float) for each in (one, other))
-            np.testing.assert_allclose(found, expected, atol=2e-5, err_msg=one["name"])
-        named = [
-            [head["place"] for head in each["heads"] if head["named"]] for each in (one, other)
-        ]
-        assert named[0] == named[1]
-    assert theirs["size"] == ours["size"]
-    # The last text is several parts, of which the page has the first.
-    examples = json.loads(packed_in((tmp_path / "live" / "examples.html").read_text(), "header"))
-    lengths = [len(one["tokens"]["text"]) for one in examples["examples"]]
-    assert max(lengths) <= 40
 
 
 def test_what_the_report_cannot_be_of_is_refused_before_anything_is_measured(

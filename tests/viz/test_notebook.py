@@ -6,19 +6,15 @@ What browsers and notebooks make of it is in tests/browser/test_notebook.py.
 import base64
 import io
 import json
-import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, names, softmax
 from PIL import Image
-from small_traces import small_trace
 
-from minibert.viz import attention_page, view
+from minibert.viz import attention_page
 from minibert.viz.example import Example
-from minibert.viz.less import lessened
 from minibert.viz.page import CELL_BYTES, cell_html, fitting, picture, surroundings
 from minibert.viz.payload import (
     cells_of,
@@ -85,17 +81,6 @@ class Seen(HTMLParser):
 
 
 class TestBundle:
-    def test_holds_html_and_one_line_of_text(self) -> None:
-        page = attention_page(softmax((2, 3, 7, 7)), names(7))
-        bundle = page._repr_mimebundle_(include=None, exclude=None)
-        assert set(bundle) == {"text/html", "text/plain"}
-        assert bundle["text/plain"] == repr(page)
-
-    def test_no_address_of_the_network_is_in_a_cell_but_names_of_formats(self) -> None:
-        html = attention_page(softmax((2, 3, 7, 7)), names(7))._repr_mimebundle_()["text/html"]
-        assert set(re.findall(r"https?://[\w./]+", html)) <= {"http://www.w3.org/2000/svg"}
-        assert not re.search(r"@import|url\(|require\(|\brequirejs\b", html)
-
     def test_marimo_gets_a_frame(self) -> None:
         page = attention_page(softmax((2, 3, 7, 7)), names(7))
         mime, html = page._mime_()
@@ -137,25 +122,6 @@ class TestSize:
             assert (np.count_nonzero(after, -1) <= count).all()
             rows = np.sort(before, -1)[..., -count:].astype(int).sum(-1)
             assert (after.astype(int).sum(-1) == rows).all()
-
-    @pytest.mark.parametrize("causal", [False, True])
-    def test_weights_that_were_left_to_the_browser_are_computed_before_vectors_go(
-        self, causal: bool
-    ) -> None:
-        trace = small_trace(150, causal=causal, n_positions=150)
-        page = view(trace, vectors=True, exact=(1, 0))
-        whole = page.examples[0]
-        alone = replace(whole, blocks=tuple(b for b in whole.blocks if "probs" not in b.name))
-        *_, held = (
-            tried[0]
-            for tried in lessened((alone,))
-            if "query, key and value" in str(tried[0].about)
-        )
-        for layer, codes in enumerate(codes_of(held)):
-            probs = trace[layer].probs[0].numpy()
-            largest = np.sort(probs, -1)[..., -4:]
-            kept = np.sort((codes / 255.0) ** 2, -1)[..., -4:]
-            np.testing.assert_allclose(kept, largest, atol=4e-3)
 
     def test_the_head_view_of_a_long_text_fits_a_cell(self) -> None:
         page = attention_page(softmax((12, 12, 260, 260)), names(260))

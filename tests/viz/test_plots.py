@@ -10,7 +10,6 @@ import pytest
 
 from minibert.errors import MinibertError
 from minibert.viz.plots import training_scores
-from minibert.viz.plots.scores_log import read_scores
 
 LAYERS, HEADS, MOMENTS = 2, 3, 5
 TITLES = {
@@ -106,21 +105,6 @@ def test_the_best_head_is_named_at_the_end_of_its_line_in_its_layers_colour(
         assert all(other.get_zorder() < line.get_zorder() for other in others)
 
 
-def test_the_loss_panel_has_both_losses_where_both_were_measured(
-    write: Callable[[Rows], Path],
-) -> None:
-    log = rows()
-    for row in log[::2]:
-        del row["held_out_loss"]
-    lines = {line.get_label(): line for line in training_scores(write(log)).axes[-1].lines}
-    assert list(lines["training"].get_ydata()) == [8, 7, 6, 5, 4]
-    assert list(lines["held-out text"].get_xdata()) == [1001, 3001]
-    for row in log:
-        row.pop("held_out_loss", None)
-    lines = {line.get_label(): line for line in training_scores(write(log)).axes[-1].lines}
-    assert set(lines) == {"training"}
-
-
 @pytest.mark.parametrize(
     ("first", "step", "scale"), [(0, 1000, "linear"), (10, 1000, "log"), (10**6, 1000, "linear")]
 )
@@ -174,14 +158,6 @@ def test_a_line_that_is_no_measurement_is_an_error_with_its_number(
         log.write(f"\n{line}\n")
     with pytest.raises(MinibertError, match=rf"scores\.jsonl, line 5: .*{reason}"):
         training_scores(path)
-
-
-@pytest.mark.parametrize("content", ["", "\n\n"])
-def test_a_log_without_a_line_is_an_error(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "scores.jsonl"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(MinibertError, match="there is no line in it"):
-        read_scores(path)
 
 
 def test_a_log_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -96,16 +96,6 @@ def test_parts_are_sorted_by_size_and_the_rest_is_their_sum() -> None:
     assert same(image(heads), result.by_head())
 
 
-def test_shares_of_a_decomposition_are_those_along_the_stream_and_sum_to_1() -> None:
-    result = results()["decomposition"]
-    bars = result.plot(position=2, sentence=1, count=16).axes[0]
-    stream = result.values[:, 1, 2].sum(0)
-    wanted = result.values[:, 1, 2] @ stream / (stream @ stream)
-    lengths = [bar.get_width() for bar in bars.patches]
-    assert sorted(lengths) == pytest.approx(sorted(wanted.tolist()), abs=1e-5)
-    assert sum(lengths) == pytest.approx(1, abs=1e-5)
-
-
 def test_the_lens_writes_the_token_of_a_rank_into_its_cell() -> None:
     result = results()["lens"]
     panel = result.plot(sentence=1, rank=1).axes[0]

@@ -35,8 +35,8 @@ from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from minibert.viz import Page, view
 from minibert.viz.less import has_weights, layers_of, lessened
-from minibert.viz.payload import encode_probs, pool
-from minibert.viz.vectors import Coded, coded, pack_finer, rests_of
+from minibert.viz.payload import encode_probs
+from minibert.viz.vectors import Coded, coded
 
 
 @pytest.fixture
@@ -62,11 +62,6 @@ class TestVectors:
             for layer in range(LAYERS):
                 half = trace.vectors[number, layer, 0].half().numpy()
                 np.testing.assert_array_equal(unpacked(page, name, layer), half)
-
-    def test_they_can_be_left_out(self, trace: FakeTrace) -> None:
-        page = view(trace, vectors=False)
-        assert {one["quantity"] for one in example_of(page)["arrays"]} == {"probs"}
-        assert example_of(page)["scale"] is None
 
     def test_exact_heads_are_held_to_the_last_bit(self, trace: FakeTrace) -> None:
         page = view(trace, exact=[(0, 3), (2, 1)])
@@ -135,17 +130,6 @@ class TestLength:
                 (-1, -2)
             )
             np.testing.assert_allclose(thumbnails[:, :, row, column], block, atol=4e-3)
-
-    def test_pooling_keeps_what_is_small_and_stretches_nothing(self) -> None:
-        table = np.arange(2 * 5 * 3).reshape(2, 5, 3) / 30
-        np.testing.assert_array_equal(pool(table, 5), table)
-        np.testing.assert_array_equal(pool(table, 2), table[:, [1, 4]][:, :, [0, 2]])
-
-    def test_an_overview_is_small(self) -> None:
-        page = view(self.long(300), overview_only=True)
-        assert {one["quantity"] for one in example_of(page)["arrays"]} == {"thumbnails"}
-        assert header_of(page)["view"] == "model"
-        assert "thumbnails only" in example_of(page)["notes"][0]
 
     def test_a_page_takes_at_most_twice_its_size_to_make(self) -> None:
         sizes = {"n_layers": 12, "n_heads": 12, "d_model": 768, "d_mlp": 8, "vocab_size": 41}
@@ -255,17 +239,6 @@ class TestNumbers:
             size < 1
             or np.abs(codes.codes).max(-1).min(initial=100, where=largest[..., 0] > 0) == 100
         )
-
-    @pytest.mark.parametrize("bits", [2, 4])
-    def test_what_makes_a_head_finer_is_read_back(self, bits: int) -> None:
-        vectors = np.random.default_rng(1).normal(0, 1, (2, 5, 3)).astype(np.float32)
-        codes = Coded(vectors)
-        read = (
-            codes.numbers[1]
-            + rests_of(pack_finer("query", 0, 1, codes, 1, bits=bits)) * codes.steps[1][:, None]
-        )
-        finer = codes.quartered if bits == 2 else codes.finer
-        np.testing.assert_allclose(read, finer[1], rtol=1e-5, atol=1e-6)
 
     def test_numbers_beyond_half_precision_are_not_coded(self) -> None:
         assert coded(np.full((1, 2, 3), 1e30, np.float32)) is None
@@ -384,18 +357,6 @@ def test_less_of_a_page_keeps_its_weights(other: Trace) -> None:
         for codes, wanted in zip(layers_of(example), expected, strict=True):
             assert np.abs(codes.astype(int) - wanted).max() <= 1
     assert kept >= 3
-
-
-@pytest.mark.parametrize("kind", list(OTHER_KINDS))
-def test_a_long_text_without_weights_gives_them_when_vectors_are_left_out(kind: str) -> None:
-    causal = OTHER_KINDS[kind].get("causal", True)
-    trace = other_trace(kind, 530 if causal else 270, n_positions=600)
-    page = view(trace, layers=[1], heads=[2, 3])
-    assert not arrays(page, "probs")
-    (example,) = page.examples
-    (codes,) = layers_of(example)
-    expected = encode_probs(trace[1].probs[0, 2:].numpy())
-    assert np.abs(codes.astype(int) - expected).max() <= 2
 
 
 def test_the_page_knows_how_query_and_key_were_turned(other: Trace) -> None:
