@@ -17,7 +17,7 @@ from minibert.trace.read import Trace
 from minibert.training.snapshot import Snapshot, snapshot_path
 from minibert.training.texts import read_texts
 from minibert.untrusted import read_json
-from minibert.viz.plots.scores_log import read_scores
+from minibert.viz.plots.training import read_scores
 from tests.siege import checkpoints, fork, material, traces
 from tests.siege.material import PICKLE, SAFE
 from tests.siege.mutations import replace

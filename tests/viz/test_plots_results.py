@@ -18,7 +18,7 @@ from minibert.analysis.circuits import CompositionScores
 from minibert.analysis.patterns import HeadScores
 from minibert.errors import MinibertError, TraceError
 from minibert.result import Result
-from minibert.viz.plots.heat import Heat, heat_maps
+from minibert.viz.plots.panels import Heat, heat_maps
 from minibert.viz.plots.sheet import plain
 
 

@@ -2,10 +2,10 @@
 
 results.py   of any Result, by its axes: what `.plot()` draws
 trace.py     of a trace: one head, all heads, statistics by layer
-training.py  of what `minibert train` logged (scores_log.py): how the heads of a model form
+training.py  of what `minibert train` logged: how the heads of a model form
 bench.py     of what `minibert bench` measured
-heat.py grid.py bars.py   heat maps, small maps of many heads, bars and spectra
-sheet.py                  the sheet they are drawn on, its style, its labels and its file
+panels.py    heat maps, small maps of many heads, bars and spectra
+sheet.py     the sheet they are drawn on, its style, its labels and its file
 """
 
 from minibert.viz.plots.trace import attention_grid, attention_map, by_layer, head_statistic

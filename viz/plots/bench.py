@@ -1,18 +1,18 @@
 """The figure of `minibert bench`: time by length of the text, a line for each implementation."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibert.errors import MinibertError
-from minibert.viz.plots.sheet import FAINT, INK, Output, panel_at, sheet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-else:
-    # matplotlib is optional: a run-time type checker must not ask for it.
-    Axes = Figure = object
-
+from minibert.viz.plots.sheet import (
+    FAINT,
+    INK,
+    Axes,
+    Figure,
+    Output,
+    panel_at,
+    sheet,
+)
 
 # Okabe and Ito's colours; the kernel itself is drawn in ink.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

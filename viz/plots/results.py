@@ -9,7 +9,6 @@ rank            the tokens of a lens, written into the cells of their probabilit
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -17,16 +16,22 @@ from torch import Tensor
 from minibert.analysis.lens import LogitLens
 from minibert.errors import TraceError, check_index
 from minibert.result import Result
-from minibert.viz.plots.bars import eigenvalue_plane, parts, spectrum, token_bars
-from minibert.viz.plots.grid import head_grid, lens_table
-from minibert.viz.plots.heat import Heat, heat_maps
-from minibert.viz.plots.sheet import Output, array, sheet
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-else:
-    # matplotlib is optional: a run-time type checker must not ask for it.
-    Figure = object
+from minibert.viz.plots.panels import (
+    Heat,
+    eigenvalue_plane,
+    head_grid,
+    heat_maps,
+    lens_table,
+    parts,
+    spectrum,
+    token_bars,
+)
+from minibert.viz.plots.sheet import (
+    Figure,
+    Output,
+    array,
+    sheet,
+)
 
 Choice = int | str | None
 _OF_TOKENS = ("position", "query", "key")

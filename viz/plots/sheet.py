@@ -23,13 +23,18 @@ from minibert.errors import MinibertError, how_to_install
 from minibert.viz.document import write_bytes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.backend_bases import RendererBase
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
+    from matplotlib import axes, backend_bases, colors, figure, image, text
+
+    Axes = axes.Axes
+    AxesImage = image.AxesImage
+    Colormap = colors.Colormap
+    Figure = figure.Figure
+    Normalize = colors.Normalize
+    RendererBase = backend_bases.RendererBase
+    Text = text.Text
 else:
     # matplotlib is optional: a run-time type checker must not ask for it.
-    Axes = Figure = RendererBase = Text = object
+    Axes = AxesImage = Colormap = Figure = Normalize = RendererBase = Text = object
 
 Output = str | Path | None
 

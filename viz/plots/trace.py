@@ -11,17 +11,21 @@ from minibert.errors import TraceError, check_index
 from minibert.quantities import Float
 from minibert.result import Result
 from minibert.trace.statistics import follows_from_vectors, masses_of, statistics_of
-from minibert.viz.plots.heat import add_title
+from minibert.viz.plots.panels import add_title
 from minibert.viz.plots.results import drawn
-from minibert.viz.plots.sheet import FAINT, Output, array, panel_at, sheet
+from minibert.viz.plots.sheet import (
+    FAINT,
+    Figure,
+    Output,
+    array,
+    panel_at,
+    sheet,
+)
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from minibert.trace.read import Trace
 else:
-    # matplotlib is optional: a run-time type checker must not ask for it.
-    Figure = Trace = object
+    Trace = object
 
 # What `head_statistic` knows, and how its numbers are called.
 STATISTICS = {

@@ -1,19 +1,127 @@
-"""The figure of what `minibert train` logged: how the heads of a model form."""
+"""The figure of what `minibert train` logged (scores.jsonl): how the heads of a model form."""
 
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from minibert.viz.plots.scores_log import Real, ScoresLog, read_scores
-from minibert.viz.plots.sheet import FAINT, INK, STYLE, kind_of, needed_matplotlib, save, style
+from minibert.errors import MinibertError
+from minibert.untrusted import read_text
+from minibert.viz.plots.sheet import (
+    FAINT,
+    INK,
+    STYLE,
+    Axes,
+    Figure,
+    kind_of,
+    needed_matplotlib,
+    save,
+    style,
+)
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-else:
-    # matplotlib is optional: a run-time type checker must not ask for it.
-    Axes = Figure = object
+Real = npt.NDArray[np.float64]
+EXPECTED = (
+    "expected an object with tokens, loss and heads, and in heads for each pattern one list of "
+    "scores a layer, or null"
+)
+# A run that measures a thousand times writes some MB.
+_MOST_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class ScoresLog:
+    """A log of training, a row for each moment of measuring; NaN where nothing was measured.
+
+    heads   (moment, layer, head) for each pattern that was measured at all
+    """
+
+    tokens: Real
+    loss: Real
+    held_out_loss: Real
+    heads: Mapping[str, Real]
+
+
+class Row(NamedTuple):
+    """One line; scores are (layer, head), and the line's place is for messages."""
+
+    where: str
+    tokens: float
+    loss: float
+    held_out_loss: float
+    heads: Mapping[str, Real]
+
+
+def read_scores(path: Path) -> ScoresLog:
+    """The log at this path.
+
+    Raises MinibertError for a file that cannot be read or is empty, and with the number of the
+    line for one that is no measurement, that does not fit the lines above it, or goes back.
+    """
+    lines = enumerate(read_text(path, MinibertError, most=_MOST_BYTES).splitlines(), start=1)
+    rows = [_row(line, f"{path}, line {number}") for number, line in lines if line.strip()]
+    if not rows:
+        raise MinibertError(f"{path}: there is no line in it; expected one a measurement.")
+    nothing = np.full(_one_shape(rows), math.nan)
+    names = dict.fromkeys(name for row in rows for name in row.heads)
+    heads = {name: np.stack([row.heads.get(name, nothing) for row in rows]) for name in names}
+    return ScoresLog(
+        *(np.array(column) for column in list(zip(*rows, strict=True))[1:4]),
+        heads={name: scores for name, scores in heads.items() if np.isfinite(scores).any()},
+    )
+
+
+def _row(line: str, where: str) -> Row:
+    try:
+        row = json.loads(line)
+        measured = {name: scores for name, scores in row["heads"].items() if scores is not None}
+        losses = (row["loss"], row.get("held_out_loss"))
+        return Row(
+            where,
+            float(row["tokens"]),
+            *(math.nan if loss is None else float(loss) for loss in losses),
+            heads={name: _scores(scores) for name, scores in measured.items()},
+        )
+    except KeyError as error:
+        raise MinibertError(f"{where}: there is no {error} in it; {EXPECTED}.") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise MinibertError(f"{where}: no measurement ({error}); {EXPECTED}.") from error
+
+
+def _scores(value: object) -> Real:
+    scores = np.array(value, dtype=np.float64)
+    if scores.ndim != 2 or not scores.size:
+        raise ValueError(f"scores of shape {scores.shape}")
+    return scores
+
+
+def _one_shape(rows: Sequence[Row]) -> tuple[int, ...]:
+    """Layers and heads, the same in every line; checks that tokens grow from line to line."""
+    shape: tuple[int, ...] | None = None
+    seen = -math.inf
+    for row in rows:
+        for scores in row.heads.values():
+            shape = scores.shape if shape is None else shape
+            if scores.shape != shape:
+                raise MinibertError(
+                    f"{row.where}: scores of {_times(scores.shape)} layers x heads after scores of "
+                    f"{_times(shape)}; expected those of one model."
+                )
+        if not row.tokens > seen:
+            raise MinibertError(
+                f"{row.where}: {row.tokens:.0f} tokens after {seen:.0f}; expected more with each "
+                "line. Are there two runs in one file?"
+            )
+        seen = row.tokens
+    return shape or (0, 0)
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 # What stands above a panel: the name, and what the score is the mean attention to.
