@@ -1,23 +1,21 @@
-"""The text view: running text, each token shaded by the attention it gets or gives."""
+"""The text view: running text or a picture, shaded by the attention or relevance of its tokens."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from attention_pages import HOSTILE, softmax
-from browser.head_view import (
-    B_START,
-    TOKENS,
-    N,
-    Open,
-    drawn_attention,
-    pair_page,
-    press,
-    state,
-)
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, pair_page, press, state
 from playwright.sync_api import Page, expect
+from transformers import ViTConfig, ViTModel
 
+import minibert
+from minibert.analysis import relevance_of
+from minibert.analysis.flow import relevance
+from minibert.trace.read import Trace
 from minibert.viz import attention_page
 
 pytestmark = pytest.mark.browser
@@ -37,22 +35,17 @@ def words(page: Page) -> Any:
 def alphas(page: Page) -> list[float]:
     """The opacity of each token's shade."""
     colors = words(page).evaluate_all(
-        "(all) => all.map((item) => getComputedStyle(item).backgroundColor)"
+        "(all) => all.map((item) => getComputedStyle(item).backgroundColor.match(/[\\d.]+/g))"
     )
-    return [opacity(color) for color in colors]
+    return [float(color[3]) if len(color) > 3 else 1.0 for color in colors]
 
 
-def opacity(color: str) -> float:
-    return float(color.split(",")[3].rstrip(")")) if color.startswith("rgba") else 1.0
-
-
-def check_shades(page: Page, values: np.ndarray) -> None:
-    """Shades grow with the values up to the largest of an ordinary token."""
+def check_shades(page: Page, values: np.ndarray, ordinary: Sequence[int] = WORDS) -> None:
+    """Shades grow with the size of values up to the largest of an ordinary token."""
     shades = np.array(alphas(page))
-    most = shades.max()
-    expected = np.minimum(values / values[list(WORDS)].max(), 1) * most
-    assert most > 0.4
-    np.testing.assert_allclose(shades, expected, atol=0.02)
+    assert shades.max() > 0.4
+    expected = np.minimum(np.abs(values) / np.abs(values[list(ordinary)]).max(), 1)
+    np.testing.assert_allclose(shades / shades.max(), expected, atol=0.02)
 
 
 def numbers(page: Page) -> dict[str, float]:
@@ -181,3 +174,72 @@ def test_text_runs_as_it_is_written_whoever_wrote_it(open_page: Open) -> None:
     assert words(page).nth(0).inner_text() == HOSTILE[0]
     assert words(page).nth(3).inner_text() == "⟨U+202E⟩gnp.exe"
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """[CLS] the horse quickly ran away . [SEP], and the gradient of a word's logit."""
+    trace = minibert.load().trace("the horse quickly ran away .", grad=True)
+    trace.backward(trace.logits[0, 2].amax())
+    return trace
+
+
+def test_a_page_with_relevance_shades_by_it_at_once(open_page: Open, trace: Trace) -> None:
+    found = relevance_of(trace, 2)
+    values = found.values[0, 0].double().numpy()
+    page = open_page(trace.view(view="text", relevance=found).html, ready=READY)
+    expect(page.locator("[data-choice=relevance]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".details h2")).to_have_text("relevance for horse")
+    check_shades(page, values, (1, 3, 4, 5, 6))
+    strings = trace.tokens.strings[0]
+    strongest = np.argsort(-values)[:5]
+    expected = {strings[i]: pytest.approx(values[i], rel=1e-4) for i in strongest}
+    assert numbers(page) == expected
+    page.locator("[data-choice=received]").click()
+    expect(page.locator("[data-choice=received]")).to_have_attribute("aria-pressed", "true")
+
+
+def test_of_a_table_the_row_of_the_chosen_token_is_shown(open_page: Open, trace: Trace) -> None:
+    found = relevance(trace).values[0].double().numpy()
+    page = open_page(trace.view(view="text", relevance=relevance(trace)).html, ready=READY)
+    expect(page.locator(".details h2")).to_have_text("relevance for [CLS]")
+    check_shades(page, found[0], range(1, 7))
+    page.locator(".text-token").nth(2).click()
+    page.mouse.move(0, 0)
+    expect(page.locator(".details h2")).to_have_text("relevance for horse")
+    check_shades(page, found[2], (1, 3, 4, 5, 6))
+    assert numbers(page)["horse"] == pytest.approx(found[2, 2], rel=1e-4)
+    page.locator(".text-token").nth(4).hover()
+    expect(page.locator(".details h2")).to_have_text("ran · relevance for horse")
+    value = page.locator(".details data.big").get_attribute("value")
+    assert float(value or "nan") == pytest.approx(found[2, 4], rel=1e-4)
+
+
+def test_a_patch_is_chosen_on_the_picture_and_others_get_its_shades(open_page: Open) -> None:
+    torch.manual_seed(0)
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 44}
+    config = ViTConfig(
+        image_size=(24, 40), patch_size=8, intermediate_size=40, initializer_range=0.3, **sizes
+    )
+    picture = np.random.default_rng(0).integers(0, 256, (24, 40, 3), dtype=np.uint8)
+    pixels = torch.from_numpy(picture).permute(2, 0, 1)[None] / 255
+    trace = minibert.attach(ViTModel(config).eval()).trace(pixel_values=pixels)
+    html = trace.view(image=picture).html
+    page = open_page(html, "shade=from&heads=1", ready=".text-view[data-drawn]")
+    image = page.locator(".text-picture img")
+    assert image.evaluate("(one) => [one.naturalWidth, one.naturalHeight]") == [40, 24]
+    patches = page.locator(".text-token.patch")
+    expect(patches).to_have_count(15)
+    frame, last = image.bounding_box(), patches.nth(14).bounding_box()
+    assert frame is not None
+    assert last is not None
+    # Row 2, column 4 of 3 x 5: the lower right corner.
+    assert last["x"] + last["width"] == pytest.approx(frame["x"] + frame["width"], abs=1)
+    assert last["y"] + last["height"] == pytest.approx(frame["y"] + frame["height"], abs=1)
+    assert last["width"] == pytest.approx(frame["width"] / 5, abs=1)
+    patches.nth(7).click()
+    page.mouse.move(0, 0)
+    expect(page.locator(".text-card h2")).to_have_text("row 1, column 2 looks at")
+    shades = alphas(page)[1:]
+    weights = trace[0, 1].probs[0, 8, 1:].numpy()
+    assert int(np.argmax(shades)) == int(weights.argmax())

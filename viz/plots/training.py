@@ -70,7 +70,9 @@ def read_scores(path: Path) -> ScoresLog:
     names = dict.fromkeys(name for row in rows for name in row.heads)
     heads = {name: np.stack([row.heads.get(name, nothing) for row in rows]) for name in names}
     return ScoresLog(
-        *(np.array(column) for column in list(zip(*rows, strict=True))[1:4]),
+        tokens=np.array([row.tokens for row in rows]),
+        loss=np.array([row.loss for row in rows]),
+        held_out_loss=np.array([row.held_out_loss for row in rows]),
         heads={name: scores for name, scores in heads.items() if np.isfinite(scores).any()},
     )
 
@@ -79,11 +81,15 @@ def _row(line: str, where: str) -> Row:
     try:
         row = json.loads(line)
         measured = {name: scores for name, scores in row["heads"].items() if scores is not None}
-        losses = (row["loss"], row.get("held_out_loss"))
+        losses = [
+            math.nan if loss is None else float(loss)
+            for loss in (row["loss"], row.get("held_out_loss"))
+        ]
         return Row(
             where,
             float(row["tokens"]),
-            *(math.nan if loss is None else float(loss) for loss in losses),
+            losses[0],
+            losses[1],
             heads={name: _scores(scores) for name, scores in measured.items()},
         )
     except KeyError as error:
