@@ -29,7 +29,7 @@ def quick(monkeypatch):
 
 
 def test_every_kernel_names_its_verdict_and_every_cheat_its_source():
-    assert len(KERNELS) > 30
+    assert len(KERNELS) > 25
     assert {case.values[0] for case in CASES} == set(KERNELS)
     assert all(name.startswith("honest") or "ource:" in text for name, text in KERNELS.items())
 
@@ -42,7 +42,7 @@ def test_the_verdict_is_the_one_that_is_named(tmp_path, name, command, verdict, 
         [*SIZE, "--full", "--output", str(rows)] if command == "bench" else ["--tokens", "17"]
     )
     # Long enough for a call on a machine that does other things as well.
-    options += ["--timeout", "2" if name == "hangs" else "60"]
+    options += ["--timeout", "60"]
     result = run(command, target, *options)
     assert result.exit_code == int(verdict != "right"), result.output
     assert text in (result.stderr if verdict == "refused" else result.stdout), result.output

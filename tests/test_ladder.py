@@ -15,6 +15,7 @@ from minibert.bench.result_rows import read_rows
 from minibert.errors import AttentionError
 from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
+from minibert.kernels.check.problem import Problem
 from minibert.kernels.registry import Implementation, by_keywords
 
 LESSON = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -67,9 +68,8 @@ def gradients_of(function, *, causal=True):
     found = function(*leaves, lengths=lengths, causal=causal)
     gradients = torch.autograd.grad([found["z"], found["lse"]], leaves, [dz, d_lse])
     named = dict(zip(("query", "key", "value"), gradients, strict=True))
-    check_gradients(
-        named, dz, *vectors, lse_gradient=d_lse, lengths=lengths, causal=causal, scale=0.25
-    )
+    options = {"lengths": lengths, "causal": causal, "scale": 0.25}
+    check_gradients(named, Problem(*vectors, z_gradient=dz, **options), lse_gradient=d_lse)
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.path.stem)

@@ -106,7 +106,7 @@ def backward(n: int) -> Workload:
     def check(name: str, found: Outputs, verdicts: Rows) -> Row:
         vectors = (one.detach() for one in leaves)
         try:
-            check_gradients(dict(found), z_gradient, *vectors, scale=D**-0.5)
+            check_gradients(dict(found), Problem(*vectors, D**-0.5, z_gradient=z_gradient))
         except AttentionError as error:
             raise WrongError(str(error)) from error
         return {"compared": len(found)}

@@ -13,17 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from minibert.kernels.call import COMMON, OPTIONS
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 
 _TILES = (16, 32, 64, 128)
 _VECTORS = ("query", "key", "value")
-_OLD = {"lengths", "mask", "causal", "scale", "bias", "want"}
 _LAYOUT = "expected (batch, head, position, d_head)"
 _LN_2 = math.log(2)
-
-
-def _as_it_is(output: Tensor) -> Tensor:
-    return output
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +32,7 @@ class Suspect:
 
     sentence: str
     problem: Problem
-    written: Callable[[Tensor], Tensor] = _as_it_is
+    written: Callable[[Tensor], Tensor] = lambda output: output
     only: str | None = None
 
     def gives(self, output: str) -> Tensor | None:
@@ -52,99 +48,102 @@ class Suspect:
         return None if right is None else self.written(right)
 
 
-#: For each option that a problem may have: the slips that give it another value.
-Changed = Callable[[Problem, Any], Any]
-_VALUES: dict[str, tuple[tuple[str, Changed], ...]] = {
-    "mask": (
-        ("mask is ignored", lambda problem, mask: None),
-        ("mask is read the wrong way round: True is allowed", lambda problem, mask: ~mask),
+#: Of a `Problem` that has the option.
+Changed = Callable[[Any], Any]
+#: For each option that a problem may have: the slips that give it another value, in place of it.
+_VALUES: dict[str, dict[str, Changed]] = {
+    "mask": {
+        "mask is ignored": lambda p: None,
+        "mask is read the wrong way round: True is allowed": lambda p: ~p.mask,
+    },
+    "bias": {
+        "bias is ignored": lambda p: None,
+        "bias is scaled: it is added after the scale": lambda p: p.bias * p.scale,
+    },
+    "prefix": {
+        "prefix is ignored: its keys are hidden from the queries before them": lambda p: None,
+        "prefix is off by one: one key too many is seen in spite of the order; write "
+        "key < prefix": lambda p: (p.prefix + 1).clamp(0, p.n_keys),
+        "prefix is off by one: its last key is not seen in spite of the order; write "
+        "key < prefix": lambda p: (p.prefix - 1).clamp(0, p.n_keys),
+    },
+    "alibi_slopes": {
+        "the ALiBi slopes are ignored": lambda p: None,
+        "ALiBi is added where it is subtracted: −slope · distance": lambda p: -p.alibi_slopes,
+        "ALiBi is scaled: it is added after the scale": lambda p: p.alibi_slopes * p.scale,
+        "the ALiBi slopes are those of other heads: slope h is of head h": lambda p: (
+            p.alibi_slopes.flip(-1)
+        ),
+        "the ALiBi slopes are multiplied by log2(e) once too often": lambda p: (
+            p.alibi_slopes / _LN_2
+        ),
+        "the ALiBi slopes are not multiplied by log2(e)": lambda p: p.alibi_slopes * _LN_2,
+    },
+    "sinks": {
+        "the sinks are left out": lambda p: None,
+        "the sinks are scaled: a sink is a score as it is": lambda p: p.sinks * p.scale,
+        "the sinks are those of other heads: sink h is of head h": lambda p: p.sinks.flip(-1),
+        "the sinks are exponentials already: use exp(sink)": lambda p: (
+            p.sinks.abs().clamp_min(1e-9).log()
+        ),
+    },
+}
+#: How a wrong scale behaves, as a number made of d_head, d_value and the right one.
+_SCALES: dict[str, Callable[[int, int, float], float]] = {
+    "1: the scale is left out": lambda d, v, scale: 1.0,
+    "1/d_head in place of 1/sqrt(d_head)": lambda d, v, scale: 1 / d,
+    "sqrt(d_head): multiplied where it should divide": lambda d, v, scale: d**0.5,
+    "1/sqrt(d_head): `scale` is ignored": lambda d, v, scale: d**-0.5,
+    "1/sqrt(d_value) in place of 1/sqrt(d_head)": lambda d, v, scale: v**-0.5,
+    "scale twice over": lambda d, v, scale: scale**2,
+    "scale · ln 2: 2 to the power in place of e, without log2(e)": lambda d, v, scale: (
+        scale * _LN_2
     ),
-    "bias": (
-        ("bias is ignored", lambda problem, bias: None),
-        (
-            "bias is scaled: it is added after the scale",
-            lambda problem, bias: bias * problem.scale,
-        ),
-    ),
-    "prefix": (
-        (
-            "prefix is ignored: its keys are hidden from the queries before them",
-            lambda problem, prefix: None,
-        ),
-        (
-            "prefix is off by one: one key too many is seen in spite of the order; write "
-            "key < prefix",
-            lambda problem, prefix: (prefix + 1).clamp(0, problem.n_keys),
-        ),
-        (
-            "prefix is off by one: its last key is not seen in spite of the order; write "
-            "key < prefix",
-            lambda problem, prefix: (prefix - 1).clamp(0, problem.n_keys),
-        ),
-    ),
-    "alibi_slopes": (
-        ("the ALiBi slopes are ignored", lambda problem, slopes: None),
-        (
-            "ALiBi is added where it is subtracted: −slope · distance",
-            lambda problem, slopes: -slopes,
-        ),
-        (
-            "ALiBi is scaled: it is added after the scale",
-            lambda problem, slopes: slopes * problem.scale,
-        ),
-        (
-            "the ALiBi slopes are those of other heads: slope h is of head h",
-            lambda problem, slopes: slopes.flip(-1),
-        ),
-        (
-            "the ALiBi slopes are multiplied by log2(e) once too often",
-            lambda problem, slopes: slopes / _LN_2,
-        ),
-        (
-            "the ALiBi slopes are not multiplied by log2(e)",
-            lambda problem, slopes: slopes * _LN_2,
-        ),
-    ),
-    "sinks": (
-        ("the sinks are left out", lambda problem, sinks: None),
-        (
-            "the sinks are scaled: a sink is a score as it is",
-            lambda problem, sinks: sinks * problem.scale,
-        ),
-        (
-            "the sinks are those of other heads: sink h is of head h",
-            lambda problem, sinks: sinks.flip(-1),
-        ),
-        (
-            "the sinks are exponentials already: use exp(sink)",
-            lambda problem, sinks: sinks.abs().clamp_min(1e-9).log(),
-        ),
-    ),
+    "scale · log2(e): log2(e) without 2 to the power": lambda d, v, scale: scale / _LN_2,
+    "1/sqrt(d_head + 1)": lambda d, v, scale: (d + 1) ** -0.5,
+    "1/sqrt(d_head − 1)": lambda d, v, scale: max(d - 1, 1) ** -0.5,
+    "scale / 2": lambda d, v, scale: scale / 2,
+    "scale · 2": lambda d, v, scale: scale * 2,
 }
 
 
 def suspects(problem: Problem) -> Iterator[Suspect]:
     """Every slip that can show in this problem, those that are easily told apart first."""
-    for about in (
-        *(_about_strides, _about_scale, _about_lengths, _about_values("mask", "bias")),
-        *(_about_causal, _about_groups, _about_window, _about_values("prefix"), _about_soft_cap),
-        *(_about_values("alibi_slopes"), _about_alibi_from_the_start, _about_lse_of_sinks),
-        *(_about_values("sinks"), _about_packed, _about_pages, _about_vectors, _about_layout),
-        _about_tiles,
-    ):
-        yield from about(problem)
+    told = {name for name in OPTIONS if getattr(problem, name) is not None}
+    if any(not getattr(problem, name).is_contiguous() for name in _VECTORS):
+        yield _without_strides(problem)
+    yield from _about_scale(problem)
+    if "lengths" in told:
+        yield from _about_lengths(problem)
+    yield from _other_values(problem, "mask", "bias")
+    yield from _about_causal(problem)
+    if problem.query.shape[1] != problem.key.shape[1]:
+        yield from _about_groups(problem)
+    if "window" in told:
+        yield from _about_window(problem)
+    yield from _other_values(problem, "prefix")
+    if problem.soft_cap is not None:
+        yield from _about_soft_cap(problem, problem.soft_cap)
+    yield from _other_values(problem, "alibi_slopes")
+    if "alibi_slopes" in told and "packed" not in told:
+        yield from _about_alibi_from_the_start(problem)
+    if "sinks" in told:
+        said = "sinks left out of lse: lse = ln(exp(sink) + sum exp s), as in the softmax"
+        yield Suspect(said, replace(problem, sinks=None), only="lse")
+    yield from _other_values(problem, "sinks")
+    yield from _about_packed(problem)
+    yield from _about_pages(problem)
+    yield from _about_vectors(problem)
+    yield from _about_layout(problem)
+    yield from _about_tiles(problem)
 
 
-def _about_values(*names: str) -> Callable[[Problem], Iterator[Suspect]]:
+def _other_values(problem: Problem, *names: str) -> Iterator[Suspect]:
     """The slips of `_VALUES` with these options, where the problem has them."""
-
-    def about(problem: Problem) -> Iterator[Suspect]:
-        for name in names:
-            given = getattr(problem, name)
-            for sentence, changed in _VALUES[name] if given is not None else ():
-                yield Suspect(sentence, replace(problem, **{name: changed(problem, given)}))
-
-    return about
+    for name in names:
+        given = getattr(problem, name)
+        for sentence, changed in _VALUES[name].items() if given is not None else ():
+            yield Suspect(sentence, replace(problem, **{name: changed(problem)}))
 
 
 def _with_mask(problem: Problem, mask: Tensor | None) -> Problem:
@@ -158,20 +157,18 @@ def _both(one: Tensor | None, other: Tensor) -> Tensor:
 
 def _from_the_start(problem: Problem) -> Tensor:
     """Position of the key − that of the query, were query i at position i."""
-    Q, K = problem.query.shape[2], problem.n_keys
-    distance = torch.arange(K) - torch.arange(Q)[:, None]
-    return distance.to(problem.query.device)
+    device = problem.query.device
+    queries = torch.arange(problem.query.shape[2], device=device)
+    return torch.arange(problem.n_keys, device=device) - queries[:, None]
 
 
-def _about_strides(problem: Problem) -> Iterator[Suspect]:
-    vectors = {name: getattr(problem, name) for name in _VECTORS}
-    if all(one.is_contiguous() for one in vectors.values()):
-        return
+def _without_strides(problem: Problem) -> Suspect:
     changed: dict[str, Any] = {}
-    for name, one in vectors.items():
+    for name in _VECTORS:
+        one = getattr(problem, name)
         _, H, N, D = one.shape
         changed[name] = one.as_strided(one.shape, (H * N * D, N * D, D, 1)).contiguous()
-    yield Suspect(
+    return Suspect(
         "strides are ignored: memory is read as if it were contiguous, and a model hands over "
         "views; use x.stride(), or x.contiguous() before the launch",
         replace(problem, **changed),
@@ -179,29 +176,16 @@ def _about_strides(problem: Problem) -> Iterator[Suspect]:
 
 
 def _about_scale(problem: Problem) -> Iterator[Suspect]:
-    D, scale = problem.query.shape[-1], problem.scale
-    for name, factor in (
-        ("1: the scale is left out", 1.0),
-        ("1/d_head in place of 1/sqrt(d_head)", 1 / D),
-        ("sqrt(d_head): multiplied where it should divide", math.sqrt(D)),
-        ("1/sqrt(d_head): `scale` is ignored", 1 / math.sqrt(D)),
-        ("1/sqrt(d_value) in place of 1/sqrt(d_head)", 1 / math.sqrt(problem.value.shape[-1])),
-        ("scale twice over", scale**2),
-        ("scale · ln 2: 2 to the power in place of e, without log2(e)", scale * _LN_2),
-        ("scale · log2(e): log2(e) without 2 to the power", scale / _LN_2),
-        ("1/sqrt(d_head + 1)", 1 / math.sqrt(D + 1)),
-        ("1/sqrt(d_head − 1)", 1 / math.sqrt(max(D - 1, 1))),
-        ("scale / 2", scale / 2),
-        ("scale · 2", scale * 2),
-    ):
+    scale = problem.scale
+    for name, made in _SCALES.items():
+        factor = made(problem.query.shape[-1], problem.value.shape[-1], scale)
         if not math.isclose(factor, scale):
             said = f"wrong scale: it behaves as {name} ({factor / scale:.5g} times what is right)"
             yield Suspect(said, replace(problem, scale=factor))
 
 
 def _about_lengths(problem: Problem) -> Iterator[Suspect]:
-    if problem.lengths is None:
-        return
+    assert problem.lengths is not None
     K, everywhere = problem.n_keys, replace(problem, lengths=None)
     if problem.pages is not None:
         everywhere = replace(problem, lengths=torch.full_like(problem.pages[:, 0], K))
@@ -241,13 +225,11 @@ def _about_causal(problem: Problem) -> Iterator[Suspect]:
         )
         return
     Q, K = problem.query.shape[2], problem.n_keys
-    yield Suspect(
-        "causal is ignored: the future is seen", replace(problem, causal=False, prefix=None)
-    )
+    free = replace(problem, causal=False)
+    yield Suspect("causal is ignored: the future is seen", replace(free, prefix=None))
     if problem.packed is not None or problem.pages is not None or problem.prefix is not None:
         return
     square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=problem.query.device)
-    free = replace(problem, causal=False)
     slips = [("leaves out the query's own position", K - Q - 1), ("is one key too far", K - Q + 1)]
     if Q != K:
         slips.insert(0, ("is aligned to the start: query i stands at position K − Q + i", 0))
@@ -259,8 +241,6 @@ def _about_causal(problem: Problem) -> Iterator[Suspect]:
 
 def _about_groups(problem: Problem) -> Iterator[Suspect]:
     heads, key_heads = problem.query.shape[1], problem.key.shape[1]
-    if heads == key_heads:
-        return
     head = torch.arange(heads, device=problem.key.device)
     for sentence, which in (
         (
@@ -279,9 +259,7 @@ def _about_groups(problem: Problem) -> Iterator[Suspect]:
 
 
 def _about_window(problem: Problem) -> Iterator[Suspect]:
-    if problem.window is None:
-        return
-    before, after = problem.window
+    before, after = problem.window or (None, None)
     yield Suspect("the window is ignored: all keys are seen", replace(problem, window=None))
     for name, edge, size in (("before", "p − before", before), ("after", "p + after", after)):
         for slip, shift in (("many is", 1), ("few is", -1)):
@@ -312,25 +290,22 @@ def _about_window(problem: Problem) -> Iterator[Suspect]:
         )
 
 
-def _about_soft_cap(problem: Problem) -> Iterator[Suspect]:
-    cap, scale = problem.soft_cap, problem.scale
-    if cap is None:
-        return
-    yield Suspect("the soft cap is left out", replace(problem, soft_cap=None))
-    # scale · c · tanh(query·key / c) is a cap of scale · c.
-    yield Suspect(
-        "the soft cap is applied before the scale: it is c · tanh(scale · query·key / c)",
-        replace(problem, soft_cap=cap * scale),
-    )
-    yield Suspect(
-        "the soft cap is tanh(s / c) alone: multiply by c again",
-        replace(problem, soft_cap=1.0, scale=scale / cap),
-    )
-    yield Suspect(
-        "the soft cap is c · tanh(s): divide by c first",
-        replace(problem, soft_cap=cap, scale=scale * cap),
-    )
-    plain = unfolded(problem)
+def _about_soft_cap(problem: Problem, cap: float) -> Iterator[Suspect]:
+    scale, plain = problem.scale, unfolded(problem)
+    changes: dict[str, dict[str, Any]] = {
+        "the soft cap is left out": {"soft_cap": None},
+        # scale · c · tanh(query·key / c) is a cap of scale · c.
+        "the soft cap is applied before the scale: it is c · tanh(scale · query·key / c)": {
+            "soft_cap": cap * scale
+        },
+        "the soft cap is tanh(s / c) alone: multiply by c again": {
+            "soft_cap": 1.0,
+            "scale": scale / cap,
+        },
+        "the soft cap is c · tanh(s): divide by c first": {"scale": scale * cap},
+    }
+    for sentence, changed in changes.items():
+        yield Suspect(sentence, replace(problem, **changed))
     if plain.bias is not None:
         scores = plain.scale * plain.query @ plain.key.mT + plain.bias
         yield Suspect(
@@ -340,8 +315,8 @@ def _about_soft_cap(problem: Problem) -> Iterator[Suspect]:
 
 
 def _about_alibi_from_the_start(problem: Problem) -> Iterator[Suspect]:
-    slopes, square = problem.alibi_slopes, problem.query.shape[2] == problem.n_keys
-    if slopes is None or square or problem.packed is not None:
+    slopes = problem.alibi_slopes
+    if slopes is None or problem.query.shape[2] == problem.n_keys:
         return
     free = unfolded(replace(problem, alibi_slopes=None))
     lost = -slopes.double()[..., :, None, None] * _from_the_start(problem).abs()
@@ -352,15 +327,6 @@ def _about_alibi_from_the_start(problem: Problem) -> Iterator[Suspect]:
     )
 
 
-def _about_lse_of_sinks(problem: Problem) -> Iterator[Suspect]:
-    if problem.sinks is not None:
-        yield Suspect(
-            "sinks left out of lse: lse = ln(exp(sink) + sum exp s), as in the softmax",
-            replace(problem, sinks=None),
-            only="lse",
-        )
-
-
 def _about_packed(problem: Problem) -> Iterator[Suspect]:
     if problem.packed is None:
         return
@@ -368,8 +334,7 @@ def _about_packed(problem: Problem) -> Iterator[Suspect]:
     whole = replace(problem, packed=None, packed_keys=None)
     yield Suspect("the packed sentences see each other: a token sees its own sentence alone", whole)
     plain = unfolded(problem)
-    if plain.mask is None:
-        return
+    assert plain.mask is not None
     # The mask that is right, but for the last key of each sentence, or its first.
     ends = torch.tensor(keys).cumsum(0)
     for name, places in (("last", ends - 1), ("first", ends - torch.tensor(keys))):
@@ -380,15 +345,14 @@ def _about_packed(problem: Problem) -> Iterator[Suspect]:
             replace(plain, mask=plain.mask & seen.to(plain.mask.device)),
         )
     if problem.packed_keys is not None and problem.causal:
-        free = unfolded(replace(problem, causal=False)).mask
-        assert free is not None
-        query = torch.cat([torch.arange(n) for n in problem.packed])
-        key = torch.cat([torch.arange(n) for n in keys])
-        past = (key <= query[:, None]).to(free.device)
+        query, key = (
+            torch.cat([torch.arange(n) for n in counts]) for counts in (problem.packed, keys)
+        )
+        past = (key <= query[:, None]).to(plain.mask.device)
         yield Suspect(
             "causal is aligned to the start of each packed sentence: query i of a sentence stands "
             "at position K − Q + i",
-            replace(plain, mask=free & past),
+            replace(plain, mask=_both(unfolded(replace(problem, causal=False)).mask, past)),
         )
 
 
@@ -401,11 +365,10 @@ def _about_pages(problem: Problem) -> Iterator[Suspect]:
         "the page table is ignored: pages are read in the order of memory",
         replace(problem, pages=in_order),
     )
-    if problem.causal and problem.lengths is not None:
+    if problem.causal:
         free = unfolded(replace(problem, causal=False)).mask
-        assert free is not None
         Q, K = problem.query.shape[2], problem.n_keys
-        square = torch.ones(Q, K, dtype=torch.bool, device=free.device)
+        square = torch.ones(Q, K, dtype=torch.bool, device=problem.query.device)
         for sentence, last in (
             (
                 "causal counts from the end of the page table: the last query stands at length − 1",
@@ -413,7 +376,7 @@ def _about_pages(problem: Problem) -> Iterator[Suspect]:
             ),
             ("causal is aligned to the start: query i stands at position length − Q + i", 0),
         ):
-            yield Suspect(sentence, _with_mask(problem, free & square.tril(last)))
+            yield Suspect(sentence, _with_mask(problem, _both(free, square.tril(last))))
 
 
 def _about_vectors(problem: Problem) -> Iterator[Suspect]:
@@ -447,14 +410,12 @@ def _about_layout(problem: Problem) -> Iterator[Suspect]:
             changed: dict[str, Any] = {name: read(getattr(problem, name)) for name in names}
             parts = [f"{', '.join(names)} {'are' if names[1:] else 'is'} read"] if names else []
             parts += ["z is written"] if writes else []
-            yield Suspect(
-                f"layout: {' and '.join(parts)} as {layout}; {_LAYOUT}",
-                replace(problem, **changed),
-                written if writes else _as_it_is,
-            )
+            said = f"layout: {' and '.join(parts)} as {layout}; {_LAYOUT}"
+            other = replace(problem, **changed)
+            yield Suspect(said, other, written) if writes else Suspect(said, other)
     shapes = {getattr(problem, name).shape for name in _VECTORS}
-    plain = problem.options().keys() <= _OLD and problem.mask is None and problem.bias is None
-    if plain and len(shapes) == 1:
+    others = (*(set(OPTIONS) - set(COMMON)), "mask", "bias")
+    if len(shapes) == 1 and all(getattr(problem, name) is None for name in others):
         lengths, H = problem.lengths, problem.query.shape[1]
         turned: dict[str, Any] = {name: getattr(problem, name).transpose(1, 2) for name in _VECTORS}
         yield Suspect(
@@ -484,10 +445,9 @@ def _written_by_dimension(output: Tensor) -> Tensor:
 
 
 def _about_tiles(problem: Problem) -> Iterator[Suspect]:
-    plain, device = unfolded(problem), problem.query.device
-    K, allowed = problem.n_keys, plain.mask
+    plain, K = unfolded(problem), problem.n_keys
+    key, allowed = torch.arange(K, device=problem.query.device), plain.mask
     padded = problem.packed is None and problem.pages is None
-    key = torch.arange(K, device=device)
     for tile in _TILES:
         tail = key >= (K - 1) // tile * tile
         if allowed is not None:
@@ -546,18 +506,13 @@ def _reading_on(problem: Problem, extra: int) -> Problem:
     B, H, K, _ = problem.key.shape
     starts = torch.arange(B * H, device=problem.key.device)[:, None] * K
     places = starts + torch.arange(K + extra, device=problem.key.device)
-    unknown = places[:, -1] >= B * H * K
-    groups = problem.query.shape[1] // H
-
-    def read_on(vectors: Tensor) -> Tensor:
+    read = []
+    for vectors in (problem.key, problem.value):
         memory = vectors.double().reshape(B * H * K, vectors.shape[3])
-        return memory[places.clamp_max(B * H * K - 1)].clone()
-
-    def repeated(vectors: Tensor) -> Tensor:
-        heads = vectors.reshape(B, H, K + extra, vectors.shape[2])
-        return heads.repeat_interleave(groups, dim=1)
-
-    value = read_on(problem.value)
-    value[unknown] = math.nan
-    plain = _padded(unfolded(problem), extra)
-    return replace(plain, key=repeated(read_on(problem.key)), value=repeated(value))
+        read.append(memory[places.clamp_max(B * H * K - 1)].clone())
+    read[1][places[:, -1] >= B * H * K] = math.nan
+    key, value = (
+        one.reshape(B, H, K + extra, -1).repeat_interleave(problem.query.shape[1] // H, dim=1)
+        for one in read
+    )
+    return replace(_padded(unfolded(problem), extra), key=key, value=value)

@@ -8,7 +8,7 @@ training. `parity.check` asks about gradients of query, key and value, and names
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,28 +20,24 @@ from minibert.kernels.check.tolerances import distance
 from minibert.kernels.check.workload import Workload
 from minibert.quantities import Float
 
+Given = TypeVar("Given")
 #: How much worse than torch eager's own gradients others may be.
 TIMES_EAGER = 2.0
 
 
 def check_gradients(
     found: dict[str, Tensor],
-    z_gradient: Float[Tensor, "batch head query d_value"],
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch kv_head key d_head"],
-    value: Float[Tensor, "batch kv_head key d_value"],
+    problem: Problem,
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
-    **options: Any,
 ) -> None:
     """Raises AttentionError where a gradient in `found` is further off than rounding explains.
 
-    `found` holds gradients by the names of `eager_gradients`; `options` are lengths, mask, causal,
-    scale and bias of the call. The tolerance is that of `gradient_tolerances`.
+    `found` holds gradients by the names of `eager_gradients`, for the problem's gradient of z. The
+    tolerance is that of `gradient_tolerances`.
     """
-    tensors = (z_gradient, query, key, value)
-    expected = eager_gradients(*tensors, torch.float64, lse_gradient=lse_gradient, **options)
-    allowed = gradient_tolerances(*tensors, lse_gradient=lse_gradient, **options)
+    expected = eager_gradients(problem, torch.float64, lse_gradient=lse_gradient)
+    allowed = gradient_tolerances(problem, lse_gradient=lse_gradient)
     for name, gradient in found.items():
         right = expected[name]
         error = distance(gradient, right)
@@ -57,34 +53,15 @@ def check_gradients(
 
 
 def eager_gradients(
-    z_gradient: Float[Tensor, "batch head query d_value"],
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch kv_head key d_head"],
-    value: Float[Tensor, "batch kv_head key d_value"],
-    dtype: torch.dtype,
-    *,
-    scale: float,
-    lengths: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    bias: Tensor | None = None,
-    sinks: Tensor | None = None,
-    lse_gradient: Float[Tensor, "batch head query"] | None = None,
-    **fields: Any,
+    problem: Problem, dtype: torch.dtype, *, lse_gradient: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The gradients "query", "key", "value" and, where given, "bias", "sinks", by autograd.
-
-    `fields` are the others of the call, by the names of `Problem`.
-    """
-    given = {"query": query, "key": key, "value": value}
-    given |= {n: one for n, one in (("bias", bias), ("sinks", sinks)) if one is not None}
+    """The gradients "query", "key", "value" and, where given, "bias", "sinks", by autograd."""
+    names = ("query", "key", "value", "bias", "sinks")
+    given = {name: one for name in names if (one := getattr(problem, name)) is not None}
     with torch.enable_grad():
         leaves = {name: one.detach().to(dtype).requires_grad_() for name, one in given.items()}
-        options: dict[str, Any] = {"lengths": lengths, "mask": mask, "causal": causal} | fields
-        options |= {"scale": scale, "bias": leaves.get("bias"), "sinks": leaves.get("sinks")}
-        problem = Problem(leaves["query"], leaves["key"], leaves["value"], **options)
-        attended = by_eager(problem, dtype)
-        outputs, gradients = [attended["z"]], [z_gradient.to(dtype)]
+        attended = by_eager(replace(problem, want={"lse": ()}, **leaves), dtype)
+        outputs, gradients = [attended["z"]], [_of_z(problem).to(dtype)]
         if lse_gradient is not None:
             outputs.append(attended["lse"])
             gradients.append(lse_gradient.to(attended["lse"].dtype))
@@ -93,36 +70,9 @@ def eager_gradients(
 
 
 def gradient_tolerances(
-    z_gradient: Float[Tensor, "batch head query d_value"],
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch kv_head key d_head"],
-    value: Float[Tensor, "batch kv_head key d_value"],
-    *,
-    lse_gradient: Float[Tensor, "batch head query"] | None = None,
-    **options: Any,
+    problem: Problem, *, lse_gradient: Tensor | None = None
 ) -> dict[str, float]:
-    """The largest error a gradient may have: twice eager's own, and at least that of rounding."""
-    tensors = (z_gradient, query, key, value)
-    options["lse_gradient"] = lse_gradient
-    right = eager_gradients(*tensors, torch.float64, **options)
-    rounded = eager_gradients(*tensors, query.dtype, **options)
-    least = _floors(*tensors, right, **options)
-    return {
-        name: max(TIMES_EAGER * distance(rounded[name], right[name]), least[name]) for name in right
-    }
-
-
-def _floors(
-    z_gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    right: dict[str, Tensor],
-    *,
-    lse_gradient: Tensor | None = None,
-    **options: Any,
-) -> dict[str, float]:
-    """The error by which a backward that is right in every step may be off.
+    """The largest error a gradient may have: twice eager's own, and at least that of rounding.
 
     u is the unit roundoff of the dtype, w that of float32, A the largest sum of absolute terms that
     a score is made of, G that of dP and δ, L the largest gradient of lse, R the largest sum of P
@@ -136,29 +86,35 @@ def _floors(
     and each is rounded once more at the end. A bias adds e up over what it is repeated for, a sink
     over its rows.
     """
-    unit, fine = torch.finfo(query.dtype).eps / 2, torch.finfo(torch.float32).eps / 2
-    problem = Problem(query.detach(), key.detach(), value.detach(), **options)
-    plain, bias, scale = unfolded(problem), problem.bias, abs(problem.scale)
-    sizes = {"query": query, "key": key, "value": value, "dz": z_gradient}
-    largest = {name: float(one.detach().abs().max()) for name, one in sizes.items()}
-    root, (B, H, Q, _) = math.sqrt(query.shape[3]), query.shape
-    of_probs = float((z_gradient.detach().double().abs() @ plain.value.abs().mT).max())
+    right = eager_gradients(problem, torch.float64, lse_gradient=lse_gradient)
+    rounded = eager_gradients(problem, problem.query.dtype, lse_gradient=lse_gradient)
+    unit, fine = (torch.finfo(one).eps / 2 for one in (problem.query.dtype, torch.float32))
+    leaves = {name: getattr(problem, name).detach() for name in _OF}
+    dz, plain = _of_z(problem), unfolded(replace(problem, **leaves))
+    largest = {name: float(one.abs().max()) for name, one in (leaves | {"dz": dz}).items()}
+    (B, H, Q, D), scale = problem.query.shape, abs(problem.scale)
+    of_probs = float((dz.detach().double().abs() @ plain.value.abs().mT).max())
     of_lse = 0.0 if lse_gradient is None else float(lse_gradient.nan_to_num(0, 0, 0).abs().max())
     probs = by_eager(plain, torch.float64)["probs"]
     # A key is seen by the queries of all heads of its group.
-    received = max(1.0, float(probs.sum(dim=2).max()) * (H // key.shape[1]))
-    p = 2 * (root + 4) * fine * largest_score(problem) + 4 * fine
-    e = (p + unit) * (2 * of_probs + of_lse) + (3 * unit + 2 * root * fine) * of_probs
-    found = {
+    received = max(1.0, float(probs.sum(dim=2).max()) * (H // problem.key.shape[1]))
+    p = 2 * (math.sqrt(D) + 4) * fine * largest_score(problem) + 4 * fine
+    e = (p + unit) * (2 * of_probs + of_lse) + (3 * unit + 2 * math.sqrt(D) * fine) * of_probs
+    least = {
         "query": scale * largest["key"] * e,
         "key": scale * largest["query"] * e * received,
         "value": largest["dz"] * (p + unit) * received,
+        "sinks": e * (B * Q),
     }
-    if bias is not None:
-        found["bias"] = e * (B * H * Q) / math.prod(bias.shape[:3])
-    if problem.sinks is not None:
-        found["sinks"] = e * (B * Q)
-    return {name: one + unit * float(right[name].abs().max()) for name, one in found.items()}
+    if problem.bias is not None:
+        least["bias"] = e * (B * H * Q) / math.prod(problem.bias.shape[:3])
+    return {
+        name: max(
+            TIMES_EAGER * distance(rounded[name], one),
+            least[name] + unit * float(one.abs().max()),
+        )
+        for name, one in right.items()
+    }
 
 
 _OF = ("query", "key", "value")
@@ -190,13 +146,12 @@ def refused(work: Workload) -> str | None:
 
 def right_gradients(problem: Problem) -> dict[str, Tensor]:
     """The gradients of the formula in float64."""
-    return _named(eager_gradients(*_tensors(problem), torch.float64, **_options(problem)))
+    return _named(eager_gradients(problem, torch.float64))
 
 
 def tolerances(problem: Problem) -> dict[str, float]:
     """The largest error of each: twice that of torch eager, and at least that of rounding."""
-    found = gradient_tolerances(*_tensors(problem), **_options(problem))
-    return {f"{name}_gradient": one for name, one in found.items() if name in _OF}
+    return _named(gradient_tolerances(problem))
 
 
 def gradient_cause(
@@ -267,8 +222,7 @@ def _slips(
 def _of_one_head(output: str, problem: Problem) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     """A key head's gradient is the sum over the query heads of its group."""
     group = problem.query.shape[1] // problem.key.shape[1]
-    gradient = problem.z_gradient
-    assert gradient is not None
+    gradient = _of_z(problem)
     head = torch.arange(problem.query.shape[1], device=gradient.device) % group
     for which, of_group in (("first", 0), ("last", group - 1)):
         kept = (head == of_group)[:, None, None]
@@ -281,8 +235,7 @@ def _of_one_head(output: str, problem: Problem) -> Iterator[tuple[str, Callable[
 
 def _without_delta(problem: Problem) -> dict[str, Tensor]:
     """The gradients when dS = P·dP, without the softmax's own term."""
-    plain, gradient = unfolded(problem), problem.z_gradient
-    assert gradient is not None
+    plain, gradient = unfolded(problem), _of_z(problem)
     with torch.enable_grad():
         query, key = (
             one.detach().double().requires_grad_() for one in (problem.query, problem.key)
@@ -297,15 +250,11 @@ def _without_delta(problem: Problem) -> dict[str, Tensor]:
     return dict(zip(GRADIENTS, found, strict=False))
 
 
-def _tensors(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _of_z(problem: Problem) -> Tensor:
     if problem.z_gradient is None:
         raise AttentionError("this problem has no gradient of z; draw it with backward=True.")
-    return problem.z_gradient, problem.query, problem.key, problem.value
+    return problem.z_gradient
 
 
-def _options(problem: Problem) -> dict[str, Any]:
-    return {name: one for name, one in problem.options().items() if name != "want"}
-
-
-def _named(found: dict[str, Tensor]) -> dict[str, Tensor]:
+def _named(found: dict[str, Given]) -> dict[str, Given]:
     return {f"{name}_gradient": found[name] for name in _OF}

@@ -9,21 +9,9 @@ import torch
 from torch import Tensor
 
 from minibert.kernels import eager, reference
-from minibert.kernels.call import Call, Want
+from minibert.kernels.call import OPTIONS, Call, Want
 from minibert.kernels.check.workload import Window
 from minibert.quantities import Bool, Float, Int
-
-_ALWAYS = ("lengths", "mask", "causal", "scale", "bias", "want")
-_WHERE_GIVEN = (
-    "window",
-    "prefix",
-    "soft_cap",
-    "alibi_slopes",
-    "sinks",
-    "packed",
-    "packed_keys",
-    "pages",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +62,17 @@ class Problem:
         )
         return self.query, key, value
 
-    def options(self) -> dict[str, Any]:
-        """The keywords of the call; of those that not everybody takes the ones that are given."""
-        told = {name: getattr(self, name) for name in _WHERE_GIVEN}
-        given = {name: one for name, one in told.items() if one is not None}
-        return {name: getattr(self, name) for name in _ALWAYS} | given
+    @classmethod
+    def of(cls, call: Call, *, z_gradient: Tensor | None = None) -> "Problem":
+        """The problem of a call whose keys are told by options."""
+        vectors = (call.query, call.key, call.value)
+        return cls(*vectors, z_gradient=z_gradient, **call.keywords(OPTIONS))
 
     def call(self) -> Call:
         """It as an implementation takes it; lse is always wanted."""
-        want = self.want | {"lse": ()}
-        return Call.of(self.query, self.key, self.value, **self.options() | {"want": want})
+        options = {name: getattr(self, name) for name in OPTIONS}
+        options["want"] = self.want | {"lse": ()}
+        return Call.of(self.query, self.key, self.value, **options)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the call by name, those that are wanted of included."""
@@ -130,24 +119,25 @@ def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:
     Heads are repeated and pages laid one after the other; z, lse, scores and probs are the same.
     It is written for the checker alone, so that it shares no slip with an implementation.
     """
-    key, value = _keys(problem, problem.key), _keys(problem, problem.value)
-    distance, allowed = _distances(problem, key.shape[2])
-    bias = problem.bias
-    if problem.alibi_slopes is not None:
-        slopes = problem.alibi_slopes.double()[..., :, None, None]
-        lost = -slopes * distance.abs()
-        bias = lost if bias is None else lost + bias
+    keys, value = _keys(problem, problem.key), _keys(problem, problem.value)
+    (Q, K), device = (problem.query.shape[2], keys.shape[2]), problem.query.device
+    mask = problem.mask
+    if problem.packed is not None:
+        query, key, same = _packed_positions(problem.packed, problem.packed_keys or problem.packed)
+        query, key = query.to(device)[:, None], key.to(device)
+        mask = same.to(device)[None, None]
+    else:
+        query, key = (torch.arange(n, K, device=device) for n in (K - Q, 0))
+        query = query[:, None]
+        if problem.pages is not None and problem.lengths is not None:
+            query = query + problem.lengths[:, None, None, None] - K
+    bias, mask = _shape(problem, key - query, key, problem.bias, mask)
+    sinks = None if problem.sinks is None else problem.sinks.to(dtype)
+    vectors = (problem.query.to(dtype), keys.to(dtype), value.to(dtype))
     return Problem(
-        query=problem.query.to(dtype),
-        key=key.to(dtype),
-        value=value.to(dtype),
-        scale=problem.scale,
-        mask=allowed,
-        bias=None if bias is None else bias.to(dtype),
-        soft_cap=problem.soft_cap,
-        sinks=None if problem.sinks is None else problem.sinks.to(dtype),
-        want=problem.want,
-    )
+        *vectors, problem.scale, mask=mask, bias=None if bias is None else bias.to(dtype),
+        soft_cap=problem.soft_cap, sinks=sinks, want=problem.want,
+    )  # fmt: skip
 
 
 def _keys(problem: Problem, vectors: Tensor) -> Tensor:
@@ -159,40 +149,28 @@ def _keys(problem: Problem, vectors: Tensor) -> Tensor:
     return vectors.repeat_interleave(problem.query.shape[1] // vectors.shape[1], dim=1)
 
 
-def _distances(
-    problem: Problem, n_keys: int, *, rows: Tensor | None = None, end: int | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Position of the key − that of the query; where attention is allowed, None for everywhere.
+def _shape(
+    problem: Problem,
+    distance: Tensor,
+    key: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    *,
+    sentences: slice = slice(None),
+    heads: slice = slice(None),
+) -> tuple[Tensor | None, Tensor | None]:
+    """The bias with ALiBi, and the mask with what lengths, order, prefix and window allow.
 
-    Both (#batch, #head, query, key). With `rows` of these queries alone; the last of all queries
-    stands before position `end`, which is n_keys unless given.
+    `distance` is the position of each key minus that of each query, of these sentences and heads.
     """
-    Q, device = problem.query.shape[2], problem.query.device
-    allowed: list[Tensor] = [] if problem.mask is None else [problem.mask]
-    if problem.packed is not None:
-        query, key, same = _packed_positions(problem.packed, problem.packed_keys or problem.packed)
-        query, key = query.to(device)[:, None], key.to(device)
-        allowed.append(same.to(device)[None, None])
-    else:
-        key = torch.arange(n_keys, device=device)
-        chosen = torch.arange(Q, device=device) if rows is None else rows
-        query = (chosen + (n_keys if end is None else end) - Q)[:, None]
-        if problem.lengths is not None:
-            lengths = problem.lengths[:, None, None, None]
-            allowed.append(key < lengths)
-            if problem.pages is not None:
-                query = query + lengths - n_keys
-    distance = key - query
     distance = distance if distance.ndim == 4 else distance[None, None]
-    return distance, _allowed(problem, distance, key, allowed)
-
-
-def _allowed(
-    problem: Problem, distance: Tensor, key: Tensor, others: list[Tensor]
-) -> Tensor | None:
-    """`others`, and what order, prefix and window allow."""
-    allowed = list(others)
-    prefix = None if problem.prefix is None else problem.prefix[:, None, None, None]
+    allowed: list[Tensor] = [] if mask is None else [mask]
+    lengths, prefix = (
+        None if one is None else one[sentences, None, None, None]
+        for one in (problem.lengths, problem.prefix)
+    )
+    if lengths is not None:
+        allowed.append(key < lengths)
     if problem.causal:
         allowed.append(distance <= 0 if prefix is None else (distance <= 0) | (key < prefix))
     before, after = problem.window or (None, None)
@@ -200,7 +178,10 @@ def _allowed(
         allowed.append(distance >= -before)
     if after is not None and (prefix is not None or not problem.causal):
         allowed.append(distance <= after)
-    return reduce(torch.Tensor.__and__, allowed) if allowed else None
+    if problem.alibi_slopes is not None:
+        lost = -problem.alibi_slopes[..., heads].double()[..., None, None] * distance.abs()
+        bias = lost if bias is None else lost + bias
+    return bias, reduce(torch.Tensor.__and__, allowed) if allowed else None
 
 
 def _packed_positions(
@@ -233,9 +214,9 @@ def part(problem: Problem, sentence: int, heads: slice, rows: Tensor) -> Problem
     queries, keys = _places(problem, sentence)
     group = problem.query.shape[1] // problem.key.shape[1]
     of_keys = slice(heads.start // group, heads.start // group + 1)
-    batch = 0 if problem.packed is not None else sentence
-    if problem.pages is not None:
-        table = problem.pages[sentence].long()
+    batch, end = 0 if problem.packed is not None else sentence, len(keys)
+    if problem.pages is not None and problem.lengths is not None:
+        table, end = problem.pages[sentence].long(), int(problem.lengths[sentence])
         key, value = (
             one[table][:, of_keys].transpose(0, 1).flatten(1, 2)[None, :, : len(keys)]
             for one in (problem.key, problem.value)
@@ -244,20 +225,21 @@ def part(problem: Problem, sentence: int, heads: slice, rows: Tensor) -> Problem
         key, value = (
             one[batch : batch + 1, of_keys][:, :, keys] for one in (problem.key, problem.value)
         )
-    places = queries[rows]
-    mask, bias = _of_rows(problem, sentence, heads, rows, (len(queries), len(keys)))
-    gradient = problem.z_gradient
-    return Problem(
-        query=problem.query[batch : batch + 1, heads][:, :, places],
-        key=key,
-        value=value,
-        scale=problem.scale,
-        mask=mask,
-        bias=bias,
-        soft_cap=problem.soft_cap,
-        sinks=None if problem.sinks is None else problem.sinks[heads],
-        z_gradient=None if gradient is None else gradient[batch : batch + 1, heads][:, :, places],
+    places, number = queries[rows], torch.arange(len(keys), device=rows.device)
+    distance = number - (rows + end - len(queries))[:, None]
+    bias, mask = (
+        None if one is None else _cells(one, min(sentence, len(one) - 1), heads, rows)
+        for one in (problem.bias, problem.mask)
     )
+    which = slice(sentence, sentence + 1)
+    bias, mask = _shape(problem, distance, number, bias, mask, sentences=which, heads=heads)
+    query, gradient = problem.query[batch : batch + 1, heads][:, :, places], problem.z_gradient
+    sinks = None if problem.sinks is None else problem.sinks[heads]
+    return Problem(
+        query, key, value, problem.scale, mask=mask, soft_cap=problem.soft_cap, sinks=sinks,
+        bias=None if bias is None else bias.to(query.dtype),
+        z_gradient=None if gradient is None else gradient[batch : batch + 1, heads][:, :, places],
+    )  # fmt: skip
 
 
 def _places(problem: Problem, sentence: int) -> tuple[Tensor, Tensor]:
@@ -272,43 +254,6 @@ def _places(problem: Problem, sentence: int) -> tuple[Tensor, Tensor]:
         torch.arange(first, first + queries[sentence], device=device),
         torch.arange(first_key, first_key + keys[sentence], device=device),
     )
-
-
-def _of_rows(
-    problem: Problem, sentence: int, heads: slice, rows: Tensor, sizes: tuple[int, int]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Mask and bias, (1, head or 1, row, key), of rows of a sentence of these sizes."""
-    Q, K = sizes
-    one: Any = replace(
-        problem,
-        # Of the sizes of the sentence; the numbers are not looked at.
-        query=problem.query.new_zeros(1, 1, Q, 1),
-        key=problem.key.new_zeros(1, 1, K, 1),
-        value=problem.value.new_zeros(1, 1, K, 1),
-        bias=None,
-        alibi_slopes=None,
-        sinks=None,
-        z_gradient=None,
-        packed=None,
-        packed_keys=None,
-        pages=None,
-        mask=None,
-        lengths=None if problem.lengths is None else problem.lengths[sentence : sentence + 1],
-        prefix=None if problem.prefix is None else problem.prefix[sentence : sentence + 1],
-    )
-    end = K if problem.pages is None or problem.lengths is None else int(problem.lengths[sentence])
-    distance, seen = _distances(one, K, rows=rows, end=end)
-    batch = min(sentence, 0 if problem.mask is None else len(problem.mask) - 1)
-    if problem.mask is not None:
-        given = _cells(problem.mask, batch, heads, rows)
-        seen = given if seen is None else seen & given
-    bias = problem.bias
-    if bias is not None:
-        bias = _cells(bias, min(sentence, len(bias) - 1), heads, rows)
-    if problem.alibi_slopes is not None:
-        lost = -problem.alibi_slopes[heads].double()[:, None, None] * distance.abs()
-        bias = (lost if bias is None else lost + bias).to(problem.query.dtype)
-    return seen, bias
 
 
 def _cells(matrix: Tensor, batch: int, heads: slice, rows: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minibert.errors import AttentionError
-from minibert.kernels.call import OPTIONS, Call, Outputs
+from minibert.kernels.call import Call, Outputs
 from minibert.kernels.fused.backward import backward
 from minibert.kernels.fused.columns import received_and_map
 from minibert.kernels.fused.forward import forward
@@ -162,9 +162,8 @@ def _gradients(
     found = backward(call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted)
     if check:
         from minibert.kernels.check.gradients import check_gradients
+        from minibert.kernels.check.problem import Problem
 
-        given = {n: one for n, one in call.keywords(OPTIONS).items() if one is not None}
-        given |= {"lse_gradient": lse_gradient}
-        del given["want"]
-        check_gradients(found, z_gradient, call.query, call.key, call.value, **given)
+        problem = Problem.of(call, z_gradient=z_gradient)
+        check_gradients(found, problem, lse_gradient=lse_gradient)
     return found

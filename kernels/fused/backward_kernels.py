@@ -33,11 +33,11 @@ import triton
 import triton.language as tl
 
 from minibert.kernels.fused.masks import (
+    in_reach,
     key_range,
     query_range,
     seers,
     shaped_score,
-    sight,
     tanh,
     whole_blocks,
 )
@@ -84,15 +84,9 @@ def filled_start(inputs, sizes, batch, head):
 @triton.jit
 @no_type_check
 def rows_from(
-    vectors,
-    stride,
-    first,
-    n_rows,
-    D_HEAD: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    EDGE: tl.constexpr,
-):
+    vectors, stride, first, n_rows, D_HEAD: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
     """ROWS vectors of a head from `first` on, (ROWS, COLUMNS); 0 beyond D_HEAD.
 
     With EDGE 0 beyond n_rows as well; without, all of them are there.
@@ -118,20 +112,9 @@ def store_tile(vectors, stride, tile, first, n_rows, D_HEAD: tl.constexpr):
 @triton.jit
 @no_type_check
 def probabilities(
-    products,
-    lse,
-    rows,
-    columns,
-    counts,
-    inputs,
-    strides,
-    sizes,
-    batch,
-    head,
-    scale,
-    CAUSAL: tl.constexpr,
-    EDGE: tl.constexpr,
-):
+    products, lse, rows, columns, counts, inputs, strides, sizes, batch, head, scale,
+    CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
     """P = 2^(score − lse), both in base 2; 0 where the query may not look at the key.
 
     Of tiles that are not EDGE no position forbids a cell, which only the mask in memory can.
@@ -165,10 +148,7 @@ def in_sight(inputs, sizes, batch, rows, columns, counts, CAUSAL: tl.constexpr):
         if sizes.before is not None:
             seen = seen & (rows < high)
     else:
-        low, high = sight(inputs, sizes, batch, rows, counts, CAUSAL)
-        seen = columns < high
-        if sizes.before is not None:
-            seen = seen & (columns >= low)
+        seen = in_reach(inputs, sizes, batch, rows, columns, counts, CAUSAL)
     return seen
 
 

@@ -30,7 +30,7 @@ from minibert.kernels.fused.launch import (
     strides_of,
     words,
 )
-from minibert.kernels.fused.masks import masked_scores, query_range, shaped_score
+from minibert.kernels.fused.masks import query_range, tile_scores
 from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
@@ -77,7 +77,6 @@ def walk_queries(
     sums, cells = state
     BLOCK_N: tl.constexpr = key_tile.shape[0]
     BLOCK_D: tl.constexpr = key_tile.shape[1]
-    SHAPED: tl.constexpr = inputs.soft_cap is not None or inputs.slopes is not None
     n_counted, begin = span[2], row_start(inputs, sizes, place)
     batch, number = place // sizes.n_heads, place % sizes.n_heads
     for tile in range(span[0], span[1]):
@@ -88,18 +87,11 @@ def walk_queries(
         query_tile = load_at(head[0], queries, strides.query[2], inside, D_HEAD, BLOCK_D)
         normaliser = load_normaliser(columns, begin, queries, inside)
         scores = tl.dot(key_tile, tl.trans(query_tile), input_precision=PRECISION)
-        if EDGE:
-            scores = masked_scores(
-                scores, scale, inputs, strides, sizes, place, queries[None, :], keys[:, None],
-                counts, CAUSAL,
-            )  # fmt: skip
-        elif SHAPED:
-            scores = shaped_score(
-                scores, scale, inputs, strides, sizes, batch, number, queries[None, :],
-                keys[:, None], counts, CAUSAL,
-            )  # fmt: skip
-        else:
-            scores *= scale * LOG2E
+        scores, factor = tile_scores(
+            scores, scale, inputs, strides, sizes, place, queries[None, :], keys[:, None], counts,
+            EDGE, CAUSAL,
+        )  # fmt: skip
+        scores *= factor
         probs = tl.math.exp2(scores - normaliser[None, :])
         if columns.weights is not None:
             weights = columns.weights + head_start(columns.weight_strides, batch, number)

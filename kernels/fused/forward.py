@@ -31,7 +31,7 @@ from minibert.kernels.fused.launch import (
     strides_of,
     words,
 )
-from minibert.kernels.fused.masks import key_range, masked_scores, shaped_score, whole_blocks
+from minibert.kernels.fused.masks import key_range, masked_scores, tile_scores, whole_blocks
 from minibert.kernels.fused.primitives import (
     LN2,
     LOG2E,
@@ -40,6 +40,7 @@ from minibert.kernels.fused.primitives import (
     head_corner,
     head_start,
     head_view,
+    load_at,
     load_rows,
     program_place,
     row_start,
@@ -53,25 +54,11 @@ from minibert.kernels.fused.tuning import best_config
 @triton.jit
 @no_type_check
 def prob_of_keys(
-    query_tile,
-    keys,
-    inputs,
-    strides,
-    sizes,
-    place,
-    rows,
-    counts,
-    head,
-    lse2,
-    scale,
-    CAUSAL,
-    D_HEAD,
+    query_tile, keys, inputs, strides, sizes, place, rows, counts, head, lse2, scale, CAUSAL, D_HEAD
 ):
     """The prob of each row at its key in `keys`; 0 where the mask does not allow this key."""
-    feature = tl.arange(0, query_tile.shape[1])
-    cells = tl.cast(keys, tl.int64)[:, None] * strides.key[2] + feature[None, :]
-    seen = ((keys >= 0) & (keys < counts[2]))[:, None] & (feature < D_HEAD)[None, :]
-    vectors = tl.load(head[1] + cells, mask=seen, other=0.0)
+    there = (keys >= 0) & (keys < counts[2])
+    vectors = load_at(head[1], keys, strides.key[2], there, D_HEAD, query_tile.shape[1])
     scores = tl.sum(query_tile.to(tl.float32) * vectors.to(tl.float32), 1)
     there = tl.where(keys < 0, counts[1], keys)
     scores = masked_scores(
@@ -139,20 +126,9 @@ def store_rows(outputs, inputs, sizes, place, rows, n_queries, largest, total, p
 @triton.jit
 @no_type_check
 def store_chosen(
-    chosen,
-    query_tile,
-    inputs,
-    strides,
-    sizes,
-    place,
-    rows,
-    counts,
-    head,
-    lse2,
-    scale,
-    CAUSAL,
+    chosen, query_tile, inputs, strides, sizes, place, rows, counts, head, lse2, scale, CAUSAL,
     D_HEAD,
-):
+):  # fmt: skip
     """Writes the probs at chosen offsets and keys: their few scores are computed once more."""
     begin = row_start(inputs, sizes, place) + rows
     inside = rows < counts[0]
@@ -196,7 +172,6 @@ def walk(
     PRECISION: tl.constexpr, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The rows' state after the keys of `span`, a block at a time."""
-    SHAPED: tl.constexpr = inputs.soft_cap is not None or inputs.slopes is not None
     weighted, largest, total, product, best_key = state
     before, best = largest, no_best(BEST, largest.shape[0])
     _, key, value = head
@@ -213,20 +188,11 @@ def walk(
             key, key_offsets, left, tiles[0], tiles[2], first, D_HEAD, BLOCK_N, BLOCK_D, EDGE
         )
         scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
-        factor = scale * LOG2E
         columns = (first + tl.arange(0, BLOCK_N))[None, :]
-        if EDGE:
-            scores = masked_scores(
-                scores, scale, inputs, strides, sizes, place, rows[:, None], columns, counts, CAUSAL
-            )
-            factor = 1.0
-        elif SHAPED:
-            batch, number = place // sizes.n_heads, place % sizes.n_heads
-            scores = shaped_score(
-                scores, scale, inputs, strides, sizes, batch, number, rows[:, None], columns,
-                counts, CAUSAL,
-            )  # fmt: skip
-            factor = 1.0
+        scores, factor = tile_scores(
+            scores, scale, inputs, strides, sizes, place, rows[:, None], columns, counts, EDGE,
+            CAUSAL,
+        )  # fmt: skip
         weights, shrink, largest, total, product, best = fold_scores(
             scores, factor, first, largest, total, product, best, PRODUCT, BEST
         )
@@ -275,22 +241,19 @@ def forward_kernel(
     PRODUCT: tl.constexpr = outputs.entropy is not None
     if inputs.mask is None and inputs.bias is None:
         if sizes.before is not None:
-            span = (begin, full)
             state = walk(
                 state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
-                span, scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
+                (begin, full), scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE,
+                BLOCK_N,
             )  # fmt: skip
-        span = (full, whole)
         state = walk(
             state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
-            span, scale, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
+            (full, whole), scale, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
         )  # fmt: skip
-        span = (whole, stop)
-    else:
-        span = (begin, stop)
+        begin = whole
     state = walk(
         state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
-        span, scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
+        (begin, stop), scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
     )  # fmt: skip
     weighted, largest, total, product, best = state
     total, product = tl.sum(total, 1), tl.sum(product, 1)

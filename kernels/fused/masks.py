@@ -106,12 +106,20 @@ def whole_blocks(span, BLOCK: tl.constexpr, BEGINS: tl.constexpr = True):
 
 @triton.jit
 @no_type_check
-def allowed(inputs, strides, sizes, batch, head, rows, columns, counts, CAUSAL: tl.constexpr):
-    """True where the query may look at the key, by position and by the mask in memory."""
+def in_reach(inputs, sizes, batch, rows, columns, counts, CAUSAL: tl.constexpr):
+    """True where the position of a query lets it look at a key."""
     low, high = sight(inputs, sizes, batch, rows, counts, CAUSAL)
     seen = columns < high
     if sizes.before is not None:
         seen = seen & (columns >= low)
+    return seen
+
+
+@triton.jit
+@no_type_check
+def allowed(inputs, strides, sizes, batch, head, rows, columns, counts, CAUSAL: tl.constexpr):
+    """True where the query may look at the key, by position and by the mask in memory."""
+    seen = in_reach(inputs, sizes, batch, rows, columns, counts, CAUSAL)
     if inputs.mask is not None:
         inside = seen & (rows < counts[0])
         cells = load_cells(inputs.mask, strides.mask, batch, head, rows, columns, inside)
@@ -139,18 +147,9 @@ def tanh(x):
 @triton.jit
 @no_type_check
 def shaped_score(
-    products,
-    scale,
-    inputs,
-    strides,
-    sizes,
-    batch,
-    head,
-    rows,
-    columns,
-    counts,
+    products, scale, inputs, strides, sizes, batch, head, rows, columns, counts,
     CAUSAL: tl.constexpr,
-):
+):  # fmt: skip
     """The scores in base 2 of products query·key: scaled, capped, with bias and ALiBi.
 
     A bias is read where the position allows a cell; of other cells nothing is promised.
@@ -161,10 +160,7 @@ def shaped_score(
     else:
         scores = products * (scale * LOG2E)
     if inputs.bias is not None:
-        low, high = sight(inputs, sizes, batch, rows, counts, CAUSAL)
-        inside = (columns < high) & (rows < counts[0])
-        if sizes.before is not None:
-            inside = inside & (columns >= low)
+        inside = in_reach(inputs, sizes, batch, rows, columns, counts, CAUSAL) & (rows < counts[0])
         bias = load_cells(inputs.bias, strides.bias, batch, head, rows, columns, inside)
         scores += bias.to(tl.float32) * LOG2E
     if inputs.slopes is not None:
@@ -177,16 +173,7 @@ def shaped_score(
 @triton.jit
 @no_type_check
 def masked_scores(
-    products,
-    scale,
-    inputs,
-    strides,
-    sizes,
-    place,
-    rows,
-    columns,
-    counts,
-    CAUSAL: tl.constexpr,
+    products, scale, inputs, strides, sizes, place, rows, columns, counts, CAUSAL: tl.constexpr
 ):
     """The shaped scores in base 2, NOTHING where the query may not look at the key."""
     batch, head = place // sizes.n_heads, place % sizes.n_heads
@@ -195,3 +182,24 @@ def masked_scores(
     )
     seen = allowed(inputs, strides, sizes, batch, head, rows, columns, counts, CAUSAL)
     return tl.where(seen, scores, NOTHING)
+
+
+@triton.jit
+@no_type_check
+def tile_scores(
+    products, scale, inputs, strides, sizes, place, rows, columns, counts, EDGE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """The scores of a tile, masked where EDGE says so, and what they are to be multiplied by."""
+    SHAPED: tl.constexpr = inputs.soft_cap is not None or inputs.slopes is not None
+    if EDGE:
+        return masked_scores(
+            products, scale, inputs, strides, sizes, place, rows, columns, counts, CAUSAL
+        ), 1.0
+    elif SHAPED:
+        batch, head = place // sizes.n_heads, place % sizes.n_heads
+        return shaped_score(
+            products, scale, inputs, strides, sizes, batch, head, rows, columns, counts, CAUSAL
+        ), 1.0
+    else:
+        return products, scale * LOG2E

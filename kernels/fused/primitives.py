@@ -77,14 +77,9 @@ def block_offsets(stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 @no_type_check
 def load_rows(
-    vectors,
-    offsets,
-    n_rows,
-    D_HEAD: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    vectors, offsets, n_rows, D_HEAD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EDGE: tl.constexpr,
-):
+):  # fmt: skip
     """A (ROWS, COLUMNS) tile of vectors, the columns beyond d_head 0.
 
     With EDGE the rows from n_rows on are 0 too; without, all of them are there.
@@ -268,17 +263,9 @@ def head_corner(inputs, sizes, place):
 @triton.jit
 @no_type_check
 def rows_at(
-    vectors,
-    offsets,
-    left,
-    tiles,
-    corner,
-    first,
-    D_HEAD: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    EDGE: tl.constexpr,
-):
+    vectors, offsets, left, tiles, corner, first, D_HEAD: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
     """A (ROWS, COLUMNS) tile of vectors from row `first` on, the columns beyond d_head 0.
 
     By the copy unit where there are `tiles`; with EDGE, which ends rows, by pointer.

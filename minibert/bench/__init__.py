@@ -4,7 +4,7 @@ gate, result_rows                what is right; rows, facts, median, p20, p80 an
 clock, contest                   one call timed, its bytes; gate, warm, take turns
 user_file, signatures            FILE.py:function, and the conventions it can be called in
 worker, worker_process           where it runs, and the judge's end of that
-shared_bytes, messages           what goes there and comes back
+shared_bytes                     what goes there and comes back
 judged_function, judged_run      a user's function as the judge sees it: checked, timed
 kernel_gate, workload, baselines, measure   a user's kernel beside others, and the roofline
 read_file                        what can be said of a kernel where there is no GPU

@@ -2,12 +2,10 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from minibert.bench.messages import sent_tensors, settings_of
 from minibert.bench.result_rows import Row
 from minibert.bench.shared_bytes import described, room_for
 from minibert.bench.signatures import SIGNATURES
@@ -18,6 +16,9 @@ from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.checks import check_outputs
 from minibert.kernels.registry import Implementation
+
+#: The fields of a problem that are no tensors.
+_SETTINGS = ("scale", "causal", "window", "soft_cap", "packed", "packed_keys")
 
 
 class JudgedFunction:
@@ -83,13 +84,15 @@ class JudgedFunction:
 
     def call(self, problem: Problem, *, again: bool = False) -> dict[str, Tensor]:
         """The outputs when the call returns. Raises WorkerError for what it does instead."""
-        tensors = sent_tensors(problem)
+        # What is wanted of it stays with the judge.
+        given = problem.tensors()
+        tensors = {name: one.detach() for name, one in given.items() if name not in problem.want}
         files = self.worker.files(inputs=room_for(tensors.values()), outputs=_room(problem))
         answer = self.worker.ask(
             "call",
             files={name: (str(one.path), one.size) for name, one in files.items()},
             tensors=files["inputs"].put(tensors),
-            settings=settings_of(problem),
+            settings={name: getattr(problem, name) for name in _SETTINGS},
             again=again,
         )
         self._asked = problem
@@ -98,29 +101,22 @@ class JudgedFunction:
     def later(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The inputs of the last call and its outputs, as they are now."""
         answer = self.worker.ask("later")
-        problem, inputs = self._asked, self._taken("inputs", answer.get("inputs"))
+        problem, inputs = self._asked, self.worker.taken("inputs", answer)
         missing = {name: one for name, one in problem.tensors().items() if name not in inputs}
         return inputs | missing, self._outputs(answer)
 
     def _outputs(self, answer: Row) -> dict[str, Tensor]:
         """The outputs, looked at before a number is read."""
-        about, problem = answer.get("outputs"), self._asked
+        problem = self._asked
         try:
-            shapes = described(about)
+            shapes = described(answer.get("outputs"))
         except ValueError:
             raise self.worker.distrust("answered with what are no tensors.") from None
         if unknown := shapes.keys() - {*OUTPUTS, *GRADIENTS}:
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
         forward = {name: one for name, one in shapes.items() if name not in GRADIENTS}
         check_outputs(forward, self.label, *problem.shapes, problem.want)
-        return self._taken("outputs", about)
-
-    def _taken(self, file: str, about: Any) -> dict[str, Tensor]:
-        try:
-            found = self.worker.files()[file].take(about)
-        except (ValueError, TypeError, KeyError, RuntimeError):
-            raise self.worker.distrust("answered with tensors that are not there.") from None
-        return {name: one.to(self.device) for name, one in found.items()}
+        return self.worker.taken("outputs", answer)
 
 
 def _room(problem: Problem) -> int:

@@ -18,7 +18,6 @@ import secrets
 import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +27,7 @@ from torch import Tensor
 from minibert.bench.clock import calls_of_a_turn
 from minibert.bench.gate import GateError, WrongError
 from minibert.bench.result_rows import Row
-from minibert.bench.shared_bytes import described, room_for
+from minibert.bench.shared_bytes import room_for
 from minibert.bench.worker_process import WorkerError, WorkerProcess
 from minibert.bench.workload import Inputs
 from minibert.kernels.check.gradients import GRADIENTS, right_gradients, tolerances
@@ -39,45 +38,38 @@ from minibert.kernels.check.workload import Workload
 _ROWS, _HEADS = 48, 2
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The largest error of an output in the rows looked at, and what is allowed there."""
-
-    error: float
-    tolerance: float
-
-    @property
-    def ok(self) -> bool:
-        """True when the error is within the tolerance."""
-        return self.error <= self.tolerance
+#: The error of an output in the rows looked at, and what is allowed there.
+Looked = tuple[float, float]
+_NOTHING: Looked = (math.inf, 0.0)
 
 
-def sampled(problem: Problem, z: Tensor) -> Sampled:
+def sampled(problem: Problem, z: Tensor) -> Looked:
     """How far z is off in some rows of some heads; the worst of them."""
     if tuple(z.shape) != problem.z_shape:
-        return Sampled(math.inf, 0.0)
-    worst: Sampled | None = None
+        return _NOTHING
+    looked = []
     for _ in range(_HEADS):
         sentence, (batch, first, Q) = _sentence(problem)
         head = secrets.randbelow(problem.query.shape[1])
-        rows = torch.randperm(Q, generator=_generator())[:_ROWS]
+        drawn = torch.Generator().manual_seed(secrets.randbits(63))
+        rows = torch.randperm(Q, generator=drawn)[:_ROWS]
         rows[0] = Q - 1
         rows = rows.sort().values.to(z.device)
         one = part(problem, sentence, slice(head, head + 1), rows)
-        found = _of_rows(one, z[batch : batch + 1, head : head + 1][:, :, first + rows])
-        if not found.ok:
-            return found
-        if worst is None or found.error > worst.error:
-            worst = found
-    assert worst is not None
-    return worst
+        mine = {"z": z[batch : batch + 1, head : head + 1][:, :, first + rows]}
+        truth, yardstick = by_eager(one, torch.float64), by_eager(one, one.query.dtype)
+        error, allowed = error_of("z", one, mine, truth), tolerance_of("z", one, yardstick, truth)
+        if not error <= allowed:
+            return error, allowed
+        looked.append((error, allowed))
+    return max(looked)
 
 
-def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Sampled]:
+def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
     """How far the gradients are off in one key head of one sentence and its query heads."""
     leaves = {f"{name}_gradient": getattr(problem, name) for name in ("query", "key", "value")}
     if any(found[name].shape != one.shape for name, one in leaves.items()):
-        return dict.fromkeys(leaves, Sampled(math.inf, 0.0))
+        return dict.fromkeys(leaves, _NOTHING)
     sentence, (batch, first, Q) = _sentence(problem)
     key_heads = problem.key.shape[1]
     group = problem.query.shape[1] // key_heads
@@ -85,18 +77,13 @@ def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str
     heads = slice(head * group, (head + 1) * group)
     one = part(problem, sentence, heads, torch.arange(Q, device=problem.query.device))
     right, allowed = right_gradients(one), tolerances(one)
-    K = one.key.shape[2]
     first_key = sum((problem.packed_keys or problem.packed or ())[:sentence])
-    places = {
-        "query_gradient": (heads, slice(first, first + Q)),
-        "key_gradient": (slice(head, head + 1), slice(first_key, first_key + K)),
-        "value_gradient": (slice(head, head + 1), slice(first_key, first_key + K)),
+    of_key = (slice(head, head + 1), slice(first_key, first_key + one.key.shape[2]))
+    places = dict.fromkeys(leaves, of_key) | {"query_gradient": (heads, slice(first, first + Q))}
+    return {
+        name: (distance(found[name][batch : batch + 1, which, rows], right[name]), allowed[name])
+        for name, (which, rows) in places.items()
     }
-    looked = {}
-    for name, (which, rows) in places.items():
-        mine = found[name][batch : batch + 1, which, rows]
-        looked[name] = Sampled(distance(mine, right[name]), allowed[name])
-    return looked
 
 
 def _sentence(problem: Problem) -> tuple[int, tuple[int, int, int]]:
@@ -107,15 +94,6 @@ def _sentence(problem: Problem) -> tuple[int, tuple[int, int, int]]:
         return sentence, (sentence, 0, Q)
     sentence = secrets.randbelow(len(problem.packed))
     return sentence, (0, sum(problem.packed[:sentence]), problem.packed[sentence])
-
-
-def _of_rows(one: Problem, z: Tensor) -> Sampled:
-    truth, yardstick = by_eager(one, torch.float64), by_eager(one, one.query.dtype)
-    return Sampled(error_of("z", one, {"z": z}, truth), tolerance_of("z", one, yardstick, truth))
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(secrets.randbits(63))
 
 
 #: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
@@ -207,7 +185,8 @@ class JudgedRun:
 
     def _check(self, answer: Row) -> Row:
         """The error of z, as it was when the answer came, in rows that nobody could foresee."""
-        found = self._taken("outputs", answer.get("outputs"))
+        outputs = ("z", *(GRADIENTS if self._workload.backward else ()))
+        found = self._worker.taken("outputs", answer, outputs)
         mine = self._inputs
         mine.refresh(self._seed)
         mine.complete(self._last)
@@ -218,35 +197,22 @@ class JudgedRun:
         looked = {"z": sampled(mine.problem, found["z"])}
         if self._workload.backward:
             looked |= sampled_gradients(mine.problem, found)
-        for name, rows in looked.items():
-            if not rows.ok:
+        for name, (error, allowed) in looked.items():
+            if not error <= allowed:
                 raise WrongError(
-                    f"wrong: error of {name} {rows.error:.2e}, allowed {rows.tolerance:.2e}, in "
-                    "rows of this size"
+                    f"wrong: error of {name} {error:.2e}, allowed {allowed:.2e}, in rows of this "
+                    "size"
                 )
         later = self._worker.ask("later")
-        after = self._taken("outputs", later.get("outputs"))
+        after = self._worker.taken("outputs", later, outputs)
         if changed := [name for name, one in found.items() if not torch.equal(after[name], one)]:
             raise WrongError(
                 f"{changed[0]} changed after the call had returned: the work goes on behind it"
             )
-        given = self._taken("inputs", later.get("inputs"))
-        pairs = mine.vectors.items()
-        if changed := [name for name, one in pairs if not torch.equal(given[name], one)]:
+        given, vectors = self._worker.taken("inputs", later, mine.vectors), mine.vectors
+        if changed := [name for name, one in vectors.items() if not torch.equal(given[name], one)]:
             raise WrongError(f"changes its inputs: {', '.join(changed)}")
-        return {"errors": {name: one.error for name, one in looked.items()}}
-
-    def _taken(self, file: str, about: Any) -> dict[str, Tensor]:
-        try:
-            outputs = {"z", *(GRADIENTS if self._workload.backward else ())}
-            wanted = outputs if file == "outputs" else self._inputs.vectors.keys()
-            if not wanted <= described(about).keys():
-                raise ValueError("something is missing")
-            found = self._worker.files()[file].take(about)
-        except (ValueError, TypeError, KeyError, RuntimeError):
-            raise self._worker.distrust("answered with tensors that are not there.") from None
-        device = self._inputs.problem.query.device
-        return {name: found[name].to(device) for name in wanted}
+        return {"errors": {name: error for name, (error, _) in looked.items()}}
 
     def _claimed(self, answer: Row, taken: float) -> float:
         """What the worker says a call took."""

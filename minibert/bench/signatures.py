@@ -5,7 +5,7 @@ and what comes back into outputs. All that can be made before the clock starts i
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError
+from minibert.kernels.call import OPTIONS
 from minibert.kernels.check.problem import Problem, unfolded
 from minibert.kernels.check.workload import Workload
 
@@ -35,25 +36,23 @@ SYNONYMS = {
 
 def by_name(function: Function, problem: Problem, names: Names) -> Run:
     """Every option that it names, under the name that `attend` has for it."""
-    known = problem.options()
-    given = {"lengths": problem.lengths, "causal": problem.causal}
-    if names is not None:
-        fields = vars(problem) | known
-        given = {name: fields[name] for name in fields if name in names and name not in _VECTORS}
-    vectors = (problem.query, problem.key, problem.value)
-    return lambda: function(*vectors, **given)
-
-
-_VECTORS = ("query", "key", "value", "want", "z_gradient")
+    return _told(function, problem, ("lengths", "causal") if names is None else names, {})
 
 
 def by_synonym(function: Function, problem: Problem, names: Names) -> Run:
     """Every option that it names, under any of the usual names."""
-    fields, given = vars(problem), {}
-    for name in names or ():
-        option = SYNONYMS.get(name, name)
-        if option in fields and option not in _VECTORS:
-            given[name] = fields[option]
+    return _told(function, problem, names or (), SYNONYMS)
+
+
+def _told(
+    function: Function, problem: Problem, names: Iterable[str], usual: Mapping[str, str]
+) -> Run:
+    options = {name: usual.get(name, name) for name in names}
+    given = {
+        name: getattr(problem, option)
+        for name, option in options.items()
+        if option in OPTIONS and option != "want"
+    }
     vectors = (problem.query, problem.key, problem.value)
     return lambda: function(*vectors, **given)
 
@@ -161,7 +160,7 @@ def sdpa(function: Function, problem: Problem, names: Names) -> Run:
     """
     plain = unfolded(problem)
     square = problem.causal and problem.query.shape[2] == problem.n_keys
-    alone = not problem.options().keys() & {"window", "prefix"} and problem.lengths is None
+    alone = problem.window is None and problem.prefix is None and problem.lengths is None
     given: dict[str, object] = {"scale": problem.scale}
     bias = _bias(problem)
     if square and alone and problem.mask is None and bias is None:

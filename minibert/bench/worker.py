@@ -24,7 +24,6 @@ from torch import Tensor
 from minibert.bench.clock import Clock, peak_bytes
 from minibert.bench.contest import Contender
 from minibert.bench.gate import reason
-from minibert.bench.messages import problem_of
 from minibert.bench.result_rows import Row
 from minibert.bench.shared_bytes import SharedBytes
 from minibert.bench.user_file import UserFunction, load_function
@@ -32,6 +31,7 @@ from minibert.bench.workload import Inputs, inputs_of
 from minibert.errors import MinibertError
 from minibert.kernels.check.calls import poisoned_memory
 from minibert.kernels.check.gradients import GRADIENTS
+from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import Workload
 
 
@@ -136,7 +136,13 @@ class _Worker:
                     self.inputs[name].copy_(one)
         else:
             self.inputs = {name: one.to(self.device) for name, one in given.items()}
-        problem = problem_of(self.inputs, settings)
+        fields: dict[str, Any] = dict(self.inputs)
+        for name, one in settings.items():
+            # From JSON a tuple comes as a list.
+            fields[name] = tuple(one) if isinstance(one, list) else one
+        for name in ("query", "key", "value"):
+            self.inputs[name].requires_grad_("z_gradient" in self.inputs)
+        problem = Problem(**fields)
         run = self._user().bound(problem)
         with poisoned_memory(problem.query, problem.n_keys):
             self.outputs = run()

@@ -16,24 +16,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from minibert.bench import clock, worker
 from minibert.bench.result_rows import Row
-from minibert.bench.shared_bytes import SharedBytes
+from minibert.bench.shared_bytes import SharedBytes, described
 from minibert.errors import MinibertError
 from minibert.kernels.check.calls import CheckEndedError
 from minibert.terminal import cut, encodable, note, printable
 
 #: Told before each step: how many are done, of how many, and which comes.
 Watch = Callable[[int, int, str], None]
+Tensors = dict[str, Tensor]
 _SHOWN, _WIDTH = 3, 160
 
 
@@ -103,7 +105,7 @@ class WorkerProcess:
     """A worker that computes on a device; `label` is what messages call it."""
 
     def __init__(self, label: str, device: str, seconds: float, printed: Printed) -> None:
-        self.label, self.seconds = label, seconds
+        self.label, self.device, self.seconds = label, device, seconds
         #: What is done now, for the message should the process end there.
         self.place = ""
         # When the present request has taken too long, and how long that is; 0: nothing is asked.
@@ -177,6 +179,21 @@ class WorkerProcess:
                 if known is not None:
                     known.path.unlink()
         return self._files
+
+    def taken(self, file: str, answer: Row, wanted: Collection[str] | None = None) -> Tensors:
+        """The tensors of a mapped file that an answer describes, and those that are wanted alone.
+
+        Raises WorkerEndedError where they cannot be had.
+        """
+        about = answer.get(file, ())
+        try:
+            if wanted is not None and not set(wanted) <= described(about).keys():
+                raise ValueError("something is missing")
+            found = self._files[file].take(about)
+        except (ValueError, TypeError, KeyError, RuntimeError):
+            raise self.distrust("answered with tensors that are not there.") from None
+        names = found if wanted is None else wanted
+        return {name: found[name].to(self.device) for name in names}
 
     def distrust(self, why: str) -> WorkerEndedError:
         """End the process; the error that says why."""

@@ -3,6 +3,7 @@
 import math
 import operator
 import re
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from minibert.errors import AttentionError
 from minibert.kernels.check.cases import Case
 from minibert.kernels.check.gradients import check_gradients, eager_gradients
 from minibert.kernels.check.parity import check
+from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.report import ParityReport
 from minibert.kernels.check.tolerances import floors
 
@@ -457,40 +459,35 @@ def test_who_watches_is_told_that_the_cause_is_looked_for_and_then_of_the_case_a
     assert set(told) == {"plain, 17 x 17, inputs x 1, float32"}
 
 
-def call_and_gradient(seed, dtype=torch.float64, **sizes):
-    call = drawn(Random(seed), dtype, **sizes)
-    shape = (*call.query.shape[:3], call.value.shape[3])
-    dz = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    options = {"scale": call.query.shape[3] ** -0.5} | call.options
-    return call, dz, (dz, call.query, call.key, call.value), options
-
-
 def test_the_gradients_of_the_checker_are_those_of_the_formula():
     for seed in range(12):
-        call, dz, tensors, options = call_and_gradient(seed)
-        found = eager_gradients(*tensors, torch.float64, **options)
+        call = drawn(Random(seed), torch.float64)
+        vectors, scale = (call.query, call.key, call.value), call.query.shape[3] ** -0.5
+        dz = torch.randn(*call.query.shape[:3], call.value.shape[3], dtype=torch.float64)
+        problem = Problem(*vectors, **{"scale": scale} | call.options, z_gradient=dz)
+        found = eager_gradients(problem, torch.float64)
         for name, right in gradients(call, dz.numpy()).items():
-            # Biases are drawn in float64 and slopes in float32.
             off = (found[name] - torch.from_numpy(right)).abs().max()
             assert off <= 1e-6 * (1 + abs(right).max()), (call, name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_torchs_own_gradients_pass_and_mistakes_do_not(dtype):
-    vectors = [torch.randn(2, 2, 23, 11).to(dtype) for _ in range(4)]
-    bias, lse_gradient = torch.randn(1, 2, 23, 23).to(dtype), torch.randn(2, 2, 23)
-    options = {"causal": True, "scale": 0.3, "lengths": torch.tensor([20, 7]), "bias": bias}
-    options["lse_gradient"] = lse_gradient
-    found = eager_gradients(*vectors, dtype, **options)
-    check_gradients(found, *vectors, **options)
-    # Rounding to bfloat16 hides them.
-    mistakes = [{"lse_gradient": None}, {"causal": False}] if dtype != torch.bfloat16 else []
-    for changed in (*mistakes, {}):
-        wrong = eager_gradients(*vectors, dtype, **options | changed)
-        for name in ("query", "key", "value", "bias"):
-            if not changed:
-                wrong[name][0, 0, 3, 2] = math.nan
-            # Values have no part in lse.
-            if changed != {"lse_gradient": None} or name != "value":
-                with pytest.raises(AttentionError, match=f"The gradient of {name} is wrong at"):
-                    check_gradients({name: wrong[name]}, *vectors, **options)
+    *vectors, dz = (torch.randn(2, 2, 23, 11).to(dtype) for _ in range(4))
+    lengths, bias = torch.tensor([20, 7]), torch.randn(1, 2, 23, 23).to(dtype)
+    options = {"causal": True, "lengths": lengths, "bias": bias, "z_gradient": dz}
+    problem, lse_gradient = Problem(*vectors, 0.3, **options), torch.randn(2, 2, 23)
+    found = eager_gradients(problem, dtype, lse_gradient=lse_gradient)
+    check_gradients(found, problem, lse_gradient=lse_gradient)
+    lost = eager_gradients(problem, dtype)
+    # Values have no part in lse.
+    del lost["value"]
+    future = replace(problem, causal=False)
+    ignored = eager_gradients(future, dtype, lse_gradient=lse_gradient)
+    for one in found.values():
+        one[0, 0, 3, 2] = math.nan
+    # Rounding to bfloat16 hides the first two.
+    for wrong in (*([lost, ignored] if dtype != torch.bfloat16 else []), found):
+        for name, one in wrong.items():
+            with pytest.raises(AttentionError, match=f"The gradient of {name} is wrong at"):
+                check_gradients({name: one}, problem, lse_gradient=lse_gradient)

@@ -155,6 +155,25 @@ def test_dead_rows_and_padding_have_gradients_of_exactly_0_whatever_their_lse():
         assert part.eq(0).all()
 
 
+@pytest.mark.parametrize("of", ["relevance", "positive_relevance", "absolute_relevance"])
+def test_relevance_beside_gradients_is_summed_over_the_cells(of):
+    leaves, call = two_groups()
+    weights = torch.rand(2, 1, 80, device=DEVICE)
+    expected = attend(*leaves.values(), causal=True, impl="eager", want=("probs",))
+    dz = torch.randn_like(expected.z)
+    (slopes,) = torch.autograd.grad(expected.z, expected.probs, dz)
+    cells = (expected.probs * slopes).detach()
+    cells = {"positive_relevance": cells.clamp_min(0), "absolute_relevance": cells.abs()}.get(
+        of, cells
+    )
+    options = {"relevance": of, "weights": weights}
+    found = backward.backward(call, dz, expected.z.detach(), expected.lse.detach(), **options)
+    assert {"query", "key", "value"} < found.keys()
+    by_key = (cells * weights.unsqueeze(-1)).sum(2)
+    torch.testing.assert_close(found["relevance_by_key"], by_key, rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(found["relevance_by_query"], cells.sum(3), rtol=1e-5, atol=5e-5)
+
+
 def test_what_has_no_gradient_is_refused():
     leaves, call = two_groups(alibi_slopes=torch.ones(4, device=DEVICE, requires_grad=True))
     with pytest.raises(AttentionError, match=r"no gradient for alibi_slopes.*eager"):
