@@ -1,4 +1,4 @@
-"""What holds in every trace of a family with rotary positions, recomputed in NumPy, and its edits.
+"""What holds in every trace of a family with rotary positions, recomputed in NumPy.
 
 That the numbers are those of transformers is in test_parity.py.
 """
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from transformers.activations import ACT2FN
 
 import minibert
-from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from tests.rotary.classes import FAMILIES, LANGUAGE
@@ -146,60 +145,6 @@ def test_a_gated_mlp_multiplies_by_the_activation_of_its_gate(
 
 
 @family
-@settings(max_examples=2)
-@given(data=st.data())
-def test_writing_back_what_was_read_changes_nothing(family: str, data: st.DataObject) -> None:
-    chosen = data.draw(drawn(family))
-    plain = traced(chosen)
-    names = list(layer_quantities(plain.config))
-    for name in names:
-        layer = data.draw(st.integers(_first(plain, name), len(plain) - 1))
-        value = getattr(plain[layer], name).clone()
-        for edit in (value, plain, lambda value: value):
-            written = plain.rerun({(name, layer): edit})
-            _assert_same(written, plain, names, (name, layer))
-        again = plain.model.trace(plain.tokens, edit={(name, layer): value})
-        _assert_same(again, plain, names, (name, layer))
-
-
-@family
-@settings(max_examples=2)
-@given(data=st.data())
-def test_a_changed_quantity_gives_the_same_in_a_rerun_and_in_a_new_pass(
-    family: str, data: st.DataObject
-) -> None:
-    chosen = data.draw(drawn(family))
-    plain = traced(chosen)
-    names = list(layer_quantities(plain.config))
-    for name in names:
-        layer = data.draw(st.integers(_first(plain, name), len(plain) - 1))
-        value = getattr(plain[layer], name)
-        noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(3)).to(value)
-        changed = value * (1 + 0.3 * noise)
-        edit = {(name, layer): changed}
-        rerun = plain.rerun(edit)
-        assert torch.equal(getattr(rerun[layer], name), changed)
-        _assert_same(rerun, plain.model.trace(plain.tokens, edit=edit), names, (name, layer))
-
-
-def _first(trace: Trace, name: str) -> int:
-    """The first layer that has the quantity."""
-    config = trace.config
-    return next(n for n in range(config.n_layers) if name not in config.absent_in(n))
-
-
-def _assert_same(found: Trace, expected: Trace, names: list[str], why: Any) -> None:
-    real = expected.tokens.mask
-    assert close(found.logits[real], expected.logits[real]), why
-    for layer, at in enumerate(expected):
-        for name in set(names) - expected.config.absent_in(layer):
-            ours, theirs = getattr(found[layer], name), getattr(at, name)
-            if ours.dim() == 4:
-                ours, theirs = ours.transpose(1, 2), theirs.transpose(1, 2)
-            assert close(ours[real], theirs[real]), (why, layer, name)
-
-
-@family
 @settings(max_examples=3)
 @given(data=st.data())
 def test_values_of_zero_silence_the_heads_that_read_them(family: str, data: st.DataObject) -> None:
@@ -216,37 +161,6 @@ def test_values_of_zero_silence_the_heads_that_read_them(family: str, data: st.D
     assert close(z[:, others], plain[layer].z[:, others]) if others else True
     by_head = plain.rerun({("z", layer, tuple(silent)): zero})
     assert close(plain.rerun({("value", layer, shared): zero}).logits, by_head.logits)
-
-
-@family
-@settings(max_examples=3)
-@given(data=st.data())
-def test_packed_texts_have_the_numbers_of_a_padded_batch(family: str, data: st.DataObject) -> None:
-    chosen = data.draw(drawn(family))
-    padded = traced(chosen)
-    model, tokens = padded.model, padded.tokens
-    packed = model.trace(tokens, packed=True)
-    for text, logits in enumerate(model.packed(tokens)):
-        alone, beside = packed.text(text), padded.text(text)
-        assert close(logits, beside.logits[0])
-        for layer, at in enumerate(alone):
-            for name in set(layer_quantities(model.config)) - model.config.absent_in(layer):
-                found, expected = getattr(at, name), getattr(beside[layer], name)
-                assert close(found, expected), (text, layer, name)
-
-
-@family
-@settings(max_examples=2)
-@given(data=st.data())
-def test_a_text_gives_the_same_alone_and_in_a_batch(family: str, data: st.DataObject) -> None:
-    chosen = data.draw(drawn(family))
-    padded = traced(chosen)
-    for text, length in enumerate(LENGTHS):
-        alone = padded.model.trace(padded.tokens.ids[text : text + 1, :length])
-        for layer, at in enumerate(padded.text(text)):
-            for name in set(layer_quantities(padded.config)) - padded.config.absent_in(layer):
-                assert close(getattr(at, name), getattr(alone[layer], name)), (text, layer, name)
-        assert close(padded.text(text).logits, alone.logits)
 
 
 def test_a_patch_of_a_shared_key_comes_from_the_same_key_value_head() -> None:

@@ -81,28 +81,6 @@ def test_a_trace_gives_each_position_what_it_has_there() -> None:
         assert torch.equal(getattr(found[1], name)[0], getattr(trace[1], name)[0])
 
 
-@settings(max_examples=8)
-@given(family=families, name=st.sampled_from(NAMES), layer=layers, order=st.permutations(range(3)))
-def test_an_edit_acts_on_each_sentence_alone(
-    family: str, name: str, layer: int, order: list[int]
-) -> None:
-    model, tokens = model_of(family), sentences(family)
-    edit = {(name, layer): lambda value: 0.5 * value + 0.1}
-    whole = model.trace(tokens, edit=edit).logits
-    for sentence in order:
-        alone = tokens[sentence]
-        length = alone.ids.shape[1]
-        found = model.trace(alone, edit=edit).logits
-        assert name in ("scores", "probs") or close(found[0], whole[sentence, :length])
-    # A norm that divides by 0 gives no numbers.
-    number = 0.5 if name.endswith("_scale") else 0.0
-    edit = {(name, layer): replace(number, sentences=order[:2])}
-    part = model.trace(tokens, edit=edit).logits
-    everywhere = model.trace(tokens, edit={(name, layer): number}).logits
-    assert close(part[order[:2]], everywhere[order[:2]])
-    assert close(part[order[2]], model(tokens)[order[2]])
-
-
 def test_a_mean_is_over_sentences_and_real_positions() -> None:
     model, tokens = model_of("bert"), sentences("bert")
     batches = [sentences("bert", seed=seed) for seed in (1, 2)]

@@ -1,171 +1,229 @@
-"""What holds whatever the sizes, the weights and the texts: laws of traces and edits, by family.
+"""What holds in every family whatever the sizes, the weights and the texts: one driver for all.
 
-Others stand with what they are about: the sum of a logit's attributions in
-analysis/test_attribution.py, the cache of generation in test_generate.py, packed batches in
-test_packed.py.
+Each law goes over every quantity of a layer of a model that is drawn: read, edited in a rerun, in a
+new pass, side by side with other edits, packed, saved, while a text is written, differentiated.
+That the numbers are those of transformers is in tests/test_model.py and tests/rotary.
 """
 
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import minibert
+from minibert.layers.layer import layer_quantities
 from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.quantities import QUANTITIES
 from minibert.text.tokens import Tokens
-from minibert.trace.edit import zero
 from minibert.trace.read import Trace
-from tests.families import VOCABULARY, Sizes, hf_model, sizes
-from tests.trace.editing import FAMILIES, NAMES, PER_HEAD, close
+from tests.families import as_tokens, batch, hf_model, sizes
+from tests.rotary import theirs as rotary
+from tests.rotary.classes import FAMILIES as ROTARY
+from tests.rotary.classes import LANGUAGE
+from tests.rotary.drawn import drawn
+from tests.trace.editing import FAMILIES as ENCODERS
+from tests.trace.editing import close
 
 BOTH = ("scores", "probs")
-LIMIT = 1e-6
-# The longest text; RoBERTa's positions begin two later.
-LONGEST = 17
-
-lengths = st.lists(st.integers(1, LONGEST), min_size=1, max_size=5)
-seeds = st.integers(0, 2**20)
-family = pytest.mark.parametrize(
-    "family", ["bert", "roberta", "distilbert", "electra", "albert", "gpt2"]
-)
+LIMIT = 1e-10
+STEP = 1e-6
+every_family = pytest.mark.parametrize("family", [*ENCODERS, *ROTARY])
 
 
-@cache
-def model_of(family: str, chosen: Sizes) -> Model:
-    return from_transformers(hf_model(family, FAMILIES[family], chosen))
+@st.composite
+def traces(draw: Any, family: str, *, smooth: bool = False, short: bool = False) -> Trace:
+    """A ragged batch through a model in float64 that says words.
+
+    `smooth` leaves out relu, which has two sides beside 0; `short` what turns long texts otherwise.
+    """
+    if family in ROTARY:
+        chosen = draw(drawn(family))
+        assume(not (smooth and "relu" in chosen.options.values()))
+        assume(not (short and chosen.depends_on_length))
+        model = minibert.load(rotary.model_of(chosen, LANGUAGE[family]))
+        return model.trace(rotary.as_tokens(rotary.batch()))
+    size = draw(sizes)
+    assume(not (smooth and size.activation == "relu"))
+    model = from_transformers(hf_model(family, ENCODERS[family], size, torch.float64))
+    return model.trace(as_tokens(batch(family, size.segments)))
 
 
-def texts(model: Model, rows: list[int], seed: int, *, width: int | None = None) -> Tokens:
-    """Sentences of these lengths; what stands in the padding means something elsewhere."""
-    width = max(rows) if width is None else width
-    table = []
-    for number, _ in enumerate(rows):
-        generator = torch.Generator().manual_seed(seed + number)
-        table.append(torch.randint(2, VOCABULARY, (2, LONGEST), generator=generator)[:, :width])
-    ids, kinds = torch.stack(table).unbind(1)
-    mask = torch.arange(width) < torch.tensor(rows)[:, None]
-    segments = kinds % max(1, model.config.n_segments)
-    return Tokens.from_ids(ids, mask=mask, segments=segments * mask)
+def names_of(trace: Trace, layer: int) -> list[str]:
+    absent = trace.config.absent_in(layer)
+    return [name for name in layer_quantities(trace.config) if name not in absent]
 
 
-def points(trace: Trace, names: list[str] = NAMES) -> list[Any]:
-    return ["embed", *[(name, layer) for layer in range(len(trace)) for name in names], "logits"]
+def places(trace: Trace, data: st.DataObject) -> list[tuple[str, int]]:
+    """Each quantity at a layer that has it."""
+    found = []
+    for name in layer_quantities(trace.config):
+        has = [layer for layer in range(len(trace)) if name in names_of(trace, layer)]
+        found.append((name, data.draw(st.sampled_from(has))))
+    return found
 
 
-def value_at(trace: Trace, point: Any) -> Tensor:
-    return getattr(trace, point) if isinstance(point, str) else getattr(trace[point[1]], point[0])
+def value_at(trace: Trace, place: Any) -> Tensor:
+    return getattr(trace, place) if isinstance(place, str) else trace[place[1]].quantity(place[0])
 
 
-def values(trace: Trace) -> dict[Any, Tensor]:
-    """Each quantity, read once: many are computed when they are asked for."""
-    return {point: value_at(trace, point) for point in points(trace)}
+def changed(value: Tensor) -> Tensor:
+    """The same with every number moved, the same in each sentence; what divides stays positive."""
+    cosines = torch.arange(value[0].numel(), dtype=value.dtype).cos().view_as(value[0])
+    return value * (1 + 0.3 * cosines)
 
 
-@family
-@settings(max_examples=2)
-@given(chosen=sizes, rows=lengths, seed=seeds, data=st.data())
-def test_writing_back_what_was_read_changes_nothing(
-    family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
+def assert_same(found: Trace, expected: Trace, why: Any) -> None:
+    """Every quantity at real tokens; of matrices the rows of real tokens."""
+    real = expected.tokens.mask
+    assert close(found.logits[real], expected.logits[real], LIMIT), why
+    for layer in range(len(expected)):
+        for name in names_of(expected, layer):
+            ours, wanted = (value_at(each, (name, layer)) for each in (found, expected))
+            if ours.dim() == 4:
+                ours, wanted = ours.transpose(1, 2), wanted.transpose(1, 2)
+            assert close(ours[real], wanted[real], LIMIT), (why, layer, name)
+
+
+@every_family
+@settings(max_examples=1)
+@given(data=st.data())
+def test_writing_back_what_was_read_changes_nothing(family: str, data: st.DataObject) -> None:
+    plain = data.draw(traces(family))
+    kept = plain.rerun({}, keep=BOTH)
+    for place in [*places(plain, data), "embed"]:
+        value = value_at(plain, place).clone()
+        same = [plain.rerun({place: edit}) for edit in (value, plain, lambda value: value)]
+        same.append(plain.model.trace(plain.tokens, edit={place: value}))
+        for again in same:
+            assert torch.equal(value_at(again, place), value), place
+            assert_same(again, plain, place)
+        assert torch.equal(same[0].logits, same[1].logits)
+        assert torch.equal(same[0].logits, same[2].logits)
+        if str(place[0]).endswith(("_scale", "_input", "_unrotated")):
+            assert torch.equal(same[0].logits, plain.logits), place
+        assert_same(kept.rerun({place: value}, keep=BOTH), plain, place)
+
+
+@every_family
+@settings(max_examples=1)
+@given(data=st.data())
+def test_a_changed_quantity_gives_the_same_in_every_kind_of_pass(
+    family: str, data: st.DataObject
 ) -> None:
-    """Bit for bit against the same path; head_out is summed anew: the next test holds that."""
-    model = model_of(family, chosen)
-    plain = model.trace(texts(model, rows, seed), keep=BOTH)
-    before = values(plain)
-    for point in ["embed", *[(name, data.draw(st.integers(0, len(plain) - 1))) for name in NAMES]]:
-        same = values(plain.rerun({point: lambda value: value}, keep=BOTH))
-        for value in (value_at(plain, point).clone(), plain):
-            written = values(plain.rerun({point: value}, keep=BOTH))
-            for other, found in written.items():
-                assert torch.equal(found, same[other]), (point, other)
-                if "head_out" not in point:
-                    assert torch.equal(found, before[other]), (point, other)
+    plain = data.draw(traces(family))
+    model, tokens, edits, expected = plain.model, plain.tokens, [], []
+
+    def metric(logits: Tensor) -> Tensor:
+        return logits.flatten(1).sin().mean(1)
+
+    for place in places(plain, data):
+        edit: Any = {place: changed}
+        edited = plain.rerun(edit)
+        assert torch.equal(value_at(edited, place), changed(value_at(plain, place))), place
+        assert_same(edited, model.trace(tokens, edit=edit), place)
+        if "query" not in QUANTITIES[place[0]].axes:
+            # Of a text alone: another length has other numbers to change by.
+            half: Any = {place: lambda value: value * 0.7}
+            packed, padded = (model.trace(tokens, edit=half, packed=p) for p in (True, False))
+            for text in range(len(tokens)):
+                assert close(packed.text(text).logits, padded.text(text).logits, LIMIT), place
+        edits.append(edit)
+        expected.append(torch.cat([metric(edited.text(n).logits) for n in range(len(tokens))]))
+    swept = plain.rerun_each(edits, metric, batch=data.draw(st.sampled_from([1, 7, 64])))
+    assert close(swept, torch.stack(expected), LIMIT)
 
 
+@every_family
 @settings(max_examples=2)
-@given(chosen=sizes, rows=lengths, seed=seeds, data=st.data())
-def test_writing_back_what_the_heads_write_is_only_rounded_anew(
-    chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
+@given(data=st.data())
+def test_padding_packing_order_and_neighbours_change_nothing(
+    family: str, data: st.DataObject
 ) -> None:
-    # In float64: float32 sums that differ in their order are apart by a few 1e-6 in a narrow model.
-    model = model_of("gpt2", chosen).double()
-    plain = model.trace(texts(model, rows, seed), keep=BOTH)
-    point = ("head_out", data.draw(st.integers(0, len(plain) - 1)))
-    for value in (value_at(plain, point).clone(), plain):
-        written = plain.rerun({point: value}, keep=BOTH)
-        for other in points(plain):
-            assert close(value_at(written, other), value_at(plain, other), LIMIT), (point, other)
-
-
-@family
-@settings(max_examples=2)
-@given(chosen=sizes, rows=lengths, seed=seeds, data=st.data())
-def test_zeroing_heads_takes_what_they_write_out_of_the_stream(
-    family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
-) -> None:
-    model = model_of(family, chosen).double()
-    plain = model.trace(texts(model, rows, seed))
-    layer = data.draw(st.integers(0, chosen.layers - 1))
-    heads = tuple(data.draw(st.sets(st.integers(0, chosen.heads - 1), min_size=1)))
-    removed = plain[layer].attn_out - plain[layer].head_out[:, list(heads)].sum(1)
-    expected = plain.rerun({("attn_out", layer): removed})
-    for name in ("z", "head_out"):
-        zeroed = plain.rerun({(name, layer, heads): zero})
-        one_by_one = plain.rerun({(name, layer, head): zero for head in heads})
-        assert torch.equal(zeroed.logits, one_by_one.logits)
-        assert close(zeroed[layer].attn_out, removed, LIMIT)
-        assert close(zeroed.logits, expected.logits, LIMIT)
-
-
-@family
-@settings(max_examples=2)
-@given(chosen=sizes, rows=lengths, seed=seeds)
-def test_patching_everything_of_another_trace_gives_that_trace(
-    family: str, chosen: Sizes, rows: list[int], seed: int
-) -> None:
-    model = model_of(family, chosen)
-    trace = model.trace(texts(model, rows, seed))
-    source = model.trace(texts(model, rows, seed + 100), keep=BOTH)
-    for names in (NAMES, PER_HEAD, ["query", "key", "value"]):
-        # Without the streams, it is the embeddings that carry the other text in.
-        chosen_points = [p for p in points(source, names) if p != "logits" or names is NAMES]
-        patched = trace.rerun(dict.fromkeys(chosen_points, source), keep=BOTH)
-        for point in points(source):
-            found, expected = value_at(patched, point), value_at(source, point)
-            assert close(found, expected, 1e-5), point
-            assert names is not NAMES or torch.equal(found, expected), point
-
-
-@family
-@settings(max_examples=2)
-@given(chosen=sizes, rows=lengths, seed=seeds, data=st.data())
-def test_padding_order_and_size_of_a_batch_change_nothing(
-    family: str, chosen: Sizes, rows: list[int], seed: int, data: st.DataObject
-) -> None:
-    # In float64: what a batch changes beyond rounding; float32 rounds up to a few 1e-6 itself.
-    model = model_of(family, chosen).double()
-    width = data.draw(st.integers(max(rows), LONGEST))
-    order = data.draw(st.permutations(range(len(rows))))
-    tokens = texts(model, rows, seed, width=width)
-    whole = model.trace(tokens)
-    turned = model.trace(
-        Tokens.from_ids(tokens.ids[order], mask=tokens.mask[order], segments=tokens.segments[order])
-    )
+    padded = data.draw(traces(family))
+    model, tokens = padded.model, padded.tokens
+    order = data.draw(st.permutations(range(len(tokens))))
+    parts = (tokens.ids, tokens.mask, tokens.segments)
+    ids, mask, segments = (part[order] for part in parts)
+    turned = model.trace(Tokens.from_ids(ids, mask=mask, segments=segments))
+    packed, logits = model.trace(tokens, packed=True), model.packed(tokens)
     for row, number in enumerate(order):
-        alone, length = model.trace(tokens[number]), rows[number]
-        for point in points(alone):
-            expected = value_at(alone, point)[0]
-            for batch, place in ((whole, number), (turned, row)):
-                assert close(cut(value_at(batch, point)[place], point, length), expected, LIMIT)
-        assert close(model(tokens[number])[0], whole.logits[number, :length], LIMIT)
-        assert close(model.packed(tokens)[number], alone.logits[0], LIMIT)
+        alone = model.trace(tokens[number])
+        for among in (packed.text(number), padded.text(number), turned.text(row)):
+            assert_same(among, alone, number)
+        assert close(logits[number], alone.logits[0], LIMIT)
 
 
-def cut(value: Tensor, point: Any, length: int) -> Tensor:
-    """A sentence's quantity without the rows and columns of padding."""
-    if point[0] in BOTH:
-        return value[:, :length, :length]
-    return value[:, :length] if point[0] in PER_HEAD else value[:length]
+@every_family
+@settings(max_examples=1)
+@given(data=st.data())
+def test_patching_everything_of_another_trace_gives_that_trace(
+    family: str, data: st.DataObject
+) -> None:
+    trace = data.draw(traces(family))
+    tokens = trace.tokens
+    # The same lengths, and other ids that are no padding.
+    ids = torch.where(tokens.mask, (tokens.ids + 7) % 37 + 4, tokens.ids)
+    other = Tokens.from_ids(ids, mask=tokens.mask, segments=tokens.segments)
+    source = trace.model.trace(other, keep=BOTH)
+    every = [(name, layer) for layer in range(len(trace)) for name in names_of(trace, layer)]
+    patched = trace.rerun(dict.fromkeys(["embed", *every, "logits"], source), keep=BOTH)
+    assert all(torch.equal(value_at(patched, at), value_at(source, at)) for at in every)
+    assert torch.equal(patched.logits, source.logits)
+    inputs = [at for at in every if at[0] in ("query", "key", "value")]
+    assert_same(trace.rerun(dict.fromkeys(["embed", *inputs], source)), source, "embed")
+
+
+@every_family
+@settings(max_examples=1)
+@given(data=st.data())
+def test_a_gradient_is_what_a_small_step_changes(family: str, data: st.DataObject) -> None:
+    """Along a direction, by a central difference of two edited passes."""
+    plain = data.draw(traces(family, smooth=True))
+    trace = plain.model.trace(plain.tokens, grad=True)
+
+    def number(trace: Trace) -> Tensor:
+        return trace.logits[0, 5, 3] + trace.logits[1, 2, 7]
+
+    trace.backward(number(trace))
+    behind = {"final_norm_scale"} - trace.config.absent_quantities
+    for place in [*places(trace, data), *behind]:
+        value = value_at(trace, place).detach()
+        generator = torch.Generator().manual_seed(1)
+        direction = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        if place[0] in BOTH:
+            direction = direction * trace.mask
+        ends = [number(plain.rerun({place: value + s * STEP * direction})) for s in (1, -1)]
+        slope = float((ends[0] - ends[1]) / (2 * STEP))
+        found = (
+            getattr(trace.grad, place) if isinstance(place, str) else value_at(trace.grad, place)
+        )
+        along = float((found * direction).sum())
+        assert abs(along - slope) <= 2e-6 * max(1.0, abs(slope)), (place, along, slope)
+
+
+@pytest.mark.parametrize("family", ["gpt2", *ROTARY[:-1]])
+@settings(max_examples=1)
+@given(data=st.data())
+def test_an_edit_acts_while_a_text_is_written_and_is_in_the_file(
+    family: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    plain = data.draw(traces(family, short=True))
+    model, prompt = plain.model, plain.tokens.ids[0, :5].tolist()
+    folder: Path = tmp_path_factory.mktemp("laws")
+    for place in places(plain, data):
+        edit: Any = {place: lambda value: 0.7 * value}
+        if place[0] not in BOTH:
+            written = model.generate(prompt, max_new_tokens=2, temperature=0, edit=edit)
+            ids = [*prompt]
+            for _ in range(2):
+                ids.append(int(model.trace([ids], edit=edit).logits[0, -1].argmax()))
+            assert list(written.ids) == ids, place
+        edited = plain.rerun(edit)
+        edited.save(folder / "a.trace")
+        for stored in (Trace.load(folder / "a.trace"), Trace.load(folder / "a.trace", model)):
+            assert torch.equal(value_at(stored, place), value_at(edited, place)), place
+            assert torch.equal(stored.logits, edited.logits), place

@@ -35,17 +35,6 @@ def lengths_model() -> Model:
     return Model.from_config(config, seed=3)
 
 
-def test_a_sentence_gives_the_same_alone_and_among_others() -> None:
-    model = lengths_model()
-    generator = torch.Generator().manual_seed(0)
-    rows = [torch.randint(1, 53, (length,), generator=generator) for length in (29, 1, 7, 17)]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    mask = torch.arange(29) < torch.tensor([[len(row)] for row in rows])
-    packed = model.packed(Tokens.from_ids(ids, mask=mask))
-    for row, ours in zip(rows, packed, strict=True):
-        assert (ours - model(row[None])[0]).abs().max() <= 1e-6
-
-
 def test_only_real_tokens_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lengths_model()
     seen = []

@@ -121,9 +121,3 @@ def test_a_window_is_a_part_of_the_whole(gpt2: Trace) -> None:
                 assert torch.allclose(got, expected)
                 head = trace[1, 1].window(name, queries=queries, keys=keys)
                 assert torch.allclose(head, expected[:, 1])
-
-
-def test_negative_numbers_count_from_the_end(gpt2: Trace) -> None:
-    assert torch.equal(gpt2[-1].z, gpt2[2].z)
-    assert torch.equal(gpt2[-3, -3].probs, gpt2[0, 0].probs)
-    assert torch.equal(gpt2[0, -1].product(-2), gpt2[0, 2].product(11))
