@@ -365,19 +365,12 @@ def workload(
 
 def chosen_backends() -> Iterator[Row]:
     """What the rule of minibert's linear back ends says on this machine."""
-    from minibert.cli.inventory import ROWS, linear_backends
+    from minibert.cli.models import linear_choices
     from minibert.layers.linear_backends import processor
 
-    choices = {
-        f"{row.dtype} {row.weight}": {
-            "held": row.held.name,
-            "rule": row.held.rule,
-            "calls": dict(zip(map(str, ROWS), row.calls, strict=True)),
-        }
-        for row in linear_backends()
-    }
-    for shape, choice in choices.items():
-        print(f"linear back end, {shape}: {choice['held']}  {choice['rule']}")
+    choices = linear_choices()
+    for one in choices:
+        print(f"linear back end, {one['dtype']} {one['weight']}: {one['calls']}  {one['rule']}")
     about = {"what": "linear back ends", "ok": True, "processor": processor().name}
     yield {**about, "choices": choices}
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,10 +35,8 @@ from minibert.layers.linear_backends import processor
 from minibert.loading import load
 from minibert.model import Model
 from minibert.survey.conllu import read_sentences
-from minibert.survey.documents import read_documents
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.probes.dependency import count_dependencies, relation_scores
-from minibert.survey.run import survey
 from minibert.survey.tables import Survey
 from minibert.terminal import Terminal
 from tests.packages import REPOSITORY
@@ -72,6 +71,9 @@ REFUSED = [
     (f"explain '{LONG}' {HERE}", 1, "or pass --truncate to"),
     (f"explain - {HERE}", 1, "not UTF-8"),
     ("predict", 2, "Usage: "),
+    ("'--x\x1b[31m'", 2, "Usage: "),
+    ("view a '--x\u202e'", 2, "Usage: "),
+    ("'\x1b]0;\x07'", 2, "Usage: "),
     ("predict a --dtype int8", 2, "--dtype"),
     ("predict x --no-such-option", 2, "--no-such-option"),
     ("predict 'the horse'", 1, r"no \[MASK\]"),
@@ -177,6 +179,8 @@ def test_what_cannot_be_done_is_said_with_its_status_and_nothing_is_written(
     # Without arguments the help is the answer.
     assert result.stdout == "" or not line
     assert status == 2 or (len(lines) == 1 and lines[0].startswith("error: "))
+    # What was typed wrongly is repeated without acting on the terminal.
+    assert all(c.isprintable() or c == "\n" for c in result.stderr)
     # A survey that reads on until a broken line keeps what it has measured.
     assert set(inputs.iterdir()) - before <= {inputs / "begun"}
     assert re.search(rf"^\| {status} \|", PAGE, re.MULTILINE)
@@ -190,7 +194,7 @@ class TestProgram:
             text = " ".join(said(command, "--help").split())
             assert "FILE.py runs with all your permissions" in text
 
-    @pytest.mark.parametrize("arguments", ["--help", "explain --help", "bench --help", "--version"])
+    @pytest.mark.parametrize("arguments", ["--help", "bench --help", "--version"])
     def test_help_waits_for_nothing_heavy(self, arguments: str) -> None:
         code = (
             "import sys\nfrom minibert.cli.main import main\n"
@@ -252,10 +256,8 @@ class TestProgram:
         ("arguments", "status", "message"),
         [
             ('predict "the [MASK]" >&-', 1, r"Bad file descriptor\)\.\n"),
-            ('view "the horse" -o - >&-', 1, r"Bad file descriptor\)\.\n"),
             ("--help >&-", 1, r"Bad file descriptor\)\.\n"),
             ("--version >/dev/full", 1, r"No space left on device\)\.\n"),
-            (f'explain "the horse" {HERE} >/dev/full', 1, r"No space left on device\)\.\n"),
             ("predict - <&-", 1, r"error: Standard input cannot be read \(Bad file desc.*\n"),
             ('predict "the [MASK]" -m /absent 2>&-', 1, ""),
             ('predict "the [MASK]" <&- >/dev/null', 0, ""),
@@ -275,17 +277,6 @@ class TestProgram:
             message = rf"error: standard output cannot be written to \({message}"
         assert (done.returncode, done.stdout) == (status, "")
         assert re.fullmatch(message, done.stderr), done.stderr
-
-    @pytest.mark.parametrize(
-        "wrong", [["--x\x1b[31m"], ["view", "a", "--x\u202e"], ["\x1b]0;\x07"]]
-    )
-    def test_what_was_typed_wrongly_is_repeated_without_acting_on_the_terminal(
-        self, wrong: list[str]
-    ) -> None:
-        result = run(*wrong)
-        assert result.exit_code == 2
-        assert "Usage: " in result.stderr
-        assert all(c.isprintable() or c == "\n" for c in result.stderr)
 
     def test_a_misspelt_folder_is_said_not_to_be_one(self) -> None:
         env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
@@ -342,11 +333,10 @@ class TestJson:
             (choice.label, choice.probability) for choice in expected.choices
         ]
 
-    @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-    def test_explain_has_the_numbers_of_the_trace(self, dtype: str) -> None:
-        trace = load(dtype=getattr(torch, dtype)).trace("the horse turned")
+    def test_explain_has_the_numbers_of_the_trace(self) -> None:
+        trace = load(dtype=torch.bfloat16).trace("the horse turned")
         expected = explain(trace, layer=1, head=2, query="horse", key="[SEP]").to_dict()
-        chosen = ("--query", "horse", "--key", "[SEP]", "--dtype", dtype)
+        chosen = ("--query", "horse", "--key", "[SEP]", "--dtype", "bfloat16")
         assert document(*EXPLAIN, *chosen) == expected
         document(*EXPLAIN, "--query", "horse", "--model", "tiny-llama")
 
@@ -432,7 +422,6 @@ class TestView:
     @pytest.mark.parametrize(
         ("options", "expected"),
         [
-            ("-o -", {}),
             ("-o /dev/stdout", {}),
             ("-o - --layer 1 --layer 2 --head 0", {"layers": [1, 2], "heads": [0]}),
             ("-o - --view neuron", {"view": "neuron"}),
@@ -547,18 +536,15 @@ class TestModels:
         for name in ("whole", "broken", "stranger"):
             folder = tmp_path / f"models--owner--{name}"
             snapshot = folder / "snapshots" / commit
-            for made in (snapshot, folder / "refs", folder / "blobs"):
+            for made in (snapshot, folder / "refs"):
                 made.mkdir(parents=True)
             (folder / "refs" / "main").write_text(commit)
-            (snapshot / "config.json").write_text('{"model_type": "t5"}')
-            for file in {
-                "whole": ("config.json", "model.safetensors"),
-                "broken": ("config.json",),
-            }.get(name, ()):
-                source = Path(minibert.__file__).parent / "embedded" / "tiny-bert" / file
-                (folder / "blobs" / file).write_bytes(source.read_bytes())
-                (snapshot / file).unlink(missing_ok=True)
-                (snapshot / file).symlink_to(folder / "blobs" / file)
+            source = Path(minibert.__file__).parent / "embedded" / "tiny-bert"
+            config = (source / "config.json").read_text()
+            other = '{"model_type": "t5"}'
+            (snapshot / "config.json").write_text(other if name == "stranger" else config)
+            if name == "whole":
+                shutil.copy(source / "model.safetensors", snapshot)
         return tmp_path
 
     def test_embedded_and_cached_models_are_listed(self, cache: Path) -> None:
@@ -585,23 +571,15 @@ class TestModels:
         assert "tiny-bert" in shown
         assert shown.endswith(" cannot be loaded: Permission denied\n")
 
-    @pytest.mark.parametrize("name", ["", "torch"])
-    def test_back_ends_and_fields_are_listed_with_their_reasons(
-        self, name: str, tmp_path: Path
-    ) -> None:
-        env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": name}
+    def test_back_ends_and_fields_are_listed_with_their_reasons(self, tmp_path: Path) -> None:
+        env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": "torch"}
         done = process("models", "--backends", "--fields", env=env)
         assert done.returncode == 0, done.stderr
         assert "in the Hugging Face cache\n  none\n\n" in done.stdout
         table, fields = done.stdout.split("linear back ends")[1].split("fields of config.json")
         assert processor().name in table
-        named = name or "none (MINIBERT_LINEAR is not set), so the rule decides"
-        assert f"named      {named}\n" in table
-        for kind in ("float32", "bfloat16", "float16"):
-            assert len(re.findall(rf"^  {kind} ", table, re.M)) == 5
-        if name and processor().onednn_dtypes:
-            assert "named by MINIBERT_LINEAR or use()" in table
-            assert " onednn " not in table
+        assert "named      torch\n" in table
+        assert len(re.findall(r"^  bfloat16 ", table, re.M)) == 5
         for family, held in CONTRACT.items():
             verdicts = [judged.verdict for judged in held.values()]
             numbers = [verdicts.count(each) for each in ("read", "irrelevant", "refused")]
@@ -611,9 +589,7 @@ class TestModels:
                 if judged.verdict != "read":
                     line = rf"^  {field} .*{re.escape(judged.reason)}$"
                     assert re.search(line, fields, re.M), field
-
-    def test_an_unknown_back_end_is_an_error(self, tmp_path: Path) -> None:
-        env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": "mkl"}
+        env["MINIBERT_LINEAR"] = "mkl"
         done = process("models", "--backends", env=env)
         assert done.returncode != 0
         assert "MINIBERT_LINEAR='mkl' is no back end" in done.stderr
@@ -633,6 +609,8 @@ class TestCorpus:
         layer, head = divmod(int(found.table("to_previous").argmax()), found.n_heads)
         assert re.search(rf"to_previous +most in layer {layer} head {head}: ", shown)
         assert {"to_offset_2", "to_token:horse_by_norm", "gradient_to_sep"} <= set(found.names)
+        of_survey = json.loads(said("patterns", "--survey", "tables", "--json"))
+        assert of_survey["previous"]["documents"] == 2
         again = run(*command)
         assert again.exit_code == 1
         assert re.search("finished survey.* or .*--restart", again.stderr)
@@ -666,18 +644,6 @@ class TestCorpus:
         assert example["document"] == "pairs.jsonl:1"
         encoded = ("--kind", "text", "--encoding", "latin-1", "--json")
         assert json.loads(said("patterns", "corpus.latin", *encoded))["previous"]["documents"] == 1
-
-    def test_patterns_of_pairs_are_those_of_a_survey_of_pairs(self, inputs: Path) -> None:
-        pytest.importorskip("pyarrow")
-        reading = ("corpus.txt", "--unit", "line", "--pairs", "--json")
-        of_model = json.loads(said("patterns", *reading))["same_word_other_sentence"]
-        documents = read_documents(inputs / "corpus.txt", unit="line")
-        survey(load(), documents, pairs=True, by_norm=False, output=inputs / "tables")
-        of_survey = json.loads(said("patterns", "--survey", "tables", "--json"))
-        of_survey = of_survey["same_word_other_sentence"]
-        assert of_model["documents"] == of_survey["documents"] == 2
-        for ours, theirs in zip(of_model["heads"], of_survey["heads"], strict=True):
-            assert ours["score"] == pytest.approx(theirs["score"], abs=2e-6)
 
     def test_probes_print_what_the_library_measures(self, inputs: Path) -> None:
         paths = [treebank(inputs / "a.conllu", 12), treebank(inputs / "b.conllu", 3)]

@@ -10,135 +10,112 @@ Needs torch, triton, numpy and this checkout, nothing installed. Each result is 
 is a row with the reason. Run again it goes on where it stopped, and tries what failed once more.
 The exit status is 1 when a result is wrong, when nothing of ours was measured, and when there is
 no GPU; not when a baseline cannot run or time is over.
+
+A worker measures and writes; here it is watched. One that ends, or that does not get on for as long
+as its task may take, is replaced by another. What it had begun is told to that one.
 """
 
-import argparse
-import re
+import contextlib
+import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.ahead import LIMIT, compile_ahead, processes
-from benchmarks.gpu.journal import Journal, path_of, read
-from benchmarks.gpu.plan import Task, first_minutes, order, plan
-from benchmarks.gpu.supervisor import Supervisor, Worker, WorkerError
+from benchmarks.gpu.journal import read
 from benchmarks.gpu.table import shown
+from benchmarks.gpu.worker import LOST, UNUSABLE, parser
 from benchmarks.session import REPOSITORY
+from minibert.bench.result_rows import Row
 
-RESULTS = "benchmarks/results"
-OURS = ("triton", "plain", "T1", "T2", "T3", "all", "backward", "backward relevance")
+OURS = ("triton", "plain", "T1", "T2", "T3", "all", "backward")
+#: Seconds to its first line of progress, and how often one may end in a row without any.
+START_LIMIT, MOST_DEATHS = 90.0, 2
+COMMAND = (sys.executable, "-u", "-m", "benchmarks.gpu.worker")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 when all that was measured is right."""
-    chosen = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    chosen = parser().parse_args(given)
     if chosen.table is not None:
         print(shown(read(chosen.table)))
         return 0
-    began = time.monotonic()
-    rows: list[dict[str, Any]] = []
-    supervisor = Supervisor(
-        lambda: Worker(chosen.device),
-        lambda row: print(_line(journal.write(row), time.monotonic() - began), flush=True),
-        seconds=chosen.minutes * 60,
-    )
-    try:
-        facts = supervisor.ready()
-    except WorkerError as error:
-        print(f"nothing was measured: {error}. Another Python: make gpu GPU_PYTHON=...")
-        return 1
     # Not datetime.UTC: many a GPU image has Python 3.10.
-    moment = datetime.now(timezone.utc)  # noqa: UP017
-    folder = chosen.output or REPOSITORY / ("build/gpu" if chosen.quick else RESULTS)
-    path = path_of(folder, facts["device"], moment)
-    journal = Journal(path, {**facts, "run": moment.isoformat(timespec="seconds")})
-    try:
-        rows = measured(supervisor, journal, chosen, facts.get("capability"))
-    finally:
-        supervisor.close()
-        print(f"\n{shown(_of_these_sources(journal))}\n\nrows in {path}", flush=True)
-    return status(rows)
+    run = datetime.now(timezone.utc).isoformat(timespec="seconds")  # noqa: UP017
+    path = watched([*COMMAND, *given, "--run", run], chosen.minutes)
+    if path is None:
+        return 1
+    rows = read(path)
+    last = rows[-1] if rows else {}
+    same = [one for one in rows if all(one.get(n) == last.get(n) for n in ("device", "sources"))]
+    print(f"\n{shown(same)}\n\nrows in {path}", flush=True)
+    return status([row for row in rows if row.get("run") == run])
 
 
-def measured(
-    supervisor: Supervisor, journal: Journal, chosen: Any, capability: list[int] | None
-) -> list[dict[str, Any]]:
-    """The rows of this run; where a GPU has that capability, its kernels are compiled first."""
-    before = len(journal.rows)
-    tried, done = (set(), set()) if chosen.fresh else (journal.tried(), journal.done())
-    wanted = [task for task in plan(quick=chosen.quick) if re.search(chosen.only, task.name)]
-    tasks = order(wanted, tried, done)
-    print(f"{len(tasks)} of {len(wanted)} tasks to do in {chosen.minutes:g} minutes", flush=True)
-    if capability is not None and chosen.compilers > 0:
-        first = first_minutes(tasks, chosen.minutes)
-        print(_compiled(first, (capability[0], capability[1]), chosen), flush=True)
-    late = supervisor.run(tasks)
-    if late:
-        print(f"no time for {len(late)} tasks; run again: {', '.join(map(_name, late[:8]))} ...")
-    return journal.rows[before:]
-
-
-def _compiled(tasks: list[Task], capability: tuple[int, int], chosen: Any) -> str:
-    """Compiles the kernels of these tasks beside each other, and says what that gave."""
-    found = compile_ahead(tasks, capability, chosen.compilers, LIMIT * chosen.minutes * 60)
-    said = f"{found['compiled']} kernels compiled ahead in {found['seconds']} s by "
-    said += f"{chosen.compilers} processes, {found['compile_s']} s one by one"
-    return said + (f"; {found['failed']} of them did not end in time" if found["failed"] else "")
-
-
-def status(rows: list[dict[str, Any]]) -> int:
+def status(rows: list[Row]) -> int:
     """0 when something of ours was measured, or nothing was left to do, and nothing is wrong."""
-    ours = [
-        row for row in rows if row["implementation"].split()[0] in {one.split()[0] for one in OURS}
-    ]
+    ours = [row for row in rows if row["implementation"].split()[0] in OURS]
     wrong = any(row.get("wrong") for row in rows)
     return 1 if wrong or (ours and not any(row["ok"] for row in ours)) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Check and time the kernels on an accelerator.")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"{RESULTS} unless told")
-    parser.add_argument("--minutes", type=float, default=9.0, help="no task is begun after")
-    parser.add_argument("--only", default="", metavar="REGEX", help="tasks with such a name")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
-    parser.add_argument(
-        "--compilers",
-        type=int,
-        default=processes(),
-        metavar="N",
-        help="processes that compile the kernels first, each a core; 0: none",
-    )
-    parser.add_argument("--quick", action="store_true", help="tiny inputs, rows in build/gpu")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="only print the table of FILE")
-    return parser
+def watched(command: Sequence[str], minutes: float) -> Path | None:
+    """The file of rows, when workers have done what there is time for; None where none can."""
+    stop, lost, deaths = time.monotonic() + 60 * minutes, "", 0
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Path(folder) / "progress"
+        while deaths <= MOST_DEATHS and (left := stop - time.monotonic()) > 0:
+            before = len(told(progress))
+            # What was compiled ahead stays compiled.
+            more = ["--compilers", "0"] if before else []
+            options = [f"--progress={progress}", f"--lost={lost}", f"--minutes={left / 60}"]
+            ended = outcome([*command, *more, *options], progress, stop)
+            lines = told(progress)
+            if ended in ("0", str(UNUSABLE)):
+                break
+            task, contender = (lines[-1] if len(lines) > before else {}).get("begin", ("", ""))
+            deaths = 0 if task or ended == str(LOST) else deaths + 1
+            why = f"the process ended with status {ended}" if ended.lstrip("-").isdigit() else ended
+            blame = {"task": task, "contender": contender, "reason": why}
+            lost = json.dumps(blame) if task else ""
+        paths = [line["path"] for line in told(progress) if "path" in line]
+    return Path(paths[0]) if paths else None
 
 
-def _of_these_sources(journal: Journal) -> list[dict[str, Any]]:
-    same = ("device", "sources")
-    return [
-        row
-        for row in journal.rows
-        if all(row.get(name) == journal.stamp.get(name) for name in same)
-    ]
+def told(progress: Path) -> list[Row]:
+    """The lines of progress; one that is half written counts when it is whole."""
+    if not progress.exists():
+        return []
+    lines: list[Any] = progress.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines]
 
 
-def _line(row: dict[str, Any], seconds: float) -> str:
-    """A row as it comes, in one line."""
-    if not row["ok"]:
-        said = f"FAILED {row.get('reason') or row.get('worst')}"[:150]
-    elif "median_ms" in row:
-        said = f"{row['median_ms']:9.4f} ms"
-        said += f"  {row['tflops']:7.1f} TFLOP/s" if "tflops" in row else ""
-    else:
-        said = f"{row['checks']} checks right" if "checks" in row else "done"
-    return f"{seconds:6.1f}s  {row['key']:64} {said}"
-
-
-def _name(task: Task) -> str:
-    return task.name
+def outcome(command: Sequence[str], progress: Path, stop: float) -> str:
+    """The exit status of a worker, or why it was ended: past its limit, or when time is over."""
+    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    size, since = -1, time.monotonic()
+    try:
+        while process.poll() is None:
+            lines = told(progress)
+            if len(lines) != size:
+                size, since = len(lines), time.monotonic()
+            limit = lines[-1].get("limit", START_LIMIT) if lines else START_LIMIT
+            if time.monotonic() > min(since + limit, stop):
+                return f"not done in {limit:g} s, or the time was over"
+            time.sleep(0.05)
+    finally:
+        # With what it started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return str(process.returncode)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.gpu.plan import Task, from_message
+from benchmarks.gpu.plan import Task
 from benchmarks.session import REPOSITORY
 from minibert.bench.result_rows import Row
 
@@ -51,7 +52,7 @@ def compile_ahead(
     """
     began, stop = time.monotonic(), time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as claims:
-        told = "".join(json.dumps(task.message()) + "\n" for task in tasks)
+        told = pickle.dumps(list(tasks))
         started = [_started(place, count, capability, claims) for place in range(count)]
         for process in started:
             # One that ended at once says so below.
@@ -81,7 +82,6 @@ def _started(place: int, count: int, capability: tuple[int, int], claims: str) -
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=subprocess.DEVNULL,
-            text=True,
             start_new_session=True,
             env=_environment(),
         )
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found["compile_s"] = round(found["compile_s"] + told["times"].total / 1e6, 2)
         print(json.dumps(found), flush=True)
 
-    tasks = [from_message(json.loads(line)) for line in sys.stdin]
+    tasks = pickle.load(sys.stdin.buffer)
     with tempfile.TemporaryDirectory() as nowhere:
         # What is tuned here is worth nothing, and every candidate is to be compiled.
         os.environ["MINIBERT_CACHE"] = nowhere

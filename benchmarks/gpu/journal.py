@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +109,10 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def path_of(folder: Path, accelerator: str, moment: datetime) -> Path:
-    """`<folder>/<accelerator>-<date>.jsonl`."""
+def path_of(folder: Path, accelerator: str, day: str) -> Path:
+    """`<folder>/<accelerator>-<day>.jsonl`."""
     slug = re.sub(r"[^a-z0-9]+", "-", accelerator.lower()).strip("-")
-    return folder / f"{slug}-{moment:%Y-%m-%d}.jsonl"
+    return folder / f"{slug}-{day}.jsonl"
 
 
 def _finite(value: Any) -> Any:

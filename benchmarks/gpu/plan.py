@@ -4,9 +4,8 @@ A task is what the worker does without looking up: a group of contenders on one 
 turns, or one of the other parts. It yields a row for each of its contenders.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from benchmarks.gpu.matrix import KINDS_ASKED
 
@@ -51,7 +50,7 @@ class Task:
     shape: Shape | None = None
     seconds: float = 10.0
     limit: float = 60.0
-    # Left out this time, because they ended the worker before.
+    # Left out this time, because they have a row of this run.
     skip: tuple[str, ...] = field(default=())
     # Of the parity matrix: d_head and dtype; the contenders are kinds of `KINDS_ASKED`.
     cell: tuple[int, str] | None = None
@@ -68,18 +67,6 @@ class Task:
     def row_keys(self) -> list[str]:
         """Those of its rows."""
         return [f"{self.name} | {contender}" for contender in self.contenders]
-
-    def message(self) -> dict[str, Any]:
-        """As a worker reads it."""
-        return asdict(self)
-
-
-def from_message(message: Mapping[str, Any]) -> Task:
-    """The task that `Task.message` wrote."""
-    shape = Shape(**message["shape"]) if message["shape"] else None
-    tuples: dict[str, Any] = {name: tuple(message[name]) for name in ("contenders", "skip")}
-    d_head, dtype = message["cell"] or (0, "")
-    return Task(**{**message, **tuples, "shape": shape, "cell": (d_head, dtype) if dtype else None})
 
 
 FORWARD = ("plain", "cudnn", "flash")
@@ -187,8 +174,3 @@ def first_minutes(tasks: Iterable[Task], minutes: float) -> list[Task]:
         seconds += task.seconds
         chosen.append(task)
     return chosen
-
-
-def fits(task: Task, seconds_left: float) -> bool:
-    """True when there is time for it."""
-    return task.seconds <= seconds_left

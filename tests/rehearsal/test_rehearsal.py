@@ -7,6 +7,7 @@ What it records as a graph copies nothing to or from the host and waits for noth
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -28,12 +29,11 @@ TASKS = [
 ]
 # The worker's side: each task's calls in its own order, on a driver that loads what it is given.
 LAUNCHES = """
-import json, sys
+import json, pickle, sys
 from benchmarks.gpu.fake_device import FakeDevice
-from benchmarks.gpu.plan import from_message
 from benchmarks.gpu.rehearsal import rehearse
 fake = FakeDevice()
-rows = list(rehearse((from_message(json.loads(line)) for line in sys.stdin), fake))
+rows = list(rehearse(pickle.load(sys.stdin.buffer), fake))
 print(json.dumps({"failed": [one for one in rows if not one["ok"]],
                   "loaded": len(fake.driver.loaded), "compiled": len(fake.driver.seconds)}))
 """
@@ -41,17 +41,15 @@ print(json.dumps({"failed": [one for one in rows if not one["ok"]],
 
 def launched() -> dict[str, Any]:
     """What a fresh process loads and compiles for the tasks."""
-    told = "".join(json.dumps(task.message()) + "\n" for task in TASKS)
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHES],
-        input=told,
+        input=pickle.dumps(TASKS),
         capture_output=True,
-        text=True,
         cwd=REPOSITORY,
         env=ahead._environment(),
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:].decode()
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
