@@ -102,6 +102,15 @@ def test_who_is_asked_for_runs_beside_the_reference() -> None:
     assert models.select(SHAPE, CONTENDERS, re.compile("nobody").search) == []
 
 
+def test_minibert_in_bfloat16_may_err_twice_what_transformers_does_there() -> None:
+    [narrow] = [one for one in CONTENDERS if one.name == "minibert bfloat16 full trace"]
+    right = {"logits": torch.full((3,), 10.0)}
+    verdicts: dict[str, Row] = {models.REFERENCE_BFLOAT16: {"errors": {"logits": 0.01}}}
+    assert narrow.check(right, {"logits": right["logits"] + 0.019}, verdicts)["compared"] == 1
+    with pytest.raises(GateError, match="logits differs"):
+        narrow.check(right, {"logits": right["logits"] + 0.021}, verdicts)
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "ratio", "expected"),
     [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages import PROJECT, REPOSITORY, run
+from tests.packages import REPOSITORY, run
 
 LINK = re.compile(r"\]\((?!#)([^)\s]+)\)")
 
@@ -46,18 +46,6 @@ Outside().feed(page)
 """
 
 
-@pytest.fixture(scope="module")
-def alone(python_beside: Callable[[tuple[str, ...]], Path]) -> Path:
-    """A Python with minibert and only what it declares."""
-    return python_beside(())
-
-
-@pytest.fixture(scope="module")
-def neighbours(python_beside: Callable[[tuple[str, ...]], Path]) -> Path:
-    """A Python with minibert and transformers."""
-    return python_beside(("transformers",))
-
-
 def shipped() -> dict[str, bytes]:
     """What the wheel must hold, by its path there, read from the repository."""
     tops = {"minibert": "minibert", "minibert/kernels": "kernels", "minibert/viz": "viz"}
@@ -84,17 +72,13 @@ def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel: 
         contents = {name: archive.read(name) for name in names}
     expected = shipped()
     assert sorted(names) == sorted(expected)
-    assert [n for n in names if contents[n] != expected[n]] == []
-
-
-def test_the_wheel_carries_the_models_and_the_page(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    models = {n.rpartition("/")[0] for n in names if re.match(r"minibert/embedded/[^/]+/", n)}
-    assert models
+    models = {n.split("/")[2] for n in names if re.match(r"minibert/embedded/[^/]+/", n)}
     for model in models:
-        present = {n.rpartition("/")[2] for n in names if n.startswith(f"{model}/")}
-        assert {"config.json", "model.safetensors", "tokenizer.json"} <= present
+        files = ("config.json", "model.safetensors", "tokenizer.json")
+        assert {f"minibert/embedded/{model}/{name}" for name in files} <= set(names)
+    assert models
     assert {"minibert/viz/page.html", "minibert/viz/built/page.js"} <= set(names)
+    assert [n for n in names if contents[n] != expected[n]] == []
 
 
 def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:
@@ -105,6 +89,9 @@ def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:
     assert "License-Expression: Apache-2.0" in metadata
     assert "minibert = minibert.cli.main:main" in entry_points
     assert "LICENSE" in texts
+    description = metadata.split("\n\n", 1)[1]
+    assert "## Ten lines" in description
+    assert [link for link in LINK.findall(description) if not link.startswith("https://")] == []
 
 
 def test_the_sdist_builds_without_the_links_and_holds_no_environment(built: Path) -> None:
@@ -129,14 +116,6 @@ def test_the_sdist_can_run_its_tests(built: Path, tmp_path: Path) -> None:
     assert " passed" in run(command, where=tree, path=tree).stdout
 
 
-def test_the_description_for_package_indexes_has_no_relative_link(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [n for n in archive.namelist() if n.endswith("/METADATA")]
-        description = archive.read(name).decode().split("\n\n", 1)[1]
-    assert "## Ten lines" in description
-    assert [link for link in LINK.findall(description) if not link.startswith("https://")] == []
-
-
 def test_relative_links_of_the_description_become_addresses() -> None:
     described = runpy.run_path(str(REPOSITORY / "setup.py"))["described"]
     readme = "![A head](docs/head.png) [how](docs/how.md) [b](https://b.org) [c](#c)"
@@ -148,38 +127,39 @@ def test_relative_links_of_the_description_become_addresses() -> None:
     assert described(readme, None) == " how [b](https://b.org) [c](#c)"
 
 
-def test_the_citation_names_this_version() -> None:
-    citation = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"version: {PROJECT['version']}\n" in citation
-    assert f"license: {PROJECT['license']}\n" in citation
+# Alone, beside transformers, and with the repository on the path: the folder kernels/ must not pass
+# for Hugging Face's package of that name.
+ABSENT = "assert importlib.util.find_spec('transformers') is None"
+BESIDE = "from transformers import BertModel, GPT2LMHeadModel"
 
 
 @pytest.mark.slow
-def test_it_loads_and_renders_from_another_folder_with_what_it_declares(
-    alone: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("beside", "before", "path"),
+    [
+        ((), ABSENT, None),
+        (("transformers",), BESIDE, None),
+        (("transformers",), BESIDE, REPOSITORY),
+    ],
+)
+def test_it_loads_and_renders_from_another_folder(
+    python_beside: Callable[[tuple[str, ...]], Path],
+    beside: tuple[str, ...],
+    before: str,
+    path: Path | None,
+    tmp_path: Path,
 ) -> None:
-    absent = "assert importlib.util.find_spec('transformers') is None"
-    code = LOAD_TRACE_RENDER.format(before=absent, home=str(alone.parents[1]))
-    run([alone, "-c", code], where=tmp_path)
+    python = python_beside(beside)
+    home = str(path or python.parents[1])
+    run(
+        [python, "-c", LOAD_TRACE_RENDER.format(before=before, home=home)],
+        where=tmp_path,
+        path=path,
+    )
 
 
-@pytest.mark.slow
-def test_it_loads_and_renders_beside_transformers(neighbours: Path, tmp_path: Path) -> None:
-    before = "from transformers import BertModel, GPT2LMHeadModel"
-    code = LOAD_TRACE_RENDER.format(before=before, home=str(neighbours.parents[1]))
-    run([neighbours, "-c", code], where=tmp_path)
-
-
-@pytest.mark.slow
-def test_transformers_imports_with_the_repository_root_on_the_path(
-    neighbours: Path, tmp_path: Path
+def test_the_command_is_installed_and_answers(
+    python_beside: Callable[[tuple[str, ...]], Path], tmp_path: Path
 ) -> None:
-    # The folder kernels/ must not pass for Hugging Face's package of that name.
-    before = "from transformers import BertModel, GPT2LMHeadModel"
-    code = LOAD_TRACE_RENDER.format(before=before, home=str(REPOSITORY))
-    run([neighbours, "-c", code], where=tmp_path, path=REPOSITORY)
-
-
-def test_the_command_is_installed_and_answers(alone: Path, tmp_path: Path) -> None:
-    done = run([alone.with_name("minibert"), "--help"], where=tmp_path)
+    done = run([python_beside(()).with_name("minibert"), "--help"], where=tmp_path)
     assert "view" in done.stdout

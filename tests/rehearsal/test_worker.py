@@ -25,9 +25,16 @@ class KilledError(BaseException):
 
 
 def watched_at_home(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, kill: Callable[[int, str], bool]
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kill: Callable[[int, str], bool],
+    *,
+    clocked: bool = False,
 ) -> list[dict[str, Any]]:
-    """The rows of a run whose workers live in this process; `kill(message, when)` ends one."""
+    """The rows of a run whose workers live in this process; `kill(message, when)` ends one.
+
+    `clocked` ones have all rows after the clock, as contenders that are timed in turns.
+    """
     said = iter(range(10_000))
 
     def mortal(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,9 +49,14 @@ def watched_at_home(
         return acted
 
     def rows(task: Task, device: Any, begin: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-        for name in (one for one in task.contenders if one not in task.skip):
+        names = [one for one in task.contenders if one not in task.skip]
+        for name in names:
             begin(name)
-            yield {"implementation": name, "ok": True}
+            if not clocked:
+                yield {"implementation": name, "ok": True}
+        if clocked:
+            begin(worker.CLOCK)
+            yield from ({"implementation": name, "ok": True} for name in names)
 
     def outcome(command: Sequence[str], progress: Path, stop: float) -> str:
         try:
@@ -83,6 +95,18 @@ def test_a_worker_killed_at_any_message_loses_at_most_one_row(
     begun = TASKS[(place - 1) // 5].row_keys()[step // 2 if step < 4 else 0]
     reason = "the process ended with status -9"
     assert failed == ([(begun, reason)] if (when, step) in lost else [])
+
+
+@pytest.mark.parametrize(("place", "lost"), [(3, ["one | a", "one | b"]), (4, ["one | b"])])
+def test_a_clock_that_dies_spoils_what_has_no_row_yet(
+    place: int, lost: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(at: int, when: str) -> bool:
+        return (at, when) == (place, "after")
+
+    found = watched_at_home(tmp_path, monkeypatch, kill, clocked=True)
+    assert len(found) == 6
+    assert [row["key"] for row in found if not row["ok"]] == lost
 
 
 def test_a_device_that_is_lost_after_a_task_is_left_to_the_next_worker(
