@@ -43,7 +43,7 @@ class Page(Protocol):
 
 @runtime_checkable
 class NamedQuantities(Protocol):
-    """Quantities by TransformerLens' names; see `minibert.transformer_lens.cache.LensCache`."""
+    """Quantities by TransformerLens' names; see `minibert.transformer_lens.ActivationCache`."""
 
     def __getitem__(self, name: str | tuple[str | int, ...], /) -> "Tensor":
         """The quantity of a name, or of a shorthand: ("pattern", 1)."""

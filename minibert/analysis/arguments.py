@@ -5,7 +5,7 @@ Position 0 is a sentence's first token and -1 its last real one. Padding is no p
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import SupportsIndex, TypeGuard, TypeVar
+from typing import Any, SupportsIndex, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -132,6 +132,23 @@ def check_same_lengths(trace: Trace, source: Trace, name: str = "source") -> Non
         )
 
 
+def one_each(given: object, count: int, what: str, error: type[MinibertError]) -> list[Any]:
+    """A value for each sentence, from one for all of them or a sequence of one for each.
+
+    Raises the error where there are not as many as sentences.
+    """
+    if isinstance(given, Tensor | np.ndarray):
+        given = given.tolist()
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    values = list(given) if several else [given] * count  # type: ignore[call-overload]
+    if len(values) != count:
+        raise error(
+            f"There are {len(values)} {what} for {count} sentences; expected one for each, or a "
+            "single one for all."
+        )
+    return values
+
+
 def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int, ...]:
     """One position of each sentence, counted from its front.
 
@@ -139,17 +156,9 @@ def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int,
     Raises TraceError for a position that a sentence does not have.
     """
     places = Places.of(trace.allowed)
-    B = len(places.lengths)
-    if isinstance(position, Tensor) and position.dim():
-        position = position.tolist()
-    given = list(position) if isinstance(position, Sequence) else [position] * B
-    if len(given) != B:
-        raise TraceError(
-            f"There are {len(given)} positions for {B} sentences; expected one for each, or a "
-            "single one for all."
-        )
+    chosen = enumerate(one_each(position, len(places.lengths), "positions", TraceError))
     # Each in a list of its own: a slice or None is no single position.
-    return tuple(places.positions(sentence, [one])[0] for sentence, one in enumerate(given))
+    return tuple(places.positions(sentence, [one])[0] for sentence, one in chosen)
 
 
 def positions_each(trace: Trace, chosen: Each, name: str) -> tuple[tuple[int, ...], ...]:
@@ -331,15 +340,7 @@ def token_ids(model: TracedModel, tokens: object, count: int) -> Int[Tensor, " s
 
     Raises TokenizationError as `token_id`, and where there are not as many tokens as sentences.
     """
-    if isinstance(tokens, Tensor):
-        tokens = tokens.tolist()
-    several = isinstance(tokens, Sequence) and not isinstance(tokens, str)
-    chosen = list(tokens) if several else [tokens] * count  # type: ignore[call-overload]
-    if len(chosen) != count:
-        raise TokenizationError(
-            f"There are {len(chosen)} tokens for {count} sentences; expected one for each, or a "
-            "single one for all."
-        )
+    chosen = one_each(tokens, count, "tokens", TokenizationError)
     ids = [token_id(model, token) for token in chosen]
     return torch.tensor(ids, dtype=torch.int64, device=model.body.word.weight.device)
 

@@ -20,7 +20,6 @@ Sources: Elhage et al. 2021 (direct paths); TransformerLens' `apply_ln_to_stack`
 2024 (AttnLRP) treat activations by the same rule.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +28,7 @@ from torch import Tensor
 from minibert.analysis.arguments import (
     check_trace,
     is_whole,
+    one_each,
     token_ids,
     token_name,
     vocabulary_head,
@@ -39,6 +39,7 @@ from minibert.analysis.stream import Component, FrozenNorm, attention_bias, laye
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
 from minibert.layers.heads import VocabularyHead
+from minibert.layers.linear import matrix_of, offset_of
 from minibert.layers.linear_backends import activate
 from minibert.quantities import Float, Int
 from minibert.result import Result, sourced
@@ -188,15 +189,7 @@ def _entries(
 
 def _places(trace: Trace, sentences: list[int], position: object) -> Int[Tensor, " sentence"]:
     """The position of each sentence that was asked about."""
-    if isinstance(position, Tensor):
-        position = position.tolist()
-    several = isinstance(position, Sequence) and not isinstance(position, str)
-    wanted = list(position) if several else [position] * len(sentences)  # type: ignore[call-overload]
-    if len(wanted) != len(sentences):
-        raise TraceError(
-            f"There are {len(wanted)} positions for {len(sentences)} sentences; expected one for "
-            "each, or a single one for all."
-        )
+    wanted = one_each(position, len(sentences), "positions", TraceError)
     for place in wanted:
         if not isinstance(place, str) and not is_whole(place):
             raise TraceError(f"{place!r:.80} is no position; expected a whole number, or a token.")
@@ -244,7 +237,7 @@ class _Path:
         self, head: VocabularyHead, hidden: Tensor, token: Tensor, against: Tensor | None
     ) -> None:
         """Start at the logit and go back to the hidden state."""
-        weight, bias = head.decoder.matrix.mT, head.decoder.offset
+        weight, bias = head.W_U.mT, head.b_U
         self.direction = wide(weight[token])
         if against is not None:
             self.direction = self.direction - wide(weight[against])
@@ -258,9 +251,10 @@ class _Path:
         post = activate(pre, head.activation)
         self.through_norm("transform norm bias", None, FrozenNorm.of(head.norm, post[:, None]))
         self.direction = self.direction * gate(pre, head.activation)
-        if (written := head.transform.offset) is not None:
+        width = hidden.shape[-1]
+        if (written := offset_of(head.transform, width)) is not None:
             self.add(Component("transform bias"), wide(written))
-        self.direction = self.direction @ wide(head.transform.matrix.mT)
+        self.direction = self.direction @ wide(matrix_of(head.transform, width).mT)
 
     def through_layer(self, here: LayerTrace) -> None:
         """Go back through a layer: its MLP, then its attention."""

@@ -11,7 +11,7 @@ from minibert.errors import CheckpointError
 from minibert.kernels.eager import soft_capped
 from minibert.layers.config import FAMILIES, Config, discriminates
 from minibert.layers.dropout import dropped
-from minibert.layers.linear import Linear
+from minibert.layers.linear import Linear, matrix_of, offset_of
 from minibert.layers.norms import norm_of
 from minibert.quantities import Float, Hidden, Logits, Pooled, TokenIds, TokenMask
 
@@ -50,7 +50,7 @@ class VocabularyHead(TaskHead):
         super().__init__()
         alone, family = config.generates, FAMILIES[config.family]
         width = config.d_embed if family.narrow_head else config.d_model
-        bias = config.head_bias
+        self.width, bias = width, config.head_bias
         self.transform = None if alone else Linear(config.d_model, width, bias=bias)
         self.norm = None if alone else norm_of(config, width)
         self.decoder = Linear(
@@ -75,12 +75,12 @@ class VocabularyHead(TaskHead):
     @property
     def W_U(self) -> Float[torch.Tensor, "width vocab"]:  # noqa: N802
         """uncapped = decoder_input·W_U + b_U, what the family divides logits by included."""
-        return self.decoder.matrix
+        return matrix_of(self.decoder, self.width)
 
     @property
     def b_U(self) -> Float[torch.Tensor, " vocab"] | None:  # noqa: N802
         """None where the decoder has no bias."""
-        return self.decoder.offset
+        return offset_of(self.decoder, self.width)
 
     def decoder_input(self, hidden: Hidden) -> Float[torch.Tensor, "batch position width"]:
         """What the decoder reads."""

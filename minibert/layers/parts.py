@@ -236,6 +236,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         width, inner, bias = config.d_model, config.d_mlp, config.mlp_bias
+        self.d_model, self.d_mlp = width, inner
         self.gate = Linear(width, inner, bias=bias) if config.gated else None
         self.up = Linear(width, inner, bias=bias)
         self.down = Linear(inner, width, bias=bias, multiplier=config.residual_multiplier)
@@ -253,32 +254,32 @@ class FeedForward(nn.Module):
     @property
     def W_in(self) -> Float[Tensor, "d_model d_mlp"]:  # noqa: N802
         """mlp_pre = x·W_in + b_in."""
-        return self.up.matrix
+        return matrix_of(self.up, self.d_model)
 
     @property
     def W_gate(self) -> Float[Tensor, "d_model d_mlp"] | None:  # noqa: N802
         """mlp_gate = x·W_gate + b_gate; None where the MLP has no gate."""
-        return None if self.gate is None else self.gate.matrix
+        return None if self.gate is None else matrix_of(self.gate, self.d_model)
 
     @property
     def W_out(self) -> Float[Tensor, "d_mlp d_model"]:  # noqa: N802
         """mlp_out = mlp_post·W_out + b_out, what the family multiplies it by included."""
-        return self.down.matrix
+        return matrix_of(self.down, self.d_mlp)
 
     @property
     def b_in(self) -> Float[Tensor, " d_mlp"] | None:
         """None without biases."""
-        return self.up.offset
+        return offset_of(self.up, self.d_model)
 
     @property
     def b_gate(self) -> Float[Tensor, " d_mlp"] | None:
         """None without biases or without a gate."""
-        return None if self.gate is None else self.gate.offset
+        return None if self.gate is None else offset_of(self.gate, self.d_model)
 
     @property
     def b_out(self) -> Float[Tensor, " d_model"] | None:
         """None without biases."""
-        return self.down.offset
+        return offset_of(self.down, self.d_mlp)
 
     def gate_of(self, x: Hidden) -> Mlp:
         """mlp_gate: what enters the activation of a gated MLP."""

@@ -1,15 +1,15 @@
 """The cache of TransformerLens' `run_with_cache`: quantities by its names, stacked and attributed.
 
-`LensCache` is what both caches have: `TransformerLensCache`, which `trace.to_transformer_lens()`
-makes and which reads a trace when it is read, and `ActivationCache`, which a hooked model fills.
+`ActivationCache` is what a hooked model fills; `TransformerLensCache`, which
+`trace.to_transformer_lens()` makes, is the same over a trace, and reads it when it is read.
 Arguments, axes and labels are those of ActivationCache in TransformerLens 3.9; a stack begins with
 the axis of its components. Names, axes and numbers are those of HookedTransformer (GPT-2, Pythia,
 Llama and other models whose norms do not follow the sum with the stream) and HookedEncoder (BERT)
 with the processing of weights off. docs/transformer_lens.md has the table of names.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,19 +22,19 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.trace.run import TracedModel
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.names import (
-    CachedTrace,
-    Reader,
     Slice,
     UnknownNameError,
     as_slice,
     layer_number,
-    readers,
     whole_name,
 )
+from minibert.transformer_lens.points import CachedTrace, readers
 
 Stack = Float[Tensor, "component *place d_model"]
 Directions = Float[Tensor, "width *direction"]
 TokenDirections = Float[Tensor, "*place d_model"]
+Change = Callable[[Tensor], Tensor]
+Cache = TypeVar("Cache", bound="ActivationCache")
 ALL = Slice()
 Stacked = Stack | tuple[Stack, list[str]]
 _MODES = ("all", "mlp", "attn")
@@ -50,19 +50,168 @@ else:
     Whole = object
 
 
-class LensCache(Base):
-    """A mapping of quantities by TransformerLens' names that stacks the stream and its parts."""
+class Readings(Base):
+    """Tensors that are computed when they are read, each by a function, and then changed."""
 
-    has_batch_dim: bool = True
+    def __init__(
+        self, functions: Mapping[str, Callable[[], Tensor]], change: Change = lambda value: value
+    ) -> None:
+        self.functions = functions
+        self.change = change
 
-    def __getitem__(self, name: Any, /) -> Tensor:
-        """The quantity of a name, or of a shorthand: ("pattern", 1)."""
-        raise NotImplementedError
+    def __getitem__(self, name: str, /) -> Tensor:
+        """The tensor of that name, computed now."""
+        return self.change(self.functions[name]())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.functions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+
+@runtime_checkable
+class CachedModel(Protocol):
+    """What a cache reads of the hooked model it comes from."""
 
     @property
-    def _of(self) -> TracedModel:
-        """The model that the quantities belong to."""
-        raise NotImplementedError
+    def model(self) -> TracedModel:
+        """minibert's model."""
+
+    @property
+    def cfg(self) -> HookedTransformerConfig:
+        """The facts about it."""
+
+
+class ActivationCache(Base):
+    """A mapping from the names of hook points, or shorthands of them, to tensors.
+
+    cache_dict      the tensors by full name
+    model           the HookedTransformer that they come from
+    has_batch_dim   whether they have an axis of sentences
+
+    `attn.hook_result` need not be kept: it is computed from hook_z where it is read.
+    """
+
+    model: CachedModel
+
+    def __init__(
+        self, cache_dict: Mapping[str, Tensor], model: CachedModel, has_batch_dim: bool = True
+    ) -> None:
+        self.model = model
+        self._begin(cache_dict, model.model, has_batch_dim)
+
+    def _begin(self, kept: Mapping[str, Tensor], of: TracedModel, has_batch_dim: bool) -> None:
+        self._kept, self._of, self.has_batch_dim = kept, of, has_batch_dim
+
+    @property
+    def cache_dict(self) -> dict[str, Tensor]:
+        """The tensors by full name; those of a trace are computed now."""
+        return self._kept if isinstance(self._kept, dict) else dict(self._kept)
+
+    @property
+    def has_embed(self) -> bool:
+        """Whether the embeddings of words are kept."""
+        return "hook_embed" in self._kept
+
+    @property
+    def has_pos_embed(self) -> bool:
+        """Whether the embeddings of positions are kept."""
+        return "hook_pos_embed" in self._kept
+
+    def __getitem__(self, key: Any, /) -> Tensor:
+        """The tensor of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
+
+        Raises TraceError (a KeyError too) for what is not there.
+        """
+        name = self._whole(key)
+        if name is not None and name in self._kept:
+            return self._kept[name]
+        if self._has_z_of(name):
+            layer = int(str(name).split(".")[1])
+            return self._head_results(self["z", layer], layer)
+        raise UnknownNameError(self._missing(key, name))
+
+    def __contains__(self, key: object) -> bool:
+        name = self._whole(key)
+        return name in self._kept or self._has_z_of(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __repr__(self) -> str:
+        return f"ActivationCache with keys {list(self._kept)}"
+
+    def compute_head_results(self) -> None:
+        """From now on the cache keeps `attn.hook_result`: what each head adds to the stream."""
+        names = [f"blocks.{layer}.attn.hook_result" for layer in range(self._n_layers)]
+        self._kept = {**self._kept, **{name: self[name] for name in names}}
+
+    def remove_batch_dim(self: Cache) -> Cache:
+        """This cache, without the axis of sentences from now on.
+
+        Raises TraceError for several sentences.
+        """
+        if self.has_batch_dim:
+            several = {len(x) for x in self._samples() if x.dim()} - {1}
+            if several:
+                raise TraceError(f"remove_batch_dim: there are {several} sentences; expected one.")
+            self._kept = self._changed(lambda value: value[0] if value.dim() else value)
+            self.has_batch_dim = False
+        return self
+
+    def apply_slice_to_batch_dim(self, batch_slice: Any) -> "ActivationCache":
+        """Another cache with some of the sentences; an int leaves no axis of them."""
+        if not self.has_batch_dim:
+            raise TraceError("This cache has no axis of sentences to slice.")
+        chosen = as_slice(batch_slice)
+        cut: ActivationCache = object.__new__(type(self))
+        vars(cut).update(vars(self))
+        cut._begin(self._changed(chosen.apply), self._of, chosen.mode != "int")
+        return cut
+
+    def to(self: Cache, device: torch.device | str) -> Cache:
+        """This cache, its tensors on that device."""
+        self._kept = self._changed(lambda value: value.to(device))
+        return self
+
+    def toggle_autodiff(self, mode: bool = False) -> None:
+        """`torch.set_grad_enabled(mode)`: for all of torch, as in TransformerLens."""
+        torch.set_grad_enabled(mode)
+
+    def _changed(self, change: Change) -> Mapping[str, Tensor]:
+        kept = self._kept
+        if isinstance(kept, Readings):
+            before = kept.change
+            return Readings(kept.functions, lambda value: change(before(value)))
+        return {name: change(value) for name, value in kept.items()}
+
+    def _samples(self) -> list[Tensor]:
+        """Tensors whose first axis is asked about: all, or one where each has to be computed."""
+        count = 1 if isinstance(self._kept, Readings) else len(self._kept)
+        return [self._kept[name] for name in list(self._kept)[:count]]
+
+    def _whole(self, key: object) -> str | None:
+        known = isinstance(key, str) and key in self._kept
+        return str(key) if known else whole_name(key, self._n_layers)
+
+    def _has_z_of(self, name: str | None) -> bool:
+        if name is None or not name.endswith(".attn.hook_result"):
+            return False
+        return name.removesuffix("result") + "z" in self._kept
+
+    def _missing(self, key: object, name: str | None) -> str:
+        return (
+            f"{key!r:.80} ({name!s:.80}) is not in this cache of {len(self)} names. Either it is "
+            "no hook point (`model.hook_dict` has them), or names_filter or stop_at_layer took it "
+            "out."
+        )
 
     def accumulated_resid(
         self,
@@ -250,10 +399,6 @@ class LensCache(Base):
                 "reads. Leave mlp_input out."
             )
         return count
-
-    def compute_head_results(self) -> None:
-        """From now on the cache has `attn.hook_result`: what each head adds to the stream."""
-        raise NotImplementedError
 
     def stack_head_results(
         self,
@@ -545,7 +690,7 @@ def single_token(tokenizer: Tokenizer | None, text: str) -> int:
     return ids[0]
 
 
-class TransformerLensCache(LensCache):
+class TransformerLensCache(ActivationCache):
     """The quantities of a trace by TransformerLens' names, in the order of the data.
 
     Each quantity is computed when it is read, and is not stored. The methods that stack, decompose
@@ -554,194 +699,22 @@ class TransformerLensCache(LensCache):
 
     def __init__(self, trace: CachedTrace, *, attn_result: bool = False) -> None:
         self.trace = trace
-        self._readers: dict[str, Reader] = dict(readers(trace, attn_result))
-        self._device: torch.device | None = None
-
-    @property
-    def _of(self) -> TracedModel:
-        return self.trace.model
-
-    @property
-    def cache_dict(self) -> dict[str, Tensor]:
-        """Every quantity, computed now: a dictionary of its own."""
-        return dict(self.items())
+        self._begin(Readings(dict(readers(trace, attn_result))), trace.model, True)
 
     def compute_head_results(self) -> None:
         """From now on the cache has `attn.hook_result`: what each head adds to the stream."""
-        self._readers = dict(readers(self.trace, attn_result=True))
-
-    def remove_batch_dim(self) -> "TransformerLensCache":
-        """This cache, whose quantities have no axis of sentences from now on.
-
-        Raises TraceError for a batch of several sentences.
-        """
-        count = self.trace.inputs.ids.shape[0]
-        if count != 1:
-            raise TraceError(f"remove_batch_dim: there are {count} sentences; expected one.")
-        self.has_batch_dim = False
-        return self
-
-    def to(self, device: torch.device | str) -> "TransformerLensCache":
-        """This cache, which gives quantities on that device from now on."""
-        self._device = torch.device(device)
-        return self
-
-    def toggle_autodiff(self, mode: bool = False) -> None:
-        """`torch.set_grad_enabled(mode)`: for all of torch, as in TransformerLens."""
-        torch.set_grad_enabled(mode)
-
-    def __getitem__(self, name: Any) -> Tensor:
-        """The quantity of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
-
-        Raises TraceError (a KeyError too) for an unknown name.
-        """
-        whole = self._whole(name)
-        if whole not in self._readers:
-            results = " attn.hook_result is there with attn_result=True."
-            shown = f"{name!r:.80}" + ("" if whole in (name, None) else f" ({whole:.80})")
-            raise UnknownNameError(
-                f"{shown} is not a name of {self!r}; there are {', '.join(self._shown())}."
-                + (results if whole is not None and whole.endswith("hook_result") else "")
-            )
-        found = self._readers[whole]().to(self._device)
-        return found if self.has_batch_dim else found[0]
-
-    def __contains__(self, name: object) -> bool:
-        return self._whole(name) in self._readers
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
+        assert isinstance(self._kept, Readings)
+        self._kept = Readings(dict(readers(self.trace, attn_result=True)), self._kept.change)
 
     def __repr__(self) -> str:
         return f"<{len(self)} quantities of {self.trace!r}, by TransformerLens' names>"
 
-    def _whole(self, name: Any) -> str | None:
-        return whole_name(name, self.trace.config.n_layers)
-
-    def _shown(self) -> Iterable[str]:
-        return [name for name in self if not name.startswith("blocks.") or ".0." in name]
-
-
-@runtime_checkable
-class CachedModel(Protocol):
-    """What a cache reads of the hooked model it comes from."""
-
-    @property
-    def model(self) -> TracedModel:
-        """minibert's model."""
-
-    @property
-    def cfg(self) -> HookedTransformerConfig:
-        """The facts about it."""
-
-
-class ActivationCache(LensCache):
-    """A mapping from the names of hook points, or shorthands of them, to tensors.
-
-    cache_dict      the tensors by full name
-    model           the HookedTransformer that they come from
-    has_batch_dim   whether they have an axis of sentences
-
-    `attn.hook_result` need not be kept: it is computed from hook_z where it is read.
-    """
-
-    def __init__(
-        self, cache_dict: dict[str, Tensor], model: CachedModel, has_batch_dim: bool = True
-    ) -> None:
-        self.cache_dict = cache_dict
-        self.model = model
-        self.has_batch_dim = has_batch_dim
-
-    @property
-    def _of(self) -> TracedModel:
-        return self.model.model
-
-    @property
-    def has_embed(self) -> bool:
-        """Whether the embeddings of words are kept."""
-        return "hook_embed" in self.cache_dict
-
-    @property
-    def has_pos_embed(self) -> bool:
-        """Whether the embeddings of positions are kept."""
-        return "hook_pos_embed" in self.cache_dict
-
-    def __getitem__(self, key: Any) -> Tensor:
-        """The tensor of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
-
-        Raises TraceError (a KeyError too) for what is not kept.
-        """
-        name = self._whole(key)
-        if name in self.cache_dict:
-            return self.cache_dict[name]
-        if self._has_z_of(name):
-            layer = int(str(name).split(".")[1])
-            return self._head_results(self["z", layer], layer)
-        raise UnknownNameError(
-            f"{key!r:.80} ({name!s:.80}) is not in this cache of {len(self)} names. Either it is "
-            "no hook point (`model.hook_dict` has them), or names_filter or stop_at_layer took it "
-            "out."
-        )
-
-    def __contains__(self, key: object) -> bool:
-        name = self._whole(key)
-        return name in self.cache_dict or self._has_z_of(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.cache_dict)
-
-    def __len__(self) -> int:
-        return len(self.cache_dict)
-
-    def __repr__(self) -> str:
-        return f"ActivationCache with keys {list(self.cache_dict)}"
-
-    def compute_head_results(self) -> None:
-        """Keep `attn.hook_result` of every layer: what each head adds to the stream."""
-        for layer in range(self.model.cfg.n_layers):
-            name = f"blocks.{layer}.attn.hook_result"
-            self.cache_dict[name] = self[name]
-
-    def remove_batch_dim(self) -> "ActivationCache":
-        """This cache, without the axis of sentences.
-
-        Raises TraceError for several sentences.
-        """
-        if self.has_batch_dim:
-            several = {len(x) for x in self.cache_dict.values() if x.dim()} - {1}
-            if several:
-                raise TraceError(f"remove_batch_dim: there are {several} sentences; expected one.")
-            for name, value in self.cache_dict.items():
-                self.cache_dict[name] = value[0] if value.dim() else value
-            self.has_batch_dim = False
-        return self
-
-    def apply_slice_to_batch_dim(self, batch_slice: Any) -> "ActivationCache":
-        """Another cache with some of the sentences; an int leaves no axis of them."""
-        if not self.has_batch_dim:
-            raise TraceError("This cache has no axis of sentences to slice.")
-        chosen = as_slice(batch_slice)
-        cut = {name: chosen.apply(value) for name, value in self.cache_dict.items()}
-        return ActivationCache(cut, self.model, has_batch_dim=chosen.mode != "int")
-
-    def to(self, device: torch.device | str) -> "ActivationCache":
-        """This cache, its tensors on that device."""
-        self.cache_dict = {name: value.to(device) for name, value in self.cache_dict.items()}
-        return self
-
-    def toggle_autodiff(self, mode: bool = False) -> None:
-        """`torch.set_grad_enabled(mode)`: for all of torch, as in TransformerLens."""
-        torch.set_grad_enabled(mode)
-
-    def _whole(self, key: object) -> str | None:
-        if isinstance(key, str) and key in self.cache_dict:
-            return key
-        return whole_name(key, self.model.cfg.n_layers)
-
     def _has_z_of(self, name: str | None) -> bool:
-        if name is None or not name.endswith(".attn.hook_result"):
-            return False
-        return name.removesuffix("result") + "z" in self.cache_dict
+        return False
+
+    def _missing(self, key: object, name: str | None) -> str:
+        shown = f"{key!r:.80}" + ("" if name in (key, None) else f" ({name:.80})")
+        there = [name for name in self if not name.startswith("blocks.") or ".0." in name]
+        asked = name is not None and name.endswith("hook_result")
+        more = " attn.hook_result is there with attn_result=True." * asked
+        return f"{shown} is not a name of {self!r}; there are {', '.join(there)}.{more}"

@@ -7,18 +7,10 @@ import torch
 
 from minibert.errors import EditError
 from minibert.layers.config import Config
+from minibert.transformer_lens.points import INPUT_SWITCHES
 
 if TYPE_CHECKING:
     from minibert.model import Model
-
-__all__ = ["INPUT_SWITCHES", "HookedTransformerConfig", "config_of"]
-
-INPUT_SWITCHES = {
-    "use_attn_in": ("hook_attn_in",),
-    "use_split_qkv_input": ("hook_q_input", "hook_k_input", "hook_v_input"),
-    "use_hook_mlp_in": ("hook_mlp_in",),
-}
-"""The points of a block's inputs, by what switches them on."""
 
 _CHANGEABLE = ("use_attn_result", "default_prepend_bos", *INPUT_SWITCHES)
 _ACTIVATIONS = {"gelu_tanh": "gelu_new"}

@@ -18,9 +18,11 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
 from minibert.transformer_lens.cache import ActivationCache
-from minibert.transformer_lens.config import INPUT_SWITCHES, config_of
-from minibert.transformer_lens.hooks import HookedRootModule, HookPoint, layer_edits, listening
+from minibert.transformer_lens.config import config_of
+from minibert.transformer_lens.hook_edits import layer_edits, listening
+from minibert.transformer_lens.hooks import HookedRootModule, HookPoint
 from minibert.transformer_lens.modules import Part, StackedMethods, build_tree
+from minibert.transformer_lens.points import INPUT_SWITCHES
 from minibert.transformer_lens.reading import (
     USE_DEFAULT_VALUE,
     Generating,
@@ -35,25 +37,11 @@ Bridge = TypeVar("Bridge", bound="TransformerBridge")
 Hooked = TypeVar("Hooked", bound="Loading")
 
 # Names that TransformerLens has of its own for models of the Hub.
+_SIZES = ("14m", "31m", "70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")
 _ALIASES = {
     "gpt2-small": "gpt2",
     "distillgpt2": "distilgpt2",
-    "distilgpt2": "distilgpt2",
-    **{
-        f"pythia-{size}": f"EleutherAI/pythia-{size}"
-        for size in (
-            "14m",
-            "31m",
-            "70m",
-            "160m",
-            "410m",
-            "1b",
-            "1.4b",
-            "2.8b",
-            "6.9b",
-            "12b",
-        )
-    },
+    **{f"pythia-{size}": f"EleutherAI/pythia-{size}" for size in _SIZES},
 }
 _HUB_OPTIONS = ("revision", "cache_dir", "offline")
 # Arguments of TransformerLens that are refused with any other value than this.
@@ -355,7 +343,7 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
         """
         for name, part in self.named_modules():
             if isinstance(part, Part):
-                found = ((each, getattr(part, each, None)) for each in (*part.weights, "w", "b"))
+                found = ((each, getattr(part, each)) for each in part.shown)
                 yield from ((f"{name}.{each}", x) for each, x in found if isinstance(x, Tensor))
 
     tl_named_parameters = named_parameters

@@ -1,35 +1,74 @@
 """The modules of a hooked model: blocks, their weights and hook points, and those of all layers."""
 
-from typing import Any, cast
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from minibert.errors import CheckpointError, TraceError
-from minibert.layers.linear import Linear
-from minibert.layers.norms import Norm
+from minibert.layers.parts import Attention as OwnAttention
 from minibert.layers.parts import Layer
 from minibert.model import Model
 from minibert.quantities import Float
-from minibert.transformer_lens.config import INPUT_SWITCHES, HookedTransformerConfig
+from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hooks import HookPoint
-from minibert.transformer_lens.names import point_names
+from minibert.transformer_lens.points import (
+    INPUT_SWITCHES,
+    Point,
+    before_layers,
+    behind_layers,
+    layer_points,
+)
 from minibert.transformer_lens.weights import FactoredMatrix, composition_scores
+
+Weights = dict[str, Callable[[Any], Tensor | None]]
+
+
+def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
+    """The bias; zeros where there is none, as in TransformerLens."""
+    return weight.new_zeros(weight.shape[-1]) if bias is None else bias
+
+
+def _by_head(name: str) -> Callable[[Layer], Tensor]:
+    """A weight or bias of attention as every head reads it."""
+
+    def read(layer: Layer) -> Tensor:
+        attention: OwnAttention = layer.attention
+        rows = getattr(attention, name)
+        if rows is None:
+            rows = _bias(None, getattr(attention, name.replace("b_", "W_")))
+            rows = rows.expand(attention.n_heads if name == "b_Q" else attention.n_kv_heads, -1)
+        shared = name[-1] != "Q" and attention.group > 1
+        return rows.repeat_interleave(attention.group, 0) if shared else rows
+
+    return read
 
 
 class Part(nn.Module):
-    """A part of the tree: its hook points, its weights by name, and the module of ours it shows."""
+    """A part of the tree: its hook points, its weights by name, and the module of ours it shows.
 
-    weights: tuple[str, ...] = ()
+    Weights are views of the model's: writing into one changes the model.
+    """
+
+    weights: ClassVar[Weights] = {}
     of: Any
 
-    def __init__(self, of: Any) -> None:
+    def __init__(self, of: Any, weights: Weights | None = None) -> None:
         super().__init__()
         # Beside the tree, which knows parts and hook points alone.
         self.__dict__["of"] = of
+        self.__dict__["shown"] = self.weights if weights is None else weights
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("shown", ()):
+            found = self.shown[name](self.of)
+            return None if found is None else found.view_as(found)
+        return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in type(self).weights:
+        if name in self.weights:
             raise CheckpointError(
                 f"{name} shows a weight of the model and cannot be replaced; write into it: "
                 f"{name}.data[:] = ..."
@@ -48,26 +87,10 @@ class Part(nn.Module):
         return x if point is None else point(x)
 
 
-def _by_head(weight: Tensor, d_head: int) -> Tensor:
-    """Rows of a linear layer as (head, d_head, ...)."""
-    return weight.unflatten(0, (-1, d_head))
-
-
-def _bias(linear: Linear) -> Tensor:
-    """The bias; zeros where there is none, as in TransformerLens."""
-    bias = linear.offset
-    return linear.weight.new_zeros(linear.weight.shape[0]) if bias is None else bias.view_as(bias)
-
-
 class Embed(Part):
-    """The table of words."""
+    """The table of words: W_E (d_vocab, d_model)."""
 
-    weights = ("W_E",)
-
-    @property
-    def W_E(self) -> Tensor:  # noqa: N802
-        """(d_vocab, d_model)."""
-        return _view(self.of.W_E)
+    weights: ClassVar[Weights] = {"W_E": lambda body: body.W_E}
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The rows of the tokens."""
@@ -75,14 +98,9 @@ class Embed(Part):
 
 
 class PosEmbed(Part):
-    """The table of positions."""
+    """The table of positions: W_pos (n_ctx, d_model)."""
 
-    weights = ("W_pos",)
-
-    @property
-    def W_pos(self) -> Tensor:  # noqa: N802
-        """(n_ctx, d_model)."""
-        return _view(self.of.position.weight)
+    weights: ClassVar[Weights] = {"W_pos": lambda body: body.position.weight}
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The rows of the positions of these tokens, for each sentence."""
@@ -90,62 +108,22 @@ class PosEmbed(Part):
 
 
 class Attention(Part):
-    """Attention of a layer. Heads that share keys and values have the same W_K and W_V."""
+    """Attention of a layer. Heads that share keys and values have the same W_K and W_V.
 
-    weights = ("W_Q", "W_O", "b_Q", "b_O", "W_K", "W_V", "b_K", "b_V")
+    W_Q, W_K and W_V (head, d_model, d_head), W_O (head, d_head, d_model); b_Q, b_K and b_V
+    (head, d_head), b_O (d_model). OV is W_V·W_O of each head, QK is W_Q·W_Kᵀ.
+    """
 
-    def _stacked(self, name: str) -> Tensor:
-        attention = self.of.attention
-        rows = _by_head(getattr(attention, name).matrix.mT, attention.d_head).mT
-        return rows.repeat_interleave(attention.group, 0) if self._shared(name) else rows
-
-    def _biases(self, name: str) -> Tensor:
-        attention = self.of.attention
-        rows = _by_head(_bias(getattr(attention, name)), attention.d_head)
-        return rows.repeat_interleave(attention.group, 0) if self._shared(name) else rows
-
-    def _shared(self, name: str) -> bool:
-        return name != "query" and self.of.attention.group > 1
-
-    @property
-    def W_Q(self) -> Tensor:  # noqa: N802
-        """(head, d_model, d_head)."""
-        return self._stacked("query")
-
-    @property
-    def W_K(self) -> Tensor:  # noqa: N802
-        """(head, d_model, d_head)."""
-        return self._stacked("key")
-
-    @property
-    def W_V(self) -> Tensor:  # noqa: N802
-        """(head, d_model, d_head)."""
-        return self._stacked("value")
-
-    @property
-    def W_O(self) -> Tensor:  # noqa: N802
-        """(head, d_head, d_model)."""
-        return _view(self.of.attention.W_O)
-
-    @property
-    def b_Q(self) -> Tensor:  # noqa: N802
-        """(head, d_head)."""
-        return self._biases("query")
-
-    @property
-    def b_K(self) -> Tensor:  # noqa: N802
-        """(head, d_head)."""
-        return self._biases("key")
-
-    @property
-    def b_V(self) -> Tensor:  # noqa: N802
-        """(head, d_head)."""
-        return self._biases("value")
-
-    @property
-    def b_O(self) -> Tensor:  # noqa: N802
-        """(d_model)."""
-        return _bias(self.of.attention.output)
+    weights: ClassVar[Weights] = {
+        "W_Q": _by_head("W_Q"),
+        "W_O": lambda layer: layer.attention.W_O,
+        "b_Q": _by_head("b_Q"),
+        "b_O": lambda layer: _bias(layer.attention.b_O, layer.attention.W_O),
+        "W_K": _by_head("W_K"),
+        "W_V": _by_head("W_V"),
+        "b_K": _by_head("b_K"),
+        "b_V": _by_head("b_V"),
+    }
 
     @property
     def OV(self) -> FactoredMatrix:  # noqa: N802
@@ -159,35 +137,18 @@ class Attention(Part):
 
 
 class Mlp(Part):
-    """The MLP of a layer. W_gate is None where there is no gate, and then in no list of weights."""
+    """The MLP of a layer: W_in and W_gate (d_model, d_mlp), W_out (d_mlp, d_model), b_in, b_out.
 
-    weights = ("W_in", "b_in", "W_out", "b_out", "W_gate")
+    W_gate is None where there is no gate, and then in no list of weights.
+    """
 
-    @property
-    def W_in(self) -> Tensor:  # noqa: N802
-        """(d_model, d_mlp)."""
-        return _view(self.of.mlp.W_in)
-
-    @property
-    def b_in(self) -> Tensor:
-        """(d_mlp)."""
-        return _bias(self.of.mlp.up)
-
-    @property
-    def W_gate(self) -> Tensor | None:  # noqa: N802
-        """(d_model, d_mlp)."""
-        gate = self.of.mlp.gate
-        return None if gate is None else gate.matrix
-
-    @property
-    def W_out(self) -> Tensor:  # noqa: N802
-        """(d_mlp, d_model)."""
-        return _view(self.of.mlp.W_out)
-
-    @property
-    def b_out(self) -> Tensor:
-        """(d_model)."""
-        return _bias(self.of.mlp.down)
+    weights: ClassVar[Weights] = {
+        "W_in": lambda layer: layer.mlp.W_in,
+        "b_in": lambda layer: _bias(layer.mlp.b_in, layer.mlp.W_in),
+        "W_out": lambda layer: layer.mlp.W_out,
+        "b_out": lambda layer: _bias(layer.mlp.b_out, layer.mlp.W_out),
+        "W_gate": lambda layer: layer.mlp.W_gate,
+    }
 
     def forward(self, x: Tensor) -> Tensor:
         """What the MLP makes of its input (after the norm), through its hook points."""
@@ -202,138 +163,112 @@ class Mlp(Part):
 class NormPart(Part):
     """A norm. Its w and b are there unless they were folded into the weights behind it."""
 
-    def __init__(self, of: Norm, folded: bool) -> None:
-        super().__init__(of)
-        self.__dict__["folded"] = folded
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("w", "b") and not self.folded:
-            found = getattr(self.of, {"w": "weight", "b": "bias"}[name], None)
-            if found is not None:
-                return _view(found)
-        return super().__getattr__(name)
-
     def forward(self, x: Tensor) -> Tensor:
         """The norm of x."""
         return self.of(x)
 
 
+def _norm_part(norm: nn.Module, folded: bool) -> NormPart:
+    ours = {} if folded else {"w": "weight", "b": "bias"}
+    return NormPart(
+        norm,
+        {
+            name: attrgetter(own)
+            for name, own in ours.items()
+            if getattr(norm, own, None) is not None
+        },
+    )
+
+
 class Unembed(Part):
-    """From the stream after the last norm to logits, before a soft cap."""
+    """From the stream after the last norm to logits: W_U (d_model, d_vocab), b_U (d_vocab)."""
 
-    weights = ("W_U", "b_U")
-
-    @property
-    def W_U(self) -> Tensor:  # noqa: N802
-        """(d_model, d_vocab)."""
-        return _view(self.of.W_U)
-
-    @property
-    def b_U(self) -> Tensor:  # noqa: N802
-        """(d_vocab)."""
-        return _bias(self.of.decoder)
+    weights: ClassVar[Weights] = {
+        "W_U": lambda head: head.W_U,
+        "b_U": lambda head: _bias(head.b_U, head.W_U),
+    }
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, position, d_vocab), through hook_in and hook_out."""
+        """(batch, position, d_vocab) before a soft cap, through hook_in and hook_out."""
         return self._point("hook_out", self.of.decoder(self._point("hook_in", x)))
-
-
-class Block(Part):
-    """A layer."""
-
-
-def _view(parameter: Tensor) -> Tensor:
-    return parameter.view_as(parameter)
 
 
 def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
     """Put the parts of the model below `root`, and in them a hook point of each of its names."""
-    body, names = model.body, point_names(model.config)
+    body, config = model.body, model.config
     root.embed = Embed(body)
     if body.position is not None:
         root.pos_embed = PosEmbed(body)
-    _add_points(root, [name for name in names if name.startswith("hook_")])
+    _add_points(root, before_layers(config))
     root.blocks = nn.ModuleList()
     for number, layer in enumerate(body.layers):
-        at = f"blocks.{number}."
-        inside = [name.removeprefix(at) for name in names if name.startswith(at)]
-        root.blocks.append(_block(layer, _with_inputs(inside), folded, model.config.norm_place))
-    for name, part in (
-        ("ln_final", NormPart(cast(Norm, body.final_norm), folded)),
-        ("unembed", Unembed(model.head)),
-    ):
-        root.add_module(name, part)
-        _add_points(part, [each.split(".")[1] for each in names if each.startswith(f"{name}.")])
+        block = Part(layer)
+        for name, point in _with_inputs(layer_points(config, number)).items():
+            part = name.rpartition(".")[0]
+            if part and part not in block._modules:
+                block.add_module(part, _part(layer, part, point.norm, folded))
+            _add_points(block, {name: point})
+        root.blocks.append(block)
+    root.ln_final = _norm_part(cast(nn.Module, body.final_norm), folded)
+    root.unembed = Unembed(model.head)
+    _add_points(root, behind_layers(config))
 
 
-def _block(layer: Layer, names: list[str], folded: bool, norm_place: str) -> Block:
-    """A layer with its parts, in the order of the data, and their hook points."""
-    block = Block(layer)
-    for name in names:
-        part, _, point = name.rpartition(".")
-        if part and part not in block._modules:
-            block.add_module(part, _part(layer, part, folded, norm_place))
-        _add_points(block.get_submodule(part), [point])
-    return block
+def _part(layer: Layer, name: str, norm: str, folded: bool) -> Part:
+    if not norm:
+        return {"attn": Attention, "mlp": Mlp}[name](layer)
+    return _norm_part(getattr(layer, norm), folded and not norm.endswith("output_norm"))
 
 
-def _with_inputs(names: list[str]) -> list[str]:
-    """The names of a block, with those of its inputs where they stand in the data."""
+def _with_inputs(points: dict[str, Point[Any]]) -> dict[str, Point[Any]]:
+    """The points of a block, with those of its inputs where they stand in the data."""
+    names = list(points)
     heads = names.index("hook_resid_pre") + 1
     mlp = next(n for n, name in enumerate(names) if name.startswith(("ln2.", "mlp.")))
     of_heads = INPUT_SWITCHES["use_attn_in"] + INPUT_SWITCHES["use_split_qkv_input"]
     of_mlp = INPUT_SWITCHES["use_hook_mlp_in"]
-    return [*names[:heads], *of_heads, *names[heads:mlp], *of_mlp, *names[mlp:]]
+    order = [*names[:heads], *of_heads, *names[heads:mlp], *of_mlp, *names[mlp:]]
+    made = {name: Point(_unread, by_head=name in of_heads) for name in (*of_heads, *of_mlp)}
+    return {name: points[name] if name in points else made[name] for name in order}
 
 
-def _part(layer: Layer, name: str, folded: bool, norm_place: str) -> nn.Module:
-    simple: dict[str, Any] = {"attn": Attention, "mlp": Mlp}
-    if name in simple:
-        return simple[name](layer)
-    behind = name.endswith("_post") or norm_place == "output"
-    kind = "attention" if name.startswith("ln1") else "mlp"
-    norm = getattr(layer, f"{kind}_output_norm" if behind else f"{kind}_norm")
-    return NormPart(norm, folded and not behind)
+def _unread(at: object) -> Tensor:
+    raise NotImplementedError("a trace has no inputs of heads and MLPs by these names")
 
 
-def _add_points(part: nn.Module, names: list[str]) -> None:
-    for name in names:
-        part.add_module(name, HookPoint())
+def _add_points(root: nn.Module, points: dict[str, Point[Any]]) -> None:
+    for name, point in points.items():
+        part, _, own = name.rpartition(".")
+        root.get_submodule(part).add_module(own, HookPoint(by_head=point.by_head))
 
 
 class StackedMethods:
-    """W_Q, W_K, W_V, W_O, W_in, W_gate, W_out and their biases, (layer, ...), and W_E to b_U."""
+    """W_Q, W_K, W_V, W_O, W_in, W_gate, W_out and their biases, (layer, ...), and W_E to b_U.
+
+    QK and OV are products of each layer and head; W_E_pos is both tables, one below the other.
+    """
 
     cfg: HookedTransformerConfig
     blocks: nn.ModuleList
-    embed: Embed
-    pos_embed: PosEmbed
-    unembed: Unembed
+
+    def __getattr__(self, name: str) -> Any:
+        for part in ("embed", "pos_embed", "unembed"):
+            if name in getattr(self._parts.get(part), "weights", ()):
+                return getattr(self._parts[part], name)
+        for part, kind in (("attn", Attention), ("mlp", Mlp)):
+            if name in kind.weights:
+                each = [getattr(getattr(block, part), name) for block in self.blocks]
+                return None if each[0] is None else torch.stack(each)
+        return super().__getattr__(name)  # type: ignore[misc]
 
     @property
-    def W_E(self) -> Tensor:  # noqa: N802
-        """(d_vocab, d_model)."""
-        return self.embed.W_E
-
-    @property
-    def W_pos(self) -> Tensor:  # noqa: N802
-        """(n_ctx, d_model)."""
-        return self.pos_embed.W_pos
+    def _parts(self) -> dict[str, nn.Module]:
+        return self.__dict__.get("_modules", {})
 
     @property
     def W_E_pos(self) -> Tensor:  # noqa: N802
         """Both tables, one below the other."""
         return torch.cat([self.W_E, self.W_pos])
-
-    @property
-    def W_U(self) -> Tensor:  # noqa: N802
-        """(d_model, d_vocab)."""
-        return self.unembed.W_U
-
-    @property
-    def b_U(self) -> Tensor:  # noqa: N802
-        """(d_vocab)."""
-        return self.unembed.b_U
 
     @property
     def QK(self) -> FactoredMatrix:  # noqa: N802
@@ -344,11 +279,6 @@ class StackedMethods:
     def OV(self) -> FactoredMatrix:  # noqa: N802
         """W_V·W_O of each layer and head."""
         return FactoredMatrix(self.W_V, self.W_O)
-
-    W_Q: Tensor
-    W_K: Tensor
-    W_V: Tensor
-    W_O: Tensor
 
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
@@ -363,9 +293,6 @@ class StackedMethods:
         total = torch.zeros(self.cfg.d_model, device=self.cfg.device, dtype=self.cfg.dtype)
         total = total + self.b_O[: layer + mlp_input].sum(0)
         return total + self.b_out[:layer].sum(0) if include_mlp_biases else total
-
-    b_O: Tensor  # noqa: N815, TransformerLens' name
-    b_out: Tensor
 
     def all_composition_scores(self, mode: str) -> Float[Tensor, "layer head layer head"]:
         """How much each head reads of what each earlier head writes, by "Q", "K" or "V".
@@ -385,17 +312,3 @@ class StackedMethods:
         """ "L0H0", "L0H1" and so on."""
         heads = range(self.cfg.n_heads)
         return [f"L{layer}H{head}" for layer in range(self.cfg.n_layers) for head in heads]
-
-
-def _over_layers(part: str, name: str) -> property:
-    def read(self: StackedMethods) -> Tensor | None:
-        each = [getattr(getattr(block, part), name) for block in self.blocks]
-        return None if each[0] is None else torch.stack(each)
-
-    read.__doc__ = f"{name} of all layers, (layer, ...)."
-    return property(read)
-
-
-for _block_name, _kind in (("attn", Attention), ("mlp", Mlp)):
-    for _name in _kind.weights:
-        setattr(StackedMethods, _name, _over_layers(_block_name, _name))

@@ -89,56 +89,22 @@ def _sizes(
     return tuple(sizes[axis] for axis in axes)
 
 
-def layer_pos_patch_setter(activation: Tensor, index: Sequence[int], clean: Tensor) -> Tensor:
-    """Patch [layer, position] of what has the axes (batch, position, ...)."""
-    _, position = index
-    activation[:, position] = clean[:, position]
-    return activation
+def _setter(before: int) -> Setter:
+    """What patches [layer, *index], of an activation with so many axes in front of the index."""
+
+    def patch(activation: Tensor, index: Sequence[int], clean: Tensor) -> Tensor:
+        place: tuple[int | slice, ...] = (*[slice(None)] * before, *index[1:])
+        activation[place] = clean[place]
+        return activation
+
+    return patch
 
 
-def layer_pos_head_vector_patch_setter(
-    activation: Tensor, index: Sequence[int], clean: Tensor
-) -> Tensor:
-    """Patch [layer, position, head] of what has the axes (batch, position, head, ...)."""
-    _, position, head = index
-    activation[:, position, head] = clean[:, position, head]
-    return activation
-
-
-def layer_head_vector_patch_setter(
-    activation: Tensor, index: Sequence[int], clean: Tensor
-) -> Tensor:
-    """Patch [layer, head] of what has the axes (batch, position, head, ...)."""
-    _, head = index
-    activation[:, :, head] = clean[:, :, head]
-    return activation
-
-
-def layer_head_pattern_patch_setter(
-    activation: Tensor, index: Sequence[int], clean: Tensor
-) -> Tensor:
-    """Patch [layer, head] of attention, (batch, head, query, key)."""
-    _, head = index
-    activation[:, head] = clean[:, head]
-    return activation
-
-
-def layer_head_pos_pattern_patch_setter(
-    activation: Tensor, index: Sequence[int], clean: Tensor
-) -> Tensor:
-    """Patch [layer, head, query] of attention."""
-    _, head, query = index
-    activation[:, head, query] = clean[:, head, query]
-    return activation
-
-
-def layer_head_dest_src_pos_pattern_patch_setter(
-    activation: Tensor, index: Sequence[int], clean: Tensor
-) -> Tensor:
-    """Patch [layer, head, query, key] of attention."""
-    _, head, query, key = index
-    activation[:, head, query, key] = clean[:, head, query, key]
-    return activation
+# The axes are (batch, position, head, ...), of attention (batch, head, query, key).
+layer_pos_patch_setter = layer_pos_head_vector_patch_setter = _setter(1)
+layer_head_vector_patch_setter = _setter(2)
+layer_head_pattern_patch_setter = layer_head_pos_pattern_patch_setter = _setter(1)
+layer_head_dest_src_pos_pattern_patch_setter = _setter(1)
 
 
 def _patcher(name: str, setter: Setter, *axes: str) -> Callable[..., Tensor]:
@@ -150,22 +116,26 @@ def _patcher(name: str, setter: Setter, *axes: str) -> Callable[..., Tensor]:
     )
 
 
-_LAYER_POS, _LAYER_HEAD = ("layer", "pos"), ("layer", "head")
-
-get_act_patch_resid_pre = _patcher("resid_pre", layer_pos_patch_setter, *_LAYER_POS)
-get_act_patch_resid_mid = _patcher("resid_mid", layer_pos_patch_setter, *_LAYER_POS)
-get_act_patch_attn_out = _patcher("attn_out", layer_pos_patch_setter, *_LAYER_POS)
-get_act_patch_mlp_out = _patcher("mlp_out", layer_pos_patch_setter, *_LAYER_POS)
+def _at_pos(name: str) -> Callable[..., Tensor]:
+    return _patcher(name, layer_pos_patch_setter, "layer", "pos")
 
 
 def _by_pos(name: str) -> Callable[..., Tensor]:
-    return _patcher(name, layer_pos_head_vector_patch_setter, *_LAYER_POS, "head")
+    return _patcher(name, layer_pos_head_vector_patch_setter, "layer", "pos", "head")
 
 
 def _all_pos(name: str) -> Callable[..., Tensor]:
-    return _patcher(name, layer_head_vector_patch_setter, *_LAYER_HEAD)
+    return _patcher(name, layer_head_vector_patch_setter, "layer", "head")
 
 
+def _pattern(setter: Setter, *axes: str) -> Callable[..., Tensor]:
+    return _patcher("pattern", setter, "layer", "head_index", *axes)
+
+
+get_act_patch_resid_pre = _at_pos("resid_pre")
+get_act_patch_resid_mid = _at_pos("resid_mid")
+get_act_patch_attn_out = _at_pos("attn_out")
+get_act_patch_mlp_out = _at_pos("mlp_out")
 get_act_patch_attn_head_out_by_pos = _by_pos("z")
 get_act_patch_attn_head_q_by_pos = _by_pos("q")
 get_act_patch_attn_head_k_by_pos = _by_pos("k")
@@ -174,19 +144,10 @@ get_act_patch_attn_head_out_all_pos = _all_pos("z")
 get_act_patch_attn_head_q_all_pos = _all_pos("q")
 get_act_patch_attn_head_k_all_pos = _all_pos("k")
 get_act_patch_attn_head_v_all_pos = _all_pos("v")
-get_act_patch_attn_head_pattern_all_pos = _patcher(
-    "pattern", layer_head_pattern_patch_setter, "layer", "head_index"
-)
-get_act_patch_attn_head_pattern_by_pos = _patcher(
-    "pattern", layer_head_pos_pattern_patch_setter, "layer", "head_index", "dest_pos"
-)
-get_act_patch_attn_head_pattern_dest_src_pos = _patcher(
-    "pattern",
-    layer_head_dest_src_pos_pattern_patch_setter,
-    "layer",
-    "head_index",
-    "dest_pos",
-    "src_pos",
+get_act_patch_attn_head_pattern_all_pos = _pattern(layer_head_pattern_patch_setter)
+get_act_patch_attn_head_pattern_by_pos = _pattern(layer_head_pos_pattern_patch_setter, "dest_pos")
+get_act_patch_attn_head_pattern_dest_src_pos = _pattern(
+    layer_head_dest_src_pos_pattern_patch_setter, "dest_pos", "src_pos"
 )
 
 
@@ -197,14 +158,14 @@ def get_act_patch_attn_head_all_pos_every(
 
     Where heads share keys and values, what would be behind the last shared one is 0.
     """
-    by_kind = (
+    kinds = (
         get_act_patch_attn_head_out_all_pos,
         get_act_patch_attn_head_q_all_pos,
         get_act_patch_attn_head_k_all_pos,
         get_act_patch_attn_head_v_all_pos,
         get_act_patch_attn_head_pattern_all_pos,
     )
-    found = [patch(model, corrupted_tokens, clean_cache, metric) for patch in by_kind]
+    found = (patch(model, corrupted_tokens, clean_cache, metric) for patch in kinds)
     return torch.stack([_widened(each, model.cfg.n_heads) for each in found])
 
 
@@ -212,15 +173,14 @@ def get_act_patch_attn_head_by_pos_every(
     model: HookedTransformer, corrupted_tokens: Tensor, clean_cache: Any, metric: Metric
 ) -> Tensor:
     """The same at each position, (5, layer, position, head); of patterns that of the query."""
-    by_kind = (
+    kinds = (
         get_act_patch_attn_head_out_by_pos,
         get_act_patch_attn_head_q_by_pos,
         get_act_patch_attn_head_k_by_pos,
         get_act_patch_attn_head_v_by_pos,
+        lambda *given: get_act_patch_attn_head_pattern_by_pos(*given).transpose(1, 2),
     )
-    found = [patch(model, corrupted_tokens, clean_cache, metric) for patch in by_kind]
-    patterns = get_act_patch_attn_head_pattern_by_pos(model, corrupted_tokens, clean_cache, metric)
-    found.append(patterns.transpose(1, 2))
+    found = (patch(model, corrupted_tokens, clean_cache, metric) for patch in kinds)
     return torch.stack([_widened(each, model.cfg.n_heads) for each in found])
 
 
@@ -228,8 +188,8 @@ def get_act_patch_block_every(
     model: HookedTransformer, corrupted_tokens: Tensor, clean_cache: Any, metric: Metric
 ) -> Tensor:
     """Patches of resid_pre, attn_out and mlp_out at each position, (3, layer, position)."""
-    by_kind = (get_act_patch_resid_pre, get_act_patch_attn_out, get_act_patch_mlp_out)
-    return torch.stack([patch(model, corrupted_tokens, clean_cache, metric) for patch in by_kind])
+    kinds = (get_act_patch_resid_pre, get_act_patch_attn_out, get_act_patch_mlp_out)
+    return torch.stack([patch(model, corrupted_tokens, clean_cache, metric) for patch in kinds])
 
 
 def _widened(values: Tensor, heads: int) -> Tensor:

@@ -40,6 +40,10 @@ def layers_of(theirs: Any, family: str) -> list[Weights]:
     return [their_layer(theirs, family, layer) for layer in range(count)]
 
 
+def ours(family: str, chosen: Sizes = SIZES) -> Model:
+    return model_pair(family, chosen)[1]
+
+
 def at_zero(family: str, kind: str = "Q") -> dict[str, Any]:
     """The distance at which nothing is turned, where the family asks for one."""
     return {"distance": 0} if family in LANGUAGE and kind != "V" else {}
@@ -177,7 +181,7 @@ def test_the_planted_induction_head_reads_the_previous_token_head_in_its_keys_al
 
 
 def test_pairs_are_read_by_name_and_the_best_come_first() -> None:
-    found = composition_scores(model_pair("gpt2")[1], "Q")
+    found = composition_scores(ours("gpt2"), "Q")
     assert found.between((0, 1), (2, -1)) == found.values[0, 1, 2, 2].item()
     ranking = found.best(1000)
     assert len(ranking) == 3 * 9
@@ -187,7 +191,7 @@ def test_pairs_are_read_by_name_and_the_best_come_first() -> None:
     assert found.largest(1) == [(*earlier, *later, score)]
     first = f"{earlier[0]}-{earlier[1]}, {later[0]}-{later[1]}"
     assert str(found).splitlines()[1].split() == [*first.split(), f"{score:+.3f}"]
-    alone = composition_scores(model_pair("gpt2", Sizes(layers=1))[1], "K")
+    alone = composition_scores(ours("gpt2", Sizes(layers=1)), "K")
     assert not alone.best()
     with pytest.raises(MinibertError, match="one layer has no head that reads another"):
         alone.plot()
@@ -309,7 +313,7 @@ def test_what_is_given_out_is_a_copy_in_float32_at_least_and_needs_no_gradient()
 
 
 def test_reading_weights_does_not_unpack_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_pair("gpt2")[1].float()
+    model = ours("gpt2").float()
     monkeypatch.setattr(backends, "PACK_FROM", 1)
     backends.use("onednn-packed")
     model.pack()
@@ -360,44 +364,36 @@ def narrow() -> Model:
 
 
 REFUSED: dict[str, Any] = {
-    "There is no layer 3; expected 0 to 2": lambda: qk_circuit(model_pair("bert")[1], 3, 0),
-    "There is no head -4; expected 0 to 2": lambda: ov_circuit(model_pair("bert")[1], 0, -4),
-    "one QK circuit for each distance: give": lambda: qk_circuit(model_pair("llama")[1], 0, 0),
-    "smaller than the 31 positions": lambda: qk_circuit(model_pair("llama")[1], 0, 0, distance=31),
-    "distance=True: .* smaller": lambda: qk_circuit(model_pair("llama")[1], 0, 0, distance=True),
-    "no rotary positions": lambda: qk_circuit(model_pair("gpt2")[1], 0, 0, distance=1),
-    "whose divisor differs": lambda: qk_circuit(model_pair("olmo2")[1], 0, 0, distance=1),
-    "give distance=": lambda: composition_scores(model_pair("llama")[1], "K"),
-    "V-composition is about values": lambda: composition_scores(
-        model_pair("llama")[1], "V", distance=1
+    "There is no layer 3; expected 0 to 2": lambda: qk_circuit(ours("bert"), 3, 0),
+    "There is no head -4; expected 0 to 2": lambda: ov_circuit(ours("bert"), 0, -4),
+    "one QK circuit for each distance: give": lambda: qk_circuit(ours("llama"), 0, 0),
+    "smaller than the 31 positions": lambda: qk_circuit(ours("llama"), 0, 0, distance=31),
+    "distance=True: .* smaller": lambda: qk_circuit(ours("llama"), 0, 0, distance=True),
+    "no rotary positions": lambda: qk_circuit(ours("gpt2"), 0, 0, distance=1),
+    "whose divisor differs": lambda: qk_circuit(ours("olmo2"), 0, 0, distance=1),
+    "give distance=": lambda: composition_scores(ours("llama"), "K"),
+    "V-composition is about values": lambda: composition_scores(ours("llama"), "V", distance=1),
+    "kind='q': expected one of 'Q', 'K', 'V'": lambda: composition_scores(ours("bert"), "q"),
+    "head of the earlier layer first": lambda: composition_scores(ours("gpt2"), "Q").between(
+        (1, 2), (1, 0)
     ),
-    "kind='q': expected one of 'Q', 'K', 'V'": lambda: composition_scores(
-        model_pair("bert")[1], "q"
-    ),
-    "head of the earlier layer first": lambda: composition_scores(
-        model_pair("gpt2")[1], "Q"
-    ).between((1, 2), (1, 0)),
-    "There is no head 3; expected": lambda: composition_scores(model_pair("gpt2")[1], "Q").between(
+    "There is no head 3; expected": lambda: composition_scores(ours("gpt2"), "Q").between(
         (0, 3), (1, 0)
     ),
-    "count=0: expected a whole number from 1": lambda: composition_scores(
-        model_pair("gpt2")[1], "Q"
-    ).best(0),
+    "count=0: expected a whole number from 1": lambda: composition_scores(ours("gpt2"), "Q").best(
+        0
+    ),
     "head 1-1 are not all finite.* no eigen": lambda: qk_circuit(broken(1), 1, 1).eigenvalues(),
     "finite.* no singular": lambda: qk_circuit(broken(1), 1, 1).singular_vectors(),
     "layer 2 or the embeddings are not all finite": lambda: copying_scores(broken(2)),
-    "LayerNorm stands behind": lambda: copying_scores(model_pair("bert")[1], fold_norm=True),
+    "LayerNorm stands behind": lambda: copying_scores(ours("bert"), fold_norm=True),
     "11 wide and its stream 15": lambda: copying_scores(narrow()),
     "11 wide": lambda: ov_on_tokens(narrow(), 0, 0, sources=[1], targets=[1]),
-    "Token id 41 is outside": lambda: qk_on_tokens(
-        model_pair("gpt2")[1], 0, 0, queries=[1], keys=[41]
-    ),
+    "Token id 41 is outside": lambda: qk_on_tokens(ours("gpt2"), 0, 0, queries=[1], keys=[41]),
     "Token id -1 is outside": lambda: ov_on_tokens(
-        model_pair("gpt2")[1], 0, 0, sources=[3, -1], targets=[1]
+        ours("gpt2"), 0, 0, sources=[3, -1], targets=[1]
     ),
-    "expected a row of at least": lambda: qk_on_tokens(
-        model_pair("gpt2")[1], 0, 0, queries=[], keys=[1]
-    ),
+    "expected a row of at least": lambda: qk_on_tokens(ours("gpt2"), 0, 0, queries=[], keys=[1]),
 }
 
 

@@ -27,18 +27,8 @@ FAMILIES = ("bert", "gpt2")
 @cache
 def model_of(family: str) -> Model:
     causal = family == "gpt2"
-    config = Config(
-        family=family,
-        task="causal-lm" if causal else "masked-lm",
-        vocab_size=VOCABULARY,
-        n_positions=11,
-        n_layers=2,
-        n_heads=2,
-        d_model=6,
-        d_mlp=5,
-        causal=causal,
-        n_segments=0 if causal else 2,
-    )
+    task, kinds = ("causal-lm", 0) if causal else ("masked-lm", 2)
+    config = Config(family, task, VOCABULARY, 11, 2, 2, 6, 5, causal=causal, n_segments=kinds)
     model = Model.from_config(config, seed=3)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
@@ -152,13 +142,6 @@ RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
     "logit_attribution": attributed,
     "norms": norms,
     "integrated gradients": integrated,
-    "logit_difference": lambda t, d, each: [
-        (analysis.logit_difference(d.token, 1)(t), ("batch",)),
-        (
-            analysis.logit_difference(d.token, 1)(t.logits, lengths=t.tokens.lengths),
-            ("batch",),
-        ),
-    ],
 }
 
 
@@ -206,22 +189,6 @@ def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(
                     torch.testing.assert_close(
                         ours, expected, rtol=0, atol=1e-9, msg=lambda text, w=where: f"{w}: {text}"
                     )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_scores_of_heads_are_means_over_sentences(family: str) -> None:
-    model, repeated = model_of(family), analysis.repeated_ids(VOCABULARY, length=4, draws=2)
-    for seed in range(10):
-        tokens = Drawn(seed).tokens
-        together = analysis.head_scores(model, tokens, repeated=repeated, delimiters=[3])
-        alone = [
-            analysis.head_scores(model, tokens[row], repeated=repeated, delimiters=[3])
-            for row in range(SENTENCES)
-        ]
-        for name in ("previous", "next", "delimiter"):
-            # nan where no row of a sentence counts.
-            mean = torch.stack([getattr(one, name) for one in alone]).nanmean(0)
-            torch.testing.assert_close(getattr(together, name), mean, equal_nan=True)
 
 
 POSITIONS: dict[str, Callable[[Trace, Any], Any]] = {
@@ -276,11 +243,3 @@ def test_a_packed_trace_is_refused_with_the_way_out(name: str) -> None:
     tokens = Drawn(0).tokens
     with pytest.raises(TraceError, match=r"packed trace.*trace\.text\(0\)"):
         POSITIONS[name](model_of("bert").trace(tokens, packed=True), 0)
-
-
-def test_the_logit_difference_of_packed_sentences_is_that_of_each_alone() -> None:
-    tokens, metric = Drawn(1).tokens, analysis.logit_difference(7, 13)
-    model = model_of("gpt2")
-    packed = model.trace(tokens, packed=True)
-    expected = torch.cat([metric(model.trace(tokens[row])) for row in range(SENTENCES)])
-    torch.testing.assert_close(metric(packed), expected, rtol=0, atol=1e-9)

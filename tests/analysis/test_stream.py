@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import small_trace
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
@@ -252,6 +252,15 @@ def test_tables_hold_the_values_of_their_components() -> None:
     values = [abs(value) for _, value in ranking]
     assert values == sorted(values, reverse=True)
     assert found.top(1)[0][0] in str(found)
+
+
+def test_an_unembedding_of_ones_own_is_read_as_it_acts() -> None:
+    _, model, _, tokens = both("gpt2", "GPT2LMHeadModel")
+    model.head.decoder = nn.Linear(model.config.d_model, VOCABULARY, dtype=torch.float64)
+    found = logit_attribution(model.trace(tokens), 5, against=3)
+    assert gap(found) <= 1e-10
+    bias = model.head.decoder.bias
+    torch.testing.assert_close(found["unembedding bias"], (bias[5] - bias[3]).detach())
 
 
 def test_what_was_edited_has_its_own_part() -> None:

@@ -71,15 +71,3 @@ def close(got: Tensor, wanted: Tensor, message: str = "", atol: float | None = N
     largest = max(1.0, wanted.abs().max().item()) if wanted.numel() else 1.0
     difference = (got - wanted).abs().max().item() if wanted.numel() else 0.0
     assert difference <= bound * largest, (message, difference, largest)
-
-
-def shifted(value: Tensor, hook: Any) -> Tensor:
-    """Another value at each place, the same in both programs; −inf stays."""
-    steps = torch.linspace(-0.3, 0.4, value.numel(), dtype=value.dtype)
-    return value + steps.reshape(value.shape)
-
-
-def written(value: Tensor, hook: Any) -> None:
-    """Written in place, and nothing returned."""
-    # Not the same everywhere: a norm of a constant is its rounding.
-    value[:, -1] = torch.linspace(-0.3, 0.4, value.shape[-1], dtype=value.dtype)

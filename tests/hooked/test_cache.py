@@ -1,60 +1,50 @@
-"""The cache's functions by their formulas, without TransformerLens."""
+"""Every function of the cache: its formulas, and TransformerLens' own on the same weights.
+
+Two caches of ours: the one that a hooked model fills, and the one that reads a trace.
+"""
 
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import minibert
 from minibert.errors import MinibertError, TokenizationError, TraceError
 from minibert.transformer_lens import HookedTransformer
-from tests.families import Sizes, hf_model
-from tests.hooked.models import close, ids
-from tests.rotary import theirs as rotary
-from tests.rotary.classes import LANGUAGE
-from tests.rotary.drawn import plain
+from tests.analysis.test_stream import edited
+from tests.hooked.models import FAMILIES, close, ids, lens_of, ours_of, transformers_model
 
-LAYERS = 3
-
-
-@cache
-def hooked(family: str = "gpt2") -> HookedTransformer:
-    theirs = (
-        hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=LAYERS, heads=5, d_head=7, d_mlp=13))
-        if family == "gpt2"
-        else rotary.model_of(plain(family, 0), LANGUAGE[family])
-    )
-    dtype = next(theirs.parameters()).dtype
-    return HookedTransformer.from_pretrained_no_processing("a test", hf_model=theirs, dtype=dtype)
+LAYERS = 2
+every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 @cache
 def caches(family: str = "gpt2") -> tuple[Any, Any]:
-    model = hooked(family)
+    """The cache of our hooked model, and of its trace."""
+    model = ours_of(transformers_model(family))
     with torch.no_grad():
         _, filled = model.run_with_cache(ids())
-        return filled, model.model.trace(ids()).to_transformer_lens()
+        return filled, model.model.trace(ids()).to_transformer_lens(attn_result=True)
 
 
-FAMILIES = ["gpt2", "gpt_neox", "llama"]
+@cache
+def theirs(family: str) -> Any:
+    """TransformerLens' cache of the same weights; a test without it is skipped."""
+    lens = lens_of(transformers_model(family))
+    with torch.no_grad():
+        return lens.run_with_cache(ids())[1]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_both_caches_have_the_same_names_in_the_same_order(family: str) -> None:
+@every_family
+def test_parts_sum_to_the_stream_and_to_what_a_norm_makes_of_it(family: str) -> None:
     filled, read = caches(family)
     assert list(filled) == list(read) == list(read.cache_dict)
     for name in filled:
         close(filled[name], read[name], name)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_parts_sum_to_the_stream(family: str) -> None:
-    layers = hooked(family).cfg.n_layers
-    for each in caches(family):
-        for layer in range(layers + 1):
-            stream = each["resid_pre", layer] if layer < layers else each["resid_post", -1]
+    for each in (filled, read):
+        for layer in range(LAYERS + 1):
+            stream = each["resid_pre", layer] if layer < LAYERS else each["resid_post", -1]
             close(each.decompose_resid(layer).sum(0), stream)
             for neurons in (True, False):
                 whole, labels = each.get_full_resid_decomposition(
@@ -62,53 +52,24 @@ def test_parts_sum_to_the_stream(family: str) -> None:
                 )
                 close(whole.sum(0), stream)
                 assert len(labels) == len(set(labels)) == len(whole)
-            if layer:
-                for name in ("stack_head_results", "stack_neuron_results"):
-                    close(getattr(each, name)(layer, incl_remainder=True).sum(0), stream, name)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_parts_through_the_norm_sum_to_the_normed_stream(family: str) -> None:
-    for each in caches(family):
+            for name in ("stack_head_results", "stack_neuron_results") if layer else ():
+                close(getattr(each, name)(layer, incl_remainder=True).sum(0), stream, name)
         parts = each.get_full_resid_decomposition(apply_ln=True, pos_slice=-1)
         close(parts.sum(0), each["ln_final.hook_normalized"][:, -1])
         middle = each.decompose_resid(1, apply_ln=True)
         close(middle.sum(0), each["blocks.1.ln1.hook_normalized"])
 
 
-def test_attributions_sum_to_the_logit() -> None:
-    model = HookedTransformer(hooked().model)
-    folded = type(model).from_pretrained("a test", hf_model=theirs_of_gpt2())
+def test_attributions_sum_to_the_logit_and_the_last_norm_gives_the_lens() -> None:
+    folded = HookedTransformer.from_pretrained("a test", hf_model=transformers_model("gpt2"))
     with torch.no_grad():
         logits, cache = folded.run_with_cache(ids())
-    parts = cache.get_full_resid_decomposition(expand_neurons=False)
-    tokens = ids(9)
+    parts, tokens = cache.get_full_resid_decomposition(expand_neurons=False), ids(9)
     attributed = cache.logit_attrs(parts, tokens).sum(0) + folded.b_U[tokens]
     close(attributed.detach(), logits.gather(-1, tokens[..., None])[..., 0])
     against = cache.logit_attrs(parts, 3, 5).sum(0) + (folded.b_U[3] - folded.b_U[5])
     close(against.detach(), logits[..., 3] - logits[..., 5])
-
-
-@cache
-def theirs_of_gpt2() -> Any:
-    return hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=LAYERS, heads=5, d_head=7, d_mlp=13))
-
-
-def test_projected_neurons_are_the_neurons_projected() -> None:
-    width = hooked().cfg.d_model
-    onto = torch.randn(width, 2, generator=torch.Generator().manual_seed(1))
-    for each in caches():
-        for apply_ln in (False, True):
-            options = {"apply_ln": apply_ln, "incl_remainder": True, "pos_slice": [0, 4]}
-            whole = each.stack_neuron_results(2, **options)
-            cut = each.stack_neuron_results(2, **options, project_output_onto=onto)
-            close(cut, whole @ onto)
-            one = each.stack_neuron_results(2, **options, project_output_onto=onto[:, 0])
-            close(one, whole @ onto[:, 0])
-
-
-def test_the_last_norm_of_a_stack_gives_the_logit_lens() -> None:
-    model = hooked()
+    model = ours_of(transformers_model("gpt2"))
     for each in caches():
         stack = each.accumulated_resid(apply_ln=True)
         with torch.no_grad():
@@ -116,88 +77,235 @@ def test_the_last_norm_of_a_stack_gives_the_logit_lens() -> None:
             close(stack[1], model.ln_final(each["resid_pre", 1]))
 
 
-def test_a_cache_moves_and_loses_the_axis_of_sentences() -> None:
-    model = hooked()
-    trace = model.model.trace(ids(sentences=1)).to_transformer_lens()
+def test_projected_neurons_are_the_neurons_projected() -> None:
+    for each in caches():
+        width = each["resid_pre", 0].shape[-1]
+        onto = torch.randn(width, 2, generator=torch.Generator().manual_seed(1))
+        for apply_ln in (False, True):
+            options = {"apply_ln": apply_ln, "incl_remainder": True, "pos_slice": [0, 4]}
+            whole = each.stack_neuron_results(2, **options)
+            for directions in (onto, onto[:, 0]):
+                cut = each.stack_neuron_results(2, **options, project_output_onto=directions)
+                close(cut, whole @ directions)
+
+
+def test_a_cache_moves_is_cut_and_loses_the_axis_of_sentences() -> None:
+    model = ours_of(transformers_model("gpt2"))
     with torch.no_grad():
         _, filled = model.run_with_cache(ids(sentences=1))
-    for each in (trace, filled):
+    for each in (model.model.trace(ids(sentences=1)).to_transformer_lens(), filled):
         with_axis = each["q", 0]
         assert each.to("cpu") is each
         assert each.remove_batch_dim() is each
+        assert not each.has_batch_dim
         assert torch.equal(each["q", 0], with_axis[0])
         assert dict(each.items()).keys() == each.cache_dict.keys()
     for each in caches():
         with pytest.raises(TraceError, match="expected one"):
             each.remove_batch_dim()
-    cut = caches()[0].apply_slice_to_batch_dim(1)
-    assert torch.equal(cut["resid_pre", 0], caches()[0]["resid_pre", 0][1])
-
-
-def test_autodiff_is_switched_for_all_of_torch() -> None:
-    with torch.enable_grad():
-        for each in caches():
-            each.toggle_autodiff()
-            assert not torch.is_grad_enabled()
-            each.toggle_autodiff(mode=True)
-            assert torch.is_grad_enabled()
+        for chosen in (1, [1]):
+            cut = each.apply_slice_to_batch_dim(chosen)
+            assert torch.equal(cut["resid_pre", 0], each["resid_pre", 0][chosen])
+            assert cut.has_batch_dim is not isinstance(chosen, int)
+        with torch.enable_grad():
+            for mode in (False, True):
+                each.toggle_autodiff(mode)
+                assert torch.is_grad_enabled() is mode
 
 
 def test_head_results_are_there_when_they_were_not_kept() -> None:
+    model = ours_of(transformers_model("gpt2"))
     with torch.no_grad():
-        _, cache = hooked().run_with_cache(ids(), names_filter=["blocks.1.attn.hook_z"])
+        _, cache = model.run_with_cache(ids(), names_filter=["blocks.1.attn.hook_z"])
     assert "blocks.1.attn.hook_result" not in list(cache)
-    result = hooked().model.trace(ids())[1].head_out.transpose(1, 2)
-    close(cache["result", 1].detach(), result.detach())
+    trace = model.model.trace(ids())
+    result = trace[1].head_out.transpose(1, 2).detach()
+    close(cache["result", 1].detach(), result)
     with pytest.raises(KeyError, match="names_filter"):
         cache["result", 0]
+    late = trace.to_transformer_lens()
+    late.compute_head_results()
+    close(late["result", 1].detach(), result)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("family", "name"),
     [
-        (lambda cache: cache.accumulated_resid(LAYERS + 1), "not in the model"),
-        (lambda cache: cache.accumulated_resid(mlp_input=True), "no MLP behind"),
-        (lambda cache: cache.decompose_resid(mode="both"), "expected one of all"),
-        (lambda cache: cache.decompose_resid(0, incl_embeds=False), "nothing was added"),
-        (lambda cache: cache.stack_activation("resid_post", 0), "expected 1 to"),
-        (lambda cache: cache.get_neuron_results(LAYERS), "expected one from 0"),
-        (lambda cache: cache.decompose_resid(pos_slice="a"), "is no slice"),
-        (
-            lambda cache: cache.get_neuron_results(0, project_output_onto=torch.ones(2, 2, 2)),
-            "d_mod",
-        ),
-        (lambda cache: cache.logit_attrs(cache.decompose_resid(), 41), "outside the vocabulary"),
-        (lambda cache: cache.logit_attrs(cache.decompose_resid(), 1.5), "whole numbers"),
-        (lambda cache: cache.logit_attrs(cache.decompose_resid(), " a"), "no tokenizer"),
-        (lambda cache: cache.logit_attrs(cache.decompose_resid(), ids(), 3), "the same shape"),
+        ("gemma2", "Gemma2ForCausalLM"),
+        ("olmo2", "Olmo2ForCausalLM"),
+        ("qwen3", "Qwen3ForCausalLM"),
+        ("gpt2", "GPT2LMHeadModel"),
     ],
 )
-def test_what_is_wrong_is_an_error_that_says_so(call: Any, message: str) -> None:
+def test_the_cache_of_an_edited_pass_has_what_was_added_and_read(family: str, name: str) -> None:
+    _, trace = edited(family, name)
+    cache = trace.to_transformer_lens()
+    for number, layer in enumerate(trace):
+        attention, mlp = cache["attn_out", number], cache["mlp_out", number]
+        torch.testing.assert_close(layer.resid_pre + attention, layer.resid_mid)
+        torch.testing.assert_close(layer.resid_mid + mlp, layer.resid_post)
+        if family == "qwen3":
+            weights = trace.model.body.layers[number]
+            read = layer.resid_pre / layer.attention_norm_scale * weights.attention_norm.weight
+            query = read @ weights.attention.query.weight.T
+            torch.testing.assert_close(cache["q", number].flatten(-2), query)
+
+
+def gpt_neox() -> Any:
+    return caches("gpt_neox")[0]
+
+
+def bert() -> Any:
+    return minibert.load("tiny-bert").trace("a horse ran").to_transformer_lens()
+
+
+def gemma() -> Any:
+    return minibert.load(transformers_model("gemma2")).trace(ids()).to_transformer_lens()
+
+
+def tiny() -> Any:
+    return minibert.load("tiny-gpt2").trace("The river was").to_transformer_lens()
+
+
+WRONG: dict[str, Any] = {
+    "not in the model": lambda cache: cache.accumulated_resid(LAYERS + 1),
+    "no MLP behind": lambda cache: cache.accumulated_resid(mlp_input=True),
+    "expected one of all": lambda cache: cache.decompose_resid(mode="both"),
+    "nothing was added": lambda cache: cache.decompose_resid(0, incl_embeds=False),
+    "expected 1 to": lambda cache: cache.stack_activation("resid_post", 0),
+    "expected one from 0": lambda cache: cache.get_neuron_results(LAYERS),
+    "is no slice": lambda cache: cache.decompose_resid(pos_slice="a"),
+    "d_mod": lambda cache: cache.get_neuron_results(0, project_output_onto=torch.ones(2, 2, 2)),
+    "outside the vocabulary": lambda cache: cache.logit_attrs(cache.decompose_resid(), 41),
+    "whole numbers": lambda cache: cache.logit_attrs(cache.decompose_resid(), 1.5),
+    "no tokenizer": lambda cache: cache.logit_attrs(cache.decompose_resid(), " a"),
+    "the same shape": lambda cache: cache.logit_attrs(cache.decompose_resid(), ids(), 3),
+    "no sum of what they add": lambda cache: bert().decompose_resid(),
+    "norm stands behind each block": lambda cache: gemma().stack_head_results(),
+    "reads the stream that attention": lambda cache: gpt_neox().decompose_resid(0, mlp_input=True),
+    "resid_mid": lambda cache: gpt_neox().accumulated_resid(incl_mid=True),
+    "not a single token": lambda cache: tiny().logit_attrs(
+        tiny().decompose_resid(), " the river was wide"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_wrong_is_an_error_that_says_so(message: str) -> None:
     for each in caches():
-        with pytest.raises(MinibertError, match=message):
-            call(each)
+        with pytest.raises(MinibertError, match=message) as error:
+            WRONG[message](each)
+        assert isinstance(error.value, TokenizationError | TraceError)
+    close(gemma().decompose_resid().sum(0), gemma()["resid_post", -1])
 
 
-def test_a_stream_that_is_no_sum_is_refused() -> None:
-    bert = minibert.load("tiny-bert").trace("a horse ran").to_transformer_lens()
-    with pytest.raises(TraceError, match="no sum of what they add"):
-        bert.decompose_resid()
-    gemma = rotary.model_of(plain("gemma2", 0), LANGUAGE["gemma2"])
-    cache = minibert.load(gemma).trace(ids()).to_transformer_lens()
-    close(cache.decompose_resid().sum(0), cache["resid_post", -1])
-    with pytest.raises(TraceError, match="norm stands behind each block"):
-        cache.stack_head_results()
-    parallel = caches("gpt_neox")[0]
-    with pytest.raises(TraceError, match="reads the stream that attention"):
-        parallel.decompose_resid(0, mlp_input=True)
-    with pytest.raises(KeyError):
-        parallel.accumulated_resid(incl_mid=True)
+STACKS: dict[str, list[dict[str, Any]]] = {
+    "accumulated_resid": [
+        {},
+        {"layer": 0},
+        {"apply_ln": True},
+        {"layer": 1, "apply_ln": True, "pos_slice": (2, 7)},
+        {"pos_slice": [1, 4]},
+        {"incl_mid": True},
+        {"layer": 1, "mlp_input": True, "apply_ln": True},
+    ],
+    "decompose_resid": [
+        {},
+        {"layer": 1, "mode": "attn"},
+        {"mode": "mlp", "incl_embeds": False},
+        {"apply_ln": True, "pos_slice": -1},
+        {"layer": 1, "mlp_input": True, "apply_ln": True},
+    ],
+    "stack_head_results": [
+        {},
+        {"layer": 1, "incl_remainder": True},
+        {"pos_slice": [0, 3], "apply_ln": True, "incl_remainder": True},
+        {"layer": 0},
+    ],
+    "stack_neuron_results": [
+        {"layer": 1, "incl_remainder": True},
+        {"layer": -1, "neuron_slice": (3, 8), "pos_slice": -1, "apply_ln": True},
+        {"layer": -1, "project_output_onto": 3, "apply_ln": True, "incl_remainder": True},
+    ],
+    "get_full_resid_decomposition": [
+        {},
+        {"layer": 1, "expand_neurons": False},
+        {"apply_ln": True, "pos_slice": -1},
+        {"project_output_onto": 2, "apply_ln": True},
+    ],
+    "stack_activation": [
+        {"activation_name": "resid_post"},
+        {"activation_name": "pattern", "layer": 1},
+        {"activation_name": "scale", "layer": 1, "sublayer_type": "ln2"},
+    ],
+    "get_neuron_results": [
+        {"layer": 1},
+        {"layer": 0, "neuron_slice": 4, "pos_slice": -1},
+        {"layer": 0, "neuron_slice": [1, 2], "pos_slice": (2, 5)},
+    ],
+}
+UNLABELLED = ("stack_activation", "get_neuron_results")
 
 
-def test_a_string_that_is_several_tokens_is_refused() -> None:
-    cache = minibert.load("tiny-gpt2").trace("The river was").to_transformer_lens()
-    stack: Tensor = cache.decompose_resid()
-    assert cache.logit_attrs(stack, " the").shape == stack.shape[:-1]
-    with pytest.raises(TokenizationError, match="not a single token"):
-        cache.logit_attrs(stack, " the river was wide")
+@every_family
+def test_names_stacks_and_labels_are_those_of_transformer_lens(family: str) -> None:
+    wanted = theirs(family)
+    assert set(caches(family)[0]) == set(wanted.keys())
+    for each in caches(family):
+        for name in wanted:
+            close(each[name], wanted[name], name)
+        for name, options in ((name, each) for name, some in STACKS.items() for each in some):
+            if family == "gpt_neox" and {"incl_mid", "mlp_input"} & set(options):
+                # A parallel model has no stream between attention and MLP.
+                continue
+            if count := options.get("project_output_onto"):
+                like = wanted["resid_post", 0]
+                drawn = torch.randn(like.shape[-1], count).to(like.dtype)
+                options = options | {"project_output_onto": drawn}
+            if name not in UNLABELLED:
+                options = options | {"return_labels": True}
+            expected, found = (getattr(cache, name)(**options) for cache in (wanted, each))
+            if name not in UNLABELLED:
+                (expected, labels), (found, own) = expected, found
+                assert own == labels
+            close(found, expected, f"{name} {options}")
+
+
+@every_family
+def test_attributions_and_norms_of_stacks_are_those_of_transformer_lens(family: str) -> None:
+    wanted = theirs(family)
+    stack, several, others = wanted.decompose_resid(), ids(7)[:, 0], ids(8)[:, 0]
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("logit_attrs", (stack, 7), {}),
+        ("logit_attrs", (stack[:, :, -1], several, others), {"pos_slice": -1}),
+        ("logit_attrs", (stack, ids(7), ids(8)), {}),
+        ("logit_attrs", (stack[:, 0], 7), {"batch_slice": 0, "has_batch_dim": False}),
+        ("apply_ln_to_stack", (stack, 1), {"batch_slice": [1]}),
+        ("apply_ln_to_stack", (stack,), {"recompute_ln": True}),
+    ]
+    for name, arguments, options in calls:
+        result = getattr(wanted, name)(*arguments, **options)
+        for each in caches(family):
+            close(getattr(each, name)(*arguments, **options), result, f"{name} {options}")
+
+
+@every_family
+def test_without_the_axis_of_sentences_it_is_the_same(family: str) -> None:
+    given, one = transformers_model(family), ids(sentences=1)
+    lens, ours = lens_of(given), ours_of(given)
+    with torch.no_grad():
+        _, wanted = lens.run_with_cache(one, remove_batch_dim=True)
+        _, got = ours.run_with_cache(one, remove_batch_dim=True)
+        trace = ours.model.trace(one).to_transformer_lens(attn_result=True)
+    stack = wanted.decompose_resid()
+    attributed = wanted.logit_attrs(stack, 5, has_batch_dim=False)
+    for each in (got, trace.remove_batch_dim()):
+        for name in wanted:
+            close(each[name], wanted[name], name)
+        for name, options in (
+            ("accumulated_resid", {"apply_ln": True}),
+            ("stack_head_results", {"apply_ln": True}),
+            ("get_full_resid_decomposition", {"apply_ln": True, "pos_slice": 3}),
+        ):
+            close(getattr(each, name)(**options), getattr(wanted, name)(**options), name)
+        close(each.logit_attrs(stack, 5, has_batch_dim=False), attributed)

@@ -1,24 +1,28 @@
-"""The hooked model against minibert's own trace, edits and gradients, without TransformerLens."""
+"""The hooked model against minibert's own trace, edits and gradients, and its helpers."""
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import minibert
-from minibert.errors import CheckpointError, TokenizationError, TraceError
+from minibert.errors import CheckpointError, MinibertError, TokenizationError, TraceError
 from minibert.trace.edit import zero
 from minibert.transformer_lens import (
+    FactoredMatrix,
     HookedRootModule,
     HookedTransformer,
     HookPoint,
     TransformerBridge,
+    evals,
     patching,
     utils,
 )
-from tests.hooked.models import close, ids
+from tests.hooked.models import close, ids, lens_of, ours_of
 
 TEXT = "The river was wide, and the boat was small."
 
@@ -287,3 +291,146 @@ def test_a_prompt_is_tested_in_print(capsys: pytest.CaptureFixture[str]) -> None
         logits = hooked()("The river was")[0, -1]
     place = int((logits > logits[hooked().to_single_token(" wide")]).sum())
     assert f"Ranks of the answer tokens: [(' wide', {place})]" in printed
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: HookedTransformer(nn.Linear(1, 1)), "expected a model of"),
+        (lambda m: HookedTransformer.from_pretrained("tiny-bert"), "does not continue"),
+        (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", n_devices=2), "one device"),
+        (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", fold="x"), "no option fold"),
+        (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", fold_ln=1), "fold_ln"),
+        (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", dtype="x"), "dtype"),
+        (lambda m: m.add_hook("blocks.0.hook_query", print), "no hook point"),
+        (lambda m: m.add_hook("hook_embed", 3), "expected a function"),
+        (lambda m: m.hook_dict["hook_embed"].add_hook(print, dir="up"), 'expected "fwd"'),
+        (lambda m: m.hook_dict["hook_embed"].layer(), "belongs to no layer"),
+        (lambda m: m.run_with_cache(TEXT, names_filter="hook_embedd"), "no hook point"),
+        (lambda m: m.run_with_cache(TEXT, names_filter=3), "expected a name"),
+        (lambda m: m.run_with_cache(TEXT, incl_bwd=True), 'return_type="loss"'),
+        (lambda m: m.run_with_cache([TEXT, TEXT], remove_batch_dim=True), "expected one"),
+        (lambda m: m(TEXT, return_type="logit"), "return_type"),
+        (lambda m: m(TEXT, padding_side="left"), "padding_side"),
+        (lambda m: m(TEXT, attention_mask=torch.ones(1, 2)), "for ids of"),
+        (lambda m: m([[5, 6, 7]], attention_mask=[[0, 1, 1]]), "real tokens of each"),
+        (lambda m: m(TEXT, stop_at_layer=9), "there are 4 layers"),
+        (lambda m: m(torch.zeros(1, 2, 3), start_at_layer=1), "expected the stream"),
+        (lambda m: m(torch.zeros(1, 2)), "expected ids"),
+        (lambda m: m.set_ungroup_grouped_query_attention(True), "not offered"),
+        (lambda m: m.blocks[0](1), "cannot be called"),
+        (lambda m: m.load_state_dict({}), "Load weights with"),
+        (lambda m: setattr(m.cfg, "n_ctx", 3), "cannot be set"),
+        (lambda m: m.get_token_position(" the", TEXT, mode="middle"), "mode"),
+        (lambda m: m.get_token_position(9, "a"), "does not occur"),
+        (lambda m: m.generate("a", max_new_tokens=500), r"\d+ positions"),
+        (lambda m: m.generate(["a", "a b c"]), "several lengths"),
+        (lambda m: m.accumulated_bias(9), "there are 4 layers"),
+        (lambda m: m.all_composition_scores("O"), "expected Q, K or V"),
+        (lambda m: utils.get_act_name("k", -1), "get_act_name"),
+        (evals.induction_loss, "vocabulary has 6656"),
+        (lambda m: utils.sample_logits(torch.zeros(1, 2), top_p=2.0), "top_p"),
+        (
+            lambda m: m.run_with_hooks(TEXT, fwd_hooks=[("hook_embed", lambda x, hook: x[0])]),
+            "expected a tensor of the shape",
+        ),
+    ],
+)
+def test_what_is_wrong_is_an_error_that_says_so(call: Any, message: str) -> None:
+    with pytest.raises(MinibertError, match=message):
+        call(hooked())
+    hooked().reset_hooks(including_permanent=True)
+    assert not any(point.has_hooks() for point in hooked().hook_points())
+
+
+def test_a_helper_that_is_not_there_is_named() -> None:
+    with pytest.raises(AttributeError, match="has no get_dataset"):
+        _ = utils.get_dataset
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("k", 6, "a"),
+        ("pre", 2),
+        ("embed",),
+        ("normalized", 27, "ln2"),
+        ("k6",),
+        ("scale4ln1",),
+        ("pre5",),
+        ("scale",),
+        ("attn", 3, "attn"),
+        ("resid_pre", 0),
+        ("blocks.0.hook_resid_pre",),
+        ("in", 3),
+        ("mlp_post", 1),
+    ],
+)
+def test_names_of_points_are_the_same(arguments: tuple[Any, ...]) -> None:
+    utilities = pytest.importorskip("transformer_lens.utilities")
+
+    assert utils.get_act_name(*arguments) == utilities.get_act_name(*arguments)
+
+
+def test_helpers_give_the_same() -> None:
+    pytest.importorskip("transformer_lens")
+    from transformer_lens import FactoredMatrix as Theirs
+    from transformer_lens import utilities as theirs
+
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 13, generator=generator)
+    tokens = torch.randint(0, 13, (2, 5), generator=generator)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    for per_token in (False, True):
+        for given in (None, mask):
+            close(
+                utils.lm_cross_entropy_loss(logits, tokens, given, per_token),
+                theirs.lm_cross_entropy_loss(logits, tokens, given, per_token),
+            )
+        got = utils.lm_accuracy(logits, tokens, per_token).float()
+        close(got, theirs.lm_accuracy(logits, tokens, per_token).float())
+    for options in ({}, {"top_k": 3}, {"top_p": 0.6}, {"freq_penalty": 1.5, "temperature": 0.7}):
+        drawn = []
+        for each in (utils, theirs):
+            torch.manual_seed(3)
+            drawn.append(each.sample_logits(logits[:, -1], tokens=tokens, **options))
+        assert torch.equal(*drawn)
+    left, right = (torch.randn(3, *size, generator=generator) for size in ((7, 2), (2, 7)))
+    ours, other = FactoredMatrix(left, right), Theirs(left, right)
+    vector, wide = torch.randn(7, generator=generator), torch.randn(7, 11, generator=generator)
+    for name in ("AB", "BA", "S"):
+        close(getattr(ours, name), getattr(other, name), name)
+    close(ours.norm(), other.norm())
+    close(ours @ vector, other @ vector)
+    close(vector @ ours, vector @ other)
+    close((ours @ wide).AB, (other @ wide).AB)
+    close((wide.T @ ours).AB, (wide.T @ other).AB)
+    close((ours @ ours).AB, (other @ other).AB)
+    close(ours.T.AB, other.T.AB)
+    close((2 * ours).make_even().AB, (2 * other).make_even().AB)
+    close(ours.get_corner(), other.get_corner())
+    for index in (1, (1, 2), (slice(None), 3, -1), (0, slice(2, 5), slice(1, 3)), (None, 1)):
+        got, wanted = ours[index], other[index]
+        assert got.shape == wanted.shape
+        close(got.AB, wanted.AB, str(index))
+    close(utils.composition_scores(ours, ours), theirs.composition_scores(other, other), "scores")
+    for value in (ours.eigenvalues.abs().sort().values,):
+        close(value, other.eigenvalues.abs().sort().values)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_loss_of_tokens_that_come_twice_is_theirs(begun: bool) -> None:
+    theirs = pytest.importorskip("transformer_lens.evals")
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=20_000, n_positions=31, n_embd=6, n_layer=1)
+    config.n_head, config.n_inner = 3, 13
+    given = transformers.GPT2LMHeadModel(config).eval()
+    losses = []
+    for evaluation, model in ((evals, ours_of(given)), (theirs, lens_of(given))):
+        torch.manual_seed(3)
+        options = {"batch_size": 2, "subseq_len": 13, "prepend_bos": begun, "device": "cpu"}
+        first = SimpleNamespace(bos_token_id=17)
+        losses.append(evaluation.induction_loss(model, first, **options))
+    close(*losses)
