@@ -199,18 +199,6 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
 }
 CALLS |= patching_calls(trace, lone, SWEPT, PATCHED)
 MAKERS = (model, trace, differentiated, zeroed, hugging_face)
-# Refused too, in the words of Python or torch.
-INDICES = (
-    "layer",
-    "head",
-    "where",
-    "query",
-    "position",
-    "positions",
-    "sentence",
-    "until",
-    "layers",
-)
 LEFT_OUT: dict[str, Callable[[Any], bool]] = {
     "metric": lambda value: isinstance(value, Model),
     # A module is a function, and may be an edit or get the pieces of a text.

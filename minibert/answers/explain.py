@@ -104,36 +104,21 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain lists and numbers, not rounded."""
-        return {
-            "model": self.model_name,
-            "layer": self.layer,
-            "head": self.head,
-            "kv_head": self.kv_head,
-            "tokens": list(self.tokens),
-            "query_position": self.query_position,
-            "key_position": self.key_position,
-            "query": self.query.tolist(),
-            "key": self.key.tolist(),
-            "product": self.product.tolist(),
-            "dot": self.dot,
-            "scale": self.scale,
-            "soft_cap": self.soft_cap,
-            "score": self.score,
-            "scores": self.scores.tolist(),
-            "mask": self.mask.tolist(),
-            "largest": self.largest,
-            "exponentials": self.exponentials.tolist(),
-            "total": self.total,
-            "probs": self.probs.tolist(),
-            "value": self.value.tolist(),
-            "contributions": self.contributions.tolist(),
-            "z": self.z.tolist(),
-            **{
-                name: vector.tolist()
-                for name in ("query_unrotated", "key_unrotated")
-                if (vector := getattr(self, name)) is not None
-            },
-        }
+        found: dict[str, Any] = {"model": self.model_name}
+        for name in _WRITTEN:
+            value = getattr(self, name)
+            found[name] = value.tolist() if isinstance(value, Tensor) else value
+        turned = {name: getattr(self, name) for name in ("query_unrotated", "key_unrotated")}
+        before = {name: one.tolist() for name, one in turned.items() if one is not None}
+        return found | {"tokens": list(self.tokens)} | before
+
+
+# In the order of the data.
+_WRITTEN = (
+    "layer", "head", "kv_head", "tokens", "query_position", "key_position", "query", "key",
+    "product", "dot", "scale", "soft_cap", "score", "scores", "mask", "largest", "exponentials",
+    "total", "probs", "value", "contributions", "z",
+)  # fmt: skip
 
 
 def explain(
@@ -211,7 +196,7 @@ def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
     without. Raises TraceError when the token is missing or there more than once; the message calls
     it `what`.
     """
-    strings, raw = tokens.strings[sentence], tokens.raw[sentence]
+    strings = tokens.strings[sentence]
     position = _whole_number(wanted)
     if position is not None:
         if not -len(strings) <= position < len(strings):
@@ -221,23 +206,22 @@ def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
             raise TraceError(f"There is no {what} {position}; expected {expected}.{note}")
         return position % len(strings)
     name = str(wanted).strip()
-    found = _matches(name, strings, raw) or _matches(name.casefold(), *_folded(strings, raw))
-    if not found:
-        if pieces := _pieces(tokens, name, sentence):
-            listed = ", ".join(f"{p} {visible(strings[p].strip())}" for p in pieces)
-            raise TraceError(
-                f'The {what} "{visible(name)}" is not one token: the word is split into {listed}. '
-                "Give one of these numbers instead."
-            )
+    found = _matches(tokens, sentence, name, str) or _matches(tokens, sentence, name, str.casefold)
+    if len(found) == 1:
+        return found[0]
+    shown = visible(name)
+    if found:
         raise TraceError(
-            f'No token is "{visible(name)}" (the {what}); the tokens are {_listed(strings)}.'
-        )
-    if len(found) > 1:
-        raise TraceError(
-            f'{what} "{visible(name)}" is the token at positions {_comma(found)}; '
+            f'{what} "{shown}" is the token at positions {_comma(found)}; '
             "give one of these numbers instead."
         )
-    return found[0]
+    if pieces := _pieces(tokens, name, sentence):
+        listed = ", ".join(f"{p} {visible(strings[p].strip())}" for p in pieces)
+        raise TraceError(
+            f'The {what} "{shown}" is not one token: the word is split into {listed}. '
+            "Give one of these numbers instead."
+        )
+    raise TraceError(f'No token is "{shown}" (the {what}); the tokens are {_listed(strings)}.')
 
 
 def token_note(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 0) -> str:
@@ -245,13 +229,13 @@ def token_note(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
     position = _whole_number(wanted)
     if position is None or not isinstance(wanted, str):
         return ""
-    strings = tokens.strings[sentence]
-    found = _matches(wanted.strip(), strings, tokens.raw[sentence])
-    if not found or position % len(strings) in found:
+    name = wanted.strip()
+    found = _matches(tokens, sentence, name, str)
+    if not found or position % len(tokens.strings[sentence]) in found:
         return ""
     places = f"position {found[0]}" if len(found) == 1 else f"positions {_comma(found)}"
     return (
-        f'{wanted.strip()} is taken as a position. The token "{visible(wanted.strip())}" is at '
+        f'{name} is taken as a position. The token "{visible(name)}" is at '
         f"{places}: to choose it, give {' or '.join(map(str, found))} as the {what}."
     )
 
@@ -263,9 +247,11 @@ def _whole_number(wanted: int | str) -> int | None:
         return None
 
 
-def _matches(name: str, strings: tuple[str, ...], raw: tuple[str, ...]) -> list[int]:
-    pairs = enumerate(zip(strings, raw, strict=True))
-    return [position for position, pair in pairs if name in (pair[0].strip(), pair[1])]
+def _matches(tokens: Tokens, sentence: int, name: str, form: Callable[[str], str]) -> list[int]:
+    """The positions where one of a token's two strings is the name, both in this form."""
+    pairs = zip(tokens.strings[sentence], tokens.raw[sentence], strict=True)
+    wanted = form(name)
+    return [p for p, (read, raw) in enumerate(pairs) if wanted in (form(read).strip(), form(raw))]
 
 
 def _pieces(tokens: Tokens, name: str, sentence: int) -> list[int]:
@@ -282,10 +268,6 @@ def _pieces(tokens: Tokens, name: str, sentence: int) -> list[int]:
 
 def _comma(positions: list[int]) -> str:
     return ", ".join(map(str, positions))
-
-
-def _folded(*columns: tuple[str, ...]) -> list[tuple[str, ...]]:
-    return [tuple(map(str.casefold, column)) for column in columns]
 
 
 def _listed(strings: tuple[str, ...], most: int = 40) -> str:
@@ -322,159 +304,134 @@ class _Page:
         self.token_width = 16 if terminal.width < 100 else 28
 
     def heading(self) -> list[str]:
-        """Which model, which head, which tokens."""
+        """Which model, which head, which tokens; that its numbers are rounded, where they are."""
         about, paint = self.about, self.terminal.paint
-        where = f"layer {about.layer}, head {about.head}"
-        size = f"of {about.n_layers} layers x {about.n_heads} heads, counted from 0"
-        reason = "" if about.chosen else "   the most attended key"
-        return [
+        where = paint(f"layer {about.layer}, head {about.head}", "bold")
+        lines = [
             paint(visible(about.model_name, space=" "), "bold"),
-            f"{paint(where, 'bold')} {size}",
-            *self.group(),
-            "",
-            *self.terminal.wrapped(self.sentence()),
-            "",
-            f"  query  {self.place(about.query_position)}",
-            f"  key    {self.place(about.key_position)}{reason}",
-            *self.rounding(),
+            f"{where} of {about.n_layers} layers x {about.n_heads} heads, counted from 0",
         ]
-
-    def group(self) -> list[str]:
-        """Which key-value head it reads, where several heads share one."""
-        about = self.about
-        if about.n_kv_heads in (0, about.n_heads):
-            return []
-        return [
-            f"key and value are those of key-value head {about.kv_head} of {about.n_kv_heads}, "
-            f"which {about.n_heads // about.n_kv_heads} heads share"
-        ]
+        if about.n_kv_heads not in (0, about.n_heads):
+            lines.append(
+                f"key and value are those of key-value head {about.kv_head} of {about.n_kv_heads}, "
+                f"which {about.n_heads // about.n_kv_heads} heads share"
+            )
+        reason = "" if about.chosen else "   the most attended key"
+        lines += ["", *self.terminal.wrapped(self.sentence()), ""]
+        lines.append(f"  query  {self.place(about.query_position)}")
+        lines.append(f"  key    {self.place(about.key_position)}{reason}")
+        if about.query.dtype in (torch.bfloat16, torch.float16):
+            name = str(about.query.dtype).removeprefix("torch.")
+            rounds = f"This model rounds to {name} after each step, so sums agree to a few digits."
+            lines += ["", f"  {rounds}"]
+        return lines
 
     def sentence(self) -> list[str]:
         """The tokens with their positions; of a long sentence those near the query and the key."""
         chosen = (self.about.query_position, self.about.key_position)
-        positions = list(range(len(self.about.tokens)))
-        if len(positions) > _WHOLE_SENTENCE:
-            positions = [p for p in positions if min(abs(p - c) for c in chosen) <= _NEAR]
+        length = len(self.about.tokens)
+        positions = [
+            p
+            for p in range(length)
+            if length <= _WHOLE_SENTENCE or min(abs(p - c) for c in chosen) <= _NEAR
+        ]
         pieces: list[str] = []
         for before, position in zip([-1, *positions], positions, strict=False):
             if position > before + 1:
                 pieces.append("…")
             quiet = f"{self.terminal.paint(str(position), 'dim')} {self.token(position)}"
             pieces.append(self.place(position) if position in chosen else quiet)
-        return pieces if positions[-1] == len(self.about.tokens) - 1 else [*pieces, "…"]
-
-    def rounding(self) -> list[str]:
-        """A note for models whose own numbers have fewer digits than are shown."""
-        dtype = self.about.query.dtype
-        if dtype not in (torch.bfloat16, torch.float16):
-            return []
-        name = str(dtype).removeprefix("torch.")
-        return [
-            "",
-            f"  This model rounds to {name} after each step, so sums agree to a few digits.",
-        ]
+        return pieces if positions[-1] == length - 1 else [*pieces, "…"]
 
     def vectors(self) -> list[str]:
         """The first numbers of query and key, and their lengths; before the rotation as well."""
-        about = self.about
-        named = [("query", about.query), ("key", about.key)]
+        about, width = self.about, len(self.about.query)
+        named = {"query": about.query, "key": about.key}
+        title = self.title(f"query and key, {width} numbers each")
         if about.query_unrotated is not None and about.key_unrotated is not None:
-            unturned = [("query unrotated", about.query_unrotated)]
-            named = [*unturned, ("key unrotated", about.key_unrotated), *named]
+            before = {
+                "query unrotated": about.query_unrotated,
+                "key unrotated": about.key_unrotated,
+            }
+            named = before | named
+            places = f"{about.query_position} and {about.key_position}"
+            title += f", turned by their positions {places}"
 
         def table(shown: int) -> list[str]:
-            dots = "…" if shown < len(self.about.query) else ""
+            dots = "…" if shown < width else ""
             rows = [
                 [name, *map(number, vector[:shown].tolist()), dots, f"‖{name}‖ = {_norm(vector)}"]
-                for name, vector in named
+                for name, vector in named.items()
             ]
             return self.terminal.table([""] * len(rows[0]), rows, "<" + ">" * shown + "<<")
 
-        title = self.title(f"query and key, {len(self.about.query)} numbers each")
-        if about.query_unrotated is not None:
-            places = f"{about.query_position} and {about.key_position}"
-            title += f", turned by their positions {places}"
-        return [title, *self.fitting(len(self.about.query), table)]
+        return [title, *self.fitting(width, table)]
 
     def terms(self) -> list[str]:
         """The largest products, the sum of the others, and the sum of all."""
-        products = self.about.product.double()
+        about, products = self.about, self.about.product.double()
         kept = products.abs().topk(min(self.top, len(products))).indices.tolist()
-        end = [["sum", "", "", self.terminal.paint(number(self.about.dot), "bold"), ""]]
+        most = products.abs().max().item() or 1.0
+        both = bool((products[kept] < 0).any())
+        end = [["sum", "", "", self.bold(about.dot), ""]]
         if others := len(products) - len(kept):
             rest = number(_without(products, kept).sum().item())
             end.insert(0, [f"{others} others", "", "", rest, ""])
-        title = self.title("query·key", f"the products query[i]·key[i], {_largest(kept)} first")
-        header = ["i", "query[i]", "key[i]", "product", ""]
 
-        def table(room: int) -> list[str]:
-            rows = [*self.term_rows(products, kept, room), *end]
-            return self.terminal.table(header, rows, ">>>><")
-
-        return [title, *self.fitting(_BAR, table)]
-
-    def term_rows(self, products: Tensor, kept: list[int], room: int) -> list[list[str]]:
-        about, most = self.about, products.abs().max().item() or 1.0
-        both = bool((products[kept] < 0).any())
-        rows = []
-        for i in kept:
+        def row(i: int, room: int) -> list[str]:
             share = products[i].item() / most
             drawn = signed_bar(share, room // 2) if both else bar(share, room)
-            style = "positive" if share > 0 else "negative"
             terms = (about.query[i].item(), about.key[i].item(), products[i].item())
-            rows.append([str(i), *map(number, terms), self.terminal.paint(drawn, style)])
-        return rows
+            style = "positive" if share > 0 else "negative"
+            return [str(i), *map(number, terms), self.terminal.paint(drawn, style)]
+
+        def table(room: int) -> list[str]:
+            header = ["i", "query[i]", "key[i]", "product", ""]
+            return self.terminal.table(header, [*(row(i, room) for i in kept), *end], ">>>><")
+
+        title = self.title("query·key", f"the products query[i]·key[i], {_largest(kept)} first")
+        return [title, *self.fitting(_BAR, table)]
 
     def score(self) -> list[str]:
-        """The scaled dot product, and which keys the mask allows."""
-        about, paint = self.about, self.terminal.paint
+        """The scaled dot product, the soft cap, and which keys the mask allows."""
+        about = self.about
         product = f"{number(about.dot)} x {number(about.scale)}"
         allowed, size = int(about.mask.sum()), len(about.mask)
         mask = "allows every key" if allowed == size else f"allows {allowed} of {size} keys"
         if not about.mask[about.key_position]:
             mask += "; this one is masked"
+        capped = []
+        if about.soft_cap is not None:
+            cap, now = number(about.soft_cap), number(about.capped[about.key_position].item())
+            capped = [f"  capped {cap} x tanh({number(about.score)} / {cap}) = {now}"]
         return [
             self.title("score", f"query·key x scale, scale = {_scale(about)}"),
-            f"  score  {product} = {paint(number(about.score), 'bold')}",
-            *self.cap(),
+            f"  score  {product} = {self.bold(about.score)}",
+            *capped,
             f"  mask   {mask}",
         ]
-
-    def cap(self) -> list[str]:
-        """The soft cap on the score, where there is one."""
-        about = self.about
-        if about.soft_cap is None:
-            return []
-        cap, capped = number(about.soft_cap), number(about.capped[about.key_position].item())
-        return [f"  capped {cap} x tanh({number(about.score)} / {cap}) = {capped}"]
 
     def row(self) -> list[str]:
         """The softmax over the keys of this query."""
         about = self.about
         shown, exponentials = self.keys_of_row(), about.exponentials
-        hidden = [p for p in range(len(about.tokens)) if p not in set(shown)]
-        groups = (
-            ("other keys", [p for p in hidden if about.mask[p]]),
-            ("masked keys", [p for p in hidden if not about.mask[p]]),
-        )
+        hidden = set(range(len(about.tokens))) - set(shown)
         end = []
-        for name, group in ((name, group) for name, group in groups if group):
-            sums = (exponentials[group].sum().item(), about.probs[group].double().sum().item())
-            end.append(["", f"{len(group)} {name}", "", *map(number, sums), ""])
-        sums = (about.total, about.probs.double().sum().item())
-        bold = (self.terminal.paint(number(value), "bold") for value in sums)
-        end.append(["", "sum", "", *bold, ""])
-        title = self.title(
-            "probs", f"softmax of the row, exp(score − max) / sum; max = {number(about.largest)}"
-        )
+        for name, allowed in (("other keys", True), ("masked keys", False)):
+            if group := sorted(p for p in hidden if bool(about.mask[p]) == allowed):
+                sums = (exponentials[group].sum().item(), about.probs[group].double().sum().item())
+                end.append(["", f"{len(group)} {name}", "", *map(number, sums), ""])
+        whole = (about.total, about.probs.double().sum().item())
+        end.append(["", "sum", "", *map(self.bold, whole), ""])
         score = "score" if about.soft_cap is None else "capped"
-        header = ["key", "", score, "exp(score − max)", "prob", ""]
 
         def table(room: int) -> list[str]:
             rows = [self.key_row(p, exponentials[p].item(), room) for p in shown]
+            header = ["key", "", score, "exp(score − max)", "prob", ""]
             return self.terminal.table(header, [*rows, *end], "><>>><")
 
-        return [title, *self.fitting(_BAR, table)]
+        softmax = f"softmax of the row, exp(score − max) / sum; max = {number(about.largest)}"
+        return [self.title("probs", softmax), *self.fitting(_BAR, table)]
 
     def key_row(self, position: int, exponential: float, room: int) -> list[str]:
         about, paint = self.about, self.terminal.paint
@@ -493,44 +450,40 @@ class _Page:
     def keys_of_row(self) -> list[int]:
         """The keys shown, in reading order: all, or the most attended ones and the chosen one."""
         about = self.about
-        allowed = [p for p in range(len(about.tokens)) if about.mask[p]]
+        order = about.probs.double().argsort(descending=True, stable=True).tolist()
+        allowed = [p for p in order if about.mask[p]]
         if len(allowed) > _WHOLE_ROW:
-            order = about.probs.double().argsort(descending=True, stable=True).tolist()
-            allowed = [p for p in order if about.mask[p]][: max(self.top, 1)]
+            allowed = allowed[: max(self.top, 1)]
         return sorted({*allowed, about.key_position})
 
     def sum(self) -> list[str]:
         """The largest prob·value, and z, the sum of all of them."""
-        about = self.about
-        norms = about.contributions.norm(dim=-1).masked_fill(~about.mask, -1.0)
-        kept = norms.topk(min(self.top, int(about.mask.sum()))).indices.tolist()
-        order = _largest(kept).replace("largest", "longest")
-        title = f"the sum of prob·value, {order} first; length = ‖prob·value‖"
+        about, terms = self.about, self.about.contributions
+        n_allowed = int(about.mask.sum())
+        norms = terms.norm(dim=-1).masked_fill(~about.mask, -1.0)
+        kept = norms.topk(min(self.top, n_allowed)).indices.tolist()
 
         def table(shown: int) -> list[str]:
             dims = about.z.double().abs().topk(shown).indices.sort().values.tolist()
+
+            def numbers(vector: Tensor) -> list[str]:
+                return [_norm(vector), *(number(vector[d].item()) for d in dims)]
+
+            rows = []
+            for p in kept:
+                cells = [str(p), self.token(p), number(about.probs[p].item())]
+                rows.append([*cells, _norm(about.value[p]), *numbers(terms[p])])
+            if others := n_allowed - len(kept):
+                rest = _without(terms, kept).sum(dim=0)
+                rows.append(["", f"{others} others", "", "", *numbers(rest)])
+            z = [self.terminal.paint(cell, "bold") for cell in numbers(about.z)]
             header = ["key", "", "prob", "‖value‖", "length", *(f"z[{d}]" for d in dims)]
-            return self.terminal.table(
-                header, self.sum_rows(kept, dims), "><" + ">" * (3 + len(dims))
-            )
+            align = "><" + ">" * (3 + shown)
+            return self.terminal.table(header, [*rows, ["", "z", "", "", *z]], align)
 
-        return [self.title("z", title), *self.fitting(min(_MOST_OF_Z, len(about.z)), table)]
-
-    def sum_rows(self, kept: list[int], dims: list[int]) -> list[list[str]]:
-        about, terms = self.about, self.about.contributions
-
-        def numbers(vector: Tensor) -> list[str]:
-            return [_norm(vector), *(number(vector[d].item()) for d in dims)]
-
-        rows = []
-        for p in kept:
-            weight = number(about.probs[p].item())
-            rows.append([str(p), self.token(p), weight, _norm(about.value[p]), *numbers(terms[p])])
-        if others := int(about.mask.sum()) - len(kept):
-            rest = _without(terms, kept).sum(dim=0)
-            rows.append(["", f"{others} others", "", "", *numbers(rest)])
-        z = [self.terminal.paint(cell, "bold") for cell in numbers(about.z)]
-        return [*rows, ["", "z", "", "", *z]]
+        order = _largest(kept).replace("largest", "longest")
+        title = self.title("z", f"the sum of prob·value, {order} first; length = ‖prob·value‖")
+        return [title, *self.fitting(min(_MOST_OF_Z, len(about.z)), table)]
 
     def fitting(self, most: int, table: Callable[[int], list[str]]) -> list[str]:
         """The table with as many numbers, or as long bars, as a line has room for; at least one."""
@@ -542,6 +495,9 @@ class _Page:
 
     def title(self, name: str, text: str = "") -> str:
         return self.terminal.paint(name, "bold") + (f" = {text}" if text else "")
+
+    def bold(self, value: float) -> str:
+        return self.terminal.paint(number(value), "bold")
 
     def token(self, position: int) -> str:
         return cut(visible(self.about.tokens[position]), self.token_width)
@@ -566,17 +522,13 @@ def _without(values: Tensor, left_out: Sequence[int]) -> Tensor:
 
 def _scale(about: Explanation) -> str:
     """The formula of the factor, found from its value."""
-    width = len(about.query)
+    width, layer = len(about.query), about.layer + 1
     value = number(about.scale)
-    for formula, factor in (
-        ("1", 1.0),
-        (f"1/√{width}", width**-0.5),
-        (f"1/(layer + 1) = 1/{about.layer + 1}", 1 / (about.layer + 1)),
-        (
-            f"1/(√{width}·(layer + 1)) = 1/(√{width}·{about.layer + 1})",
-            width**-0.5 / (about.layer + 1),
-        ),
-    ):
-        if math.isclose(about.scale, factor, rel_tol=1e-9):
-            return formula if formula == "1" else f"{formula} = {value}"
-    return value
+    formulas = {
+        "1": 1.0,
+        f"1/√{width} = {value}": width**-0.5,
+        f"1/(layer + 1) = 1/{layer} = {value}": 1 / layer,
+        f"1/(√{width}·(layer + 1)) = 1/(√{width}·{layer}) = {value}": width**-0.5 / layer,
+    }
+    alike = (said for said, one in formulas.items() if math.isclose(about.scale, one, rel_tol=1e-9))
+    return next(alike, value)

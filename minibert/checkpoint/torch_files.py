@@ -1,15 +1,16 @@
-"""The two kinds of file that `torch.save` writes, read as data: nothing in them is ever called.
+"""The two kinds of file that `torch.save` writes, read as data: nothing that they name is called.
 
 Since torch 1.6 it is a zip archive with a pickle and one entry a storage; before, five pickles
 and the storages behind them. Of an archive every check sum is compared. A state dict needs few of
-the instructions that a pickle may hold. They are carried out here on plain dictionaries, lists and
-`StoredTensor`s; any other instruction, and any name of a function that is not one of those torch
-writes for dense tensors, is an error.
+the instructions that a pickle may hold. Python's reader carries these out, on plain dictionaries,
+lists and `StoredTensor`s; any other instruction, and any name of a function that is not one of
+those torch writes for dense tensors, is an error.
 """
 
 import io
 import mmap
 import os
+import pickle
 import pickletools
 import struct
 import zipfile
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +26,6 @@ from torch import Tensor
 from minibert.errors import CheckpointError
 from minibert.untrusted import MOST_TENSORS, open_regular
 
-# What instructions push and take: plain values, names, storages, tensors and marks.
-Stack = list[Any]
 _MOST_INSTRUCTIONS = 2**22
 _STORAGE_DTYPES = {
     "DoubleStorage": torch.float64,
@@ -54,14 +53,6 @@ _OTHER_KINDS = {
 
 
 @dataclass(frozen=True)
-class Name:
-    """What a pickle asks for by module and name; never looked up."""
-
-    module: str
-    name: str
-
-
-@dataclass(frozen=True)
 class Storage:
     """The numbers of one or more tensors, kept in the file under `key`."""
 
@@ -80,137 +71,21 @@ class StoredTensor:
     stride: tuple[int, ...]
 
 
-class _Mark:
-    pass
-
-
-def read_pickle(
-    file: BufferedIOBase, where: str, storages: dict[str, Storage] | None = None
-) -> Any:
-    """What the next pickle of the file describes; the file then stands behind it.
-
-    Every storage that it mentions is put into `storages`.
-
-    Raises CheckpointError for what is no dense tensor or plain value, and ValueError,
-    LookupError or TypeError for a pickle that is not well formed.
-    """
-    stack: Stack = []
-    memo: dict[int, Any] = {}
-    for count, (instruction, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
-        if count > _MOST_INSTRUCTIONS:
-            raise ValueError(f"more than {_MOST_INSTRUCTIONS} instructions")
-        name = instruction.name
-        if name == "STOP":
-            return stack.pop()
-        if name in _CONSTANTS:
-            stack.append(_CONSTANTS[name]())
-        elif name in _ARGUMENTS:
-            stack.append(argument)
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
-            memo[int(len(memo) if argument is None else argument)] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(memo[int(argument or 0)])
-        elif name in ("GLOBAL", "STACK_GLOBAL"):
-            stack.append(_name(argument, stack, where))
-        elif name == "BINPERSID":
-            storage = _storage(stack.pop(), where)
-            stack.append(storage)
-            if storages is not None and storages.setdefault(storage.key, storage) != storage:
-                raise ValueError("one storage with two types")
-        elif name in _STEPS:
-            _STEPS[name](stack, where)
-        elif name not in ("PROTO", "FRAME"):
-            raise CheckpointError(
-                f"{where}: this pickle holds more than tensors: it has the instruction {name}. "
-                "Convert it to safetensors where you trust it."
-            )
-    raise ValueError("it does not end")
-
-
-def _name(argument: str | None, stack: Stack, where: str) -> Name:
-    if argument is None:
-        last = stack.pop()
-        found = Name(str(stack.pop()), str(last))
-    else:
-        found = Name(*argument.split(" ", 1))
-    if kind := _OTHER_KINDS.get(found.name):
-        raise CheckpointError(
-            f"{where}: it holds a {kind} tensor; expected dense tensors with values. "
-            "Save the model's plain weights."
-        )
-    known = found in _CALLS or (found.module == "torch" and found.name in _STORAGE_DTYPES)
-    if not known and not isinstance(getattr(torch, found.name, None), torch.dtype):
-        raise CheckpointError(
-            f"{where}: this pickle holds more than tensors: it asks for {found.module}."
-            f"{found.name}. It could run code when it is opened, so it is not. Convert it to "
-            "safetensors where you trust it."
-        )
-    return found
-
-
-def _above_mark(stack: Stack) -> Stack:
-    items: Stack = []
-    while not isinstance(top := stack.pop(), _Mark):
-        items.append(top)
-    return items[::-1]
-
-
-def _tuple_of(count: int) -> Callable[[Stack, str], None]:
-    def step(stack: Stack, where: str) -> None:
-        if len(stack) < count:
-            raise ValueError("a tuple of more than there is")
-        stack[len(stack) - count :] = [tuple(stack[len(stack) - count :])]
-
-    return step
-
-
-def _set_items(stack: Stack, pairs: Stack) -> None:
-    target = stack[-1]
-    if not isinstance(target, dict):
-        raise TypeError("items set in what is no dictionary")
-    for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-        # The hash of nested tuples can take longer than a life.
-        if not isinstance(key, str | int):
-            raise TypeError(f"a key of type {type(key).__name__}")
-        target[key] = value
-
-
-def _append(stack: Stack, items: Stack) -> None:
-    if not isinstance(stack[-1], list):
-        raise TypeError("items appended to what is no list")
-    stack[-1].extend(items)
-
-
-def _set_item(stack: Stack, where: str) -> None:
-    value, key = stack.pop(), stack.pop()
-    _set_items(stack, [key, value])
-
-
-def _reduce(stack: Stack, where: str) -> None:
-    arguments, function = stack.pop(), stack.pop()
-    if not isinstance(function, Name) or function not in _CALLS or not isinstance(arguments, tuple):
-        raise TypeError("a call of what is no function")
-    stack.append(_CALLS[function](*arguments))
-
-
-def _storage(reference: Any, where: str) -> Storage:
-    kind, dtype, key, place, count, *view = reference
-    if kind != "storage" or not isinstance(dtype, Name) or any(view):
-        raise ValueError("a reference to something other than a whole storage")
-    if not isinstance(place, str) or not isinstance(key, str):
-        raise ValueError("a storage whose place or name is no string")
-    if place == "meta":
-        raise CheckpointError(f"{where}: it holds meta tensors, which have no values.")
-    return Storage(key, _STORAGE_DTYPES[dtype.name], _count(count))
-
-
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**48:
         raise ValueError("a size that is none")
     return value
 
 
-def _rebuilt(storage: Any, offset: Any, shape: Any, stride: Any) -> StoredTensor:
+def _rebuilt(
+    storage: object,
+    offset: object,
+    shape: tuple[object, ...],
+    stride: tuple[object, ...],
+    grad: object = None,
+    hooks: object = None,
+    about: object = None,
+) -> StoredTensor:
     if not isinstance(storage, Storage) or len(shape) != len(stride) or len(shape) > 8:
         raise TypeError("a tensor of what is no storage")
     tensor = StoredTensor(
@@ -223,54 +98,121 @@ def _rebuilt(storage: Any, offset: Any, shape: Any, stride: Any) -> StoredTensor
     return tensor
 
 
-def _rebuilt_2(
-    storage: Any,
-    offset: Any,
-    shape: Any,
-    stride: Any,
-    grad: object,
-    hooks: object,
-    about: object = None,
-) -> StoredTensor:
-    return _rebuilt(storage, offset, shape, stride)
-
-
-def _parameter(data: object, grad: object, hooks: object) -> Any:
-    return data
-
-
-_CALLS: Mapping[Name, Callable[..., Any]] = {
-    Name("collections", "OrderedDict"): lambda: {},
-    Name("torch", "Size"): tuple,
-    Name("torch._utils", "_rebuild_tensor"): _rebuilt,
-    Name("torch._utils", "_rebuild_tensor_v2"): _rebuilt_2,
-    Name("torch._utils", "_rebuild_parameter"): _parameter,
+# What stands for a name of a pickle; nothing else is ever called.
+_CALLS: Mapping[tuple[str, str], Callable[..., object]] = {
+    ("collections", "OrderedDict"): lambda: {},
+    ("torch", "Size"): tuple,
+    ("torch._utils", "_rebuild_tensor"): _rebuilt,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
+    ("torch._utils", "_rebuild_parameter"): lambda data, grad, hooks: data,
 }
-_CONSTANTS: Mapping[str, Callable[[], Any]] = {
-    "MARK": _Mark,
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-}
-_NUMBERS = ("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT")
-_TEXTS = ("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING")
-_ARGUMENTS = frozenset((*_NUMBERS, *_TEXTS, "SHORT_BINSTRING"))
-_STEPS: Mapping[str, Callable[[Stack, str], None]] = {
-    "TUPLE": lambda stack, where: stack.append(tuple(_above_mark(stack))),
-    "TUPLE1": _tuple_of(1),
-    "TUPLE2": _tuple_of(2),
-    "TUPLE3": _tuple_of(3),
-    "SETITEM": _set_item,
-    "SETITEMS": lambda stack, where: _set_items(stack, _above_mark(stack)),
-    "APPEND": lambda stack, where: _append(stack, [stack.pop()]),
-    "APPENDS": lambda stack, where: _append(stack, _above_mark(stack)),
-    "REDUCE": _reduce,
-    # The state that is put into a dictionary of weights: versions of modules.
-    "BUILD": lambda stack, where: stack.pop(),
-}
+# Numbers, texts, containers, the memory of what was made, names, storages, calls.
+_ALLOWED = frozenset((
+    "BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT",
+    "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "NONE", "NEWTRUE", "NEWFALSE", "MARK", "EMPTY_DICT", "EMPTY_LIST",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "SETITEM", "SETITEMS", "APPEND",
+    "APPENDS", "BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE", "BINGET", "LONG_BINGET", "GET",
+    "GLOBAL", "STACK_GLOBAL", "BINPERSID", "REDUCE", "BUILD", "PROTO", "FRAME", "STOP",
+))  # fmt: skip
+
+
+class _Reader(pickle._Unpickler):
+    """Python's own reader, in Python, with the instructions of a state dict alone."""
+
+    def __init__(self, file: BufferedIOBase, where: str) -> None:
+        super().__init__(file)
+        self.where, self.left = where, _MOST_INSTRUCTIONS
+        self.storages: dict[str, Storage] = {}
+        self.stack: list[Any]
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a function, or the type of a storage. Nothing is looked up."""
+        if kind := _OTHER_KINDS.get(name):
+            raise CheckpointError(
+                f"{self.where}: it holds a {kind} tensor; expected dense tensors with values. "
+                "Save the model's plain weights."
+            )
+        if (module, name) in _CALLS:
+            return _CALLS[module, name]
+        dtype = getattr(torch, name, None) if module == "torch" else None
+        found = _STORAGE_DTYPES.get(name, dtype) if module == "torch" else None
+        if isinstance(found, torch.dtype):
+            return found
+        raise CheckpointError(
+            f"{self.where}: this pickle holds more than tensors: it asks for {module}.{name}. "
+            "It could run code when it is opened, so it is not. Convert it to safetensors where "
+            "you trust it."
+        )
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """A storage, which the pickle refers to by its type, key, place and size."""
+        kind, dtype, key, place, count, *view = pid
+        if kind != "storage" or not isinstance(dtype, torch.dtype) or any(view):
+            raise ValueError("a reference to something other than a whole storage")
+        if not isinstance(place, str) or not isinstance(key, str):
+            raise ValueError("a storage whose place or name is no string")
+        if place == "meta":
+            raise CheckpointError(f"{self.where}: it holds meta tensors, which have no values.")
+        storage = Storage(key, dtype, _count(count))
+        if self.storages.setdefault(key, storage) != storage:
+            raise ValueError("one storage with two types")
+        return storage
+
+    def set_items(self) -> None:
+        """Put what lies above the mark into a dictionary."""
+        self._set(self.pop_mark())  # type: ignore[attr-defined]
+
+    def set_item(self) -> None:
+        """Put one value into a dictionary."""
+        value, key = self.stack.pop(), self.stack.pop()
+        self._set([key, value])
+
+    def _set(self, pairs: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, dict):
+            raise TypeError("items set in what is no dictionary")
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            # The hash of nested tuples can take longer than a life.
+            if not isinstance(key, str | int):
+                raise TypeError(f"a key of type {type(key).__name__}")
+            target[key] = value
+
+    def drop_state(self) -> None:
+        """Leave out the state of a dictionary of weights: versions of modules."""
+        self.stack.pop()
+
+
+def _step(name: str, code: int) -> Callable[[Any], None]:
+    """What an instruction does: it is counted, and refused where no state dict needs it."""
+    own = {"SETITEMS": _Reader.set_items, "SETITEM": _Reader.set_item, "BUILD": _Reader.drop_state}
+    usual: Callable[[Any], None] = own.get(name, pickle._Unpickler.dispatch[code])
+
+    def step(reader: _Reader) -> None:
+        reader.left -= 1
+        if reader.left < 0:
+            raise ValueError(f"more than {_MOST_INSTRUCTIONS} instructions")
+        if name not in _ALLOWED:
+            raise CheckpointError(
+                f"{reader.where}: this pickle holds more than tensors: it has the instruction "
+                f"{name}. Convert it to safetensors where you trust it."
+            )
+        usual(reader)
+
+    return step
+
+
+_Reader.dispatch = {ord(one.code): _step(one.name, ord(one.code)) for one in pickletools.opcodes}
+
+
+def _read_pickle(file: BufferedIOBase, where: str) -> tuple[Any, dict[str, Storage]]:
+    """What the next pickle of the file describes, and the storages that it mentions, by key.
+
+    The file then stands behind it. Raises CheckpointError for what is no dense tensor or plain
+    value, and ValueError, LookupError, TypeError or UnpicklingError for what is not well formed.
+    """
+    reader = _Reader(file, where)
+    return reader.load(), reader.storages
 
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -346,9 +288,8 @@ def _read_zip(file: BufferedReader, where: str) -> Any:
         order = entries.get(f"{root}byteorder")
         if order is not None and archive.read(order) != b"little":
             raise CheckpointError(f"{where}: its numbers are big-endian; save it as safetensors.")
-        storages: dict[str, Storage] = {}
         content = io.BytesIO(archive.read(entries[pickles[0]]))
-        state = read_pickle(content, where, storages)
+        state, storages = _read_pickle(content, where)
         stored = {key: entries[f"{root}data/{key}"] for key in storages}
         for key, entry in stored.items():
             _check_size(storages[key], entry.file_size, where)
@@ -416,13 +357,13 @@ def _check_entries(
 
 
 def _read_five_pickles(file: BufferedReader, where: str) -> Any:
-    if read_pickle(file, where) != _MAGIC:
+    if _read_pickle(file, where)[0] != _MAGIC:
         raise ValueError("no file of torch.save")
-    version, machine = read_pickle(file, where), read_pickle(file, where)
+    version, machine = _read_pickle(file, where)[0], _read_pickle(file, where)[0]
     if version != 1001 or not machine.get("little_endian", True):
         raise ValueError("of another version of torch.save")
-    storages: dict[str, Storage] = {}
-    state, keys = read_pickle(file, where, storages), read_pickle(file, where)
+    state, storages = _read_pickle(file, where)
+    keys, _ = _read_pickle(file, where)
     starts, end = {}, file.seek(0, os.SEEK_CUR)
     mapping = _mapped(file)
     for key in keys:

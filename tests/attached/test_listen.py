@@ -1,11 +1,13 @@
 """While a model is read nothing of it changes, and afterwards transformers is what it was."""
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import XLNetConfig, XLNetModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 import minibert
@@ -21,15 +23,31 @@ def interface() -> tuple[Any, ...]:
     return own.get("get_interface"), own.get("__getitem__"), entries
 
 
-def test_everything_is_restored_after_a_trace_and_after_an_error() -> None:
+def in_threads(functions: Sequence[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_nothing_changes_while_a_model_runs_nor_after_a_trace_or_an_error() -> None:
     before, model = interface(), llama()
-    attached = minibert.attach(model)
-    attached.trace(input_ids=ids())
-    assert interface() == before
+    written, seen = model.config.to_json_string(), []
+
+    def look(*given: Any) -> None:
+        same = ALL_ATTENTION_FUNCTIONS._global_mapping == before[2]
+        seen.append((model.config.to_json_string() == written, same))
 
     def fails(value: torch.Tensor) -> torch.Tensor:
         raise ZeroDivisionError
 
+    handle = model.model.layers[1].register_forward_hook(look)
+    attached = minibert.attach(model)
+    attached.trace(input_ids=ids())
+    handle.remove()
+    assert seen == [(True, True)]
+    assert interface() == before
     with pytest.raises(ZeroDivisionError):
         attached.trace(input_ids=ids(), edit={("z", 1): fails})
     assert interface() == before
@@ -37,70 +55,37 @@ def test_everything_is_restored_after_a_trace_and_after_an_error() -> None:
     assert torch.equal(attached.trace(input_ids=ids()).logits, model(ids()).logits)
 
 
-def test_config_and_entries_stay_while_a_model_runs() -> None:
-    model, seen = llama(), []
-    before, written = interface()[2], model.config.to_json_string()
-
-    def look(*given: Any) -> None:
-        same = ALL_ATTENTION_FUNCTIONS._global_mapping == before
-        seen.append((model.config.to_json_string() == written, same))
-
-    model.model.layers[1].register_forward_hook(look)
-    minibert.attach(model).trace(input_ids=ids())
-    assert seen == [(True, True)]
-
-
 def test_other_models_and_other_threads_are_not_heard() -> None:
     model, other = llama(), gpt2()
     attached = minibert.attach(model)
-
-    def elsewhere() -> None:
-        model(ids(1, 3))
+    done: list[bool] = []
 
     def during(*given: Any) -> None:
-        other(ids())
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
+        if not done:
+            done.append(True)
+            other(ids())
+            in_threads([lambda: model(ids(1, 3))])
 
-    model.model.layers[0].mlp.register_forward_hook(_once(during))
+    model.model.layers[0].mlp.register_forward_hook(during)
     with torch.no_grad():
         trace = attached.trace(input_ids=ids())
+    assert done
     assert trace.stacks == ("layers",)
     assert [layer.query.shape[2] for layer in trace] == [7, 7, 7]
 
 
-def _once(function: Any) -> Any:
-    done: list[bool] = []
+def test_threads_trace_one_model_with_edits_of_their_own() -> None:
+    attached = minibert.attach(llama())
 
-    def hook(*given: Any) -> None:
-        if not done:
-            done.append(True)
-            function()
+    def edited(head: int) -> torch.Tensor:
+        return attached.trace(input_ids=ids(), edit={("z", 1, head): zero}).logits
 
-    return hook
-
-
-def test_two_threads_trace_one_model_with_edits_of_their_own() -> None:
-    model = llama()
-    attached = minibert.attach(model)
-    alone = {head: attached.trace(input_ids=ids(), edit={("z", 1, head): zero}).logits
-             for head in range(6)}  # fmt: skip
-    found: dict[int, list[torch.Tensor]] = {head: [] for head in alone}
-
-    def run(head: int) -> None:
-        for _ in range(5):
-            edited = attached.trace(input_ids=ids(), edit={("z", 1, head): zero})
-            found[head].append(edited.logits)
-
-    threads = [threading.Thread(target=run, args=(head,)) for head in alone]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for head, logits in alone.items():
-        assert len(found[head]) == 5
-        assert all(torch.equal(one, logits) for one in found[head])
+    alone = [edited(head) for head in range(6)]
+    found: list[list[torch.Tensor]] = [[] for _ in alone]
+    in_threads([lambda h=h: found[h].extend(edited(h) for _ in range(5)) for h in range(6)])
+    for logits, ours in zip(alone, found, strict=True):
+        assert len(ours) == 5
+        assert all(torch.equal(one, logits) for one in ours)
 
 
 def test_attaching_twice_records_in_both_and_edits_reach_both() -> None:
@@ -116,13 +101,6 @@ def test_attaching_twice_records_in_both_and_edits_reach_both() -> None:
     assert not torch.equal(passes[0][2].z, plain[2].z)
 
 
-def test_what_transformers_did_not_build_is_refused() -> None:
-    with pytest.raises(TraceError, match=r"Linear is no model of transformers.*minibert\.load"):
-        minibert.attach(nn.Linear(2, 2))
-    with pytest.raises(TraceError, match="no model of transformers"):
-        minibert.attach("bert-base-uncased")
-
-
 def test_a_module_around_a_model_is_read_like_the_model() -> None:
     class Around(nn.Module):
         def __init__(self) -> None:
@@ -133,36 +111,39 @@ def test_a_module_around_a_model_is_read_like_the_model() -> None:
             return self.inside(given)
 
     around = Around().eval()
-    assert torch.equal(
-        minibert.attach(around).trace(ids())[1].z, minibert.attach(around.inside).trace(ids())[1].z
-    )
+    expected = minibert.attach(around.inside).trace(ids())[1].z
+    assert torch.equal(minibert.attach(around).trace(ids())[1].z, expected)
 
 
-def test_a_model_that_attends_by_itself_is_refused_with_its_modules() -> None:
-    from transformers import XLNetConfig, XLNetModel
-
-    config = XLNetConfig(vocab_size=59, d_model=32, n_layer=2, n_head=4, d_inner=40)
-    attached = minibert.attach(XLNetModel(config).eval())
-    with pytest.raises(TraceError, match="XLNetRelativeAttention"):
-        attached.trace(input_ids=ids())
-
-
-def test_dropout_of_weights_is_refused() -> None:
-    model = bert()
-    model.train()
-    with pytest.raises(TraceError, match=r"Call hf_model\.eval\(\) first"):
-        minibert.attach(model).trace(ids())
-
-
-def test_another_implementation_is_refused_by_name() -> None:
-    AttentionInterface.register("mine", ALL_ATTENTION_FUNCTIONS["sdpa"])
+def other_implementation() -> nn.Module:
     model = llama()
-    try:
-        model.set_attn_implementation("mine")
-        with pytest.raises(TraceError, match=r"'mine'.*set_attn_implementation"):
-            minibert.attach(model).trace(ids())
-    finally:
-        del AttentionInterface._global_mapping["mine"]
+    model.set_attn_implementation("mine")
+    return model
+
+
+def by_itself() -> nn.Module:
+    """It does not ask the interface."""
+    sizes = {"vocab_size": 59, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 40}
+    return XLNetModel(XLNetConfig(**sizes)).eval()
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: nn.Linear(2, 2), r"Linear is no model of transformers.*minibert\.load"),
+    (lambda: "bert-base-uncased", "no model of transformers"),
+    (by_itself, "XLNetRelativeAttention"),
+    (lambda: bert().train(), r"Call hf_model\.eval\(\) first"),
+    (other_implementation, r"'mine'.*set_attn_implementation"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), REFUSED)
+def test_what_cannot_be_read_is_refused_with_the_reason(
+    build: Callable[[], Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = AttentionInterface._global_mapping
+    monkeypatch.setitem(entries, "mine", ALL_ATTENTION_FUNCTIONS["sdpa"])
+    with pytest.raises(TraceError, match=message):
+        minibert.attach(build()).trace(ids())
 
 
 def test_a_recording_without_a_pass_and_edits_before_a_run_say_so() -> None:

@@ -4,13 +4,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from hub_client import (  # noqa: F401, the fixtures  # noqa: F401, the fixtures
+from hub_client import (  # noqa: F401, the fixtures
     CONFIG,
     NAME,
     REPOSITORY,
@@ -25,7 +24,7 @@ from hub_client import (  # noqa: F401, the fixtures  # noqa: F401, the fixtures
 )
 from hub_server import Fault, Hub
 from torch import Tensor
-from vocabularies import word_piece, write
+from vocabularies import write
 
 import minibert
 from minibert.layers.config import Config
@@ -104,63 +103,28 @@ def test_weights_in_several_files_are_fetched_by_their_index(hub, client, tmp_pa
     assert f"it lacks {shards[1]}" in client.fail(cache_dir=str(tmp_path), offline=True)
 
 
-def test_a_pickle_is_fetched_only_where_there_is_nothing_else(hub, client, tmp_path):
-    (hub.folder / NAME / "model.safetensors").unlink()
-    folder = client.fetch(cache_dir=str(tmp_path))
-    assert holds(folder, hub, *WANTED[:-1], "pytorch_model.bin")
+PAIR = ["vocab.json", "merges.txt"]
 
 
 @pytest.mark.parametrize(
     ("absent", "expected"),
     [
         (["tokenizer.json"], ["vocab.txt"]),
-        (["tokenizer.json", "vocab.txt"], ["vocab.json", "merges.txt"]),
+        (["tokenizer.json", "vocab.txt"], PAIR),
         (["tokenizer.json", "vocab.txt", "merges.txt"], []),
+        (["model.safetensors"], ["tokenizer.json"]),
     ],
 )
-def test_the_vocabulary_is_the_first_kind_there_is(hub, client, tmp_path, absent, expected):
+def test_of_vocabularies_and_weights_the_first_kind_there_is_is_fetched(
+    hub, client, tmp_path, absent, expected
+):
     write(hub.folder / NAME, vocab={"a": 0}, added_tokens={})
     for name in absent:
         (hub.folder / NAME / name).unlink()
     folder = client.fetch(cache_dir=str(tmp_path))
+    weights = "pytorch_model.bin" if "model.safetensors" in absent else "model.safetensors"
     settings = [*TOKENIZER[1:], "added_tokens.json"]
-    assert holds(folder, hub, "config.json", *expected, *settings, "model.safetensors")
-
-
-LOAD = """
-import sys, torch, minibert
-model = minibert.load(sys.argv[1])
-tokens = model.tokenize(["The quick brown fox.", "Lazy dogs"])
-torch.save({"ids": tokens.ids, "mask": tokens.mask, "logits": model(tokens)}, sys.argv[2])
-"""
-
-
-def test_a_model_loaded_by_its_name_gives_the_logits_of_transformers(hub, tmp_path):
-    import torch
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertForMaskedLM
-
-    root = hub.folder / "owner" / "masked"
-    root.mkdir()
-    vocabulary = word_piece(root) / "vocab.txt"
-    tokenizer = BertWordPieceTokenizer(str(vocabulary))
-    tokenizer.save(str(root / "tokenizer.json"))
-    sizes = {"hidden_size": 22, "num_attention_heads": 2, "num_hidden_layers": 3}
-    vocab_size = tokenizer.get_vocab_size()
-    config = BertConfig(vocab_size=vocab_size, intermediate_size=29, **sizes)
-    BertForMaskedLM(config).save_pretrained(root)
-
-    command = [sys.executable, "-c", LOAD, "owner/masked", str(tmp_path / "ours")]
-    subprocess.run(command, check=True, env=environment(hub.url, tmp_path), cwd=REPOSITORY)
-    ours = torch.load(tmp_path / "ours", weights_only=True)
-    texts = tokenizer.encode_batch(["The quick brown fox.", "Lazy dogs"])
-    for row, text in enumerate(texts):
-        assert ours["ids"][row][ours["mask"][row]].tolist() == text.ids
-    theirs = BertForMaskedLM.from_pretrained(root, attn_implementation="eager").eval()
-    with torch.no_grad():
-        expected = theirs(ours["ids"], attention_mask=ours["mask"].long()).logits
-    kept = ours["mask"]
-    torch.testing.assert_close(ours["logits"][kept], expected[kept], rtol=0, atol=1e-5)
+    assert holds(folder, hub, "config.json", *expected, *settings, weights)
 
 
 # A chunk of the client is 10 MiB; what comes before a cut is kept by whole chunks.
@@ -258,20 +222,16 @@ def test_whatever_a_server_answers_nothing_is_written_outside_of_the_cache(
     assert len(list(victim.iterdir())) == len(WANTED)
 
 
-@pytest.mark.parametrize("revision", [OUT, "/etc", "a..b", "\x1b[31m"])
-def test_a_revision_that_is_no_name_is_an_error_before_anything_is_asked(
-    hub, client, tmp_path, revision
-):
-    error = client.fail(cache_dir=str(tmp_path), revision=revision)
-    assert "expected the name of a branch" in error
-    assert hub.log == []
-
-
-def test_a_name_or_revision_that_does_not_exist_is_an_error_that_names_it(hub, client, tmp_path):
+def test_a_name_or_revision_that_is_none_or_does_not_exist_is_an_error(hub, client, tmp_path):
     options = {"cache_dir": str(tmp_path)}
+    for revision in (OUT, "/etc", "a..b", "\x1b[31m"):
+        error = client.fail(revision=revision, **options)
+        assert "expected the name of a branch" in error
+    assert hub.log == [], "it was asked for"
     assert "no such repository" in client.fail("owner/absent", **options)
-    assert f"{NAME} (revision v9): " in client.fail(revision="v9", **options)
-    assert "no such revision" in client.fail(revision="v9", **options)
+    error = client.fail(revision="v9", **options)
+    assert error.startswith(f"{NAME} (revision v9): ")
+    assert "no such revision" in error
     for name in ("a/b/c", "owner--tiny", "-tiny", "tiny.git", ""):
         assert f"{name!r} is neither a folder nor a Hub id" in client.fail(name, **options)
 
@@ -306,11 +266,19 @@ def test_a_broken_download_is_an_error_that_leaves_nothing_to_be_taken_for_whole
     assert holds(client.fetch(**options), hub, *WANTED)
 
 
-def test_damage_is_noticed_where_the_list_has_no_digests(hub, client, tmp_path):
+def test_damage_is_noticed_without_digests_and_a_cut_file_in_the_cache_is_fetched_anew(
+    hub, client, tmp_path
+):
+    options = {"cache_dir": str(tmp_path)}
     hub.digests = False
     hub.faults["model.safetensors"] = Fault("corrupt", after=7, times=1)
-    assert "arrived with other bytes" in client.fail(cache_dir=str(tmp_path))
-    assert holds(client.fetch(cache_dir=str(tmp_path)), hub, *WANTED)
+    assert "arrived with other bytes" in client.fail(**options)
+    folder = client.fetch(**options)
+    assert holds(folder, hub, *WANTED)
+    hub.digests = True
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(50)
+    assert holds(client.fetch(**options), hub, *WANTED)
 
 
 def test_a_download_that_was_cut_goes_on_where_it_stopped(hub, client, tmp_path):
@@ -321,13 +289,6 @@ def test_a_download_that_was_cut_goes_on_where_it_stopped(hub, client, tmp_path)
     assert holds(Path(folders[-1]), hub, *WANTED)
     starts = [int(entry.split("bytes=")[1][:-1]) for entry in hub.log if "bytes=" in entry]
     assert min(starts) >= 10 * 2**20
-
-
-def test_a_file_cut_short_in_the_cache_is_fetched_anew(hub, client, tmp_path):
-    folder = client.fetch(cache_dir=str(tmp_path))
-    with (folder / "model.safetensors").open("r+b") as file:
-        file.truncate(50)
-    assert holds(client.fetch(cache_dir=str(tmp_path)), hub, *WANTED)
 
 
 def test_a_process_killed_while_it_fetches_leaves_nothing_half_done(hub, client, tmp_path):
@@ -352,19 +313,19 @@ def mounted(options: str, place: Path) -> list[str]:
     return [*prefix, script, "sh"]
 
 
-def test_a_full_disk_is_an_error_that_names_the_place(hub, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("size=512k", f"{WANTED[-1]} could not be fetched: No space left on device, in PLACE"),
+        ("ro", "PLACE cannot be written to"),
+    ],
+)
+def test_a_cache_without_room_is_an_error_that_names_it(hub, tmp_path, options, said):
     (hub.folder / NAME / "model.safetensors").write_bytes(bytes(2**20))
     place = tmp_path / "small"
-    with Client(hub.url, tmp_path / "home", *mounted("size=512k", place)) as small:
-        error = small.fail(cache_dir=str(place))
-        assert f"{WANTED[-1]} could not be fetched: No space left on device, in {place}" in error
-        assert "no whole copy" in small.fail(cache_dir=str(place), offline=True)
-
-
-def test_a_cache_that_cannot_be_written_to_is_an_error_that_names_it(hub, tmp_path):
-    place = tmp_path / "closed"
-    with Client(hub.url, tmp_path / "home", *mounted("ro", place)) as closed:
-        assert f"{place} cannot be written to" in closed.fail(cache_dir=str(place))
+    with Client(hub.url, tmp_path / "home", *mounted(options, place)) as client:
+        assert said.replace("PLACE", str(place)) in client.fail(cache_dir=str(place))
+        assert "no whole copy" in client.fail(cache_dir=str(place), offline=True)
 
 
 STEPS = {"main": "lab/pythia", "step1000": "lab/pythia-1000", "step2000": "lab/pythia-2000"}
@@ -374,25 +335,13 @@ IDS = torch.tensor([[3, 5, 7, 11]])
 @pytest.fixture
 def trained(tmp_path: Path) -> dict[str, Tensor]:
     """What each of three checkpoints answers, whose folders lie under hub/."""
-    config = Config(
-        family="gpt_neox",
-        task="causal-lm",
-        vocab_size=23,
-        n_positions=9,
-        n_layers=2,
-        n_heads=2,
-        d_model=16,
-        d_mlp=20,
-        causal=True,
-        tied=False,
-        rotary=Rotary(2),
-    )
-    answers = {}
-    for seed, (step, folder) in enumerate(STEPS.items()):
-        model = Model.from_config(config, seed=seed)
-        model.save(tmp_path / "hub" / folder)
-        answers[step] = model(IDS)
-    return answers
+    sizes = {"n_positions": 9, "n_layers": 2, "n_heads": 2, "d_model": 16, "d_mlp": 20}
+    choices = {"causal": True, "tied": False, "rotary": Rotary(2)}
+    config = Config("gpt_neox", "causal-lm", 23, **sizes, **choices)
+    models = {step: Model.from_config(config, seed=seed) for seed, step in enumerate(STEPS)}
+    for step, model in models.items():
+        model.save(tmp_path / "hub" / STEPS[step])
+    return {step: model(IDS) for step, model in models.items()}
 
 
 def test_each_revision_gives_its_own_weights_and_is_kept_in_the_cache(
