@@ -1,23 +1,15 @@
-"""Texts and edits to compare the engine of a live page with Python on."""
+"""Models, texts and edits to compare the engines of a page with Python on."""
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+from small_traces import SERVED_KINDS, other_model
 
-from minibert.trace.edit import hide, mean, replace, zero
+import minibert
+from minibert.viz.engine_edits import CHANGES, editable, seen_keys
 
-__all__ = ["drawn_edits", "python_edits", "real_texts"]
+__all__ = ["drawn_edits", "random_model", "real_texts"]
 
-_MATRICES = ("scores", "probs")
-# Axes of size n_heads and of size d_mlp, and those of d_model.
-_PER_HEAD = ("query", "key", "value", "scores", "probs", "z", "head_out")
-_OTHERS = (
-    *("resid_pre", "attn_out", "resid_mid", "mlp_pre", "mlp_post", "mlp_out", "resid_post"),
-    *("embed", "logits"),
-)
 _SAMPLE = """The horse pulled the cart up the hill because it was strong. A small fox ran over the
 field; nobody saw it. "Where are you going?" asked Mary, who had lost her key. Leaves fall in
 autumn, and the days grow short. He gave the book to his sister, but she did not read it (not that
@@ -26,6 +18,21 @@ had been empty for years. They say that it rains there every day, even in July! 
 naïve paintings for 1,250.75 marks each – or so @-@ people said – until '39 ... then it closed."""
 # More than the longest text has.
 _WORDS = 4 * _SAMPLE.split()
+
+
+def random_model(kind: str, **changes: Any) -> minibert.Model:
+    """A random model of another kind, with the tokenizer of an embedded one."""
+    if kind in ("qwen3", "olmo2"):
+        kind, changes = "llama", {"family": kind, "windows": ()} | changes
+    if kind in SERVED_KINDS:
+        kind, changes = "llama", SERVED_KINDS[kind] | changes
+    masked = kind == "modernbert" or changes.get("causal") is False
+    tokenizer = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
+    assert tokenizer is not None
+    task = {"task": "masked-lm" if masked else "causal-lm", "vocab_size": tokenizer.vocab_size}
+    model = other_model(kind, **(task | changes))
+    model.tokenizer = tokenizer
+    return model
 
 
 def real_texts(count: int, seed: int) -> list[tuple[str, ...]]:
@@ -44,106 +51,37 @@ def real_texts(count: int, seed: int) -> list[tuple[str, ...]]:
     return texts
 
 
-def drawn_edits(
-    draw: random.Random, length: int, other_length: int, config: Any
-) -> list[dict[str, Any]]:
-    """One to three edits, each of another quantity, in the terms of a page."""
-    names = draw.sample((*_PER_HEAD, *_OTHERS), draw.randint(1, 3))
-    return [_drawn(draw, name, length, other_length, config) for name in names]
+def drawn_edits(draw: random.Random, lengths: tuple[int, int], config: Any) -> list[dict[str, Any]]:
+    """One to three edits in the terms of a page, each of another quantity.
+
+    `lengths` are the tokens of the text and of the other one.
+    """
+    names = draw.sample(sorted(editable(config)), draw.randint(1, 3))
+    return [_drawn(draw, name, lengths, config) for name in names]
 
 
-def _drawn(
-    draw: random.Random, name: str, length: int, other_length: int, config: Any
-) -> dict[str, Any]:
-    matrix, per_layer = name in _MATRICES, name not in ("embed", "logits")
+def _drawn(draw: random.Random, name: str, lengths: tuple[int, int], config: Any) -> dict[str, Any]:
+    length, other = lengths
+    own = editable(config)[name]
+    sizes = {place: length if n is None else n for place, n in own["places"].items()}
     edit: dict[str, Any] = {"quantity": name}
-    edit["layer"] = draw.choice((None, *range(config.n_layers))) if per_layer else None
-    n_heads = config.n_kv_heads if name in ("key", "value") else config.n_heads
-    edit["head"] = draw.choice((None, *range(n_heads))) if name in _PER_HEAD else None
-    edit["position"] = draw.choice((None, draw.randrange(length)))
-    changes = ["zero", "set"] if matrix else ["zero", "mean", "set"]
-    if length == other_length:
-        changes.append("text")
-    if name == "scores" and length > 1:
-        changes.append("hide")
-    change = edit["change"] = draw.choice(changes)
-    width = {"mlp_pre": config.d_mlp, "mlp_post": config.d_mlp, "logits": config.vocab_size}
-    width |= dict.fromkeys(("query", "key", "value", "z"), config.d_head)
-    if not matrix and draw.random() < 0.3:
-        edit["neuron"] = draw.randrange(width.get(name, config.d_model))
-    if change == "set":
+    for place, size in sizes.items():
+        # Often all of them; of the two rarer ones, a key or a neuron, seldom one.
+        if size and draw.random() < (0.3 if place in ("key", "neuron") else 0.6):
+            edit[place] = draw.randrange(size)
+    changes = [change for change in CHANGES if change not in own["refused"]]
+    changes = [one for one in changes if one != "text" or length == other]
+    edit["change"] = draw.choice([one for one in changes if one != "hide" or length > 1])
+    if edit["change"] == "set":
         edit["value"] = draw.choice((0.0, 1.5, -2.0, 0.25))
-    if change == "hide" or (matrix and draw.random() < 0.5):
-        edit["key"] = draw.randrange(1 if change == "hide" else 0, length)
-    if name == "probs" and change == "set":
-        # Of a token that sees another one besides.
+    if edit["change"] == "hide":
+        # Each token of a causal model sees itself, and one in a window the token before it.
+        edit["position"] = draw.randrange(1, length)
+        edit["key"] = edit["position"] - 1
+    if name == "probs" and edit["change"] == "set":
+        # Of a token that sees another one besides, in every layer.
         edit["position"] = draw.randrange(1, length) if length > 1 else 0
-        windows = [config.window(layer) for layer in range(config.n_layers)]
-        before, after = min(filter(None, windows), default=(length, length))
-        first = max(0, edit["position"] - before)
-        last = min(length, edit["position"] + 1 + (0 if config.causal else after))
-        edit["key"] = draw.randrange(first, last)
+        seen = [seen_keys(config, n, edit["position"], length) for n in range(config.n_layers)]
+        edit["key"] = draw.randrange(max(first for first, _ in seen), min(end for _, end in seen))
         edit["value"] = draw.choice((0.0, 0.4, 0.9)) if length > 1 else 1.0
     return edit
-
-
-def python_edits(
-    edits: Sequence[dict[str, Any]], n_layers: int, clean: Any, other: Any
-) -> dict[Any, Any]:
-    """The same edits for `model.trace(..., edit=)`."""
-    mapping: dict[Any, Any] = {}
-    for edit in edits:
-        name, head = edit["quantity"], edit["head"]
-        if name in ("embed", "logits"):
-            mapping[name] = _python_edit(edit, None, clean, other)
-            continue
-        layers = range(n_layers) if edit["layer"] is None else (edit["layer"],)
-        for layer in layers:
-            point = (name, layer) if head is None else (name, layer, head)
-            mapping[point] = _python_edit(edit, layer, clean, other)
-    return mapping
-
-
-def _python_edit(edit: dict[str, Any], layer: int | None, clean: Any, other: Any) -> Any:
-    change, position = edit["change"], edit["position"]
-    if change == "hide":
-        return hide(edit["key"], positions=position)
-    last = edit.get("key", edit.get("neuron"))
-    if change == "set" and edit["quantity"] == "probs":
-        return lambda probs: _scaled(probs, position, last, edit["value"])
-    if last is not None:
-        whole = {"zero": 0.0, "set": edit.get("value"), "mean": clean, "text": other}[change]
-        if not isinstance(whole, float):
-            whole = _value(edit, layer, whole)
-            if change == "mean":
-                whole = whole.mean(-2, keepdim=True)
-        return lambda value: _at(value, position, last, whole)
-    if change == "mean":
-        return mean(over=clean).at(positions=position)
-    if change == "text":
-        return replace(other, positions=position)
-    return (zero if change == "zero" else replace(edit["value"])).at(positions=position)
-
-
-def _value(edit: dict[str, Any], layer: int | None, trace: Any) -> Tensor:
-    value = getattr(trace if layer is None else trace[layer], edit["quantity"])
-    return value if edit["head"] is None else value[:, edit["head"]]
-
-
-def _at(value: Tensor, position: int | None, last: int, new: Tensor | float) -> Tensor:
-    rows = slice(None) if position is None else position
-    if isinstance(new, Tensor):
-        # A mean has one row, which stands for all.
-        new = new.expand_as(value)[..., rows, last]
-    value[..., rows, last] = torch.as_tensor(new)
-    return value
-
-
-def _scaled(probs: Tensor, query: int, key: int, weight: float) -> Tensor:
-    row = probs[..., query, :].clone()
-    row[..., key] = 0
-    total = row.sum(-1, keepdim=True)
-    row = torch.where(total > 0, row * (1 - weight) / total, row)
-    row[..., key] = weight
-    probs[..., query, :] = row
-    return probs

@@ -1,7 +1,7 @@
 /**
- * The engine of a live page outside of a browser: viz/built/worker.js runs as a worker would, and
- * in_file.js asks it; or that of a served page, which served.js asks. Calls come in as lines of JSON; an answer is a line of JSON, and behind it the
- * numbers that it names.
+ * The engine of a live page outside of a browser: viz/built/worker.js runs as a worker would, and in_file.js asks it; or
+ * that of a served page, which served.js asks. Calls come in as lines of JSON; an answer is a line of JSON, and behind
+ * that of a trace the numbers that it names.
  */
 
 import { readFileSync } from "node:fs";
@@ -10,6 +10,8 @@ import vm from "node:vm";
 
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
+import { EXERCISES } from "../../viz/static/live/exercises/exercises.js";
+import { Lab } from "../../viz/static/live/exercises/player.js";
 import { Runs, sourceOf } from "../../viz/static/live/runs.js";
 import { Teller, told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
 import { inputBoxes, readWhole } from "../../viz/static/views/whole/boxes.js";
@@ -50,18 +52,14 @@ const DO = {
     const parts = [...numbers.map(({ values }) => values), ...packed];
     return { answer: { header, predictions, shapes: numbers.map(({ shape }) => shape), lengths: packed.map((one) => one.length) }, parts };
   },
-  /** Numbers worked out as the arithmetic view does, beside those of the engine. */
+  /** Numbers worked out as the arithmetic view does, beside those of the engine; and the quantities that it offers. */
   async worked({ request, places }) {
     const example = await exampleOf(request);
     const answers = [];
     for (const { quantity, ...place } of places) {
       answers.push(await toldAt(example, WORKED.find(({ id }) => id === quantity), place));
     }
-    return { answers };
-  },
-  /** The quantities that the arithmetic view offers. */
-  async offered() {
-    return { ids: workedIn(await engine.about()).map(({ id }) => id) };
+    return { answers, offered: workedIn(await engine.about()).map(({ id }) => id) };
   },
   /** The boxes of the picture of the whole before the last layer's end, with the numbers that they draw. */
   async whole({ request, place }) {
@@ -70,10 +68,19 @@ const DO = {
     const parts = layerParts(whole).map(({ kind, boxes }) => ({ kind, boxes: boxes.map(drawn) }));
     return { input: inputBoxes(whole).map(drawn), open: parts };
   },
-  collect: ({ texts, layer, head }) => engine.collect(texts, layer, head).then(({ query, key, ...rest }) => ({ ...rest, query: Array.from(query), key: Array.from(key) })),
+  /** What the steps of an exercise reveal; each asks its question first. */
+  async exercise({ number }) {
+    const { model, steps } = EXERCISES[number - 1];
+    const lab = new Lab(engine, await engine.about(), async () => {});
+    const revealed = [];
+    for (const step of steps) revealed.push({ asked: await step.ask(lab), ...(await step.reveal(lab)) });
+    return { model, revealed };
+  },
+  collect: ({ texts, layer, head }) => engine.collect(texts, layer, head).then((found) => ({ ...found, query: [...found.query], key: [...found.key] })),
   candidates: async ({ request, position }) => ({ found: await engine.candidates((await engine.trace(request)).number, position) }),
-  sweep: ({ request, question }) => engine.sweep(request, question),
+  sweep: ({ request, question }) => engine.sweep(request, question).then(({ shape, values }) => ({ shape, values: [...values] })),
   step: ({ request, sampling }) => engine.step(request, sampling),
+  weights: ({ quantity, layer, row }) => engine.weights(quantity, layer, row).then((found) => found && { ...found, values: [...found.values] }),
 };
 
 /** The run of a request as views have it. */
@@ -98,8 +105,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   const { call, ...given } = JSON.parse(line);
   try {
     const made = await DO[call](given);
-    const { answer, parts } = made.parts ? made : { answer: made, parts: [] };
-    if (answer.values) answer.values = Array.from(answer.values);
+    const { answer, parts } = made?.parts ? made : { answer: made, parts: [] };
     process.stdout.write(`${JSON.stringify({ answer })}\n`);
     for (const part of parts) process.stdout.write(Buffer.from(part.buffer, part.byteOffset, part.byteLength));
   } catch (error) {

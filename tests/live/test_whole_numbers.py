@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live.engine_process import EngineProcess
-from live.test_engine import random_model
-from live.test_worked import OTHERS, opened, vector_of_python
+from live.drawn import random_model
+from live.engines import EngineProcess, opened
+from live.test_worked import OTHERS, vector_of_python
 from small_traces import SERVED_KINDS
 
 import minibert
@@ -56,8 +56,14 @@ def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any, EngineProc
     """A name of `WIRED`, its model, and the engine of its page."""
     name = request.param
     model = minibert.load(name) if name.startswith("tiny-") else random_model(name)
-    for both in opened(model):
-        yield (name, *both)
+    with opened(model) as engine:
+        yield name, model, engine
+
+
+def whole(engine: EngineProcess, layer: int, position: int) -> dict[str, Any]:
+    """The boxes of the picture that have numbers, the open layer's in parts."""
+    request = {"texts": [TEXT], "edits": []}
+    return engine.answer("whole", request=request, place={"layer": layer, "position": position})
 
 
 def drawn_by_python(trace: Any, layer: int, box: str, row: str) -> Any:
@@ -83,7 +89,7 @@ def test_the_boxes_stand_as_the_layer_is_wired_and_hold_python_s_numbers(
     name, model, engine = named
     trace, config = model.trace(TEXT), model.config
     for layer in range(config.n_layers):
-        parts = engine.whole({"texts": [TEXT], "edits": []}, layer, POSITION)["open"]
+        parts = whole(engine, layer, POSITION)["open"]
         found = [tuple(box["id"] for box in part["boxes"]) for part in parts]
         expected = WIRED[name]
         if layer == 0 and not config.first_norm:
@@ -122,7 +128,7 @@ def test_the_embedding_shows_the_rows_that_are_added_up(
     _, model, engine = named
     trace, body = model.trace(TEXT), model.body
     position, ids = place % trace.tokens.lengths[0], trace.tokens.ids
-    _, *found = engine.whole({"texts": [TEXT], "edits": []}, 0, position)["input"]
+    _, *found = whole(engine, 0, position)["input"]
     tables = {"word": int(ids[0, position])}
     if body.position is not None:
         tables["position"] = int(body.positions(ids)[0, position])

@@ -1,25 +1,19 @@
-"""Each number that the arithmetic view works out is the model's own; so are those of many texts."""
+"""Each number that the arithmetic view works out is the model's own."""
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import pytest
-from live.drawn import real_texts
-from live.engine_process import EngineProcess
+from live.drawn import random_model, real_texts
+from live.engines import EngineProcess, opened
 from live.equations import check_steps
-from live.test_engine import random_model
 from small_traces import OTHER_KINDS, SERVED_KINDS
-from test_front_end import node
 
 import minibert
 from minibert.analysis import embedding_parts
 from minibert.layers.layer import layer_quantities
 from minibert.viz.engine_edits import OFF_PAGES
-from minibert.viz.live import LIVE_FAMILIES, live_page
-from tests.served import serving
 
 # Steps are in double precision, from numbers that the engine rounded to single.
 RELATIVE = 1e-5
@@ -31,25 +25,12 @@ HEADED = ("query_unrotated", "key_unrotated", "query", "key", "value", "z", "hea
 OTHERS = [*OTHER_KINDS, "qwen3", "olmo2", *SERVED_KINDS]
 
 
-@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2", "tiny-llama"])
+@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2", "tiny-llama", *OTHERS])
 def both(request: pytest.FixtureRequest) -> Iterator[tuple[Any, EngineProcess]]:
-    """A model, and the engine of its page."""
-    yield from opened(minibert.load(request.param))
-
-
-def opened(model: Any) -> Iterator[tuple[Any, EngineProcess]]:
     """A model, and the engine in the file of its page, or behind its server."""
-    with ExitStack() as stack:
-        server = None
-        if model.config.family not in LIVE_FAMILIES:
-            server = stack.enter_context(serving(model))
-        engine = EngineProcess(node())
-        stack.callback(engine.close)
-        if server is None:
-            page = live_page(model)
-            engine.open(page.header, page.weights)
-        else:
-            engine.connect(server.address)
+    name = request.param
+    model = minibert.load(name) if name.startswith("tiny-") else random_model(name)
+    with opened(model) as engine:
         yield model, engine
 
 
@@ -113,26 +94,23 @@ def vector_of_python(trace: Any, name: str, layer: int, head: int) -> Any:
     return (own.mlp_output_norm(at.mlp_out) if name == "mlp_output" else getattr(at, name))[0]
 
 
-def check_numbers(model: Any, engine: EngineProcess, texts: Any, draw: random.Random) -> None:
-    """Each quantity at two places: what its steps come to is the engine's number, and Python's."""
-    trace = model.trace(model.tokenize(*texts, truncate=True))
-    places = drawn_places(draw, trace)
-    answers = engine.worked({"texts": texts, "edits": []}, places)
-    for place, answer in zip(places, answers, strict=True):
-        value, given, largest = answer["value"], answer["given"], answer["largest"]
-        assert abs(value - given) <= RELATIVE * max(abs(given), largest), place
-        assert abs(value - of_python(trace, place)) <= ABSOLUTE, place
-        check_steps(answer["steps"])
-
-
 def test_the_steps_of_each_number_come_to_what_the_model_has(
     both: tuple[Any, EngineProcess],
 ) -> None:
+    """Each quantity at two places: its steps come to the engine's number, and Python's."""
     model, engine = both
-    draw = random.Random(5)
-    assert {name for name, _ in names_of(model)} == set(engine.offered())
-    for texts in real_texts(4, seed=6):
-        check_numbers(model, engine, texts, draw)
+    draw = random.Random(7)
+    for texts in real_texts(3, seed=8):
+        texts = texts[: 1 if model.config.causal else 2]
+        trace = model.trace(model.tokenize(*texts, truncate=True))
+        places = drawn_places(draw, trace)
+        found = engine.answer("worked", request={"texts": texts, "edits": []}, places=places)
+        assert {name for name, _ in names_of(model)} == set(found["offered"])
+        for place, answer in zip(places, found["answers"], strict=True):
+            value, given, largest = answer["value"], answer["given"], answer["largest"]
+            assert abs(value - given) <= RELATIVE * max(abs(given), largest), place
+            assert abs(value - of_python(trace, place)) <= ABSOLUTE, place
+            check_steps(answer["steps"])
 
 
 @pytest.mark.parametrize(
@@ -154,15 +132,6 @@ def test_a_step_that_does_not_add_up_is_found(step: dict[str, Any]) -> None:
         check_steps([step])
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_the_steps_follow_the_choices_of_any_config(kind: str) -> None:
-    for model, engine in opened(random_model(kind)):
-        draw = random.Random(7)
-        assert {name for name, _ in names_of(model)} == set(engine.offered())
-        for texts in real_texts(3, seed=8):
-            check_numbers(model, engine, texts[: 1 if model.config.causal else 2], draw)
-
-
 def test_after_an_edit_the_steps_say_what_the_model_would_have_computed(
     both: tuple[Any, EngineProcess],
 ) -> None:
@@ -170,31 +139,7 @@ def test_after_an_edit_the_steps_say_what_the_model_would_have_computed(
     text = "The horse pulled the cart up the hill."
     place = {"quantity": "z", "layer": 1, "head": 2, "position": 3, "dimension": 4}
     edit = {"quantity": "z", "change": "zero", "layer": 1, "head": 2}
-    (answer,) = engine.worked({"texts": [text], "edits": [edit]}, [place])
+    asked = {"texts": [text], "edits": [edit]}
+    (answer,) = engine.answer("worked", request=asked, places=[place])["answers"]
     assert answer["given"] == 0
     assert answer["value"] == pytest.approx(of_python(model.trace(text), place), abs=ABSOLUTE)
-
-
-def test_the_prediction_at_any_position_is_that_of_python(both: tuple[Any, EngineProcess]) -> None:
-    model, engine = both
-    text = "The horse pulled the cart up the hill."
-    logits = model.trace(text).logits[0, 3]
-    found = engine.candidates({"texts": [text], "edits": []}, 3)
-    assert [one["id"] for one in found[:5]] == logits.topk(5).indices.tolist()
-    probs = logits.double().softmax(-1)
-    assert [one["prob"] for one in found] == pytest.approx(
-        [float(probs[one["id"]]) for one in found], abs=ABSOLUTE
-    )
-
-
-def test_queries_and_keys_of_many_texts_are_those_of_each(both: tuple[Any, EngineProcess]) -> None:
-    model, engine = both
-    texts = [["She read the letter twice."], ["Bees make honey, and bears like honey."]]
-    found = engine.collect(texts, 2, 1)
-    traces = [model.trace(*one) for one in texts]
-    assert [one["tokens"]["text"] for one in found["from"]] == [
-        list(trace.tokens.strings[0]) for trace in traces
-    ]
-    for name in ("query", "key"):
-        expected = np.concatenate([getattr(t[2, 1], name)[0].numpy() for t in traces])
-        assert np.allclose(np.reshape(found[name], expected.shape), expected, atol=ABSOLUTE)

@@ -108,9 +108,9 @@ function setWeight({ result, edit: { value = 0, position }, looking }) {
   };
 }
 
-/** The shape as (head, position, last). @param {Tensor} value @returns {[number, number, number]} */
+/** The shape as (head, position, last); classes of a text have the last axis alone. @param {Tensor} value */
 function sizesOf({ shape }) {
-  return shape.length === 3 ? [shape[0], shape[1], shape[2]] : [1, shape[0], shape[1]];
+  return /** @type {[number, number, number]} */ ([1, 1, ...shape].slice(-3));
 }
 
 /** Visits the cells that an edit is about. @param {Tensor} tensor @param {Partial<Edit>} edit @param {Visit} visit */
