@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
 from minibert.model import Model
@@ -84,7 +83,3 @@ def page_socket(
     address = f"ws://{host}/engine?token={token}"
     options |= {"origin": own, "compression": None, "max_size": None, "close_timeout": 1}
     return connect(address, **options).__enter__()
-
-
-def numbers(shape: list[int], data: bytes) -> Any:
-    return np.frombuffer(data, "<f4").reshape(shape)

@@ -1,13 +1,17 @@
-"""The live page before a served model, in a real browser."""
+"""The live page before a served model, in a real browser; numbers of every kind: tests/live."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from browser.conftest import watch
+from browser.live_pages import asked, worked
+from live.drawn import random_model
 from playwright.sync_api import Browser, Page, expect
 
 import minibert
+from minibert.analysis import embedding_parts
 from minibert.trace.edit import zero
 from minibert.viz.serve.server import PageServer
 from tests.served import serving
@@ -18,25 +22,23 @@ TEXT = "the horse [MASK] away ."
 
 
 @pytest.fixture
-def served() -> Iterator[PageServer]:
-    with serving(minibert.load()) as running:
-        yield running
+def opened(
+    browser: Browser, complaints: list[str]
+) -> Iterator[Callable[..., tuple[Page, PageServer]]]:
+    """Opens the page of a model's server."""
+    with ExitStack() as stack:
 
+        def show(model: minibert.Model, hash: str = "") -> tuple[Page, PageServer]:
+            server = stack.enter_context(serving(model))
+            context = browser.new_context(viewport={"width": 1280, "height": 900})
+            stack.callback(context.close)
+            page = context.new_page()
+            watch(page, server.address, complaints)
+            page.goto(f"{server.address}#{hash}")
+            page.wait_for_selector("[data-drawn]")
+            return page, server
 
-@pytest.fixture
-def complaints() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, served: PageServer, complaints: list[str]) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    made = context.new_page()
-    watch(made, served.address, complaints)
-    made.goto(served.address)
-    made.wait_for_selector("[data-drawn]")
-    yield made
-    context.close()
+        yield show
 
 
 def best(edit: dict[tuple[str, int, int], object]) -> str:
@@ -46,33 +48,53 @@ def best(edit: dict[tuple[str, int, int], object]) -> str:
     return f"{100 * share:.1f}"
 
 
-def test_the_picture_follows_the_text_and_the_edits(page: Page, complaints: list[str]) -> None:
-    page.get_by_role("textbox", name="Text").fill(TEXT)
+def test_a_served_page_follows_text_and_edits_and_says_when_its_server_is_gone(
+    opened: Callable[..., tuple[Page, PageServer]], complaints: list[str]
+) -> None:
+    page, server = opened(minibert.load())
+    field = page.get_by_role("textbox", name="Text")
+    field.fill(TEXT)
     expect(page.get_by_role("listbox", name="Tokens", exact=True)).to_contain_text("away")
-    expect(page.get_by_label("Prediction", exact=True)).to_contain_text(best({}))
+    prediction = page.get_by_label("Prediction", exact=True)
+    expect(prediction).to_contain_text(best({}))
     page.get_by_role("button", name=re.compile("^Layer 1, head 2")).click()
-    expect(page.get_by_label("Prediction", exact=True)).to_contain_text(best({("z", 1, 2): zero}))
+    expect(prediction).to_contain_text(best({("z", 1, 2): zero}))
     # Another layer of the page is asked for when it is looked at.
     page.get_by_label("Next layer").click()
     page.wait_for_selector("[data-drawn]")
     assert complaints == []
-
-
-def test_a_page_is_loaded_again_with_its_text_and_its_edits(page: Page) -> None:
-    page.get_by_role("textbox", name="Text").fill(TEXT)
-    expect(page.get_by_label("Prediction", exact=True)).to_contain_text(best({}))
     # Not wait_for_function: it evaluates text in the page, which its policy forbids.
-    expect(page).to_have_url(re.compile("away"))
+    expect(page).to_have_url(re.compile("away.*edits=z-zero-L1-H2"))
     page.reload()
-    expect(page.get_by_label("Prediction", exact=True)).to_contain_text(best({}))
-
-
-def test_what_the_model_cannot_read_and_an_ended_server_are_said(
-    page: Page, served: PageServer
-) -> None:
-    page.get_by_role("textbox", name="Text").fill("the horse " * 140)
+    expect(prediction).to_contain_text(best({("z", 1, 2): zero}))
+    field.fill("the horse " * 140)
     expect(page.get_by_role("alert")).to_contain_text(re.compile(r"tiny-bert has \d+ positions"))
-    served.stop()
+    server.stop()
     page.wait_for_timeout(500)
-    page.get_by_role("textbox", name="Text").fill("the boat")
+    field.fill("the boat")
     expect(page.get_by_role("alert")).to_contain_text("The server does not answer", timeout=15000)
+
+
+def test_the_whole_leads_from_the_projection_to_the_rows_of_the_tables(
+    opened: Callable[..., tuple[Page, PageServer]],
+) -> None:
+    model, position = random_model("albert"), 3
+    text = "the old horse ran to the house"
+    page, _ = opened(model, f"text={text.replace(' ', '+')}&view=whole&query={position}")
+    inputs = page.locator("[data-box=text] ~ [data-box^=embed]")
+    expect(inputs.first).to_contain_text(f"position (row {position})")
+    inputs.last.click()
+    page.wait_for_selector("[data-step=products]")
+    largest = float(model.trace(text).embed[0, position].abs().max())
+    assert abs(worked(page)) == pytest.approx(largest, abs=1e-4)
+    # A number that the projection reads.
+    first = page.locator("[data-step=products] tbody button").first
+    dimension = int(first.inner_text().split()[-1])
+    first.click()
+    parts = embedding_parts(model, text)
+    summed = model.body.embed_norm(parts.word + parts.position + parts.segment)
+    page.wait_for_selector("[data-step=embeddings]")
+    assert worked(page) == pytest.approx(float(summed[0, position, dimension]), abs=1e-4)
+    assert asked(page)["number"] == "embed_input"
+    names = page.locator("[data-step=embeddings] tbody th").all_inner_texts()
+    assert f"row {position} of positions: position {position}" in names

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from browser.head_view import Open
 from browser.live_pages import PLACE, TEXT, WORDS, asked, boxes, settled, shown, total, worked
-from live.test_engine import random_model
+from live.drawn import random_model
 from playwright.sync_api import Page
 
 import minibert

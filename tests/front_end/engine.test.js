@@ -89,7 +89,9 @@ test("of the requests that wait only the newest is made, a failure holds up noth
   assert.deepEqual(texts(), ["c"]);
   answer({ result: { number: 2, header: {}, predictions: [] } });
   assert.equal((await third).number, 2);
+  await settled();
   const waiting = [engine.about(), trace("a"), trace("b")];
   engine.close();
-  for (const one of [...waiting, engine.about()]) await assert.rejects(one, { message: "the engine was closed" });
+  const all = [...waiting, engine.about()].map((one) => assert.rejects(one, { message: "the engine was closed" }));
+  await Promise.all(all);
 });

@@ -1,4 +1,4 @@
-/** The exercises: guesses, verdicts, the address, and the arithmetic that they do themselves. */
+/** The exercises: guesses, verdicts, the address. Their numbers: tests/live. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,8 +6,7 @@ import { test } from "node:test";
 import { editInWords } from "../../viz/static/live/edits.js";
 import { readExercise } from "../../viz/static/live/asked.js";
 import { guessOf, judged, Lab, rounded } from "../../viz/static/live/exercises/player.js";
-import { divergence, draws, EXERCISES, meanWeight, softmax } from "../../viz/static/live/exercises/exercises.js";
-import { assertNear } from "./near.js";
+import { EXERCISES } from "../../viz/static/live/exercises/exercises.js";
 
 test("a guess is a number in its range, or one of the choices", () => {
   const number = { between: [0, 1] };
@@ -48,15 +47,6 @@ test("scores that are set are told apart from tokens that are hidden", () => {
   assert.equal(told({}), "Scores of layer 0, head 2 at “b” to zero");
   assert.equal(told({ change: "set", key: 2, value: 51.41188 }), "Scores of layer 0, head 2 at “b” for “c” to 51.412");
   assert.equal(editInWords({ quantity: "scores", change: "zero" }, String), "Scores of every layer to zero");
-});
-
-test("sums", () => {
-  assertNear(softmax([0, Math.log(3)]), [0.25, 0.75]);
-  assertNear([divergence([0, 0], [0, Math.log(3)])], [0.5 * Math.log(2) + 0.5 * Math.log(2 / 3)]);
-  const probs = { shape: [1, 3, 3], values: Float32Array.of(0, 0.5, 0.5, 1, 0, 0, 0.25, 0.25, 0.5) };
-  assert.equal(meanWeight(probs, 0, -1), 0.625);
-  assert.equal(meanWeight(probs, 0, 1), 0.25);
-  assert.ok(draws([..."abcdefgh"], 20, 7).every((drawn) => new Set(drawn).size === 7));
 });
 
 test("the page's own run is waited for, and a run that it pushed aside is asked for again", async () => {

@@ -3,10 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { askedOf, History, pictureOf, readAddress, readEdit, requestOf, writeAddress, writeEdit } from "../../viz/static/live/asked.js";
+import { askedOf, History, pictureOf, readAddress, readEdit, writeAddress, writeEdit } from "../../viz/static/live/asked.js";
 import { editInWords, movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
 import { attentionChange, besideOf, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
-import { largestOf, masked, spansOf } from "../../viz/static/live/cards.js";
+import { masked, spansOf } from "../../viz/static/live/cards.js";
 import { deflate, fromBase85, inflate, toBase85 } from "../../viz/static/core/data/packed.js";
 import { assertNear, layerOf, tokensOf } from "./near.js";
 
@@ -107,12 +107,6 @@ test("an address that asks for nonsense asks for the usual", () => {
   assert.deepEqual(readAddress(wrong, "usual"), askedOf("usual"));
 });
 
-test("a request has the edits only where they are asked for, and the other text where there is one", () => {
-  const asked = { ...askedOf("a"), second: "b", other: "c", edits: [HEAD] };
-  assert.deepEqual(requestOf(asked, true), { texts: ["a", "b"], edits: [HEAD], other: ["c"] });
-  assert.deepEqual(requestOf({ ...asked, other: null }, false), { texts: ["a", "b"], edits: [] });
-});
-
 test("tokens are found in the text as it is typed, and a word of several pieces is masked whole", () => {
   const tokens = tokensOf("[CLS]", "the", "str", "##aw", "the", "cafe", ".", "[SEP]");
   const text = "The straw, the Café.";
@@ -185,10 +179,6 @@ test("bars are of the most probable of both, with what is known of each", () => 
   const rows = predictionRows(candidates([1, 0.5], [2, 0.3], [3, 0.1]), candidates([3, 0.6], [4, 0.2]), 2);
   assert.deepEqual(rows.map(({ id, before, after }) => [id, before, after]), [[1, 0.5, null], [2, 0.3, null], [3, 0.1, 0.6], [4, null, 0.2]]);
   assert.deepEqual(predictionRows(candidates([1, 0.5]), null, 5), [{ id: 1, text: "t1", before: 0.5, after: null }]);
-});
-
-test("neurons are listed by their size", () => {
-  assert.deepEqual(largestOf(Float32Array.of(0.1, -3, 2, 2, 0), 3), [1, 2, 3]);
 });
 
 test("what is new stands beside the text, and goes with its reason", () => {

@@ -63,17 +63,6 @@ test("the address is the page's own, with its token", () => {
   assert.equal(engineAddress(page), "wss://here:7/engine?token=abc");
 });
 
-test("a question asked before the connection is there is sent when it is", async () => {
-  const { engine, sockets: [socket] } = opened();
-  const about = engine.about();
-  assert.deepEqual(socket.sent, []);
-  socket.accept();
-  const [{ number, ask }] = socket.sent;
-  assert.equal(ask, "about");
-  socket.answer({ number, answer: { layers: 4 } });
-  assert.deepEqual(await about, { layers: 4 });
-});
-
 test("the shown layer's weights travel with the answer, the others when they are looked at", async () => {
   const { engine, sockets: [socket] } = opened();
   socket.accept();
@@ -162,6 +151,11 @@ test("a server that wants no more of this page says why, and is left alone", asy
   sockets[0].close(1013);
   await assert.rejects(about, /Too many pages/);
   await assert.rejects(engine.about(), /Too many pages/);
+  const other = opened().engine;
+  const asked = other.about();
+  other.close();
+  await assert.rejects(asked, /let the model go/);
+  await assert.rejects(other.trace(REQUEST), /let the model go/);
   context.mock.timers.tick(60_000);
   assert.equal(sockets.length, 1);
 });
@@ -181,13 +175,4 @@ test("a server that is gone is said to be, and found again when it is back", asy
   const again = engine.about();
   sockets[4].answer({ number: sockets[4].sent[0].number, answer: { layers: 4 } });
   assert.deepEqual(await again, { layers: 4 });
-});
-
-test("a closed engine answers nothing", async () => {
-  const { engine, sockets: [socket] } = opened();
-  socket.accept();
-  const about = engine.about();
-  engine.close();
-  await assert.rejects(about, /let the model go/);
-  await assert.rejects(engine.trace(REQUEST), /let the model go/);
 });

@@ -6,6 +6,7 @@ from typing import Any
 from small_traces import SERVED_KINDS, other_model
 
 import minibert
+from minibert.layers.rotary import Rotary
 from minibert.viz.engine_edits import CHANGES, editable, seen_keys
 
 __all__ = ["drawn_edits", "random_model", "real_texts"]
@@ -20,12 +21,25 @@ naïve paintings for 1,250.75 marks each – or so @-@ people said – until '39
 _WORDS = 4 * _SAMPLE.split()
 
 
+# A model of a family that a file holds, with frequencies that depend on the length of the text, and
+# one whose queries go through a norm of the numbers of all heads, of another size.
+_FURTHER: dict[str, dict[str, Any]] = {
+    "dynamic": {
+        "rotary": Rotary(6, scaling="dynamic", factor=4.0, n_original=4),
+        "windows": (),
+        "n_positions": 600,
+    },
+    "wide": {"family": "olmo2", "d_head": 24, "windows": ()},
+}
+
+
 def random_model(kind: str, **changes: Any) -> minibert.Model:
     """A random model of another kind, with the tokenizer of an embedded one."""
     if kind in ("qwen3", "olmo2"):
         kind, changes = "llama", {"family": kind, "windows": ()} | changes
-    if kind in SERVED_KINDS:
-        kind, changes = "llama", SERVED_KINDS[kind] | changes
+    for others in (SERVED_KINDS, _FURTHER):
+        if kind in others:
+            kind, changes = "llama", others[kind] | changes
     masked = kind == "modernbert" or changes.get("causal") is False
     tokenizer = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
     assert tokenizer is not None

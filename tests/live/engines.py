@@ -143,7 +143,8 @@ def opened(model: Any) -> Iterator[EngineProcess]:
     with ExitStack() as stack:
         engine = EngineProcess()
         stack.callback(engine.close)
-        if model.config.family in LIVE_FAMILIES:
+        rotary = model.config.rotary
+        if model.config.family in LIVE_FAMILIES and not (rotary and rotary.depends_on_length):
             engine.open(model)
         else:
             server = stack.enter_context(serving(model))

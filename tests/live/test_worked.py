@@ -22,10 +22,11 @@ ABSOLUTE = 1e-4
 # What is told by the view of attention weights, and what another layer gave.
 ELSEWHERE = ("scores", "probs", "resid_pre")
 HEADED = ("query_unrotated", "key_unrotated", "query", "key", "value", "z", "head_out")
+EMBEDDED = ("tiny-bert", "tiny-gpt2", "tiny-llama")
 OTHERS = [*OTHER_KINDS, "qwen3", "olmo2", *SERVED_KINDS]
 
 
-@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2", "tiny-llama", *OTHERS])
+@pytest.fixture(scope="module", params=[*EMBEDDED, *OTHERS, "dynamic", "wide"])
 def both(request: pytest.FixtureRequest) -> Iterator[tuple[Any, EngineProcess]]:
     """A model, and the engine in the file of its page, or behind its server."""
     name = request.param

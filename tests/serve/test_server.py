@@ -12,11 +12,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import minibert
-from minibert.errors import MinibertError
 from minibert.viz.serve import connection, server
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
 from minibert.viz.serve.server import PageServer
-from tests.served import Client, numbers, page_socket, request, serving
+from tests.served import Client, page_socket, request, serving
 
 TEXT = "the horse [MASK] away ."
 
@@ -105,35 +104,18 @@ def test_a_websocket_of_another_origin_or_without_the_token_is_refused(
     assert refused.value.response.status_code == 403
 
 
-def test_a_websocket_by_another_name_is_refused(served: PageServer) -> None:
-    for host in ("evil.example", f"evil.example:{served.port}"):
-        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as raw:
-            raw.sendall(
-                f"GET /engine?{token(served)} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
-                "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-            )
-            assert b" 403 " in raw.recv(100)
-
-
 def test_the_answers_are_those_of_the_engine(client: Client) -> None:
-    model = minibert.load()
-    trace = model.trace(TEXT)
-    head, _ = client.ask("about")
-    assert head["answer"]["layers"] == 4
-    head, blocks = client.ask("trace", request=request([TEXT]), blocks=["probs-3"])
+    hostile = "</script><b>\u202e\x00 é 語"
+    trace = minibert.load().trace(hostile)
+    head, blocks = client.ask("trace", request=request([hostile]), blocks=["probs-3"])
+    assert head["answer"]["header"]["texts"] == [hostile]
     assert head["answer"]["header"]["tokens"]["text"] == list(trace.tokens.strings[0])
-    codes = np.frombuffer(blocks["probs-3"], np.uint8).reshape(4, 7, 7)
-    np.testing.assert_allclose((codes / 255.0) ** 2, trace[3].probs[0].numpy(), atol=4e-3)
-    _, blocks = client.ask("block", request=request([TEXT]), blocks=["query-1", "key-1"])
-    np.testing.assert_array_equal(numbers([4, 7, 32], blocks["key-1"]), trace[1].key[0].numpy())
-    head, blocks = client.ask("read", request=request([TEXT]), quantity="resid_mid", layer=2)
-    values = numbers(head["answer"]["shape"], blocks["values"])
+    expected = trace[3].probs[0].numpy()
+    codes = np.frombuffer(blocks["probs-3"], np.uint8).reshape(expected.shape)
+    np.testing.assert_allclose((codes / 255.0) ** 2, expected, atol=4e-3)
+    head, blocks = client.ask("read", request=request([hostile]), quantity="resid_mid", layer=2)
+    values = np.frombuffer(blocks["values"], "<f4").reshape(head["answer"]["shape"])
     np.testing.assert_array_equal(values, trace[2].resid_mid[0].numpy())
-    question = {"position": 3, "id": 7}
-    head, blocks = client.ask("sweep", request=request([TEXT]), question=question)
-    assert head["answer"]["shape"] == [4, 4]
-    assert numbers([4, 4], blocks["values"]).any()
 
 
 def test_an_error_is_said_and_the_page_goes_on(client: Client) -> None:
@@ -144,12 +126,6 @@ def test_an_error_is_said_and_the_page_goes_on(client: Client) -> None:
     head, _ = client.ask("delete", request=request([TEXT]))
     assert "ask is 'delete'" in head["error"]["message"]
     assert "error" not in client.ask("about")[0]
-
-
-def test_hostile_text_comes_back_as_it_was(client: Client) -> None:
-    hostile = "</script><b>\u202e\x00 é 語"
-    head, _ = client.ask("trace", request=request([hostile]))
-    assert head["answer"]["header"]["texts"] == [hostile]
 
 
 def closed_with(client: Client) -> int:
@@ -173,26 +149,6 @@ def test_a_client_that_is_none_of_ours_is_let_go(
     other = Client(served)
     assert "answer" in other.ask("about")[0]
     other.close()
-
-
-def test_typing_fast_is_answered_by_the_newest(client: Client) -> None:
-    texts = [f"the horse {'ran ' * n}" for n in range(1, 30)]
-    sent = [client.send("trace", request=request([text]), blocks=["probs-0"]) for text in texts]
-    heads = [client.answer()[0] for _ in sent]
-    assert sorted(head["number"] for head in heads) == sent
-    aborted = [head for head in heads if "error" in head]
-    assert {head["error"]["name"] for head in aborted} == {"AbortError"}
-    (last,) = [head for head in heads if head["number"] == sent[-1]]
-    assert last["answer"]["header"]["texts"] == [texts[-1]]
-
-
-def test_a_flood_of_reads_is_refused_in_part(client: Client) -> None:
-    asked = {"request": request(["the horse " * 50]), "blocks": ["probs-0"]}
-    sent = [client.send("block", **asked) for _ in range(300)]
-    heads = [client.answer()[0] for _ in sent]
-    refused = [head["error"]["message"] for head in heads if "error" in head]
-    assert all("wait already" in message for message in refused)
-    assert len(heads) - len(refused) >= 64
 
 
 def test_a_page_that_goes_in_the_middle_of_a_request_leaves_nothing(served: PageServer) -> None:
@@ -288,11 +244,6 @@ def test_a_page_in_a_notebook_is_a_frame_and_ends() -> None:
         page.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", page._server.port), timeout=5)
-
-
-def test_a_port_that_is_taken_is_named(served: PageServer) -> None:
-    with pytest.raises(MinibertError, match=f"Cannot listen on 127.0.0.1, port {served.port}"):
-        PageServer(minibert.load(), port=served.port)
 
 
 def test_an_answer_that_is_no_number_is_an_error() -> None:
