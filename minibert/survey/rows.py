@@ -10,8 +10,7 @@ its own.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +22,12 @@ from minibert.attached.projection import Projection
 from minibert.attached.stack import attended
 from minibert.errors import SurveyError
 from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.kernels.api import Statistics
 from minibert.kernels.call import Want
-from minibert.layers.bodies import Body
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import LayerPass
 from minibert.layers.linear import values_of
+from minibert.layers.parts import Layer
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.survey.live import AttachedStack
@@ -143,91 +143,110 @@ def sums_of_pairs(cells: Floats, tokens: SegmentTokens) -> Floats:
     return np.moveaxis(found, 0, -1)
 
 
-class Numbers(NamedTuple):
-    """What a kernel gave for the tokens of a batch, one segment after the other.
-
-    key_sums     (head, query, column)
-    offset_mass  (head, query, offset)
-    pair_mass    (head, pair)
-    entropy, received  (head, token)
-    profile      (head, 2n − 1), segment by segment; None where it was not asked for
-    """
-
-    key_sums: Floats
-    offset_mass: Floats
-    pair_mass: Floats
-    entropy: Floats
-    received: Floats
-    profile: Floats | None
-
-
 class BatchRows:
-    """What is the same for all layers of a batch: the columns of its classes.
+    """What is asked of a kernel for a batch, and its answers as rows of attention.
 
-    classes   (token, column): 1 where a token is of the class; equal classes are one column
+    A loaded model reads all segments one after the other, in one row of a batch; a live model has a
+    row for each segment, and these are of one length. Equal classes are one column: some are empty
+    and some the same, as [CLS] and the first position.
     """
 
     def __init__(
-        self, tokens: SegmentTokens, offsets: tuple[int, ...], device: torch.device
+        self,
+        batch: Batch,
+        rows: int,
+        device: torch.device,
+        *,
+        offsets: tuple[int, ...],
+        profile: bool,
     ) -> None:
-        self.tokens, self.offsets = tokens, offsets
-        # Some classes are empty here and some the same, as [CLS] and the first position.
-        columns = np.ascontiguousarray(tokens.classes.T)
+        self.tokens, self.offsets = batch.tokens, offsets
+        columns = np.ascontiguousarray(self.tokens.classes.T)
         different: dict[bytes, int] = {}
         self.column = np.array([different.setdefault(c.tobytes(), len(different)) for c in columns])
         kept = columns[np.unique(self.column, return_index=True)[1]]
-        # In memory class by class, as the kernel multiplies them.
-        self.classes = torch.from_numpy(kept).to(device, torch.float32).mT
+        length = len(self.tokens) // rows
+        # In memory class by class, as the kernel multiplies them: (row, key, column).
+        classes = torch.from_numpy(kept).to(device, torch.float32)
+        self.classes = classes.mT.unflatten(0, (rows, length))
+        # Where each pair stands in the table of its row.
+        pairs, _ = self.tokens.pairs
+        self.owner = pairs[:, 0] // length
+        self.slot = np.arange(len(pairs)) - np.searchsorted(self.owner, self.owner)
+        table = np.full((rows, self.slot.max(initial=-1) + 1, 2), -1, dtype=np.int64)
+        table[self.owner, self.slot] = pairs - self.owner[:, None] * length
+        self.want: Want = {
+            "entropy": (),
+            "received": (),
+            "offset_mass": offsets,
+            "pair_mass": torch.from_numpy(table).to(device),
+        }
+        if profile:
+            self.want["profile"] = ()
+        self.norms: Tensor | None = None
 
-    def masses(self, found: Numbers, norms: Floats | None) -> RowMasses:
-        """The rows of one layer; `norms`, (head, token), where its columns were by norm, too."""
+    def columns(
+        self, value: Float[Tensor, "row head key d_head"], corner: Tensor | None
+    ) -> Float[Tensor, "row #head key columns"]:
+        """The columns for one layer; with its corner also by the norms of value · W_O."""
+        if corner is None:
+            return self.classes[:, None]
+        self.norms = torch.linalg.vector_norm(value @ corner, dim=-1)
+        return columns_by_norm(self.classes, self.norms)
+
+    def masses(self, found: Statistics | None) -> RowMasses:
+        """The rows of the layer that the statistics are of."""
+        assert found is not None
+        of: dict[str, Tensor] = {name: getattr(found, name) for name in ("key_sums", *self.want)}
+        pair_mass = of.pop("pair_mass").cpu().numpy()[self.owner, :, self.slot].T
+        pair_mass = np.ascontiguousarray(pair_mass)
+        numbers = {name: _side_by_side(value) for name, value in of.items()}
+        sums, offset_mass = numbers["key_sums"], numbers["offset_mass"]
         return RowMasses(
             self.tokens,
-            _columns(found.key_sums, self.column),
-            found.offset_mass,
-            sums_of_pairs(found.pair_mass, self.tokens),
-            found.entropy,
-            found.received,
-            found.profile,
-            None if norms is None else self._by_norm(found, norms),
+            _columns(sums, self.column),
+            offset_mass,
+            sums_of_pairs(pair_mass, self.tokens),
+            numbers["entropy"],
+            numbers["received"],
+            numbers.get("profile"),
+            None if self.norms is None else self._by_norm(sums, offset_mass, pair_mass),
             self.offsets,
         )
 
-    def _by_norm(self, found: Numbers, norms: Floats) -> RowMasses:
-        n_classes, total = self.classes.shape[1], found.key_sums[..., -1]
+    def _by_norm(self, sums: Floats, offset_mass: Floats, pair_mass: Floats) -> RowMasses:
+        assert self.norms is not None
+        norms, n_classes, total = _side_by_side(self.norms), self.classes.shape[-1], sums[..., -1]
         share = np.divide(1, total, out=np.zeros_like(total), where=total > 0)
         # One offset after the other, as they lie in memory.
         masses = np.moveaxis(np.empty((len(self.offsets), *norms.shape), norms.dtype), 0, -1)
         for number, offset in enumerate(self.offsets):
             # What lies outside of a text, and so is 0, meets any norm.
             of_key = np.roll(norms, -offset, axis=1)
-            masses[..., number] = found.offset_mass[..., number] * of_key * share
+            masses[..., number] = offset_mass[..., number] * of_key * share
         query, key = self.tokens.pairs[0].T
         return RowMasses(
             self.tokens,
-            _columns(found.key_sums, n_classes + self.column) * share[..., None],
+            _columns(sums, n_classes + self.column) * share[..., None],
             masses,
-            sums_of_pairs(found.pair_mass * norms[:, key] * share[:, query], self.tokens),
+            sums_of_pairs(pair_mass * norms[:, key] * share[:, query], self.tokens),
             offsets=self.offsets,
         )
 
 
 def columns_by_norm(
-    classes: Float[Tensor, "batch key column"], norms: Float[Tensor, "batch head key"]
-) -> Float[Tensor, "batch head key columns"]:
+    classes: Float[Tensor, "row key column"], norms: Float[Tensor, "row head key"]
+) -> Float[Tensor, "row head key columns"]:
     """The columns of classes, the same times norms, and norms, whose sums `_by_norm` reads."""
     columns, norms = classes.mT[:, None], norms[:, :, None]
     plain = columns.expand(-1, norms.shape[1], -1, -1)
     return torch.cat([plain, columns * norms, norms], dim=2).mT
 
 
-def corner_of(
-    weight: Float[Tensor, "d_model head_d_head"], n_heads: int
-) -> Float[Tensor, "head d_head corner"]:
-    """For each head a matrix: value times this has the norm of value · W_O."""
+def corner_of(weight: Float[Tensor, "head d_head d_model"]) -> Float[Tensor, "head d_head corner"]:
+    """For each head of W_O a matrix: value times this has the norm of value · W_O."""
     wide = values_of(weight).double().cpu()
-    per_head = wide.unflatten(1, (n_heads, -1)).transpose(0, 1)
-    return torch.linalg.qr(per_head, mode="r")[1].mT.float().to(weight.device)
+    return torch.linalg.qr(wide.mT, mode="r")[1].mT.float().to(weight.device)
 
 
 def _columns(sums: Floats, numbers: npt.NDArray[np.int64]) -> Floats:
@@ -235,8 +254,13 @@ def _columns(sums: Floats, numbers: npt.NDArray[np.int64]) -> Floats:
     return np.swapaxes(np.swapaxes(sums, 1, 2)[:, numbers], 1, 2)
 
 
+def _side_by_side(numbers: Tensor) -> npt.NDArray[np.floating]:
+    """(row, head, position, ...) as (head, all positions, ...)."""
+    return numbers.transpose(0, 1).flatten(1, 2).cpu().numpy()
+
+
 class PassMasses:
-    """Gives the masses of every layer for batches of segments."""
+    """Gives the masses of every layer of a loaded model for batches of segments."""
 
     def __init__(
         self,
@@ -247,76 +271,35 @@ class PassMasses:
         profile: bool,
         impl: str | None = None,
     ) -> None:
-        self.model, self.offsets, self.profile = model, offsets, profile
-        self.impl = model.impl if impl is None else impl
-        self.corners = _corners(model.body) if by_norm else None
+        self.model, self.impl = model, model.impl if impl is None else impl
+        self._rows = partial(BatchRows, offsets=offsets, profile=profile)
+        layers: list[Layer] = list(model.body.layers)
+        self.corners = [corner_of(one.attention.W_O) if by_norm else None for one in layers]
 
+    @torch.no_grad()
     def __call__(self, batch: Batch, visit: Visit) -> None:
         """Hands the masses of layer 0, 1, ... in turn to `visit`."""
         body, device = self.model.body, self.model.body.word.weight.device
-        with torch.no_grad():
-            inputs = batch.inputs(device)
-            tokens, n = batch.tokens, len(batch.tokens)
-            allowed = AllowedKeys(
-                1, n, device, self.model.config.causal, packed=tuple(tokens.lengths)
-            )
-            one = _OneBatch(self, tokens, device)
-            evaluation = Evaluation(allowed, self.impl, one.want, one.of_layer)
+        tokens, rows = batch.tokens, self._rows(batch, 1, device)
+        allowed = AllowedKeys(
+            1, len(tokens), device, self.model.config.causal, packed=tuple(tokens.lengths)
+        )
 
-            def told(at: LayerPass) -> None:
-                visit(at.index, one.masses(at))
+        def of_layer(at: LayerPass) -> Want:
+            # Several heads may read one key-value head.
+            value = repeated(at.value.float(), self.model.config.n_heads)
+            return {"key_sums": rows.columns(value, self.corners[at.index])}
 
-            last = len(body.layers) - 1
-            hidden = embedded(body, inputs, allowed)
-            hidden = run_layers(body, hidden, evaluation, stop=last, visit=told)
-            at = LayerPass(body.layers[last], last, evaluation, known={"resid_pre": hidden})
-            _ = at.z
-            told(at)
+        def told(at: LayerPass) -> None:
+            visit(at.index, rows.masses(at.statistics))
 
-
-class _OneBatch:
-    """What is the same for all layers of a batch, and the norms of the layer that is computed."""
-
-    def __init__(self, asked: PassMasses, tokens: SegmentTokens, device: torch.device) -> None:
-        self.asked = asked
-        self.rows = BatchRows(tokens, asked.offsets, device)
-        pairs = torch.from_numpy(tokens.pairs[0]).to(device)
-        self.want: Want = {
-            "entropy": (),
-            "received": (),
-            "offset_mass": asked.offsets,
-            "pair_mass": pairs[None],
-        }
-        if asked.profile:
-            self.want["profile"] = ()
-        self.norms: Tensor | None = None
-
-    def of_layer(self, at: LayerPass) -> Want:
-        classes = self.rows.classes
-        if self.asked.corners is None:
-            return {"key_sums": classes[None, None]}
-        # Several heads may read one key-value head.
-        value = at.value.float().repeat_interleave(at.attention.group, 1)
-        moved = value @ self.asked.corners[at.index]
-        self.norms = torch.linalg.vector_norm(moved, dim=-1)  # 1 head token
-        return {"key_sums": columns_by_norm(classes[None], self.norms)}
-
-    def masses(self, at: LayerPass) -> RowMasses:
-        found: Any = at.statistics
-        names = ("key_sums", "offset_mass", "pair_mass", "entropy", "received")
-        numbers = {name: getattr(found, name)[0].cpu().numpy() for name in names}
-        profile = found.profile[0].cpu().numpy() if self.asked.profile else None
-        norms = None if self.norms is None else self.norms[0].cpu().numpy()
-        return self.rows.masses(Numbers(**numbers, profile=profile), norms)
-
-
-def _corners(body: Body) -> list[Tensor]:
-    """That of each layer's output projection."""
-    with torch.no_grad():
-        return [
-            corner_of(layer.attention.output.matrix.mT, layer.attention.n_heads)
-            for layer in body.layers
-        ]
+        evaluation = Evaluation(allowed, self.impl, rows.want, of_layer)
+        last = len(body.layers) - 1
+        hidden = embedded(body, batch.inputs(device), allowed)
+        hidden = run_layers(body, hidden, evaluation, stop=last, visit=told)
+        at = LayerPass(body.layers[last], last, evaluation, known={"resid_pre": hidden})
+        _ = at.z
+        told(at)
 
 
 class AttachedMasses:
@@ -328,76 +311,43 @@ class AttachedMasses:
     def __init__(
         self, model: AttachedStack, *, offsets: tuple[int, ...], by_norm: bool, profile: bool
     ) -> None:
-        self.model, self.offsets, self.profile = model, offsets, profile
-        self.corners = _live_corners(model) if by_norm else None
+        self.model = model
+        self._rows = partial(BatchRows, offsets=offsets, profile=profile)
+        self.corners = [
+            corner_of(_output_weight(model, layer, call)) if by_norm else None
+            for layer, call in enumerate(model.calls)
+        ]
 
+    @torch.no_grad()
     def __call__(self, batch: Batch, visit: Visit) -> None:
         """Hands the masses of layer 0, 1, ... in turn to `visit`."""
-        one = _LiveBatch(self, batch, self.model.device)
+        rows = self._rows(batch, len(batch.segments), self.model.device)
+        plain = [name if value == () else (name, value) for name, value in rows.want.items()]
+
+        def told(layer: int, call: Call) -> None:
+            value = repeated(call.read("value").float(), call.n_heads)
+            columns = rows.columns(value, self.corners[layer])
+            visit(layer, rows.masses(attended(call, [*plain, ("key_sums", columns)]).statistics))
+
         ids, kinds = (
             torch.tensor([getattr(segment, name) for segment in batch.segments])
             for name in ("ids", "kinds")
         )
-        with torch.no_grad():
-            self.model.run(ids, kinds, lambda layer, call: visit(layer, one.masses(layer, call)))
+        self.model.run(ids, kinds, told)
 
 
-class _LiveBatch:
-    """What is the same for all layers of a batch of B segments of n tokens."""
-
-    def __init__(self, asked: AttachedMasses, batch: Batch, device: torch.device) -> None:
-        self.asked, tokens = asked, batch.tokens
-        self.size, length = len(tokens.lengths), tokens.lengths[0]
-        self.rows = BatchRows(tokens, asked.offsets, device)
-        self.classes = self.rows.classes.unflatten(0, (self.size, length))
-        pairs, _ = tokens.pairs
-        # Where each pair stands in the table of its segment.
-        self.owner = pairs[:, 0] // length
-        self.slot = np.arange(len(pairs)) - np.searchsorted(self.owner, self.owner)
-        table = np.full((self.size, self.slot.max(initial=0) + 1, 2), -1, dtype=np.int64)
-        table[self.owner, self.slot] = pairs - self.owner[:, None] * length
-        self.pairs = torch.from_numpy(table).to(device)
-
-    def masses(self, layer: int, call: Call) -> RowMasses:
-        """Those of one layer."""
-        norms: Tensor | None = None
-        columns = self.classes[:, None]
-        if self.asked.corners is not None:
-            value = repeated(call.read("value").float(), call.n_heads)
-            norms = torch.linalg.vector_norm(value @ self.asked.corners[layer], dim=-1)
-            columns = columns_by_norm(self.classes, norms)
-        want: list[Any] = ["entropy", "received", ("offset_mass", self.asked.offsets)]
-        want += [("key_sums", columns), ("pair_mass", self.pairs)]
-        want += ["profile"] if self.asked.profile else []
-        found: Any = attended(call, want).statistics
-        pair_mass = found.pair_mass.cpu().numpy()[self.owner, :, self.slot].T
-        numbers = {
-            name: _side_by_side(getattr(found, name))
-            for name in ("key_sums", "offset_mass", "entropy", "received")
-        }
-        profile = _side_by_side(found.profile) if self.asked.profile else None
-        return self.rows.masses(
-            Numbers(**numbers, pair_mass=np.ascontiguousarray(pair_mass), profile=profile),
-            None if norms is None else _side_by_side(norms),
+def _output_weight(
+    model: AttachedStack, layer: int, call: Call
+) -> Float[Tensor, "head d_head d_model"]:
+    """W_O of a layer of a live model."""
+    projection = call.projection
+    if not isinstance(projection, Projection) or projection.module is None:
+        problem = getattr(projection, "problem", "the output projection is not known")
+        raise SurveyError(
+            f"by_norm: {model.name}, {model.stack} {layer}: {problem}. Rows cannot be weighed "
+            "by the norms of value · W_O: give by_norm=False."
         )
-
-
-def _side_by_side(numbers: Tensor) -> npt.NDArray[np.floating]:
-    """(batch, head, position, ...) as (head, all positions, ...)."""
-    return numbers.transpose(0, 1).flatten(1, 2).cpu().numpy()
-
-
-def _live_corners(model: AttachedStack) -> list[Tensor]:
-    """For each layer what a value is multiplied by, to have the norm of value · W_O."""
-    found = []
-    for layer, call in enumerate(model.calls):
-        projection = call.projection
-        if not isinstance(projection, Projection) or projection.module is None:
-            problem = getattr(projection, "problem", "the output projection is not known")
-            raise SurveyError(
-                f"by_norm: {model.name}, {model.stack} {layer}: {problem}. Rows cannot be weighed "
-                "by the norms of value · W_O: give by_norm=False."
-            )
-        weight: Any = projection.module.weight
-        found.append(corner_of(weight.T if projection.transposed else weight, call.n_heads))
-    return found
+    weight = projection.module.weight
+    assert isinstance(weight, Tensor)
+    inward = values_of(weight if projection.transposed else weight.mT)
+    return inward.unflatten(0, (call.n_heads, -1))
