@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from io import BufferedRandom, BufferedWriter
+from io import BufferedRandom, TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -230,76 +230,75 @@ def _rows(value: Tensor, point: CollectedPoint) -> Floats:
 
 
 _HEADER = 256
+LOCK, MANIFEST, PROGRESS, TEXTS = ".lock", "manifest.json", "progress.json", "texts.jsonl"
+_FORMAT, _MOST_NAMED = 1, 100
 
 
+@dataclass(frozen=True)
 class ArrayFile:
-    """An array in a file, which grows along its first axis.
+    """An array in a file that grows along its first axis.
 
-    Opening creates the file, or cuts it to `rows`, from where it grows again. Raises OSError where
-    it cannot be written or is shorter than that.
+    rows   what of the state is counted by that axis; `extra` rows of 0 come first
     """
 
-    def __init__(
-        self, path: Path, dtype: str, shape: tuple[int, ...], rows: int, *, extra: int = 0
-    ) -> None:
-        self.dtype, self.shape, self.extra = np.dtype(dtype).newbyteorder("<"), shape, extra
-        self._row_bytes = self.dtype.itemsize * int(np.prod(shape))
-        end = _HEADER + (rows + extra) * self._row_bytes
-        if not rows:
-            path.write_bytes(self._header(0) + bytes(extra * self._row_bytes))
-        self._file = path.open("r+b")
-        length = self._file.seek(0, os.SEEK_END)
-        if length < end:
-            self._file.close()
-            raise OSError(f"{length} bytes long, {end} were written")
-        self._file.truncate(end)
-        self._file.seek(end)
+    dtype: str
+    shape: tuple[int, ...] = ()
+    rows: str = "tokens"
+    extra: int = 0
 
-    def append(self, values: np.ndarray) -> None:
-        """Add rows: (row, *shape)."""
-        self._file.write(np.ascontiguousarray(values, self.dtype).tobytes())
-
-    def flush(self) -> None:
-        """Have everything on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def finish(self, rows: int) -> None:
-        """Write the header of the complete array."""
-        self._file.seek(0)
-        self._file.write(self._header(rows + self.extra))
-        self.flush()
-
-    def close(self) -> None:
-        """Close the file; what is not flushed may be lost, as on a full disk."""
-        close_file(self._file)
-
-    def _header(self, rows: int) -> bytes:
-        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (rows, *self.shape)}
+    def header(self, count: int) -> bytes:
+        """The first bytes of the file, where there are so many rows."""
+        about = {
+            "descr": np.dtype(self.dtype).newbyteorder("<").str,
+            "fortran_order": False,
+            "shape": (count + self.extra, *self.shape),
+        }
         start = b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little")
         return start + repr(about).encode().ljust(_HEADER - 11) + b"\n"
 
+    def size(self, count: int) -> int:
+        """The bytes of the file, where there are so many rows."""
+        row = np.dtype(self.dtype).itemsize * int(np.prod(self.shape))
+        return _HEADER + (count + self.extra) * row
 
-def close_file(file: BufferedWriter | BufferedRandom) -> None:
-    """Close a file; what is not flushed may be lost, as on a full disk."""
-    try:
-        file.close()
-    except OSError:
-        # The rest of a buffer that the disk has no room for; closed it is in any case.
-        file.raw.close()
+    def empty(self) -> bytes:
+        """The file without rows."""
+        return self.header(0).ljust(self.size(0), b"\0")
+
+    def bytes(self, values: np.ndarray) -> bytes:
+        """Rows, (row, *shape), as they are in the file."""
+        return np.ascontiguousarray(values, np.dtype(self.dtype).newbyteorder("<")).tobytes()
 
 
-LOCK, MANIFEST, PROGRESS, TEXTS = ".lock", "manifest.json", "progress.json", "texts.jsonl"
-#: What is known of each token: the type and the shape of one.
-INDEX: dict[str, tuple[str, tuple[int, ...]]] = {
-    "token_ids": ("int32", ()),
-    "segments": ("uint8", ()),
-    "words": ("int32", ()),
-    "spans": ("int32", (2,)),
-    "positions": ("int32", ()),
+#: What is known of each token, and of each text.
+INDEX = {
+    "token_ids": ArrayFile("int32"),
+    "segments": ArrayFile("uint8"),
+    "words": ArrayFile("int32"),
+    "spans": ArrayFile("int32", (2,)),
+    "positions": ArrayFile("int32"),
+    "starts": ArrayFile("int64", rows="texts", extra=1),
+    "text_starts": ArrayFile("int64", rows="texts", extra=1),
 }
-_STARTS = ("starts", "text_starts")
-_FORMAT, _MOST_NAMED = 1, 100
+
+
+def _opened(path: Path, size: int, empty: bytes) -> BufferedRandom:
+    """The file cut to so many bytes, which grows from there; OSError where it is shorter."""
+    if size <= len(empty):
+        path.write_bytes(empty)
+    file = path.open("r+b")
+    length = file.seek(0, os.SEEK_END)
+    if length < size:
+        file.close()
+        raise OSError(f"{path.name} is {length} bytes long, {size} were written")
+    file.truncate(size)
+    file.seek(size)
+    return file
+
+
+def _on_disk(file: BufferedRandom | TextIOWrapper) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @dataclass
@@ -337,7 +336,7 @@ class GrowingCollection:
         self.folder, self.options = folder, options
         self.state, self.finished = State(), False
         self._arrays: dict[str, ArrayFile] = {}
-        self._texts: BufferedRandom | None = None
+        self._files: dict[str, BufferedRandom] = {}
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
             here = set(os.listdir(folder)) - {LOCK}
@@ -358,7 +357,7 @@ class GrowingCollection:
                 raise ValueError(f"format {about['format']}")
             options, state = about["options"], State(**about["counts"])
         if not resume:
-            arrays = [f"{one}.npy" for one in (*INDEX, *_STARTS, *map(str, options["points"]))]
+            arrays = [f"{one}.npy" for one in (*INDEX, *map(str, options["points"]))]
             for other in (*arrays, TEXTS, MANIFEST, PROGRESS):
                 (self.folder / Path(other).name).unlink(missing_ok=True)
             return
@@ -372,24 +371,17 @@ class GrowingCollection:
 
     def open(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Open the files, cut to what is complete; `shapes` are those of one token's values."""
-        state = self.state
+        values = {name: ArrayFile(self.options["dtype"], shape) for name, shape in shapes.items()}
+        self._arrays = {**INDEX, **values}
         with self._writing():
-            for name, (dtype, shape) in INDEX.items():
-                self._arrays[name] = ArrayFile(self._array(name), dtype, shape, state.tokens)
-            for name, shape in shapes.items():
-                array = ArrayFile(self._array(name), self.options["dtype"], shape, state.tokens)
-                self._arrays[name] = array
-            for name in _STARTS:
-                array = ArrayFile(self._array(name), "int64", (), state.texts, extra=1)
-                self._arrays[name] = array
-            path = self.folder / TEXTS
-            path.touch()
-            self._texts = path.open("r+b")
-            if self._texts.seek(0, os.SEEK_END) < state.text_bytes:
-                raise OSError(f"{TEXTS} is shorter than what was written")
-            self._texts.truncate(state.text_bytes)
-            self._texts.seek(state.text_bytes)
+            for name, array in self._arrays.items():
+                size, path = array.size(self._rows(array)), self.folder / f"{name}.npy"
+                self._files[name] = _opened(path, size, array.empty())
+            self._files[TEXTS] = _opened(self.folder / TEXTS, self.state.text_bytes, b"")
         self.save()
+
+    def _rows(self, array: ArrayFile) -> int:
+        return self.state.texts if array.rows == "texts" else self.state.tokens
 
     def add(
         self,
@@ -404,32 +396,29 @@ class GrowingCollection:
             for text in texts:
                 rows = _index_rows(text)
                 mine = rows.pop("kept") | self.options["special"]
-                for name, column in rows.items():
-                    self._arrays[name].append(column[mine])
                 kept.append(mine)
                 state.texts += 1
                 state.windows += len(text.windows)
                 state.tokens += int(mine.sum())
-                state.text_bytes += self._write_text(text)
-                self._arrays["starts"].append(np.array([state.tokens]))
-                self._arrays["text_starts"].append(np.array([state.text_bytes]))
+                state.text_bytes += self._files[TEXTS].write(_written(text.document))
+                for name, column in rows.items():
+                    self._append(name, column[mine])
+                self._append("starts", np.array([state.tokens]))
+                self._append("text_starts", np.array([state.text_bytes]))
             every = np.concatenate(kept)
             for name, array in values.items():
-                self._arrays[name].append(self._converted(name, array[every]))
+                self._append(name, self._converted(name, array[every]))
         self.state = state
         self.count(read)
+
+    def _append(self, name: str, rows: np.ndarray) -> None:
+        self._files[name].write(self._arrays[name].bytes(rows))
 
     def count(self, read: State) -> None:
         """Take over what was read and skipped."""
         state = self.state
         state.documents, state.documents_sha256 = read.documents, read.documents_sha256
         state.n_skipped, state.skipped = read.n_skipped, list(read.skipped)
-
-    def _write_text(self, text: TokenizedText) -> int:
-        about = json.dumps(asdict(text.document), ensure_ascii=False)
-        assert self._texts is not None
-        # The name of a file, which is in the id, need not be valid UTF-8.
-        return self._texts.write(about.encode(errors="surrogatepass") + b"\n")
 
     def _converted(self, name: str, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -443,35 +432,32 @@ class GrowingCollection:
 
     def save(self) -> None:
         """Have what is complete on the disk, and `progress.json` say so."""
-        if self._texts is None:
-            return
-        with self._writing():
-            for array in self._arrays.values():
-                array.flush()
-            self._texts.flush()
-            os.fsync(self._texts.fileno())
-            self._replace(PROGRESS, {"counts": asdict(self.state)})
+        if TEXTS in self._files:
+            with self._writing():
+                for file in self._files.values():
+                    _on_disk(file)
+                self._replace(PROGRESS, {"counts": asdict(self.state)})
 
     def finish(self, about: Mapping[str, object]) -> None:
         """Complete the files and write the manifest, `about` in it."""
         self.save()
-        state = self.state
         with self._writing():
             for name, array in self._arrays.items():
-                array.finish(state.texts if name in _STARTS else state.tokens)
-            self._replace(MANIFEST, {"counts": asdict(state), **about})
+                self._files[name].seek(0)
+                self._files[name].write(array.header(self._rows(array)))
+                _on_disk(self._files[name])
+            self._replace(MANIFEST, {"counts": asdict(self.state), **about})
             (self.folder / PROGRESS).unlink()
         self.finished = True
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._arrays.values():
-            file.close()
-        if self._texts is not None:
-            close_file(self._texts)
-
-    def _array(self, name: str) -> Path:
-        return self.folder / f"{name}.npy"
+        for file in self._files.values():
+            try:
+                file.close()
+            except OSError:
+                # The rest of a buffer that the disk has no room for; closed it is in any case.
+                file.raw.close()
 
     def _replace(self, name: str, content: Mapping[str, object]) -> None:
         path = self.folder / name
@@ -479,8 +465,7 @@ class GrowingCollection:
         about = {"format": _FORMAT, "options": self.options, **content}
         with beside.open("w", encoding="utf-8") as file:
             file.write(json.dumps(about, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+            _on_disk(file)
         os.replace(beside, path)
 
     @contextmanager
@@ -495,19 +480,24 @@ class GrowingCollection:
             ) from error
 
 
+def _written(document: Document) -> bytes:
+    """A document as a line of the file of texts."""
+    # The name of a file, which is in the id, need not be valid UTF-8.
+    about = json.dumps(asdict(document), ensure_ascii=False)
+    return about.encode(errors="surrogatepass") + b"\n"
+
+
 def _index_rows(text: TokenizedText) -> dict[str, np.ndarray]:
     """What is known of each token of the windows of a text, and which are kept always."""
-    places = np.concatenate(text.windows)
-    tokens = text.tokens
+    places, tokens = np.concatenate(text.windows), text.tokens
     spans = np.array([(-1, -1) if span is None else span for span in tokens.spans[0]])
     words = np.array([-1 if word is None else word for word in tokens.words[0]])
-    positions = np.concatenate([np.arange(len(window)) for window in text.windows])
     return {
         "token_ids": tokens.ids[0].numpy()[places],
         "segments": tokens.segments[0].numpy()[places],
         "words": words[places],
         "spans": spans[places],
-        "positions": positions,
+        "positions": np.concatenate([np.arange(len(window)) for window in text.windows]),
         "kept": spans[places, 0] >= 0,
     }
 
