@@ -1,4 +1,6 @@
-"""Jensen-Shannon divergences between heads, against the published formula written out."""
+"""Divergences between heads, against the published formula; points and nearness made of them."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -14,13 +16,14 @@ from minibert.survey.distances import (
     jensen_shannon_sums,
 )
 from minibert.survey.documents import Document
+from minibert.survey.head_map import classical_scaling, layer_closeness, metric_scaling
 from tests.survey.oracle import published
 
 TEXTS = ["the horse turned and ran home.", "he saw the old house", "a cold wind, and rain"]
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased__store", "bert-base-uncased__rabbit"])
-def test_real_heads_have_the_published_divergence(name: str) -> None:
+def test_real_heads_have_the_published_divergence(name):
     attention = np.load(data_path("refs", f"{name}.npz"))["attn"]
     heads = attention.reshape(144, *attention.shape[2:])
     found = jensen_shannon_sums(torch.from_numpy(heads).double())
@@ -31,7 +34,7 @@ def test_real_heads_have_the_published_divergence(name: str) -> None:
     np.testing.assert_allclose(single, published(heads), rtol=0, atol=1e-5)
 
 
-def test_the_distances_of_a_corpus_are_those_of_every_row_of_its_attention() -> None:
+def test_the_distances_of_a_corpus_are_those_of_every_row_of_its_attention():
     model = minibert.load()
     texts = [
         *TEXTS,
@@ -65,7 +68,7 @@ def test_the_distances_of_a_corpus_are_those_of_every_row_of_its_attention() -> 
     assert (found.rows, found.documents) == (rows.sum(), 5)
 
 
-def test_drawn_rows_belong_to_the_document_and_not_to_its_place() -> None:
+def test_drawn_rows_belong_to_the_document_and_not_to_its_place():
     model = minibert.load()
     first = head_distances(model, TEXTS[:1], rows_per_document=3)
     documents = [Document("0", TEXTS[0]), Document("7", TEXTS[1])]
@@ -79,17 +82,17 @@ def test_drawn_rows_belong_to_the_document_and_not_to_its_place() -> None:
     assert everything.rows == model.tokenize(TEXTS[0]).lengths[0]
 
 
-def test_one_document_says_nothing_about_others() -> None:
+def test_one_document_says_nothing_about_others():
     sums = JensenShannonSums(1, 2)
     with pytest.raises(AttentionError, match="No row was added"):
         sums.distances()
     sums.add(np.array([[0.0, 0.4], [0.4, 0.0]]), 2)
-    found: HeadDistances = sums.distances()
+    found = sums.distances()
     assert found.mean[0, 1] == 0.2
     assert np.isnan(found.standard_error).all()
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_what_cannot_be_measured_is_refused():
     with pytest.raises(AttentionError, match=r"shape \(2, 0, 3\)"):
         jensen_shannon_sums(torch.ones(2, 0, 3))
     with pytest.raises(AttentionError, match=r"shape \(1, 1\); expected \(6, 6\)"):
@@ -102,3 +105,61 @@ def test_what_cannot_be_measured_is_refused() -> None:
         head_distances(minibert.load(), [TEXTS[0], ("so. " * 100, "no. " * 100)])
     with pytest.raises(TokenizationError, match="Document 0 is a batch of 2 sentences"):
         head_distances(minibert.load(), [["one", "two"]])
+
+
+def distances_of(points):
+    return np.linalg.norm(points[:, None] - points, axis=-1)
+
+
+def drawn(n, dimensions, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, dimensions))
+
+
+def test_points_of_a_plane_are_recovered_up_to_rotation():
+    given = distances_of(drawn(17, 2))
+    for points in (classical_scaling(given), metric_scaling(given).points):
+        np.testing.assert_allclose(distances_of(points), given, atol=1e-9)
+    assert metric_scaling(given).stress < 1e-9
+
+
+def test_the_stress_of_an_equilateral_tetrahedron_in_the_plane_is_the_known_one():
+    # The best four points are a square of side a and diagonal √2·a, with Σ d·δ = Σ d²:
+    # a = (2 + √2)/4, and the stress is √(Σ(d - 1)²/Σ d²).
+    found = metric_scaling(1.0 - np.eye(4))
+    side = (2 + np.sqrt(2)) / 4
+    distances = np.array([side] * 4 + [side * np.sqrt(2)] * 2)
+    expected = np.sqrt(((distances - 1) ** 2).sum() / (distances**2).sum())
+    assert found.stress == pytest.approx(expected, abs=1e-6)
+
+
+def test_no_step_of_smacof_makes_the_stress_larger_and_the_end_is_a_minimum():
+    given = distances_of(drawn(13, 5))
+
+    def raw(points):
+        return float(((distances_of(points) - given) ** 2).sum())
+
+    course = [raw(metric_scaling(given, most_steps=n).points) for n in range(30)]
+    assert all(after <= before for before, after in itertools.pairwise(course))
+    end = metric_scaling(given).points
+    for step in drawn(40, 26, seed=1).reshape(40, 13, 2):
+        assert raw(end + 1e-3 * step) > raw(end)
+
+
+def test_heads_of_one_layer_that_lie_together_are_seen():
+    points = np.array([[0.0], [1.0], [7.0], [9.0]])
+    mean = distances_of(points)
+    found = layer_closeness(HeadDistances((2, 2), mean, mean, 5, 3))
+    assert found == (1.5, (7 + 9 + 6 + 8) / 4, 1.0, 1 / 3)
+    apart = layer_closeness(HeadDistances((2, 2), mean[[0, 2, 1, 3]][:, [0, 2, 1, 3]], mean, 5, 3))
+    assert apart.nearest == 0.0
+
+
+@pytest.mark.parametrize(
+    "distances",
+    [np.ones((2, 3)), np.ones((2, 2)), np.array([[0, np.nan], [np.nan, 0]]), -1 + np.eye(2)],
+    ids=["not square", "not 0 to itself", "nan", "negative"],
+)
+def test_what_is_no_matrix_of_distances_is_refused(distances):
+    for function in (metric_scaling, classical_scaling):
+        with pytest.raises(AttentionError, match="distances"):
+            function(distances)

@@ -36,7 +36,7 @@ PAIR = Document(
 )
 DOCUMENTS = [
     Document("alone", "the king saw the old house. and the king went home, the end"),
-    Document("short", "the boat sank."),
+    Document("short", "the boat boat sank."),
     # Longer than most of the models here, and so several segments.
     Document("long", "the horse ran away, and a boat turned slowly near the river. " * 9),
 ]
