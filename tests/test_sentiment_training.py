@@ -15,19 +15,9 @@ from scripts import train_sentiment
 from scripts.train_sentiment import Sentence, probabilities, read_sentences, untrained
 
 THINGS = [
-    "film",
-    "book",
-    "play",
-    "song",
-    "house",
-    "dinner",
-    "garden",
-    "story",
-    "horse",
-    "room",
-    "city",
+    "film", "book", "play", "song", "house", "dinner", "garden", "story", "horse", "room", "city",
     "king",
-]
+]  # fmt: skip
 GOOD = [f"the {thing} was good ." for thing in THINGS]
 BAD = [f"the {thing} was bad ." for thing in THINGS]
 

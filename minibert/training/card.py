@@ -60,7 +60,8 @@ def _card(model: Model, facts: dict[str, Any]) -> str:
         "time": f"{facts['seconds'] / 60:.0f} minutes on {facts['machine']}",
         "held-out loss": f"{last.get('held_out_loss', float('nan')):.3f} nats a predicted token",
     }
-    rows |= {f"{pattern} heads": heads for pattern, heads in _heads(last.get("heads", {})).items()}
+    for pattern, heads in best_heads(last.get("heads", {})).items():
+        rows[f"{pattern} heads"] = ", ".join(f"{name} {score:.2f}" for score, name in heads[:3])
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
     return f"""---
 pipeline_tag: {_PIPELINES[config.task]}
@@ -83,17 +84,15 @@ A {config.family} of {config.n_layers} layers x {config.n_heads} heads, {config.
 """
 
 
-def _heads(heads: dict[str, list[list[float | None]]]) -> dict[str, str]:
-    """The three heads with the highest scores for each pattern that was measured."""
-    found = {}
-    for pattern, layers in heads.items():
-        scores = [
+def best_heads(heads: dict[str, list[list[float | None]]]) -> dict[str, list[tuple[float, str]]]:
+    """For each pattern that was measured its heads by score, the highest first."""
+    found = {
+        pattern: [
             (score, f"{layer}-{head}")
             for layer, row in enumerate(layers)
             for head, score in enumerate(row)
             if score is not None
         ]
-        best = sorted(scores, reverse=True)[:3]
-        if best:
-            found[pattern] = ", ".join(f"{name} {score:.2f}" for score, name in best)
-    return found
+        for pattern, layers in heads.items()
+    }
+    return {pattern: sorted(scores, reverse=True) for pattern, scores in found.items() if scores}

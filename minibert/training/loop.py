@@ -20,7 +20,7 @@ from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.training.batches import Batch, batch_of, check_corpus
-from minibert.training.card import write_card
+from minibert.training.card import best_heads, write_card
 from minibert.training.folder import Interrupts, folder_locked, interrupts_held
 from minibert.training.objective import losses
 from minibert.training.optimizer import Optimizer
@@ -316,11 +316,8 @@ def _line(entry: dict[str, Any]) -> str:
         for name in ("loss", "held_out_loss", "sentence_loss", "held_out_sentence_loss")
         if name in entry
     ]
-    heads = []
-    for name, layers in entry["heads"].items():
-        scores = [(s, f"{n}-{h}") for n, row in enumerate(layers) for h, s in enumerate(row) if s]
-        if scores:
-            heads.append("{} {:.2f} ({})".format(name, *max(scores)))
+    best = {name: heads[0] for name, heads in best_heads(entry["heads"]).items()}
+    heads = [f"{name} {score:.2f} ({head})" for name, (score, head) in best.items() if score]
     return f"step {entry['step']:>6}  " + "  ".join(losses_ + heads)
 
 

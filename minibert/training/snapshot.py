@@ -5,7 +5,6 @@ leaves a complete file: the old snapshot or the new one. A run resumes only from
 same run.
 """
 
-import hashlib
 import itertools
 import os
 import tempfile
@@ -21,6 +20,7 @@ from minibert.errors import TrainingError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
+from minibert.trace.file import weights_digest
 from minibert.training.recipe import Recipe
 from minibert.training.texts import Document
 from minibert.untrusted import open_regular, present
@@ -204,15 +204,6 @@ def _same(one: object, other: object) -> bool:
     # The order of dictionaries counts: the same texts in another order are another run.
     both = isinstance(one, dict) and isinstance(other, dict)
     return one == other and (not both or list(one) == list(other))  # type: ignore[call-overload]
-
-
-def weights_digest(model: Model) -> str:
-    """The SHA-256 of the weights, in the order of their names."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(model.named_parameters()):
-        digest.update(name.encode())
-        digest.update(weight.detach().cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _digests(documents: Sequence[Document]) -> dict[str, str]:

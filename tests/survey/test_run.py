@@ -158,30 +158,32 @@ def test_means_intervals_and_examples_follow_from_the_documents(whole):
 
 
 def test_two_documents_make_a_pair_and_one_pair_too_long_is_cut_and_counted():
-    model = minibert.load()
-    given = [Document("a", "The horse ran ."), Document("b", "A horse turned ."), "left out"]
-    found = survey(model, given, pairs=True)
-    trace = model.trace("The horse ran .", "A horse turned .")
-    probs = trace.stack("probs")[:, 0].double().numpy()
-    first, second = slice(1, 5), slice(6, 10)
-    other = probs[..., first, second].sum((-2, -1)) + probs[..., second, first].sum((-2, -1))
-    np.testing.assert_allclose(found.table("to_other_text"), other / 8, atol=1e-6)
-    # horse and the full stop
-    same = probs[..., 2, 7] + probs[..., 7, 2] + probs[..., 4, 9] + probs[..., 9, 4]
-    np.testing.assert_allclose(found.table("to_same_word_other_text"), same / 4, atol=1e-6)
-    # Split by a hyphen only where a corpus has not said what the words are.
-    words = ("the", "old-horse", "ran"), ("a", "boat")
-    split = [Document(name, None, one) for name, one in zip("ab", words, strict=True)]
-    for documents, pairs in ((split, True), ([Document("ab", None, *words)], False)):
-        trace = model.trace(*map(minibert.Words, words))
-        probs, kinds = trace.stack("probs")[:, 0].double().numpy(), trace.tokens.words[0]
-        inside = [place for place, word in enumerate(kinds) if word is not None]
-        one, two = inside[: -len(words[1])], inside[-len(words[1]) :]
+    model, texts = minibert.load(), ("The horse ran .", "A horse turned .")
+    words = (("the", "old-horse", "ran"), ("a", "boat"))
+    for single, whole in (
+        (
+            [Document(*one) for one in zip("ab", texts, strict=True)],
+            Document("a", texts[0], None, texts[1]),
+        ),
+        (
+            [Document(n, None, one) for n, one in zip("ab", words, strict=True)],
+            Document("a", None, *words),
+        ),
+    ):
+        found = survey(model, [*single, "left out"], pairs=True)
+        expected = survey(model, [whole])
+        assert found.manifest["corpus"]["documents"] == 1
+        for name, numbers in vars(expected.sums).items():
+            np.testing.assert_array_equal(getattr(found.sums, name), numbers, err_msg=name)
+        trace = model.trace(*whole.contents)
+        probs = trace.stack("probs")[:, 0].double().numpy()
+        inside = np.array([span is not None for span in trace.tokens.spans[0]])
+        second = trace.tokens.segments[0].numpy().astype(bool)
+        one, two = (np.flatnonzero(inside & text) for text in (~second, second))
         other = probs[..., one, :][..., two].sum((-2, -1)) + probs[..., two, :][..., one].sum(
             (-2, -1)
         )
-        found = survey(model, documents, pairs=pairs)
-        np.testing.assert_allclose(found.table("to_other_text"), other / len(inside), atol=1e-6)
+        np.testing.assert_allclose(found.table("to_other_text"), other / inside.sum(), atol=1e-6)
     long = survey(model, [Document("c", "horse " * 150, None, "boat " * 150)])
     assert long.manifest["corpus"]["pairs_cut"] == 1
     assert long.manifest["corpus"]["tokens"] == model.config.n_positions
