@@ -98,16 +98,7 @@ def head_view(
 
     Raises AttentionError naming the argument.
     """
-    examples = _examples(
-        {"attention": attention, "encoder_attention": encoder_attention}
-        | {"decoder_attention": decoder_attention, "cross_attention": cross_attention},
-        {"tokens": tokens, "encoder_tokens": encoder_tokens, "decoder_tokens": decoder_tokens},
-        sentence_b_start=sentence_b_start,
-        prettify=prettify_tokens,
-        layers=include_layers,
-        heads=None,
-    )
-    return shown(examples, "head", html_action, layer=layer, heads=heads)
+    return _page("head", locals())
 
 
 def model_view(
@@ -132,16 +123,14 @@ def model_view(
 
     The other parameters are those of `head_view`. Raises AttentionError naming the argument.
     """
-    examples = _examples(
-        {"attention": attention, "encoder_attention": encoder_attention}
-        | {"decoder_attention": decoder_attention, "cross_attention": cross_attention},
-        {"tokens": tokens, "encoder_tokens": encoder_tokens, "decoder_tokens": decoder_tokens},
-        sentence_b_start=sentence_b_start,
-        prettify=prettify_tokens,
-        layers=include_layers,
-        heads=include_heads,
-    )
-    return shown(examples, "model", html_action, theme=display_mode)
+    return _page("model", locals())
+
+
+def _page(view: str, given: dict[str, Outside]) -> Page:
+    """The page of what `head_view` or `model_view` was given, by the names of their parameters."""
+    chosen = {"layer": given.get("layer"), "heads": given.get("heads")}
+    examples = _examples(given)
+    return shown(examples, view, given["html_action"], theme=given.get("display_mode"), **chosen)
 
 
 def shown(
@@ -174,36 +163,23 @@ def shown(
     return shown_at_once(page) if html_action == "view" else page
 
 
-def _examples(
-    given: dict[str, Outside],
-    tokens: dict[str, Outside],
-    *,
-    sentence_b_start: Outside,
-    prettify: bool,
-    layers: Outside,
-    heads: Outside,
-) -> list[Example]:
-    attention = given.pop("attention")
-    sides = {name: value for name, value in given.items() if value is not None}
-    if attention is None and not sides:
+def _examples(given: dict[str, Outside]) -> list[Example]:
+    sides = [name for name in _SIDES if given[name] is not None]
+    if not sides:
         raise AttentionError(
             "no attention is given; expected attention, or any of encoder_attention,"
             " decoder_attention and cross_attention"
         )
-    if attention is not None:
-        misplaced = [*sides, *(n for n in ("encoder_tokens", "decoder_tokens") if tokens[n])]
+    if sides[0] == "attention":
+        misplaced = [*sides[1:], *(n for n in ("encoder_tokens", "decoder_tokens") if given[n])]
         if misplaced:
             raise AttentionError(
                 f"{misplaced[0]} is of an encoder and a decoder: no attention then"
             )
-        sides = {"attention": attention}
-    elif tokens["tokens"] is not None or sentence_b_start is not None:
-        wrong = "tokens" if tokens["tokens"] is not None else "sentence_b_start"
-        raise AttentionError(f"{wrong} belongs to attention, which is not given")
-    return [
-        _example(name, value, tokens, sentence_b_start, prettify, layers, heads)
-        for name, value in sides.items()
-    ]
+    for name in ("tokens", "sentence_b_start"):
+        if sides[0] != "attention" and given[name] is not None:
+            raise AttentionError(f"{name} belongs to attention, which is not given")
+    return [_example(name, given) for name in sides]
 
 
 # Axes of the layers of one sentence on top of one another: (layer, 1, head, query, key).
@@ -218,37 +194,31 @@ _SIDES = {
 }
 
 
-def _example(
-    argument: str,
-    attention: Outside,
-    tokens: dict[str, Outside],
-    sentence_b_start: Outside,
-    prettify: bool,
-    layers: Outside,
-    heads: Outside,
-) -> Example:
+def _example(argument: str, given: dict[str, Outside]) -> Example:
     name, looking, looked_at = _SIDES[argument]
-    square = looking == looked_at
+    square, attention = looking == looked_at, given[argument]
     if getattr(attention, "ndim", 0) == _STACKED:
         attention = list(attention)
     if isinstance(attention, list | tuple):
         _check_one_sentence(attention, argument)
-    given = attention_layers(attention, 0, argument, square=square, normalised=False)
-    checked, note = _drawable(given, argument)
+    read = attention_layers(attention, 0, argument, square=square, normalised=False)
+    checked, note = _drawable(read, argument)
     n_heads, n_queries, n_keys = checked[0].shape
-    start = checked_second_start(sentence_b_start, n_queries)
-    labels = _labels(tokens, looking, n_queries, f"{argument}'s query axis", start, prettify)
-    key_labels = None
-    if not square:
-        holder = f"{argument}'s key axis"
-        key_labels = _labels(tokens, looked_at, n_keys, holder, None, prettify)
-    layers = from_the_end(layers, len(checked))
-    shown_layers = checked_numbers(layers, len(checked), "include_layers")
+    start = checked_second_start(given["sentence_b_start"], n_queries)
+    labels = _labels(given, looking, n_queries, f"{argument}'s query axis", start)
+    key_labels = (
+        None if square else _labels(given, looked_at, n_keys, f"{argument}'s key axis", None)
+    )
+    layers = from_the_end(given["include_layers"], len(checked))
+    heads = from_the_end(given.get("include_heads"), n_heads)
     example = weights_example(
-        {layer: checked[layer] for layer in shown_layers},
+        {
+            layer: checked[layer]
+            for layer in checked_numbers(layers, len(checked), "include_layers")
+        },
         labels,
         n_layers=len(checked),
-        heads=checked_numbers(from_the_end(heads, n_heads), n_heads, "include_heads"),
+        heads=checked_numbers(heads, n_heads, "include_heads"),
         key_labels=key_labels,
         name=name,
     )
@@ -303,8 +273,9 @@ def _check_one_sentence(attention: Sequence[Outside], name: str) -> None:
 
 
 def _labels(
-    tokens: dict[str, Outside], name: str, n: int, holder: str, start: int | None, prettify: bool
+    given: dict[str, Outside], name: str, n: int, holder: str, start: int | None
 ) -> list[Label]:
-    if tokens[name] is None:
+    if given[name] is None:
         raise AttentionError(f"{name} is not given; {holder} has {n} positions to name")
-    return labels_from_strings(checked_tokens(tokens[name], n, name, holder), start, prettify)
+    strings = checked_tokens(given[name], n, name, holder)
+    return labels_from_strings(strings, start, given["prettify_tokens"])
