@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from browser.head_view import Open
-from playwright.sync_api import Page, expect
+from browser.test_arithmetic_view import number
+from browser.test_neuron_view import numbers
+from playwright.sync_api import expect
 from small_traces import other_trace
 
 from minibert.trace.read import Trace
@@ -12,21 +14,6 @@ from minibert.viz import view
 pytestmark = pytest.mark.browser
 NEURON = ".neuron-view[data-drawn]"
 CAPS = {"gemma2": 3.0}
-
-
-def shown(page: Page, name: str) -> np.ndarray:
-    """The scores or weights of every key, from the neuron view."""
-    found = page.locator(f".neuron-right .neuron-{name}").evaluate_all(
-        "all => all.map(d => d.value)"
-    )
-    return np.array([float(value.replace("Infinity", "inf")) for value in found])
-
-
-def said(page: Page, name: str) -> float:
-    """A number of the arithmetic view."""
-    return float(
-        page.locator(f".sum-steps [data-name={name}]").first.get_attribute("value") or "nan"
-    )
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma2"])
@@ -42,15 +29,15 @@ def test_the_neuron_view_shows_the_models_scores_and_weights(open_page: Open, tr
             getattr(trace[layer, 3], name)[0, 8].numpy() for name in ("scores", "probs")
         )
         seen = probs > 0
-        found = shown(page, "score")
+        found = numbers(page, "score")
         np.testing.assert_array_equal(np.isfinite(found), seen)
         np.testing.assert_allclose(found[seen], scores[seen], rtol=2e-2, atol=2e-2)
         # The weights are the softmax of the scores that stand beside them.
         cap = CAPS.get(kind)
         capped = cap * np.tanh(found / cap) if cap else found
         exps = np.where(seen, np.exp(capped - capped[seen].max()), 0)
-        np.testing.assert_allclose(shown(page, "weight"), exps / exps.sum(), rtol=1e-12)
-        np.testing.assert_allclose(shown(page, "weight"), probs, atol=1.2e-3)
+        np.testing.assert_allclose(numbers(page, "weight"), exps / exps.sum(), rtol=1e-12)
+        np.testing.assert_allclose(numbers(page, "weight"), probs, atol=1.2e-3)
         if layer == 1:
             note = page.locator(".neuron-note")
             shares = {"llama": "Heads 2 and 3 share key-value head 1.", "gemma2": "All 4 heads"}
@@ -66,16 +53,16 @@ def test_arithmetic_has_the_steps_of_the_model(open_page: Open, trace: Trace) ->
     page = open_page(html, place, ready=".sum-view[data-drawn]")
     at, cap = trace[2, 3], CAPS.get(trace.config.family)
     score = float(at.scores[0, 8, 6])
-    assert said(page, "score") == pytest.approx(score, rel=1e-4)
+    assert number(page, "score") == pytest.approx(score, rel=1e-4)
     steps = page.locator(".sum-step").evaluate_all("all => all.map(s => s.dataset.step)")
     assert ("cap" in steps) == (cap is not None)
     if cap:
-        assert said(page, "capped") == pytest.approx(cap * np.tanh(score / cap), rel=1e-4)
-    assert said(page, "weight") == pytest.approx(float(at.probs[0, 8, 6]), rel=1e-4)
+        assert number(page, "capped") == pytest.approx(cap * np.tanh(score / cap), rel=1e-4)
+    assert number(page, "weight") == pytest.approx(float(at.probs[0, 8, 6]), rel=1e-4)
     unturned = float((at.query_unrotated[0, 8] * at.key_unrotated[0, 6]).sum())
     turned = float((at.query[0, 8] * at.key[0, 6]).sum())
-    assert said(page, "unturned") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
-    assert said(page, "turned") == pytest.approx(turned, rel=1e-4, abs=1e-4)
+    assert number(page, "unturned") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
+    assert number(page, "turned") == pytest.approx(turned, rel=1e-4, abs=1e-4)
     bar = page.locator(".sum-steps [data-apart='2'] data")
     assert float(bar.get_attribute("value") or "nan") == pytest.approx(turned, rel=1e-4, abs=1e-4)
     # Where the same two tokens stood next to one another, the product would be this one.
