@@ -2,42 +2,39 @@
  * What is read of passes: predictions, next tokens, what each layer would predict, which head matters, a head in
  * many texts, and what the views of a page are given.
  *
- * @import { ArrayEntry, ExampleHeader } from "../core/data/data.js"
+ * @import { ArrayEntry, ExampleHeader, Lens } from "../core/data/data.js"
  * @import { Collected } from "../core/data/source.js"
- * @import { Candidate, Prediction, Sampling } from "./engine.js"
+ * @import { Sources } from "./edits.js"
+ * @import { Candidate, Edit, Prediction, Predicts, Question, Sampling } from "./engine.js"
  * @import { Config } from "./model.js"
+ * @import { Tensor } from "./tensor.js"
+ * @import { Tokenizer } from "./tokens.js"
  */
 
 import { Plan } from "./edits.js";
 import { lookingOf, ofHead } from "./model.js";
 import { Pass } from "./pass.js";
-import { tensor } from "./tensor.js";
+import { rowsOf, tensor } from "./tensor.js";
 
 /** Candidates of a prediction. */
 const TOP = 10;
 const NOT_FINITE = "the logits have NaN or infinity, so nothing can be predicted";
 
-/** What a model predicts. @param {import("./model.js").Config} config @returns {import("./engine.js").Predicts} */
+/** What a model predicts. @param {Config} config @returns {Predicts} */
 export function predicts({ task }) {
   if (task === "causal-lm") return "causal";
   if (task === "sequence-classification") return "classes";
   return task === "none" ? "none" : "masked";
 }
 
-/** True where each position has a logit for every token. @param {import("./model.js").Config} config */
+/** True where each position has a logit for every token. @param {Config} config */
 export function predictsTokens(config) {
   return ["masked", "causal"].includes(predicts(config));
 }
 
-/**
- * What the candidates of a prediction are: tokens, or classes.
- *
- * @typedef {{size: number, string: (id: number) => string}} Names
- *
- * @param {import("./model.js").Config} config
- * @param {import("./tokens.js").Tokenizer} tokenizer
- * @returns {Names}
- */
+/** @typedef {{size: number, string: (id: number) => string}} Names  what the candidates of a prediction are: tokens, or classes */
+
+/** @param {Config} config @param {Tokenizer} tokenizer @returns {Names} */
 export function namesOf(config, tokenizer) {
   if (predicts(config) !== "classes") return tokenizer;
   return { size: config.labels.length, string: (id) => config.labels[id] };
@@ -46,8 +43,8 @@ export function namesOf(config, tokenizer) {
 /**
  * The token at each mask token, or the one after the last; the class of the text, at its first position.
  *
- * @param {import("./pass.js").Pass} pass
- * @param {import("./tokens.js").Tokenizer} tokenizer
+ * @param {Pass} pass
+ * @param {Tokenizer} tokenizer
  * @returns {Prediction[]}
  */
 export function predictions(pass, tokenizer) {
@@ -136,7 +133,7 @@ function best(values, count) {
 export function drawnProbs(logits, sampling) {
   checkSampling(sampling);
   const { temperature, topK, topP } = sampling;
-  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+  const largest = largestOf(logits);
   if (!Number.isFinite(largest)) throw new Error("the logits have NaN or infinity, so no next token can be chosen");
   if (temperature === 0) {
     const best = logits.indexOf(largest);
@@ -222,26 +219,21 @@ function checkSampling({ temperature, topK, topP }) {
   if (topP !== null && !(topP > 0 && topP <= 1)) throw new Error(`top-p ${topP}: expected a probability above 0 and up to 1`);
 }
 
-/** Tokens at each place, and decimals of their probabilities, as in viz/lens.py. */
+/** Tokens at each place, and decimals of their probabilities, as in viz/viewing.py. */
 const LENS_TOP = 5;
 const DECIMALS = 5;
 /** Positions that are read at a time: with a large vocabulary each takes about a millisecond. */
 const AT_ONCE = 16;
 
-/**
- * @param {import("./pass.js").Pass} pass  of a model with an output head
- * @param {import("./tokens.js").Tokenizer} tokenizer
- * @param {() => Promise<void>} pause  between some positions and the next
- * @returns {Promise<import("../core/data/data.js").Lens>}
- */
+/** What each layer would predict. @param {Pass} pass  of a model with an output head @param {Tokenizer} tokenizer @param {() => Promise<void>} pause  between some positions and the next */
 export async function lensOf(pass, tokenizer, pause) {
   const streams = [pass.embed, ...pass.layers.map((layer) => layer.read("resid_post"))];
-  /** @type {import("../core/data/data.js").Lens} */
+  /** @type {Lens} */
   const lens = { points: ["embed", ...pass.layers.map((_, n) => `resid_post ${n}`)], probs: [], strings: [] };
-  for (const { values } of streams) {
+  for (const stream of streams) {
     const found = [];
     for (let from = 0; from < pass.length; from += AT_ONCE) {
-      found.push(...readRows(pass, values, from, Math.min(from + AT_ONCE, pass.length), tokenizer));
+      found.push(...readRows(pass, rowsOf(stream, from, Math.min(from + AT_ONCE, pass.length)), tokenizer));
       await pause();
     }
     lens.probs.push(found.map((ranks) => ranks.map(({ prob }) => Number(prob.toFixed(DECIMALS)))));
@@ -250,34 +242,16 @@ export async function lensOf(pass, tokenizer, pause) {
   return lens;
 }
 
-/**
- * The most probable tokens at some positions.
- *
- * @param {import("./pass.js").Pass} pass
- * @param {Float32Array} stream  (position, d_model)
- * @param {number} from
- * @param {number} to
- * @param {import("./tokens.js").Tokenizer} tokenizer
- */
-function readRows({ model: { body, head, config } }, stream, from, to, tokenizer) {
+/** The most probable tokens at some positions; `candidates` would list all probabilities of hundreds of rows. @param {Pass} pass @param {Tensor} rows @param {Tokenizer} tokenizer */
+function readRows({ model: { body, head, config } }, rows, tokenizer) {
   if (!head) throw new Error(`${config.name} has no head that predicts tokens`);
-  const width = config.d_model;
-  const rows = tensor([to - from, width], stream.slice(from * width, to * width));
-  const { shape, values } = head.forward(body.final(rows));
-  return Array.from({ length: to - from }, (_, row) =>
-    mostProbable(values.subarray(row * shape[1], (row + 1) * shape[1]), tokenizer));
-}
-
-/**
- * As `candidates` finds them, which makes a list of all probabilities: here there are hundreds of rows.
- *
- * @param {Float32Array} logits  (vocab)
- * @param {import("./tokens.js").Tokenizer} tokenizer
- */
-function mostProbable(logits, tokenizer) {
-  const total = logOfSum(logits);
-  if (!Number.isFinite(total)) throw new Error(NOT_FINITE);
-  return best(logits.subarray(0, tokenizer.size), LENS_TOP).map((id) => ({ text: tokenizer.string(id), prob: Math.exp(logits[id] - total) }));
+  const { shape: [count, width], values } = head.forward(body.final(rows));
+  return Array.from({ length: count }, (_, row) => {
+    const logits = values.subarray(row * width, (row + 1) * width);
+    const total = logOfSum(logits);
+    if (!Number.isFinite(total)) throw new Error(NOT_FINITE);
+    return best(logits.subarray(0, tokenizer.size), LENS_TOP).map((id) => ({ text: tokenizer.string(id), prob: Math.exp(logits[id] - total) }));
+  });
 }
 
 /**
@@ -285,9 +259,9 @@ function mostProbable(logits, tokenizer) {
  * pass itself.
  *
  * @param {Pass} pass
- * @param {import("./engine.js").Edit[]} edits  those of the pass
- * @param {import("./edits.js").Sources} sources
- * @param {import("./engine.js").Question} question
+ * @param {Edit[]} edits  those of the pass
+ * @param {Sources} sources
+ * @param {Question} question
  * @param {() => Promise<void>} pause  between two heads
  * @returns {Promise<import("./tensor.js").Tensor>}
  */
@@ -320,16 +294,21 @@ const VECTORS = /** @type {const} */ (["query", "key", "value"]);
 /** Blocks a side of a thumbnail, as THUMBNAIL in payload.py. */
 const THUMBNAIL = 64;
 
-/** @param {import("./pass.js").Pass} pass @returns {ExampleHeader} */
-export function headerOf(pass) {
-  const { config } = pass.model;
-  const { tokens, plan } = pass;
-  const [layers, heads] = [config.n_layers, config.n_heads].map((count) => [...Array(count).keys()]);
+/** What the views are told of a pass, as viz/example.py tells it. @param {Pass} pass @returns {ExampleHeader} */
+export function headerOf({ tokens, plan, length, model: { config } }) {
+  const { causal, d_head, n_heads, n_kv_heads, n_layers, name, rotary, scale, soft_cap, turned, windows } = config;
+  const [layers, heads] = [n_layers, n_heads].map((count) => [...Array(count).keys()]);
+  const codes = { dtype: "uint8", coding: "sqrt" };
+  const arrays = layers.flatMap((layer) => [
+    entry("probs", layer, [n_heads, length, length], codes),
+    ...VECTORS.map((vector) => entry(vector, layer, [vector === "query" ? n_heads : n_kv_heads, length, d_head])),
+  ]);
+  if (length > THUMBNAIL) arrays.unshift(entry("thumbnails", null, [n_layers, n_heads, THUMBNAIL, THUMBNAIL], codes));
   return {
     name: "",
-    model: config.name,
+    model: name,
     cut: tokens.cut,
-    sizes: sizesOf(config),
+    sizes: { n_layers, n_heads, d_head, ...(n_kv_heads !== n_heads && { n_kv_heads }) },
     layers,
     heads,
     texts: tokens.texts,
@@ -341,64 +320,27 @@ export function headerOf(pass) {
       piece: tokens.raw.map((raw) => Number(raw.startsWith("##") && raw.length > 2)),
     },
     key_tokens: null,
-    causal: config.causal,
-    scale: config.scale,
-    ...lookingHeader(config),
+    causal,
+    scale,
+    ...(soft_cap && { soft_cap }),
+    ...(windows && { windows }),
+    ...(rotary && { rotary, turned }),
     edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
     lens: predictsTokens(config) ? { block: "lens" } : null,
     relevance: null,
     patterns: null,
     notes: [],
-    arrays: [...thumbnailEntry(pass), ...layers.flatMap((layer) => entriesOf(pass, layer))],
+    arrays,
   };
 }
 
-/** The sizes of a model; n_kv_heads where heads share keys. @param {Config} config */
-function sizesOf({ n_layers, n_heads, n_kv_heads, d_head }) {
-  return { n_layers, n_heads, d_head, ...(n_kv_heads !== n_heads && { n_kv_heads }) };
-}
-
-/** How scores become weights and how queries and keys are turned, where the model has any of it. @param {Config} config */
-function lookingHeader({ soft_cap, windows, rotary, turned }) {
-  return { ...(soft_cap && { soft_cap }), ...(windows && { windows }), ...(rotary && { rotary, turned }) };
-}
-
-/** @param {import("./pass.js").Pass} pass @returns {ArrayEntry[]} */
-function thumbnailEntry({ length, model: { config } }) {
-  if (length <= THUMBNAIL) return [];
-  const shape = [config.n_layers, config.n_heads, THUMBNAIL, THUMBNAIL];
-  return [{ ...entry("thumbnails", null, shape), dtype: "uint8", coding: "sqrt" }];
-}
-
-/** @param {import("./pass.js").Pass} pass @param {number} layer @returns {ArrayEntry[]} */
-function entriesOf({ length, model: { config } }, layer) {
-  const shape = (/** @type {string} */ name) => [name === "query" ? config.n_heads : config.n_kv_heads, length, config.d_head];
-  return [
-    { ...entry("probs", layer, [config.n_heads, length, length]), dtype: "uint8", coding: "sqrt" },
-    ...VECTORS.map((name) => entry(name, layer, shape(name))),
-  ];
-}
-
-/**
- * @param {ArrayEntry["quantity"]} quantity
- * @param {number | null} layer
- * @param {number[]} shape
- * @returns {ArrayEntry}
- */
-function entry(quantity, layer, shape) {
+/** @param {ArrayEntry["quantity"]} quantity @param {number | null} layer @param {number[]} shape @param {object} [codes] @returns {ArrayEntry} */
+function entry(quantity, layer, shape, codes = {}) {
   const block = layer === null ? quantity : `${quantity}-${layer}`;
-  return { block, quantity, layer, head: null, shape, dtype: "float32", coding: "plain", packing: "none", triangle: false };
+  return { block, quantity, layer, head: null, shape, dtype: "float32", coding: "plain", packing: "none", triangle: false, ...codes };
 }
 
-/**
- * The bytes of a block, or some of them. They are the caller's own.
- *
- * @param {import("./pass.js").Pass} pass
- * @param {string} name
- * @param {number} [from]
- * @param {number} [to]
- * @returns {Uint8Array}
- */
+/** The bytes of a block, or some of them. They are the caller's own. @param {Pass} pass @param {string} name @param {number} [from] @param {number} [to] @returns {Uint8Array} */
 export function bytesOf(pass, name, from = 0, to = undefined) {
   const [quantity, layer] = name.split("-");
   if (quantity === "thumbnails") return thumbnails(pass).slice(from, to);
@@ -415,7 +357,7 @@ function encodeProbs(probs) {
 /**
  * The largest code of each of 64 x 64 blocks of cells, of all layers and heads.
  *
- * @param {import("./pass.js").Pass} pass
+ * @param {Pass} pass
  */
 function thumbnails(pass) {
   const { length, layers } = pass;
@@ -468,8 +410,17 @@ export class Collection {
     const [config] = passes.map(({ model }) => model.config);
     if (!config) throw new Error("there is no text to collect a head of");
     if (!(head < config.n_heads)) throw new RangeError(`head ${head}: a layer has ${config.n_heads}`);
-    const all = (/** @type {"query" | "key"} */ name, /** @type {number} */ place) =>
-      joined(passes.map((pass) => ofHead(pass.read(name, layer), place)));
+    /** @param {"query" | "key"} name @param {number} place */
+    const all = (name, place) => {
+      const parts = passes.map((pass) => ofHead(pass.read(name, layer), place));
+      const out = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
+      let to = 0;
+      for (const part of parts) {
+        out.set(part, to);
+        to += part.length;
+      }
+      return out;
+    };
     return {
       from: passes.map((pass) => ({ texts: pass.tokens.texts, tokens: headerOf(pass).tokens })),
       width: config.d_head,
@@ -479,15 +430,4 @@ export class Collection {
       key: all("key", Math.floor((head * config.n_kv_heads) / config.n_heads)),
     };
   }
-}
-
-/** @param {Float32Array[]} parts */
-function joined(parts) {
-  const out = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
-  let to = 0;
-  for (const part of parts) {
-    out.set(part, to);
-    to += part.length;
-  }
-  return out;
 }

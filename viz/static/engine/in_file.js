@@ -5,6 +5,9 @@
  * @typedef {{resolve: (result: any) => void, reject: (error: Error) => void}} Waiting
  */
 
+/** What the worker answers as it is asked. */
+const ASKED = /** @type {const} */ (["about", "read", "candidates", "weights", "collect", "sweep", "step"]);
+
 class Asking {
   /** @param {Worker} worker */
   constructor(worker) {
@@ -100,25 +103,16 @@ export function engineInFile(worker, held) {
   worker.postMessage({ held }, [held.weights]);
   const traces = new NewestWins(async (request) => {
     const { number, ids, header, predictions } = await asking.ask("trace", request);
-    const blocks = {
-      bytes: (/** @type {string} */ name, /** @type {number} */ from, /** @type {number} */ to) =>
-        asking.ask("bytes", number, name, from, to),
-    };
-    return { number, ids, header, blocks, predictions };
+    return { number, ids, header, blocks: { bytes: (/** @type {any[]} */ ...given) => asking.ask("bytes", number, ...given) }, predictions };
   });
-  return {
-    about: () => asking.ask("about"),
+  const asked = Object.fromEntries(ASKED.map((method) => [method, (/** @type {any[]} */ ...given) => asking.ask(method, ...given)]));
+  return /** @type {Engine} */ ({
+    ...asked,
     trace: (request) => traces.ask(request),
-    read: (run, quantity, layer) => asking.ask("read", run, quantity, layer),
-    candidates: (run, position) => asking.ask("candidates", run, position),
-    weights: (name, layer, row) => asking.ask("weights", name, layer, row),
-    collect: (texts, layer, head) => asking.ask("collect", texts, layer, head),
-    sweep: (request, question) => asking.ask("sweep", request, question),
-    step: (request, sampling) => asking.ask("step", request, sampling),
     close() {
       worker.terminate();
       traces.stop();
       asking.end("the engine was closed");
     },
-  };
+  });
 }

@@ -2,7 +2,11 @@
  * The engine in the file, on the side of the worker: a model, the last passes that it ran, and its answers to the
  * page: calls by number, and an answer for each.
  *
- * @import { Request } from "./engine.js"
+ * @import { ExampleHeader } from "../core/data/data.js"
+ * @import { Sources } from "./edits.js"
+ * @import { About, Numbers, Prediction, Question, Request, Sampling, Step } from "./engine.js"
+ * @import { Config, WeightEntry } from "./model.js"
+ * @import { Tokens, Vocabulary } from "./tokens.js"
  */
 
 import { bytesOf, candidates, Collection, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
@@ -13,19 +17,33 @@ import { Tokenizer } from "./tokens.js";
 
 /**
  * @typedef {object} Held  all that a page holds of a model
- * @property {import("./model.js").Config} config
- * @property {import("./tokens.js").Vocabulary} vocabulary
- * @property {import("./model.js").WeightEntry[]} entries
+ * @property {Config} config
+ * @property {Vocabulary} vocabulary
+ * @property {WeightEntry[]} entries
  * @property {ArrayBuffer} weights
  *
- * @typedef {{number: number, ids: number[], header: import("../core/data/data.js").ExampleHeader,
- *   predictions: import("./engine.js").Prediction[]}} Traced  a Run without its blocks
+ * @typedef {{number: number, ids: number[], header: ExampleHeader,
+ *   predictions: Prediction[]}} Traced  a Run without its blocks
  */
-
-
 
 /** Passes that are kept: before and after, of the text and of a few before it. */
 const KEPT = 8;
+
+/**
+ * The passes that were looked at last.
+ *
+ * @template Name
+ * @extends {Map<Name, Pass>}
+ */
+class Kept extends Map {
+  /** Keeps a pass as the newest, and lets the oldest go. @param {Name} name @param {Pass} pass */
+  put(name, pass) {
+    this.delete(name);
+    this.set(name, pass);
+    for (const oldest of [...this.keys()].slice(0, -KEPT)) this.delete(oldest);
+    return pass;
+  }
+}
 
 export class LocalEngine {
   /** @param {Held} held */
@@ -37,14 +55,14 @@ export class LocalEngine {
     this.held = new Weights(entries, weights);
     this.model = new Model(config, this.held);
     this.collection = new Collection((texts) => this.newPass(texts));
-    /** @type {Map<number, Pass>} */
-    this.passes = new Map();
-    /** @type {Map<string, Pass>} */
-    this.clean = new Map();
+    /** By their numbers. @type {Kept<number>} */
+    this.passes = new Kept();
+    /** Those without edits, by their texts. @type {Kept<string>} */
+    this.clean = new Kept();
     this.count = 0;
   }
 
-  /** @returns {import("./engine.js").About} */
+  /** @returns {About} */
   about() {
     const { config, tokenizer } = this;
     return {
@@ -68,8 +86,7 @@ export class LocalEngine {
   trace(request) {
     const pass = this.run(request);
     this.count += 1;
-    this.passes.set(this.count, pass);
-    dropOldest(this.passes);
+    this.passes.put(this.count, pass);
     return { number: this.count, ids: pass.tokens.ids, header: headerOf(pass), predictions: predictions(pass, this.tokenizer) };
   }
 
@@ -81,7 +98,7 @@ export class LocalEngine {
     return new Pass(this.model, clean.tokens, plan, clean);
   }
 
-  /** @param {Pass} clean @param {string[]} [other] @returns {import("./edits.js").Sources} */
+  /** @param {Pass} clean @param {string[]} [other] @returns {Sources} */
   sources(clean, other) {
     const another = () => {
       if (!other) throw new Error("an edit reads from another text, and none is given");
@@ -93,12 +110,7 @@ export class LocalEngine {
   /** @param {string[]} texts */
   cleanPass(texts) {
     const name = JSON.stringify(texts);
-    const known = this.clean.get(name);
-    this.clean.delete(name);
-    const pass = known ?? this.newPass(texts);
-    this.clean.set(name, pass);
-    dropOldest(this.clean);
-    return pass;
+    return this.clean.put(name, this.clean.get(name) ?? this.newPass(texts));
   }
 
   /** @param {string[]} texts */
@@ -108,12 +120,7 @@ export class LocalEngine {
     return new Pass(this.model, tokens, new Plan([], this.config, 0), null, undefined, this.pastsOf(tokens));
   }
 
-  /**
-   * What the passes that are kept know of these tokens, as long as none looks ahead: of a text that is
-   * typed all but the last.
-   *
-   * @param {import("./tokens.js").Tokens} tokens
-   */
+  /** What is known of these tokens, as long as none looks ahead: of a text that is typed all but the last. @param {Tokens} tokens */
   pastsOf(tokens) {
     if (!this.config.causal) return [];
     const begun = [...this.clean.values()].map((pass) => ({ pass, count: sharedTokens(tokens, pass.tokens) }));
@@ -128,25 +135,14 @@ export class LocalEngine {
     return pass;
   }
 
-  /**
-   * @param {number} number
-   * @param {string} name
-   * @param {number} [from]
-   * @param {number} [to]
-   * @param {() => Promise<void>} [pause]
-   */
+  /** @param {number} number @param {string} name @param {number} [from] @param {number} [to] @param {() => Promise<void>} [pause] */
   async bytes(number, name, from, to, pause = async () => {}) {
     const pass = this.pass(number);
     if (name !== "lens" || !predictsTokens(this.config)) return bytesOf(pass, name, from, to);
     return new TextEncoder().encode(JSON.stringify(await lensOf(pass, this.tokenizer, pause))).slice(from, to);
   }
 
-  /**
-   * @param {number} number
-   * @param {string} quantity
-   * @param {number | null} layer
-   * @returns {import("./engine.js").Numbers}
-   */
+  /** @param {number} number @param {string} quantity @param {number | null} layer @returns {Numbers} */
   read(number, quantity, layer) {
     const { shape, values } = this.pass(number).read(quantity, layer);
     return { shape, values: values.slice() };
@@ -160,12 +156,7 @@ export class LocalEngine {
     return candidates(pass.logitsAt(position), namesOf(this.config, this.tokenizer));
   }
 
-  /**
-   * @param {string} name
-   * @param {number | null} layer
-   * @param {number | null} row
-   * @returns {import("./engine.js").Numbers | null}
-   */
+  /** @param {string} name @param {number | null} layer @param {number | null} row @returns {Numbers | null} */
   weights(name, layer, row) {
     return this.held.row(layer === null ? name : `body.groups.${layer}.${name}`, row);
   }
@@ -175,14 +166,14 @@ export class LocalEngine {
     return this.collection.of(texts, layer, head, pause);
   }
 
-  /** @param {Request} request @param {import("./engine.js").Question} question @param {() => Promise<void>} [pause] */
+  /** @param {Request} request @param {Question} question @param {() => Promise<void>} [pause] */
   async sweep(request, question, pause = async () => {}) {
     const clean = this.cleanPass(request.texts);
     const pass = this.run(request);
     return sweep(pass, request.edits, this.sources(clean, request.other), question, pause);
   }
 
-  /** @param {Request} request @param {import("./engine.js").Sampling} sampling @returns {import("./engine.js").Step} */
+  /** @param {Request} request @param {Sampling} sampling @returns {Step} */
   step(request, sampling) {
     if (predicts(this.config) !== "causal") throw new Error(`${this.config.name} predicts no next token`);
     const pass = this.run(request);
@@ -202,22 +193,14 @@ export class LocalEngine {
 /**
  * How many tokens two texts begin with that are the same; of the first text one is left to be computed.
  *
- * @param {import("./tokens.js").Tokens} one
- * @param {import("./tokens.js").Tokens} other
+ * @param {Tokens} one
+ * @param {Tokens} other
  */
 function sharedTokens(one, other) {
   const most = Math.min(one.ids.length - 1, other.ids.length);
   let count = 0;
   while (count < most && one.ids[count] === other.ids[count] && one.segments[count] === other.segments[count]) count += 1;
   return count;
-}
-
-/** @param {Map<any, any>} kept  the oldest first */
-function dropOldest(kept) {
-  for (const name of kept.keys()) {
-    if (kept.size <= KEPT) return;
-    kept.delete(name);
-  }
 }
 
 /**
@@ -230,8 +213,6 @@ function dropOldest(kept) {
  * @property {(message: any, transfer?: Transferable[]) => void} postMessage
  * @property {((event: MessageEvent) => void) | null} onmessage
  */
-
-
 
 /** Methods that take long, and a function that lets other calls in as their last argument. */
 const PAUSING = new Set(["sweep", "collect", "bytes"]);

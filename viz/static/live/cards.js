@@ -1,7 +1,12 @@
 /**
  * The cards above the picture: tokens, prediction, how the next token is drawn, heads, weights of a row, neurons.
  *
- * @import { Edit, Prediction, Sampling } from "../engine/engine.js"
+ * A card has a root, and `update` shows in it what there is now.
+ *
+ * @import { Tokens } from "../core/data/data.js"
+ * @import { About, Edit, Prediction, Sampling, Step } from "../engine/engine.js"
+ * @import { Row } from "./runs.js"
+ * @import { Situation } from "./workbench.js"
  */
 
 import { signColor, signedShade } from "../core/draw/colors.js";
@@ -12,6 +17,42 @@ import { percent, tokenName, visible } from "../core/text/text.js";
 import { difference } from "../marks/cards.js";
 import { editAt, placeOf } from "./edits.js";
 import { predictionRows } from "./runs.js";
+
+/** Other children; the button that had the focus, or the one in its place, has it again. @param {HTMLElement} list @param {HTMLElement[]} items */
+export function refill(list, items) {
+  const at = [...list.querySelectorAll("button")].findIndex((one) => one === list.ownerDocument.activeElement);
+  list.replaceChildren(...items);
+  const there = list.querySelectorAll("button");
+  if (at >= 0) there[Math.min(at, there.length - 1)]?.focus();
+  return at < 0 || there.length > 0;
+}
+
+const STEPS_OF = /** @type {Record<string, [number, number]>} */ ({ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] });
+
+/** The element that an arrow leads to among rows of them; elsewhere these keys mean layers. @param {KeyboardEvent} event @param {Element[][]} rows */
+function arrowTo(event, rows) {
+  const step = STEPS_OF[event.key];
+  const row = rows.findIndex((all) => all.some((one) => one === event.target));
+  if (!step || row < 0 || (rows.length === 1 && step[0])) return null;
+  event.preventDefault();
+  event.stopPropagation();
+  return /** @type {HTMLElement | undefined} */ (rows[row + step[0]]?.[rows[row].findIndex((one) => one === event.target) + step[1]]) ?? null;
+}
+
+/** Where a change is made: at every token, or at the chosen one. @param {[string, string]} names @param {string} label @param {() => void} changed */
+function createReach([all, one], label, changed) {
+  const reach = { everywhere: true };
+  const made = segments([{ id: "all", label: all }, { id: "one", label: one }], (id) => {
+    reach.everywhere = id === "all";
+    changed();
+  }, label);
+  return Object.assign(reach, { root: made.root, show: () => made.show(reach.everywhere ? "all" : "one") });
+}
+
+/** Takes a choice of some segments away, or gives it back. @param {HTMLElement} root @param {string} choice @param {boolean} disabled */
+function disable(root, choice, disabled) {
+  root.querySelector(`[data-choice="${choice}"]`)?.toggleAttribute("disabled", disabled);
+}
 
 /** A text as tokens have it: lower case, without accents, each character with its place. @param {string} text */
 function folded(text) {
@@ -31,7 +72,7 @@ function folded(text) {
  * The characters [start, end) of each token of a text; null for special tokens and what is not found.
  *
  * @param {string} text
- * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} segment  of a pair: 0 or 1
  * @returns {([number, number] | null)[]}
  */
@@ -52,7 +93,7 @@ export function spansOf(text, tokens, segment) {
  * The text with the word that a token is part of behind a mask; null where that cannot be.
  *
  * @param {string} text
- * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} position
  * @param {string} mask
  */
@@ -69,7 +110,7 @@ export function masked(text, tokens, position, mask) {
  * What changes of the texts when the word of a token is masked; null where that cannot be.
  *
  * @param {{text: string, second: string | null}} texts
- * @param {import("../core/data/data.js").Tokens} tokens
+ * @param {Tokens} tokens
  * @param {number} position
  * @param {string} mask
  */
@@ -80,15 +121,8 @@ export function maskedIn(texts, tokens, position, mask) {
 }
 
 /**
- * @typedef {object} TokenActs
- * @property {(position: number) => void} choose
- * @property {(position: number) => void} mask
- * @property {(position: number) => void} hide
- */
-
-/**
  * @param {string | null} maskName  null: the model has no mask
- * @param {TokenActs} acts
+ * @param {Record<"choose" | "mask" | "hide", (position: number) => void>} acts
  */
 export function createTokens(maskName, acts) {
   const row = element("div", { class: "live-tokens", role: "listbox", "aria-label": "Tokens", "aria-orientation": "horizontal" });
@@ -97,32 +131,15 @@ export function createTokens(maskName, acts) {
   const hide = button("Hide this token", () => acts.hide(chosen), { class: "live-act" });
   const said = element("span", { class: "live-hint" });
   const root = element("div", { class: "live-words" }, [row, element("div", { class: "live-acts" }, [...(maskName ? [mask] : []), hide, said])]);
-  row.addEventListener("keydown", (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const options = /** @type {HTMLElement[]} */ ([...row.children]);
-    const to = options[options.findIndex((one) => one === event.target) + (by ?? 0)];
-    if (!by) return;
-    // Elsewhere these keys mean layers.
-    event.preventDefault();
-    event.stopPropagation();
-    to?.focus();
-  });
+  row.addEventListener("keydown", (event) => arrowTo(event, [[...row.children]])?.focus());
   let built = "";
   return {
     root,
-    /**
-     * @param {import("../core/data/data.js").Tokens} tokens
-     * @param {number | null} query  the token that is kept in the picture
-     * @param {number[]} hidden
-     */
+    /** @param {Tokens} tokens @param {number | null} query  the token that is kept in the picture @param {number[]} hidden */
     update(tokens, query, hidden) {
       const wanted = JSON.stringify([tokens.text, tokens.segment]);
-      if (wanted !== built) {
-        const at = [...row.children].findIndex((one) => one === row.ownerDocument.activeElement);
-        row.replaceChildren(...tokens.text.map((_, i) => chipOf(tokens, i, acts.choose)));
-        built = wanted;
-        if (at >= 0) /** @type {HTMLElement | undefined} */ (row.children[Math.min(at, row.children.length - 1)])?.focus();
-      }
+      if (wanted !== built) refill(row, tokens.text.map((_, i) => chipOf(tokens, i, acts.choose)));
+      built = wanted;
       chosen = query ?? -1;
       [...row.children].forEach((one, i) => {
         one.setAttribute("aria-selected", String(i === query));
@@ -138,35 +155,15 @@ export function createTokens(maskName, acts) {
   };
 }
 
-/**
- * @param {import("../core/data/data.js").Tokens} tokens
- * @param {number} i
- * @param {(position: number) => void} choose
- */
+/** @param {Tokens} tokens @param {number} i @param {(position: number) => void} choose */
 function chipOf(tokens, i, choose) {
-  const special = tokens.special[i] ? " special" : "";
-  const made = element("button", { type: "button", class: `live-token${special}`, role: "option" }, [tokenChip(tokens, i, 24)]);
-  made.addEventListener("click", () => choose(i));
-  return made;
+  return button(tokenChip(tokens, i, 24), () => choose(i), { class: `live-token${tokens.special[i] ? " special" : ""}`, role: "option" });
 }
 
 /** Tokens of each of the two. */
 const PREDICTED = 5;
 
-/**
- * @typedef {object} PredictionShown
- * @property {Prediction[]} before
- * @property {Prediction[] | null} after
- * @property {number} place  index of the prediction that is shown
- * @property {number | null} word  id of the token that is asked about
- * @property {import("../engine/engine.js").Step | null} step
- * @property {string} why  why there is none
- */
-
-/**
- * @param {(place: number) => void} choosePlace  position of a token
- * @param {(id: number) => void} chooseWord
- */
+/** @param {(place: number) => void} choosePlace  position of a token @param {(id: number) => void} chooseWord */
 export function createPrediction(choosePlace, chooseWord) {
   const title = element("h2", {}, ["Prediction"]);
   const places = element("div", { class: "live-places" });
@@ -175,19 +172,17 @@ export function createPrediction(choosePlace, chooseWord) {
   const root = element("section", { class: "live-card live-prediction", "aria-label": "Prediction" }, [title, places, list, key]);
   return {
     root,
-    /** @param {PredictionShown} shown */
-    update({ before, after, place, word, step, why }) {
+    /** @param {Situation} now @param {string} why  why there is none */
+    update({ predictions: { before, after }, place, asked, step }, why) {
       const none = !before.length;
       key.textContent = none ? why : keyOf(after !== null, step !== null);
       places.replaceChildren(...(before.length > 1 ? [placesOf(before, place, choosePlace)] : []));
       if (none) return list.replaceChildren();
       const rows = predictionRows(before[place].candidates, after && (after[place]?.candidates ?? []), PREDICTED);
-      const least = leastOf(before[place], after?.[place]);
       const most = Math.max(0.2, ...rows.flatMap((row) => [row.before ?? 0, row.after ?? 0, drawnOf(step, row.id) ?? 0]));
-      const asked = word !== null && rows.some(({ id }) => id === word) ? word : rows[0].id;
-      const focused = [...list.querySelectorAll("button")].findIndex((one) => one === list.ownerDocument.activeElement);
-      list.replaceChildren(...rows.map((row) => barOf(row, { most, least, asked: row.id === asked, edited: after !== null, drawn: drawnOf(step, row.id), next: step?.chosen.id === row.id }, chooseWord)));
-      if (focused >= 0) list.querySelectorAll("button")[Math.min(focused, rows.length - 1)]?.focus();
+      const word = rows.some(({ id }) => id === asked.word) ? asked.word : rows[0].id;
+      const least = [before, after].map((all) => all?.[place]?.candidates.at(-1)?.prob ?? 0);
+      refill(list, rows.map((row) => barOf(row, { most, least, asked: row.id === word, edited: after !== null, step }, chooseWord)));
       return undefined;
     },
   };
@@ -207,40 +202,30 @@ function placesOf(all, place, choose) {
   return made.root;
 }
 
-/** @param {Prediction} before @param {Prediction} [after] */
-function leastOf(before, after) {
-  const last = (/** @type {Prediction | undefined} */ one) => one?.candidates.at(-1)?.prob ?? 0;
-  return { before: last(before), after: last(after) };
-}
-
-/** @param {import("../engine/engine.js").Step | null} step @param {number} id */
+/** @param {Step | null} step @param {number} id */
 function drawnOf(step, id) {
   const at = step ? step.candidates.findIndex((one) => one.id === id) : -1;
   return step && at >= 0 ? step.drawn[at] : null;
 }
 
 /**
- * @param {import("./runs.js").Row} row
- * @param {{most: number, least: {before: number, after: number}, asked: boolean, edited: boolean,
- *   drawn: number | null, next: boolean}} about
+ * @param {Row} row
+ * @param {{most: number, least: number[], asked: boolean, edited: boolean, step: Step | null}} about  least: the
+ *   probability of the last that is known, before and after
  * @param {(id: number) => void} choose
  */
-function barOf(row, { most, least, asked, edited, drawn, next }, choose) {
-  const name = element("button", { type: "button", class: "live-word", "aria-pressed": String(asked), title: "Ask which head matters for this" }, [
-    element("bdi", {}, [visible(row.text.replace(/^ /, "·"), 24)]),
-  ]);
-  name.addEventListener("click", () => choose(row.id));
-  const fills = [fillOf("before", row.before, most), ...(edited ? [fillOf("after", row.after, most)] : []), ...(drawn === null ? [] : [fillOf("drawn", drawn, most)])];
+function barOf({ id, text, before, after }, { most, least, asked, edited, step }, choose) {
+  const drawn = drawnOf(step, id);
+  const word = element("bdi", {}, [visible(text.replace(/^ /, "·"), 24)]);
+  const name = button(word, () => choose(id), { class: "live-word", "aria-pressed": String(asked), title: "Ask which head matters for this" });
+  const fills = [fillOf("before", before, most), ...(edited ? [fillOf("after", after, most)] : []), ...(drawn === null ? [] : [fillOf("drawn", drawn, most)])];
+  const change = (/** @type {string} */ said) => element("span", { class: "live-change" }, [said]);
+  const numbers = [numberOf("before", before, least[0])];
+  if (edited) numbers.push(" → ", numberOf("after", after, least[1]), change(before !== null && after !== null ? difference(after, before) : ""));
+  else if (drawn !== null) numbers.push(change(`drawn ${percent(drawn)}`));
   const track = element("span", { class: "live-track", "aria-hidden": "true" }, fills);
-  /** @type {(Node | string)[]} */
-  const numbers = [numberOf("before", row.before, least.before)];
-  if (edited) {
-    numbers.push(" → ", numberOf("after", row.after, least.after));
-    const known = row.before !== null && row.after !== null;
-    numbers.push(element("span", { class: "live-change" }, [known ? difference(/** @type {number} */ (row.after), /** @type {number} */ (row.before)) : ""]));
-  } else if (drawn !== null) numbers.push(element("span", { class: "live-change" }, [`drawn ${percent(drawn)}`]));
-  const item = element("li", { class: `live-bar${edited ? " edited" : ""}${next ? " next" : ""}` }, [name, track, element("span", { class: "live-numbers" }, numbers)]);
-  item.dataset.id = String(row.id);
+  const item = element("li", { class: `live-bar${edited ? " edited" : ""}${step?.chosen.id === id ? " next" : ""}` }, [name, track, element("span", { class: "live-numbers" }, numbers)]);
+  item.dataset.id = String(id);
   return item;
 }
 
@@ -251,16 +236,10 @@ function fillOf(kind, prob, most) {
   return fill;
 }
 
-/**
- * @param {string} kind
- * @param {number | null} prob
- * @param {number} least  of those that are known
- */
+/** @param {string} kind @param {number | null} prob @param {number} least  of those that are known @returns {Node | string} */
 function numberOf(kind, prob, least) {
   const text = prob === null ? `<\u202f${percent(least)}` : percent(prob);
-  const made = element("data", { value: prob === null ? "" : String(prob) }, [text]);
-  made.dataset.of = kind;
-  return made;
+  return element("data", { value: prob === null ? "" : String(prob), "data-of": kind }, [text]);
 }
 
 /** @param {{sampling: (sampling: Sampling) => void, next: () => void}} acts */
@@ -288,7 +267,7 @@ export function createSampling({ sampling: change, next }) {
   ]);
   return {
     root,
-    /** @param {Sampling} sampling @param {import("../engine/engine.js").Step | null} step */
+    /** @param {Sampling} sampling @param {Step | null} step */
     update(sampling, step) {
       now = sampling;
       show(temperature, String(sampling.temperature));
@@ -302,12 +281,7 @@ export function createSampling({ sampling: change, next }) {
   };
 }
 
-/**
- * @param {string} name
- * @param {string} empty  what nothing means
- * @param {string} min
- * @param {string} step
- */
+/** @param {string} name @param {string} empty  what nothing means @param {string} min @param {string} step */
 function number(name, empty, min, step) {
   return element("input", { type: "number", class: "live-number", inputmode: "decimal", min, step, placeholder: empty, "aria-label": name, title: name });
 }
@@ -330,19 +304,6 @@ function shareOf(text) {
   return text !== "" && value > 0 && value < 1 ? value : null;
 }
 
-/**
- * @typedef {object} HeadsShown
- * @property {Edit[]} edits
- * @property {number | null} token  the one that is chosen
- * @property {"change" | "effect"} shade
- * @property {number[] | null} values  of the heads, layer by layer
- * @property {"zero" | "mean" | "text"} to
- * @property {boolean} other  there is another text
- * @property {string} word  the token that a sweep asks about
- * @property {string} said
- * @property {"light" | "dark"} theme
- */
-
 /** From this many heads on there is no room for numbers. */
 const MANY = 9;
 /** The changes of a click. */
@@ -353,7 +314,7 @@ const CLICKS = /** @type {const} */ ([
 ]);
 
 /**
- * @param {{layers: number, heads: number, predicts: import("../engine/engine.js").Predicts}} about
+ * @param {About} about
  * @param {{change: (edit: Edit) => void, to: (to: "zero" | "mean" | "text") => void, shade: (shade: "change" | "effect") => void}} acts
  */
 export function createHeads({ layers, heads, predicts }, acts) {
@@ -363,56 +324,53 @@ export function createHeads({ layers, heads, predicts }, acts) {
     acts.shade,
     "What the grid shows",
   );
-  let everywhere = true;
-  const reach = segments([{ id: "all", label: "every token" }, { id: "one", label: "the chosen one" }], (id) => {
-    everywhere = id === "all";
-    if (shown) update(shown);
-  }, "The tokens at which a click changes it");
+  let shown = /** @type {Situation | null} */ (null);
+  const reach = createReach(["every token", "the chosen one"], "The tokens at which a click changes it", () => shown && update(shown));
   const said = element("p", { class: "live-key" });
-  const cells = Array.from({ length: layers }, (_, layer) => Array.from({ length: heads }, (_unused, head) => cellOf("z", layer, head)));
-  const whole = Array.from({ length: layers }, (_, layer) => [cellOf("attn_out", layer, null), cellOf("mlp_out", layer, null)]);
-  let shown = /** @type {HeadsShown | null} */ (null);
-  const table = tableOf(layers, heads, cells, whole);
+  const rows = Array.from({ length: layers }, (_, layer) => [
+    ...Array.from({ length: heads }, (_unused, head) => cellOf("z", layer, head)), cellOf("attn_out", layer, null), cellOf("mlp_out", layer, null),
+  ]);
+  const table = tableOf(heads, rows);
+  const position = () => (reach.everywhere ? null : (shown?.query ?? null));
   table.addEventListener("click", ({ target }) => {
     const made = target instanceof Element ? target.closest("button") : null;
-    if (!made || !shown) return;
-    acts.change(editOf(made, shown.to, everywhere ? null : shown.token));
+    if (made && shown) acts.change(editOf(made, shown.asked.to, position()));
   });
-  table.addEventListener("keydown", (event) => walk(event, [...cells.map((row, i) => [...row, ...whole[i]])]));
-  const scroll = element("div", { class: "live-scroll" }, [table]);
+  table.addEventListener("keydown", (event) => {
+    const next = arrowTo(event, rows);
+    if (!next) return;
+    /** @type {HTMLElement} */ (event.target).tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+  const labelled = (/** @type {string} */ label, /** @type {HTMLElement} */ control) => element("div", { class: "live-row" }, [element("span", { class: "live-label" }, [label]), control]);
   const root = element("section", { class: "live-card live-heads", "aria-label": "Heads and layers" }, [
     element("h2", {}, ["Heads and layers"]),
-    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["A click sets to"]), to.root]),
-    element("div", { class: "live-row" }, [element("span", { class: "live-label" }, ["at"]), reach.root]),
-    scroll,
+    labelled("A click sets to", to.root),
+    labelled("at", reach.root),
+    element("div", { class: "live-scroll" }, [table]),
     element("div", { class: "live-row" }, [shades.root]),
     said,
   ]);
   root.classList.toggle("many", heads >= MANY);
-  const update = (/** @type {HeadsShown} */ now) => {
-    shown = now;
-    if (now.token === null) everywhere = true;
-    to.show(now.to);
-    shades.show(now.shade);
-    reach.show(everywhere ? "all" : "one");
-    for (const one of reach.root.children) if (/** @type {HTMLElement} */ (one).dataset.choice === "one") one.toggleAttribute("disabled", now.token === null);
-    for (const one of to.root.children) if (/** @type {HTMLElement} */ (one).dataset.choice === "text") one.toggleAttribute("disabled", !now.other);
-    said.textContent = now.said;
-    const most = Math.max(now.shade === "change" ? 0.05 : 0.1, ...(now.values ?? []).map(Math.abs));
-    cells.flat().forEach((one, i) => paintCell(one, now, now.values?.[i] ?? null, most, everywhere ? null : now.token));
-    whole.flat().forEach((one) => paintCell(one, now, null, most, everywhere ? null : now.token));
+  const update = (/** @type {Situation} */ now) => {
+    const { asked, place, predictions, query, shade, values } = (shown = now);
+    if (query === null) reach.everywhere = true;
+    to.show(asked.to);
+    shades.show(shade);
+    reach.show();
+    disable(reach.root, "one", query === null);
+    disable(to.root, "text", !asked.other);
+    said.textContent = now.valuesSaid;
+    const named = predictions.before[place]?.candidates ?? [];
+    const word = named.find(({ id }) => id === asked.word) ?? named[0];
+    const about = { ...now, word: word ? `“${visible(word.text.trim(), 16)}”` : "", most: Math.max(shade === "change" ? 0.05 : 0.1, ...(values ?? []).map(Math.abs)) };
+    rows.forEach((row, layer) => row.forEach((cell, i) => paintCell(cell, about, i < heads ? (values?.[layer * heads + i] ?? null) : null, position())));
   };
   return { root, update };
 }
 
-/**
- * The edit that a click on a cell makes.
- *
- * @param {HTMLElement} made
- * @param {Edit["change"]} change
- * @param {number | null} position  null: every token
- * @returns {Edit}
- */
+/** The edit that a click on a cell makes. @param {HTMLElement} made @param {Edit["change"]} change @param {number | null} position  null: every token @returns {Edit} */
 function editOf({ dataset: { quantity = "", layer, head } }, change, position) {
   return { quantity, change, layer: Number(layer), ...(head !== undefined && { head: Number(head) }), ...(position !== null && { position }) };
 }
@@ -424,25 +382,22 @@ function cellOf(quantity, layer, head) {
   return made;
 }
 
-/** @param {number} layers @param {number} heads @param {HTMLElement[][]} cells @param {HTMLElement[][]} whole */
-function tableOf(layers, heads, cells, whole) {
+/** @param {number} heads @param {HTMLElement[][]} cells  a row a layer: its heads, attention, MLP */
+function tableOf(heads, cells) {
   const names = [...Array.from({ length: heads }, (_, head) => String(head)), "attn", "MLP"];
   const top = element("tr", {}, [element("td"), ...names.map((name) => element("th", { scope: "col" }, [name]))]);
-  const rows = Array.from({ length: layers }, (_, layer) => {
-    const all = [...cells[layer], ...whole[layer]].map((one) => element("td", {}, [one]));
-    return element("tr", {}, [element("th", { scope: "row", "aria-label": `Layer ${layer}` }, [String(layer)]), ...all]);
-  });
+  const rows = cells.map((row, layer) =>
+    element("tr", {}, [element("th", { scope: "row", "aria-label": `Layer ${layer}` }, [String(layer)]), ...row.map((one) => element("td", {}, [one]))]));
   return element("table", { class: "live-grid", "aria-label": "Heads: a row a layer" }, [element("thead", {}, [top]), element("tbody", {}, rows)]);
 }
 
 /**
  * @param {HTMLElement} made
- * @param {HeadsShown} shown
+ * @param {Situation & {word: string, most: number}} about  word: what a sweep asks about
  * @param {number | null} value
- * @param {number} most
  * @param {number | null} position  null: every token
  */
-function paintCell(made, { edits, shade, word, theme }, value, most, position) {
+function paintCell(made, { asked: { edits }, shade, word, most, theme }, value, position) {
   const { quantity = "", layer = "", head } = made.dataset;
   const own = editOf(made, "zero", position);
   const done = editAt(edits, own);
@@ -466,26 +421,11 @@ function plain(value) {
   return value < 0 && Number(text) ? `−${text}` : text;
 }
 
-/** Arrows go from cell to cell. @param {KeyboardEvent} event @param {HTMLElement[][]} rows */
-function walk(event, rows) {
-  const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  const row = rows.findIndex((all) => all.some((one) => one === event.target));
-  if (!step || row < 0) return;
-  // Elsewhere these keys mean layers.
-  event.preventDefault();
-  event.stopPropagation();
-  const to = rows[row + step[0]]?.[rows[row].findIndex((one) => one === event.target) + step[1]];
-  if (!to) return;
-  /** @type {HTMLElement} */ (event.target).tabIndex = -1;
-  to.tabIndex = 0;
-  to.focus();
-}
-
 /**
  * @typedef {"head" | "layer" | "all"} Reach  of a cut: this head, all heads of the layer, all layers
  *
  * @typedef {object} WeightRow
- * @property {import("../core/data/data.js").Tokens} tokens
+ * @property {Tokens} tokens
  * @property {number} layer
  * @property {number} head
  * @property {number} query
@@ -567,7 +507,7 @@ const LISTED_NEURONS = 8;
 
 /**
  * @typedef {object} NeuronsShown
- * @property {import("../core/data/data.js").Tokens} tokens
+ * @property {Tokens} tokens
  * @property {number} layer
  * @property {number} position  of the token
  * @property {ArrayLike<number>} values  of all neurons there
@@ -581,15 +521,12 @@ const LISTED_NEURONS = 8;
  * @param {{layer: (layer: number) => void, change: (layer: number, neuron: number, position: number | null) => void}} acts
  */
 export function createNeurons(layers, neurons, acts) {
-  let everywhere = true;
   let shown = /** @type {NeuronsShown | null} */ (null);
-  const change = (/** @type {number} */ neuron) => shown && acts.change(shown.layer, neuron, everywhere ? null : shown.position);
+  const position = () => (reach.everywhere ? null : (shown?.position ?? null));
+  const change = (/** @type {number} */ neuron) => shown && acts.change(shown.layer, neuron, position());
   const options = Array.from({ length: layers }, (_, layer) => /** @type {[string, string]} */ ([String(layer), String(layer)]));
   const layer = menu("Layer of the MLP", options, (value) => acts.layer(Number(value)));
-  const reach = segments([{ id: "all", label: "all tokens" }, { id: "one", label: "this token" }], (id) => {
-    everywhere = id === "all";
-    show();
-  }, "Where a neuron is changed");
+  const reach = createReach(["all tokens", "this token"], "Where a neuron is changed", () => show());
   const number = element("input", { type: "number", class: "live-number", min: "0", max: String(neurons - 1), step: "1", placeholder: `0–${neurons - 1}`, "aria-label": "Number of a neuron" });
   const byNumber = button("change", () => number.value !== "" && number.checkValidity() && change(Number(number.value)), { class: "live-act", "aria-label": "Change the neuron of this number" });
   number.addEventListener("keydown", (event) => {
@@ -604,23 +541,21 @@ export function createNeurons(layers, neurons, acts) {
   ]);
   const root = element("div", { class: "live-panel" }, [controls, title, list]);
   const show = () => {
-    reach.show(everywhere ? "all" : "one");
+    reach.show();
     if (!shown) return;
-    const { tokens, position, values, edited, theme } = shown;
+    const { tokens, values, edited, theme } = shown;
     layer.value = String(shown.layer);
-    title.textContent = `The largest of ${values.length} neurons at “${tokenName(tokens, position)}”. A click changes one.`;
+    title.textContent = `The largest of ${values.length} neurons at “${tokenName(tokens, shown.position)}”. A click changes one.`;
     const largest = largestOf(values, LISTED_NEURONS);
     const most = Math.abs(values[largest[0]]) || 1;
-    const focused = [...list.querySelectorAll("button")].findIndex((one) => one === list.ownerDocument.activeElement);
-    list.replaceChildren(...largest.map((neuron) => {
-      const is = edited(neuron, everywhere ? null : position);
+    refill(list, largest.map((neuron) => {
+      const is = edited(neuron, position());
       const fill = element("span", { class: "live-fill after" });
       fill.style.width = `${(Math.abs(values[neuron]) / most) * 100}%`;
       fill.style.background = signColor(values[neuron], theme);
       const name = button(String(neuron), () => change(neuron), { class: "live-word", "aria-pressed": String(is), "aria-label": `Neuron ${neuron}, ${written(values[neuron], 2)}` });
       return element("li", { class: "live-bar" }, [name, element("span", { class: "live-track", "aria-hidden": "true" }, [fill]), element("data", { class: "live-numbers", value: String(values[neuron]) }, [written(values[neuron], 2)])]);
     }));
-    if (focused >= 0) list.querySelectorAll("button")[focused]?.focus();
   };
   return {
     root,

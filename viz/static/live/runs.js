@@ -2,9 +2,13 @@
  * The runs that are looked at: of the text, of the text with its changes, and of the other prompt; and what is told
  * of them: how far attention moved, what became of the predictions, what a sweep found.
  *
- * @import { Numbers, Source } from "../core/data/source.js"
- * @import { Candidate, Edit, Engine, Prediction, Request } from "../engine/engine.js"
+ * @import { Layer } from "../core/data/example.js"
+ * @import { Blocks, Tokens } from "../core/data/data.js"
+ * @import { Numbers, Source, Texts } from "../core/data/source.js"
+ * @import { State } from "../core/state/state.js"
+ * @import { About, Candidate, Edit, Engine, Prediction, Request, Run, Sampling } from "../engine/engine.js"
  * @import { Asked } from "./asked.js"
+ * @import { Shown as AllShown } from "./workbench.js"
  */
 
 import { weightOf } from "../core/data/attention.js";
@@ -54,13 +58,11 @@ export class Runner {
 /**
  * @typedef {object} Kept
  * @property {string} name  of its request
- * @property {import("../engine/engine.js").Run} run
+ * @property {Run} run
  * @property {Example} example
- * @property {(quantity: string, layer: number | null) => Promise<import("../engine/engine.js").Numbers>} read
- * @property {(position: number) => Promise<import("../engine/engine.js").Candidate[]>} candidates
+ * @property {(quantity: string, layer: number | null) => Promise<Numbers>} read
+ * @property {(position: number) => Promise<Candidate[]>} candidates
  */
-
-
 
 export class Runs {
   /**
@@ -92,7 +94,7 @@ export class Runs {
    * The next token; null where there is none, as a text may fill all positions.
    *
    * @param {Request} request
-   * @param {import("../engine/engine.js").Sampling} sampling
+   * @param {Sampling} sampling
    */
   next(request, sampling) {
     return this.engine.step(request, sampling).catch(() => null);
@@ -112,7 +114,7 @@ export class Runs {
  * @param {Engine} engine
  * @param {Request} request
  * @param {string} name
- * @param {import("../engine/engine.js").Run} run
+ * @param {Run} run
  * @returns {Kept}
  */
 function keptRun(engine, request, name, run) {
@@ -133,7 +135,7 @@ function keptRun(engine, request, name, run) {
     }
   };
   const blocks = {
-    /** @type {import("../core/data/data.js").Blocks["bytes"]} */
+    /** @type {Blocks["bytes"]} */
     bytes: (...given) => reading(() => kept.run.blocks.bytes(...given)),
   };
   /** @type {Kept} */
@@ -149,9 +151,9 @@ function keptRun(engine, request, name, run) {
 }
 
 /**
- * @param {import("../engine/engine.js").Engine} engine
- * @param {import("../engine/engine.js").About} about
- * @param {import("../core/data/source.js").Texts} texts
+ * @param {Engine} engine
+ * @param {About} about
+ * @param {Texts} texts
  * @returns {(kept: Kept) => Source}
  */
 export function sourceOf(engine, about, texts) {
@@ -216,7 +218,7 @@ export function sameRuns(one, other) {
  * The state of the picture that is chosen with other runs: what stands in it, and what was kept where
  * its token is now.
  *
- * @param {import("../core/state/state.js").State} state
+ * @param {State} state
  * @param {Shown | null} shown  the runs before
  * @param {Shown} runs
  * @param {(number | null)[]} moved  where each token is now
@@ -233,17 +235,16 @@ export function followed(state, shown, runs, moved) {
  *
  * @param {{example: number, beside: number | null}} state
  * @param {{after: boolean, other: boolean}} had
- * @param {Shown} now
+ * @param {{after: unknown, other: unknown}} now
  * @returns {{example: number, beside: number | null}}
  */
 export function besideOf({ example, beside }, had, { after, other }) {
-  const before = ["before", ...(had.after ? ["after"] : []), ...(had.other ? ["other"] : [])];
-  const roles = ["before", ...(after ? ["after"] : []), ...(other ? ["other"] : [])];
-  const placeOf = (/** @type {number | null} */ place) => (place === null ? -1 : roles.indexOf(before[place]));
-  if (after && !had.after) return { example: 0, beside: roles.indexOf("after") };
-  if (other && !had.other && !after) return { example: 0, beside: roles.indexOf("other") };
-  const first = Math.max(0, placeOf(example));
-  const second = placeOf(beside);
+  const roles = (/** @type {{after: unknown, other: unknown}} */ runs) => ["before", ...(runs.after ? ["after"] : []), ...(runs.other ? ["other"] : [])];
+  const [before, now] = [roles(had), roles({ after, other })];
+  if (after && !had.after) return { example: 0, beside: now.indexOf("after") };
+  if (other && !had.other && !after) return { example: 0, beside: now.indexOf("other") };
+  const placeOf = (/** @type {number | null} */ place) => (place === null ? -1 : now.indexOf(before[place]));
+  const [first, second] = [Math.max(0, placeOf(example)), placeOf(beside)];
   return { example: first, beside: second < 0 || second === first ? null : second };
 }
 
@@ -309,8 +310,8 @@ function probsOf(logits) {
  * How far the attention of each head of a layer moved: the mean over tokens of half the sum of
  * |after - before|, from 0 (the same) to 1 (nothing in common).
  *
- * @param {import("../core/data/example.js").Layer} before
- * @param {import("../core/data/example.js").Layer} after
+ * @param {Layer} before
+ * @param {Layer} after
  * @returns {number[]}
  */
 export function attentionChange(before, after) {
@@ -348,20 +349,14 @@ const SMALL = 36;
 const PAUSE = 120;
 
 export class GridNumbers {
-  /**
-   * @param {import("../engine/engine.js").Engine} engine
-   * @param {() => void} ready  called when numbers have come
-   */
+  /** @param {Engine} engine @param {() => void} ready  called when numbers have come */
   constructor(engine, ready) {
     this.engine = engine;
     this.ready = ready;
     this.going = false;
     this.wanted = "";
-    /** What the last numbers were of. */
-    this.known = "";
-    /** @type {number[] | null} */
-    this.values = null;
-    this.failed = "";
+    /** The last numbers, what they were of, and why there are none. @type {{of: string, values: number[] | null, failed: string}} */
+    this.known = { of: "", values: null, failed: "" };
   }
 
   /**
@@ -379,11 +374,9 @@ export class GridNumbers {
     const candidates = [...prediction.candidates, ...(shown.after?.run.predictions[place]?.candidates ?? [])];
     const { id, text } = candidates.find((one) => one.id === asked.word) ?? candidates[0];
     const { position } = prediction;
-    const wanted = `effect ${(shown.after ?? shown.before).name} ${position} ${id}`;
-    this.want(wanted, true, async () => [...(await this.engine.sweep(requestOf(asked, true), { position, id })).values]);
-    const fits = this.known === wanted;
+    const values = async () => [...(await this.engine.sweep(requestOf(asked, true), { position, id })).values];
     const said = `Change of log p of “${text.trim()}” when the head is off too: orange, it spoke for it; blue, against it. Choose another in the bars.`;
-    return { values: fits ? this.values : null, valuesSaid: fits ? this.failed || said : "Trying each head…" };
+    return this.want(`effect ${(shown.after ?? shown.before).name} ${position} ${id}`, PAUSE, values, said, "Trying each head…");
   }
 
   /**
@@ -403,53 +396,50 @@ export class GridNumbers {
   /** @param {Shown} shown */
   change({ before, after }) {
     if (!after) return { values: null, valuesSaid: "With a change, numbers say how far the attention of each head moved, in percent." };
-    const wanted = `change ${before.name} ${after.name}`;
-    this.want(wanted, false, async () => {
+    const values = async () => {
       const all = before.example.layers.map(async (layer) => attentionChange(await before.example.layer(layer), await after.example.layer(layer)));
       return (await Promise.all(all)).flat();
-    });
-    return {
-      values: this.known === wanted ? this.values : null,
-      valuesSaid: this.failed || "How far the attention of each head moved, in percent; 100: nothing in common with before.",
     };
+    const said = "How far the attention of each head moved, in percent; 100: nothing in common with before.";
+    return this.want(`change ${before.name} ${after.name}`, 0, values, said, said);
   }
 
   /**
-   * Computes numbers, unless they are there or others are on their way.
+   * Numbers, where they are there; else they are computed, unless others are on their way.
    *
    * @param {string} wanted
-   * @param {boolean} slow
+   * @param {number} pause  milliseconds before: while words are typed each of them would try every head
    * @param {() => Promise<number[]>} make
-   * @returns {Promise<void>}
+   * @param {string} said  of the numbers
+   * @param {string} waiting  while they are computed
    */
-  async want(wanted, slow, make) {
+  want(wanted, pause, make, said, waiting) {
     this.wanted = wanted;
-    if (this.known === wanted || this.going) return;
+    const { of, values, failed } = this.known;
+    if (of === wanted) return { values, valuesSaid: failed || said };
+    if (!this.going) this.make(wanted, pause, make);
+    return { values: null, valuesSaid: waiting };
+  }
+
+  /** What is asked for may be other numbers in the end; they are asked for then. @param {string} wanted @param {number} pause @param {() => Promise<number[]>} make */
+  async make(wanted, pause, make) {
     this.going = true;
-    // While words are typed each of them would try every head.
-    if (slow) await new Promise((resolve) => setTimeout(resolve, PAUSE));
-    if (this.wanted !== wanted) {
-      this.going = false;
-      return this.ready();
+    if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
+    if (this.wanted === wanted) {
+      this.known = await make().then(
+        (values) => ({ of: wanted, values, failed: "" }),
+        (error) => ({ of: wanted, values: null, failed: error instanceof Error ? error.message : String(error) }),
+      );
     }
-    this.failed = "";
-    try {
-      this.values = await make();
-    } catch (error) {
-      this.values = null;
-      this.failed = error instanceof Error ? error.message : String(error);
-    }
-    this.known = wanted;
     this.going = false;
-    // What is asked for may be other numbers by now; they are asked for then.
-    return this.ready();
+    this.ready();
   }
 }
 
 /** Tokens of a prediction that are named. */
 const NAMED = 5;
 
-/** The examples of the runs, with their notes. @param {import("./workbench.js").Shown} shown @param {Edit[]} edits */
+/** The examples of the runs, with their notes. @param {AllShown} shown @param {Edit[]} edits */
 export function notedExamples(shown, edits) {
   const { tokens } = shown.before.example;
   const changes = edits.map((edit) => editInWords(edit, (position) => tokenName(tokens, position)));
@@ -463,8 +453,8 @@ export function notedExamples(shown, edits) {
 }
 
 /**
- * @param {import("../core/data/data.js").Tokens} tokens
- * @param {import("../engine/engine.js").Prediction[]} predictions
+ * @param {Tokens} tokens
+ * @param {Prediction[]} predictions
  */
 function said(tokens, predictions) {
   return predictions.map(({ position, candidates }) => {

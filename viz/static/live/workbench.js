@@ -10,7 +10,7 @@ import { element } from "../core/draw/dom.js";
 import { copy, save } from "../core/export/export.js";
 import { counted } from "../core/text/numbers.js";
 import { percent, running, tokenName, visible } from "../core/text/text.js";
-import { createHeads, createNeurons, createPrediction, createSampling, createTokens, createWeights } from "./cards.js";
+import { createHeads, createNeurons, createPrediction, createSampling, createTokens, createWeights, refill } from "./cards.js";
 import { edgeOf, editInWords, placeOf } from "./edits.js";
 
 /**
@@ -161,16 +161,13 @@ export function createChanges(acts) {
       const words = edits.map((edit) => editInWords(edit, token));
       if (words.join("\n") === built) return;
       built = words.join("\n");
-      const at = [...list.querySelectorAll("button")].findIndex((one) => one === list.ownerDocument.activeElement);
-      list.replaceChildren(...edits.map((edit, i) => {
+      const kept = refill(list, edits.map((edit, i) => {
         const remove = button("×", () => acts.remove(edit), { class: "live-remove", "aria-label": `Take back: ${words[i]}` });
         const item = element("li", {}, [element("span", {}, [words[i]]), remove]);
         item.dataset.place = placeOf(edit);
         return item;
       }));
-      if (at < 0) return;
-      const left = list.querySelectorAll("button");
-      (left[Math.min(at, left.length - 1)] ?? undo).focus();
+      if (!kept) undo.focus();
     },
   };
 }
@@ -398,7 +395,7 @@ export class Workbench {
 
   /** @param {Situation} now */
   update(now) {
-    const { asked, before, predictions, place, theme } = now;
+    const { asked, before, predictions, place } = now;
     const { tokens } = before.example;
     this.to = asked.to;
     this.fields.update(asked);
@@ -409,21 +406,9 @@ export class Workbench {
       changes: asked.edits.length,
       strongest: now.shade === "effect" && now.values ? strongestOf(now.values, this.about.heads) : null,
     });
-    this.prediction.update({ ...predictions, place, word: asked.word, step: now.step, why: cut + this.why() });
+    this.prediction.update(now, cut + this.why());
     this.sampling.update(asked.sampling, now.step);
-    const named = predictions.before[place]?.candidates ?? [];
-    const word = named.find(({ id }) => id === asked.word) ?? named[0];
-    this.heads.update({
-      edits: asked.edits,
-      token: now.query,
-      shade: now.shade,
-      values: now.values,
-      to: asked.to,
-      other: Boolean(asked.other),
-      word: word ? `“${visible(word.text.trim(), 16)}”` : "",
-      said: now.valuesSaid,
-      theme,
-    });
+    this.heads.update(now);
     this.changes.update(asked.edits, (position) => (position < tokens.text.length ? tokenName(tokens, position) : String(position)), now.can);
     this.share.update(now.python);
     this.tabbed.tabs[0].textContent = asked.edits.length ? `Changes (${asked.edits.length})` : "Changes";

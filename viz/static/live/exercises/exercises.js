@@ -1,20 +1,21 @@
 /**
  * The exercises in their order, and their arithmetic.
  *
- * @import { Edit } from "../../engine/engine.js"
+ * @import { Edit, Numbers } from "../../engine/engine.js"
+ * @import { Exercise, Lab } from "./player.js"
  */
 
 import { rounded } from "./player.js";
 
 /** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */
-export function dot(one, other) {
+function dot(one, other) {
   let sum = 0;
   for (let i = 0; i < one.length; i += 1) sum += one[i] * other[i];
   return sum;
 }
 
 /** @param {ArrayLike<number>} scores */
-export function softmax(scores) {
+function softmax(scores) {
   const all = Array.from(scores);
   const largest = all.reduce((one, other) => Math.max(one, other), -Infinity);
   const powers = all.map((score) => Math.exp(score - largest));
@@ -23,7 +24,7 @@ export function softmax(scores) {
 }
 
 /** @param {ArrayLike<number>} values */
-export function mean(values) {
+function mean(values) {
   return Array.from(values).reduce((sum, value) => sum + value, 0) / values.length;
 }
 
@@ -33,13 +34,13 @@ export function mean(values) {
  * @param {ArrayLike<number>} clean
  * @param {ArrayLike<number>} changed
  */
-export function divergence(clean, changed) {
+function divergence(clean, changed) {
   const [one, other] = [softmax(clean), softmax(changed)];
   return one.reduce((sum, p, i) => (p > 0 ? sum + p * Math.log(p / other[i]) : sum), 0);
 }
 
 /** The place of the largest. @param {ArrayLike<number>} values */
-export function largestAt(values) {
+function largestAt(values) {
   const all = Array.from(values);
   return all.indexOf(Math.max(...all));
 }
@@ -47,11 +48,11 @@ export function largestAt(values) {
 /**
  * The mean weight of a head on the token `step` further, over the queries that have one.
  *
- * @param {import("../../engine/engine.js").Numbers} probs  of a layer
+ * @param {Numbers} probs  of a layer
  * @param {number} head
  * @param {number} step
  */
-export function meanWeight({ shape: [, n], values }, head, step) {
+function meanWeight({ shape: [, n], values }, head, step) {
   const found = [];
   for (let query = Math.max(0, -step); query < n - Math.max(0, step); query += 1) found.push(values[(head * n + query) * n + query + step]);
   return mean(found);
@@ -64,7 +65,7 @@ export function meanWeight({ shape: [, n], values }, head, step) {
  * @param {number} count
  * @param {number} length
  */
-export function draws(words, count, length) {
+function draws(words, count, length) {
   let state = 1;
   return Array.from({ length: count }, () => {
     /** @type {string[]} */
@@ -82,7 +83,7 @@ const RAN_AWAY = "the horse quickly ran away";
 const TIRED = "the horses [MASK] very tired.";
 const [LAYER, HEAD] = [0, 2];
 
-/** @param {import("./player.js").Lab} lab */
+/** @param {Lab} lab */
 async function given(lab) {
   const run = await lab.run(RAN_AWAY);
   const [query, key] = [run.place("horse"), run.place("quickly")];
@@ -92,8 +93,11 @@ async function given(lab) {
   return { run, query, key, product, scores, probs, scale: Math.sqrt(lab.about.dHead) };
 }
 
-/** @type {import("./player.js").Exercise} */
-export const oneWeight = {
+/** The row of a query in the picture. @param {number} query @param {Edit[]} [edits] */
+const shownRow = (query, edits = []) => ({ text: RAN_AWAY, edits, view: { layer: LAYER, head: HEAD, query } });
+
+/** @type {Exercise} */
+const oneWeight = {
   title: "One weight by hand",
   minutes: 10,
   model: "tiny-bert",
@@ -112,7 +116,7 @@ export const oneWeight = {
           numbers: { dot: product, score: scores[key] },
           said: `${rounded(product)} · ${rounded(1 / scale)} = ${rounded(scores[key])}.`,
           means: "The scale keeps scores from growing with the number of dimensions.",
-          show: { text: RAN_AWAY, view: { layer: LAYER, head: HEAD, query } },
+          show: shownRow(query),
         };
       },
     },
@@ -131,7 +135,7 @@ export const oneWeight = {
           numbers: { weight: probs[key] },
           said: `The weight is ${rounded(probs[key])}.`,
           means: "A score that lies a few units above the others takes nearly all the weight.",
-          show: { text: RAN_AWAY, view: { layer: LAYER, head: HEAD, query } },
+          show: shownRow(query),
         };
       },
     },
@@ -150,7 +154,7 @@ export const oneWeight = {
           numbers: { unscaled: weight },
           said: `The weight becomes ${rounded(weight)}.`,
           means: "Without the scale the softmax picks one token and forgets the rest.",
-          show: { text: RAN_AWAY, edits: [...edits], view: { layer: LAYER, head: HEAD, query } },
+          show: shownRow(query, edits),
         };
       },
     },
@@ -160,7 +164,7 @@ export const oneWeight = {
       tolerance: () => 0.005,
       async reveal(lab) {
         const { query, key } = await given(lab);
-        /** @type {import("../../engine/engine.js").Edit[]} */
+        /** @type {Edit[]} */
         const edits = [{ quantity: "scores", change: "zero", layer: LAYER, head: HEAD, position: query }];
         const weight = (await (await lab.run(RAN_AWAY, edits)).row("probs", LAYER, HEAD, query))[key];
         return {
@@ -168,7 +172,7 @@ export const oneWeight = {
           numbers: { equal: weight },
           said: `${rounded(weight)}: one part for each token.`,
           means: "Equal scores make attention a plain mean of all values.",
-          show: { text: RAN_AWAY, edits, view: { layer: LAYER, head: HEAD, query } },
+          show: shownRow(query, edits),
         };
       },
     },
@@ -176,7 +180,7 @@ export const oneWeight = {
       ask: () => `“${TIRED}” with all scores of every head set to 0, so that each head takes a plain mean. Which word does the model put first: are, were, was or is?`,
       choices: ["are", "were", "was", "is"],
       async reveal(lab) {
-        /** @type {import("../../engine/engine.js").Edit[]} */
+        /** @type {Edit[]} */
         const edits = [{ quantity: "scores", change: "zero" }];
         const [was] = await lab.ids("was");
         const before = await lab.run(TIRED);
@@ -205,7 +209,7 @@ const [PREVIOUS, NEXT] = [1, 2];
 /**
  * The scores of a head of layer 0, were other position embeddings added to its words.
  *
- * @param {import("./player.js").Lab} lab
+ * @param {Lab} lab
  * @param {number} head
  * @param {(position: number, length: number) => number} placed
  */
@@ -232,24 +236,24 @@ async function scoresOf(lab, head, placed) {
   return queries.map((query) => keys.map((key) => dot(query, key) / Math.sqrt(dHead)));
 }
 
-/** @param {number[][]} scores @param {number} head @returns {import("../../engine/engine.js").Edit[]} */
+/** @param {number[][]} scores @param {number} head @returns {Edit[]} */
 function editsOf(scores, head) {
   return scores.flatMap((row, position) => row.map((value, key) => ({ quantity: "scores", change: /** @type {const} */ ("set"), layer: 0, head, position, key, value })));
 }
 
 /**
- * @param {import("./player.js").Lab} lab
+ * @param {Lab} lab
  * @param {string} text
  * @param {number} head
  * @param {number} step
- * @param {import("../../engine/engine.js").Edit[]} [edits]
+ * @param {Edit[]} [edits]
  */
 async function weightOf(lab, text, head, step, edits = []) {
   return meanWeight(await (await lab.run(text, edits)).read("probs", 0), head, step);
 }
 
-/** @type {import("./player.js").Exercise} */
-export const wordOrder = {
+/** @type {Exercise} */
+const wordOrder = {
   title: "Where word order lives",
   minutes: 10,
   model: "tiny-bert",
@@ -335,7 +339,7 @@ const off = (layer, head) => ({ quantity: "z", change: "zero", layer, head });
 /**
  * The probabilities of was and were at the mask.
  *
- * @param {import("./player.js").Lab} lab
+ * @param {Lab} lab
  * @param {number[]} ids
  * @param {string} text
  * @param {Edit[]} [edits]
@@ -352,7 +356,7 @@ const pairsOf = (endings) => NOUNS.flatMap(([one, many]) => endings.map((end) =>
 /**
  * The plurals of the pairs of which the model has both forms right.
  *
- * @param {import("./player.js").Lab} lab
+ * @param {Lab} lab
  * @param {number[]} ids
  * @param {string[]} endings
  */
@@ -368,7 +372,7 @@ async function rightOnes(lab, ids, endings) {
 /**
  * How many of the texts have was before were, with the edits.
  *
- * @param {import("./player.js").Lab} lab
+ * @param {Lab} lab
  * @param {number[]} ids
  * @param {string[]} texts
  * @param {Edit[]} edits
@@ -382,8 +386,8 @@ async function flips(lab, ids, texts, edits) {
   return count;
 }
 
-/** @type {import("./player.js").Exercise} */
-export const agreement = {
+/** @type {Exercise} */
+const agreement = {
   title: "was or were",
   minutes: 10,
   model: "tiny-bert",
@@ -455,7 +459,7 @@ const EARLY = [0, 1];
 /** @param {number[]} layers @returns {Edit[]} */
 const layersOff = (layers) => layers.map((layer) => ({ quantity: "z", change: "zero", layer }));
 
-/** The mean weight on [SEP] of all heads and queries of the late layers. @param {import("./player.js").Lab} lab */
+/** The mean weight on [SEP] of all heads and queries of the late layers. @param {Lab} lab */
 async function resting(lab) {
   const run = await lab.run(BOYS);
   const found = [];
@@ -466,7 +470,7 @@ async function resting(lab) {
   return mean(found);
 }
 
-/** The mean lengths of the values at [SEP] and between [CLS] and [SEP]. @param {import("./player.js").Lab} lab */
+/** The mean lengths of the values at [SEP] and between [CLS] and [SEP]. @param {Lab} lab */
 async function lengths(lab) {
   const run = await lab.run(BOYS);
   /** @type {{sep: number[], others: number[]}} */
@@ -486,7 +490,7 @@ async function lengths(lab) {
 /**
  * How far the prediction moves with the attention of whole layers off, in nats.
  *
- * @param {import("./player.js").Lab} lab
+ * @param {Lab} lab
  * @param {number[]} layers
  */
 async function moved(lab, layers) {
@@ -496,8 +500,8 @@ async function moved(lab, layers) {
   return divergence(clean, await (await lab.run(BOYS, layersOff(layers))).logits(place));
 }
 
-/** @type {import("./player.js").Exercise} */
-export const notUse = {
+/** @type {Exercise} */
+const notUse = {
   title: "Attention is not use",
   minutes: 10,
   model: "tiny-bert",
@@ -552,56 +556,45 @@ const textOf = (words, again) => [...words, ...words.slice(0, again)].join(" ");
 const SHOWN = textOf(draws(WORDS, 1, 7)[0], 3);
 
 /**
- * Of how many drawn lists the next word is the one that followed before.
+ * A step: of how many drawn lists the next word is the one that followed before.
  *
- * @param {import("./player.js").Lab} lab
- * @param {number} length
- * @param {number} again  words that are repeated
+ * @param {string} name  of the number: which part of all lists
+ * @param {[number, number]} lengths  words, and how many of them are repeated
+ * @param {string} ask
+ * @param {string} means
  * @param {Edit[]} [edits]
+ * @returns {import("./player.js").Step}
  */
-async function continued(lab, length, again, edits = []) {
-  let right = 0;
-  for (const words of draws(WORDS, COUNT, length)) {
-    const run = await lab.run(textOf(words, again), edits);
-    right += Number((await run.first(run.length - 1)) === words[again]);
-  }
-  return right;
+function copyStep(name, [length, again], ask, means, edits = []) {
+  return {
+    ask: () => ask,
+    between: [0, COUNT],
+    tolerance: () => 10,
+    async reveal(lab) {
+      let right = 0;
+      for (const words of draws(WORDS, COUNT, length)) {
+        const run = await lab.run(textOf(words, again), edits);
+        right += Number((await run.first(run.length - 1)) === words[again]);
+      }
+      const show = { text: textOf(draws(WORDS, 1, length)[0], again), ...(edits.length > 0 && { edits, view: { layer: 1, head: 0 } }) };
+      return { answer: right, numbers: { [name]: right / COUNT }, said: `In ${right} of ${COUNT}.`, means, show };
+    },
+  };
 }
 
-/** @type {import("./player.js").Exercise} */
-export const copying = {
+/** @type {Exercise} */
+const copying = {
   title: "Copying",
   minutes: 10,
   model: "tiny-gpt2",
   about: "A model reads words in no order, then the first of them again. Can it go on, and with what?",
   steps: [
-    {
-      ask: () => `Seven words, three of them again: “${SHOWN}”. Of ${COUNT} such lists, in how many is the next word the one that followed before?`,
-      between: [0, COUNT],
-      tolerance: () => 10,
-      async reveal(lab) {
-        const right = await continued(lab, 7, 3);
-        return { answer: right, numbers: { all: right / COUNT }, said: `In ${right} of ${COUNT}.`, means: "It copies, although the order of the words means nothing.", show: { text: SHOWN } };
-      },
-    },
-    {
-      ask: () => `Three words, two of them again, as “${textOf(draws(WORDS, 1, 3)[0], 2)}”. In how many of ${COUNT}?`,
-      between: [0, COUNT],
-      tolerance: () => 10,
-      async reveal(lab) {
-        const right = await continued(lab, 3, 2);
-        return { answer: right, numbers: { short: right / COUNT }, said: `In ${right} of ${COUNT}.`, means: "With so few words it often takes another guess. Ask for five words or more.", show: { text: textOf(draws(WORDS, 1, 3)[0], 2) } };
-      },
-    },
-    {
-      ask: () => `Seven words again, with heads 1-0, 1-2 and 1-3 set to zero. In how many of ${COUNT}?`,
-      between: [0, COUNT],
-      tolerance: () => 10,
-      async reveal(lab) {
-        const right = await continued(lab, 7, 3, OFF);
-        return { answer: right, numbers: { without: right / COUNT }, said: `In ${right} of ${COUNT}.`, means: "Three of sixteen heads carry the copying: induction heads, which look at what followed the same word.", show: { text: SHOWN, edits: OFF, view: { layer: 1, head: 0 } } };
-      },
-    },
+    copyStep("all", [7, 3], `Seven words, three of them again: “${SHOWN}”. Of ${COUNT} such lists, in how many is the next word the one that followed before?`,
+      "It copies, although the order of the words means nothing."),
+    copyStep("short", [3, 2], `Three words, two of them again, as “${textOf(draws(WORDS, 1, 3)[0], 2)}”. In how many of ${COUNT}?`,
+      "With so few words it often takes another guess. Ask for five words or more."),
+    copyStep("without", [7, 3], `Seven words again, with heads 1-0, 1-2 and 1-3 set to zero. In how many of ${COUNT}?`,
+      "Three of sixteen heads carry the copying: induction heads, which look at what followed the same word.", OFF),
   ],
 };
 
@@ -610,7 +603,7 @@ const LARGEST = 4;
 /**
  * Of each query, query times key dimension by dimension, at the key with the largest weight.
  *
- * @param {import("./player.js").Lab} lab
+ * @param {Lab} lab
  * @param {number} layer
  * @param {number} head
  */
@@ -641,8 +634,8 @@ function dimensionsOf(products) {
   }));
 }
 
-/** @type {import("./player.js").Exercise} */
-export const neurons = {
+/** @type {Exercise} */
+const neurons = {
   title: "Vig's neurons",
   minutes: 10,
   model: "tiny-bert",
