@@ -26,7 +26,7 @@ def exponentials_per_second(device: torch.device) -> float | None:
         for _ in range(16):
             torch.exp(numbers, out=out)
 
-    return 16 * numbers.numel() / _best(run)
+    return 16 * numbers.numel() / best_seconds(run, device)
 
 
 def instructions_per_second(device: torch.device) -> float | None:
@@ -43,16 +43,19 @@ def _by_triton(name: str, device: torch.device) -> float | None:
 
     def run() -> None:
         launch(name, out, steps=_STEPS, numbers=_NUMBERS)
-        torch.cuda.synchronize()
 
-    return _STEPS * out.numel() / _best(run)
+    return _STEPS * out.numel() / best_seconds(run, device)
 
 
-def _best(run: Callable[[], None]) -> float:
+def best_seconds(run: Callable[[], object], device: torch.device) -> float:
     """The seconds of the fastest of some runs."""
     seconds = []
     for _ in range(8):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         start = time.perf_counter()
         run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
     return min(seconds)

@@ -14,7 +14,7 @@ from torch import Tensor
 from minibert.errors import AttentionError
 from minibert.kernels.allowed_keys import Window
 from minibert.kernels.api import compute
-from minibert.kernels.blocks import Block, Inputs, Part, floor_of, parts_of
+from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
 from minibert.kernels.call import Call
 from minibert.kernels.checks import check_call, check_rows
 from minibert.kernels.registry import Request, implementations
@@ -94,18 +94,23 @@ def _in_blocks(
 ) -> Float[Tensor, "batch head key"]:
     inputs = Inputs(call)
     (B, H, Q), K = inputs.query.shape[:3], inputs.key.shape[2]
-    device = inputs.query.device
-    sums = torch.zeros(B, H, K, dtype=inputs.dtype, device=device)
-    counted = torch.ones(1, 1, Q, dtype=inputs.dtype, device=device)
-    if weights is not None:
-        counted = weights.to(inputs.dtype)
+    new = inputs.query.new_ones
+    sums, counted = new((B, H, K), dtype=inputs.dtype).zero_(), new((1, 1, Q), dtype=inputs.dtype)
+    counted = counted if weights is None else weights.to(inputs.dtype)
     rows = _weighted_rows(counted)
     for part in parts_of(inputs):
-        slopes = None if z_gradient is None else _Slopes(part, call.value, z_gradient)
+        values, slopes = None, None
+        if z_gradient is not None:
+            values = part.values(call.value).transpose(-2, -1)
+            slopes = part.rows_of("z_gradient", z_gradient)
         for block in part.blocks(rows):
             cells, factors = _probs(block, lse)
-            if slopes is not None:
-                cells.mul_(slopes.of(block))
+            if values is not None and slopes is not None:
+                # dP = z_gradient · valueᵀ
+                given = slopes[block.units, block.rows], values[block.units, :, block.keys]
+                of_probs = block.second()
+                torch.bmm(*given, out=of_probs.flatten(0, 1))
+                cells.mul_(of_probs)
                 if of == "positive_relevance":
                     cells.clamp_(min=0)
                 elif of == "absolute_relevance":
@@ -128,21 +133,6 @@ def _probs(block: Block, lse: Tensor | None) -> tuple[Tensor, Tensor]:
     # A dead row has masked cells alone, whose floor takes part in no sum.
     cells = block.scores.sub_(ends.masked_fill(dead, -floor_of(ends)).unsqueeze(-1)).exp_()
     return cells, (~dead).to(cells.dtype)
-
-
-class _Slopes:
-    """dP = z_gradient · valueᵀ of a part, a block at a time."""
-
-    def __init__(self, part: Part, value: Tensor, z_gradient: Tensor) -> None:
-        self.columns = part.values(value).transpose(-2, -1)
-        self.gradients = part.rows_of("z_gradient", z_gradient)
-
-    def of(self, block: Block) -> Tensor:
-        out = block.second()
-        rows = self.gradients[block.units, block.rows]
-        columns = self.columns[block.units, :, block.keys]
-        torch.bmm(rows, columns, out=out.flatten(0, 1))
-        return out
 
 
 def _weighted_rows(weights: Tensor) -> slice:

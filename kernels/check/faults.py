@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from minibert.kernels.call import COMMON, OPTIONS
+from minibert.kernels.call import COMMON
 from minibert.kernels.check.problem import Problem, by_eager, unfolded
 
 _TILES = (16, 32, 64, 128)
@@ -109,7 +109,7 @@ _SCALES: dict[str, Callable[[int, int, float], float]] = {
 
 def suspects(problem: Problem) -> Iterator[Suspect]:
     """Every slip that can show in this problem, those that are easily told apart first."""
-    told = {name for name in OPTIONS if getattr(problem, name) is not None}
+    told = problem.options()
     if any(not getattr(problem, name).is_contiguous() for name in _VECTORS):
         yield _without_strides(problem)
     yield from _about_scale(problem)
@@ -414,8 +414,7 @@ def _about_layout(problem: Problem) -> Iterator[Suspect]:
             other = replace(problem, **changed)
             yield Suspect(said, other, written) if writes else Suspect(said, other)
     shapes = {getattr(problem, name).shape for name in _VECTORS}
-    others = (*(set(OPTIONS) - set(COMMON)), "mask", "bias")
-    if len(shapes) == 1 and all(getattr(problem, name) is None for name in others):
+    if len(shapes) == 1 and problem.options().keys() <= {*COMMON} - {"mask", "bias"}:
         lengths, H = problem.lengths, problem.query.shape[1]
         turned: dict[str, Any] = {name: getattr(problem, name).transpose(1, 2) for name in _VECTORS}
         yield Suspect(

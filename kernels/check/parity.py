@@ -215,76 +215,68 @@ def _told(error: Exception, fn: Callable[..., object]) -> str:
     return f"{told} (line {lines[-1]} of {Path(str(file)).name})" if lines else told
 
 
+@dataclass
+class _Judged:
+    """The findings of one call; the cause of the first output that is wrong is looked for."""
+
+    run: _Run
+    where: str
+    dtype: torch.dtype
+    explain: bool
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(
+        self, output: str, error: float, allowed: float, cause: Callable[[], str] | str
+    ) -> Finding:
+        """Adds a finding, with its cause where that is known or has to be looked for."""
+        said = "" if callable(cause) else cause
+        if callable(cause) and self.explain and not error <= allowed:
+            # The first wrong output of a case tells: the others follow from the same slip.
+            self.explain = False
+            self.run.say(f"{_LOOKING}: {self.where}")
+            said = cause()
+        self.findings.append(Finding(self.where, self.dtype, output, error, allowed, said))
+        return self.findings[-1]
+
+
 def _compare(
     run: _Run, where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
 ) -> list[Finding]:
     expected, yardstick = truth(problem), by_eager(problem, problem.query.dtype)
-    dtype, findings = problem.query.dtype, []
+    judged = _Judged(run, where, problem.query.dtype, explain)
     for output in ("z", "lse", *problem.want):
         if output not in outputs:
             if output != "lse":
                 cause = f"gave {', '.join(outputs)} and no {output}"
-                findings.append(Finding(where, dtype, output, math.inf, 0.0, cause))
+                judged.add(output, math.inf, 0.0, cause)
             continue
+        found, right = outputs[output], expected[output]
         tolerance = tolerance_of(output, problem, yardstick, expected)
-        error, cause = error_of(output, problem, outputs, expected), ""
-        if explain and not error <= tolerance:
-            # The first wrong output of a case tells: the others follow from the same slip.
-            explain = False
-            run.say(f"{_LOOKING}: {where}")
-            found, right = outputs[output], expected[output]
-            previous = run.previous.get((output, found.shape))
-            cause = likely_cause(
-                output, problem, found, right, tolerance=tolerance, previous=previous
-            )
-        findings.append(Finding(where, dtype, output, error, tolerance, cause))
-        if output == "z" and findings[-1].ok:
-            three = (given["z"] for given in (outputs, yardstick, expected))
-            findings.append(_mean(run, where, problem, *three, explain=explain))
-            explain = explain and findings[-1].ok
+        previous = run.previous.get((output, found.shape))
+        told = (output, problem, found, right)
+        why = partial(likely_cause, *told, tolerance=tolerance, previous=previous)
+        finding = judged.add(output, error_of(output, problem, outputs, expected), tolerance, why)
+        if output == "z" and finding.ok:
+            # Each value is within its tolerance; all of them together have one too.
+            allowed = mean_tolerance(problem, yardstick["z"], right)
+            why = partial(mean_cause, *told, allowed=allowed, previous=previous)
+            judged.add("z, mean", mean_distance(found, right), allowed, why)
     if problem.z_gradient is not None:
-        findings += _compare_gradients(run, where, problem, outputs, explain=explain)
-    return findings
+        _compare_gradients(judged, problem, outputs)
+    return judged.findings
 
 
-def _mean(
-    run: _Run,
-    where: str,
-    problem: Problem,
-    found: Tensor,
-    yardstick: Tensor,
-    right: Tensor,
-    *,
-    explain: bool,
-) -> Finding:
-    """The finding about the mean error of z, of which each value is within its tolerance."""
-    allowed = mean_tolerance(problem, yardstick, right)
-    error, cause = mean_distance(found, right), ""
-    if explain and not error <= allowed:
-        run.say(f"{_LOOKING}: {where}")
-        previous = run.previous.get(("z", found.shape))
-        cause = mean_cause("z", problem, found, right, allowed=allowed, previous=previous)
-    return Finding(where, problem.query.dtype, "z, mean", error, allowed, cause)
-
-
-def _compare_gradients(
-    run: _Run, where: str, problem: Problem, outputs: dict[str, Tensor], *, explain: bool
-) -> list[Finding]:
-    expected, allowed, findings = right_gradients(problem), tolerances(problem), []
-    for output, right in expected.items():
-        found, cause = outputs.get(output), ""
+def _compare_gradients(judged: _Judged, problem: Problem, outputs: dict[str, Tensor]) -> None:
+    allowed = tolerances(problem)
+    for output, right in right_gradients(problem).items():
+        found = outputs.get(output)
         if found is None or found.shape != right.shape:
             said = "none" if found is None else f"shape {tuple(found.shape)}"
             cause = f"gave {said} as {output}; expected shape {tuple(right.shape)}"
-            error = math.inf
+            judged.add(output, math.inf, allowed[output], cause)
         else:
-            error = distance(found, right)
-            if explain and not error <= allowed[output]:
-                explain = False
-                run.say(f"{_LOOKING}: {where}")
-                cause = gradient_cause(output, problem, found, right, allowed[output])
-        findings.append(Finding(where, problem.query.dtype, output, error, allowed[output], cause))
-    return findings
+            why = partial(gradient_cause, output, problem, found, right, allowed[output])
+            judged.add(output, distance(found, right), allowed[output], why)
 
 
 def _record(implementation: str | Implementation | Callable[..., object]) -> Implementation:

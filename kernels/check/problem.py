@@ -66,13 +66,18 @@ class Problem:
     def of(cls, call: Call, *, z_gradient: Tensor | None = None) -> "Problem":
         """The problem of a call whose keys are told by options."""
         vectors = (call.query, call.key, call.value)
-        return cls(*vectors, z_gradient=z_gradient, **call.keywords(OPTIONS))
+        given = {name: one for name, one in call.keywords(OPTIONS).items() if one is not None}
+        return cls(*vectors, z_gradient=z_gradient, **given)
 
     def call(self) -> Call:
         """It as an implementation takes it; lse is always wanted."""
-        options = {name: getattr(self, name) for name in OPTIONS}
-        options["want"] = self.want | {"lse": ()}
-        return Call.of(self.query, self.key, self.value, **options)
+        want = self.want | {"lse": ()}
+        return Call.of(self.query, self.key, self.value, **self.options() | {"want": want})
+
+    def options(self) -> dict[str, Any]:
+        """The options of the call that are given, by name."""
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name in OPTIONS}
+        return {name: one for name, one in told.items() if one is not None}
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the call by name, those that are wanted of included."""

@@ -122,7 +122,7 @@ class _Attention(torch.autograd.Function):
         call = told.with_tensors(tensors[: len(told.names)])
         asked = zip(told.names, ctx.needs_input_grad[1:], strict=True)
         z_gradient = torch.zeros_like(z) if z_gradient is None else z_gradient
-        found = _gradients(
+        found = gradients(
             call, z_gradient, z, lse, lse_gradient=lse_gradient,
             wanted=[name for name, needed in asked if needed], check=told.check,
         )  # fmt: skip
@@ -137,30 +137,15 @@ def gradients(
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None,
     wanted: Iterable[str],
+    check: bool | None = None,
 ) -> Outputs:
     """The gradients of what is `wanted` of query, key, value, bias and sinks.
 
-    z and lse are what `attend` gave for the same call. In `double_check` they are computed again in
-    float64 and compared.
+    z and lse are what `attend` gave for the same call. With `check`, which is that of
+    `double_check` unless given, they are computed again in float64 and compared.
     """
-    return _gradients(
-        call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted,
-        check=_double_check.get(),
-    )  # fmt: skip
-
-
-def _gradients(
-    call: Call,
-    z_gradient: Tensor,
-    z: Tensor,
-    lse: Tensor,
-    *,
-    lse_gradient: Tensor | None,
-    wanted: Iterable[str],
-    check: bool,
-) -> Outputs:
     found = backward(call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted)
-    if check:
+    if _double_check.get() if check is None else check:
         from minibert.kernels.check.gradients import check_gradients
         from minibert.kernels.check.problem import Problem
 

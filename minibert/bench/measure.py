@@ -10,8 +10,7 @@ inputs and output in memory once; the largest of the four times is the least it 
 the four units work at the same time, so that the largest counts and not the sum.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -24,7 +23,11 @@ from minibert.bench.judged_run import JudgedRun, one_thread
 from minibert.bench.result_rows import Row
 from minibert.bench.worker_process import Watch, WorkerProcess
 from minibert.bench.workload import inputs_of
-from minibert.kernels.ceilings import exponentials_per_second, instructions_per_second
+from minibert.kernels.ceilings import (
+    best_seconds,
+    exponentials_per_second,
+    instructions_per_second,
+)
 from minibert.kernels.check.workload import Workload
 
 #: Instructions a pair: one multiply-add into the exponent, one maximum, one exponential, one
@@ -63,28 +66,14 @@ def _matmul(device: torch.device, dtype: torch.dtype) -> float:
     n = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(a)
-    return 2 * n**3 / _best(lambda: torch.matmul(a, b, out=out), device)
+    return 2 * n**3 / best_seconds(lambda: torch.matmul(a, b, out=out), device)
 
 
 def _copy(device: torch.device) -> float:
     n = 2**30 if device.type == "cuda" else 2**27
     source = torch.zeros(n, dtype=torch.int8, device=device)
     target = torch.empty_like(source)
-    return 2 * n / _best(lambda: target.copy_(source), device)
-
-
-def _best(run: Callable[[], object], device: torch.device) -> float:
-    """The seconds of the fastest of some runs."""
-    seconds = []
-    for _ in range(8):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    return 2 * n / best_seconds(lambda: target.copy_(source), device)
 
 
 _AGAIN = "again"

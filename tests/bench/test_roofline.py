@@ -83,25 +83,22 @@ def test_the_least_times_are_work_over_speed_in_milliseconds():
 class Time:
     """Seconds that pass only when told: the stand-in for the module `time`."""
 
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        for module in (measure, kernels_ceilings):
-            monkeypatch.setattr(module, "time", self)
+    now = 0.0
 
     def perf_counter(self):
         return self.now
 
 
 def test_ceilings_are_work_over_the_fastest_of_some_runs(monkeypatch):
-    time = Time(monkeypatch)
-    for best in (lambda run: measure._best(run, CPU), kernels_ceilings._best):
-        # The first run is the slowest, the third the fastest.
-        lasting = iter([4.0, 3.0, 2.0, *[3.0] * 5])
+    time = Time()
+    monkeypatch.setattr(kernels_ceilings, "time", time)
+    # The first run is the slowest, the third the fastest.
+    lasting = iter([4.0, 3.0, 2.0, *[3.0] * 5])
 
-        def run(lasting=lasting):
-            time.now += next(lasting)
+    def run():
+        time.now += next(lasting)
 
-        assert best(run) == 2.0
+    assert kernels_ceilings.best_seconds(run, CPU) == 2.0
     exp = torch.exp
 
     def slow(numbers, *, out):
@@ -112,7 +109,7 @@ def test_ceilings_are_work_over_the_fastest_of_some_runs(monkeypatch):
     # A second passes with each exponential of 65536.
     assert kernels_ceilings.exponentials_per_second(CPU) == pytest.approx(2**16)
     assert kernels_ceilings.instructions_per_second(CPU) is None
-    monkeypatch.setattr(measure, "_best", lambda run, device: run() is None or 0.5)
+    monkeypatch.setattr(measure, "best_seconds", lambda run, device: run() is None or 0.5)
     assert measure._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
     assert measure._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written
 

@@ -9,7 +9,7 @@ import torch
 from attention_inputs import VARIATIONS, B, D, H, K, Q, allowed_by, some_mask, vectors
 
 from minibert.errors import AttentionError
-from minibert.kernels import blocks, columns, work_memory
+from minibert.kernels import blocks, work_memory
 from minibert.kernels.api import attend
 from minibert.kernels.columns import COLUMNS, column_sums
 
@@ -94,7 +94,7 @@ def test_only_rows_between_the_first_and_the_last_weight_are_computed(monkeypatc
             computed.append((block.rows.start, block.rows.stop))
             yield block
 
-    monkeypatch.setattr(columns.Part, "blocks", watched)
+    monkeypatch.setattr(blocks.Part, "blocks", watched)
     query, key, _, _ = inputs(K)
     weights = torch.zeros(B, 1, K, dtype=torch.float64)
     assert not column_sums(query, key, weights=weights).any()
