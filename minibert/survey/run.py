@@ -123,15 +123,13 @@ class Options:
         """
         chosen = self.chosen()
         return WindowSurvey(
+            model,
             Segmenter(model, chosen=tuple(self.tokens), longest=self.longest),
             self._masses(model, chosen),
             chosen,
-            size=(model.config.n_layers, model.config.n_heads),
             batch_tokens=self.batch_tokens,
             profile=self.profile,
-            device=_device(model),
-            equal_lengths=isinstance(model, AttachedStack),
-            layer_windows=self._layer_windows(model),
+            gradients=self.gradients,
         )
 
     def measuring(self, model: Model) -> WindowSurvey:
@@ -150,12 +148,6 @@ class Options:
             gradients = LossGradients(model, offsets=offsets, impl=self.impl)
             masses = with_gradients(masses, gradients)
         return masses
-
-    def _layer_windows(self, model: Surveyable) -> list[tuple[int, int] | None]:
-        """The window of each layer, where measures of gradients ask what a row sees."""
-        if isinstance(model, AttachedStack) or not self.gradients:
-            return []
-        return [model.config.window(layer) for layer in range(model.config.n_layers)]
 
     def check_attached(self, name: str, dtype: torch.dtype) -> None:
         """Raise SurveyError for what a survey of a live model in this dtype does not do."""
@@ -204,10 +196,6 @@ class Options:
         return Objective.of(model).told()
 
 
-def _device(model: Surveyable) -> torch.device:
-    return model.device if isinstance(model, AttachedStack) else model.body.word.weight.device
-
-
 @overload
 def in_dtype(model: Model, dtype: torch.dtype | None) -> Model: ...
 @overload
@@ -240,7 +228,6 @@ class Bar:
         self._files = documents if isinstance(documents, Documents) and limit is None else None
         self._total = limit if self._files is None else self._files.n_bytes
         self._shown, self._skipped = shown, 0
-        self._places: dict[int, int] = {}
         self._bar: tqdm[NoReturn] | None = None
 
     def close(self) -> None:
@@ -252,23 +239,21 @@ class Bar:
         """A window was measured by an earlier run."""
         self._skipped = 0 if self._files is None else self._files.bytes_read
 
-    def begin(self, window: Window) -> None:
-        """A window was read and is to be measured, perhaps while others are read."""
-        self._places[window.number] = 0 if self._files is None else self._files.bytes_read
-        unit = " documents" if self._files is None else "B"
+    def begin(self) -> None:
+        """The first window that is new was read."""
         if self._bar is None:
             self._bar = tqdm(
-                total=self._total, initial=self._skipped, unit=unit, unit_scale=True,
+                total=self._total, initial=self._skipped,
+                unit=" documents" if self._files is None else "B", unit_scale=True,
                 disable=not self._shown, mininterval=0,
             )  # fmt: skip
 
-    def show(self, part: Part) -> None:
-        """A window was measured: `part` is everything so far."""
+    def show(self, measured: Measured) -> None:
+        """So much was measured by now."""
         assert self._bar is not None
-        told, place = part.measured, self._places.pop(part.windows - 1)
-        place = told.documents if self._files is None else place
-        self._bar.set_postfix(documents=told.documents, tokens=told.tokens, refresh=False)
-        self._bar.update(place - self._bar.n)
+        done = measured.documents if self._files is None else self._files.bytes_read
+        self._bar.set_postfix(documents=measured.documents, tokens=measured.tokens, refresh=False)
+        self._bar.update(done - self._bar.n)
 
 
 MeasureAll = Callable[[Iterator[Window]], Iterator[tuple[Window, Measured]]]
@@ -403,7 +388,7 @@ def _measured(
                 part = replace(part, drift=_drift(measure, model, options, window))
             part = part.with_window(window, measured)
             folder.keep(part)
-            bar.show(part)
+            bar.show(part.measured)
     return part
 
 
@@ -422,7 +407,7 @@ def _new(all_windows: Iterator[Window], part: Part, bar: Bar) -> Iterator[Window
                 raise _another_corpus()
             bar.skip()
             continue
-        bar.begin(window)
+        bar.begin()
         yield window
         seen += 1
     if seen < part.windows:

@@ -23,6 +23,7 @@ import torch
 
 from minibert.errors import SurveyError
 from minibert.survey.documents import Document
+from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
 from minibert.survey.segments import Batch, Segmenter, SegmentTokens, batches
@@ -239,24 +240,29 @@ class WindowSurvey:
 
     def __init__(
         self,
+        model: Surveyable,
         segmenter: Segmenter,
         masses: Masses,
         measures: Sequence[Measure],
         *,
-        size: tuple[int, int],
         batch_tokens: int,
         profile: bool,
-        device: torch.device,
-        equal_lengths: bool = False,
-        layer_windows: Sequence[tuple[int, int] | None] = (),
+        gradients: bool,
     ) -> None:
         self.segmenter, self.masses, self.measures = segmenter, masses, measures
-        self.size, self.batch_tokens = size, batch_tokens
+        self.size, self.batch_tokens = (model.config.n_layers, model.config.n_heads), batch_tokens
         self.reach = segmenter.longest - 1 if profile else 0
-        self.has_profile = profile
-        self.device, self.equal_lengths = device, equal_lengths
-        # Where rows that count depend on what a layer sees: those of gradients.
-        self.layer_windows = tuple(layer_windows) or (None,) * size[0]
+        # A live model reads segments of one length together, without padding.
+        self.equal_lengths = isinstance(model, AttachedStack)
+        # Rows that count depend on what a layer sees where they are those of gradients.
+        layers = range(self.size[0])
+        self.layer_windows: list[tuple[int, int] | None] = [None for _ in layers]
+        if isinstance(model, AttachedStack):
+            self.device = model.device
+        else:
+            self.device = model.body.word.weight.device
+            if gradients:
+                self.layer_windows = [model.config.window(layer) for layer in layers]
 
     def empty(self) -> Sums:
         """The sums of no document."""
