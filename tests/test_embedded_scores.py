@@ -305,32 +305,6 @@ def test_a_run_writes_a_row_for_every_score_with_where_it_comes_from(
     assert f"of 21 targets met; rows in {tmp_path}" in printed
 
 
-def test_the_rows_of_other_models_stay(command_line: list[str], tmp_path: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    other = {"model": "tiny-bert", "what": "weights in MB", "ok": True, "value": 2.0}
-    failed = {"model": "tiny-gpt2", "what": "all scores", "ok": False, "reason": "not there"}
-    stale = {"model": "tiny-gpt2", "what": "weights in MB", "ok": True, "value": 1.0}
-    output.write_text("".join(f"{json.dumps(row)}\n" for row in (other, failed, stale)))
-    embedded.main([*command_line, "--models", "tiny-gpt2"])
-    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    assert rows[0] == other
-    assert {row["model"] for row in rows[1:]} == {"tiny-gpt2"}
-    assert [row["what"] for row in rows].count("weights in MB") == 2
-    assert "all scores" not in [row["what"] for row in rows]
-
-
-def test_a_model_that_is_not_there_is_a_row_with_the_reason(
-    command_line: list[str], tmp_path: Path
-) -> None:
-    place = command_line.index("--tiny-gpt2") + 1
-    command_line[place] = str(tmp_path / "nowhere")
-    assert embedded.main([*command_line, "--models", "tiny-gpt2"]) == 1
-    (line,) = (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()
-    row = json.loads(line)
-    assert not row["ok"]
-    assert str(tmp_path) not in line
-
-
 def test_kinds_of_text_are_measured_beside_the_other_scores(tmp_path: Path) -> None:
     texts = tmp_path / "data" / "text"
     files = {

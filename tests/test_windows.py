@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from vocabularies import TEXT, byte_level, word_piece
+from vocabularies import byte_level, word_piece
 
 import minibert
 from minibert.layers.config import Config
@@ -45,7 +45,11 @@ def draw(model: Model, data: Any) -> Windows:
     size = data.draw(st.integers(5, POSITIONS), label="size")
     marks = 0 if model.config.causal else 2
     stride = data.draw(st.integers(1, size - marks), label="stride")
-    return model.windows(data.draw(texts, label="text"), stride=stride, size=size)
+    cut = model.windows(data.draw(texts, label="text"), stride=stride, size=size)
+    gaps = [after - before for before, after in zip(cut.starts, cut.starts[1:], strict=False)]
+    assert all(gap == stride for gap in gaps[:-1])
+    assert all(1 <= gap <= stride for gap in gaps[-1:])
+    return cut
 
 
 def text_tokens(tokens: minibert.Tokens, window: int) -> list[tuple[Any, ...]]:
@@ -65,6 +69,13 @@ def test_each_window_is_the_run_of_the_text_that_it_says(model: Model, data: Any
         inside = text_tokens(cut.tokens, window)
         assert inside == whole[start : start + len(inside)]
         covered |= set(range(start, start + len(inside)))
+        special = cut.tokens.special[window]
+        if model.config.causal:
+            assert not any(special)
+        else:
+            assert (cut.tokens.raw[window][0], cut.tokens.raw[window][-1]) == ("[CLS]", "[SEP]")
+            assert special == (True, *(False,) * (len(special) - 2), True)
+    assert cut.tokens.texts == ((cut.text,),) * len(cut)
     assert covered == set(range(len(whole)))
     assert list(cut.starts) == sorted(set(cut.starts))
     assert len(set(cut.tokens.lengths)) == 1
@@ -92,16 +103,6 @@ def test_a_token_is_taken_from_the_window_with_the_most_context(model: Model, da
 
 
 @given(st.data())
-def test_windows_begin_a_stride_apart_but_for_the_last(model: Model, data: Any) -> None:
-    size = data.draw(st.integers(7, POSITIONS), label="size")
-    stride = data.draw(st.integers(1, 5), label="stride")
-    cut = model.windows(data.draw(texts, label="text"), stride=stride, size=size)
-    gaps = [after - before for before, after in zip(cut.starts, cut.starts[1:], strict=False)]
-    assert all(gap == stride for gap in gaps[:-1])
-    assert all(1 <= gap <= stride for gap in gaps[-1:])
-
-
-@given(st.data())
 def test_merged_values_are_one_for_each_token_of_the_text(model: Model, data: Any) -> None:
     cut = draw(model, data)
     assert torch.equal(cut.merge(cut.tokens.ids), cut.whole.ids[0])
@@ -124,25 +125,6 @@ def test_a_text_that_fits_is_one_window_as_the_tokenizer_makes_it(model: Model) 
     assert torch.equal(cut.tokens.ids, tokens.ids)
     assert torch.equal(cut.tokens.segments, tokens.segments)
     assert torch.allclose(model(cut.tokens), model("the quick fox"), atol=1e-6)
-
-
-def test_special_tokens_stand_around_every_window_and_spans_count_in_the_whole_text(
-    model: Model,
-) -> None:
-    text = " ".join(TEXT[:3])
-    cut = model.windows(text, stride=7)
-    assert cut.tokens.ids.shape[1] == POSITIONS
-    assert cut.tokens.texts == ((text,),) * len(cut)
-    for raw, special in zip(cut.tokens.raw, cut.tokens.special, strict=True):
-        if model.config.causal:
-            assert not any(special)
-        else:
-            assert (raw[0], raw[-1]) == ("[CLS]", "[SEP]")
-            assert special == (True, *(False,) * (POSITIONS - 2), True)
-    span = cut.tokens.spans[3][5]
-    assert span is not None
-    assert text[slice(*span)].strip().lower().startswith(cut.tokens.strings[3][5].strip()[:1])
-    assert model.trace(cut.tokens)[1].probs.shape == (len(cut), 3, POSITIONS, POSITIONS)
 
 
 @given(st.data())
@@ -201,6 +183,14 @@ WRONG: dict[str, tuple[Callable[[Model], object], str]] = {
     "no limit": (lambda m: windows(m.tokenizer, LONG, stride=3), "give size="),
     "no model": (lambda m: windows(LONG, LONG, stride=3), "expected a model or a Tokenizer"),
     "no windows": (lambda m: list(m.windows(LONG, stride=3).batches(0)), "size=0"),
+    "marks alone": (
+        lambda m: m.windows(LONG, stride=1, size=0 if m.config.causal else 2),
+        "[02] of a window are special",
+    ),
+    "no tokenizer": (
+        lambda m: Model.from_config(m.config).windows(LONG, stride=3),
+        "no tokenizer",
+    ),
     "other values": (
         lambda m: m.windows(LONG, stride=3).merge(torch.ones(2, 3)),
         r"merge.*\(2, 3\)",
@@ -217,15 +207,3 @@ def test_what_makes_no_windows_is_an_error_that_says_why(model: Model, case: str
     make, said = WRONG[case]
     with pytest.raises(minibert.TokenizationError, match=said):
         make(model)
-
-
-def test_special_tokens_alone_fill_no_window(model: Model) -> None:
-    marks = 0 if model.config.causal else 2
-    with pytest.raises(minibert.TokenizationError, match=rf"{marks} of a window are special"):
-        model.windows(LONG, stride=1, size=marks)
-
-
-def test_a_model_without_a_tokenizer_is_an_error(model: Model) -> None:
-    bare = Model.from_config(model.config)
-    with pytest.raises(minibert.TokenizationError, match="no tokenizer"):
-        bare.windows(LONG, stride=3)

@@ -82,14 +82,6 @@ def test_they_are_read_as_they_are_now_and_leave_the_model_as_it_is() -> None:
     assert weights["W_E"].data_ptr() == model.body.word.weight.data_ptr()
 
 
-def test_reading_leaves_packed_weights_packed() -> None:
-    model = minibert.load("tiny-gpt2")
-    model.pack()
-    packed = model.is_packed
-    dict(model.weights)
-    assert model.is_packed is packed
-
-
 def test_a_weight_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
     weights = llama().weights
     assert isinstance(weights, StackedWeights)

@@ -52,17 +52,21 @@ def test_a_vocabulary_may_end_without_a_newline_and_have_windows_line_ends(tmp_p
     assert [ours.raw(i) for i in range(ours.vocab_size)] == names
 
 
-def test_special_tokens_of_bert_are_found_by_name(tmp_path):
-    ours = Tokenizer.from_folder(word_piece(tmp_path))
-    expected = {"mask_id": 4, "pad_id": 0, "cls_id": 2, "sep_id": 3, "unk_id": 1}
-    assert roles(ours) == expected | {"bos_id": None, "eos_id": None}
-    assert ours.special_ids == {0, 1, 2, 3, 4}
-
-
-def test_special_tokens_of_roberta_are_found_by_name(tmp_path):
-    ours = Tokenizer.from_folder(byte_level(tmp_path, ROBERTA_MARKS))
-    expected = {"mask_id": 4, "pad_id": 1, "cls_id": 0, "sep_id": 2, "unk_id": 3}
-    assert roles(ours) == expected | {"bos_id": 0, "eos_id": 2}
+@pytest.mark.parametrize(
+    ("make", "found", "special"),
+    [
+        (word_piece, {"mask": 4, "pad": 0, "cls": 2, "sep": 3, "unk": 1}, range(5)),
+        (
+            lambda folder: byte_level(folder, ROBERTA_MARKS),
+            {"mask": 4, "pad": 1, "cls": 0, "sep": 2, "unk": 3, "bos": 0, "eos": 2},
+            range(5),
+        ),
+    ],
+)
+def test_special_tokens_are_found_by_name(tmp_path, make, found, special):
+    ours = Tokenizer.from_folder(make(tmp_path))
+    assert roles(ours) == dict.fromkeys(ROLES) | {f"{role}_id": i for role, i in found.items()}
+    assert ours.special_ids == set(special)
 
 
 @pytest.mark.parametrize("files", [["tokenizer.json"], ["vocab.json", "merges.txt"]])
@@ -107,26 +111,17 @@ def test_tokens_added_later_that_do_not_follow_the_vocabulary_are_an_error(tmp_p
         Tokenizer.from_folder(tmp_path)
 
 
-def test_a_folder_without_files_is_an_error_that_says_what_was_looked_for(tmp_path):
+def test_a_folder_without_the_files_is_an_error_that_says_what_was_looked_for(tmp_path):
     with pytest.raises(TokenizationError) as caught:
         Tokenizer.from_folder(tmp_path)
     for name in ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "is needed"):
         assert name in str(caught.value)
-
-
-def test_a_sentencepiece_model_alone_is_an_error_that_names_it(tmp_path):
     (tmp_path / "spiece.model").write_bytes(b"\x0a")
     with pytest.raises(TokenizationError, match=r"spiece\.model.*tokenizer\.json is needed"):
         Tokenizer.from_folder(tmp_path)
-
-
-def test_half_of_a_byte_level_vocabulary_is_an_error(tmp_path):
     (byte_level(tmp_path, []) / "merges.txt").unlink()
     with pytest.raises(TokenizationError, match=r"found only vocab\.json"):
         Tokenizer.from_folder(tmp_path)
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(TokenizationError, match="not a folder"):
         Tokenizer.from_folder(tmp_path / "nowhere")
 

@@ -26,25 +26,27 @@ def batch() -> Tokens:
     return Tokens.from_ids(ids, mask=mask, tokenizer=Alphabet())
 
 
-@pytest.mark.parametrize("form", [list, np.array, torch.tensor])
-def test_ids_may_be_a_list_an_array_or_a_tensor(form):
-    tokens = Tokens.from_ids(form([[3, 1, 4], [1, 5, 9]]))
+@pytest.mark.parametrize(
+    "given",
+    [
+        [[3, 1, 4], [1, 5, 9]],
+        np.array([[3, 1, 4], [1, 5, 9]]),
+        *(torch.tensor([[3, 1, 4], [1, 5, 9]], dtype=kind) for kind in (torch.int8, torch.int32)),
+    ],
+)
+def test_ids_alone_are_tokens_of_the_first_text_in_any_form(given):
+    tokens = Tokens.from_ids(given)
     assert tokens.ids.tolist() == [[3, 1, 4], [1, 5, 9]]
+    assert tokens.ids.dtype is torch.int64
     assert tokens.strings == (("3", "1", "4"), ("1", "5", "9"))
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
-def test_ids_of_any_integer_type_become_int64(dtype):
-    assert Tokens.from_ids(torch.tensor([3, 1], dtype=dtype)).ids.dtype is torch.int64
-
-
-def test_ids_alone_mean_that_every_position_is_a_token_of_the_first_text():
-    tokens = Tokens.from_ids([[3, 1, 4], [1, 5, 9]])
     assert tokens.mask.all()
     assert not tokens.segments.any()
     assert tokens.special == ((False,) * 3,) * 2
     assert tokens.spans == tokens.words == ((None,) * 3,) * 2
     assert tokens.texts == ()
+    for kind in (torch.bool, torch.int64, torch.int32):
+        mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).to(kind)
+        assert Tokens.from_ids(given, mask=mask).lengths == (2, 3)
 
 
 def test_a_tokenizer_gives_the_strings_and_tells_which_ids_are_special():
@@ -54,18 +56,6 @@ def test_a_tokenizer_gives_the_strings_and_tells_which_ids_are_special():
     assert tokens.special[1] == (True, False, False)
 
 
-def test_padding_is_in_the_tensors_and_not_in_the_tuples():
-    tokens = batch()
-    assert tokens.ids.shape == tokens.mask.shape == (3, 5)
-    assert tokens.lengths == (5, 3, 1) == tuple(tokens.mask.sum(dim=1).tolist())
-
-
-@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.int32])
-def test_a_mask_may_be_boolean_or_zeros_and_ones(kind):
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).to(kind)
-    assert Tokens.from_ids([[3, 1, 4], [1, 5, 9]], mask=mask).lengths == (2, 3)
-
-
 def test_one_sentence_of_a_batch_has_no_padding_and_keeps_its_batch_axis():
     tokens = batch()
     one = tokens[1]
@@ -73,12 +63,10 @@ def test_one_sentence_of_a_batch_has_no_padding_and_keeps_its_batch_axis():
     assert one.mask.tolist() == [[True] * 3]
     assert one.raw == (tokens.raw[1],)
     assert tokens[-2].raw == one.raw
-
-
-@pytest.mark.parametrize("i", [3, -4])
-def test_a_sentence_outside_the_batch_is_an_index_error(i):
-    with pytest.raises(IndexError, match="batch of 3"):
-        batch()[i]
+    assert tokens.lengths == (5, 3, 1) == tuple(tokens.mask.sum(dim=1).tolist())
+    for i in (3, -4):
+        with pytest.raises(IndexError, match="batch of 3"):
+            tokens[i]
 
 
 def test_tokens_move_to_a_device_whole():
