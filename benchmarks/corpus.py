@@ -8,14 +8,11 @@ MiniLM over the paragraphs of wikitext-2 valid, from the folder that MINIBERT_TE
 of it again weighed by norms. Beside them the plain packed pass over the same batches, which gives
 none of it, and transformers with its own attention weights and NumPy, which gives entropy, the
 offsets, and the masses on [CLS], [SEP], "." and ",". These means of everyone are compared with
-transformers in float64 on the first texts before the clock starts. A last row holds the memory
-that a tenth of the corpus and all of it need, each in a process of its own.
+transformers in float64 on the first texts before the clock starts.
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,9 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once, target, times_of
+from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once, times_of
 from benchmarks.session import REPOSITORY
-from minibert.bench.contest import Contender
 from minibert.bench.gate import Outputs, Truth
 from minibert.bench.result_rows import Row
 
@@ -44,8 +40,6 @@ TARGETS = {
     OURS: {PLAIN: 0.85, ONE_BY_ONE: 1.75, SORTED: 2.0},
     OURS_NARROW: {ONE_BY_ONE: 4.0},
 }
-#: The peak for ten times the texts may differ by this share.
-SAME_PEAK = 0.1
 BATCH, LONGEST, SHORTEST_TEXT, COMPARED = 32, 256, 100, 16
 BATCH_TOKENS = 4096
 # A mean over documents, in float32 and in bfloat16, whose numbers have 8 bits.
@@ -82,7 +76,6 @@ def asked(chosen: argparse.Namespace, wanted: Wanted) -> Iterator[Workload]:
 
     contenders = at_once({name: partial(run, texts) for name, run in runs.items()}, dict)
     yield Workload(name, contenders, check, PLAIN, lambda name: about, finish, memory=False)
-    yield memory_workload(len(texts), chosen.threads)
 
 
 def folder() -> Path:
@@ -228,11 +221,10 @@ def cut(tokenizer: Any, text: str) -> list[tuple[list[int], float]]:
 def of_probs(layers: Sequence[Any], tokens: Any) -> dict[str, Any]:
     """The means over rows of one text, (layer, head)."""
     n = len(tokens)
-    comma, period = 1010, 1012
     kinds = {
         "to_cls": np.arange(n) == 0,
         "to_sep": np.arange(n) == n - 1,
-        "to_period_comma": (tokens == comma) | (tokens == period),
+        "to_period_comma": (tokens == COMMA) | (tokens == PERIOD),
     }
     found: dict[str, list[Any]] = {}
     for probs in layers:
@@ -244,39 +236,6 @@ def of_probs(layers: Sequence[Any], tokens: Any) -> dict[str, Any]:
         for name, value in numbers.items():
             found.setdefault(name, []).append(value)
     return {name: np.stack(values) for name, values in found.items()}
-
-
-def memory_workload(count: int, threads: int) -> Workload:
-    """The peaks of a tenth of the texts and of all of them."""
-
-    def measure(contenders: object) -> Rows:
-        peaks = [peak_of(texts, threads) for texts in (max(1, count // 10), count)]
-        times = target(peaks[1] / peaks[0], most=1 + SAME_PEAK)
-        return {
-            OURS: {"peaks": peaks, "peak_bytes": peaks[1], "targets": {"a tenth's peak": times}}
-        }
-
-    contenders: dict[str, Contender | Row] = {OURS: Contender(dict, dict)}
-    return Workload("peak of all texts and of a tenth", contenders, lambda *_: {}, measure=measure)
-
-
-def peak_of(texts: int, threads: int) -> int:
-    """Bytes that a process holds at most which surveys so many texts."""
-    command = [sys.executable, "-m", "benchmarks.corpus", "--memory-of", str(texts)]
-    done = subprocess.run(
-        [*command, "--threads", str(threads)], capture_output=True, text=True, check=True
-    )
-    return int(json.loads(done.stdout))
-
-
-def tell_memory(texts: Sequence[str], threads: int) -> int:
-    """Write the peak of this process, in bytes, after a survey of the texts."""
-    import resource
-
-    torch.set_num_threads(threads)
-    by_survey(model(), None, texts)
-    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
-    return 0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -294,7 +253,4 @@ BENCHMARK = Benchmark(
 )
 
 if __name__ == "__main__":
-    if "--memory-of" in sys.argv:
-        _, _, number, _, n_threads = sys.argv
-        sys.exit(tell_memory(read_texts(int(number)), int(n_threads)))
     sys.exit(BENCHMARK.run())

@@ -91,7 +91,9 @@ LOADERS = ("minibert", "transformers", "transformer_lens")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every process that could run was right."""
-    chosen = parse(arguments)
+    parser = options("Start-up time and memory beside the peers.")
+    parser.add_argument("--rounds", type=int, help="processes of each kind; 7, quick 2")
+    chosen = parser.parse_args(arguments)
     if version("transformers") is None:
         print("benchmarks.loading compares with transformers, which is not installed")
         return 1
@@ -106,29 +108,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check=True,
             stderr=subprocess.DEVNULL,
         )
-        notes = collect(weights, environment, chosen.rounds)
+        notes = collect(weights, environment, chosen.rounds or (2 if chosen.quick else 7))
         size = (weights / "model.safetensors").stat().st_size
     model = "bert-quick" if chosen.quick else "bert-base"
     found = [*summary(notes, size), *starts(notes)]
     rows = [{**row, "model": model, "dtype": "float32", **known} for row in found]
     for row in rows:
         show(row)
-    if path := chosen.output or (None if chosen.quick else default_output("loading")):
-        write_rows(rows, path)
-        print(f"\n{len(rows)} rows in {path}")
-    wrong = [row for row in rows if not row["ok"] and row["reason"] != "not installed"]
-    return 1 if wrong else 0
+    return finished(rows, chosen, "loading")
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Start-up time and memory beside the peers.")
-    parser.add_argument("--quick", action="store_true", help="a small model, 2 rounds")
+def options(description: str) -> argparse.ArgumentParser:
+    """The options of a benchmark of processes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a small model: is it right?")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, help="processes of each kind; 7, quick 2")
     parser.add_argument("--output", type=Path, help="file for the rows; --quick needs it")
-    chosen = parser.parse_args(arguments)
-    chosen.rounds = chosen.rounds or (2 if chosen.quick else 7)
-    return chosen
+    return parser
+
+
+def finished(rows: Sequence[Row], chosen: argparse.Namespace, kind: str) -> int:
+    """The exit status: 1 where a process failed or was wrong; the rows are in their file."""
+    if path := chosen.output or (None if chosen.quick else default_output(kind)):
+        write_rows(list(rows), path)
+        print(f"\n{len(rows)} rows in {path}")
+    return int(any(not row["ok"] and row["reason"] != "not installed" for row in rows))
 
 
 def surroundings(folder: Path, threads: int) -> dict[str, str]:

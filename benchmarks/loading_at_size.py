@@ -12,7 +12,6 @@ takes back when it needs them. A row whose process read other numbers than were 
 has no speed.
 """
 
-import argparse
 import json
 import math
 import os
@@ -25,88 +24,61 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks.loading import surroundings
-from benchmarks.session import REPOSITORY, default_output, warn_when_busy
+from benchmarks.loading import finished, options, surroundings
+from benchmarks.session import REPOSITORY, warn_when_busy
 from minibert.bench.gate import GateError, reason, require
-from minibert.bench.result_rows import Row, facts, write_rows
+from minibert.bench.result_rows import Row, facts
 
 PROGRAM = """
 import json, sys, time
 import torch
 {imports}
-folder = sys.argv[1]
-def held():
-    return {{
-        line.split(":")[0]: int(line.split()[1]) * 1024
-        for line in open("/proc/self/status") if line.startswith(("VmRSS", "RssAnon", "RssFile"))
-    }}
-before = held()
-start, computed = time.monotonic(), time.process_time()
+before = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("RssAnon"))
+folder, start = sys.argv[1], time.monotonic()
 with torch.inference_mode():
     model = {load}
     if sys.argv[2] == "logits":
         model(torch.tensor([[1]]))
-seconds, computed = time.monotonic() - start, time.process_time() - computed
-noted = {{"seconds": seconds, "computed": computed, "before": before, "held": held()}}
-print(json.dumps(noted), flush=True)
-last = {layers}[-1]
-marked = {{
-    "model.embed_tokens.weight": {embed},
-    f"model.layers.{{len({layers}) - 1}}.mlp.down_proj.weight": last.{down}.weight,
-    "model.norm.weight": {norm}.weight,
-    "lm_head.weight": {head},
-}}
-print(json.dumps({{
-    "dtype": str(next(model.parameters()).dtype),
-    "marks": {{name: one.flatten()[:64].tolist() for name, one in marked.items()}},
-}}))
+noted = {{"median_ms": 1e3 * (time.monotonic() - start), "before_anonymous_bytes": before * 1024}}
+named = dict(model.named_parameters())
+read = {{name: named[mine].flatten()[:64].tolist() for name, mine in {marked}.items()}}
+print(json.dumps([noted, str(next(model.parameters()).dtype), read]))
 """
+LAST = "model.layers.{}.mlp.down_proj.weight"
+#: How each loads, and by their names in the files the names of three weights in its model.
 LOADERS = {
-    "minibert": {
-        "imports": "import minibert\nminibert.load",
-        "load": "minibert.load(folder, dtype=torch.DTYPE)",
-        "layers": "model.body.groups",
-        "embed": "model.body.word.weight",
-        "down": "mlp.down",
-        "norm": "model.body.final_norm",
-        "head": "model.head.decoder.weight",
-    },
-    "transformers": {
-        "imports": "import transformers",
-        "load": "transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.DTYPE)",
-        "layers": "model.model.layers",
-        "embed": "model.model.embed_tokens.weight",
-        "down": "mlp.down_proj",
-        "norm": "model.model.norm",
-        "head": "model.lm_head.weight",
-    },
+    "minibert": (
+        "import minibert\nminibert.load",
+        "minibert.load(folder, dtype=torch.{})",
+        {
+            "model.embed_tokens.weight": "body.word.weight",
+            LAST: "body.groups.{}.mlp.down.weight",
+            "lm_head.weight": "head.decoder.weight",
+        },
+    ),
+    "transformers": (
+        "import transformers",
+        "transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.{})",
+        {name: name for name in ("model.embed_tokens.weight", LAST, "lm_head.weight")},
+    ),
 }
 
 #: How far a process goes, and what its row says.
 WHAT = {"load": "load", "logits": "load and the logits of one token"}
 FILES = ("cold", "warm")
-
-
-LLAMA_3_8B = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
-SMALL = {
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 896,
-    "vocab_size": 8016,
-}
+NAMES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+)
+LLAMA_3_8B = dict(zip(NAMES, (4096, 32, 32, 8, 14336, 128256), strict=True))
+SMALL = dict(zip(NAMES, (256, 4, 8, 2, 896, 8016), strict=True))
 SHARDS = 4
 #: Numbers at the beginning of each tensor that are not zero.
 MARKED = 64
@@ -196,44 +168,39 @@ def write_shard(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every process that could run was right."""
-    chosen = parse(arguments)
+    parser = options("Time and memory to load 16 GB of weights.")
+    parser.add_argument("--folder", type=Path, help="where the files go for the time being")
+    chosen = parser.parse_args(arguments)
     if not Path("/proc/self/status").exists():
         print("benchmarks.loading_at_size reads /proc, which this system does not have")
         return 1
     known = facts(threads=chosen.threads)
     warn_when_busy(known)
-    sizes = SMALL if chosen.quick else LLAMA_3_8B
+    model, rows = "llama-quick" if chosen.quick else "llama-3-8b layout", []
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         environment = surroundings(Path(folder), chosen.threads)
         weights = Path(folder) / "model"
-        marks, size = write(weights, sizes)
-        rows = []
+        marks, size = write(weights, SMALL if chosen.quick else LLAMA_3_8B)
         for name, what, files in product(LOADERS, WHAT, FILES):
             row: Row = {"what": WHAT[what], "files": files, "implementation": name}
-            row["weights_bytes"] = size
+            row |= {"weights_bytes": size, "model": model, "dtype": "bfloat16"}
             if files == "cold":
                 forget(weights)
             try:
-                found = measured(name, weights, environment, marks, size, until=what)
-                row |= {"ok": True, **found, "peak_to_weights": found["peak_bytes"] / size}
+                row |= {"ok": True, **measured(name, weights, environment, marks, size, until=what)}
+                row["peak_to_weights"] = row["peak_bytes"] / size
             except GateError as error:
                 row |= {"ok": False, "reason": reason(error)}
-            show(row)
-            model = "llama-quick" if chosen.quick else "llama-3-8b layout"
-            rows.append({**row, "model": model, "dtype": "bfloat16", **known})
-    if path := chosen.output or (None if chosen.quick else default_output("loading-at-size")):
-        write_rows(rows, path)
-        print(f"\n{len(rows)} rows in {path}")
-    return 1 if any(not row["ok"] and row["reason"] != "not installed" for row in rows) else 0
+            print(f"{name}: {row['what']}, {files}:", shown(row), flush=True)
+            rows.append({**row, **known})
+    return finished(rows, chosen, "loading-at-size")
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Time and memory to load 16 GB of weights.")
-    parser.add_argument("--quick", action="store_true", help="a small model: is it right?")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="where the files go for the time being")
-    parser.add_argument("--output", type=Path, help="file for the rows; --quick needs it")
-    return parser.parse_args(arguments)
+def shown(row: Row) -> str:
+    """The seconds and the peak of a row, or why there is none."""
+    if not row["ok"]:
+        return str(row["reason"])
+    return f"{row['median_ms'] / 1e3:.1f} s, at most {row['peak_to_weights']:.3f} weights in memory"
 
 
 def measured(
@@ -248,11 +215,14 @@ def measured(
     """Milliseconds and bytes of one loader. Raises GateError where it fails or reads wrongly."""
     require(name)
     # Only minibert leaves the weights in their files.
-    if name != "minibert" and (free := available()) < size * 1.2:
-        raise GateError(
-            f"{free / 2**30:.1f} GiB of memory are free, and it needs {size / 2**30:.1f}"
-        )
-    program = PROGRAM.format(**LOADERS[name]).replace("DTYPE", dtype)
+    free = int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) * 1024
+    if name != "minibert" and free < size * 1.2:
+        needed = f"{free / 2**30:.1f} GiB of memory are free, and it needs {size / 2**30:.1f}"
+        raise GateError(needed)
+    imports, load, named = LOADERS[name]
+    last = sum(one.endswith("down_proj.weight") for one in marks) - 1
+    marked = {mine.format(last): its.format(last) for mine, its in named.items()}
+    program = PROGRAM.format(imports=imports, load=load.format(dtype), marked=marked)
     done = subprocess.Popen(
         [sys.executable, "-c", program, str(weights), until],
         cwd=REPOSITORY,
@@ -268,25 +238,18 @@ def measured(
     watching.join()
     if done.returncode:
         raise GateError((said.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
-    loaded, read = map(json.loads, printed.splitlines()[-2:])
-    if read["dtype"] != f"torch.{dtype}":
-        raise GateError(f"weights are {read['dtype']}, not torch.{dtype}")
-    for tensor, values in read["marks"].items():
+    noted, found, read = json.loads(printed.splitlines()[-1])
+    if found != f"torch.{dtype}":
+        raise GateError(f"weights are {found}, not torch.{dtype}")
+    for tensor, values in read.items():
         if values != marks[tensor]:
             raise GateError(f"{tensor} does not begin as it was written")
-    held, before = loaded["held"], loaded["before"]
     return {
-        "median_ms": loaded["seconds"] * 1e3,
-        "processor_ms": loaded["computed"] * 1e3,
+        **noted,
         "rounds": 1,
         "peak_bytes": peaks["VmHWM"],
         "peak_anonymous_bytes": peaks["RssAnon"],
         "peak_mapped_bytes": peaks["RssFile"],
-        "before_bytes": before["VmRSS"],
-        "before_anonymous_bytes": before["RssAnon"],
-        "held_bytes": held["VmRSS"],
-        "held_anonymous_bytes": held["RssAnon"],
-        "held_mapped_bytes": held["RssFile"],
     }
 
 
@@ -315,26 +278,6 @@ def memory(process: int) -> dict[str, int]:
     named = (line.split(":", 1) for line in lines)
     kinds = ("VmHWM", "RssAnon", "RssFile")
     return {name: int(rest.split()[0]) * 1024 for name, rest in named if name in kinds}
-
-
-def available() -> int:
-    """Bytes of memory that a process can have on this machine."""
-    text = Path("/proc/meminfo").read_text()
-    return int(text.split("MemAvailable:")[1].split()[0]) * 1024
-
-
-def show(row: dict[str, Any]) -> None:
-    if not row["ok"]:
-        print(f"{row['implementation']:<14}{row['what']}, {row['files']}: {row['reason']}")
-        return
-    gib = {name: value / 2**30 for name, value in row.items() if name.endswith("_bytes")}
-    print(
-        f"{row['implementation']:<14}{row['what']}, {row['files']}: {row['median_ms'] / 1e3:.1f} s "
-        f"({row['processor_ms'] / 1e3:.1f} s of processors)  peak "
-        f"{gib['peak_bytes']:.2f} GiB = {row['peak_to_weights']:.3f} weights "
-        f"(anonymous {gib['peak_anonymous_bytes']:.2f}, mapped {gib['peak_mapped_bytes']:.2f}); "
-        f"held {gib['held_bytes']:.2f} (anonymous {gib['held_anonymous_bytes']:.2f})"
-    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -54,6 +54,14 @@ from minibert.bench.result_rows import Row, facts, read_rows
 SLOW_MS = 5000
 # What Python may take beyond the limit of a row: its start, and making the attention.
 START_SECONDS = 60
+PEERS = ("bertviz", "playwright")
+# What must be the same for rows of an earlier, stopped run to stand beside new ones.
+SAME = ("cpu", "commit", "versions", "limit_s", "rounds")
+NOT_TRIED = "not tried"
+
+
+class NotTriedError(GateError):
+    """Trying would take minutes and say nothing new."""
 
 
 @dataclass
@@ -71,77 +79,63 @@ class Bench:
     file: tuple[object, ...] | None = None
     about: Row = field(default_factory=dict)
 
-    @property
-    def path(self) -> Path:
-        """The page."""
-        return self.folder / "page.html"
-
     def nothing(self) -> Row:
         """What an empty page takes: Chromium's own part of every time and all memory."""
         path = self.folder / "nothing.html"
         path.write_text("<!doctype html>\n<p>Nothing</p>\n", encoding="utf-8")
-        found = self.visits(path, Screen(("p",)), None)
-        return {"what": "nothing", "ok": True, **found}
+        return {"what": "nothing", "ok": True, **self.visits(path, Screen(("p",)), None)}
 
     def row(self, case: Case) -> Row:
         """The row of a case; where it fails, with the reason and no times."""
         row = named(case)
         try:
             self.check_worth(case)
-            self.make(case)
-            if "reason" in self.about:
-                raise GateError(self.about["reason"])
+            path = self.make(case)
             row |= self.about
-            return {**row, "ok": True, **self.measured(case)}
+            if "reason" in row:
+                raise GateError(row["reason"])
+            scripts = self.scripts() if case.program == BERTVIZ else None
+            return {**row, "ok": True, **self.visits(path, screen(case), scripts)}
+        except NotTriedError as error:
+            return {**row, **failure(error)}
         except GateError as error:
-            why = failure(error)
-            if not why["reason"].startswith("not tried"):
-                self.remember(case, why["reason"])
-            return {**row, **self.about_failed(case), **why}
+            row |= failure(error)
+            self.remember(case, row["reason"])
+            return row
 
     def check_worth(self, case: Case) -> None:
-        """Raise GateError where trying would take minutes and say nothing new."""
+        """Raise NotTriedError for a page that is too large, or longer than one that failed."""
         require(PACKAGES[case.program])
         if case.program != BERTVIZ:
             return
         if case.shape.weights > self.bertviz_weights:
-            raise GateError(
-                f"not tried: {case.shape.weights / 1e6:.0f} million weights,"
+            raise NotTriedError(
+                f"{NOT_TRIED}: {case.shape.weights / 1e6:.0f} million weights,"
                 f" --bertviz-weights {self.bertviz_weights / 1e6:.0f}"
             )
-        tokens, reason = self.failed.get(self.kind(case), (case.shape.tokens, ""))
+        tokens, why = self.failed.get(self.kind(case), (case.shape.tokens, ""))
         if tokens < case.shape.tokens:
-            raise GateError(f"not tried: at {tokens} tokens {reason}")
+            raise NotTriedError(f"{NOT_TRIED}: at {tokens} tokens {why}")
 
     @staticmethod
     def kind(case: Case) -> tuple[str, str, int, int]:
         return (case.program, case.view, case.shape.layers, case.shape.heads)
 
-    def remember(self, case: Case, reason: str) -> None:
+    def remember(self, case: Case, why: str) -> None:
         """Longer texts are not tried after this one failed."""
-        self.failed.setdefault(self.kind(case), (case.shape.tokens, reason))
+        self.failed.setdefault(self.kind(case), (case.shape.tokens, why))
 
-    def make(self, case: Case) -> None:
+    def make(self, case: Case) -> Path:
         """Makes the page and compares its numbers, unless it is the one that is there."""
-        if self.file == case.file:
-            return
-        self.file, self.about = case.file, {}
-        try:
-            self.about = made(case, self.path, self.limit + START_SECONDS)
-            self.about |= checked(case, self.path, self.playwright, self.limit)
-        except GateError as error:
-            self.about["reason"] = reason(error)
-
-    def about_failed(self, case: Case) -> Row:
-        """What is known of the file all the same."""
+        path = self.folder / "page.html"
         if self.file != case.file:
-            return {}
-        return {name: value for name, value in self.about.items() if name != "reason"}
-
-    def measured(self, case: Case) -> Row:
-        """Times and memory of a case."""
-        scripts = self.scripts() if case.program == BERTVIZ else None
-        return self.visits(self.path, screen(case), scripts)
+            self.file, self.about = case.file, {}
+            try:
+                self.about = made(case, path, self.limit + START_SECONDS)
+                self.about |= checked(case, path, self.playwright, self.limit)
+            except GateError as error:
+                self.about["reason"] = reason(error)
+        return path
 
     def visits(self, path: Path, shown: Screen, scripts: Mapping[str, str] | None) -> Row:
         """Times and memory of some visits."""
@@ -156,16 +150,8 @@ class Bench:
 
 def named(case: Case) -> Row:
     """Which row this is."""
-    shape = case.shape
-    return {
-        "what": "page",
-        "program": case.program,
-        "view": case.view,
-        "layers": shape.layers,
-        "heads": shape.heads,
-        "tokens": shape.tokens,
-        "holds": case.holds,
-    }
+    about = {"program": case.program, "view": case.view, "holds": case.holds}
+    return {"what": "page", **about, **asdict(case.shape)}
 
 
 def looked(visit: Visit, path: Path, shown: Screen) -> Row:
@@ -198,7 +184,8 @@ def page_line(row: Row) -> str:
     return name + "  ".join(f"{one} {row[one]}" for one in shown if one in row)
 
 
-SPEED_HEADINGS = (
+SHOWN = ((MINIBERT, DEFAULT), (MINIBERT, WEIGHTS), (BERTVIZ, WEIGHTS))
+HEADINGS = (
     "12 layers of 12 heads",
     "file",
     "head view on screen",
@@ -206,25 +193,23 @@ SPEED_HEADINGS = (
     "layer change (head view)",
     "memory of the page",
 )
-SHOWN = ((MINIBERT, DEFAULT), (MINIBERT, WEIGHTS), (BERTVIZ, WEIGHTS))
 
 
 def speed_table(rows: Sequence[Row]) -> Iterator[str]:
     """The lines of the table, in Markdown: each program's page at each length."""
-    yield _line(SPEED_HEADINGS)
-    yield "|---" * len(SPEED_HEADINGS) + "|"
+    of_case = {
+        (row["program"], row["view"], row["tokens"], row["holds"]): row
+        for row in rows
+        if row["what"] == "page" and (row["layers"], row["heads"]) == (12, 12)
+    }
+    yield f"| {' | '.join(HEADINGS)} |"
+    yield "|---" * len(HEADINGS) + "|"
     for tokens in LENGTHS:
         for program, holds in SHOWN:
-            found = [_row(rows, program, view, tokens, holds) for view in VIEWS]
+            head, model = (of_case.get((program, view, tokens, holds), {}) for view in VIEWS)
             label = f"{program}, {holds}" if program == MINIBERT else program
-            if any(found):
-                yield _line((f"{tokens} tokens, {label}", *_cells(*found)))
-
-
-def _row(rows: Sequence[Row], program: str, view: str, tokens: int, holds: str) -> Row:
-    wanted = {"what": "page", "program": program, "view": view, "tokens": tokens, "holds": holds}
-    wanted |= {"layers": 12, "heads": 12}
-    return next((row for row in rows if wanted.items() <= row.items()), {})
+            if head or model:
+                yield f"| {tokens} tokens, {label} | {' | '.join(_cells(head, model))} |"
 
 
 def _cells(head: Row, model: Row) -> list[str]:
@@ -243,20 +228,11 @@ def _seconds(row: Row, field: str) -> str:
     if field in row and row["ok"]:
         return f"{row[field] / 1e3:.2f} s"
     late = row.get("reason", "").startswith("not painted")
-    return f"over {row['limit_s']:.0f} s" if late else "not tried"
+    return f"over {row['limit_s']:.0f} s" if late else NOT_TRIED
 
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.2g} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-PEERS = ("bertviz", "playwright")
-# What must be the same for rows of an earlier, stopped run to stand beside new ones.
-SAME = ("cpu", "commit", "versions", "limit_s", "rounds")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -273,17 +249,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known["versions"] |= dict(script.package.split("@") for script in SCRIPTS)
         browser.close()
         warn_when_busy(known)
-        bench = Bench(
-            playwright,
-            Path(folder),
-            cache(partial(served, chosen.scripts)),
-            chosen.limit,
-            chosen.rounds,
-            int(chosen.bertviz_weights * 1e6),
-        )
+        scripts = cache(partial(served, chosen.scripts))
+        most = int(chosen.bertviz_weights * 1e6)
+        bench = Bench(playwright, Path(folder), scripts, chosen.limit, chosen.rounds, most)
         rows = collect(chosen, bench, known)
-    pages = [row for row in rows if row["what"] == "page"]
-    return 0 if all(row["ok"] for row in pages if row["program"] == MINIBERT) else 1
+    return int(any(not row["ok"] for row in rows if row.get("program") == MINIBERT))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -309,9 +279,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
     """All rows, shown as they come, those of a stopped run first."""
     kept = Kept("pages", chosen)
-    kept.rows = earlier(kept.partial, known)
-    if not kept.rows:
-        kept.rows = [{**bench.nothing(), **known}]
+    kept.rows = earlier(kept.partial, known) or [{**bench.nothing(), **known}]
     print(f"an empty page is painted after {kept.rows[0]['painted_ms']:.0f} ms")
     for case in cases(quick=chosen.quick, wanted=chosen.rows):
         row = next((row for row in kept.rows if named(case).items() <= row.items()), None)
@@ -319,7 +287,7 @@ def collect(chosen: argparse.Namespace, bench: Bench, known: Row) -> list[Row]:
             row = {**bench.row(case), **known}
             kept.rows.append(row)
             kept.save()
-        elif not row["ok"] and not row["reason"].startswith("not tried"):
+        elif not row["ok"] and not row["reason"].startswith(NOT_TRIED):
             bench.remember(case, row["reason"])
         print(page_line(row), flush=True)
     return kept.finish()
