@@ -12,11 +12,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from minibert.cli.options import check_file, check_picture, say_json, spread, unusable
+from minibert.cli.options import (
+    check_file,
+    check_picture,
+    refusing,
+    say_json,
+    spread,
+    unusable,
+)
 from minibert.errors import MinibertError
 from minibert.terminal import Terminal, note, say
 
@@ -73,10 +80,8 @@ class Asked:
             return None
         from minibert.kernels.check.workload import workload_named
 
-        try:
+        with refusing("--workload: "):
             return workload_named(self.workload)
-        except MinibertError as error:
-            unusable(f"--workload: {error}")
 
     def chosen_dtypes(self, user: "JudgedFunction", timed: bool = False) -> list["torch.dtype"]:
         """The types asked for. Default: the usual two; for timing the one most used in practice."""
@@ -200,20 +205,14 @@ def _compile(target: str, asked: Asked) -> None:
     from minibert.bench.read_file import read_lines
     from minibert.bench.user_file import target_parts
 
-    try:
+    width, terminal = asked.d_head or 64, Terminal.of(sys.stdout)
+    with refusing():
         source, name = target_parts(target)
         if isinstance(source, str):
             raise MinibertError(f"There is no file {source}; --compile reads FILE.py:FUNCTION.")
         lines, fine = read_lines(
-            source,
-            name,
-            asked.signature,
-            d_head=asked.d_head or 64,
-            seconds=asked.timeout,
-            terminal=Terminal.of(sys.stdout),
+            source, name, asked.signature, d_head=width, seconds=asked.timeout, terminal=terminal
         )
-    except MinibertError as error:
-        unusable(str(error))
     say(*lines)
     if not fine:
         raise typer.Exit(1)
@@ -377,12 +376,11 @@ def _shapes(
     from minibert.kernels.check.gradients import refused
 
     both = [False, True] if timed.causal is None else [timed.causal]
+    size: dict[str, Any] = {"tokens": timed.tokens, "heads": timed.heads, "batch": timed.batch}
     if asked.work is None:
         return workloads(
             user.device,
-            tokens=timed.tokens,
-            heads=timed.heads,
-            batch=timed.batch,
+            **size,
             quick=asked.quick,
             dtypes=dtypes,
             orders=[True] if asked.causal_only else both,
@@ -394,14 +392,7 @@ def _shapes(
     work = user.signature.fitted(named) or named
     if asked.backward and (why := refused(work)):
         unusable(f"--backward: {why}")
-    cut = cut_for(
-        work,
-        user.device,
-        tokens=timed.tokens,
-        heads=timed.heads,
-        batch=timed.batch,
-        quick=asked.quick,
-    )
+    cut = cut_for(work, user.device, **size, quick=asked.quick)
     small = cut[0]
     if (small.batch, small.heads, small.tokens) != (work.batch, work.heads, work.tokens):
         say(
@@ -464,10 +455,8 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
 def _compare(files: tuple[Path, Path]) -> None:
     from minibert.bench.tables import comparison_lines
 
-    try:
+    with refusing():
         lines, slower = comparison_lines(files, Terminal.of(sys.stdout))
-    except MinibertError as error:
-        unusable(str(error))
     say(*lines)
     if slower:
         raise typer.Exit(1)

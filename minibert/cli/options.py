@@ -10,7 +10,8 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -256,6 +257,15 @@ def unusable(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+@contextmanager
+def refusing(option: str = "") -> Iterator[None]:
+    """In here an error of minibert is a command that cannot be run: exit with 2."""
+    try:
+        yield
+    except MinibertError as error:
+        unusable(f"{option}{error}")
+
+
 def check_file(path: Path, *, made: Path | None = None) -> None:
     """Exits with 2 where the file cannot be written; the folder `made` is made by the command."""
     if path.exists() and not path.is_file():
@@ -276,8 +286,6 @@ def check_picture(path: Path, *, made: Path | None = None) -> None:
     """The same for a figure, which also needs an ending that matplotlib knows, and matplotlib."""
     from minibert.viz.plots import check_output
 
-    try:
+    with refusing():
         check_output(path)
-    except MinibertError as error:
-        unusable(str(error))
     check_file(path, made=made)

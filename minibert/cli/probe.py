@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,9 +23,10 @@ probe = typer.Typer(
     no_args_is_help=True,
 )
 
-
 Item = TypeVar("Item")
 Parts = Sequence[Sequence[Any]]
+#: A column of a table: its header, < or >, and the cell of a score.
+Column = tuple[str, str, Callable[[Any], str]]
 
 
 @probe.command()
@@ -51,28 +53,20 @@ def dependency(
     from minibert.survey.probes.dependency import count_dependencies, relation_scores
 
     parts = _parts(files, measure, _sentences)
-    loaded = loading.load()
-    _check(loaded, parts)
+    loaded = _loaded(loading, parts)
     chosen, measured = (count_dependencies(loaded, part) for part in parts)
     scores = relation_scores(chosen, measured, least=least)
-    if as_json:
-        _say_json(loaded, parts, scores)
-        return
-    rows = [
-        (
-            one.relation,
-            str(one.instances),
-            f"{one.layer}-{one.head}",
-            one.direction,
-            _percent(one.accuracy),
-            f"{_percent(one.low)} - {_percent(one.high)}",
-            _percent(one.offset_accuracy),
-            f"{one.offset:+d}",
-        )
-        for one in scores
+    columns: list[Column] = [
+        ("relation", "<", lambda one: one.relation),
+        ("words", ">", lambda one: str(one.instances)),
+        ("head", "<", lambda one: f"{one.layer}-{one.head}"),
+        ("direction", "<", lambda one: one.direction),
+        ("found", ">", lambda one: _percent(one.accuracy)),
+        ("95 %", ">", _interval),
+        ("distance", ">", lambda one: _percent(one.offset_accuracy)),
+        ("", ">", lambda one: f"{one.offset:+d}"),
     ]
-    header = ("relation", "words", "head", "direction", "found", "95 %", "distance", "")
-    _print(header, rows, "<><<>>>>", parts)
+    _print(loaded, parts, scores, columns, as_json=as_json)
 
 
 @probe.command()
@@ -96,45 +90,32 @@ def coreference(
         tokens [>=16]: Cut books into passages of at most so many tokens.
         as_json [--json]: Every number, unrounded, as JSON.
     """
-    from minibert.survey.probes.coreference import (
-        antecedent_scores,
-        count_antecedents,
-        cut_book,
-        read_book,
-        read_gap,
-    )
+    from minibert.survey.probes import coreference as probes
 
     _check_names(files, measure)
     loaded = loading.load()
 
     def passages(path: Path) -> "list[Passage]":
         if path.suffix == ".tsv":
-            return list(read_gap(path))
+            return list(probes.read_gap(path))
         longest = min(tokens, loaded.config.n_positions)
-        return cut_book(loaded, read_book(path), longest)
+        return probes.cut_book(loaded, probes.read_book(path), longest)
 
     parts = _parts(files, measure, passages)
     _check(loaded, parts)
-    chosen, measured = (count_antecedents(loaded, part) for part in parts)
-    scores = antecedent_scores(chosen, measured)
-    if as_json:
-        _say_json(loaded, parts, scores)
-        return
-    names = list(scores[0].baselines) if scores else []
-    rows = [
-        (
-            one.kind,
-            str(one.instances),
-            f"{one.layer}-{one.head}",
-            _percent(one.accuracy),
-            f"{_percent(one.low)} - {_percent(one.high)}",
-            _percent(one.accuracy_of_one),
-            *(_percent(one.baselines[name]) for name in names),
-        )
-        for one in scores
+    chosen, measured = (probes.count_antecedents(loaded, part) for part in parts)
+    scores = probes.antecedent_scores(chosen, measured)
+    columns: list[Column] = [
+        ("kind", "<", lambda one: one.kind),
+        ("mentions", ">", lambda one: str(one.instances)),
+        ("head", "<", lambda one: f"{one.layer}-{one.head}"),
+        ("right", ">", lambda one: _percent(one.accuracy)),
+        ("95 %", ">", _interval),
+        ("best of all", ">", lambda one: _percent(one.accuracy_of_one)),
     ]
-    header = ("kind", "mentions", "head", "right", "95 %", "best of all", *names)
-    _print(header, rows, "<><>>>" + ">" * len(names), parts)
+    for name in scores[0].baselines if scores else ():
+        columns.append((name, ">", partial(_baseline, name)))
+    _print(loaded, parts, scores, columns, as_json=as_json)
 
 
 @probe.command()
@@ -164,23 +145,16 @@ def parser(
     from minibert.survey.probes.pair_probe import WORD_DIMENSIONS, attachment_scores
 
     parts = _parts(files, measure, _sentences)
-    loaded = loading.load()
-    _check(loaded, parts)
+    loaded = _loaded(loading, parts)
     untrained = Model.from_config(loaded.config, tokenizer=loaded.tokenizer) if random else None
-    scores = attachment_scores(
-        loaded,
-        *parts,
-        random_model=untrained,
-        n_dimensions=WORD_DIMENSIONS if dimensions is None else dimensions,
-    )
-    if as_json:
-        _say_json(loaded, parts, scores)
-        return
-    rows = [
-        (one.name, _percent(one.score), f"{_percent(one.low)} - {_percent(one.high)}")
-        for one in scores
+    width = WORD_DIMENSIONS if dimensions is None else dimensions
+    scores = attachment_scores(loaded, *parts, random_model=untrained, n_dimensions=width)
+    columns: list[Column] = [
+        ("heads from", "<", lambda one: one.name),
+        ("right", ">", lambda one: _percent(one.score)),
+        ("95 %", ">", _interval),
     ]
-    _print(("heads from", "right", "95 %"), rows, "<>>", parts)
+    _print(loaded, parts, scores, columns, as_json=as_json)
 
 
 def _sentences(path: Path) -> "list[Sentence]":
@@ -215,6 +189,12 @@ def _check_names(files: Sequence[Path], measure: Sequence[Path] | None) -> None:
             raise SurveyError(f"{paths[0]} and {path} ask different things; measure each alone.")
 
 
+def _loaded(loading: Loading, parts: Parts) -> "Model":
+    model = loading.load()
+    _check(model, parts)
+    return model
+
+
 def _check(model: "Model", parts: Parts) -> None:
     """Raise SurveyError for a text that the model cannot read, before it reads any."""
     from minibert.survey.probes.word_attention import check_readable
@@ -227,20 +207,29 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _say_json(model: "Model", parts: Parts, scores: Sequence[Any]) -> None:
-    """What was measured, on which model, and on how many texts."""
-    chosen, measured = map(len, parts)
-    numbers = [asdict(one) for one in scores]
-    counts = {"chosen_on": chosen, "measured_on": measured}
-    say_json({"model": model.name, **counts, "scores": numbers})
+def _interval(score: Any) -> str:
+    return f"{_percent(score.low)} - {_percent(score.high)}"
 
 
-def _print(header: Sequence[str], rows: Sequence[Sequence[str]], align: str, parts: Parts) -> None:
-    terminal = Terminal.of(sys.stdout)
+def _baseline(name: str, score: Any) -> str:
+    return _percent(score.baselines[name])
+
+
+def _print(
+    model: "Model",
+    parts: Parts,
+    scores: Sequence[Any],
+    columns: Sequence[Column],
+    *,
+    as_json: bool,
+) -> None:
+    """What was measured, on which model, and on how many texts: as a table, or as JSON."""
     chosen, measured = map(len, parts)
-    shown = [[visible(cell, space=" ") for cell in row] for row in rows]
-    say(
-        *terminal.table(header, shown, align),
-        "",
-        f"in percent; chosen on {chosen} texts, measured on {measured}.",
-    )
+    if as_json:
+        counts = {"chosen_on": chosen, "measured_on": measured}
+        say_json({"model": model.name, **counts, "scores": [asdict(one) for one in scores]})
+        return
+    header, align, cells = zip(*columns, strict=True)
+    rows = [[visible(cell(one), space=" ") for cell in cells] for one in scores]
+    lines = Terminal.of(sys.stdout).table(header, rows, "".join(align))
+    say(*lines, "", f"in percent; chosen on {chosen} texts, measured on {measured}.")
