@@ -168,83 +168,15 @@ def _lens_block(trace: Trace, length: int) -> Array:
 _TOP = 20
 
 
-class TaskAnswers:
-    """The answers of one model's task head."""
-
-    def __init__(self, config: Config, tokenizer: Tokenizer, name: str) -> None:
-        self.config = config
-        self.tokenizer = tokenizer
-        self.name = name
-
-    @property
-    def predicts(self) -> str:
-        """masked, causal, classes or none: what engine.js says a model predicts."""
-        task, config = self.config.task, self.config
-        if task == "causal-lm":
-            return "causal"
-        if task == "sequence-classification":
-            one = config.problem_type in ("", "single_label_classification")
-            return "classes" if one else "none"
-        masked = predicts_tokens(config.family, task)
-        return "masked" if masked and self.tokenizer.mask_id is not None else "none"
-
-    @property
-    def n_choices(self) -> int:
-        """Ids of tokens or classes."""
-        return self.config.n_labels if self.predicts == "classes" else self.config.vocab_size
-
-    def logits_at(self, trace: Trace, position: int) -> Tensor:
-        """(vocab) at a position, or (label) of the text.
-
-        Raises MinibertError for a model that predicts neither.
-        """
-        if self.predicts == "none":
-            raise MinibertError(
-                f"{self.name} has no head that predicts tokens or one class of a text (its task "
-                f"is {self.config.task})."
-            )
-        return trace.logits[0] if self.predicts == "classes" else trace.logits[0, position]
-
-    def predictions(self, trace: Trace) -> list[Json]:
-        """What the model says of each masked token, of the next token, or of the text."""
-        return [
-            {"position": place, "candidates": self.candidates(self.logits_at(trace, place))}
-            for place in self._places(trace)
-        ]
-
-    def candidates(self, logits: Tensor, ids: list[int] | None = None) -> list[Json]:
-        """These tokens or classes, or the most probable ones, of the logits of one place.
-
-        Raises MinibertError for logits that are not finite.
-        """
-        if not bool(logits.isfinite().all()):
-            raise MinibertError(
-                "The logits have NaN or infinity, so nothing is predicted. An edit has set too "
-                "large a value, or the weights are broken."
-            )
-        logits = logits.float()
-        classes = self.predicts == "classes"
-        if ids is None:
-            # Some checkpoints have more logits than their tokenizer has tokens.
-            known = logits if classes else logits[: self.tokenizer.vocab_size]
-            ids = known.topk(min(_TOP, len(known))).indices.tolist()
-        probs = (logits[ids] - logits.logsumexp(-1)).exp().tolist()
-        string = self.config.labels.__getitem__ if classes else self.tokenizer.string
-        rows = zip(ids, logits[ids].tolist(), probs, strict=True)
-        return [
-            {"id": one, "text": string(one), "logit": logit, "prob": prob}
-            for one, logit, prob in rows
-        ]
-
-    def _places(self, trace: Trace) -> list[int]:
-        if self.predicts == "none":
-            return []
-        if self.predicts == "classes":
-            return [0]
-        if self.predicts == "causal":
-            return [trace.allowed.position - 1]
-        ids = trace.inputs.ids[0].tolist()
-        return [place for place, one in enumerate(ids) if one == self.tokenizer.mask_id]
+def predicts_of(config: Config, tokenizer: Tokenizer) -> str:
+    """masked, causal, classes or none: what engine.js says a model predicts."""
+    if config.task == "causal-lm":
+        return "causal"
+    if config.task == "sequence-classification":
+        one = config.problem_type in ("", "single_label_classification")
+        return "classes" if one else "none"
+    masked = predicts_tokens(config.family, config.task)
+    return "masked" if masked and tokenizer.mask_id is not None else "none"
 
 
 # Numbers that one question may ask for: 64 MiB.
@@ -343,8 +275,7 @@ class Engine:
         self.config = model.config
         self.name = without_folder(model.name)
         self.passes = Passes()
-        self.answers = TaskAnswers(self.config, self.tokenizer, self.name)
-        self.predicts = self.answers.predicts
+        self.predicts = predicts_of(self.config, self.tokenizer)
 
     @property
     def takes_pairs(self) -> bool:
@@ -374,7 +305,7 @@ class Engine:
             "dModel": config.d_model,
             "dMlp": config.d_mlp,
             "positions": config.n_positions,
-            "vocabulary": self.answers.n_choices,
+            "vocabulary": config.n_labels if self.predicts == "classes" else config.vocab_size,
             "mask": None if mask_id is None else self.tokenizer.raw(mask_id),
             "pairs": self.takes_pairs,
             "built": built_of(self.model),
@@ -390,7 +321,7 @@ class Engine:
         changed = any(edit.quantity in ("scores", "probs") for edit in edits)
         header = picture_of(trace, self.name, edited=changed)
         ids = trace.tokens.ids[0].tolist()
-        body = {"ids": ids, "header": header, "predictions": self.answers.predictions(trace)}
+        body = {"ids": ids, "header": header, "predictions": self._predictions(trace)}
         there = {entry["block"] for entry in header["arrays"]}
         return Answer(body, {name: block_of(trace, name) for name in blocks if name in there})
 
@@ -423,7 +354,7 @@ class Engine:
             raise MinibertError(
                 f"position {position}: the text has {trace.allowed.position} tokens."
             )
-        return Answer(self.answers.candidates(self.answers.logits_at(trace, position)))
+        return Answer(self._candidates(self._logits_at(trace, position)))
 
     def weights(self, quantity: str, layer: int | None, row: int | None) -> Answer:
         """A weight of the model, or one row of it; null where there is none of this name."""
@@ -445,7 +376,7 @@ class Engine:
         (layer, head), natural logarithms.
         """
         trace, edits = self._edited(request)
-        n_tokens, n_logits = trace.allowed.position, self.answers.logits_at(trace, 0).shape[-1]
+        n_tokens, n_logits = trace.allowed.position, self._logits_at(trace, 0).shape[-1]
         if question.position >= n_tokens or question.id >= n_logits:
             raise MinibertError(
                 f"The question is about position {question.position} and token id {question.id}; "
@@ -488,18 +419,71 @@ class Engine:
         generator = torch.Generator().manual_seed(sampling.get("seed", 0))
         (chosen,) = chooser.choose(known[None], [generator])
         drawn = chooser.probs(known)
-        candidates = self.answers.candidates(logits)
+        candidates = self._candidates(logits)
         ids = trace.tokens.ids[0].tolist()
         before = self.tokenizer.decode(ids)
         after = self.tokenizer.decode([*ids, chosen])
         piece = after[len(before) :] if after.startswith(before) else self.tokenizer.string(chosen)
         body = {
-            "chosen": self.answers.candidates(logits, [chosen])[0],
+            "chosen": self._candidates(logits, [chosen])[0],
             "candidates": candidates,
             "drawn": [float(drawn[one["id"]]) for one in candidates],
             "text": request.texts[0] + piece,
         }
         return Answer(body)
+
+    def _logits_at(self, trace: Trace, position: int) -> Tensor:
+        """(vocab) at a position, or (label) of the text.
+
+        Raises MinibertError for a model that predicts neither.
+        """
+        if self.predicts == "none":
+            raise MinibertError(
+                f"{self.name} has no head that predicts tokens or one class of a text (its task "
+                f"is {self.config.task})."
+            )
+        return trace.logits[0] if self.predicts == "classes" else trace.logits[0, position]
+
+    def _predictions(self, trace: Trace) -> list[Json]:
+        """What the model says of each masked token, of the next token, or of the text."""
+        return [
+            {"position": place, "candidates": self._candidates(self._logits_at(trace, place))}
+            for place in self._places(trace)
+        ]
+
+    def _candidates(self, logits: Tensor, ids: list[int] | None = None) -> list[Json]:
+        """These tokens or classes, or the most probable ones, of the logits of one place.
+
+        Raises MinibertError for logits that are not finite.
+        """
+        if not bool(logits.isfinite().all()):
+            raise MinibertError(
+                "The logits have NaN or infinity, so nothing is predicted. An edit has set too "
+                "large a value, or the weights are broken."
+            )
+        logits = logits.float()
+        classes = self.predicts == "classes"
+        if ids is None:
+            # Some checkpoints have more logits than their tokenizer has tokens.
+            known = logits if classes else logits[: self.tokenizer.vocab_size]
+            ids = known.topk(min(_TOP, len(known))).indices.tolist()
+        probs = (logits[ids] - logits.logsumexp(-1)).exp().tolist()
+        string = self.config.labels.__getitem__ if classes else self.tokenizer.string
+        rows = zip(ids, logits[ids].tolist(), probs, strict=True)
+        return [
+            {"id": one, "text": string(one), "logit": logit, "prob": prob}
+            for one, logit, prob in rows
+        ]
+
+    def _places(self, trace: Trace) -> list[int]:
+        if self.predicts == "none":
+            return []
+        if self.predicts == "classes":
+            return [0]
+        if self.predicts == "causal":
+            return [trace.allowed.position - 1]
+        ids = trace.inputs.ids[0].tolist()
+        return [place for place, one in enumerate(ids) if one == self.tokenizer.mask_id]
 
     def _tokens(self, texts: tuple[str, ...]) -> Tokens:
         """The tokens of the texts. Raises TokenizationError for what the model cannot read."""

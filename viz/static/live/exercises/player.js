@@ -259,7 +259,7 @@ export class Player {
     const last = exercise === this.exercises.length;
     const next = button(more ? "Next step" : last ? "Close" : "Next exercise", () => {
       this.go(more ? exercise : last ? 0 : exercise + 1, more ? number + 1 : 1);
-const field = /** @type {HTMLElement | null} */ (this.root.querySelector("form input, form select"));
+      const field = /** @type {HTMLElement | null} */ (this.root.querySelector("form input, form select"));
       (field ?? this.toggle).focus();
     }, { class: "live-act" });
     result.dataset.numbers = JSON.stringify(found.numbers);
