@@ -6,7 +6,6 @@ rows beside each other: what became faster, what slower, and what is noise.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from minibert.bench.result_rows import Row, read_rows
@@ -162,28 +161,19 @@ def implementation_rows() -> list[tuple[str, ...]]:
     folded: it is handed on in a form that it takes, as a mask, a bias, repeated or gathered keys.
     """
     assert {name for names in COLUMNS.values() for name in names} == {*OPTIONS, *SHAPES} - {"want"}
-    return [(name, *_taken(one), one.unavailable or _where(one)) for name, one in _all()]
-
-
-def _all() -> list[tuple[str, Implementation]]:
-    return list(implementations().items())
+    return [
+        (name, *_taken(one), one.unavailable or " and ".join(one.devices) or "anywhere")
+        for name, one in implementations().items()
+    ]
 
 
 def _taken(one: Implementation) -> list[str]:
-    folds = foldable(one.options, frozenset())
-    cells = []
-    for column, names in COLUMNS.items():
-        if column == "gradient":
-            cells.append("yes" if "z" in one.differentiable else "-")
-        elif set(names) <= one.options:
-            cells.append("yes")
-        else:
-            cells.append("folded" if set(names) <= one.options | folds else "-")
-    return cells
-
-
-def _where(one: Implementation) -> str:
-    return " and ".join(one.devices) or "anywhere"
+    taken, folds = one.options, one.options | foldable(one.options, frozenset())
+    cells = {
+        column: "yes" if set(names) <= taken else "folded" if set(names) <= folds else "-"
+        for column, names in COLUMNS.items()
+    }
+    return list((cells | {"gradient": "yes" if "z" in one.differentiable else "-"}).values())
 
 
 def workload_rows() -> list[tuple[str, ...]]:
@@ -241,78 +231,44 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and 0 < value < math.inf
 
 
-@dataclass(frozen=True)
-class Change:
-    """One implementation at one place in both files; ratio below 1 is faster in the second."""
-
-    name: str
-    place: str
-    before: float
-    after: float
-    noise: float
-
-    @property
-    def ratio(self) -> float:
-        """Time after, in times before."""
-        return self.after / self.before
-
-    @property
-    def verdict(self) -> str:
-        """faster, slower, or same: within the noise of both timings."""
-        if max(self.ratio, 1 / self.ratio) <= 1 + self.noise:
-            return "same"
-        return "faster" if self.ratio < 1 else "slower"
-
-
-def changes(before: list[Row], after: list[Row]) -> list[Change]:
-    """What stands in both; the kernels are matched with each other whatever they are called.
-
-    The noise is the largest of: how far two timings of the same kernel were apart, half of the
-    spread from p20 to p80, and 2 %.
-    """
-    earlier = {_key(row): row for row in before if row["ok"]}
-    found = []
-    for row in after:
-        other = earlier.get(_key(row))
-        if not row["ok"] or other is None:
-            continue
-        noise = max(_LEAST_NOISE, _noise(row), _noise(other))
-        name = "yours" if row["role"] == "kernel" else row["implementation"]
-        place = ", ".join(said for one in _PLACE if (said := _said(row, one)))
-        found.append(Change(name, place, other["median_ms"], row["median_ms"], noise))
-    return found
-
-
 def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list[str], bool]:
-    """The table, and whether the kernel became slower somewhere.
+    """The table of what stands in both files, and whether the kernel became slower somewhere.
 
+    The kernels are matched with each other whatever they are called. The noise is the largest of:
+    how far two timings of the same kernel were apart, half of the spread from p20 to p80, and 2 %.
     Raises MinibertError for files that `minibert bench` did not write or that share no shape.
     """
     before, after = (kernel_rows(path) for path in paths)
-    found = changes(before, after)
     lines = [f"{paths[0].name} -> {paths[1].name}"]
     machines = [rows[0].get("device") for rows in (before, after)]
     if machines[0] != machines[1]:
         lines.append(f"other machines: {machines[0]} and {machines[1]}; their times say little.")
-    if not found:
+    earlier = {_key(row): row for row in before if row["ok"]}
+    both = [(earlier[_key(row)], row) for row in after if row["ok"] and _key(row) in earlier]
+    if not both:
         raise MinibertError(
             f"{paths[0].name} and {paths[1].name}: nothing was timed in both, no shape is the same."
         )
     header = ("", "where", "before ms", "after ms", "after/before", "noise", "")
-    rows = [
-        (
-            one.name,
-            one.place,
-            f"{one.before:.4g}",
-            f"{one.after:.4g}",
-            f"{one.ratio:.3f}",
-            f"{100 * one.noise:.0f} %",
-            one.verdict,
-        )
-        for one in found
-    ]
-    slower = any(one.verdict == "slower" and one.name == "yours" for one in found)
+    rows = [_change(*pair) for pair in both]
+    slower = any(row[0] == "yours" and row[-1] == "slower" for row in rows)
     return [*lines, *terminal.table(header, rows, "<<>>>><")], slower
+
+
+def _change(before: Row, after: Row) -> tuple[str, ...]:
+    """A row of the table: faster, slower, or same, within the noise of both timings."""
+    noise = max(_LEAST_NOISE, _noise(after), _noise(before))
+    ratio = after["median_ms"] / before["median_ms"]
+    same = max(ratio, 1 / ratio) <= 1 + noise
+    return (
+        str(_key(after)[0]),
+        ", ".join(said for one in _PLACE if (said := _said(after, one))),
+        f"{before['median_ms']:.4g}",
+        f"{after['median_ms']:.4g}",
+        f"{ratio:.3f}",
+        f"{100 * noise:.0f} %",
+        "same" if same else "faster" if ratio < 1 else "slower",
+    )
 
 
 def _key(row: Row) -> tuple[object, ...]:
