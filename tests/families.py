@@ -15,69 +15,26 @@ VOCABULARY, POSITIONS, LABELS = 41, 31, 3
 #: The quantities of a layer of BERT or GPT-2: no rotation, no gate.
 LAYER_NAMES = tuple(layer_quantities(Config("gpt2", "none", 1, 1, 1, 1, 1, 1)))
 
-CLASSES = {
+_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_MASKED = ("Model", "ForMaskedLM")
+# What the names of a family's classes begin with, and their ends.
+_FAMILIES = {
     "bert": (
-        "BertModel",
-        "BertForMaskedLM",
-        "BertLMHeadModel",
-        "BertForNextSentencePrediction",
-        "BertForPreTraining",
-        "BertForSequenceClassification",
-        "BertForTokenClassification",
-        "BertForQuestionAnswering",
+        "Bert",
+        (*_MASKED, "LMHeadModel", "ForNextSentencePrediction", "ForPreTraining", *_HEADS),
     ),
-    "roberta": (
-        "RobertaModel",
-        "RobertaForMaskedLM",
-        "RobertaForCausalLM",
-        "RobertaForSequenceClassification",
-        "RobertaForTokenClassification",
-        "RobertaForQuestionAnswering",
-    ),
-    "xlm-roberta": ("XLMRobertaModel", "XLMRobertaForMaskedLM"),
-    "camembert": ("CamembertModel", "CamembertForMaskedLM"),
-    "distilbert": (
-        "DistilBertModel",
-        "DistilBertForMaskedLM",
-        "DistilBertForSequenceClassification",
-        "DistilBertForTokenClassification",
-        "DistilBertForQuestionAnswering",
-    ),
-    "electra": (
-        "ElectraModel",
-        "ElectraForMaskedLM",
-        "ElectraForCausalLM",
-        "ElectraForPreTraining",
-        "ElectraForSequenceClassification",
-        "ElectraForTokenClassification",
-        "ElectraForQuestionAnswering",
-    ),
-    "albert": (
-        "AlbertModel",
-        "AlbertForMaskedLM",
-        "AlbertForPreTraining",
-        "AlbertForSequenceClassification",
-        "AlbertForTokenClassification",
-        "AlbertForQuestionAnswering",
-    ),
-    "gpt2": (
-        "GPT2Model",
-        "GPT2LMHeadModel",
-        "GPT2ForSequenceClassification",
-        "GPT2ForTokenClassification",
-        "GPT2ForQuestionAnswering",
-    ),
+    "roberta": ("Roberta", (*_MASKED, "ForCausalLM", *_HEADS)),
+    "xlm-roberta": ("XLMRoberta", _MASKED),
+    "camembert": ("Camembert", _MASKED),
+    "distilbert": ("DistilBert", (*_MASKED, *_HEADS)),
+    "electra": ("Electra", (*_MASKED, "ForCausalLM", "ForPreTraining", *_HEADS)),
+    "albert": ("Albert", (*_MASKED, "ForPreTraining", *_HEADS)),
+    "gpt2": ("GPT2", ("Model", "LMHeadModel", *_HEADS)),
 }
-CONFIGS = {
-    "bert": "BertConfig",
-    "roberta": "RobertaConfig",
-    "xlm-roberta": "XLMRobertaConfig",
-    "camembert": "CamembertConfig",
-    "distilbert": "DistilBertConfig",
-    "electra": "ElectraConfig",
-    "albert": "AlbertConfig",
-    "gpt2": "GPT2Config",
+CLASSES = {
+    family: tuple(f"{prefix}{end}" for end in ends) for family, (prefix, ends) in _FAMILIES.items()
 }
+CONFIGS = {family: f"{prefix}Config" for family, (prefix, _) in _FAMILIES.items()}
 ARCHITECTURES = [(family, name) for family, names in CLASSES.items() for name in names]
 
 
@@ -120,7 +77,6 @@ sizes = st.builds(
 
 def hf_config(family: str, chosen: Sizes) -> Any:
     """The transformers configuration of that family and those sizes."""
-    width = chosen.heads * chosen.d_head
     common = {
         "vocab_size": VOCABULARY,
         "initializer_range": 0.15,
@@ -128,41 +84,27 @@ def hf_config(family: str, chosen: Sizes) -> Any:
         "num_labels": LABELS,
     }
     if family == "gpt2":
-        return transformers.GPT2Config(
-            n_embd=width,
-            n_layer=chosen.layers,
-            n_head=chosen.heads,
-            n_inner=chosen.d_mlp,
-            n_positions=POSITIONS,
-            activation_function=chosen.activation,
-            scale_attn_by_inverse_layer_idx=chosen.scale_by_layer,
-            pad_token_id=0,
-            **common,
-        )
+        names = ("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "activation_function")
+        scale = {"scale_attn_by_inverse_layer_idx": chosen.scale_by_layer, "pad_token_id": 0}
+        return transformers.GPT2Config(**_sized(names, chosen), **scale, **common)
     if family == "distilbert":
-        return transformers.DistilBertConfig(
-            dim=width,
-            n_layers=chosen.layers,
-            n_heads=chosen.heads,
-            hidden_dim=chosen.d_mlp,
-            max_position_embeddings=POSITIONS,
-            activation=chosen.activation,
-            **common,
-        )
+        names = ("dim", "n_layers", "n_heads", "hidden_dim", "max_position_embeddings")
+        return transformers.DistilBertConfig(**_sized((*names, "activation"), chosen), **common)
     extra = {"embedding_size": chosen.d_embed} if family in ("electra", "albert") else {}
     if family == "albert":
         extra["num_hidden_groups"] = min(chosen.layer_groups, chosen.layers)
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    sized = _sized((*names, "max_position_embeddings", "hidden_act"), chosen)
     return getattr(transformers, CONFIGS[family])(
-        hidden_size=width,
-        num_hidden_layers=chosen.layers,
-        num_attention_heads=chosen.heads,
-        intermediate_size=chosen.d_mlp,
-        max_position_embeddings=POSITIONS,
-        type_vocab_size=chosen.segments,
-        hidden_act=chosen.activation,
-        **common,
-        **extra,
+        type_vocab_size=chosen.segments, **sized, **common, **extra
     )
+
+
+def _sized(names: tuple[str, ...], chosen: Sizes) -> dict[str, Any]:
+    """Width, layers, heads, width of the MLP, positions and activation, as a family calls them."""
+    width = chosen.heads * chosen.d_head
+    sizes = (width, chosen.layers, chosen.heads, chosen.d_mlp, POSITIONS, chosen.activation)
+    return dict(zip(names, sizes, strict=True))
 
 
 def hf_model(family: str, name: str, chosen: Sizes = Sizes(), dtype: Any = torch.float32) -> Any:

@@ -255,6 +255,13 @@ def test_a_wrong_argument_gives_a_right_result_or_an_error_that_names_it(
         assert any(word in message for each in bad.items() for word in words_for(*each)), message
 
 
+def test_answers_that_are_not_one_for_each_sentence_are_called_tokens() -> None:
+    for tokens in ([], [5, 7]):
+        message = rf"{len(tokens)} answers for 1 sentences; expected one token for each"
+        with pytest.raises(EditError, match=message):
+            analysis.ablate_heads(trace(), analysis.answer_probability(tokens))
+
+
 def test_a_whole_number_of_another_type_is_that_number() -> None:
     kinds: tuple[Any, ...] = (np.int64, np.uint8, torch.tensor)
     for number, (name, (_, good)) in enumerate(CALLS.items()):

@@ -153,7 +153,7 @@ def _of_each(answer: int | list[int], last: Tensor, sentences: Sequence[int]) ->
         if max(sentences, default=0) >= len(answer) or (whole and len(answer) != len(last)):
             raise EditError(
                 f"The metric has {len(answer)} answers for {max(sentences) + 1} sentences; "
-                "expected one for each, or a single one for all."
+                "expected one token for each, or a single one for all."
             )
         answers = [answer[sentence] for sentence in sentences]
     for token in answers:

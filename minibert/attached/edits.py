@@ -10,7 +10,6 @@ checked before the pass; those of a whole layer are applied before those of sing
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -167,13 +166,13 @@ def edited(
     """The quantity of a call after its edits: (batch, head, position, ...)."""
     real = call.real_keys if name in ("key", "value") else call.real_queries
     for point, edit in edits.get(name, ()):
-        heads: Any = slice(None) if point.heads is None else point.heads
-        heads = list(heads) if isinstance(heads, tuple) else heads
+        rows = _rows(point, edit, _numbered(real, value))
+        heads = point.heads if isinstance(point.heads, int) else point.head_list or slice(None)
         before = value[:, heads]
-        after = _changed(point, edit, before, _numbered(real, value))
-        if edit.hidden is not None:
-            chosen = _at(point, edit, _numbered(real, value), edit.positions)
-            after = _hidden(point, edit, before, chosen, call)
+        if edit.hidden is None:
+            after = _changed(point, edit, before, rows)
+        else:
+            after = _hidden(point, edit, before, rows, call)
         if point.heads is None:
             value = after
         else:
@@ -182,54 +181,47 @@ def edited(
     return value
 
 
-def _changed(point: Point, edit: Edit, before: Tensor, numbers: list[list[int]]) -> Tensor:
-    """What the edit makes of the quantity, there where it applies."""
+def _changed(point: Point, edit: Edit, before: Tensor, rows: list[list[int]]) -> Tensor:
+    """What the edit makes of the quantity, in these rows of each sentence."""
     after = edit.change(point, before)
     if isinstance(after, int | float):
         after = torch.full_like(before, after)
     if not isinstance(after, Tensor) or not after.is_floating_point():
         raise EditError(f"{point}: the edit gave {after!r:.80}; expected a tensor of floats.")
     after = after.to(before)
-    everywhere = edit.positions is None and edit.sentences is None
+    whole = broadcasts(after.shape, before.shape)
+    if whole and edit.positions is None and edit.sentences is None:
+        return after.expand(before.shape)
     axis = before.dim() - 2
-    if broadcasts(after.shape, before.shape):
-        after = after.expand(before.shape)
-        if everywhere:
-            return after
-        chosen = _at(point, edit, numbers, edit.positions)
+    counts = {len(places) for places in rows if places}
+    shape = list(before.shape)
+    if whole:
+        after = after.expand(shape)
     else:
         # It may hold the chosen positions only.
-        chosen = _at(point, edit, numbers, edit.positions)
-        counts = {len(rows) for rows in chosen if rows}
-        shape = [*before.shape]
         shape[axis] = max(counts, default=0)
         if len(counts) != 1 or not broadcasts(after.shape, shape):
             raise shape_error(point, after.shape, before.shape)
-        spread = before.clone()
-        for sentence, rows in enumerate(chosen):
-            spread[sentence].index_copy_(axis - 1, torch.tensor(rows, device=before.device),
-                                         after.expand(shape)[sentence])  # fmt: skip
-        after = spread
-    where = torch.zeros(before.shape[0], before.shape[axis], dtype=torch.bool)
-    for sentence, rows in enumerate(chosen):
-        where[sentence, rows] = True
-    shape = [before.shape[0], *[1] * (axis - 1), before.shape[axis], 1]
-    return torch.where(where.to(before.device).view(shape), after, before)
+        after = after.expand(shape)
+    changed = before.clone()
+    for sentence, places in enumerate(rows):
+        index = torch.tensor(places, dtype=torch.long, device=before.device)
+        new = after[sentence].index_select(axis - 1, index) if whole else after[sentence]
+        if places:
+            changed[sentence] = changed[sentence].index_copy(axis - 1, index, new)
+    return changed
 
 
-def _hidden(
-    point: Point, edit: Edit, before: Tensor, chosen: list[list[int]], call: Call
-) -> Tensor:
+def _hidden(point: Point, edit: Edit, before: Tensor, rows: list[list[int]], call: Call) -> Tensor:
     """scores with −inf at the hidden keys of the chosen queries."""
     batch, n_queries, n_keys = before.shape[0], before.shape[-2], before.shape[-1]
     gone = torch.zeros(batch, n_queries, n_keys, dtype=torch.bool)
     numbers = _numbered(call.real_keys, call.key)
-    for sentence, rows in enumerate(chosen):
-        of_sentence = numbers[sentence % len(numbers)]
-        where = f"sentence {sentence}: "
-        keys = indices_of(edit.hidden, len(of_sentence), "key", EditError, f"{point}: {where}")
-        for row in rows:
-            gone[sentence, row, [of_sentence[key] for key in keys]] = True
+    for sentence, places in enumerate(rows):
+        own, where = numbers[sentence % len(numbers)], f"{point}: sentence {sentence}: "
+        keys = [own[key] for key in indices_of(edit.hidden, len(own), "key", EditError, where)]
+        for row in places:
+            gone[sentence, row, keys] = True
     gone = gone.to(before.device)
     mask = call.mask_rows().allowed
     allowed = torch.ones((), dtype=torch.bool, device=gone.device) if mask is None else mask
@@ -244,14 +236,13 @@ def _hidden(
     return before.masked_fill(gone if before.dim() == 3 else gone[:, None], -torch.inf)
 
 
-def _at(point: Point, edit: Edit, numbers: list[list[int]], positions: Any) -> list[list[int]]:
+def _rows(point: Point, edit: Edit, numbers: list[list[int]]) -> list[list[int]]:
     """The rows of each sentence that the edit applies to."""
-    sentences = indices_of(edit.sentences, len(numbers), "sentence", EditError, f"{point}: ")
     found: list[list[int]] = [[] for _ in numbers]
-    for sentence in sentences:
-        rows, where = numbers[sentence], f"{point}: sentence {sentence}: "
-        chosen = indices_of(positions, len(rows), "position", EditError, where)
-        found[sentence] = [rows[one] for one in chosen]
+    for sentence in indices_of(edit.sentences, len(numbers), "sentence", EditError, f"{point}: "):
+        own, where = numbers[sentence], f"{point}: sentence {sentence}: "
+        chosen = indices_of(edit.positions, len(own), "position", EditError, where)
+        found[sentence] = [own[one] for one in chosen]
     return found
 
 

@@ -65,42 +65,40 @@ def attended(call: Call, want: Iterable[Any]) -> Attended:
     scale, mask = call.scale, Mask() if causal else call.mask_rows()
     if isinstance(scale, Tensor):
         query, scale = query * scale, 1.0
-    allowed, bias = mask.allowed, mask.bias
-    if call.position_bias is not None:
-        more = _four(call.position_bias)[..., : key.shape[-2]]
+    allowed, bias = _four(mask.allowed), _four(mask.bias)
+    if (more := _four(call.position_bias)) is not None:
+        more = more[..., : key.shape[-2]]
         bias = more if bias is None else bias + more
     if call.real_queries is not None:
         real = call.real_queries[:, None, :, None]
         allowed = real if allowed is None else allowed & real
     sinks = call.sinks
-    options: dict[str, Any] = {
-        "causal": causal,
-        "scale": float(scale),
-        "soft_cap": call.soft_cap,
-        "mask": None if allowed is None else _four(allowed),
-        "bias": None if bias is None else _four(bias).detach().to(query.dtype),
-        "sinks": None if sinks is None else _by_head(sinks).detach().to(query.dtype),
-    }
+    if sinks is not None:
+        sinks = (sinks[0, :, 0, 0] if sinks.dim() == 4 else sinks).detach().flatten().to(query)
+    bias = None if bias is None else bias.detach().to(query.dtype)
     batch = max(one.shape[0] for one in (query, key))
     query, key, value = (one.expand(batch, -1, -1, -1) for one in (query, key, value))
     with torch.no_grad():
-        return attend(query, key, value, want=want, **options)
+        return attend(
+            query, key, value, want=want, causal=causal, scale=float(scale),
+            soft_cap=call.soft_cap, mask=allowed, bias=bias, sinks=sinks,
+        )  # fmt: skip
 
 
-def _four(matrix: Tensor) -> Tensor:
-    while matrix.dim() < 4:
-        matrix = matrix.unsqueeze(0)
-    return matrix
+def _four(matrix: Tensor | None) -> Tensor | None:
+    return None if matrix is None else matrix[(None,) * (4 - matrix.dim())]
 
 
-def _by_head(sinks: Tensor) -> Tensor:
-    if sinks.dim() == 4:
-        sinks = sinks[0, :, 0, 0]
-    return sinks.reshape(-1)
-
-
-Vectors = Float[Tensor, "batch *head position d_head"]
 Rows = Float[Tensor, "batch *head query key"]
+
+
+def _quantity(name: str, about: str) -> property:
+    """The property of a layer that reads a quantity."""
+
+    def read(layer: "AttachedLayer") -> Tensor:
+        return layer.quantity(name)
+
+    return property(read, doc=about)
 
 
 class AttachedLayer:
@@ -110,49 +108,22 @@ class AttachedLayer:
     head they are those that it reads.
     """
 
+    query = _quantity("query", "(batch, head, position, d_head), as it enters the dot product.")
+    key = _quantity("key", "(batch, kv_head, position, d_head), as it enters the dot product.")
+    value = _quantity("value", "(batch, kv_head, position, d_head).")
+    scores = _quantity("scores", "scale · query · keyᵀ, before soft cap, bias and mask.")
+    probs = _quantity("probs", "The softmax of the masked scores: (batch, head, query, key).")
+    z = _quantity("z", "probs · value: (batch, head, position, d_head).")
+    head_out = _quantity(
+        "head_out",
+        "z · W_O: (batch, head, position, d_model); all heads and the bias are what is written.",
+    )
+
     def __init__(self, stack: "StackTrace", layer: int, head: int | None) -> None:
         self.layer, self.head = layer, head
         self.module, self._call = stack.calls[layer]
         self._stack = stack
         self._heads = EVERY_ROW if head is None else slice(head, head + 1)
-
-    @property
-    def query(self) -> Vectors:
-        """(batch, head, position, d_head), as it enters the dot product."""
-        return self.quantity("query")
-
-    @property
-    def key(self) -> Vectors:
-        """(batch, kv_head, position, d_head), as it enters the dot product."""
-        return self.quantity("key")
-
-    @property
-    def value(self) -> Vectors:
-        """(batch, kv_head, position, d_head)."""
-        return self.quantity("value")
-
-    @property
-    def scores(self) -> Rows:
-        """scale · query · keyᵀ, before soft cap, bias and mask: (batch, head, query, key)."""
-        return self.quantity("scores")
-
-    @property
-    def probs(self) -> Rows:
-        """The softmax of the masked scores: (batch, head, query, key); 0 where masked."""
-        return self.quantity("probs")
-
-    @property
-    def z(self) -> Vectors:
-        """probs · value: (batch, head, position, d_head)."""
-        return self.quantity("z")
-
-    @property
-    def head_out(self) -> Vectors:
-        """z · W_O: (batch, head, position, d_model); the sum of all heads plus the bias is written.
-
-        Raises TraceError where that does not hold, and says why.
-        """
-        return self.quantity("head_out")
 
     @property
     def statistics(self) -> LazyStatistics:
@@ -165,7 +136,10 @@ class AttachedLayer:
         return self._call.untrue
 
     def quantity(self, name: str) -> Tensor:
-        """The quantity of that name."""
+        """The quantity of that name.
+
+        Raises AbsentError for another name, and TraceError where it is not known, with the reason.
+        """
         if name not in (*READABLE, "head_out"):
             raise AbsentError(
                 f"{name!r:.80} is not read from an attached model; there are "

@@ -4,14 +4,14 @@ A process carries out several cases, because to copy a process takes longer than
 ends after a failure, and another one goes on behind the case that ended it.
 """
 
-import json
+import multiprocessing
 import os
 import resource
-import select
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 
@@ -19,6 +19,7 @@ from tests.siege.judge import judge
 
 # Of the processor, so that a busy machine is no failure; and of waiting, as for a pipe.
 MEMORY, SECONDS, WAITING = 2**30, 10, 60.0
+FORK = multiprocessing.get_context("fork")
 Result = tuple[str, str, str]
 Build = Callable[[Path, Random], str]
 Use = Callable[[Path], None]
@@ -38,60 +39,35 @@ def run(cases: Sequence[Case], base: Path) -> Iterator[tuple[Result, str, float]
 def _run_until_one_ends_it(
     cases: Sequence[Case], base: Path
 ) -> Iterator[tuple[Result, str, float]]:
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        _in_the_child(cases, base, send)
-    os.close(send)
-    status, left, rest = None, len(cases), bytearray()
-    with os.fdopen(receive, "rb", buffering=0) as answers:
-        while left and status is None:
-            began = time.monotonic()
-            line = _line(answers.fileno(), rest, began + WAITING)
-            if line is None:
-                os.kill(child, signal.SIGKILL)
-            if not line:
-                status = os.waitpid(child, 0)[1]
-                found = _ended(line is None, status, base / "stderr")
+    ours, its = FORK.Pipe()
+    child = FORK.Process(target=_in_the_child, args=(cases, base, its))
+    child.start()
+    its.close()
+    for _ in cases:
+        began, found, done = time.monotonic(), None, ""
+        try:
+            if ours.poll(WAITING):
+                found, done = ours.recv()
             else:
-                *found, said = json.loads(line)
-            left -= 1
-            yield tuple(found), "" if not line else said, time.monotonic() - began
-            if found[0] == "failure":
-                break
-    if status is None:
-        os.waitpid(child, 0)
+                child.kill()
+                found = ("failure", "hangs", f"longer than {WAITING} s")
+        except EOFError:
+            child.join()
+            found = _ended(child.exitcode or 0, base / "stderr")
+        yield found, done, time.monotonic() - began
+        if found[0] == "failure":
+            break
+    child.join()
     shutil.rmtree(base / "case", ignore_errors=True)
 
 
-def _ended(hangs: bool, status: int, said: Path) -> Result:
-    if hangs:
-        return "failure", "hangs", f"longer than {WAITING} s"
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+def _ended(status: int, said: Path) -> Result:
+    if -status == signal.SIGXCPU:
         return "failure", "hangs", f"more than {SECONDS} s of the processor"
     return "failure", f"ends with status {status}", ascii(said.read_bytes()[-300:])
 
 
-def _line(pipe: int, rest: bytearray, until: float) -> bytes | None:
-    """The next line; b"" where there is none any more, None where the time is over.
-
-    `rest` is what was read behind it, for the next call.
-    """
-    while b"\n" not in rest:
-        ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            return None
-        part = os.read(pipe, 2**16)
-        if not part:
-            return b""
-        rest += part
-    line, _, behind = bytes(rest).partition(b"\n")
-    rest[:] = behind
-    return line
-
-
-def _in_the_child(cases: Sequence[Case], base: Path, send: int) -> None:
+def _in_the_child(cases: Sequence[Case], base: Path, answers: Connection) -> None:
     try:
         quiet = os.open(os.devnull, os.O_RDWR)
         said = os.open(base / "stderr", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
@@ -103,7 +79,7 @@ def _in_the_child(cases: Sequence[Case], base: Path, send: int) -> None:
             text = os.pread(said, 10_000, 0)
             if result[0] != "failure" and (b"panicked" in text or b"Traceback" in text):
                 result = ("failure", "a raw message on standard error", ascii(text[-300:]))
-            os.write(send, json.dumps([*result, done]).encode() + b"\n")
+            answers.send((result, done))
             if result[0] == "failure":
                 break
             os.chdir(base)
