@@ -12,6 +12,7 @@ import pytest
 from benchmarks.examples import EXAMPLES, FOLDERS, PEERS, lines_of, options_of, table, wrong
 from benchmarks.loading_at_size import measured, write
 from benchmarks.session import REPOSITORY
+from minibert.bench.gate import GateError
 from minibert.bench.result_rows import read_rows
 
 OURS = "p: clean 0.953, in /home/a\nsum of 26 terms 17.012\nbad because of dark city\n"
@@ -111,6 +112,9 @@ def test_weights_are_held_once_at_the_peak(tmp_path: Path, monkeypatch: pytest.M
     assert 0.9 * size <= mapped["peak_mapped_bytes"]
     assert mapped["peak_bytes"] - mapped["before_anonymous_bytes"] <= 1.05 * size
     assert mapped["peak_anonymous_bytes"] - mapped["before_anonymous_bytes"] <= 0.05 * size
+    other = marks | {"lm_head.weight": marks["model.embed_tokens.weight"]}
+    with pytest.raises(GateError, match=r"lm_head\.weight does not begin as it was written"):
+        measured("minibert", tmp_path / "model", environment, other, size)
     wide = measured("minibert", tmp_path / "model", environment, marks, size, "float32")
     held = wide["peak_bytes"] - wide["before_anonymous_bytes"]
     assert size * 2 <= held <= 1.05 * size * 2
