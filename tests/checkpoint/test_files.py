@@ -4,6 +4,7 @@ import json
 import mmap
 import os
 import pickle
+import re
 import struct
 import sys
 from pathlib import Path
@@ -244,6 +245,34 @@ def test_the_first_kind_of_weights_is_read_and_the_others_are_not_looked_at(tmp_
     expected = tensors()
     save_file(expected, tmp_path / WHOLE)
     assert same(open_checkpoint(tmp_path), expected)
+
+
+class Larger:
+    """A tensor with more numbers than its storage."""
+
+    def __reduce__(self):
+        function, (storage, offset, _, stride, *rest) = torch.ones(2)._reduce_ex_internal(2)
+        return function, (storage, offset, (3,), stride, *rest)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x80\x02N0N.", "more than tensors: it has the instruction POP"),
+        (b"\x80\x02N2\x86.", "more than tensors: it has the instruction DUP"),
+        # A tuple as a key: the hash of nested ones can take longer than a life.
+        (b"\x80\x02}N\x85Ns.", r"not a whole torch file \(TypeError\)"),
+        (b"\x80\x02]Nb.", r"not a whole torch file \(ValueError\)"),
+        (Larger(), r"not a whole torch file \(ValueError\)"),
+    ],
+)
+def test_a_pickle_that_torch_does_not_write_is_an_error(tmp_path, content, said):
+    path = tmp_path / PICKLE
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        write(path, {"a": content}, "zip")
+    assert re.search(said, open_error(tmp_path))
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, torch.ones(2), {1: torch.ones(2)}])
