@@ -8,9 +8,10 @@ from planted_kernels import written
 
 from minibert.bench.gate import GateError, WrongError
 from minibert.bench.judged_function import JudgedFunction
-from minibert.bench.judged_run import JudgedRun, one_thread
+from minibert.bench.judged_run import JudgedRun, one_thread, sampled
 from minibert.bench.workload import inputs_of
 from minibert.kernels.check.gradients import GRADIENTS
+from minibert.kernels.check.problem import by_eager
 from minibert.kernels.check.workload import Workload
 
 CPU = torch.device("cpu")
@@ -112,6 +113,18 @@ def test_gradients_of_another_gradient_of_z_are_wrong(every_field, monkeypatch):
     monkeypatch.setattr(type(run._inputs), "refresh", other)
     with pytest.raises(WrongError, match="error of query_gradient"):
         run._check(answer)
+
+
+def test_every_row_of_a_short_sentence_is_looked_at():
+    problem = inputs_of(Workload(1, 1, 20, 16, "float32", False), CPU).problem
+    z = by_eager(problem, torch.float32)["z"]
+    error, allowed = sampled(problem, z)
+    assert error <= allowed
+    for row in (0, 7, 19):
+        wrong = z.clone()
+        wrong[0, 0, row] += 0.01
+        error, allowed = sampled(problem, wrong)
+        assert error > allowed, row
 
 
 @pytest.mark.parametrize("said", [None, "1.0", 0.0, -1.0, float("nan"), 3.0, True])
