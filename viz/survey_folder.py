@@ -35,13 +35,15 @@ from minibert.survey.segments import in_pairs
 from minibert.survey.tables import Survey
 from minibert.survey.windows import hash_documents, windows
 from minibert.viz.document import Written, document
-from minibert.viz.example import Example
+from minibert.viz.example import Example, without_folder
 from minibert.viz.page import Page
 from minibert.viz.payload import Array, Json, header_json
 from minibert.viz.viewing import view
 
 if TYPE_CHECKING:
     from minibert.survey.live import Given, Surveyable
+
+    Corpus = Iterable[Document | str]
 
 # Of a list, as many entries are shown.
 _LISTED = 6
@@ -54,8 +56,8 @@ def title(manifest: Mapping[str, object]) -> str:
     """The name of the model, and of an attached one that of its stack where it has one."""
     model = manifest.get("model", {})
     if not isinstance(model, Mapping):
-        return _name_of_path(model)
-    name, stack = _name_of_path(model.get("name", "a model")), model.get("stack")
+        return without_folder(str(model))
+    name, stack = without_folder(str(model.get("name", "a model"))), model.get("stack")
     return title_of(name, stack["name"]) if isinstance(stack, Mapping) else name
 
 
@@ -82,20 +84,13 @@ def _facts(manifest: Mapping[str, object], before: str) -> list[list[str]]:
         elif isinstance(value, Sequence) and not isinstance(value, str):
             found.append([label, _list([_plain(one) for one in value])])
         else:
-            found.append([label, _name_of_path(value) if name == "name" else _plain(value)])
+            found.append([label, without_folder(str(value)) if name == "name" else _plain(value)])
     return found
 
 
 def _list(entries: Sequence[str]) -> str:
     more = f", and {len(entries) - _LISTED} more" if len(entries) > _LISTED else ""
     return ", ".join(entries[:_LISTED]) + more
-
-
-def _name_of_path(name: object) -> str:
-    """A model's name; of a path only its end, since reports are passed on to others."""
-    text = str(name)
-    is_path = os.path.isabs(text) or text.startswith((".", "~"))
-    return Path(text).name if is_path else text
 
 
 def _plain(value: object) -> str:
@@ -473,12 +468,6 @@ def _sampled(distances: HeadDistances | None) -> list[list[str]]:
     if distances is None:
         return []
     return [["patterns and distances", f"on the first {distances.documents} documents"]]
-
-
-if TYPE_CHECKING:
-    from minibert.survey.live import Given, Surveyable
-
-    Corpus = Iterable[Document | str]
 
 
 def write_survey_report(

@@ -174,6 +174,22 @@ function mlpSteps({ gated }, x) {
   ];
 }
 
+/** A quantity (position, …) at one position. @param {Source} source @param {string} quantity @param {number | null} layer @param {number} position */
+export async function rowAt(source, quantity, layer, position) {
+  const { shape: [positions], values } = await source.read(quantity, layer);
+  const width = values.length / positions;
+  return values.subarray(position * width, (position + 1) * width);
+}
+
+/** A quantity (head, position, …) at one position, of each head. @param {Source} source @param {string} quantity @param {number} layer @param {number} position */
+export async function headsAt(source, quantity, layer, position) {
+  const { shape: [heads, positions, width], values } = await source.read(quantity, layer);
+  return Array.from({ length: heads }, (_, head) => {
+    const from = (head * positions + position) * width;
+    return values.subarray(from, from + width);
+  });
+}
+
 /** What the norms of a model are called. @param {Pick<Built, "normKind">} built */
 export function normName({ normKind }) {
   return normKind === "rms" ? "RMSNorm" : "LayerNorm";

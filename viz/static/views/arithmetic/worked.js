@@ -28,7 +28,7 @@
 import { ACTIVATIONS } from "../../core/data/activations.js";
 import { embeddingOf, normed, normNamed } from "../../core/data/norms.js";
 import { sharing } from "../../core/data/sharing.js";
-import { layerSteps, normName, weightOf } from "../../core/data/source.js";
+import { headsAt, layerSteps, normName, rowAt, weightOf } from "../../core/data/source.js";
 import { written } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
 
@@ -150,17 +150,13 @@ export class Teller {
   }
 
   /** A quantity (position, …) at the position. @param {string} quantity @param {number | null} [layer] */
-  async row(quantity, layer = this.place.layer) {
-    const { shape, values } = await this.source.read(quantity, layer);
-    const width = values.length / shape[0];
-    return values.subarray(this.place.position * width, (this.place.position + 1) * width);
+  row(quantity, layer = this.place.layer) {
+    return rowAt(this.source, quantity, layer, this.place.position);
   }
 
   /** A quantity (head, position, …) of one head at the position. @param {string} quantity @param {number} [head] */
   async headRow(quantity, head = this.place.head) {
-    const { shape: [, positions, width], values } = await this.source.read(quantity, this.place.layer);
-    const from = (head * positions + this.place.position) * width;
-    return values.subarray(from, from + width);
+    return (await headsAt(this.source, quantity, this.place.layer, this.place.position))[head];
   }
 
   /** A quantity (head, position, …) of one head, all positions. @param {string} quantity @param {number} [head] */
@@ -561,10 +557,10 @@ export async function headOut(at) {
 export async function attnOut(at) {
   const { dimension } = at.place;
   const { heads, dHead } = at.source.shape;
-  const [row, bias, ...own] = await Promise.all([
+  const [row, bias, own] = await Promise.all([
     at.weight("attention.output.weight", dimension),
     at.bias("attention.output.bias", dimension),
-    ...Array.from({ length: heads }, (_, head) => at.headRow("z", head)),
+    headsAt(at.source, "z", at.place.layer, at.place.position),
   ]);
   const parts = own.map((one, head) => total(Array.from(one, (value, i) => value * row[head * dHead + i])));
   const terms = parts.map((value, head) => ({ name: `head ${head}`, factors: [], value, to: { number: "head_out", heads: [head], dimension } }));

@@ -54,10 +54,6 @@ export function frameFor(room, longest, { nQueries, nKeys }) {
   return { left, top, width, height, total: left + width + MARGIN.sums, tall: top + height + MARGIN.sums };
 }
 
-export function margins() {
-  return MARGIN;
-}
-
 /**
  * @param {Weights["probs"]} probs
  * @param {{nQueries: number, nKeys: number, causal: boolean}} sizes
@@ -333,7 +329,7 @@ export function paintAround(pen, { frame, window, weights, colors, queryLabel, k
 
 /** @param {Pen} pen @param {Frame} frame @param {Window} window @param {Weights} weights @param {Colors} colors */
 function paintSums(pen, { left, top, width, height }, window, weights, colors) {
-  const { bar, gap } = margins();
+  const { bar, gap } = MARGIN;
   const sums = sumsOf(weights, window);
   const most = sums.columns.reduce((a, b) => Math.max(a, b), 0);
   const widest = sums.rows.reduce((a, b) => Math.max(a, b), 1);
@@ -419,7 +415,7 @@ function band(pen, { frame, window, colors, queryLabel, keyLabel }, side, index,
   const half = Math.max(cell / 2, 1.5);
   const low = Math.round(Math.max(middle - half, 0));
   const high = Math.round(Math.min(middle + half, length));
-  const { sums } = margins();
+  const { sums } = MARGIN;
   pen.fillStyle = color;
   pen.globalAlpha = kept ? 0.9 : 0.55;
   for (const at of [low - 1, high]) {

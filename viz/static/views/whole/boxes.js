@@ -27,7 +27,7 @@
 import { farthest } from "../../core/data/softmax.js";
 import { embeddingOf } from "../../core/data/norms.js";
 import { grouping, reach } from "../../core/data/sharing.js";
-import { layerSteps, normName } from "../../core/data/source.js";
+import { headsAt, layerSteps, normName, rowAt } from "../../core/data/source.js";
 import { element } from "../../core/draw/dom.js";
 import { scaleFor } from "../../core/draw/colors.js";
 import { counted, written } from "../../core/text/numbers.js";
@@ -45,24 +45,13 @@ export async function readWhole(source, example, { layer, position }) {
   const { built } = shape;
   const steps = layerSteps(built, layer).filter(({ between }) => !between);
   const named = (/** @type {boolean} */ ofHeads) => steps.filter(({ of }) => (of === "head" || of === "key") === ofHeads).map(({ id }) => id);
-  const row = async (/** @type {string} */ quantity, /** @type {number | null} */ of) => {
-    const { shape: [positions], values } = await source.read(quantity, of);
-    const width = values.length / positions;
-    return values.subarray(position * width, (position + 1) * width);
-  };
-  const heads = async (/** @type {string} */ quantity) => {
-    const { shape: [count, positions, width], values } = await source.read(quantity, layer);
-    return Array.from({ length: count }, (_, head) => {
-      const from = (head * positions + position) * width;
-      return values.subarray(from, from + width);
-    });
-  };
+  const row = (/** @type {string} */ quantity, /** @type {number | null} */ of) => rowAt(source, quantity, of, position);
   const [embedding, embed, streams, stream, ofHeads, candidates] = await Promise.all([
     embeddingOf(source, example.tokens, position),
     row("embed", null),
     Promise.all(example.layers.map(async (one) => /** @type {[number, Float32Array]} */ ([one, await row("resid_post", one)]))),
     Promise.all(named(false).map(async (name) => [name, await row(name, layer)])),
-    Promise.all(named(true).map(async (name) => [name, await heads(name)])),
+    Promise.all(named(true).map(async (name) => [name, await headsAt(source, name, layer, position)])),
     shape.predicts === "none" ? [] : source.candidates(position),
   ]);
   return {
@@ -114,6 +103,11 @@ export const BOXES = {
   resid_post: addedBoxes,
 };
 
+/** Where a number is worked out, and the view that does it. @param {string} number @param {number | null} [dimension] */
+function workedOut(number, dimension = null) {
+  return { way: { view: "arithmetic", number, dimension }, leads: "Arithmetic" };
+}
+
 /**
  * A norm without numbers of its own, which leads to them.
  *
@@ -123,7 +117,7 @@ export const BOXES = {
  * @returns {Box}
  */
 function normBox(number, title, says) {
-  return { id: number, title, name: "", says, kind: "norm", rows: [], way: { view: "arithmetic", number, dimension: null }, leads: "Arithmetic" };
+  return { id: number, title, name: "", says, kind: "norm", rows: [], ...workedOut(number) };
 }
 
 /** @param {(whole: Whole) => string} says @returns {Make} */
@@ -240,7 +234,7 @@ function zBox({ inside }) {
     id: "z", title: "Mix values", name: "z",
     says: "The values of all tokens, each times its weight, added up.",
     rows: [{ name: "", parts: z, scale: scaleFor(...z) }],
-    way: { view: "arithmetic", number: "z", dimension: null }, leads: "Arithmetic",
+    ...workedOut("z"),
   }];
 }
 
@@ -252,7 +246,7 @@ function attentionBox({ inside, shape, built }) {
     says: `z of ${shape.heads} heads side by side, times one matrix: what attention ${added(built)}.`,
     rows: [cells("", out)],
     fact: lengthOf(out),
-    way: { view: "arithmetic", number: "attn_out", dimension: null }, leads: "Arithmetic",
+    ...workedOut("attn_out"),
   }];
 }
 
@@ -270,14 +264,14 @@ function neuronsBox({ inside, shape, built }) {
       id: "mlp_pre", title: "W_gate, W_in", name: "",
       says: `${shape.dMlp} neurons read the token twice: W_gate says how far each opens, W_in what passes.`,
       rows: [cells("gate", gate), cells("in", pre)],
-      way: { view: "arithmetic", number: "mlp_gate", dimension }, leads: "Arithmetic",
+      ...workedOut("mlp_gate", dimension),
     }];
   }
   return [{
     id: "mlp_pre", title: "W_in", name: "mlp_pre",
     says: `${shape.dMlp} neurons read the token, each with weights of its own.`,
     rows: [cells("", pre)],
-    way: { view: "arithmetic", number: "mlp_pre", dimension }, leads: "Arithmetic",
+    ...workedOut("mlp_pre", dimension),
   }];
 }
 
@@ -291,7 +285,7 @@ function firedBox({ inside, built }) {
     says: built.gated ? `${built.activation} of the gate, times what W_in gives.` : plain,
     rows: [cells("", post)],
     fact: `the strongest: neuron ${neuron}, ${written(post[neuron], 2)}`,
-    way: { view: "arithmetic", number: "mlp_post", dimension: neuron }, leads: "Arithmetic",
+    ...workedOut("mlp_post", neuron),
   }];
 }
 
@@ -303,7 +297,7 @@ function mlpBox({ inside, built }) {
     says: added(built) === "adds" ? "What the neurons add to the stream." : "What the neurons give together.",
     rows: [cells("", out)],
     fact: lengthOf(out),
-    way: { view: "arithmetic", number: "mlp_out", dimension: null }, leads: "Arithmetic",
+    ...workedOut("mlp_out"),
   }];
 }
 
@@ -350,7 +344,7 @@ function tablesBox({ embedding: { rows }, built }, made) {
  */
 function embedBox(number, title, says, rows, numbers) {
   const name = number === "embed" ? number : "";
-  return { id: number, title, name, says, rows, fact: lengthOf(numbers), way: { view: "arithmetic", number, dimension: null }, leads: "Arithmetic" };
+  return { id: number, title, name, says, rows, fact: lengthOf(numbers), ...workedOut(number) };
 }
 
 /**
@@ -379,8 +373,7 @@ export function outputBoxes({ built, shape, candidates, example }) {
       says: `One logit for each of ${counted(shape.vocabulary, "token")}${capped}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`,
       rows: [],
       more: [predictionBars(candidates)],
-      way: { view: "arithmetic", number: "logits", dimension: best.id },
-      leads: "Arithmetic",
+      ...workedOut("logits", best.id),
     },
   ];
 }
