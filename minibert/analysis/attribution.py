@@ -1,10 +1,9 @@
 """Direct logit attribution: how much of a logit each component wrote itself.
 
-A logit is a direction that reads the last hidden state. It is pulled back through everything that
-stands between, down to each place where something was added to the stream; the value of a
-component is the product of what it wrote with the direction at that place. So nothing of the size
-of component x d_model is ever held. Only the direct path counts: that a component also changed
-what later heads and MLPs read shows in their values.
+A logit is a direction that reads the last hidden state. It is pulled back through the head and the
+last norm; the value of a component is its product with the part of the stream that the component
+wrote, at this one position (`stream.py` has the parts). Only the direct path counts: that a
+component also changed what later heads and MLPs read shows in their values.
 
 What is frozen at its real value, so that the path is linear and the sum is the logit exactly:
 what every norm divides by (LayerNorm also subtracts the mean, from each part), and in the head of
@@ -35,7 +34,7 @@ from minibert.analysis.arguments import (
     whole_number,
 )
 from minibert.analysis.rows import rows_of, wide
-from minibert.analysis.stream import Component, FrozenNorm, attention_bias, layer_of
+from minibert.analysis.stream import Component, FrozenNorm, written
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
 from minibert.layers.heads import VocabularyHead
@@ -43,7 +42,6 @@ from minibert.layers.linear import matrix_of, offset_of
 from minibert.layers.linear_backends import activate
 from minibert.quantities import Float, Int
 from minibert.result import Result, sourced
-from minibert.trace.layer_view import LayerTrace
 from minibert.trace.read import Trace
 
 
@@ -200,91 +198,51 @@ def _places(trace: Trace, sentences: list[int], position: object) -> Int[Tensor,
     return torch.tensor(places, device=trace.embed.device)
 
 
-def _logit_terms(
-    rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None
-) -> list[tuple[Component, Float[Tensor, " sentence"]]]:
+Terms = list[tuple[Component, Float[Tensor, " sentence"]]]
+
+
+def _logit_terms(rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None) -> Terms:
     """Every component and its value, in the order of the data, at the one position of `rows`."""
-    path = _Path()
-    path.through_head(head, rows.hidden[:, 0], token, against)
-    path.through_norm("final norm bias", None, FrozenNorm.of_final(rows))
-    for here in reversed(list(rows)):
-        path.through_layer(here)
-    path.add(Component("embed"), rows.embed[:, 0])
-    return path.terms[::-1]
+    direction, behind = _through_head(head, rows.hidden[:, 0], token, against)
+    direction = _through_norm("final norm bias", FrozenNorm.of_final(rows), direction, behind)
+    stream = written(rows, len(rows) - 1, "resid_post", heads=True)
+    parts = zip(stream.components, stream.parts, strict=True)
+    terms = [(component, (part[:, 0] * direction).sum(-1)) for component, part in parts]
+    return terms + behind[::-1]
 
 
-class _Path:
-    """The direction that reads the logit from the stream, on its way back to the embeddings."""
+def _through_head(
+    head: VocabularyHead, hidden: Tensor, token: Tensor, against: Tensor | None
+) -> tuple[Float[Tensor, "sentence width"], Terms]:
+    """The direction that reads the logit from the hidden state, and what biases on the way add."""
+    weight, bias, behind = head.W_U.mT, head.b_U, Terms()
+    direction = wide(weight[token])
+    if against is not None:
+        direction = direction - wide(weight[against])
+    if bias is not None:
+        constant = wide(bias)[token] - (0 if against is None else wide(bias)[against])
+        behind.append((Component("unembedding bias"), constant))
+    if head.transform is None or head.norm is None:
+        return direction, behind
+    pre, width = head.transform(hidden), hidden.shape[-1]
+    norm = FrozenNorm.of(head.norm, activate(pre, head.activation)[:, None])
+    direction = _through_norm("transform norm bias", norm, direction, behind)
+    direction = direction * gate(pre, head.activation)
+    if (offset := offset_of(head.transform, width)) is not None:
+        behind.append((Component("transform bias"), (wide(offset) * direction).sum(-1)))
+    return direction @ wide(matrix_of(head.transform, width).mT), behind
 
-    def __init__(self) -> None:
-        self.direction: Float[Tensor, "sentence width"] = torch.empty(0)
-        self.terms: list[tuple[Component, Float[Tensor, " sentence"]]] = []
 
-    def add(self, component: Component, part: Tensor) -> None:
-        """Note what a component that wrote `part` here adds to the logit."""
-        self.terms.append((component, (wide(part) * self.direction).sum(-1)))
-
-    def through_norm(self, name: str, layer: int | None, norm: FrozenNorm | None) -> None:
-        """Go back through a norm at the one position, if there is one."""
-        if norm is None:
-            return
-        frozen = norm.at(0)
-        if frozen.bias is not None:
-            self.add(Component(name, layer), frozen.bias)
-        self.direction = frozen.pull(self.direction)
-
-    def through_head(
-        self, head: VocabularyHead, hidden: Tensor, token: Tensor, against: Tensor | None
-    ) -> None:
-        """Start at the logit and go back to the hidden state."""
-        weight, bias = head.W_U.mT, head.b_U
-        self.direction = wide(weight[token])
-        if against is not None:
-            self.direction = self.direction - wide(weight[against])
-        if bias is not None:
-            whole = wide(bias)
-            constant = whole[token] - (0 if against is None else whole[against])
-            self.terms.append((Component("unembedding bias"), constant))
-        if head.transform is None or head.norm is None:
-            return
-        pre = head.transform(hidden)
-        post = activate(pre, head.activation)
-        self.through_norm("transform norm bias", None, FrozenNorm.of(head.norm, post[:, None]))
-        self.direction = self.direction * gate(pre, head.activation)
-        width = hidden.shape[-1]
-        if (written := offset_of(head.transform, width)) is not None:
-            self.add(Component("transform bias"), wide(written))
-        self.direction = self.direction @ wide(matrix_of(head.transform, width).mT)
-
-    def through_layer(self, here: LayerTrace) -> None:
-        """Go back through a layer: its MLP, then its attention."""
-        layer, mlp_out = here.layer, here.mlp_out
-        self._through_sum("mlp", here, here.resid_mid, mlp_out)
-        # The stream passes beside the norm of a block's output.
-        stream = self.direction
-        self._through_output("mlp", here, mlp_out)
-        self.add(Component("mlp", layer), mlp_out[:, 0])
-        self.direction = stream
-        self._through_sum("attention", here, here.resid_pre, here.attn_out)
-        stream = self.direction
-        self._through_output("attention", here, here.attn_out)
-        head_out = here.head_out
-        if (bias := attention_bias(here, head_out)) is not None:
-            self.add(Component("attention bias", layer), bias[:, 0])
-        for head in reversed(range(head_out.shape[1])):
-            self.add(Component("head", layer, head), head_out[:, head, 0])
-        self.direction = stream
-
-    def _through_sum(self, block: str, here: LayerTrace, stream: Tensor, written: Tensor) -> None:
-        """Back through the norm behind the sum of a block with the stream, if any."""
-        if layer_of(here).after:
-            norm = FrozenNorm.of_layer(here, f"{block}_norm", stream + written)
-            self.through_norm(f"{block} norm bias", here.layer, norm)
-
-    def _through_output(self, block: str, here: LayerTrace, written: Tensor) -> None:
-        """Back through the norm of what a block writes, if any."""
-        norm = FrozenNorm.of_layer(here, f"{block}_output_norm", written)
-        self.through_norm(f"{block} output norm bias", here.layer, norm)
+def _through_norm(
+    name: str, norm: FrozenNorm | None, direction: Tensor, behind: Terms
+) -> Float[Tensor, "sentence width"]:
+    """The direction in front of a norm at the one position; what its bias adds is noted."""
+    if norm is None:
+        return direction
+    frozen = norm.at(0)
+    if frozen.bias is not None:
+        behind.append((Component(name), (frozen.bias * direction).sum(-1)))
+    return frozen.pull(direction)
 
 
 def gate(pre: Float[Tensor, "*rows width"], activation: str) -> Float[Tensor, "*rows width"]:

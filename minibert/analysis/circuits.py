@@ -38,6 +38,8 @@ from minibert.analysis.arguments import (
     check_choice,
     check_model,
     is_whole,
+    listed,
+    token_id,
     token_name,
     whole_number,
 )
@@ -564,25 +566,11 @@ def _unembedding(model: Model) -> Float[Tensor, "vocab d_model"]:
 
 def _checked(model: Model, ids: Ids) -> Int[Tensor, " token"]:
     """The ids as one row on the model's device."""
-    device = model.body.word.weight.device
-    try:
-        row = ids if isinstance(ids, Tensor) else torch.tensor(list(ids), device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TokenizationError(
-            f"{ids!r:.80} is no row of token ids ({error}); expected whole numbers, as [5, 11]."
-        ) from error
-    if row.dim() != 1 or not row.numel() or row.dtype not in (torch.int64, torch.int32):
-        raise TokenizationError(
-            f"Token ids are {row.dtype} of shape {tuple(row.shape)}; expected a row of at least "
-            "one whole number."
-        )
-    low, high = (int(bound) for bound in row.aminmax())
-    if low < 0 or high >= model.config.vocab_size:
-        raise TokenizationError(
-            f"Token id {low if low < 0 else high} is outside the vocabulary of {model.name}: "
-            f"expected 0 to {model.config.vocab_size - 1}."
-        )
-    return row.to(device)
+    given = ids.tolist() if isinstance(ids, Tensor) else ids
+    row = [token_id(model, one) for one in listed(given, "ids", TokenizationError, "[5, 11]")]
+    if not row:
+        raise TokenizationError("Token ids: expected a row of at least one, as [5, 11].")
+    return torch.tensor(row, device=model.body.word.weight.device)
 
 
 def _strings(model: Model, ids: Tensor) -> tuple[str, ...]:

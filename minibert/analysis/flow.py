@@ -159,7 +159,7 @@ def attention_flow(
         for key in range(length):
             values[sentence, key] = maximum_flow(matrices, positions[sentence], key)
     found = values.to(result_dtype(trace))
-    return _about(trace, found, "batch key", positions, "Attention flow", "from", "maximum flow")
+    return _about(trace, found, positions, "Attention flow", "from", "maximum flow")
 
 
 def _matrix(
@@ -261,9 +261,7 @@ def _one_position(
     position: int | Sequence[int],
     last: int,
     step: Callable[[Tensor, int, slice], Tensor],
-    title: str,
-    joined: str,
-    unit: str,
+    *said: str,
 ) -> OfPosition:
     """The row that is 1 at one position, after a step through each layer from the last one down.
 
@@ -279,19 +277,11 @@ def _one_position(
         for layer in range(last, -1, -1):
             row, queries = step(row, layer, queries), slice(None)
             values.append(row)
-    return _about(
-        trace, torch.stack(values[::-1]), "layer batch key", positions, title, joined, unit
-    )
+    return _about(trace, torch.stack(values[::-1]), positions, *said)
 
 
 def _about(
-    trace: Trace,
-    values: Tensor,
-    names: str,
-    positions: tuple[int, ...],
-    title: str,
-    joined: str,
-    unit: str,
+    trace: Trace, values: Tensor, positions: tuple[int, ...], title: str, joined: str, unit: str
 ) -> OfPosition:
     """The result; "Relevance" is joined to each position by "to"."""
     tokens = trace.tokens.strings
@@ -299,8 +289,8 @@ def _about(
         f"{joined} “{strings[place].strip()}” at position {place}"
         for strings, place in zip(tokens, positions, strict=True)
     ]
-    labels = {"batch": words}
-    return OfPosition(values, names, title, unit, labels, tokens, positions=positions)
+    names = "layer batch key" if values.dim() == 3 else "batch key"
+    return OfPosition(values, names, title, unit, {"batch": words}, tokens, positions=positions)
 
 
 def _times(row: Float[Tensor, "batch key"], matrix: Rows) -> Float[Tensor, "batch key"]:

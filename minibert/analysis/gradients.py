@@ -192,12 +192,13 @@ class Integrated(Result[Tensor]):
     @property
     def gap(self) -> float:
         """What the values miss to add up to the difference: the error of the integral."""
-        return _gap(self.values, self.difference)
+        return self.difference - float(self.values.sum(dtype=torch.float64))
 
     @property
     def converged(self) -> bool:
         """True where the gap is less than 1 % of the difference."""
-        return _is_small(self.gap, self.difference)
+        gap = self.gap
+        return abs(gap) < _GAP * abs(self.difference) or gap == 0
 
     def by_token(self) -> Float[Tensor, "batch position"]:
         """What each token gives: the sum over its embedding.
@@ -243,17 +244,8 @@ def integrated_attention(
     layer = check_index("layer", layer, len(trace))
     with torch.no_grad():
         probs = trace[layer].probs.detach()
-    found = _integrate(trace, number, ("probs", layer), torch.zeros_like(probs), probs, steps)
-    return Integrated(
-        found[0],
-        "batch head query key",
-        title=f"Integrated attention, layer {layer}",
-        unit="share of the difference",
-        tokens=trace.tokens.strings,
-        signed=True,
-        difference=found[1],
-        steps=found[2],
-    )
+    title, start = f"Integrated attention, layer {layer}", torch.zeros_like(probs)
+    return _integrate(trace, number, ("probs", layer), start, probs, steps, title)
 
 
 @sourced
@@ -278,17 +270,7 @@ def integrated_embeddings(
     check_unedited(trace)
     embed = trace.embed.detach()
     start = torch.zeros_like(embed) if baseline is None else _fitting(baseline, embed)
-    found = _integrate(trace, number, "embed", start, embed, steps)
-    return Integrated(
-        found[0],
-        "batch position d_model",
-        title="Integrated gradients",
-        unit="share of the difference",
-        tokens=trace.tokens.strings,
-        signed=True,
-        difference=found[1],
-        steps=found[2],
-    )
+    return _integrate(trace, number, "embed", start, embed, steps, "Integrated gradients")
 
 
 def _integrate(
@@ -298,8 +280,9 @@ def _integrate(
     start: Tensor,
     end: Tensor,
     steps: int | None,
-) -> tuple[Tensor, float, int]:
-    """(end − start) times the mean gradient on the way, what the number grows by, and the steps."""
+    title: str,
+) -> Integrated:
+    """(end − start) times the mean gradient on the way, with as many steps as it needs."""
     check_callable(number, "number", TraceError)
     taken, last = _FIRST, _LAST
     if steps is not None:
@@ -309,9 +292,18 @@ def _integrate(
         here, there = (_number_at(trace, number, point, value).item() for value in (end, start))
     while True:
         values = (end - start) * _mean_gradient(trace, number, point, start, end, taken)
-        small = _is_small(_gap(values, here - there), here - there)
-        if small or taken >= last:
-            return values, here - there, taken
+        found = Integrated(
+            values,
+            "batch position d_model" if point == "embed" else "batch head query key",
+            title=title,
+            unit="share of the difference",
+            tokens=trace.tokens.strings,
+            signed=True,
+            difference=here - there,
+            steps=taken,
+        )
+        if found.converged or taken >= last:
+            return found
         taken *= 2
 
 
@@ -360,11 +352,3 @@ def _fitting(baseline: object, embed: Tensor) -> Tensor:
             f"baseline of shape {tuple(baseline.shape)} does not fit the embeddings "
             f"{tuple(embed.shape)} (batch, position, d_model)."
         ) from error
-
-
-def _gap(values: Tensor, difference: float) -> float:
-    return difference - float(values.sum(dtype=torch.float64))
-
-
-def _is_small(gap: float, difference: float) -> bool:
-    return abs(gap) < _GAP * abs(difference) or gap == 0

@@ -4,12 +4,18 @@ A score is the share of attention, 0 to 1, that goes where the pattern says: pre
 delimiter on text, duplicate and induction on random sequences that come twice. Random tokens have
 no grammar and no meaning, so whoever predicts the second half must have looked the first half up.
 
-KINDS                            the five patterns, each declared once
-previous_score, next_score, ...  the score of one attention matrix
-repeated_ids, draws_for          random sequences that say everything twice
-head_scores                      a model is run, and the mean taken over sentences
-pattern_scores                   the same for patterns of one's own
-shared_dimensions                whether the queries of a head use the same few dimensions
+KINDS                     the five patterns, each declared once
+repeated_ids, draws_for   random sequences that say everything twice
+head_scores               a model is run, and the mean taken over sentences
+pattern_scores            the same for patterns of one's own
+shared_dimensions         whether the queries of a head use the same few dimensions
+
+Clark et al. divide the scores of neighbours by the number of all rows; here rows without such a
+neighbour do not count. Of delimiters this is the mass from other tokens of their code. Rows of
+delimiters are left out: heads that look at [SEP] from everywhere spend over 90 % of [SEP]'s own
+attention on [SEP], which says nothing about other tokens. TransformerLens' head detector marks the
+same cells of repeated sequences; ARENA takes the mean of the whole diagonal, which has one row of
+the first half as well.
 """
 
 import math
@@ -28,7 +34,7 @@ from minibert.analysis.arguments import (
     whole_number,
 )
 from minibert.analysis.rows import wide
-from minibert.errors import AttentionError, TokenizationError, TraceError
+from minibert.errors import TokenizationError, TraceError
 from minibert.model import Input, Model
 from minibert.quantities import Bool, Float, Int
 from minibert.result import Result, sourced
@@ -37,9 +43,6 @@ from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 from minibert.trace.statistics import masses_of
 
-Matrix = Float[Tensor, "*lead query key"]
-Rows = Bool[Tensor, "*#lead query"]
-Scores = Float[Tensor, "*lead"]
 Pattern = Callable[[Tokens], Tensor]
 
 LENGTH, DRAWS = 50, 100
@@ -71,14 +74,6 @@ class PatternKind:
     offset: int | None = None
     behind: int | None = None
 
-    def offset_in(self, length: int) -> int:
-        """How far the key stands behind the query, of a sequence of `length` that comes twice."""
-        if self.behind is not None:
-            return self.behind - length
-        if self.offset is None:
-            raise ValueError(f"{self.name} is no offset: its keys are the delimiters")
-        return self.offset
-
 
 _ALL = (
     PatternKind("previous", "the previous token", f"{_VIG}; {_CLARK}.1", offset=-1),
@@ -101,113 +96,12 @@ KINDS = {kind.name: kind for kind in _ALL}
 PATTERNS = tuple(KINDS)
 
 
-def previous_score(probs: Matrix, *, rows: Rows | None = None) -> Scores:
-    """The mean of probs[i, i - 1] over the rows i from 1 on, or over those that are True in `rows`.
-
-    nan where no row counts. Raises AttentionError unless probs is square.
-
-    Source: Clark et al. 2019, section 3.1, who divide by the number of all rows instead.
-    """
-    return _diagonal_mean(probs, KINDS["previous"].offset_in(0), rows)
-
-
-def next_score(probs: Matrix, *, rows: Rows | None = None) -> Scores:
-    """The mean of probs[i, i + 1] over all rows i but the last, or over the True ones in `rows`.
-
-    nan where no row counts. Raises AttentionError unless probs is square.
-
-    Source: Clark et al. 2019, section 3.1, who divide by the number of all rows instead.
-    """
-    return _diagonal_mean(probs, KINDS["next"].offset_in(0), rows)
-
-
-def duplicate_score(probs: Matrix, *, length: int, start: int = 0) -> Scores:
-    """The mean of probs[i, i - length] over the rows i of the second half of a repeated sequence.
-
-    `probs` is of a sequence of `length` tokens that begins at position `start` and comes twice:
-    start + length <= i < start + 2·length.
-    Raises AttentionError unless probs is square and holds both halves.
-
-    Source: Wang et al. 2022, section 3 (duplicate token heads); TransformerLens' head detector
-    marks the same cells.
-    """
-    offset = KINDS["duplicate"].offset_in(length)
-    return _diagonal_mean(probs, offset, _second_half(probs, start, length))
-
-
-def induction_score(probs: Matrix, *, length: int, start: int = 0) -> Scores:
-    """The mean of probs[i, i - length + 1] over the second half, as for `duplicate_score`.
-
-    The key is the token after the previous occurrence of token i. Raises as `duplicate_score`.
-
-    Source: Olsson et al. 2022 (prefix matching). TransformerLens' head detector marks the same
-    cells; ARENA takes the mean of the whole diagonal at offset 1 - length, which has one row of
-    the first half as well.
-    """
-    offset = KINDS["induction"].offset_in(length)
-    return _diagonal_mean(probs, offset, _second_half(probs, start, length))
-
-
-def delimiter_score(
-    probs: Matrix,
-    delimiters: Bool[Tensor, "*#lead key"],
-    *,
-    rows: Rows | None = None,
-) -> Scores:
-    """The mean, over rows that are no delimiters themselves, of the sum of probs on `delimiters`.
-
-    `rows` says which rows count instead. nan where none does.
-
-    Rows of delimiters are left out: heads that look at [SEP] from everywhere spend over 90 % of
-    [SEP]'s own attention on [SEP], which says nothing about other tokens.
-
-    Source: Clark et al. 2019, section 3.2; this is the mass from other tokens of their code.
-    """
-    _check_square(probs)
-    mass = torch.where(delimiters[..., None, :], probs, 0).sum(-1, dtype=_wide(probs))
-    return mean_of_rows(mass, ~delimiters if rows is None else rows)
-
-
-def _diagonal_mean(probs: Tensor, offset: int, rows: Tensor | None) -> Tensor:
-    """The mean of probs[i, i + offset] over the rows that count and have such a key."""
-    _check_square(probs)
-    cells = probs.diagonal(offset, -2, -1)
-    if rows is not None:
-        first = max(0, -offset)
-        rows = rows[..., first : first + cells.shape[-1]]
-    return mean_of_rows(cells.to(_wide(probs)), rows)
-
-
 def mean_of_rows(values: Tensor, rows: Tensor | None) -> Tensor:
     """The mean of one number a row over the rows that count; nan where none does."""
     if rows is None:
         return values.mean(-1)
     # Not a product with the mask: what stands in rows that do not count must not matter.
     return torch.where(rows, values, 0).sum(-1) / rows.sum(-1)
-
-
-def _wide(probs: Tensor) -> torch.dtype:
-    return torch.promote_types(probs.dtype, torch.float32)
-
-
-def _second_half(probs: Tensor, start: int, length: int) -> Tensor:
-    _check_square(probs)
-    n = probs.shape[-2]
-    if length < 2 or start < 0 or start + 2 * length > n:
-        raise AttentionError(
-            f"start={start}, length={length}: two halves of at least 2 tokens must fit the "
-            f"{n} rows of probs."
-        )
-    position = torch.arange(n, device=probs.device)
-    return (position >= start + length) & (position < start + 2 * length)
-
-
-def _check_square(probs: Tensor) -> None:
-    if probs.shape[-1] != probs.shape[-2]:
-        raise AttentionError(
-            f"probs has shape {tuple(probs.shape)}; expected as many keys as queries, since a "
-            "pattern speaks of positions of one sequence."
-        )
 
 
 @runtime_checkable
@@ -484,7 +378,7 @@ def head_scores(
 
 @dataclass(frozen=True, eq=False)
 class _Sentences:
-    """A batch as far as the scores need it."""
+    """A batch as far as the scores need it; each is (batch, position)."""
 
     ids: Int[Tensor, "batch position"]
     real: Bool[Tensor, "batch position"]
@@ -495,16 +389,10 @@ class _Sentences:
         """The same in pieces that one forward pass has memory for, cut to their longest."""
         config, (B, N) = model.config, self.ids.shape
         # What a trace keeps of a layer: eight vectors or so a position.
-        numbers = config.n_layers * N * 8 * config.d_model
-        size = max(1, _NUMBERS // numbers)
+        size = max(1, _NUMBERS // (config.n_layers * N * 8 * config.d_model))
         for rows in (slice(first, first + size) for first in range(0, B, size)):
             columns = slice(int(self.real[rows].sum(1).max()))
-            yield _Sentences(
-                ids=self.ids[rows, columns],
-                real=self.real[rows, columns],
-                segments=self.segments[rows, columns],
-                special=self.special[rows, columns],
-            )
+            yield _Sentences(**{name: x[rows, columns] for name, x in vars(self).items()})
 
 
 class _Pattern(NamedTuple):
@@ -541,59 +429,42 @@ def _measure(
     tokens = Tokens.from_ids(part.ids, mask=part.real, segments=part.segments)
     # The last layer's attention is all that is wanted of it: no MLP, no logits.
     trace = model.trace(tokens, until=model.config.n_layers - 1)
+    near = {name: one.offset for name, one in patterns.items() if one.offset is not None}
+    marks = next((one.keys for one in patterns.values() if one.keys is not None), None)
     scores: dict[str, list[Tensor]] = {name: [] for name in patterns}
     for layer in range(len(trace)):
-        masses = _masses(trace, layer, patterns)
-        for name, (rows, _, _) in patterns.items():
-            scores[name].append(mean_of_rows(masses[name], rows[:, None]))
+        masses, marked = masses_of(trace, layer, list(near.values()), marks)
+        found = dict(zip(near, masses.unbind(-1), strict=True))
+        for name, (rows, offset, _) in patterns.items():
+            mass = found[name] if offset is not None else marked
+            assert mass is not None, "masses on marks are given where marks are"
+            scores[name].append(mean_of_rows(mass, rows[:, None]))
     for name, (rows, _, _) in patterns.items():
         means[name].add(torch.stack(scores[name]), rows.any(1))
-
-
-def _masses(
-    trace: Trace, layer: int, patterns: dict[str, _Pattern]
-) -> dict[str, Float[Tensor, "batch head position"]]:
-    """What each row of a layer spends on the keys of each pattern."""
-    offsets = [one.offset for one in patterns.values() if one.offset is not None]
-    marks = [one.keys for one in patterns.values() if one.keys is not None]
-    near, marked = masses_of(trace, layer, offsets, marks[0] if marks else None)
-    names = [name for name, one in patterns.items() if one.offset is not None]
-    found = dict(zip(names, near.unbind(-1), strict=True))
-    if marked is not None:
-        found["delimiter"] = marked
-    return found
 
 
 def _text_patterns(part: _Sentences, marks: Tensor, *, causal: bool) -> dict[str, _Pattern]:
     delimiters = torch.isin(part.ids, marks) & part.real
     plain = part.real & ~part.special & ~delimiters
-    preceded = plain.clone()
-    preceded[:, 0] = False
-    followed = plain.clone()
-    followed[:, -1] = False
-    followed[:, :-1] &= part.real[:, 1:]
+    nothing = torch.zeros_like(plain[:, :1])
+    preceded = torch.cat((nothing, plain[:, 1:]), 1)
+    followed = torch.cat((plain[:, :-1] & part.real[:, 1:], nothing), 1)
     seen = delimiters.cumsum(1) > 0 if causal else delimiters.any(1, keepdim=True)
     others = part.real & ~delimiters & seen
-    patterns = {
+    following = {} if causal else {"next": _Pattern(followed, offset=KINDS["next"].offset)}
+    return {
         "previous": _Pattern(preceded, offset=KINDS["previous"].offset),
-        "next": _Pattern(followed, offset=KINDS["next"].offset),
+        **following,
         "delimiter": _Pattern(others, keys=delimiters),
     }
-    if causal:
-        del patterns["next"]
-    return patterns
 
 
 def _repeat_patterns(part: _Sentences, halves: Halves) -> dict[str, _Pattern]:
     start, length = halves
     position = torch.arange(part.real.shape[1], device=part.real.device)
-    second = (position >= start + length) & (position < start + 2 * length)
-    rows = part.real & second
-    return {
-        name: _Pattern(rows, offset=kind.offset_in(length))
-        for name, kind in KINDS.items()
-        if kind.behind is not None
-    }
+    rows = part.real & (position >= start + length) & (position < start + 2 * length)
+    repeating = {name: kind.behind for name, kind in KINDS.items() if kind.behind is not None}
+    return {name: _Pattern(rows, offset=behind - length) for name, behind in repeating.items()}
 
 
 def _as_list(tokens: Any) -> list[Input]:
@@ -742,21 +613,15 @@ def shared_dimensions(trace: Trace, *, top: int = 4) -> SharedDimensions:
 
 
 def _shared(trace: Trace, top: int) -> Float[Tensor, "layer head"]:
-    heads = range(trace.config.n_heads)
-    return torch.stack(
-        [
-            torch.stack([_of_head(trace, layer, head, top) for head in heads])
-            for layer in range(len(trace))
-        ]
-    )
-
-
-def _of_head(trace: Trace, layer: int, head: int, top: int) -> Tensor:
-    at = trace[layer, head]
-    query, key = wide(at.query)[0], wide(at.key)[0]
-    product = query * key[at.probs[0].argmax(-1)]
-    # 1 where a dimension is among a query's largest.
-    large = torch.zeros_like(product).scatter(1, product.topk(top).indices, 1.0)
-    common = large @ large.T / top
-    N = len(common)
-    return (common.sum() - N) / (N * (N - 1))
+    N, group = trace.allowed.position, trace.config.n_heads // trace.config.n_kv_heads
+    layers = []
+    for layer in trace:
+        query = wide(layer.query)[0]
+        key = wide(layer.key)[0].repeat_interleave(group, 0)
+        looked_at = layer.probs[0].argmax(-1)[..., None].expand_as(query)
+        product = query * key.gather(1, looked_at)
+        # 1 where a dimension is among a query's largest.
+        large = torch.zeros_like(product).scatter(-1, product.topk(top).indices, 1.0)
+        common = large @ large.mT / top
+        layers.append((common.sum((-2, -1)) - N) / (N * (N - 1)))
+    return torch.stack(layers)

@@ -263,7 +263,7 @@ def decompose(
     for first in range(0, len(columns[0]), size):
         some = slice(first, first + size)
         places = [each[some] if whole else range(len(each))[some] for each in columns]
-        stream = _written(at_positions(cut, places), layer, point, heads)
+        stream = written(at_positions(cut, places), layer, point, heads=heads)
         if trace.edited_from is not None:
             _check_sum(stream.parts, getattr(cut[layer], point)[:, some], f"{point} {layer}")
         if not first:
@@ -285,9 +285,9 @@ def decompose(
     )
 
 
-def _written(trace: Trace, layer: int, point: str, heads: bool) -> "_Stream":
+def written(trace: Trace, layer: int, point: str, *, heads: bool) -> "Stream":
     """What was written up to this point of the stream."""
-    stream = _Stream(trace)
+    stream = Stream(trace)
     for each in range(layer + (point != "resid_pre")):
         stream.attention(trace[each], heads=heads)
         if each < layer or point == "resid_post":
@@ -295,9 +295,9 @@ def _written(trace: Trace, layer: int, point: str, heads: bool) -> "_Stream":
     return stream
 
 
-def _check_sum(written: Sequence[Tensor], stream: Tensor, name: str) -> None:
+def _check_sum(parts_of: Sequence[Tensor], stream: Tensor, name: str) -> None:
     """Raise TraceError where an edit wrote something that no component did."""
-    parts = torch.stack(list(written))
+    parts = torch.stack(list(parts_of))
     largest = torch.linalg.vector_norm(parts, torch.inf, dim=(0, -1))
     limit = _ROUNDING.get(stream.dtype, _HALF_ROUNDING) * largest
     if ((parts.sum(0) - wide(stream)).abs().amax(-1) > limit).any():
@@ -309,7 +309,7 @@ def _check_sum(written: Sequence[Tensor], stream: Tensor, name: str) -> None:
         )
 
 
-class _Stream:
+class Stream:
     """The parts so far, each with the shape (batch, position, d_model)."""
 
     def __init__(self, trace: Trace) -> None:
@@ -318,16 +318,16 @@ class _Stream:
 
     def attention(self, here: LayerTrace, *, heads: bool) -> None:
         """Add what a layer's attention wrote."""
-        layer, written = here.layer, list[tuple[Component, Tensor]]()
+        layer, parts = here.layer, list[tuple[Component, Tensor]]()
         if heads:
             head_out = here.head_out
             for head in range(head_out.shape[1]):
-                written.append((Component("head", layer, head), head_out[:, head]))
+                parts.append((Component("head", layer, head), head_out[:, head]))
             if (bias := attention_bias(here, head_out)) is not None:
-                written.append((Component("attention bias", layer), bias))
+                parts.append((Component("attention bias", layer), bias))
         else:
-            written.append((Component("attention", layer), here.attn_out))
-        self._write("attention", here, written, here.attn_out)
+            parts.append((Component("attention", layer), here.attn_out))
+        self._write("attention", here, parts, here.attn_out)
         self._carry("attention", here, here.resid_pre + here.attn_out)
 
     def mlp(self, here: LayerTrace) -> None:
@@ -340,12 +340,12 @@ class _Stream:
         self,
         block: str,
         here: LayerTrace,
-        written: Sequence[tuple[Component, Tensor]],
+        parts: Sequence[tuple[Component, Tensor]],
         whole: Tensor,
     ) -> None:
         """Add what a block wrote, through the norm of its output."""
         frozen = FrozenNorm.of_layer(here, f"{block}_output_norm", whole)
-        for component, part in written:
+        for component, part in parts:
             self._add(component, part if frozen is None else frozen.carry(wide(part)))
         if frozen is not None and frozen.bias is not None:
             bias = frozen.bias.expand(self.parts[0].shape)

@@ -25,15 +25,10 @@ from minibert.analysis import (
 )
 from minibert.analysis.patterns import (
     Halves,
-    delimiter_score,
     draws_for,
-    duplicate_score,
     find_halves,
-    induction_score,
-    next_score,
-    previous_score,
 )
-from minibert.errors import AttentionError, MinibertError, TokenizationError, TraceError
+from minibert.errors import MinibertError, TokenizationError, TraceError
 from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
@@ -45,85 +40,7 @@ from tests.families import Sizes, hf_model
 from tests.small_traces import small_trace
 from tests.transformer_lens_models import lens_model
 
-B, H = 2, 3
 LENGTHS = (7, 2, 11, 5, 3)
-
-
-def random_probs(n: int, seed: int) -> Tensor:
-    return (3 * torch.randn(B, H, n, n, generator=torch.Generator().manual_seed(seed))).softmax(-1)
-
-
-def mean_over(cells: list[float]) -> float:
-    return float(np.mean(cells)) if cells else float("nan")
-
-
-@settings(max_examples=25)
-@given(st.integers(2, 11), st.integers(0, 99), st.data())
-def test_scores_of_a_matrix_are_means_over_the_rows_that_count(
-    n: int, seed: int, data: st.DataObject
-) -> None:
-    flags = st.lists(st.booleans(), min_size=B * n, max_size=B * n)
-    counted, keys = (np.array(data.draw(flags)).reshape(B, n) for _ in range(2))
-    rows, marks = (torch.from_numpy(table)[:, None] for table in (counted, keys))
-    # What stands in rows that do not count must not matter.
-    probs = random_probs(n, seed)
-    spoilt = probs.masked_fill(~rows[..., None], torch.nan)
-    for b, h in np.ndindex(B, H):
-        cell = probs[b, h]
-        for score, step in ((previous_score, -1), (next_score, 1)):
-            cells = {i: cell[i, i + step].item() for i in range(n) if 0 <= i + step < n}
-            some = mean_over([value for i, value in cells.items() if counted[b, i]])
-            found, of_all = score(spoilt, rows=rows)[b, h], score(probs)[b, h]
-            assert found.item() == pytest.approx(some, abs=1e-6, nan_ok=True)
-            assert of_all.item() == pytest.approx(mean_over([*cells.values()]), abs=1e-6)
-        for measured, chosen in (
-            (delimiter_score(probs, marks), ~keys),
-            (delimiter_score(spoilt, marks, rows=rows), counted),
-        ):
-            masses = [cell[i, keys[b]].sum().item() for i in range(n) if chosen[b, i]]
-            expected = pytest.approx(mean_over(masses), abs=1e-6, nan_ok=True)
-            assert measured[b, h].item() == expected
-
-
-@settings(max_examples=25)
-@given(st.integers(2, 7), st.integers(0, 3), st.integers(0, 3), st.integers(0, 99))
-def test_repeat_scores_look_from_the_second_half_at_the_first_occurrence(
-    length: int, before: int, behind: int, seed: int
-) -> None:
-    ids = [100 + p for p in range(before)] + 2 * list(range(length)) + [200] * behind
-    probs = random_probs(len(ids), seed)
-    second = range(before + length, before + 2 * length)
-    for score, step in ((duplicate_score, 0), (induction_score, 1)):
-        measured = score(probs, length=length, start=before)
-        for b, h in np.ndindex(B, H):
-            # By the tokens, not by offsets: where did this token stand before?
-            cells = [probs[b, h, i, ids.index(ids[i]) + step].item() for i in second]
-            assert measured[b, h].item() == pytest.approx(mean_over(cells), abs=1e-6)
-
-
-def test_half_precision_is_summed_in_single_precision() -> None:
-    n = 1031
-    probs = torch.zeros(n, n, dtype=torch.bfloat16)
-    probs[torch.arange(1, n), torch.arange(n - 1)] = 0.5
-    assert previous_score(probs).item() == pytest.approx(0.5, abs=1e-6)
-    everywhere = torch.full((n, n), 2.0**-10, dtype=torch.bfloat16)
-    found = delimiter_score(everywhere, torch.arange(n) > 0)
-    assert found.item() == pytest.approx(1030 / 1024, abs=1e-6)
-
-
-def test_matrices_and_halves_that_do_not_fit_are_refused() -> None:
-    wide, square = torch.rand(2, 3, 5), torch.rand(7, 7)
-    for call in (
-        lambda: previous_score(wide),
-        lambda: duplicate_score(wide, length=2),
-        lambda: delimiter_score(wide, torch.ones(5, dtype=torch.bool)),
-    ):
-        with pytest.raises(AttentionError, match=r"\(2, 3, 5\).*as many keys as queries"):
-            call()
-    for length, start in ((1, 0), (4, 0), (3, 2), (2, -1)):
-        for score in (duplicate_score, induction_score):
-            with pytest.raises(AttentionError, match=f"start={start}, length={length}.*7 rows"):
-                score(square, length=length, start=start)
 
 
 @settings(max_examples=25)

@@ -52,6 +52,10 @@ def test_parts_sum_to_the_stream_and_to_what_a_norm_makes_of_it(family: str) -> 
                 )
                 close(whole.sum(0), stream)
                 assert len(labels) == len(set(labels)) == len(whole)
+            for name in ("decompose_resid", "get_full_resid_decomposition"):
+                if layer < LAYERS and family != "gpt_neox":
+                    parts = getattr(each, name)(layer, mlp_input=True)
+                    close(parts.sum(0), each["resid_mid", layer], name)
             for name in ("stack_head_results", "stack_neuron_results") if layer else ():
                 close(getattr(each, name)(layer, incl_remainder=True).sum(0), stream, name)
         parts = each.get_full_resid_decomposition(apply_ln=True, pos_slice=-1)
