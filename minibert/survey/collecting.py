@@ -21,7 +21,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from io import BufferedRandom, TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +134,8 @@ def tokenized(document: Document, model: Model) -> TokenizedText:
     Windows are of about the same length, and no token of the text is in two of them. Raises
     TokenizationError for a text without tokens, and for a pair that is longer than the model.
     """
-    tokenizer: Any = model.tokenizer
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
     limit = model.config.n_positions
     longest = limit if document.pair else None
     tokens = tokenizer(*document.contents, max_positions=longest)
@@ -332,8 +333,8 @@ class GrowingCollection:
     Raises SurveyError where the folder holds anything but a collection with these options.
     """
 
-    def __init__(self, folder: Path, options: Mapping[str, Any], *, resume: bool) -> None:
-        self.folder, self.options = folder, options
+    def __init__(self, folder: Path, options: Mapping[str, object], *, resume: bool) -> None:
+        self.folder, self.options, self.dtype = folder, options, str(options["dtype"])
         self.state, self.finished = State(), False
         self._arrays: dict[str, ArrayFile] = {}
         self._files: dict[str, BufferedRandom] = {}
@@ -371,7 +372,7 @@ class GrowingCollection:
 
     def open(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Open the files, cut to what is complete; `shapes` are those of one token's values."""
-        values = {name: ArrayFile(self.options["dtype"], shape) for name, shape in shapes.items()}
+        values = {name: ArrayFile(self.dtype, shape) for name, shape in shapes.items()}
         self._arrays = {**INDEX, **values}
         with self._writing():
             for name, array in self._arrays.items():
@@ -422,11 +423,11 @@ class GrowingCollection:
 
     def _converted(self, name: str, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            found = values.astype(self.options["dtype"])
+            found = values.astype(self.dtype)
         if not np.array_equal(np.isfinite(found), np.isfinite(values)):
             raise SurveyError(
-                f"{name}: a value of {np.abs(values).max():.6g} does not fit "
-                f"{self.options['dtype']}; store float32."
+                f"{name}: a value of {np.abs(values).max():.6g} does not fit {self.dtype}; store "
+                "float32."
             )
         return found
 
@@ -668,7 +669,7 @@ def _files(texts: Documents) -> dict[str, object]:
     }
 
 
-def _bar(texts: Any, show: bool) -> Any:
+def _bar(texts: Iterable[object], show: bool) -> "tqdm[NoReturn]":
     """A progress bar: of the bytes of files, else of texts."""
     options: dict[str, object] = {
         "unit": " texts",
@@ -680,6 +681,6 @@ def _bar(texts: Any, show: bool) -> Any:
     return tqdm(disable=None if show else True, **options)
 
 
-def _advance(bar: Any, texts: Any, state: State) -> None:
+def _advance(bar: "tqdm[NoReturn]", texts: Iterable[object], state: State) -> None:
     bar.update((texts.bytes_read if isinstance(texts, Documents) else state.documents) - bar.n)
     bar.set_postfix_str(f"{state.texts} texts, {state.tokens} tokens", refresh=False)

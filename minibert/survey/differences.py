@@ -5,7 +5,6 @@ survey A, survey B -> heads as vectors of measures -> matched by behaviour -> ch
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -234,7 +233,7 @@ def check_alike(a: Survey, b: Survey) -> None:
         raise _unlike("; ".join(wrong))
 
 
-def _part(survey: Survey, name: str) -> dict[str, Any]:
+def _part(survey: Survey, name: str) -> dict[str, object]:
     """What a part of the manifest says, but for what two models or two machines may differ in."""
     told = survey.manifest.get(name, {})
     if name == "corpus":

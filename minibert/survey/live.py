@@ -8,7 +8,7 @@ tokens of a text as queries and as keys is tried out on one text.
 import copy
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from minibert.text.inputs import Inputs, in_range
 from minibert.text.tokens import Tokens
 from minibert.trace.file import weights_digest
 
+Visit = Callable[[int, Call], None]
 #: What models raise for inputs that they do not take.
 FAILURES = (TypeError, ValueError, RuntimeError, AttributeError, LookupError)
 
@@ -51,7 +52,7 @@ class LivePart:
 def parts_of(model: nn.Module, *, decodes: bool) -> Iterator[LivePart]:
     """Parts that may be enough, the smallest first; `decodes`: the stack is one of a decoder."""
     config = getattr(model, "config", None)
-    found: list[Any] = []
+    found: list[object] = []
     if getattr(config, "is_encoder_decoder", False) and not decodes:
         encoder = getattr(model, "get_encoder", None)
         found.append(encoder() if callable(encoder) else None)
@@ -109,7 +110,7 @@ class AttachedStack:
         )
         self.part = self._part(ids)
 
-    def run(self, ids: TokenIds, kinds: TokenIds, visit: Any) -> None:
+    def run(self, ids: TokenIds, kinds: TokenIds, visit: Visit) -> None:
         """`visit(layer, call)` sees the call of each layer, for ids and token types of one length.
 
         Raises SurveyError where the stack does not read the tokens as they are.
@@ -210,7 +211,7 @@ class AttachedStack:
         inputs = self._inputs(ids, torch.zeros_like(ids))
         whole = LivePart(self.model)
 
-        def keep(into: list[Tensor]) -> Any:
+        def keep(into: list[Tensor]) -> Visit:
             return lambda layer, call: into.append(call.out)
 
         self.attached.visit(self.stack, keep(wanted), lambda: whole(inputs))
@@ -240,7 +241,7 @@ def _tokenizer(attached: Attached) -> LiveTokenizer:
         raise SurveyError(f"{attached.name}: {error}") from error
 
 
-def _no_text(model: Any) -> str:
+def _no_text(model: object) -> str:
     """What to do with a model of pictures or sounds; "" for one whose main input is a text."""
     reads = getattr(model, "main_input_name", "input_ids")
     if reads == "input_ids":
@@ -310,7 +311,7 @@ def _vocabulary(model: Any, tokenizer: LiveTokenizer) -> int:
 
 def _positions(attached: Attached, longest: int | None) -> int:
     """The tokens that the model sees at once."""
-    model: Any = attached.model
+    model: nn.Module = attached.model
     config = getattr(model, "config", None)
     of_text = getattr(config, "get_text_config", lambda: config)()
     limits = [getattr(of_text, "max_position_embeddings", None)]
