@@ -61,36 +61,8 @@ else:
 
     Bool = Float = Int = Shaped = _Unchecked
 
-__all__ = [
-    "HEAD_AXES",
-    "KEY_AXES",
-    "MATRIX_AXES",
-    "MLP_AXES",
-    "QUANTITIES",
-    "SCALE_AXES",
-    "STREAM_AXES",
-    "AttentionMask",
-    "Bool",
-    "Float",
-    "HeadVectors",
-    "Hidden",
-    "Int",
-    "KeyVectors",
-    "Logits",
-    "Matrix",
-    "Mlp",
-    "NormScale",
-    "PerHeadHidden",
-    "PerKeyHeadHidden",
-    "Pooled",
-    "Quantity",
-    "Reader",
-    "Shaped",
-    "TokenIds",
-    "TokenMask",
-    "axes_of",
-    "quantity",
-]
+# Checked by jaxtyping where it is; the other names are declared below.
+__all__ = ["Bool", "Float", "Int", "Shaped"]
 
 TokenIds = Int[Tensor, "batch position"]
 TokenMask = Bool[Tensor, "batch position"]

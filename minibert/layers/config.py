@@ -145,9 +145,7 @@ def predicts_tokens(family: str, task: str) -> bool:
 def check_task(family: str, task: str) -> None:
     """Raise CheckpointError for an unknown family, and when it has no such task head."""
     if not isinstance(family, str) or family not in FAMILIES:
-        raise CheckpointError(
-            f"config: family is {family!r:.200}; expected one of {', '.join(FAMILIES)}."
-        )
+        raise _unlike("family", family, f"one of {', '.join(FAMILIES)}")
     tasks = FAMILIES[family].tasks
     if not isinstance(task, str) or task not in tasks:
         raise CheckpointError(
@@ -393,6 +391,10 @@ class Config:
         return self.local_rotary if local else self.rotary
 
 
+def _unlike(field: str, value: object, expected: str) -> CheckpointError:
+    return CheckpointError(f"config: {field} is {value!r:.200}; expected {expected}.")
+
+
 def _check_sizes(config: Config) -> None:
     positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp")
     optional = ("n_kv_heads", "d_head", "d_embed", "n_layer_groups", "n_segments")
@@ -400,10 +402,11 @@ def _check_sizes(config: Config) -> None:
         value, most = getattr(config, field), _LARGEST.get(field, _LARGEST_SIZE)
         least = 1 if field in positive else 0
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            kind = "a positive whole number" if least else "a whole number from 0 on"
-            raise CheckpointError(f"config: {field} is {value!r:.200}; expected {kind}.")
+            raise _unlike(
+                field, value, "a positive whole number" if least else "a whole number from 0 on"
+            )
         if value > most:
-            raise CheckpointError(f"config: {field} is {value!r:.200}; expected at most {most}.")
+            raise _unlike(field, value, f"at most {most}")
     if not config.d_head and config.d_model % config.n_heads:
         raise CheckpointError(
             f"config: {config.n_heads} heads do not divide a width of {config.d_model}; "
@@ -450,28 +453,22 @@ def _check_choices(config: Config) -> None:
     switches = [name for name, default in CHOICES_BY_DEFAULT.items() if isinstance(default, bool)]
     for field in ("causal", "tied", "pooler", "scale_by_layer", "head_bias", *switches):
         if not isinstance(getattr(config, field), bool):
-            raise CheckpointError(
-                f"config: {field} is {getattr(config, field)!r:.200}; expected True or False."
-            )
+            raise _unlike(field, getattr(config, field), "True or False")
     for field, values in (
         _CHOICES | {"activation": ACTIVATIONS, "head_activation": ACTIVATIONS}
     ).items():
         if getattr(config, field) not in values:
-            raise CheckpointError(
-                f"config: {field} is {getattr(config, field)!r:.200}; expected one of "
-                f"{', '.join(values)}."
-            )
+            raise _unlike(field, getattr(config, field), f"one of {', '.join(values)}")
     eps = config.norm_eps
     if not isinstance(eps, float | int) or isinstance(eps, bool) or not 0 <= eps <= 1:
-        raise CheckpointError(f"config: norm_eps is {eps!r:.200}; expected a number from 0 to 1.")
+        raise _unlike("norm_eps", eps, "a number from 0 to 1")
     optional = ("query_scalar", "score_multiplier", "attention_soft_cap", "logit_soft_cap")
     for field in (*optional, "embed_multiplier", "residual_multiplier", "logits_divisor"):
         value = getattr(config, field)
         number = isinstance(value, float | int) and not isinstance(value, bool)
         absent = value is None and field in optional
         if not absent and (not number or not 0 < value < float("inf")):
-            kind = "a positive number" + (", or None" if field in optional else "")
-            raise CheckpointError(f"config: {field} is {value!r:.200}; expected {kind}.")
+            raise _unlike(field, value, "a positive number" + ", or None" * (field in optional))
     allowed = FAMILIES[config.family].causal
     if allowed is not None and config.causal is not allowed:
         kind = "causal form" if config.causal else "form that is not causal"

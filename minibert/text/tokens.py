@@ -5,8 +5,8 @@ takes it, every trace carries it. Ids that someone else made come in through `To
 """
 
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -163,17 +163,19 @@ class Tokens:
             raise IndexError(f"sentence {i} of a batch of {len(self)}")
         i %= len(self)
         length = self.lengths[i]
-        return Tokens(
-            ids=self.ids[i : i + 1, :length],
-            mask=self.mask[i : i + 1, :length],
-            segments=self.segments[i : i + 1, :length],
-            raw=self.raw[i : i + 1],
-            strings=self.strings[i : i + 1],
-            spans=self.spans[i : i + 1],
-            words=self.words[i : i + 1],
-            special=self.special[i : i + 1],
-            texts=self.texts[i : i + 1],
-        )
+        return self.each(lambda table: table[i : i + 1, :length], lambda rows: rows[i : i + 1])
+
+    def each(
+        self,
+        table: Callable[[Tensor], Tensor],
+        rows: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda rows: rows,
+    ) -> "Tokens":
+        """Other tokens: `table` of each tensor, and `rows` of each tuple of sentences."""
+        changed: dict[str, Any] = {
+            name: table(value) if isinstance(value, Tensor) else rows(value)
+            for name, value in vars(self).items()
+        }
+        return Tokens(**changed)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -182,12 +184,7 @@ class Tokens:
 
     def to(self, device: torch.device | str) -> "Tokens":
         """The same tokens with their tensors on `device`."""
-        return replace(
-            self,
-            ids=self.ids.to(device),
-            mask=self.mask.to(device),
-            segments=self.segments.to(device),
-        )
+        return self.each(lambda table: table.to(device))
 
     @classmethod
     def from_ids(

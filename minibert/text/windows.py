@@ -6,7 +6,7 @@ out together again, one value a token of the text. `equal_parts` cuts without ov
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -225,22 +225,16 @@ def columns(tokens: Tokens, places: list[list[int]]) -> Tokens:
     """One row for each list of positions of the one sentence in `tokens`."""
     index = torch.tensor(places)
 
-    def pick(row: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-        return tuple(tuple(row[position] for position in chosen) for chosen in places)
+    def pick(rows: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+        return tuple(tuple(rows[0][position] for position in chosen) for chosen in places)
 
-    return Tokens(
-        ids=tokens.ids[0][index],
-        mask=tokens.mask[0][index],
-        segments=tokens.segments[0][index],
-        raw=pick(tokens.raw[0]),
-        strings=pick(tokens.strings[0]),
-        spans=pick(tokens.spans[0]),
-        words=pick(tokens.words[0]),
-        special=pick(tokens.special[0]),
-        texts=tokens.texts * len(places),
+    # The text is of the whole sentence.
+    picked = replace(tokens, texts=()).each(
+        lambda table: table[0][index], lambda rows: pick(rows) if rows else ()
     )
+    return replace(picked, texts=tokens.texts * len(places))
 
 
 def _rows(tokens: Tokens, rows: slice) -> Tokens:
     """Some of the sentences, which are equally long."""
-    return Tokens(**{name: value[rows] for name, value in vars(tokens).items()})
+    return tokens.each(lambda table: table[rows], lambda sentences: sentences[rows])

@@ -9,7 +9,6 @@ probs. Then a hook on what was read sees that direct part, and it is added.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
-from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Rows, cut
 from minibert.layers.layer import absent_because, layer_quantities
@@ -25,31 +23,20 @@ from minibert.layers.layer_gradients import LayerGradients
 from minibert.layers.layer_pass import LayerPass
 from minibert.layers.readers import unread
 from minibert.quantities import QUANTITIES, Float, Hidden, Logits, NormScale, Pooled, Quantity
-from minibert.trace.layer_view import AbsentError, LayerName, LayerView, place_of
+from minibert.trace.layer_view import (
+    AbsentError,
+    LayerName,
+    LayerView,
+    ReadableTrace,
+    place_of,
+)
 
 
 @runtime_checkable
-class Differentiated(Protocol):
+class Differentiated(ReadableTrace, Protocol):
     """What is differentiated: a trace made with grad=True."""
 
-    differentiable: bool
     collecting: "Found | None"
-    kept: dict[str, Tensor]
-    records: list[dict[str, Tensor]]
-
-    @property
-    def config(self) -> Config:
-        """The model's sizes and choices."""
-
-    @property
-    def allowed(self) -> AllowedKeys:
-        """Which keys each query may see."""
-
-    def at(self, layer: int, heads: slice = ..., queries: slice = ...) -> LayerPass:
-        """One layer of the trace, to be read lazily."""
-
-    def as_made(self) -> AbstractContextManager[object]:
-        """torch.autocast as it was when the pass ran."""
 
 
 @dataclass(frozen=True, eq=False)

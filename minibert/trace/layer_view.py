@@ -4,6 +4,7 @@ What a norm divided by may have been written by an edit and then does not follow
 whoever computes with a norm of a trace asks `divisors_of_layer` or `divisors_of_final`.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.layer import LayerQuantities, absent_because, layer_quantities
+from minibert.layers.layer_pass import LayerPass
 from minibert.layers.norms import Divisors, Norm, divisor, normed
 from minibert.quantities import QUANTITIES, AttentionMask, Float, NormScale, Quantity
 from minibert.trace.run import TracedModel
@@ -55,10 +57,12 @@ class Readable(Protocol):
 
 @runtime_checkable
 class ReadableTrace(Readable, Protocol):
-    """A trace as its layers see it."""
+    """A trace as its layers and its gradients see it."""
 
     model: TracedModel
     records: list[dict[str, Tensor]]
+    kept: dict[str, Tensor]
+    differentiable: bool
 
     @property
     def allowed(self) -> AllowedKeys:
@@ -66,6 +70,12 @@ class ReadableTrace(Readable, Protocol):
 
     def layer_statistics(self, layer: int) -> Statistics:
         """The statistics that the pass gave for a layer."""
+
+    def at(self, layer: int, heads: slice = ..., queries: slice = ...) -> LayerPass:
+        """One layer of the trace, to be read lazily."""
+
+    def as_made(self) -> AbstractContextManager[object]:
+        """torch.autocast as it was when the pass ran."""
 
 
 class LayerView(LayerQuantities):
@@ -204,14 +214,6 @@ def place_of(where: Any, config: Config) -> tuple[int, int | None]:
 Stream = Float[Tensor, "batch position width"]
 
 
-@runtime_checkable
-class Kept(Protocol):
-    """What is asked of a trace."""
-
-    model: TracedModel
-    kept: dict[str, Tensor]
-
-
 def kept_scale(at: LayerTrace, norm: str) -> NormScale | None:
     """What this norm of a layer divided by, where the pass kept it, as it does for an edit."""
     records = at.trace.records
@@ -224,7 +226,7 @@ def divisors_of_layer(at: LayerTrace, norm: str, x: Stream) -> Divisors | None:
     return None if scale is None else (scale, divisor(_norm(at, norm), x))
 
 
-def divisors_of_final(trace: Kept, last: Stream) -> Divisors | None:
+def divisors_of_final(trace: ReadableTrace, last: Stream) -> Divisors | None:
     """The same of the norm behind the layers, of the last resid_post."""
     # Asked first: without an edit a stored trace needs no weights here.
     if (scale := trace.kept.get("final_norm_scale")) is None:
