@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +24,6 @@ from torch import Tensor
 from minibert.errors import EditError, MinibertError, TokenizationError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
-from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Float, Int, Logits
 from minibert.text.inputs import Inputs
@@ -58,9 +58,10 @@ class Sampling:
 
     temperature   logits are divided by it: below 1 the likely tokens become likelier, above 1
                   less likely; 0 takes the most probable token each time
-    top_k         only the k most probable tokens can be drawn (Fan et al. 2018); None: all
+    top_k         only the k most probable tokens can be drawn (Fan et al. 2018, section
+                  5.4); None: all
     top_p         only the most probable tokens that together have probability p can be drawn
-                  (Holtzman et al. 2020, nucleus sampling); None: all
+                  (Holtzman et al. 2020, section 3.1, nucleus sampling); None: all
 
     They apply in this order. Raises MinibertError for a number outside its range.
 
@@ -103,9 +104,17 @@ class Sampling:
             # The largest becomes 0, so that a tiny temperature gives -inf and not inf.
             cooled = (logits - largest).double() / float(self.temperature)
         if self.top_k is not None:
-            cooled = keep_top_k(cooled, self.top_k)
+            # Logits equal to the k-th largest stay too.
+            least = cooled.topk(min(self.top_k, cooled.shape[-1]), dim=-1).values[..., -1:]
+            cooled = cooled.masked_fill(cooled < least, -math.inf)
         if self.top_p is not None and self.top_p < 1:
-            cooled = keep_top_p(cooled, self.top_p)
+            # From the smallest up, as transformers does: the order of equal logits, and how the
+            # sum is rounded, decide which of them are left.
+            ordered, order = cooled.sort(dim=-1)
+            left_out = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.top_p
+            left_out[..., -1] = False
+            left_out = torch.empty_like(left_out).scatter(-1, order, left_out)
+            cooled = cooled.masked_fill(left_out, -math.inf)
         return cooled.double().softmax(dim=-1)
 
     def choose(
@@ -115,32 +124,6 @@ class Sampling:
         if self.temperature == 0:
             return _largest(logits)[1][:, 0].tolist()
         return draw(self.probs(logits), generators).tolist()
-
-
-def keep_top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
-    """The k largest logits, and -inf in place of the others.
-
-    Logits equal to the k-th largest stay too. A k above the number of logits keeps them all.
-    Source: Fan, Lewis and Dauphin 2018, section 5.4.
-    """
-    least = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
-    return logits.masked_fill(logits < least, -math.inf)
-
-
-def keep_top_p(
-    logits: Float[Tensor, "*batch vocab"], p: float | int
-) -> Float[Tensor, "*batch vocab"]:
-    """The fewest largest logits whose probabilities sum to p or more; -inf for the others.
-
-    Of equal logits at the border it keeps the ones that transformers' TopPLogitsWarper keeps.
-    Source: Holtzman et al. 2020, section 3.1, equation 2.
-    """
-    # From the smallest up, as transformers does: the order of equal logits, and how the sum is
-    # rounded, decide which of them are left.
-    ordered, order = logits.sort(dim=-1)
-    left_out = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - p
-    left_out[..., -1] = False
-    return logits.masked_fill(torch.empty_like(left_out).scatter(-1, order, left_out), -math.inf)
 
 
 def draw(
@@ -256,9 +239,6 @@ class TextStream:
         return 0
 
 
-Places = dict[int, list[int]]
-
-
 class GenerationEdits:
     """The plan of each pass of a generation.
 
@@ -268,12 +248,10 @@ class GenerationEdits:
 
     def __init__(
         self,
-        mapping: Mapping[Any, Any],
-        config: Config,
+        mapping: Mapping[object, object],
+        model: AnsweringModel,
         lengths: Sequence[int],
         capacity: int,
-        *,
-        dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         if not isinstance(mapping, Mapping):
@@ -281,36 +259,33 @@ class GenerationEdits:
                 f"edit={type(mapping).__name__}: expected a dictionary such as "
                 '{("z", 9, 6): zero, ("resid_post", 3): function}.'
             )
-        self._config, self._dtype, self._device = config, dtype, device
-        self._edits = [
-            (key, as_point(key, config), as_edit(value)) for key, value in mapping.items()
-        ]
-        for _, point, edit in self._edits:
-            _check(point, edit, min(lengths), capacity)
-        self.prompt = self.whole(lengths)
-        self.newest = self._plan([range(length - 1, length) for length in lengths], rows=1)
+        self._config, self._device = model.config, device
+        self._dtype = model.body.word.weight.dtype
+        self._edits = {key: as_edit(value) for key, value in mapping.items()}
+        for key, edit in self._edits.items():
+            _check(as_point(key, self._config), edit, min(lengths), capacity)
 
     def whole(self, lengths: Sequence[int]) -> Plan:
         """The plan of a pass that computes all tokens of each text."""
-        return self._plan([range(length) for length in lengths], rows=max(lengths))
+        return self._plan([range(length) for length in lengths])
 
-    def grow(self, lengths: Sequence[int]) -> Plan:
+    def newest(self, lengths: Sequence[int]) -> Plan:
         """The plan of a pass that computes the last token of each text alone."""
-        if self._edits:
-            self.newest = self._plan([range(length - 1, length) for length in lengths], rows=1)
-        return self.newest
+        return self._plan([range(length - 1, length) for length in lengths])
 
-    def _plan(self, computed: Sequence[range], *, rows: int) -> Plan:
+    def _plan(self, computed: Sequence[range]) -> Plan:
         """The edits where they reach one of the positions that a pass computes of each text."""
-        lengths = tuple(len(each) for each in computed)
-        ragged = lengths if min(lengths) < rows else None
-        allowed = AllowedKeys(len(lengths), rows, self._device, causal=True, lengths=ragged)
-        found: list[Any] = []
-        for key, _, edit in self._edits:
-            for limited in _limited(edit, computed):
-                options: dict[str, Any] = {"dtype": self._dtype}
-                found += Plan.of({key: limited}, self._config, allowed, **options).edits
-        return Plan(tuple(found))
+        if not self._edits:
+            return Plan(())
+        lengths = tuple(map(len, computed))
+        ragged = lengths if min(lengths) < max(lengths) else None
+        allowed = AllowedKeys(len(lengths), max(lengths), self._device, causal=True, lengths=ragged)
+        found = [
+            Plan.of({key: limited}, self._config, allowed, dtype=self._dtype).edits
+            for key, edit in self._edits.items()
+            for limited in _limited(edit, computed)
+        ]
+        return Plan(tuple(chain.from_iterable(found)))
 
 
 def _limited(edit: Edit, computed: Sequence[range]) -> Iterator[Edit]:
@@ -461,14 +436,8 @@ def generate(
         )
     ]
     capacity = min(max(tokens.lengths) + max_new_tokens, model.config.n_positions)
-    edits = GenerationEdits(
-        {} if edit is None else edit,
-        model.config,
-        tokens.lengths,
-        capacity,
-        dtype=model.body.word.weight.dtype,
-        device=tokens.ids.device,
-    )
+    mapping = {} if edit is None else edit
+    edits = GenerationEdits(mapping, model, tokens.lengths, capacity, tokens.ids.device)
     cache = Cache(model.config, tokens.lengths, capacity, tokens.ids.device)
     with torch.no_grad():
         _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None), cache, edits)
@@ -485,12 +454,12 @@ def _write(
     edits: GenerationEdits,
 ) -> None:
     """Continue the texts until each has ended."""
-    plan = edits.prompt
+    plan, newest = edits.whole(cache.lengths), edits.newest(cache.lengths)
     # Some checkpoints have more logits than their tokenizer has tokens.
     known = None if model.tokenizer is None else model.tokenizer.vocab_size
     generators = [text.generator for text in texts]
     while True:
-        logits = _next_logits(model, ids, cache, plan, edits.newest)[:, :known]
+        logits = _next_logits(model, ids, cache, plan, newest)[:, :known]
         chosen = sampling.choose(logits, generators)
         for text, token_id in zip(texts, chosen, strict=True):
             if not text.stopped_by and (piece := text.add(token_id)):
@@ -499,7 +468,7 @@ def _write(
         if not any(growing):
             return
         cache.grow(growing)
-        plan = edits.grow(cache.lengths)
+        plan = newest = edits.newest(cache.lengths)
         ids = torch.tensor(chosen, device=ids.device)[:, None]
         if turned_anew(model.config, cache.lengths):
             cache = Cache(model.config, cache.lengths, cache.capacity, ids.device)
