@@ -178,9 +178,7 @@ class Problem:
         most, block = longest(self.call)[owns_keys], cut.block_n if owns_keys else cut.block_m
         blocks = -(-most // block)
         heads = self.inputs.key.shape[1] if owns_keys else self.sizes.n_heads
-        constants = constants_of(self.call)
-        constants |= {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
-        constants |= {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+        constants = constants_of(self.call) | cut.constants()
         constants |= {"sizes": self.sizes._replace(n_blocks=blocks), "scale": self.call.scale}
         return constants, self.sentences * heads * blocks
 

@@ -25,10 +25,8 @@ from minibert.kernels.fused.launch import (
     constants_of,
     inputs_of,
     longest,
-    on_device,
     sizes_of,
     strides_of,
-    words,
 )
 from minibert.kernels.fused.masks import query_range, tile_scores
 from minibert.kernels.fused.primitives import (
@@ -44,7 +42,7 @@ from minibert.kernels.fused.primitives import (
     query_tiles,
     row_start,
 )
-from minibert.kernels.fused.tuning import best_config
+from minibert.kernels.fused.tuning import run_tuned
 from minibert.quantities import Float, Int
 
 
@@ -251,14 +249,10 @@ def _launch(
         sizes = sizes._replace(n_blocks=tiles)
         columns_kernel[(tiles * sizes.n_places,)](
             inputs, columns._replace(map=result), grid, strides_of(inputs), sizes, call.scale,
-            **constants, QUERY_PLACES=query_places, KEY_PLACES=key_places,
-            BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
-            num_warps=cut.num_warps, num_stages=cut.num_stages,
+            **constants, QUERY_PLACES=query_places, KEY_PLACES=key_places, **cut.constants(),
         )  # fmt: skip
 
-    with on_device(query):
-        shape = f"{words(call)} {'map' if blocks else 'sums'}".strip()
-        launch(config or best_config("columns", shape, query, call.key, launch))
+    run_tuned("columns", call, "map" if blocks else "sums", launch, config)
     return result
 
 

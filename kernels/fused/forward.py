@@ -25,11 +25,9 @@ from minibert.kernels.fused.launch import (
     edges,
     given_outputs,
     inputs_of,
-    on_device,
     row_outputs,
     sizes_of,
     strides_of,
-    words,
 )
 from minibert.kernels.fused.masks import key_range, masked_scores, tile_scores, whole_blocks
 from minibert.kernels.fused.primitives import (
@@ -48,7 +46,7 @@ from minibert.kernels.fused.primitives import (
     takes_tma,
     tiles_of,
 )
-from minibert.kernels.fused.tuning import best_config
+from minibert.kernels.fused.tuning import run_tuned
 
 
 @triton.jit
@@ -274,29 +272,21 @@ def forward(call: Call, *, config: Config | None = None) -> Outputs:
     Of packed sentences batch is 1.
     """
     call = call.positively_scaled()
-    query, value, want = call.query, call.value, call.want
-    inputs = inputs_of(call)
+    want, inputs = call.want, inputs_of(call)
     outputs = row_outputs(call)
     chosen = chosen_outputs(call)
     strides = strides_of(inputs, outputs.z)
-    constants = constants_of(call) | {"BEST": best_of(query.dtype, want)}
+    constants = constants_of(call) | {"BEST": best_of(call.query.dtype, want)}
     tier = "argmax" if "argmax" in want else "entropy" if "entropy" in want else "plain"
 
     def launch(cut: Config) -> None:
-        cut = config or cut
         sizes, programs = sizes_of(inputs, call, cut.block_m)
         tiles = [tiles_of(one, cut) if cut.tma else None for one in (inputs.key, inputs.value)]
-        blocks = {"BLOCK_M": cut.block_m, "BLOCK_N": cut.block_n}
-        compiled = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
         forward_kernel[(programs,)](
             inputs, outputs, chosen, strides, sizes, call.scale, *tiles,
-            **constants, **blocks, **compiled,
+            **constants, **cut.constants(),
         )  # fmt: skip
 
-    with on_device(query):
-        tma = not edges(call) and takes_tma(inputs)
-        shape = f"{words(call)} {'tma ' * tma}{tier}".strip()
-        # What decides is the wider vector, of keys or of values.
-        widest = (query, call.key) if query.shape[-1] >= value.shape[-1] else (value, query)
-        launch(config or best_config("forward", shape, *widest, launch))
+    tma = not edges(call) and takes_tma(inputs)
+    run_tuned("forward", call, f"{'tma ' * tma}{tier}", launch, config)
     return given_outputs(outputs, chosen)

@@ -32,6 +32,11 @@ class Config(NamedTuple):
     num_stages: int
     tma: bool = False
 
+    def constants(self) -> dict[str, int]:
+        """What a kernel is compiled with."""
+        compiled = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n} | compiled
+
 
 class Inputs(NamedTuple):
     """Tensors a kernel reads, and the soft cap; None where a call has none. mask is uint8.

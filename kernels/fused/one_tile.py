@@ -25,12 +25,10 @@ from minibert.kernels.fused.launch import (
     edges,
     given_outputs,
     inputs_of,
-    on_device,
     row_outputs,
     shaped,
     sizes_of,
     strides_of,
-    words,
 )
 from minibert.kernels.fused.masks import masked_scores
 from minibert.kernels.fused.primitives import (
@@ -41,7 +39,7 @@ from minibert.kernels.fused.primitives import (
     load_at,
     positions_of,
 )
-from minibert.kernels.fused.tuning import best_config
+from minibert.kernels.fused.tuning import run_tuned
 
 #: Keys of a program; half as many for vectors wider than 64, a quarter for numbers of 32 bits.
 LARGEST_TILE = 256
@@ -209,15 +207,10 @@ def one_tile(call: Call, *, config: Config | None = None) -> Outputs:
             inputs, outputs, chosen, summed, grid, strides_of(inputs, outputs.z),
             sizes._replace(n_blocks=tiles), call.scale, **constants,
             QUERY_PLACES=query_places, KEY_PLACES=key_places,
-            BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
-            num_warps=cut.num_warps, num_stages=cut.num_stages,
+            **cut.constants(),
         )  # fmt: skip
 
-    with on_device(query):
-        shape = f"{words(call)} {_tile(K, blocks)} keys".strip()
-        # What decides is the wider vector, of keys or of values.
-        widest = (query, call.key) if query.shape[-1] >= value.shape[-1] else (value, query)
-        launch(config or best_config("one tile", shape, *widest, launch))
+    run_tuned("one tile", call, f"{_tile(K, blocks)} keys", launch, config)
     return given_outputs(outputs, chosen, **summed._asdict())
 
 

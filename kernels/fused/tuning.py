@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minibert.kernels.fused.launch import Config, block_of_features
+from minibert.kernels.call import Call
+from minibert.kernels.fused.launch import Config, block_of_features, on_device, words
 
 #: Tiles that compile without spills, by kernel, bytes of a number and width of a head.
 _PLAIN = {
@@ -214,6 +215,18 @@ def generation(device: torch.device) -> str:
     major, _ = torch.cuda.get_device_capability(device)
     # GPUs for games of later generations multiply as Ampere does, too.
     return GENERATIONS.get(10 * major, "ampere")
+
+
+def run_tuned(
+    kernel: str, call: Call, more: str, launch: Callable[[Config], None], config: Config | None
+) -> None:
+    """Runs `launch` with the config, or else with the fastest for this call and `more`, words."""
+    query, value = call.query, call.value
+    with on_device(query):
+        # What decides is the wider vector, of keys or of values.
+        widest = (query, call.key) if query.shape[-1] >= value.shape[-1] else (value, query)
+        shape = f"{words(call)} {more}".strip()
+        launch(config or best_config(kernel, shape, *widest, launch))
 
 
 def best_config(

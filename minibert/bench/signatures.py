@@ -21,7 +21,8 @@ from minibert.kernels.check.workload import Workload
 
 Function = Callable[..., object]
 Names = frozenset[str] | None
-Run = Callable[[], object]
+#: The positional arguments of each call, and the keywords of all.
+Arguments = tuple[list[tuple[object, ...]], dict[str, object]]
 
 #: What people call the options of a call in functions that take (q, k, v) and give z.
 SYNONYMS = {
@@ -34,48 +35,43 @@ SYNONYMS = {
 }
 
 
-def by_name(function: Function, problem: Problem, names: Names) -> Run:
+def by_name(problem: Problem, names: Names) -> Arguments:
     """Every option that it names, under the name that `attend` has for it."""
-    return _told(function, problem, ("lengths", "causal") if names is None else names, {})
+    return _told(problem, ("lengths", "causal") if names is None else names, {})
 
 
-def by_synonym(function: Function, problem: Problem, names: Names) -> Run:
+def by_synonym(problem: Problem, names: Names) -> Arguments:
     """Every option that it names, under any of the usual names."""
-    return _told(function, problem, names or (), SYNONYMS)
+    return _told(problem, names or (), SYNONYMS)
 
 
-def _told(
-    function: Function, problem: Problem, names: Iterable[str], usual: Mapping[str, str]
-) -> Run:
+def _told(problem: Problem, names: Iterable[str], usual: Mapping[str, str]) -> Arguments:
     options = {name: usual.get(name, name) for name in names}
     given = {
         name: getattr(problem, option)
         for name, option in options.items()
-        if option in OPTIONS and option != "want"
+        if option in OPTIONS and option != "want" and hasattr(problem, option)
     }
-    vectors = (problem.query, problem.key, problem.value)
-    return lambda: function(*vectors, **given)
+    return [_vectors(problem)], given
 
 
-def flash(function: Function, problem: Problem, names: Names) -> Run:
+def _vectors(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    return problem.query, problem.key, problem.value
+
+
+def flash(problem: Problem, names: Names) -> Arguments:
     """flash-attn 2.8: (batch, position, head, d_head)."""
-    vectors = [one.transpose(1, 2) for one in (problem.query, problem.key, problem.value)]
-    given = _named(_flash_options(problem), names)
-    return lambda: function(*vectors, **given)
+    return [tuple(one.transpose(1, 2) for one in _vectors(problem))], _flash_options(problem)
 
 
-def flash_varlen(function: Function, problem: Problem, names: Names) -> Run:
+def flash_varlen(problem: Problem, names: Names) -> Arguments:
     """flash-attn 2.8: (token, head, d_head), and where each sentence starts."""
-    vectors = [_tokens(one) for one in (problem.query, problem.key, problem.value)]
-    queries, keys = _packed(problem)
-    device = problem.query.device
-
-    def starts(sizes: tuple[int, ...]) -> Tensor:
-        return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device)
-
-    where = (starts(queries), starts(keys), max(queries), max(keys))
-    given = _named(_flash_options(problem), names)
-    return lambda: function(*vectors, *where, **given)
+    counts, device = _packed(problem), problem.query.device
+    starts = (
+        torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device) for sizes in counts
+    )
+    vectors = (_tokens(one) for one in _vectors(problem))
+    return [(*vectors, *starts, *map(max, counts))], _flash_options(problem)
 
 
 def _flash_options(problem: Problem) -> dict[str, object]:
@@ -84,53 +80,37 @@ def _flash_options(problem: Problem) -> dict[str, object]:
         before, after = problem.window
         after = 0 if problem.causal else after
         options["window_size"] = tuple(-1 if one is None else one for one in (before, after))
-    if problem.soft_cap is not None:
-        options["softcap"] = problem.soft_cap
-    if problem.alibi_slopes is not None:
-        options["alibi_slopes"] = problem.alibi_slopes
-    return options
+    given = {"softcap": problem.soft_cap, "alibi_slopes": problem.alibi_slopes}
+    return options | {name: one for name, one in given.items() if one is not None}
 
 
-def flashinfer_prefill(function: Function, problem: Problem, names: Names) -> Run:
+def flashinfer_prefill(problem: Problem, names: Names) -> Arguments:
     """FlashInfer 0.2: one sentence a call, (position, head, d_head)."""
-    given = _named(_infer_options(problem) | {"causal": problem.causal}, names)
-    calls = _sentences(problem)
-    return lambda: [function(*one, **given) for one in calls]
-
-
-def flashinfer_decode(function: Function, problem: Problem, names: Names) -> Run:
-    """FlashInfer 0.2: one query a call, (head, d_head), and its keys (position, head, d_head)."""
-    given = _named(_infer_options(problem), names)
-    calls = [(query[0], key, value) for query, key, value in _sentences(problem)]
-    return lambda: [function(*one, **given) for one in calls]
-
-
-def _infer_options(problem: Problem) -> dict[str, object]:
-    options: dict[str, object] = {"sm_scale": problem.scale}
+    parts = zip(_vectors(problem), _packed(problem, of_each=True), strict=True)
+    split = [_tokens(one).split(sizes) for one, sizes in parts]
+    options: dict[str, object] = {"sm_scale": problem.scale, "causal": problem.causal}
     if problem.window is not None and problem.window[0] is not None:
         options["window_left"] = problem.window[0]
     if problem.soft_cap is not None:
         options["logits_soft_cap"] = problem.soft_cap
-    return options
+    return list(zip(*split, strict=True)), options
 
 
-def _sentences(problem: Problem) -> list[tuple[Tensor, Tensor, Tensor]]:
-    queries, keys = _packed(problem)
-    split = (
-        _tokens(problem.query).split(queries),
-        _tokens(problem.key).split(keys),
-        _tokens(problem.value).split(keys),
-    )
-    return list(zip(*split, strict=True))
+def flashinfer_decode(problem: Problem, names: Names) -> Arguments:
+    """FlashInfer 0.2: one query a call, (head, d_head), and its keys (position, head, d_head)."""
+    calls, options = flashinfer_prefill(problem, names)
+    # The last query sees all keys: causal order is not told.
+    del options["causal"]
+    return [(query[0], *keys) for query, *keys in calls], options  # type: ignore[index]
 
 
-def flex(function: Function, problem: Problem, names: Names) -> Run:
+def flex(problem: Problem, names: Names) -> Arguments:
     """torch's FlexAttention: scores changed by score_mod, keys chosen by block_mask."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     B, H, Q, _ = problem.query.shape
     K, allowed = problem.n_keys, unfolded(problem).mask
-    given: dict[str, object] = {"scale": problem.scale}
+    given: dict[str, object] = {}
     if allowed is not None:
         seen = allowed.expand(B, H, Q, K).contiguous()
         given["block_mask"] = create_block_mask(
@@ -138,7 +118,7 @@ def flex(function: Function, problem: Problem, names: Names) -> Run:
         )
     if score_mod := _score_mod(problem):
         given["score_mod"] = score_mod
-    return _torch_call(function, problem, names, given)
+    return [_vectors(problem)], given | _of_torch(problem)
 
 
 def _score_mod(problem: Problem) -> Function | None:
@@ -153,34 +133,29 @@ def _score_mod(problem: Problem) -> Function | None:
     return lambda score, b, h, q, k: capped(score) + bias[b, h, q, k]
 
 
-def sdpa(function: Function, problem: Problem, names: Names) -> Run:
+def sdpa(problem: Problem, names: Names) -> Arguments:
     """torch's scaled_dot_product_attention; is_causal, which is aligned to the start, for squares.
 
     Everything else is a mask, made before the clock starts.
     """
-    plain = unfolded(problem)
+    plain, bias, given = unfolded(problem), _bias(problem), _of_torch(problem)
+    others = (problem.window, problem.prefix, problem.lengths, problem.mask, bias)
     square = problem.causal and problem.query.shape[2] == problem.n_keys
-    alone = problem.window is None and problem.prefix is None and problem.lengths is None
-    given: dict[str, object] = {"scale": problem.scale}
-    bias = _bias(problem)
-    if square and alone and problem.mask is None and bias is None:
+    if square and all(one is None for one in others):
         given["is_causal"] = True
     elif bias is not None:
         mask = torch.ones_like(bias, dtype=torch.bool) if plain.mask is None else plain.mask
         given["attn_mask"] = bias.masked_fill(~mask, -torch.inf)
     elif plain.mask is not None:
         given["attn_mask"] = plain.mask
-    return _torch_call(function, problem, names, given)
+    return [_vectors(problem)], given
 
 
-def _torch_call(
-    function: Function, problem: Problem, names: Names, given: dict[str, object]
-) -> Run:
+def _of_torch(problem: Problem) -> dict[str, object]:
+    options: dict[str, object] = {"scale": problem.scale}
     if problem.query.shape[1] != problem.key.shape[1]:
-        given["enable_gqa"] = True
-    given = _named(given, names)
-    vectors = (problem.query, problem.key, problem.value)
-    return lambda: function(*vectors, **given)
+        options["enable_gqa"] = True
+    return options
 
 
 def _bias(problem: Problem) -> Tensor | None:
@@ -192,7 +167,7 @@ def _bias(problem: Problem) -> Tensor | None:
     return bias.to(dtype).expand(B, H, Q, problem.n_keys).contiguous()
 
 
-def transformers(function: Function, problem: Problem, names: Names) -> Run:
+def transformers(problem: Problem, names: Names) -> Arguments:
     """The eager attention of transformers' models; masked keys get the lowest number."""
     plain, dtype = unfolded(problem), problem.query.dtype
     module = SimpleNamespace(
@@ -202,16 +177,11 @@ def transformers(function: Function, problem: Problem, names: Names) -> Run:
     )
     mask = None
     if plain.mask is not None:
-        lowest = torch.finfo(dtype).min
-        mask = torch.where(plain.mask, 0.0, lowest).to(dtype)
-    given: dict[str, object] = {"dropout": 0.0}
-    if problem.soft_cap is not None:
-        given["softcap"] = problem.soft_cap
-    if problem.sinks is not None:
-        given["s_aux"] = problem.sinks
-    given = _named(given, names)
-    vectors = (problem.query, problem.key, problem.value)
-    return lambda: function(module, *vectors, mask, problem.scale, **given)
+        mask = torch.where(plain.mask, 0.0, torch.finfo(dtype).min).to(dtype)
+    told: dict[str, object] = {"dropout": 0.0, "softcap": problem.soft_cap}
+    told["s_aux"] = problem.sinks
+    given = {name: one for name, one in told.items() if one is not None}
+    return [(module, *_vectors(problem), mask, problem.scale)], given
 
 
 def z_of_dictionary(result: object, problem: Problem) -> Tensor:
@@ -261,15 +231,12 @@ def _tokens(vectors: Tensor) -> Tensor:
     return vectors[0].transpose(0, 1)
 
 
-def _packed(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _packed(problem: Problem, *, of_each: bool = False) -> tuple[tuple[int, ...], ...]:
+    """The queries and keys of each sentence; `of_each` of query, key and value."""
     if problem.packed is None:
         raise MinibertError("packed sentences are expected by this signature")
-    return problem.packed, problem.packed_keys or problem.packed
-
-
-def _named(options: dict[str, object], names: Names) -> dict[str, object]:
-    """Those that the function has a parameter for."""
-    return {name: one for name, one in options.items() if names is None or name in names}
+    keys = problem.packed_keys or problem.packed
+    return (problem.packed, keys, keys) if of_each else (problem.packed, keys)
 
 
 _SHAPES = frozenset({"groups", "value_size"})
@@ -283,7 +250,7 @@ class Signature:
     says      what a function of it looks like, for people
     known_by  the parameters that no other convention has
     options   the parameter that tells an option of a call, by option; "" where it needs none
-    bind      bind(function, problem, names) -> a call without arguments
+    arguments arguments(problem, names) -> those of each call, and the keywords that it may take
     z         z (batch, head, query, d_value) from what the function gave
     layout    "padded", or "packed": sentences one after the other in one call, or call by call
     shapes    of groups and value_size, what functions of it usually take
@@ -295,13 +262,22 @@ class Signature:
     says: str
     known_by: frozenset[str]
     options: dict[str, str]
-    bind: Callable[[Callable[..., object], Problem, Names], Callable[[], object]]
+    arguments: Callable[[Problem, Names], Arguments]
     z: Callable[[Any, Problem], Tensor]
     layout: str = "padded"
     one_query: bool = False
     shapes: frozenset[str] = frozenset()
     never: str = ""
     unread: tuple[str, ...] | None = None
+
+    def bind(self, function: Function, problem: Problem, names: Names) -> Callable[[], object]:
+        """A call without arguments, or of several sentences the list of what they give."""
+        calls, options = self.arguments(problem, names)
+        given = {name: one for name, one in options.items() if names is None or name in names}
+        if self.name.startswith("flashinfer"):
+            return lambda: [function(*one, **given) for one in calls]
+        (only,) = calls
+        return lambda: function(*only, **given)
 
     def taken(self, names: Names) -> tuple[str, ...]:
         """The options of a call that a function with these parameters can be told."""

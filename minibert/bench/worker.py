@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,8 +43,9 @@ def serve(judge: Connection, printed: Connection, crash: str) -> None:
             request = json.loads(judge.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)
+        sign = request.pop("id")
         answer = worker.answer(request.pop("task"), request)
-        judge.send_bytes(json.dumps({"id": request["id"], **answer}).encode())
+        judge.send_bytes(json.dumps({"id": sign, **answer}).encode())
 
 
 def _detach(printed: Connection, crash: str) -> None:
@@ -93,20 +93,9 @@ class _Worker:
 
     def answer(self, task: str, request: Row) -> Row:
         """What the task gives, or {"error": one line}."""
-        tasks: dict[str, Callable[..., Row]] = {
-            "begin": self.begin,
-            "read": self.read,
-            "call": self.call,
-            "later": self.later,
-            "prepare": self.prepare,
-            "refresh": self.refresh,
-            "timed": self.timed,
-            "repeat": self.repeat,
-            "peak": self.peak,
-        }
-        request = {name: one for name, one in request.items() if name != "id"}
         try:
-            return tasks[task](**request)
+            found: Row = getattr(self, task)(**request)
+            return found
         # Also what is no Exception: the judge is told of all of it.
         except BaseException as error:
             return {"error": reason(error)}

