@@ -304,13 +304,9 @@ class Config:
         object.__setattr__(self, "d_head", self.d_head or self.d_model // self.n_heads)
         object.__setattr__(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
         object.__setattr__(self, "n_layer_groups", self.n_layer_groups or self.n_layers)
-        # JSON has neither tuples nor classes.
         for field in ("labels", "end_ids", "windows"):
             if isinstance(getattr(self, field), list):
                 object.__setattr__(self, field, tuple(getattr(self, field)))
-        for field in ("rotary", "local_rotary"):
-            if isinstance(getattr(self, field), dict):
-                object.__setattr__(self, field, Rotary(**getattr(self, field)))
         _check_shapes(self)
         _check_choices(self)
 

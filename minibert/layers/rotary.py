@@ -52,9 +52,6 @@ class Rotary:
     long_factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        # JSON has no tuples.
-        for field in ("short_factors", "long_factors"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
         _check(self)
 
     @property

@@ -34,6 +34,7 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.linear import values_of
 from minibert.layers.parts import Layer
+from minibert.layers.rotary import Rotary
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
@@ -361,6 +362,8 @@ def _all(values: Any, kind: type) -> bool:
 
 def tuples(value: Any) -> Any:
     """The value with tuples in place of JSON's lists."""
+    if isinstance(value, dict):
+        return {name: tuples(item) for name, item in value.items()}
     return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
@@ -464,7 +467,12 @@ def _assemble(
     about: Mapping[str, Any], tensors: dict[str, Tensor], model: TracedModel | None, path: Path
 ) -> StoredTrace:
     identity, until, edited_from = about["model"], about["until"], about["edited_from"]
-    config = Config(**{name: tuples(value) for name, value in identity["config"].items()})
+    stored = tuples(identity["config"])
+    # JSON has no classes.
+    turns = {
+        name: Rotary(**stored[name]) for name in ("rotary", "local_rotary") if stored.get(name)
+    }
+    config = Config(**stored | turns)
     backends = about["backends"]
     _check_values(identity, config, {"until": until, "edited_from": edited_from}, backends)
     numbers = {name: tensors.pop(f"tokens.{name}") for name in NUMBERS}

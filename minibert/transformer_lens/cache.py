@@ -104,7 +104,7 @@ class ActivationCache(Base):
         self.model = model
         self._begin(cache_dict, model.model, has_batch_dim)
 
-    def _begin(self, kept: Mapping[str, Tensor], of: TracedModel, has_batch_dim: bool) -> None:
+    def _begin(self, kept: Base, of: TracedModel, has_batch_dim: bool) -> None:
         self._kept, self._of, self.has_batch_dim = kept, of, has_batch_dim
 
     @property
