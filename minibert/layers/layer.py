@@ -107,7 +107,10 @@ class LayerQuantities:
     def value(at: At) -> KeyVectors:
         return at.project("value")
 
-    @quantity(MATRIX_AXES, "query·key / sqrt(d_head), before soft cap and mask")
+    @quantity(
+        MATRIX_AXES,
+        "query·key times the scale, 1/sqrt(d_head) in most models; before soft cap and mask",
+    )
     def scores(at: At) -> Matrix:
         return attention_scores(at.query, at.all_keys, scale=at.attention.scale)
 

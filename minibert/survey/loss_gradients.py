@@ -25,7 +25,7 @@ from minibert.layers.heads import VocabularyHead
 from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.survey.document_rows import generator_of
-from minibert.survey.rows import RowMasses, joined_rows, sums_of_rows
+from minibert.survey.rows import RowMasses, joined_rows, sums_of_rows, widened
 from minibert.survey.segments import Batch, Segment, grouped
 from minibert.survey.windows import Masses
 from minibert.trace.run import embedded, run_layers
@@ -194,7 +194,7 @@ class LossGradients:
             loss = self._loss(body.final(hidden), predicted, lengths)
             gradients = torch.autograd.grad(loss, [z for z, _ in held])
         return [
-            _OfLayer(_wide(gradient[0]), _wide(value[0]))
+            _OfLayer(widened(gradient[0]), widened(value[0]))
             for gradient, (_, value) in zip(gradients, held, strict=True)
         ]
 
@@ -213,7 +213,7 @@ class LossGradients:
         head = self.model.head
         assert head is not None
         logits = head(final[:, places], None, right[None], None)[0]
-        log_probs = _wide(logits).log_softmax(-1)
+        log_probs = widened(logits).log_softmax(-1)
         return -log_probs.gather(1, right[:, None]).sum()
 
 
@@ -225,7 +225,3 @@ def with_gradients(masses: Masses, gradients: LossGradients) -> Masses:
         masses(batch, lambda layer, of: visit(layer, replace(of, gradient=of_layers[layer])))
 
     return both
-
-
-def _wide(value: Tensor) -> Tensor:
-    return value.to(torch.promote_types(value.dtype, torch.float32))

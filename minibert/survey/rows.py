@@ -243,10 +243,16 @@ def columns_by_norm(
     return torch.cat([plain, columns * norms, norms], dim=2).mT
 
 
+def widened(value: Tensor) -> Tensor:
+    """The same numbers, in float32 where they are in less."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
 def corner_of(weight: Float[Tensor, "head d_head d_model"]) -> Float[Tensor, "head d_head corner"]:
     """For each head of W_O a matrix: value times this has the norm of value · W_O."""
     wide = values_of(weight).double().cpu()
-    return torch.linalg.qr(wide.mT, mode="r")[1].mT.float().to(weight.device)
+    corner = torch.linalg.qr(wide.mT, mode="r")[1].mT
+    return corner.to(weight.device, widened(weight).dtype)
 
 
 def _columns(sums: Floats, numbers: npt.NDArray[np.int64]) -> Floats:
@@ -287,7 +293,7 @@ class PassMasses:
 
         def of_layer(at: LayerPass) -> Want:
             # Several heads may read one key-value head.
-            value = repeated(at.value.float(), self.model.config.n_heads)
+            value = repeated(widened(at.value), self.model.config.n_heads)
             return {"key_sums": rows.columns(value, self.corners[at.index])}
 
         def told(at: LayerPass) -> None:
@@ -325,7 +331,7 @@ class AttachedMasses:
         plain = [name if value == () else (name, value) for name, value in rows.want.items()]
 
         def told(layer: int, call: Call) -> None:
-            value = repeated(call.read("value").float(), call.n_heads)
+            value = repeated(widened(call.read("value")), call.n_heads)
             columns = rows.columns(value, self.corners[layer])
             visit(layer, rows.masses(attended(call, [*plain, ("key_sums", columns)]).statistics))
 

@@ -1,6 +1,7 @@
 """Every measure equals its published formula over whole matrices, for every kind of model."""
 
 import copy
+import random
 from itertools import islice
 
 import numpy as np
@@ -29,7 +30,7 @@ from tests.survey.live_models import (
     tokenizer_of,
     value_norms,
 )
-from tests.survey.small_surveys import texts
+from tests.survey.small_surveys import WORDS, texts
 
 PAIR = Document(
     "pair", "The strawberries, she said, grow on the hill.", None, "The hill? She ate strawberries."
@@ -134,6 +135,30 @@ def test_every_measure_is_its_published_formula(name, tmp_path):
         assert corpus["tokens"] == sum(one.shape[-1] for pieces in probs for one in pieces)
     # The model is as it was.
     assert not live._forward_hooks
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "BART's decoder"])
+@pytest.mark.parametrize("seed", range(2))
+def test_in_float64_every_measure_is_as_exact_as_float64(name, seed, tmp_path):
+    build, vocabulary, stack, loads, norms = CASES[name]
+    live, words = build().double().eval(), tokenizer_of(vocabulary)
+    draw, letters = random.Random(f"{name} {seed}"), [word for word in WORDS if word.isalpha()]
+    drawn = [" " + " ".join(draw.choices(letters, k=3 + 4 * n)) for n in range(3)]
+    documents = [Document(str(n), text) for n, text in enumerate(drawn)]
+    limit = live.config.max_position_embeddings
+    _, expected = recomputed(live, words, documents, stack, limit, norms=norms)
+    found = survey(
+        minibert.attach(live, tokenizer=words),
+        documents,
+        **OPTIONS,
+        **({"stack": stack} if stack else {}),
+    )
+    oracle.compare(found, expected, rtol=1e-11, atol=1e-12)
+    if loads:
+        for one in (live, words):
+            one.save_pretrained(tmp_path)
+        found = survey(minibert.load(tmp_path, dtype=torch.float64), documents, **OPTIONS)
+        oracle.compare(found, expected, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
