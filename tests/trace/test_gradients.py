@@ -21,16 +21,6 @@ from tests.trace.gradient_models import (
 )
 
 
-@pytest.mark.parametrize("family", MODELS)
-def test_every_gradient_is_that_of_the_pass_spelled_out(family: str) -> None:
-    # Kept matrices are part of the graph, and have no formula of their own then.
-    keep = ("scores", "probs") if family in ("bert", "gpt2") else ()
-    trace = exact(family, MODELS[family]).trace(padded(family), grad=True, keep=keep)
-    trace.backward(weighted(trace.logits))
-    assert len(trace.grad) == len(trace)
-    assert_all(trace, lambda explicit: weighted(explicit.logits))
-
-
 @pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
 def test_gradients_of_probs_and_streams_are_those_of_transformers(family: str) -> None:
     name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}.get(family, MODELS[family])

@@ -35,15 +35,6 @@ def test_each_backward_replaces_the_gradients_of_the_one_before() -> None:
     assert torch.equal(trace.grad[1].probs, before)
 
 
-def test_sentences_do_not_mix() -> None:
-    trace = exact("bert", "BertForMaskedLM").trace(padded("bert"), grad=True)
-    trace.backward(trace.logits[1, 3, 5])
-    for name in LAYER_NAMES:
-        stacked = trace.grad.stack(name)
-        assert (stacked[:, [0, 2]] == 0).all()
-        assert (stacked[:, 1] != 0).any()
-
-
 def test_gradients_work_in_single_precision_and_under_no_grad() -> None:
     exactly = exact("gpt2", "GPT2LMHeadModel").trace(padded("gpt2"), grad=True)
     exactly.backward(exactly.logits[0, 3, 5])

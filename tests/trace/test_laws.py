@@ -58,16 +58,26 @@ def names_of(trace: Trace, layer: int) -> list[str]:
     return [name for name in layer_quantities(trace.config) if name not in absent]
 
 
-def places(trace: Trace, data: st.DataObject) -> list[tuple[str, int]]:
-    """Each quantity at a layer that has it."""
-    found = []
+def whole_names(trace: Trace) -> list[str]:
+    """What a trace has once, beside what it has of each layer."""
+    return ["embed", *({"final_norm_scale"} - trace.config.absent_quantities)]
+
+
+def name_of(place: Any) -> str:
+    return place if isinstance(place, str) else place[0]
+
+
+def places(trace: Trace, data: st.DataObject) -> list[Any]:
+    """Each quantity at a layer that has it, and those without layers."""
+    found: list[Any] = whole_names(trace)
     for name in layer_quantities(trace.config):
         has = [layer for layer in range(len(trace)) if name in names_of(trace, layer)]
         found.append((name, data.draw(st.sampled_from(has))))
     return found
 
 
-def value_at(trace: Trace, place: Any) -> Tensor:
+def value_at(trace: Any, place: Any) -> Tensor:
+    """Of a trace, or of its gradients."""
     return getattr(trace, place) if isinstance(place, str) else trace[place[1]].quantity(place[0])
 
 
@@ -80,7 +90,9 @@ def changed(value: Tensor) -> Tensor:
 def assert_same(found: Trace, expected: Trace, why: Any) -> None:
     """Every quantity at real tokens; of matrices the rows of real tokens."""
     real = expected.tokens.mask
-    assert close(found.logits[real], expected.logits[real], LIMIT), why
+    for name in ("logits", *whole_names(expected)):
+        ours, wanted = (getattr(each, name)[real] for each in (found, expected))
+        assert close(ours, wanted, LIMIT), (why, name)
     for layer in range(len(expected)):
         for name in names_of(expected, layer):
             ours, wanted = (value_at(each, (name, layer)) for each in (found, expected))
@@ -95,7 +107,7 @@ def assert_same(found: Trace, expected: Trace, why: Any) -> None:
 def test_writing_back_what_was_read_changes_nothing(family: str, data: st.DataObject) -> None:
     plain = data.draw(traces(family))
     kept = plain.rerun({}, keep=BOTH)
-    for place in [*places(plain, data), "embed"]:
+    for place in places(plain, data):
         value = value_at(plain, place).clone()
         same = [plain.rerun({place: edit}) for edit in (value, plain, lambda value: value)]
         same.append(plain.model.trace(plain.tokens, edit={place: value}))
@@ -104,7 +116,7 @@ def test_writing_back_what_was_read_changes_nothing(family: str, data: st.DataOb
             assert_same(again, plain, place)
         assert torch.equal(same[0].logits, same[1].logits)
         assert torch.equal(same[0].logits, same[2].logits)
-        if str(place[0]).endswith(("_scale", "_input", "_unrotated")):
+        if name_of(place).endswith(("_scale", "_input", "_unrotated")):
             assert torch.equal(same[0].logits, plain.logits), place
         assert_same(kept.rerun({place: value}, keep=BOTH), plain, place)
 
@@ -126,7 +138,7 @@ def test_a_changed_quantity_gives_the_same_in_every_kind_of_pass(
         edited = plain.rerun(edit)
         assert torch.equal(value_at(edited, place), changed(value_at(plain, place))), place
         assert_same(edited, model.trace(tokens, edit=edit), place)
-        if "query" not in QUANTITIES[place[0]].axes:
+        if "query" not in QUANTITIES[name_of(place)].axes:
             # Of a text alone: another length has other numbers to change by.
             half: Any = {place: lambda value: value * 0.7}
             packed, padded = (model.trace(tokens, edit=half, packed=p) for p in (True, False))
@@ -190,19 +202,15 @@ def test_a_gradient_is_what_a_small_step_changes(family: str, data: st.DataObjec
         return trace.logits[0, 5, 3] + trace.logits[1, 2, 7]
 
     trace.backward(number(trace))
-    behind = {"final_norm_scale"} - trace.config.absent_quantities
-    for place in [*places(trace, data), *behind]:
+    for place in places(trace, data):
         value = value_at(trace, place).detach()
         generator = torch.Generator().manual_seed(1)
         direction = torch.randn(value.shape, generator=generator, dtype=value.dtype)
-        if place[0] in BOTH:
+        if name_of(place) in BOTH:
             direction = direction * trace.mask
         ends = [number(plain.rerun({place: value + s * STEP * direction})) for s in (1, -1)]
         slope = float((ends[0] - ends[1]) / (2 * STEP))
-        found = (
-            getattr(trace.grad, place) if isinstance(place, str) else value_at(trace.grad, place)
-        )
-        along = float((found * direction).sum())
+        along = float((value_at(trace.grad, place) * direction).sum())
         assert abs(along - slope) <= 2e-6 * max(1.0, abs(slope)), (place, along, slope)
 
 
@@ -215,9 +223,11 @@ def test_an_edit_acts_while_a_text_is_written_and_is_in_the_file(
     plain = data.draw(traces(family, short=True))
     model, prompt = plain.model, plain.tokens.ids[0, :5].tolist()
     folder: Path = tmp_path_factory.mktemp("laws")
+    again: Any = {("resid_post", 0): lambda value: 0.9 * value}
+    expected = plain.rerun(again).logits
     for place in places(plain, data):
         edit: Any = {place: lambda value: 0.7 * value}
-        if place[0] not in BOTH:
+        if name_of(place) not in BOTH:
             written = model.generate(prompt, max_new_tokens=2, temperature=0, edit=edit)
             ids = [*prompt]
             for _ in range(2):
@@ -225,6 +235,9 @@ def test_an_edit_acts_while_a_text_is_written_and_is_in_the_file(
             assert list(written.ids) == ids, place
         edited = plain.rerun(edit)
         edited.save(folder / "a.trace")
-        for stored in (Trace.load(folder / "a.trace"), Trace.load(folder / "a.trace", model)):
+        with_model = Trace.load(folder / "a.trace", model)
+        for stored in (Trace.load(folder / "a.trace"), with_model):
             assert torch.equal(value_at(stored, place), value_at(edited, place)), place
             assert torch.equal(stored.logits, edited.logits), place
+        # The edit that was saved is no part of another rerun.
+        assert close(with_model.rerun(again).logits, expected, LIMIT), place

@@ -1,6 +1,5 @@
 """What norms divide by: read, edited and frozen, beside hooks on transformers' own norms."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import minibert
 from minibert.analysis import attribution_patching, patch_positions
 from minibert.errors import EditError, TraceError
 from minibert.trace.edit import replace
-from minibert.trace.read import Trace
 from tests.families import as_tokens, difference
 from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import plain
@@ -130,33 +128,6 @@ def test_a_pass_that_nobody_asks_for_scales_computes_none(monkeypatch: pytest.Mo
         _ = trace[1].mlp_norm_scale
 
 
-def test_sweeps_packed_texts_and_single_texts_have_them() -> None:
-    model, tokens = model_of("gpt2", torch.float64), sentences("gpt2")
-    trace = model.trace(tokens)
-    edits: list[Any] = [
-        {("attention_norm_scale", 2): changed},
-        {("mlp_norm_scale", 1): replace(2.0, positions=-1)},
-        {"final_norm_scale": changed},
-        {"final_norm_scale": replace(3.0, positions=-1), ("z", 1, 1): 0.0},
-    ]
-    for positions in (None, [-1]):
-        swept = trace.rerun_each(edits, lambda logits: logits[:, -1, 5], positions=positions)
-        for edit, found in zip(edits, swept, strict=True):
-            again = trace.rerun(edit)
-            each = [again.text(n).logits[0, -1, 5] for n in range(3)]
-            assert difference(found, torch.stack(each)) <= TOLERANCE
-    packed = model.trace(tokens, packed=True)
-    for text in range(3):
-        alone = trace.text(text)
-        assert difference(packed.text(text)[1].mlp_norm_scale, alone[1].mlp_norm_scale) <= TOLERANCE
-        assert difference(packed.text(text).final_norm_scale, alone.final_norm_scale) <= TOLERANCE
-    both: Any = {("mlp_norm_scale", 1): 2.0, "final_norm_scale": 3.0}
-    other, expected = model.trace(tokens, packed=True, edit=both), model.trace(tokens, edit=both)
-    for text in range(3):
-        assert difference(other.text(text).logits, expected.text(text).logits) <= TOLERANCE
-        assert (other.text(text).final_norm_scale == 3).all()
-
-
 def test_patching_functions_take_them_by_name() -> None:
     model = model_of("gpt2", torch.float64)
     clean, corrupt = (model.trace(whole("gpt2", seed)) for seed in (0, 1))
@@ -179,31 +150,6 @@ def test_patching_functions_take_them_by_name() -> None:
     other.backward(metric(other.logits).sum())
     there = (moved * other.grad[1].mlp_norm_scale)[..., 0]
     assert min(difference(at[1], expected), difference(at[1], there)) <= TOLERANCE
-
-
-def test_generation_divides_by_an_edited_scale_in_every_pass() -> None:
-    model = model_of("gpt2", torch.float64)
-    edit: Any = {("mlp_norm_scale", 1): 0.7, "final_norm_scale": lambda scale: -scale}
-    written = model.generate([3, 5, 7], max_new_tokens=4, temperature=0, edit=edit)
-    ids = [3, 5, 7]
-    for _ in range(4):
-        ids.append(int(model.trace([ids], edit=edit).logits[0, -1].argmax()))
-    assert list(written.ids) == ids
-    assert ids != list(model.generate([3, 5, 7], max_new_tokens=4, temperature=0).ids)
-
-
-def test_they_are_saved_where_they_were_edited(tmp_path: Path) -> None:
-    model = model_of("gpt2", torch.float64)
-    edit: Any = {("attention_norm_scale", 1): changed, "final_norm_scale": changed}
-    trace = model.trace(sentences("gpt2"), edit=edit)
-    for stored in (
-        Trace.load(trace.save(tmp_path / "a.trace")),
-        Trace.load(tmp_path / "a.trace", model),
-    ):
-        assert torch.equal(stored[1].attention_norm_scale, trace[1].attention_norm_scale)
-        assert torch.equal(stored.final_norm_scale, trace.final_norm_scale)
-    assert torch.equal(Trace.load(tmp_path / "a.trace", model).hidden, trace.hidden)
-    assert torch.equal(model.head(trace.hidden, None, trace.tokens.ids, None), trace.logits)
 
 
 def test_the_cache_by_other_names_has_the_edited_scale() -> None:

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import minibert
 from minibert.analysis import logit_difference
 from minibert.answers.explain import explain
 from minibert.errors import EditError
@@ -155,24 +154,6 @@ def test_each_sentence_of_a_ragged_batch_gets_what_it_gets_alone(
             assert found.shape == expected.shape, function
             error = (found - expected).abs().max()
             assert error <= LIMIT, (function, name, lengths, at, sentence)
-
-
-def test_the_last_position_is_the_last_real_token() -> None:
-    model = minibert.load("tiny-gpt2")
-    trace = model.trace([" river window summer horse", " horse"])
-    alone = model.trace(" horse")
-    metric = logit_difference(7, 13)
-    expected = float(metric(alone)[0])
-    assert float(metric(trace)[1]) == pytest.approx(expected, abs=1e-4)
-    edit = {("z", 3, 0): zero}
-    for positions in ([-1], None):
-        found = trace.rerun_each([edit], metric, positions=positions)[0, 1]
-        assert abs(float(found) - expected) > 1e-3
-        assert float(found) == pytest.approx(float(metric(alone.rerun(edit))[0]), abs=1e-4)
-    changed = trace.rerun({("resid_post", 0): replace(0.0, positions=[-1])})
-    length = trace.tokens.lengths[1]
-    assert changed[0].resid_post[1, length - 1].count_nonzero() == 0
-    assert not torch.allclose(changed.logits[1, length - 1], trace.logits[1, length - 1])
 
 
 def test_a_position_that_a_sentence_does_not_have_is_refused_by_name(unchecked: None) -> None:

@@ -68,15 +68,6 @@ def test_every_quantity_is_that_of_the_pass_spelled_out(trace: Trace) -> None:
         assert (at.probs.masked_select(~trace.mask) == 0).all()
 
 
-def test_what_is_kept_is_what_is_computed_when_asked(trace: Trace) -> None:
-    tokens = trace.inputs.as_tokens(None)
-    for keep in (BOTH, ("probs",)):
-        kept = trace.model.trace(tokens, keep=keep)
-        assert close(kept.logits, trace.logits)
-        for name in layer_quantities(trace.config):
-            assert close(getattr(kept[-1], name), getattr(trace[-1], name)), name
-
-
 def test_a_head_is_its_slice_of_the_layer_and_a_layer_one_of_the_stack(trace: Trace) -> None:
     n_layers, n_heads = trace.config.n_layers, trace.config.n_heads
     for name in layer_quantities(trace.config):
