@@ -64,6 +64,7 @@ def by_numpy(probs: Any) -> dict[str, Any]:
         "received": probs.sum(1),
         "max_prob": probs.max(-1),
         "offset_mass": near,
+        "key_mass": probs[..., [-1, 0]],
     }
 
 
@@ -78,10 +79,13 @@ def test_statistics_come_from_the_pass_and_each_text_is_read_by_itself(
     rows = [torch.randint(2, 41, (length,), generator=generator) for length in (11, 1, 5, 13)]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask = torch.arange(13) < torch.tensor([[len(row)] for row in rows])
-    want = ("entropy", "received", "max_prob", ("offset_mass", (-1, 1)))
+    want: Any = ("entropy", "received", "max_prob", ("offset_mass", (-1, 1)), ("key_mass", (-1, 0)))
+    # A map of packed sentences would have cells of two of them.
+    want += () if packed else (("map", 3),)
     trace = model.trace(Tokens.from_ids(ids, mask=mask), packed=packed, statistics=want)
     for index, row in enumerate(rows):
-        alone, text = model.trace(row[None]), trace.text(index)
+        alone, text = model.trace(row[None], statistics=(("map", 3),)), trace.text(index)
+        again = text if packed else text.rerun({})
         assert difference(text.logits, alone.logits) <= 1e-10
         for layer in range(3):
             for head in range(3):
@@ -89,81 +93,53 @@ def test_statistics_come_from_the_pass_and_each_text_is_read_by_itself(
                 assert difference(found, alone[layer, head].probs) <= 1e-10
             expected = by_numpy(alone[layer].probs)
             for statistic, numbers in expected.items():
-                found = getattr(text[layer].statistics, statistic)[0]
-                np.testing.assert_allclose(found.numpy(), numbers, atol=1e-10, err_msg=statistic)
+                for each in (text, again):
+                    found = getattr(each[layer].statistics, statistic)[0]
+                    np.testing.assert_allclose(found.numpy(), numbers, atol=1e-10)
             entropy = text[layer, 1].statistics.entropy
             np.testing.assert_allclose(entropy[0].numpy(), expected["entropy"][1], atol=1e-10)
             assert text[layer].statistics.argmax is None
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_keys_are_counted_in_each_sentence(packed: bool) -> None:
-    model, texts = minibert.load(), ["the horse ran away", "a boy"]
-    trace = model.trace(texts, packed=packed, statistics=(("key_mass", (-1, 0, -4)),))
-    for index, text in enumerate(texts):
-        alone = model.trace(text)
-        for layer in range(4):
-            found = trace.text(index)[layer].statistics.key_mass
-            expected = alone[layer].probs[..., [-1, 0, -4]]
-            assert difference(found, expected) <= 1e-6
-            again = trace.text(index).rerun({})
-            assert difference(again[layer].statistics.key_mass, expected) <= 1e-6
-
-
-def test_the_map_of_a_shorter_sentence_is_that_of_it_alone() -> None:
-    model, texts = minibert.load(), ["the horse ran away from the boy", "a boy walked"]
-    trace = model.trace(texts, statistics=(("map", 3), "entropy"))
-    for index, text in enumerate(texts):
-        alone = model.trace(text, statistics=(("map", 3),))
-        for layer in range(4):
-            found = trace.text(index)[layer].statistics
-            assert difference(found.map, alone[layer].statistics.map) <= 1e-6
-            assert found.entropy is not None
-
-
-def test_what_packed_sentences_do_not_have_is_an_error() -> None:
-    model = lengths_model()
-    tokens = Tokens.from_ids(torch.ones(2, 5, dtype=torch.int64))
-    trace = model.trace(tokens, packed=True)
-    with pytest.raises(minibert.TraceError, match=r"read trace\.text\(i\)\[layer, head\]\.probs"):
-        _ = trace[0].probs
-    with pytest.raises(minibert.TraceError, match="has no statistics: name them when tracing"):
-        _ = trace[0].statistics
-    with pytest.raises(minibert.TraceError, match="keep with packed=True"):
-        model.trace(tokens, packed=True, keep=("probs",))
-    with pytest.raises(minibert.EditError, match="packed sentences have no such matrix"):
-        model.trace(tokens, packed=True, edit={("probs", 0): 0.1})
-    with pytest.raises(minibert.EditError, match="Packed sentences are not swept"):
-        trace.rerun_each([{}], lambda logits: logits[:, 0, 0])
-    with pytest.raises(minibert.TraceError, match="that is a matrix; ask for it as keep"):
-        model.trace(tokens, statistics=("probs",))
-    with pytest.raises(minibert.TraceError, match="'profile': a trace has none of it"):
-        model.trace(tokens, statistics=("profile",))
-    edited = trace.rerun({("z", 1, 0): 0.5})
-    assert (edited.text(1)[1, 0].z == 0.5).all()
+            if not packed:
+                ours, wanted = text[layer].statistics.map, alone[layer].statistics.map
+                assert difference(ours, wanted) <= 1e-10
 
 
 def test_what_would_mix_sentences_is_refused(tmp_path: Path) -> None:
     model, texts = minibert.load(), ["the horse ran away", "a boy"]
     packed = model.trace(texts, packed=True, grad=True)
     packed.backward(packed.text(1).logits[0, -1, 7])
-    refused = [
-        lambda: packed.grad[1].scores,
-        lambda: packed.mask,
-        lambda: packed.pooled,
-        lambda: packed[1].product(0),
-        lambda: packed.text(1).backward(packed.text(1).logits[0, -1, 7]),
-        lambda: packed.save(tmp_path / "trace"),
-        lambda: packed.rerun({}, keep=("probs",)),
-        lambda: packed.rerun({("z", 1): zero}),
-        lambda: packed.rerun({("resid_post", 0): noise(3)}),
-        lambda: model.trace(texts, edit={("scores", 0): noise(3)}),
-        lambda: model.trace(texts, packed=True, statistics=(("key_mass", (4,)),)),
-        lambda: model.trace(texts, statistics=(("key_mass", (-5,)),)),
+    refused: list[tuple[Any, str]] = [
+        (lambda: packed[0].probs, r"read trace\.text\(i\)\[layer, head\]\.probs"),
+        (lambda: packed[0].statistics, "has no statistics: name them when tracing"),
+        (lambda: model.trace(texts, packed=True, keep=("probs",)), "keep with packed=True"),
+        (
+            lambda: model.trace(texts, packed=True, edit={("probs", 0): 0.1}),
+            "packed sentences have no such matrix",
+        ),
+        (lambda: packed.rerun_each([{}], lambda x: x[:, 0, 0]), "Packed sentences are not swept"),
+        (lambda: model.trace(texts, statistics=("probs",)), "that is a matrix; ask for it as keep"),
+        (lambda: model.trace(texts, statistics=("profile",)), "'profile': a trace has none of it"),
+        (lambda: packed.grad[1].scores, "one matrix a sentence"),
+        (lambda: packed.mask, "mask of packed sentences is one a sentence"),
+        (lambda: packed.pooled, "pooled of packed sentences is one a"),
+        (lambda: packed[1].product(0), "product of packed sentences"),
+        (lambda: packed.text(1).backward(packed.text(1).logits[0, -1, 7]), "has no gradients"),
+        (lambda: packed.save(tmp_path / "trace"), "is not saved as one file"),
+        (lambda: packed.rerun({}, keep=("probs",)), "have no matrix of all"),
+        (lambda: packed.rerun({("z", 1): zero}), "and an edit of .z, 1."),
+        (lambda: packed.rerun({("resid_post", 0): noise(3)}), "depend on the other sent"),
+        (lambda: model.trace(texts, edit={("scores", 0): noise(3)}), "depend on the other"),
+        (
+            lambda: model.trace(texts, packed=True, statistics=(("key_mass", (4,)),)),
+            "no key 4; expected 0 to 3",
+        ),
+        (lambda: model.trace(texts, statistics=(("key_mass", (-5,)),)), "no key -5"),
     ]
-    for call in refused:
-        with pytest.raises((TraceError, EditError)):
+    for call, words in refused:
+        with pytest.raises((TraceError, EditError), match=words):
             call()
+    edited = model.trace(texts, packed=True).rerun({("z", 1, 0): 0.5})
+    assert (edited.text(1)[1, 0].z == 0.5).all()
     alone = model.trace(texts[1], grad=True)
     alone.backward(alone.logits[0, -1, 7])
     expected = alone.grad[1].z

@@ -90,16 +90,6 @@ NO_POINTS: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_place_that_does_not_exist_is_refused(started: list[str]) -> None:
-    for key, match in NO_POINTS:
-        refused({key: zero}, started, match)
-
-
-def test_edits_are_a_dictionary(started: list[str]) -> None:
-    for edit in ("z", "", 3, [], ["z"], [("z", 0)], {("z", 0)}):
-        refused(edit, started, "expected a dictionary such as")
-
-
 NO_VALUES: list[tuple[Any, str]] = [
     (None, "NoneType is not an edit; expected a number, a tensor"),
     ("zero", "str is not an edit"),
@@ -130,11 +120,6 @@ NO_VALUES: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_value_that_does_not_fit_is_refused(started: list[str]) -> None:
-    for value, match in NO_VALUES:
-        refused({("z", 1): value}, started, match)
-
-
 NO_KEYS: list[tuple[Any, str]] = [
     (13, "there is no key 13"),
     ([], "at least one"),
@@ -144,9 +129,37 @@ NO_KEYS: list[tuple[Any, str]] = [
 ]
 
 
-def test_keys_that_cannot_be_hidden_are_refused(started: list[str]) -> None:
-    for keys, match in NO_KEYS:
-        refused({("scores", 1): hide(keys)}, started, match)
+OVERLAPPING: list[Any] = [
+    (("z", 1), ("z", -2)),
+    (("z", 1, 0), ("z", 1, -3)),
+    (("z", 1, (0, 1)), ("z", 1, (1, 2))),
+    (("z", 1, 0), ("z", 1, (0,))),
+    ("embed", ("embed",)),
+]
+REFUSED: list[tuple[Any, str]] = [
+    *(({key: zero}, words) for key, words in NO_POINTS),
+    *(({("z", 1): value}, words) for value, words in NO_VALUES),
+    *(({("scores", 1): hide(keys)}, words) for keys, words in NO_KEYS),
+    *((dict.fromkeys(keys, zero), "Two edits overlap") for keys in OVERLAPPING),
+    *(
+        (edit, "expected a dictionary such as")
+        for edit in ("z", "", 3, [], ["z"], [("z", 0)], {("z", 0)})
+    ),
+    *(
+        ({(name, 1): replace(0.0, **{where + "s": at})}, where)
+        for name in ("z", "probs", "resid_post")
+        for at in (*NOWHERE, *NO_PLACES)
+        for where in ("position", "sentence")
+    ),
+]
+
+
+def test_what_cannot_be_edited_is_refused_before_the_pass(started: list[str]) -> None:
+    for edit, words in REFUSED:
+        refused(edit, started, words)
+    refused({"logits": zero}, started, "a trace with until=1 has no logits", until=1)
+    for name in NAMES:
+        refused({(name, 1): zero}, started, "edit layers below 1", until=1)
 
 
 NO_EDITS: list[tuple[Any, str]] = [
@@ -170,15 +183,6 @@ def test_an_edit_that_makes_no_sense_is_refused_when_it_is_made() -> None:
     for call, match in NO_EDITS:
         with pytest.raises(EditError, match=match):
             call()
-
-
-@pytest.mark.parametrize("name", ["z", "probs", "resid_post"])
-def test_positions_and_sentences_that_do_not_exist_are_refused(
-    name: str, started: list[str]
-) -> None:
-    for at in (*NOWHERE, *NO_PLACES):
-        refused({(name, 1): zero.at(positions=at)}, started, "position")
-        refused({(name, 1): replace(0.0, sentences=at)}, started, "sentence")
 
 
 def test_a_value_for_some_positions_has_their_number(started: list[str]) -> None:
@@ -231,23 +235,6 @@ def test_a_mean_of_matrices_is_over_texts_of_one_length(started: list[str]) -> N
     refused({(name, 1): mean([fits, shorter])}, started, "does not fit")
     refused({(name, 1): mean(shorter)}, started, "does not fit")
     refused({(name, 1): mean(model.trace(sentences("bert")))}, started, "without padding")
-
-
-def test_what_until_leaves_out_is_refused(started: list[str]) -> None:
-    refused({"logits": zero}, started, "a trace with until=1 has no logits", until=1)
-    for name in NAMES:
-        refused({(name, 1): zero}, started, "edit layers below 1", until=1)
-
-
-def test_two_edits_of_one_place_are_refused(started: list[str]) -> None:
-    for keys in (
-        (("z", 1), ("z", -2)),
-        (("z", 1, 0), ("z", 1, -3)),
-        (("z", 1, (0, 1)), ("z", 1, (1, 2))),
-        (("z", 1, 0), ("z", 1, (0,))),
-        ("embed", ("embed",)),
-    ):
-        refused(dict.fromkeys(keys, zero), started, "Two edits overlap")
 
 
 def test_an_edit_of_fewer_heads_is_applied_later() -> None:
