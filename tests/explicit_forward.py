@@ -12,26 +12,23 @@ ACTIVATIONS = {
     "relu": lambda x: x.clamp(min=0),
     "silu": lambda x: x / (1 + torch.exp(-x)),
 }
-Change = tuple[str, int, tuple[int, ...], float]
 
 
 class Explicit:
     """The quantities of `trace.model` on the input of `trace`; `self[layer, name]` reads one.
 
-    With `change`, one entry of one quantity is that much larger; `embed` stands in the place of
-    the embeddings, and `scale` multiplies probs of one layer.
+    `embed` stands in the place of the embeddings, and `scale` multiplies probs of one layer.
     """
 
     def __init__(
         self,
         trace: Any,
-        change: Change | None = None,
         *,
         embed: Tensor | None = None,
         scale: tuple[int, float] = (0, 1.0),
     ) -> None:
         self.scale = scale
-        self.config, self.change = trace.config, change
+        self.config = trace.config
         self.found: dict[tuple[int, str], Tensor] = {}
         self.blocked = ~trace.mask
         start = trace.embed if embed is None else embed
@@ -46,10 +43,6 @@ class Explicit:
         return self.found[place]
 
     def note(self, layer: int, name: str, value: Tensor) -> Tensor:
-        if self.change is not None and self.change[:2] == (name, layer):
-            bump = torch.zeros_like(value)
-            bump[self.change[2]] = self.change[3]
-            value = value + bump
         # A node of its own, even where it equals another; resid_pre is what came from below.
         value = self.found[layer, name] = value if name == "resid_pre" else value * 1
         return value

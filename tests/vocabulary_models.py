@@ -1,14 +1,11 @@
-"""Models with a vocabulary head for the analyses that read logits, random and planted."""
+"""Random models with a vocabulary head, for the analyses that read logits."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
-from planted_heads import BEFORE, NEXT, TOKEN, TOKENS, Planter, planted_bert, planted_gpt2
 
 import minibert
 from minibert.loading import from_transformers
-from minibert.model import Model
 from tests.families import Sizes, batch, hf_model
 from tests.rotary import classes, drawn, theirs
 
@@ -54,45 +51,3 @@ def both(family: str, name: str, chosen: Sizes = SIZES, dtype: Any = torch.float
         segments=inputs.get("token_type_ids"),
     )
     return model, from_transformers(model), inputs, tokens
-
-
-def with_vocabulary(model: Model, task: str, reads: slice) -> Model:
-    """The planted model with a head that reads one token's slot of the stream as its logit."""
-    headed = Model.from_config(replace(model.config, task=task, tied=False))
-    for name, parameter in headed.named_parameters():
-        parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
-    headed.body = model.body
-    headed.head.decoder.weight[:, reads] = torch.eye(TOKENS)
-    if headed.head.transform is not None:
-        headed.head.transform.weight.copy_(torch.eye(model.config.d_model))
-    return headed
-
-
-def previous_token_gpt2() -> Model:
-    """Says the token before, which head 0-0 copied."""
-    return with_vocabulary(planted_gpt2(), "causal-lm", BEFORE)
-
-
-def induction_gpt2() -> Model:
-    """Says the token that came after this one the last time, which head 1-1 copied."""
-    model = planted_gpt2()
-    Planter(model, 1, 1, ones=3).copy(TOKEN, NEXT)
-    return with_vocabulary(model, "causal-lm", NEXT)
-
-
-def previous_token_bert() -> Model:
-    """Says the token before, which head 0-0 copied far above the rest of the stream.
-
-    Beside it, the mean of the stream is small, which a gelu lets through unevenly.
-    """
-    model = planted_bert()
-    Planter(model, 0, 0, ones=2).copy(TOKEN, BEFORE)
-    model.body.layers[0].attention.output.weight.mul_(10)
-    return with_vocabulary(model, "masked-lm", BEFORE)
-
-
-def planted_sequence() -> torch.Tensor:
-    """41 different tokens, twice."""
-    generator = torch.Generator().manual_seed(3)
-    half = 3 + torch.randperm(TOKENS - 3, generator=generator)[:41]
-    return torch.cat([half, half])

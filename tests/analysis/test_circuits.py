@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_heads import planted_gpt2
 from torch import Tensor, nn
 from torch.nn.utils import prune
 from vocabulary_models import both
@@ -169,17 +168,6 @@ def test_queries_of_a_rotary_model_compose_by_their_distance() -> None:
     assert not torch.allclose(near, far)
 
 
-def test_the_planted_induction_head_reads_the_previous_token_head_in_its_keys_alone() -> None:
-    model = planted_gpt2()
-    (earlier, later, score), *others = composition_scores(model, "K").best(4)
-    assert (earlier, later, score > 0.05) == ((0, 0), (1, 1), True)
-    assert all(other == 0 for _, _, other in others)
-    assert not any(composition_scores(model, kind).values.any() for kind in ("Q", "V"))
-    first, second = composition_scores(model, "K", fold_norm=True).best(2)
-    assert first[:2] == ((0, 0), (1, 1))
-    assert first[2] > 3 * second[2]
-
-
 def test_pairs_are_read_by_name_and_the_best_come_first() -> None:
     found = composition_scores(ours("gpt2"), "Q")
     assert found.between((0, 1), (2, -1)) == found.values[0, 1, 2, 2].item()
@@ -280,16 +268,6 @@ def test_copying_scores_come_from_the_eigenvalues_of_the_full_circuit(
     same(found.values[layer, head], expected, 1e-6)
     same(found.eigenvalues[layer, head].sum(), eigenvalues.sum(), 1e-7)
     assert found.eigenvalues.shape == (*found.values.shape, model.config.d_head)
-
-
-def test_a_head_that_writes_what_it_reads_copies_and_its_opposite_does_not() -> None:
-    _, model = model_pair("gpt2")
-    attention = model.body.layers[1].attention
-    for head, sign in ((0, 1.0), (1, -1.0), (2, 0.0)):
-        rows = slice(5 * head, 5 * head + 5)
-        attention.output.weight[:, rows] = sign * attention.value.weight[rows].T
-    model.head.decoder.weight = model.body.word.weight
-    same(copying_scores(model).values[1], [1.0, -1.0, 0.0])
 
 
 def test_tokens_are_named_by_the_tokenizer() -> None:

@@ -134,14 +134,6 @@ def test_the_maximum_flow_is_that_of_networkx(
     assert found == pytest.approx(flow_by_networkx(matrices, source, sink), abs=1e-12)
 
 
-def test_flow_may_have_to_be_taken_back_from_a_path() -> None:
-    # Greedy paths take 0 > 0 > 0 > 0 first; the best flow needs its middle edges otherwise.
-    first, last = np.zeros((2, 2)), np.zeros((2, 2))
-    first[0] = last[:, 0] = [1, 1]
-    middle = np.array([[1.0, 1.0], [1.0, 0.0]])
-    assert maximum_flow([first, middle, last], 0, 0) == 2
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("reduce", "residual", "layer"), [("mean", 0.5, 2), ("max", 0.25, 1)])
 def test_the_flow_of_a_model_is_that_of_its_probs(

@@ -109,34 +109,6 @@ def test_integrated_embeddings_are_the_mean_gradient_times_the_difference_and_ad
     assert coarse.difference == pytest.approx(result.difference, abs=1e-12)
 
 
-@pytest.mark.parametrize("what", ["probs", "embed"])
-def test_one_entry_gives_what_small_changes_of_it_give_on_the_way(trace: Trace, what: str) -> None:
-    baseline, step = a_baseline(trace), 1e-5
-    if what == "probs":
-        result = integrated_attention(trace, number, layer=0, steps=32)
-        place, whole = (0, 1, 4, 2), trace[0].probs
-    else:
-        result = integrated_embeddings(trace, number, baseline=baseline, steps=64)
-        place, whole = (0, 2, 3), trace.embed - baseline
-    nudge = torch.zeros_like(whole)
-    nudge[place] = step
-
-    def slope(factor: float) -> Tensor:
-        ends = []
-        for sign in (1, -1):
-            if what == "probs":
-                given: Any = {"change": ("probs", 0, place, sign * step), "scale": (0, factor)}
-            else:
-                given = {"embed": baseline + factor * whole + sign * nudge}
-            ends.append(number(Explicit(trace, **given)).detach())
-        return (ends[0] - ends[1]) / (2 * step)
-
-    expected = simpson(slope) * whole[place]
-    assert expected != 0
-    size = result.values.abs().max().item()
-    assert result.values[place].item() == pytest.approx(expected.item(), abs=1e-3 * size)
-
-
 def test_of_a_linear_number_each_entry_gives_its_part_and_what_stays_nothing(trace: Trace) -> None:
     weights = torch.randn(trace.embed.shape, dtype=torch.float64)
     result = integrated_embeddings(trace, lambda again: (again.embed * weights).sum(), steps=1)

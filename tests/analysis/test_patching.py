@@ -118,7 +118,7 @@ SWEEPS: dict[str, Sweep] = {
                 for at in (([1, 3], [0], [1, 3])[n], [-1])
             ],
         )
-        for name in ("resid_pre", "attn_out", "mlp_post", "mlp_out", "resid_post")
+        for name in ("resid_pre", "attn_out", "mlp_norm_scale", "mlp_post", "resid_post")
     },
     **{
         f"patch_head_positions {name}": (
@@ -169,14 +169,6 @@ def test_every_token_of_sentences_of_one_length_is_patched_and_padding_never() -
         same(found.values, sweep(gpt2().trace(CLEAN[0]), gpt2().trace(CORRUPT[0]), metric).values)
     recovered = patch_positions(*traces, metric).recovered[-1]
     same(recovered, torch.tensor([0.0] * 4 + [1.0]).double())
-
-
-def test_a_head_without_output_weights_changes_nothing_when_it_is_ablated() -> None:
-    model = random_model()
-    model.body.layers[1].attention.output.weight[:, D_HEAD:] = 0
-    change = ablate_heads(model.trace(CLEAN[0]), logit_difference(5, 11)).mean
-    assert change[1, 1].abs() < 1e-12
-    assert change[1, 0].abs() > 1e-3
 
 
 def test_the_largest_changes_come_first_and_one_text_has_no_error() -> None:
@@ -510,7 +502,7 @@ def test_several_edits_of_one_place_are_made_in_their_order() -> None:
 @pytest.mark.parametrize("make", [gpt2, grouped])
 def test_an_estimate_is_the_derivative_of_the_metric_toward_the_patch(make: Any) -> None:
     clean, corrupt = pair(make())
-    names = ("z", "query", "key", "value", "resid_pre", "resid_mid", "attn_out", "mlp_out")
+    names = ("z", "query", "key", "value", "resid_pre", "resid_mid", "attn_out", "mlp_norm_scale")
     estimates = attribution_patching(clean, corrupt, METRIC, quantities=names)
     for name, found in estimates.items():
         head = (1,) if found.values.dim() == 4 else ()
@@ -528,35 +520,6 @@ def test_an_estimate_is_the_derivative_of_the_metric_toward_the_patch(make: Any)
         assert found.total[(1, slice(None), *head)].abs().min() > 1e-6
         assert not found.values[:, 1, ..., 3:].any()
         same(found.mean, found.total.mean(1))
-
-
-def test_estimates_and_paths_of_a_batch_are_those_of_each_pair_alone() -> None:
-    clean, corrupt = pair(gpt2())
-    paths = path_patching(clean, corrupt, METRIC, receivers=[("key", 2, 1)])
-    estimates = attribution_patching(clean, corrupt, METRIC)["z"]
-    restored = traced(std=0.5, samples=2)
-    for n in range(3):
-        alone = gpt2().trace(CLEAN[n]), gpt2().trace(CORRUPT[n])
-        own = logit_difference(RIGHT[n], WRONG[n])
-        same(paths.change[:, n], path_patching(*alone, own, receivers=[("key", 2, 1)]).change[:, 0])
-        same(estimates.total[:, n], attribution_patching(*alone, own)["z"].total[:, 0])
-        one = causal_tracing(
-            alone[0], [SUBJECT[n]], answer_probability(RIGHT[n]), std=0.5, samples=2
-        )
-        same(restored.values[:, n, : len(CLEAN[n])], one.values[:, 0])
-
-
-def test_where_the_metric_is_linear_in_a_value_the_estimate_is_the_patch() -> None:
-    model = random_model("bert", "none", n_segments=2)
-    clean, corrupt = model.trace([3, 4, 5, 6, 7]), model.trace([3, 9, 5, 20, 7])
-
-    def metric(hidden: Tensor) -> Tensor:
-        return hidden[:, 2, 3] - 2 * hidden[:, 1, 5]
-
-    found = attribution_patching(clean, corrupt, metric, quantities=("resid_post",))["resid_post"]
-    patched = patch_positions(clean, corrupt, metric).change
-    same(found.values[-1, 0], patched[-1, 0])
-    assert patched[-1].abs().max() > 1e-3
 
 
 def test_both_ends_agree_where_the_texts_are_close_and_differ_where_they_are_not() -> None:
@@ -587,22 +550,6 @@ def test_estimates_cost_three_passes_with_the_traces_and_one_backward_and_leave_
     attribution_patching(graded, corrupt, METRIC)
     assert torch.equal(graded.grad[0].z, before)
     assert len(passes) == count
-
-
-def test_in_tiny_gpt2_the_estimates_follow_the_patches_of_induction() -> None:
-    """But for the previous-token head 0-3, whose effect goes through a softmax far from linear."""
-    model = minibert.load("tiny-gpt2")
-    clean = model.trace(" river window summer horse garden letter morning river window summer")
-    corrupt = model.trace(" river window garden horse summer letter morning river window summer")
-    metric = logit_difference(*(int(clean.tokens.ids[0, place]) for place in (3, 5)))
-    estimated = attribution_patching(clean, corrupt, metric)["z"].total[:, 0]
-    patched = patch_heads(clean, corrupt, metric).mean
-    upper = torch.stack((estimated[1:].flatten(), patched[1:].flatten()))
-    assert torch.corrcoef(upper)[0, 1] > 0.98
-    four = [set(each.abs().flatten().topk(4).indices.tolist()) for each in (estimated, patched)]
-    assert four[0] == four[1]
-    # It has the right sign and a share of the size.
-    assert patched[0, 3] < 2 * estimated[0, 3] < 0
 
 
 def test_a_phrase_is_found_by_its_characters() -> None:

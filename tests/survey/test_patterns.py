@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from data import data_path
-from planted_heads import DELIMITER, TOKENS, planted_bert, planted_gpt2
 
 import minibert
 from minibert.analysis import head_scores, repeated_ids
@@ -184,35 +183,6 @@ def test_rows_in_blocks_give_the_same(monkeypatch):
         np.testing.assert_allclose(pieces.score[name], whole.score[name], atol=1e-6)
         np.testing.assert_allclose(pieces.baseline[name], whole.baseline[name], atol=1e-6)
         np.testing.assert_allclose(pieces.low[name], whole.low[name], atol=1e-6)
-
-
-def planted_text():
-    text = torch.randint(3, TOKENS, (7, 83), generator=torch.Generator().manual_seed(0))
-    text[:, 0] = DELIMITER
-    return text
-
-
-PLANTED = {
-    "gpt2": {"previous": (0, 0), "delimiter": (0, 1), "duplicate": (1, 0), "induction": (1, 1)},
-    "bert": {
-        "previous": (0, 0),
-        "next": (0, 1),
-        "delimiter": (0, 2),
-        "bag_of_words": (0, 3),
-    },
-}
-
-
-@pytest.mark.parametrize("family", PLANTED)
-def test_planted_heads_are_named_by_what_was_planted(family):
-    model = planted_gpt2() if family == "gpt2" else planted_bert()
-    found = patterns(model, planted_text(), delimiters=[DELIMITER])
-    named = {(place, name) for place, names in found.named().items() for name in names}
-    # The delimiter is the first token here; who looks at an earlier copy looks at the same word.
-    also = {"delimiter": "first"} | ({"duplicate": "same_word"} if family == "gpt2" else {})
-    expected = {(place, name) for name, place in PLANTED[family].items()}
-    expected |= {(PLANTED[family][name], other) for name, other in also.items()}
-    assert named == expected
 
 
 def test_a_head_of_fixed_offsets_is_explained_by_its_baseline():

@@ -7,16 +7,14 @@ import torch
 from torch import Tensor
 
 import minibert
-from minibert.analysis import attribution_patching, patch_positions
 from minibert.errors import EditError, TraceError
-from minibert.trace.edit import replace
 from tests.families import as_tokens, difference
 from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import plain
 from tests.rotary.theirs import as_tokens as as_ragged
 from tests.rotary.theirs import batch as ragged
 from tests.rotary.theirs import model_of as rotary_of
-from tests.trace.editing import model_of, sentences, whole
+from tests.trace.editing import model_of, sentences
 from tests.trace.norms_of_peers import (
     FAMILIES,
     FINAL,
@@ -126,30 +124,6 @@ def test_a_pass_that_nobody_asks_for_scales_computes_none(monkeypatch: pytest.Mo
     trace.rerun({("z", 1): lambda z: 2 * z})
     with pytest.raises(AssertionError, match="a scale was computed"):
         _ = trace[1].mlp_norm_scale
-
-
-def test_patching_functions_take_them_by_name() -> None:
-    model = model_of("gpt2", torch.float64)
-    clean, corrupt = (model.trace(whole("gpt2", seed)) for seed in (0, 1))
-
-    def metric(logits: Tensor) -> Tensor:
-        return logits[:, -1, 5]
-
-    sweep = patch_positions(clean.text(0), corrupt.text(0), metric, name="mlp_norm_scale")
-    by_hand = clean.text(0).rerun({("mlp_norm_scale", 1): replace(corrupt.text(0), positions=4)})
-    assert abs(sweep.values[1, 0, 4] - by_hand.logits[0, -1, 5]) <= TOLERANCE
-    estimates = attribution_patching(clean, corrupt, metric, quantities=("mlp_norm_scale",))
-    at = estimates["mlp_norm_scale"].values
-    assert at.shape == (3, 3, 13)
-    graded = model.trace(whole("gpt2", 0), grad=True)
-    graded.backward(metric(graded.logits).sum())
-    moved = corrupt[1].mlp_norm_scale - clean[1].mlp_norm_scale
-    expected = (moved * graded.grad[1].mlp_norm_scale)[..., 0]
-    # Which of the two runs has the gradient is said by `at`.
-    other = model.trace(whole("gpt2", 1), grad=True)
-    other.backward(metric(other.logits).sum())
-    there = (moved * other.grad[1].mlp_norm_scale)[..., 0]
-    assert min(difference(at[1], expected), difference(at[1], there)) <= TOLERANCE
 
 
 def test_the_cache_by_other_names_has_the_edited_scale() -> None:
