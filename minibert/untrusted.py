@@ -160,12 +160,16 @@ def read_json(path: Path, error: Error = CheckpointError) -> dict[str, Any]:
     Raises `error` for what cannot be read, is no object, or has more values or deeper nesting
     than any honest file.
     """
-    content = read_bytes(path, error)
-    with guarded(path, error, "cannot be read as JSON"):
+    return parse_json(read_bytes(path, error), path, error)
+
+
+def parse_json(content: bytes, where: object, error: Error = CheckpointError) -> dict[str, Any]:
+    """The JSON object in these bytes; `error`, which begins with `where`, as of `read_json`."""
+    with guarded(where, error, "cannot be read as JSON"):
         value = json.loads(content.decode("utf-8"))
     if not isinstance(value, dict):
-        raise error(f"{path}: expected an object, found {type(value).__name__}.")
-    check_nesting(value, path, error)
+        raise error(f"{where}: expected an object, found {type(value).__name__}.")
+    check_nesting(value, where, error)
     return value
 
 

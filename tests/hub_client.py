@@ -30,10 +30,12 @@ TOKENIZER = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json
 WANTED = ["config.json", *TOKENIZER, "model.safetensors"]
 # Between its tries the client waits for seconds, which here would help nobody.
 WORKER = """
-import json, sys, time, warnings
+import json, os, sys, time, warnings
 time.sleep = lambda seconds: None
 from minibert.errors import CheckpointError
+from minibert.checkpoint import hub_http
 from minibert.checkpoint.hub import fetch
+hub_http.PATIENCE = float(os.environ.get("PATIENCE", hub_http.PATIENCE))
 for line in sys.stdin:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

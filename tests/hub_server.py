@@ -8,7 +8,7 @@ second port, as the real Hub sends it to its content network.
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,6 +42,14 @@ class Hub:
     """What is answered instead: "sha", or the name of a header."""
     branches: dict[str, str] = field(default_factory=dict)
     """A revision of any repository to the folder, as "owner/other", that is served in its place."""
+    instead: dict[str, "Callable[[BaseHTTPRequestHandler], None]"] = field(default_factory=dict)
+    """What answers, in the place of everything else, what is asked for below a path."""
+    spoil: "Callable[[dict], object]" = lambda listing: None
+    """Changes the list of a repository's files before it is sent."""
+    hosts: set[str] = field(default_factory=set)
+    """The names by which this server was asked, with the port."""
+    trusting: set[str] = field(default_factory=set)
+    """Those of them that a token was sent to."""
     port: int = 0
     """Of the first server; any free one when 0."""
     url: str = ""
@@ -75,6 +83,10 @@ class Hub:
         self.refused.clear()
         self.log.clear()
         self.lies.clear()
+        self.instead.clear()
+        self.spoil = lambda listing: None
+        self.hosts.clear()
+        self.trusting.clear()
         self.digests = True
 
     @contextmanager
@@ -136,6 +148,12 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         byte_range = self.headers.get("Range", "")
         self.hub.log.append(f"{self.command} {path} {byte_range}".strip())
+        self.hub.hosts.add(self.headers["Host"])
+        if "Authorization" in self.headers:
+            self.hub.trusting.add(self.headers["Host"])
+        for place, answer in self.hub.instead.items():
+            if path.startswith(place):
+                return answer(self)
         if path.startswith("/api/models/"):
             self._list(*_split(path.removeprefix("/api/models/"), "/revision/"))
         elif path.startswith("/content/"):
@@ -175,6 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
                 listed(name, path, digests=self.hub.digests) for name, path in files.items()
             ],
         }
+        self.hub.spoil(about)
         self._answer(200, {"Content-Type": "application/json"}, json.dumps(about).encode())
 
     def _resolve(self, repository: str, rest: str) -> None:

@@ -4,43 +4,44 @@ The huggingface_hub client downloads, into the cache that other programs share. 
 first, so that an unknown family costs one small file. The weights come last, and the branch is
 pointed at the snapshot after them, so that what the cache names is whole.
 
-The client names files in its cache by the ETag and the commit that the server sends. An answer
-that is no plain name would lead out of the cache, so it is refused while minibert downloads.
+Where requests may go and what an answer may be, hub_http.py says.
 """
 
-import errno
 import hashlib
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from huggingface_hub import (
-    HfApi,
-    constants,
-    errors,
-    file_download,
-    hf_hub_download,
-    try_to_load_from_cache,
-)
+from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.files import WEIGHT_FILES, shard_names
+from minibert.checkpoint.hub_http import NO_HUB, UnreachableError, asking
 from minibert.errors import CheckpointError
-from minibert.untrusted import MOST_BYTES, beneath, check_commit, check_revision, read_json
+from minibert.untrusted import (
+    MOST_BYTES,
+    beneath,
+    check_commit,
+    check_revision,
+    parse_json,
+    read_json,
+)
 
 # The first kind that a repository has is enough; tokenizer_files.py prefers them in this order.
 _VOCABULARIES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _GENERATION = "generation_config.json"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# Of a listing: room for 16,000 files.
+_MOST_OF_A_LISTING = 2**22
 
 
 def fetch(
@@ -116,13 +117,20 @@ class _Repository:
 
     def download(self, file: str, revision: str) -> Path:
         """The file in the cache, fetched if it is not there."""
-        with checked_answers(str(self)):
-            return Path(hf_hub_download(self.name, file, revision=revision, cache_dir=self.cache))
+        return Path(hf_hub_download(self.name, file, revision=revision, cache_dir=self.cache))
 
-    def fetching(self, what: str) -> AbstractContextManager[None]:
-        """Around what is asked of the Hub: failures become a CheckpointError that explains."""
-        where = f"{self}: {what} could not be fetched"
-        return failures_explained(self.name, where, self.cache)
+    def asking(self, what: str, most: int | None) -> AbstractContextManager[None]:
+        """Around what is asked of the Hub, for answers of at most `most` bytes: see hub_http.py."""
+        return asking(self.name, f"{self}: {what} could not be fetched", self.cache, most)
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a repository says of a file; None where it does not."""
+
+    size: int | None
+    digest: str | None
+    """The SHA-256 of a large file, git's name for a small one."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class _Listing:
     """What a repository holds at one commit."""
 
     commit: str
-    files: Mapping[str, RepoSibling]
+    files: Mapping[str, _File]
 
     def __str__(self) -> str:
         names = sorted(self.files)
@@ -165,17 +173,37 @@ def _whole(snapshot: Path | None, repository: _Repository) -> Path:
 
 
 def _list(repository: _Repository) -> _Listing:
-    with repository.fetching("the list of its files"):
-        about = HfApi().model_info(
-            repository.name,
-            revision=repository.revision,
-            files_metadata=True,
+    revision = quote(repository.revision, safe="")
+    with repository.asking("the list of its files", _MOST_OF_A_LISTING):
+        answer = get_session().get(
+            f"{constants.ENDPOINT}/api/models/{repository.name}/revision/{revision}",
+            params={"blobs": "true"},
+            headers=build_hf_headers(),
             timeout=constants.HF_HUB_ETAG_TIMEOUT,
         )
-        if not about.sha or about.siblings is None:
-            raise ValueError("the answer names no commit and no files")
-    commit = check_commit(about.sha, str(repository))
-    return _Listing(commit, {file.rfilename: file for file in about.siblings})
+        hf_raise_for_status(answer)
+    where = f"{repository}: the list of its files"
+    about = parse_json(answer.content, where)
+    siblings = about.get("siblings")
+    if not isinstance(siblings, list):
+        raise CheckpointError(f"{where} has no siblings, the Hub's list of files. {NO_HUB}")
+    commit = check_commit(about.get("sha"), str(repository))
+    return _Listing(commit, dict(_listed(one, where) for one in siblings))
+
+
+def _listed(entry: Any, where: str) -> tuple[str, _File]:
+    """The name of a file in a listing, and what is said of it."""
+    large = entry.get("lfs") if isinstance(entry, dict) else ()
+    if large is None or isinstance(large, dict):
+        name, size = entry.get("rfilename"), entry.get("size")
+        digest = entry.get("blobId") if large is None else large.get("sha256")
+        long = size is None or (type(size) is int and size >= 0)
+        if long and isinstance(name, str) and isinstance(digest, str | None):
+            return name, _File(size, digest)
+    raise CheckpointError(
+        f"{where} has the entry {entry!r:.300}; expected rfilename, size and digest as the Hub "
+        f"gives them. {NO_HUB}"
+    )
 
 
 def _download(repository: _Repository, listing: _Listing) -> Path:
@@ -198,7 +226,7 @@ def _download(repository: _Repository, listing: _Listing) -> Path:
     known = repository.snapshot()
     if known is None or known.name != config.parent.name:
         # Asked for by branch and not by commit, the client notes what the branch stands for.
-        with repository.fetching("config.json"):
+        with repository.asking("config.json", MOST_BYTES["config.json"]):
             repository.download("config.json", repository.revision)
     return config.parent
 
@@ -245,7 +273,8 @@ def _get(name: str, repository: _Repository, listing: _Listing) -> Path:
         return path
     if path is not None:
         _discard(path, repository)
-    with repository.fetching(name):
+    most = MOST_BYTES.get(name) if known.size is None else known.size
+    with repository.asking(name, most):
         path = repository.download(name, listing.commit)
         whole = _has_its_digest(path, known)
     if not whole:
@@ -257,10 +286,10 @@ def _get(name: str, repository: _Repository, listing: _Listing) -> Path:
     return path
 
 
-def _has_its_digest(path: Path, known: RepoSibling) -> bool:
+def _has_its_digest(path: Path, known: _File) -> bool:
     # A proxy may leave digests out of its list; the client names its blobs by them.
     blob = path.readlink().name if path.is_symlink() else ""
-    expected = (known.lfs.sha256 if known.lfs else known.blob_id) or blob
+    expected = known.digest or blob
     if re.fullmatch(r"[0-9a-f]{64}", expected):
         digest = hashlib.sha256()
     elif _COMMIT.fullmatch(expected):
@@ -278,148 +307,3 @@ def _discard(path: Path, repository: _Repository) -> None:
     # A link may lead to a store that other caches share.
     if beneath(blob, repository.cache):
         blob.unlink(missing_ok=True)
-
-
-# Hexadecimal digests on the Hub; a mirror may have names of its own.
-_PLAIN_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_=+-]{0,127}")
-_asked_for: ContextVar[str] = ContextVar("_asked_for", default="")
-
-
-@contextmanager
-def checked_answers(where: str) -> Iterator[None]:
-    """Check what the client is told about files inside; `where` begins the error message."""
-    token = _asked_for.set(where)
-    try:
-        yield
-    finally:
-        _asked_for.reset(token)
-
-
-def _check(metadata: Any, where: str) -> None:
-    check_commit(metadata.commit_hash, where)
-    xet = getattr(metadata, "xet_file_data", None)
-    for name, value in {"ETag": metadata.etag, "hash": getattr(xet, "file_hash", None)}.items():
-        if value is not None and not _PLAIN_NAME.fullmatch(str(value)):
-            raise CheckpointError(
-                f"{where}: the server names a file by the {name} {value!r:.80}; expected letters "
-                "and digits. Nothing was fetched. Check HF_ENDPOINT: this is no Hub to be trusted."
-            )
-
-
-def _install() -> None:
-    """Put the check into the client, once; it does nothing outside of `checked_answers`."""
-    ask = file_download.get_hf_file_metadata
-
-    def ask_and_check(*arguments: Any, **options: Any) -> Any:
-        where = _asked_for.get()
-        try:
-            metadata = ask(*arguments, **options)
-        except errors.EntryNotFoundError as error:
-            # The client keeps a note of absent files, under the commit of this answer.
-            headers = getattr(getattr(error, "response", None), "headers", {})
-            commit = headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT)
-            if where and commit is not None:
-                check_commit(commit, where)
-            raise
-        if where and metadata.commit_hash is not None:
-            _check(metadata, where)
-        return metadata
-
-    file_download.get_hf_file_metadata = ask_and_check
-
-
-_install()
-
-
-_LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
-
-
-class UnreachableError(CheckpointError):
-    """The Hub did not answer, or said that it cannot just now."""
-
-
-@contextmanager
-def failures_explained(name: str, where: str, cache: Path) -> Iterator[None]:
-    """Nothing, until something fails inside: then a CheckpointError that says what and where.
-
-    `name` is the repository's, `where` begins the message: what could not be fetched.
-    """
-    try:
-        yield
-    except CheckpointError:
-        raise
-    # The client passes on the errors of three HTTP libraries, of a Rust extension and of the
-    # disk, which share no class but this; each means that the file is not there.
-    except Exception as error:
-        cause: BaseException = error
-        # The client's way to say that something else happened and the cache did not help.
-        while isinstance(cause, errors.LocalEntryNotFoundError) and cause.__cause__ is not None:
-            cause = cause.__cause__
-        response = getattr(cause, "response", None)
-        if response is not None:
-            raise _refusal(cause, response.status_code, name, where) from None
-        raise _trouble(cause, where, cache) from None
-
-
-def _refusal(error: BaseException, status: int, name: str, where: str) -> CheckpointError:
-    """What the Hub meant by the status it answered with."""
-    if isinstance(error, errors.GatedRepoError):
-        return CheckpointError(
-            f"{where}: the repository is gated. Ask for access at {constants.ENDPOINT}/{name}, "
-            f"then {_LOG_IN}."
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return CheckpointError(
-            f"{where}: {constants.ENDPOINT} has no such repository, or it is private. "
-            f"Check the spelling; for a private one {_LOG_IN}."
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return CheckpointError(
-            f"{where}: the repository has no such revision. Give one of its branches, tags or "
-            "commits, or none for main."
-        )
-    if status in (401, 403):
-        return CheckpointError(f"{where}: access was refused ({status}); {_LOG_IN}.")
-    if status in (408, 429) or status >= 500:
-        return UnreachableError(
-            f"{where}: {constants.ENDPOINT} answered {status}. Try again later."
-        )
-    return CheckpointError(f"{where}: {constants.ENDPOINT} answered {status} ({_line(error)}).")
-
-
-def _trouble(error: BaseException, where: str, cache: Path) -> CheckpointError:
-    """What went wrong on the way or on this machine."""
-    number = getattr(error, "errno", None)
-    place = "choose another place with cache_dir or HF_HUB_CACHE."
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return CheckpointError(
-            f"{where}: {os.strerror(number)}, in {cache}. Nothing half written "
-            f"is taken for whole. Make room, or {place}"
-        )
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return CheckpointError(
-            f"{where}: {cache} cannot be written to ({_line(error)}). Change that, or {place}"
-        )
-    # By name, because each version of the client brings another HTTP library.
-    names = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if "Timeout" in names or "timed out" in str(error):
-        return UnreachableError(
-            f"{where}: {constants.ENDPOINT} did not answer in time. Load it again; what was "
-            "fetched whole is kept. The limits are HF_HUB_ETAG_TIMEOUT "
-            f"({constants.HF_HUB_ETAG_TIMEOUT} s) and HF_HUB_DOWNLOAD_TIMEOUT "
-            f"({constants.HF_HUB_DOWNLOAD_TIMEOUT} s)."
-        )
-    if any(name in names for name in ("ConnectError", "ConnectionError", "ProxyError")):
-        return UnreachableError(
-            f"{where}: no connection to {constants.ENDPOINT} ({_line(error)}). Check the network "
-            "and HF_ENDPOINT; a folder or an embedded model needs none."
-        )
-    broken = any(name in names for name in ("ProtocolError", "ReadError", "ChunkedEncoding"))
-    what = "the connection broke" if broken else f"{type(error).__name__} from the client"
-    return CheckpointError(
-        f"{where}: {what} ({_line(error)}). Load it again; what was fetched whole is kept."
-    )
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:200]

@@ -1,11 +1,16 @@
 """hub.py: what is fetched, in which order, and what the cache saves; on 127.0.0.1 alone."""
 
+import gzip
 import json
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -30,6 +35,7 @@ import minibert
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
 from minibert.model import Model
+from tests.siege.mutations import change_value
 
 
 def test_the_files_needed_are_fetched_and_no_others_config_first_and_weights_last(
@@ -360,3 +366,153 @@ def test_each_revision_gives_its_own_weights_and_is_kept_in_the_cache(
         assert hub.log == []
         assert "step7" in client.fail("lab/pythia", **options, revision="step7")
     assert not torch.equal(trained["step1000"], trained["step2000"])
+
+
+def test_a_listing_of_whatever_form_is_read_or_refused_by_name(hub, client, tmp_path):
+    whole = {path.name: path.read_bytes() for path in (hub.folder / NAME).glob("*.*")}
+    refused = 0
+    for seed in range(50):
+        random = Random(seed)
+        done: list[str] = []
+
+        def spoil(listing: dict, random: Random = random, done: list[str] = done) -> None:
+            done.append(change_value(random.choice((listing, *listing["siblings"])), random))
+
+        hub.spoil = spoil
+        answer = client(cache_dir=str(tmp_path / str(seed)))
+        if "error" in answer:
+            refused += 1
+            assert answer["error"].startswith(f"{NAME} (revision main)"), done
+            assert "from the client" not in answer["error"], (done, answer)
+        else:
+            found = {p.name: p.read_bytes() for p in Path(answer["folder"]).iterdir()}
+            assert found.items() <= whole.items(), done
+    assert 5 < refused < 45
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": "176"},
+        {"rfilename": 5},
+        {"lfs": []},
+        {"blobId": 7},
+        {"size": -1},
+        {"lfs": {"sha256": 1}},
+    ],
+)
+def test_an_entry_of_another_type_is_named(hub, client, tmp_path, change):
+    hub.spoil = lambda listing: listing["siblings"][0].update(change)
+    error = client.fail(cache_dir=str(tmp_path))
+    assert "the list of its files has the entry {" in error
+    assert repr(change).strip("{}") in error
+    assert hub.asked_for() == []
+
+
+def poured(pieces: Iterable[bytes], **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    """An answer of these pieces, until the client has had enough."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.close_connection = True
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        with suppress(OSError):
+            if handler.command == "GET":
+                for piece in pieces:
+                    handler.wfile.write(piece)
+
+    return answer
+
+
+def drips() -> Iterator[bytes]:
+    while True:
+        yield b" "
+        time.sleep(0.1)
+
+
+def endless(sent: list[int]) -> Iterator[bytes]:
+    while True:
+        sent[0] += 2**16
+        yield b"[" * 2**16
+
+
+COMMITTED = {"X_Repo_Commit": "0" * 40, "ETag": '"abc"'}
+
+
+@pytest.mark.parametrize("place", [f"/api/models/{NAME}", f"/{NAME}/resolve"])
+def test_an_answer_without_an_end_is_cut_off(hub, client, tmp_path, place):
+    sent = [0]
+    hub.instead[place] = poured(endless(sent), Content_Length=str(2**40), **COMMITTED)
+    assert "is longer than the" in client.fail(cache_dir=str(tmp_path))
+    # What the buffers between the two hold comes on top of what was read.
+    assert sent[0] < 2**22 + 2**24
+
+
+def test_an_answer_is_not_decompressed(hub, client, tmp_path):
+    bomb = gzip.compress(bytes(2**26))
+    hub.instead["/api/"] = poured([bomb], Content_Encoding="gzip")
+    assert "the answer is compressed" in client.fail(cache_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("place", [f"/api/models/{NAME}", f"/{NAME}/resolve"])
+def test_an_answer_that_drips_is_given_up(hub, tmp_path, place):
+    hub.instead[place] = poured(drips(), Content_Length=str(2**40), **COMMITTED)
+    with Client(hub.url, tmp_path / "home", PATIENCE="-255") as client:
+        began = time.monotonic()
+        assert "bytes a second came" in client.fail(cache_dir=str(tmp_path / "cache"))
+    assert time.monotonic() - began < 30
+
+
+def test_a_file_of_no_known_length_is_refused_where_nothing_bounds_it(hub, client, tmp_path):
+    hub.digests = False
+    path = f"/{NAME}/resolve/{hub.commit(NAME)}/model.safetensors"
+    hub.instead[path] = poured(endless([0]), **COMMITTED | {"X_Repo_Commit": hub.commit(NAME)})
+    assert "does not say how long" in client.fail(cache_dir=str(tmp_path))
+
+
+def sent_on(
+    url: str, status: int = 302, **headers: str
+) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in ({"Location": url, "Content-Length": "0"} | headers).items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+
+    return answer
+
+
+@pytest.mark.parametrize("where", ["listing", "file", "content", "xet"])
+@pytest.mark.parametrize("status", [302, 308])
+def test_no_request_goes_to_a_host_that_nobody_chose(hub, tmp_path, where, status):
+    # The same server by another name, which would take the request.
+    elsewhere = hub.url.replace("127.0.0.1", "localhost")
+    target = f"{elsewhere}/content/{NAME}/model.safetensors"
+    if where == "listing":
+        hub.instead["/api/"] = sent_on(f"{elsewhere}/x", status)
+    elif where == "file":
+        hub.instead[f"/{NAME}/resolve"] = sent_on(f"{elsewhere}/x", status, **COMMITTED)
+    elif where == "content":
+        hub.lies["Location"] = target
+    else:
+        xet = {"X_Xet_Hash": "0" * 64, "X_Xet_Refresh_Route": f"{elsewhere}/token"}
+        hub.instead[f"/{NAME}/resolve"] = poured([b"{}"], Content_Length="2", **COMMITTED | xet)
+    secret = {"HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_XET": "0"}
+    with Client(hub.url, tmp_path / "home", **secret) as client:
+        error = client.fail(cache_dir=str(tmp_path / "cache"))
+    # The client may find out by itself that the others are not the files of the list.
+    assert where in ("file", "xet") or "sends on to http://localhost, which was not asked" in error
+    endpoint = hub.url.removeprefix("http://")
+    assert hub.hosts == hub.trusting == {endpoint}
+
+
+def test_a_host_that_somebody_chose_is_asked_without_the_token(hub, tmp_path):
+    elsewhere = hub.content_url.replace("127.0.0.1", "localhost")
+    hub.lies["Location"] = f"{elsewhere}/content/{NAME}/model.safetensors"
+    options = {"HF_TOKEN": "hf_secret", "MINIBERT_HUB_HOSTS": "example.org, localhost"}
+    with Client(hub.url, tmp_path / "home", **options) as client:
+        assert holds(client.fetch(cache_dir=str(tmp_path / "cache")), hub, *WANTED)
+    assert elsewhere.removeprefix("http://") in hub.hosts
+    assert hub.trusting == {hub.url.removeprefix("http://")}
