@@ -4,8 +4,8 @@ The splitting is done by the `tokenizers` library, set up by tokenizer_files.py.
 checked before it sees them, and what it returns becomes `Tokens`.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,14 @@ from torch import Tensor
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer_files import (
     WELL_KNOWN,
-    check_that_it_splits,
     declared_tokens,
     find_roles,
+    parsed,
     read_backend,
     read_settings,
     reader,
 )
+from minibert.text.tokenizer_trial import check_that_it_splits, is_plain
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import (
     Sentence,
@@ -104,8 +105,8 @@ class Tokenizer:
 
         Raises TokenizationError where it is none.
         """
+        backend = parsed(content, "The text")
         with guarded("The text", TokenizationError, "is no tokenizer.json"), silenced():
-            backend = Backend.from_str(content)
             check_that_it_splits(backend)
             return cls(backend, {})
 
@@ -145,16 +146,35 @@ class Tokenizer:
         """The string as a person reads it: "Ġbrown" is " brown", half a character is "\\xf0"."""
         return self._readable(self.raw(token_id))
 
+    @contextmanager
+    def _splitting(self) -> Iterator[None]:
+        """Around what the library splits: it panics on some texts, with a word on standard error.
+
+        Where all of its parts are plain it does not, and nothing has to be kept from there.
+        """
+        problem = "cannot be read by this tokenizer"
+        with (
+            guarded("the text or ids", TokenizationError, problem),
+            nullcontext() if self._plain else silenced(),
+        ):
+            yield
+
+    @cached_property
+    def _plain(self) -> bool:
+        backend = self._backend
+        parts = (backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder)
+        return all(is_plain(part.__getstate__().decode()) for part in parts if part is not None)
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens; [] for an empty text."""
         check_text(text, "the text", may_be_empty=True)
-        with _splitting():
+        with self._splitting():
             return self._backend.encode(text, add_special_tokens=False).ids
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of a text, without special tokens, and the character each begins at."""
         check_text(text, "the text", may_be_empty=True)
-        with _splitting():
+        with self._splitting():
             encoding = self._backend.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
 
@@ -166,7 +186,7 @@ class Tokenizer:
             raise TokenizationError(
                 f"ids must be 0 or more, and {wrong} is not one a tokenizer gave"
             )
-        with guarded("the ids", TokenizationError, "cannot be decoded by the tokenizer"):
+        with self._splitting():
             return self._backend.decode(numbers, skip_special_tokens=skip_special)
 
     def __call__(
@@ -207,7 +227,7 @@ class Tokenizer:
         for words in set(in_words):
             rows = [i for i, of_words in enumerate(in_words) if of_words == words]
             backend = self._word_backend if words else self._backend
-            with _splitting():
+            with self._splitting():
                 made = backend.encode_batch([inputs[i] for i in rows], is_pretokenized=words)
             for i, encoding in zip(rows, made, strict=True):
                 encodings[i] = encoding
@@ -215,7 +235,7 @@ class Tokenizer:
 
     @cached_property
     def _word_backend(self) -> Backend:
-        with _splitting():
+        with self._splitting():
             return word_backend(self._backend)
 
     def _tokens(self, texts: tuple[tuple[str, ...], ...], rows: list[Columns]) -> Tokens:
@@ -233,11 +253,6 @@ class Tokenizer:
             special=tuple(tuple(map(self.structural_ids.__contains__, row)) for row in ids),
             texts=texts,
         )
-
-
-def _splitting() -> AbstractContextManager[None]:
-    """Around what the tokenizers library splits: it panics on some files that it could read."""
-    return guarded("the text", TokenizationError, "cannot be split by this tokenizer")
 
 
 def _columns(encoding: Encoding, sentence: Sentence, limit: int | None) -> Columns:

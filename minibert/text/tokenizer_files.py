@@ -8,7 +8,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from minibert.errors import TokenizationError
+from minibert.text.tokenizer_trial import is_plain, tried_out
 from minibert.untrusted import guarded, present, read_json, read_text, silenced
 
 # What the families call each part, where no file says it.
@@ -56,10 +56,9 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     Raises TokenizationError where there is none, or where it cannot be read.
     """
     if present(folder / "tokenizer.json"):
-        content = read_text(folder / "tokenizer.json", TokenizationError)
-        with guarded(folder / "tokenizer.json", TokenizationError, _DAMAGED), silenced():
-            backend = Tokenizer.from_str(content)
-        _check_ids(backend, folder / "tokenizer.json")
+        path = folder / "tokenizer.json"
+        backend = parsed(read_text(path, TokenizationError), path)
+        _check_ids(backend, path)
         return backend
     try:
         if present(folder / "vocab.txt"):
@@ -87,18 +86,18 @@ def _check_ids(backend: Tokenizer, where: Path) -> None:
         )
 
 
-def check_that_it_splits(backend: Tokenizer) -> None:
-    """Raise the library's panic, which is no Exception, where it has one for any text.
+def parsed(content: str, where: object) -> Tokenizer:
+    """The tokenizer of a tokenizer.json's content, which is tried out where it is not plain.
 
-    Its exceptions are for single texts, so they pass here.
+    Raises TokenizationError, which begins with `where`, for a file that the library fails on.
     """
-    backend.no_truncation()
-    backend.no_padding()
-    for text in ("a", "Two words, \u00bd."):
-        with suppress(Exception):
-            backend.encode(text)
-        with suppress(Exception):
-            backend.encode(text, text)
+    if not is_plain(content) and (ended := tried_out(content)):
+        raise TokenizationError(
+            f"{where}: the tokenizers library cannot be given this file: a process that read it "
+            f"{ended}. Fetch it again, or save it with transformers' save_pretrained."
+        )
+    with guarded(where, TokenizationError, _DAMAGED), silenced():
+        return Tokenizer.from_str(content)
 
 
 def find_roles(backend: Tokenizer, declared: dict[str, AddedToken]) -> dict[str, int]:
