@@ -1,11 +1,11 @@
 """Does `minibert.attach` hold for every model type of the installed transformers?
 
-    python -m benchmarks.attach_sweep [--types REGEX] [--output FILE]
+    python -m benchmarks.attach_sweep [--types REGEX] [--jobs 2]
 
 Each type is built small with random weights, in a process of its own, and checked under eager and
 sdpa (benchmarks/attached/checks.py). The rows go to benchmarks/attached/sweep.jsonl and the
-list to docs/attached_models.md; with --types only to the screen. A stopped run goes on where it
-was. The exit status is 0 when at least 280 types pass. It takes some 40 minutes of one core.
+list to docs/attached_models.md; with --types only to the screen. The exit status is 0 when at
+least 280 types pass. It takes some 40 minutes of one core.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attached.checks import CHECK
-from benchmarks.session import QUIET, REPOSITORY, kept_before
+from benchmarks.session import QUIET, REPOSITORY
 from minibert.bench.result_rows import Row, write_rows
 
 SWEEP = Path(__file__).parent / "attached" / "sweep.jsonl"
@@ -34,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when enough types pass."""
     parser = argparse.ArgumentParser(description="attach, over all model types of transformers.")
     parser.add_argument("--types", type=re.compile)
-    parser.add_argument("--output", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args(arguments)
     os.environ.update(QUIET)
@@ -50,29 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    path = chosen.output or (SWEEP if chosen.types is None else None)
-    partial = path and path.with_suffix(".partial.jsonl")
     about = {"transformers": transformers.__version__, "check": CHECK}
-    # A run that was stopped goes on where it was.
-    rows: list[Row] = [row for row in kept_before(partial) if row.items() >= about.items()]
-    known = {row["type"] for row in rows}
     wanted = [
         name
         for name in sorted(CONFIG_MAPPING_NAMES)
-        if name not in known and (chosen.types is None or chosen.types.search(name))
+        if chosen.types is None or chosen.types.search(name)
     ]
+    rows: list[Row] = []
     # Threads that wait for the processes.
     with ThreadPoolExecutor(chosen.jobs) as pool:
         for name, row in zip(wanted, pool.map(apart, wanted), strict=True):
             rows.append({"type": name, **about, **row})
             print(json.dumps(rows[-1]), flush=True)
-            if partial:
-                write_rows(rows, partial)
-    rows.sort(key=lambda row: row["type"])
-    if path and partial:
-        write_rows(rows, path)
-        partial.unlink()
     if chosen.types is None:
+        write_rows(rows, SWEEP)
         PAGE.write_text(page_of(rows), encoding="utf-8")
     passed = sum(row["result"] == "pass" for row in rows)
     print(f"{passed} of {len(rows)} types pass", file=sys.stderr)
@@ -122,41 +112,35 @@ def row_of(name: str) -> Row:
         classes = list(candidates(kind))[:5]
     except Exception as error:
         return {"result": "not built", "note": f"{error!r:.200}"}
-    for one in classes:
-        for config in small_configs(kind):
-            try:
-                with torch.device("meta"):
-                    size = sum(p.numel() for p in one(config).parameters())
-                if size > MOST_PARAMETERS:
-                    state["note"] = f"{size} parameters"
-                    continue
-                torch.manual_seed(5)
-                model = one(config).float().eval()
-            except Exception as error:
-                state["note"] = state["note"] or f"{one.__name__}: {error!r:.150}"
+    for one, config in ((one, config) for one in classes for config in small_configs(kind)):
+        if state.get("class") == one.__name__:
+            # Another config of a class without the interface has none either.
+            continue
+        try:
+            with torch.device("meta"):
+                size = sum(p.numel() for p in one(config).parameters())
+            if size > MOST_PARAMETERS:
+                state["note"] = f"{size} parameters"
                 continue
-            for inputs in inputs_for(model):
-                try:
-                    with torch.no_grad():
-                        model(**inputs)
-                except Exception as error:
-                    if state["result"] == "not built":
-                        state = {"result": "not run", "note": f"{one.__name__}: {error!r:.150}"}
-                    continue
-                try:
-                    return {
-                        "class": one.__name__,
-                        "inputs": sorted(inputs),
-                        **checked(model, inputs),
-                    }
-                except TraceError as error:
-                    state = {
-                        "result": "no interface",
-                        "class": one.__name__,
-                        "note": str(error)[:300],
-                    }
-            if state["result"] == "no interface":
-                break
+            torch.manual_seed(5)
+            model = one(config).float().eval()
+        except Exception as error:
+            state["note"] = state["note"] or f"{one.__name__}: {error!r:.150}"
+            continue
+        for inputs in inputs_for(model):
+            try:
+                with torch.no_grad():
+                    model(**inputs)
+            except Exception as error:
+                if state["result"] == "not built":
+                    state = {"result": "not run", "note": f"{one.__name__}: {error!r:.150}"}
+                continue
+            try:
+                found = checked(model, inputs)
+                return {"class": one.__name__, "inputs": sorted(inputs), **found}
+            except TraceError as error:
+                note = str(error)[:300]
+                state = {"result": "no interface", "class": one.__name__, "note": note}
     return state
 
 

@@ -1,14 +1,12 @@
-"""What every head does over a corpus: tokens a second, and memory.
+"""What every head does over a corpus: tokens a second.
 
     python -m benchmarks.corpus [--texts N] [--quick] [--threads 2] [--rounds 3] [--output FILE]
 
 MiniLM over the paragraphs of wikitext-2 valid, from the folder that MINIBERT_TEST_DATA names.
-`trace` reads entropy, what each key receives and the offsets -1, 0 and 1 out of the packed pass;
-`survey` goes from text to tables: these, masses on kinds of keys, related words and distances, all
-of it again weighed by norms. Beside them the plain packed pass over the same batches, which gives
-none of it, and transformers with its own attention weights and NumPy, which gives entropy, the
-offsets, and the masses on [CLS], [SEP], "." and ",". These means of everyone are compared with
-transformers in float64 on the first texts before the clock starts.
+`survey` goes from text to tables of every measure. Beside it the plain packed pass over the same
+texts, which gives none of it, and transformers with its own attention weights and NumPy, which
+gives entropy, the offsets, and the masses on [CLS], [SEP], "." and ",". These means of everyone are
+compared with transformers in float64 on the first texts before the clock starts.
 """
 
 import argparse
@@ -24,26 +22,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once, times_of
+import minibert
+from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import Outputs, Truth
 from minibert.bench.result_rows import Row
 
-PLAIN = "minibert packed, plain"
-TRACE = "minibert packed trace, statistics"
-OURS, OURS_NARROW = "minibert survey", "minibert survey, bfloat16"
+PLAIN, OURS = "minibert packed, plain", "minibert survey"
 ONE_BY_ONE = "transformers eager + NumPy, one at a time"
 SORTED = "transformers eager + NumPy, sorted batches"
-#: For each of ours at least so many times the tokens a second of another contender.
-TARGETS = {
-    TRACE: {PLAIN: 0.85, ONE_BY_ONE: 1.75},
-    OURS: {PLAIN: 0.85, ONE_BY_ONE: 1.75, SORTED: 2.0},
-    OURS_NARROW: {ONE_BY_ONE: 4.0},
-}
 BATCH, LONGEST, SHORTEST_TEXT, COMPARED = 32, 256, 100, 16
 BATCH_TOKENS = 4096
-# A mean over documents, in float32 and in bfloat16, whose numbers have 8 bits.
-ABSOLUTE, ABSOLUTE_NARROW = 1e-5, 0.1
+# A mean over documents, in float32.
+ABSOLUTE = 1e-5
 OFFSETS = {"to_previous": -1, "to_self": 0, "to_next": 1}
 MEASURES = (*OFFSETS, "to_cls", "to_sep", "to_period_comma", "entropy")
 #: Ids of "." and "," in the vocabulary of bert-base-uncased.
@@ -54,25 +45,29 @@ Found = dict[str, Tensor]
 def asked(chosen: argparse.Namespace, wanted: Wanted) -> Iterator[Workload]:
     """The corpus: the first texts are compared, then all of them are timed."""
     texts = read_texts(chosen.texts or (20 if chosen.quick else None))
-    tokens = sum(int(one.mask.sum()) for _, one, _ in batches_of(model(), texts))
+    ours, tokenizer = minibert.load(folder()), transformers_tokenizer()
+    tokens = sum(len(piece) for text in texts for piece, _ in cut(tokenizer, text))
     name = f"{len(texts)} texts, {tokens} tokens"
     if not wanted(name):
         return
     few, about = texts[:COMPARED], {"texts": len(texts), "tokens": tokens}
-    right = by_numpy(transformers_model(torch.float64), transformers_tokenizer(), 1, few)
-    runs = passes()
+    right = by_numpy(transformers_model(torch.float64), tokenizer, 1, few)
+    eager = transformers_model(torch.float32)
+    runs: dict[str, Callable[[Sequence[str]], Found]] = {
+        PLAIN: partial(plain, ours, tokenizer),
+        OURS: partial(by_survey, ours),
+        ONE_BY_ONE: partial(by_numpy, eager, tokenizer, 1),
+        SORTED: partial(by_numpy, eager, tokenizer, BATCH),
+    }
 
     def check(name: str, found: Outputs, verdicts: Rows) -> Row:
-        allowed = ABSOLUTE_NARROW if name == OURS_NARROW else ABSOLUTE
         # What was timed is gone over a second time, on the texts whose truth is known.
-        return Truth(right, absolute=allowed).check(runs[name](few))
+        return Truth(right, absolute=ABSOLUTE).check(runs[name](few))
 
     def finish(rows: Rows) -> None:
         for row in rows.values():
             if "median_ms" in row:
                 row["tokens_per_second"] = round(tokens / row["median_ms"] * 1e3, 1)
-        for name, least in TARGETS.items():
-            times_of(rows, name, least)
 
     contenders = at_once({name: partial(run, texts) for name, run in runs.items()}, dict)
     yield Workload(name, contenders, check, PLAIN, lambda name: about, finish, memory=False)
@@ -91,26 +86,6 @@ def read_texts(count: int | None) -> list[str]:
     return list(islice(texts, count))
 
 
-def model() -> Any:
-    import minibert
-
-    return minibert.load(folder())
-
-
-def passes() -> dict[str, Callable[[Sequence[str]], Found]]:
-    """Everyone; the first is the baseline."""
-    ours, tokenizer = model(), transformers_tokenizer()
-    eager = transformers_model(torch.float32)
-    return {
-        PLAIN: partial(plain, ours),
-        TRACE: partial(by_trace, ours),
-        OURS: partial(by_survey, ours, None),
-        OURS_NARROW: partial(by_survey, ours, torch.bfloat16),
-        ONE_BY_ONE: partial(by_numpy, eager, tokenizer, 1),
-        SORTED: partial(by_numpy, eager, tokenizer, BATCH),
-    }
-
-
 def transformers_tokenizer() -> Any:
     import transformers
 
@@ -126,63 +101,31 @@ def transformers_model(dtype: torch.dtype) -> Any:
     return transformers.BertModel.from_pretrained(folder(), **options).eval()
 
 
-def batches_of(loaded: Any, texts: Sequence[str]) -> Iterator[tuple[Any, Any, Tensor]]:
-    """The survey's batches, their Tokens, and what each token counts in the mean over texts."""
-    from minibert import Tokens
-    from minibert.survey.documents import Document
-    from minibert.survey.segments import Segmenter, batches
-    from minibert.survey.windows import windows
-
-    segmenter = Segmenter(loaded, longest=LONGEST)
-    for window in windows(Document(str(n), text) for n, text in enumerate(texts)):
-        segments = segmenter.segments(window.documents)[0]
-        lengths = torch.zeros(len(window.documents))
-        for one in segments:
-            lengths[one.document] += len(one.ids)
-        for batch in batches(segments, BATCH_TOKENS):
-            read = batch.inputs(torch.device("cpu"))
-            tokens = Tokens.from_ids(read.ids, mask=read.mask, segments=read.segments)
-            of_texts = torch.tensor([one.document for one in batch.segments])
-            shares = 1 / lengths[of_texts] / len(texts)
-            yield batch, tokens, shares.repeat_interleave(tokens.mask.sum(1))
-
-
-def plain(loaded: Any, texts: Sequence[str]) -> Found:
-    """The hidden states of all texts, of which only the mean is kept."""
+def plain(loaded: Any, tokenizer: Any, texts: Sequence[str]) -> Found:
+    """The hidden states of all texts in batches of so many tokens; only their mean is kept."""
+    pieces = [ids for text in texts for ids, _ in cut(tokenizer, text)]
+    ends = np.cumsum([len(piece) for piece in pieces])
     total, count = 0.0, 0
-    for _, tokens, _ in batches_of(loaded, texts):
-        for hidden in loaded.packed(tokens):
+    for part in np.split(np.arange(len(pieces)), np.flatnonzero(np.diff(ends // BATCH_TOKENS)) + 1):
+        ids, mask = padded([pieces[number] for number in part])
+        for hidden in loaded.packed(minibert.Tokens.from_ids(ids, mask=mask.bool())):
             total, count = total + float(hidden.sum()), count + len(hidden)
     return {"hidden": torch.tensor(total / count)}
 
 
-def by_trace(loaded: Any, texts: Sequence[str]) -> Found:
-    """The statistics of a packed trace, as means over texts; each token of a text counts alike."""
-    want = ("entropy", "received", ("offset_mass", tuple(OFFSETS.values())))
-    sums: Found = {}
-    for _, tokens, share in batches_of(loaded, texts):
-        trace = loaded.trace(tokens, packed=True, statistics=want)
-        layers = [trace[layer].statistics for layer in range(loaded.config.n_layers)]
-        entropy, received, offsets = (
-            torch.stack([getattr(layer, name)[0] for layer in layers])
-            for name in ("entropy", "received", "offset_mass")
-        )  # (layer, head, token), offsets with an axis more
-        ids, ends = tokens.ids[tokens.mask], tokens.mask.sum(1).cumsum(0)
-        places = {"to_cls": ends - tokens.mask.sum(1), "to_sep": ends - 1}
-        places["to_period_comma"] = ((ids == COMMA) | (ids == PERIOD)).nonzero()[:, 0]
-        found = {name: (offsets[..., i] * share).sum(-1) for i, name in enumerate(OFFSETS)}
-        found["entropy"] = (entropy * share).sum(-1)
-        found |= {name: (received * share)[..., keys].sum(-1) for name, keys in places.items()}
-        sums = {name: sums.get(name, torch.zeros(())) + one for name, one in found.items()}
-    return sums
-
-
-def by_survey(loaded: Any, dtype: torch.dtype | None, texts: Sequence[str]) -> Found:
+def by_survey(loaded: Any, texts: Sequence[str]) -> Found:
     """Everything that a survey gives; what is compared is among it."""
-    from minibert.survey.run import survey
+    from minibert.survey import survey
 
-    found = survey(loaded, texts, longest=LONGEST, batch_tokens=BATCH_TOKENS, dtype=dtype)
+    found = survey(loaded, texts, longest=LONGEST, batch_tokens=BATCH_TOKENS)
     return {name: torch.from_numpy(found.table(name)) for name in MEASURES}
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """The ids, filled up on the right, and 1 where they are real."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    return ids, (torch.arange(longest) < torch.tensor([*map(len, rows)])[:, None]).long()
 
 
 def by_numpy(peer: Any, tokenizer: Any, size: int, texts: Sequence[str]) -> Found:
@@ -194,9 +137,7 @@ def by_numpy(peer: Any, tokenizer: Any, size: int, texts: Sequence[str]) -> Foun
         pieces.sort(key=lambda piece: len(piece[0]))
     for start in range(0, len(pieces), size):
         ids, share = zip(*pieces[start : start + size], strict=True)
-        longest = max(map(len, ids))
-        table = torch.tensor([[*one, *[0] * (longest - len(one))] for one in ids])
-        mask = torch.tensor([[1] * len(one) + [0] * (longest - len(one)) for one in ids])
+        table, mask = padded(ids)
         out = peer(table, attention_mask=mask, output_attentions=True)
         layers = [one.numpy() for one in out.attentions]
         for row, one in enumerate(ids):

@@ -1,17 +1,14 @@
-"""The scripts of examples/ beside the same in TransformerLens and nnsight: lines and seconds.
+"""The scripts of examples/ beside the same in TransformerLens: lines and seconds.
 
     python -m benchmarks.examples [--peer-python PYTHON] [--rounds 3] [--output FILE]
     python -m benchmarks.examples --table FILE     the table of examples/README.md
 
 Each script runs in a process of its own, in turns, start of Python and imports included; a row
 `imports` has what these cost alone. Lines are those with code: docstring, comments and blank lines
-are not counted, nor is what all peers are given (peers/given.py, peers/hooked.py). A peer is timed
+are not counted, nor is what the peer is given (peers/given.py, peers/hooked.py). The peer is timed
 when it prints what ours prints, its numbers within `TOLERANCE`; else it is a row with the reason.
-`--peer-python` is the Python of an environment that has TransformerLens 3.9 and nnsight
-(CONTRIBUTING.md, "Benchmarks"), by default this one.
-
-A run that was stopped goes on with the experiments that it had not finished, when the same command
-is given again: those that are finished lie in `.partial.jsonl` beside the output.
+`--peer-python` is the Python of an environment that has TransformerLens 3.9 (CONTRIBUTING.md,
+"Benchmarks"), by default this one.
 """
 
 import argparse
@@ -27,24 +24,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.session import (
-    QUIET,
-    REPOSITORY,
-    default_output,
-    kept_before,
-    warn_when_busy,
-)
-from minibert.bench.result_rows import Row, busy, facts, read_rows, write_rows
+from benchmarks.session import QUIET, REPOSITORY, Kept, options, warn_when_busy
+from minibert.bench.result_rows import Row, busy, facts, read_rows
 
-EXAMPLES, PEERS = REPOSITORY / "examples", REPOSITORY / "benchmarks" / "peers"
-FOLDERS = {"transformer_lens": "by_lens", "nnsight": "by_nnsight"}
-CONTENDERS = ("minibert", *FOLDERS)
+EXAMPLES, PEERS = REPOSITORY / "examples", REPOSITORY / "benchmarks" / "peers" / "by_lens"
+PEER = "transformer_lens"
+CONTENDERS = ("minibert", PEER)
 # What loads a model: `import minibert` alone waits for nothing.
-DOORS = {
-    "minibert": "load",
-    "transformer_lens": "HookedTransformer",
-    "nnsight": "TransformersModel",
-}
+DOORS = {"minibert": "load", PEER: "HookedTransformer"}
 EMBEDDED = REPOSITORY / "minibert" / "embedded"
 ON_BERT = ("clark_figure_2", "fine_tuning", "part_of_speech", "sae_data", "two_checkpoints")
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
@@ -53,52 +40,41 @@ TOLERANCE = 0.011
 # Its 301 steps make more of that: activations moved by 1e-7 of themselves print 49.7 for 49.8.
 RELATIVE = {"sae_data": 0.01}
 # How many terms a sum was cut into, where files lie, and the order of words of a classifier that
-# saw another dropout: TransformerLens has none, and transformers draws other numbers.
+# saw no dropout: TransformerLens has none.
 FREE = re.compile(r"\d+ terms|in /\S+|because of .*")
 IMPORTS = "imports"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 when every script ran, and each peer printed what ours prints."""
-    chosen = parse(arguments)
+    """The exit status: 0 when every script ran, and the peer printed what ours prints."""
+    parser = options("Lines and seconds of twelve experiments.", rounds=3, quick_rounds=1)
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--table", type=Path, help="print that of examples/README.md")
+    chosen = parser.parse_args(arguments)
     if chosen.table:
         print("\n".join(table(read_rows(chosen.table))))
         return 0
-    partial = chosen.output.with_suffix(".partial.jsonl")
+    chosen.rounds = chosen.rounds or (1 if chosen.quick else 3)
     known = facts(threads=chosen.threads)
     known["versions"] |= versions(chosen.peer_python)
     warn_when_busy(known)
-    rows = kept_before(partial)
-    finished = {row["task"] for row in rows}
+    kept = Kept("examples", chosen)
+    tasks = (IMPORTS, *sorted(path.stem for path in EXAMPLES.glob("*.py")))
     print(f"{'experiment':26} {'lines':>11} {'seconds':>18}   ({', '.join(CONTENDERS)})")
     with tempfile.TemporaryDirectory() as folder:
         give(Path(folder))
-        for task in (IMPORTS, *sorted(path.stem for path in EXAMPLES.glob("*.py"))):
-            if task not in finished:
-                rows += [{**row, **known} for row in measured(task, chosen, Path(folder))]
-                write_rows(rows, partial)
-            show(task, [row for row in rows if row["task"] == task])
-    partial.replace(chosen.output)
-    print(f"\n{len(rows)} rows in {chosen.output}")
-    return 1 if any(not row["ok"] for row in rows) else 0
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
-    parser = argparse.ArgumentParser(description="Lines and seconds of twelve experiments.")
-    parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=default_output("examples"))
-    parser.add_argument(
-        "--table", type=Path, metavar="FILE", help="print that of examples/README.md"
-    )
-    return parser.parse_args(arguments)
+        for task in tasks:
+            if chosen.rows is None or chosen.rows.search(task):
+                rows = measured(task, chosen, Path(folder))
+                show(task, rows)
+                kept.rows += [{**row, **known} for row in rows]
+                kept.save()
+    return int(any(not row["ok"] for row in kept.finish()))
 
 
 def versions(python: str) -> dict[str, str | None]:
-    """The peers' versions, and those of what they stand on, in their environment."""
-    names = [*FOLDERS, "torch", "transformers", "numpy"]
+    """The peer's version, and those of what it stands on, in its environment."""
+    names = [PEER, "torch", "transformers", "numpy"]
     code = (
         "import json, sys, importlib.metadata as m\n"
         "have = {d.name.lower().replace('-', '_') for d in m.distributions()}\n"
@@ -106,11 +82,11 @@ def versions(python: str) -> dict[str, str | None]:
     )
     done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)
     found: dict[str, str | None] = json.loads(done.stdout)
-    return {name if name in FOLDERS else f"{name}, peers": found[name] for name in names}
+    return {name if name == PEER else f"{name}, peers": found[name] for name in names}
 
 
 def give(folder: Path) -> None:
-    """Write what the peers are given: pairs of sentences, and the second checkpoint."""
+    """Write what the peer is given: pairs of sentences, and the second checkpoint."""
     import torch
 
     import minibert
@@ -131,18 +107,18 @@ def give(folder: Path) -> None:
 def commands(task: str, chosen: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     """The command of each contender."""
     if task == IMPORTS:
-        pythons = {"minibert": sys.executable} | dict.fromkeys(FOLDERS, chosen.peer_python)
+        pythons = {"minibert": sys.executable, PEER: chosen.peer_python}
         return {
             who: [python, "-c", f"from {who} import {DOORS[who]}"]
             for who, python in pythons.items()
         }
     options = ["--second", str(folder / "second")] if task == "two_checkpoints" else []
-    found = {"minibert": [sys.executable, str(EXAMPLES / f"{task}.py"), *options]}
     model = EMBEDDED / ("tiny-bert" if task in ON_BERT else "tiny-gpt2")
-    for who, where in FOLDERS.items():
-        script = PEERS / where / f"{task}.py"
-        found[who] = [chosen.peer_python, str(script), str(model), str(folder)]
-    return found
+    theirs = [chosen.peer_python, str(PEERS / f"{task}.py"), str(model), str(folder)]
+    return {
+        "minibert": [sys.executable, str(EXAMPLES / f"{task}.py"), *options],
+        PEER: theirs,
+    }
 
 
 def measured(task: str, chosen: argparse.Namespace, folder: Path) -> list[Row]:
@@ -208,13 +184,13 @@ def show(name: str, rows: Sequence[Row]) -> None:
     print(f"{name:26} {lines:>11} {seconds:>18}", flush=True)
 
 
-NAMES = {"minibert": "minibert", "transformer_lens": "TransformerLens", "nnsight": "nnsight"}
+NAMES = {"minibert": "minibert", PEER: "TransformerLens"}
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """The lines of the table, in Markdown: lines of code, then seconds, of each contender.
 
-    In brackets stand our lines that read options, which the peers' scripts do not have.
+    In brackets stand our lines that read options, which the peer's scripts do not have.
     """
     found = {(row["task"], row["contender"]): row for row in rows}
     tasks = sorted({row["task"] for row in rows} - {IMPORTS})

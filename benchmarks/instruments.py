@@ -4,11 +4,10 @@
                                      [--output FILE]
 
 Each task is answered by every instrument as its documentation does it: minibert, transformers with
-PyTorch's hooks, TransformerLens (its own models, up to 3.9, and the bridge around transformers'),
-nnsight, pyvene. All in one process, in turns, on random weights, without a network. What is right
-is transformers in float32 with explicit attention and the plainest hooks: an ablation that was
-never made must not pass because it would have changed little. A target is minibert's time, or
-memory, divided by that of the fastest peer whose result is right.
+PyTorch's hooks, TransformerLens' bridge around transformers' models, nnsight. All in one process,
+in turns, on random weights, without a network. What is right is transformers in float32 with
+explicit attention and the plainest hooks: an ablation that was never made must not pass because it
+would have changed little. The ratio is to transformers with hooks.
 """
 
 import argparse
@@ -28,12 +27,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models import TOLERANCE, Case, Shape, chosen_backends
-from benchmarks.runner import Benchmark, Rows, Wanted, Workload, attempt, target
+from benchmarks.models import TOLERANCE, Case, Shape
+from benchmarks.runner import Benchmark, Rows, Wanted, Workload, attempt
 from minibert.bench.clock import Clock, peak_bytes
 from minibert.bench.contest import Contender
-from minibert.bench.gate import GateError, Outputs, Truth, require
-from minibert.bench.result_rows import Row, version
+from minibert.bench.gate import Outputs, Truth, require
+from minibert.bench.result_rows import Row
 
 # Tokens whose logits the metric of a sweep compares.
 RIGHT, WRONG = 7, 11
@@ -43,19 +42,17 @@ QUICK, QUICK_LONG = 13, 60
 LONG_ROUNDS = 2
 # An error may be this part of the largest effect, or of the largest value.
 EFFECT_TOLERANCE = 0.01
-MINIBERT, PEER, BY_HAND = "minibert", "peer", "by hand"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One question, the method that answers it, its target, and where it is asked.
+    """One question, the method that answers it, and where it is asked.
 
     A long one takes seconds: two rounds of one call, and the gate's call is the one that warms.
     """
 
     name: str
     method: str
-    target: float
     positions: tuple[int, ...]
     long: bool = False
     models: tuple[str, ...] = ("bert-base", "gpt2")
@@ -72,15 +69,15 @@ class Task:
 
 SHORT = (32, 128)
 TASKS = (
-    Task("full trace", "trace", 0.6, SHORT),
-    Task("one head", "one_head", 0.6, SHORT),
-    Task("one ablation", "ablation", 0.6, SHORT),
-    Task("ablation beside the clean pass", "beside_clean", 0.6, SHORT),
-    Task("gradient", "gradient", 0.6, SHORT),
-    Task("ragged batch", "ragged", 0.6, (LONGEST,), long=True, batch=SENTENCES),
-    Task("memory of a trace", "memory", 0.4, (1024,), models=("gpt2",)),
-    Task("head sweep", "head_sweep", 0.25, (32,), long=True),
-    Task("patch sweep", "patch_sweep", 0.25, (32,), long=True),
+    Task("full trace", "trace", SHORT),
+    Task("one head", "one_head", SHORT),
+    Task("one ablation", "ablation", SHORT),
+    Task("ablation beside the clean pass", "beside_clean", SHORT),
+    Task("gradient", "gradient", SHORT),
+    Task("ragged batch", "ragged", (LONGEST,), long=True, batch=SENTENCES),
+    Task("memory of a trace", "memory", (1024,), models=("gpt2",)),
+    Task("head sweep", "head_sweep", (32,), long=True),
+    Task("patch sweep", "patch_sweep", (32,), long=True),
 )
 
 
@@ -152,7 +149,6 @@ class Instrument:
 
     name: ClassVar[str]
     package: ClassVar[str] = "minibert"
-    kind: ClassVar[str] = PEER
     #: The methods of the tasks that it does.
     does: ClassVar[str]
 
@@ -261,10 +257,6 @@ def on_output(module: nn.Module, change: Callable[[Any], Any]) -> Any:
     return module.register_forward_hook(lambda module, inputs, output: change(output))
 
 
-class _Stop(Exception):  # noqa: N818 - nothing is wrong
-    """Everything asked for is there."""
-
-
 class Hooks(Instrument):
     """transformers with PyTorch's own hooks, as people write it."""
 
@@ -362,24 +354,10 @@ class Hooks(Instrument):
 
 
 class HandWritten(Hooks):
-    """What one would write to be faster: a batch a layer, an exception that ends the pass."""
+    """What one would write to be faster: the heads or positions of a layer as a batch."""
 
-    name, kind = "transformers + hooks, by hand", BY_HAND
-    does: ClassVar[str] = "one_head head_sweep patch_sweep"
-
-    def one_head(self, given: Given) -> Tensor:
-        found: list[Tensor] = []
-
-        def stop(output: Any) -> None:
-            found.append(output[1][:, given.head])
-            raise _Stop
-
-        with hooks(on_output(self.attentions[given.layer], stop)):
-            try:
-                self.model(given.ids)
-            except _Stop:
-                return found[0]
-        raise AssertionError("the layer was not reached")
+    name = "transformers + hooks, by hand"
+    does: ClassVar[str] = "head_sweep patch_sweep"
 
     def _measured(self, given: Given, count: int) -> Tensor:
         """The metric of the input repeated in a batch; GPT-2 can leave out the other logits."""
@@ -416,137 +394,13 @@ class HandWritten(Hooks):
         return torch.stack(rows), self._measured(given, 1)[0]
 
 
-# TransformerLens
+class TransformerLens(Instrument):
+    """TransformerBridge. From 4 on it makes attention explicit by itself, 3.9 has to be told."""
 
-
-class OwnModels(Instrument):
-    """TransformerLens' HookedTransformer and HookedEncoder, which 3.9 is the last to have."""
-
-    name, package = "TransformerLens HookedTransformer/HookedEncoder", "transformer_lens"
+    name, package = "TransformerLens TransformerBridge", "transformer_lens"
     does: ClassVar[str] = (
         "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged memory"
     )
-
-    def built(self, method: str) -> Any:
-        require("transformer_lens")
-        own = int(str(version("transformer_lens")).partition(".")[0])
-        if own > 3:
-            raise GateError(f"TransformerLens {version('transformer_lens')} has none; 3.9 has")
-        import transformer_lens as lens
-        from transformer_lens.pretrained import weight_conversions as convert
-
-        from benchmarks.peers.hooked import config_of
-
-        theirs = self.case.transformers("sdpa")
-        wanted = config_of(theirs)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            model = (lens.HookedEncoder if self.bert else lens.HookedTransformer)(wanted)
-        if self.bert:
-            state = convert.convert_bert_weights(self._with_pooler(theirs), wanted)
-        else:
-            state = convert.convert_gpt2_weights(theirs, wanted)
-        assert not model.load_state_dict(state, strict=False).unexpected_keys
-        return model.eval().requires_grad_(method != "gradient")
-
-    def _with_pooler(self, theirs: Any) -> Any:
-        """The same BERT with a pooler, which the conversion asks for; nothing reads it."""
-        import transformers
-
-        model = transformers.BertForPreTraining(self.config)
-        model.load_state_dict(theirs.state_dict(), strict=False)
-        return model
-
-    @property
-    def can_start(self) -> bool:
-        """Whether start_at_layer spares the layers below: the bridge throws them away."""
-        return type(self.model).__name__ == "HookedTransformer"
-
-    def trace(self, given: Given) -> Any:
-        return self.model.run_with_cache(given.ids)
-
-    def read_trace(self, result: Any) -> Outputs:
-        logits, kept = result
-        found = {"logits": logits}
-        for layer in range(self.layers):
-            # HookedEncoder's resid_post is what its LayerNorm reads.
-            normalized = f"blocks.{layer}.hook_normalized_resid_post"
-            post = normalized if normalized in kept else f"blocks.{layer}.hook_resid_post"
-            found[f"hidden {layer}"] = kept[post]
-            found[f"probs {layer}"] = kept[f"blocks.{layer}.attn.hook_pattern"]
-            for name, letter in (("query", "q"), ("key", "k"), ("value", "v"), ("z", "z")):
-                # Theirs have the head behind the position.
-                value = kept[f"blocks.{layer}.attn.hook_{letter}"]
-                found[f"{name} {layer}"] = value.transpose(1, 2)
-        return found
-
-    def one_head(self, given: Given) -> Tensor:
-        name = f"blocks.{given.layer}.attn.hook_pattern"
-        encoder = type(self.model).__name__ == "HookedEncoder"
-        stop = {} if encoder else {"stop_at_layer": given.layer + 1}
-        _, kept = self.model.run_with_cache(given.ids, names_filter=name, **stop)
-        return kept[name][:, given.head]
-
-    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
-        if not self.can_start:
-            return self.model(ids), None
-        return self.model.run_with_cache(ids, names_filter=_ending("hook_resid_pre"))
-
-    def streams(self, ids: Tensor) -> Sequence[Tensor]:
-        end = "hook_resid_post"
-        _, kept = self.model.run_with_cache(ids, names_filter=_ending(end))
-        return [kept[f"blocks.{layer}.{end}"] for layer in range(self.layers)]
-
-    def _hooked(self, ids: Tensor, start: Start, layer: int, name: str, change: Any) -> Tensor:
-        edits = [(f"blocks.{layer}.{name}", change)]
-        if start is None:
-            return self.model.run_with_hooks(ids, fwd_hooks=edits)
-        stream = start[f"blocks.{layer}.hook_resid_pre"]
-        return self.model.run_with_hooks(stream, fwd_hooks=edits, start_at_layer=layer)
-
-    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
-        def zero(value: Tensor, hook: Any) -> Tensor:
-            value[:, :, head] = 0
-            return value
-
-        return self._hooked(ids, start, layer, "attn.hook_z", zero)
-
-    def patched(
-        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
-    ) -> Tensor:
-        def patch(value: Tensor, hook: Any) -> Tensor:
-            value[:, position] = source[:, position]
-            return value
-
-        return self._hooked(ids, start, layer, "hook_resid_post", patch)
-
-    def gradient(self, given: Given) -> Sequence[Tensor]:
-        kept: list[Tensor] = []
-
-        def begin(value: Tensor, hook: Any) -> Tensor:
-            return value.requires_grad_()
-
-        def keep(value: Tensor, hook: Any) -> None:
-            kept.append(value)
-
-        edits = [("blocks.0.hook_resid_pre", begin), (_ending("attn.hook_pattern"), keep)]
-        logits = self.model.run_with_hooks(given.ids, fwd_hooks=edits)
-        return torch.autograd.grad(logits[0, given.position, RIGHT], kept)
-
-    def ragged(self, given: Given) -> Tensor:
-        encoder = type(self.model).__name__ == "HookedEncoder"
-        name = "one_zero_attention_mask" if encoder else "attention_mask"
-        return self.model(given.ids, **{name: given.attention_mask})[given.mask]
-
-
-def _ending(end: str) -> Callable[[str], bool]:
-    return lambda name: name.endswith(end)
-
-
-class Bridge(OwnModels):
-    """TransformerBridge. From 4 on it makes attention explicit by itself, 3.9 has to be told."""
-
-    name = "TransformerLens TransformerBridge"
 
     def built(self, method: str) -> Any:
         require("transformer_lens")
@@ -561,8 +415,68 @@ class Bridge(OwnModels):
             parameter.requires_grad_(method != "gradient")
         return model
 
+    def trace(self, given: Given) -> Any:
+        return self.model.run_with_cache(given.ids)
 
-# nnsight
+    def read_trace(self, result: Any) -> Outputs:
+        logits, kept = result
+        found = {"logits": logits}
+        for layer in range(self.layers):
+            found[f"hidden {layer}"] = kept[f"blocks.{layer}.hook_resid_post"]
+            found[f"probs {layer}"] = kept[f"blocks.{layer}.attn.hook_pattern"]
+            for name, letter in (("query", "q"), ("key", "k"), ("value", "v"), ("z", "z")):
+                # Theirs have the head behind the position.
+                value = kept[f"blocks.{layer}.attn.hook_{letter}"]
+                found[f"{name} {layer}"] = value.transpose(1, 2)
+        return found
+
+    def one_head(self, given: Given) -> Tensor:
+        name, stop = f"blocks.{given.layer}.attn.hook_pattern", given.layer + 1
+        _, kept = self.model.run_with_cache(given.ids, names_filter=name, stop_at_layer=stop)
+        return kept[name][:, given.head]
+
+    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
+        return self.model(ids), None
+
+    def streams(self, ids: Tensor) -> Sequence[Tensor]:
+        end = "hook_resid_post"
+        _, kept = self.model.run_with_cache(ids, names_filter=lambda name: name.endswith(end))
+        return [kept[f"blocks.{layer}.{end}"] for layer in range(self.layers)]
+
+    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
+        def zero(value: Tensor, hook: Any) -> Tensor:
+            value[:, :, head] = 0
+            return value
+
+        edits = [(f"blocks.{layer}.attn.hook_z", zero)]
+        return self.model.run_with_hooks(ids, fwd_hooks=edits)
+
+    def patched(
+        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
+    ) -> Tensor:
+        def patch(value: Tensor, hook: Any) -> Tensor:
+            value[:, position] = source[:, position]
+            return value
+
+        edits = [(f"blocks.{layer}.hook_resid_post", patch)]
+        return self.model.run_with_hooks(ids, fwd_hooks=edits)
+
+    def gradient(self, given: Given) -> Sequence[Tensor]:
+        kept: list[Tensor] = []
+
+        def begin(value: Tensor, hook: Any) -> Tensor:
+            return value.requires_grad_()
+
+        def keep(value: Tensor, hook: Any) -> None:
+            kept.append(value)
+
+        patterns = [(f"blocks.{n}.attn.hook_pattern", keep) for n in range(self.layers)]
+        edits = [("blocks.0.hook_resid_pre", begin), *patterns]
+        logits = self.model.run_with_hooks(given.ids, fwd_hooks=edits)
+        return torch.autograd.grad(logits[0, given.position, RIGHT], kept)
+
+    def ragged(self, given: Given) -> Tensor:
+        return self.model(given.ids, attention_mask=given.attention_mask)[given.mask]
 
 
 class NNsight(Instrument):
@@ -706,81 +620,10 @@ class NNsight(Instrument):
         return logits[given.mask]
 
 
-# pyvene
-
-
-class Pyvene(Instrument):
-    """pyvene on transformers' models.
-
-    It reaches what modules read and give, and transformers computes probs in a function, so that it
-    has no trace. It knows GPT-2's points by name and has none for BERT; there, as its tutorial
-    does, points are modules of the model by their paths, and interventions are functions.
-    """
-
-    name = package = "pyvene"
-    does: ClassVar[str] = "ablation beside_clean head_sweep patch_sweep"
-
-    def built(self, method: str) -> Any:
-        require("pyvene")
-        return self.case.transformers("sdpa", owner="pyvene")
-
-    def _edited(
-        self, ids: Tensor, component: str, change: Callable[[Tensor, Any], Tensor]
-    ) -> Tensor:
-        import pyvene
-
-        point = {"component": component, "intervention": change}
-        wrapped = pyvene.IntervenableModel(point, model=self.model)
-        return wrapped(base={"input_ids": ids}, unit_locations=None)[1].logits
-
-    def _stream(self, layer: int) -> str:
-        return (
-            f"bert.encoder.layer[{layer}].output" if self.bert else f"transformer.h[{layer}].output"
-        )
-
-    def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
-        return self.model(ids).logits, None
-
-    def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
-        def change(base: Tensor, source: Any) -> Tensor:
-            base = base.clone()
-            base.unflatten(-1, (self.heads, -1))[:, :, head] = 0
-            return base
-
-        place = f"bert.encoder.layer[{layer}].attention.output.dense.input"
-        return self._edited(
-            ids, place if self.bert else f"transformer.h[{layer}].attn.c_proj.input", change
-        )
-
-    def patched(
-        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
-    ) -> Tensor:
-        def change(base: Tensor, _: Any) -> Tensor:
-            base = base.clone()
-            base[:, position] = source[:, position]
-            return base
-
-        return self._edited(ids, self._stream(layer), change)
-
-    def streams(self, ids: Tensor) -> Sequence[Tensor]:
-        import pyvene
-
-        points = [
-            {"component": self._stream(n), "intervention": pyvene.CollectIntervention()}
-            for n in range(self.layers)
-        ]
-        wrapped = pyvene.IntervenableModel(points, model=self.model)
-        (_, collected), _ = wrapped(base={"input_ids": ids}, unit_locations=None)
-        return [value[None] if value.dim() == 2 else value for value in collected]
-
-
-# minibert
-
-
 class Minibert(Instrument):
     """minibert on the back end that it chooses by itself."""
 
-    name, kind = "minibert", MINIBERT
+    name = "minibert"
     does: ClassVar[str] = (
         "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged memory"
     )
@@ -837,17 +680,7 @@ class Minibert(Instrument):
         return torch.cat(self.model.packed(given.tokens))
 
 
-class MinibertKeeps(Minibert):
-    """Scores and probs stored during the pass."""
-
-    name = "minibert keep=scores,probs"
-    does: ClassVar[str] = "trace"
-
-    def trace(self, given: Given) -> Any:
-        return self.model.trace(given.ids, keep=("scores", "probs"))
-
-
-INSTRUMENTS = (Minibert, MinibertKeeps, Hooks, HandWritten, OwnModels, Bridge, NNsight, Pyvene)
+INSTRUMENTS = (Minibert, Hooks, HandWritten, TransformerLens, NNsight)
 
 
 class Reference(Hooks):
@@ -894,12 +727,11 @@ def asked(
         with tempfile.TemporaryDirectory() as folder:
             case = cache(partial(Case, model, Path(folder)))
             for shape, task in plan:
-                entered = [
-                    one
-                    for one in instruments
-                    if task.method in one.does.split() and wanted(f"{task.name} {shape} {one.name}")
-                ]
-                if entered and shape.model == model:
+                entered = [one for one in instruments if task.method in one.does.split()]
+                asked = [one for one in entered if wanted(f"{task.name} {shape} {one.name}")]
+                # With anyone runs the one that all are divided by.
+                entered = [one for one in entered if one in asked or one is Hooks]
+                if asked and shape.model == model:
                     yield workload(case(), task, shape, entered)
 
 
@@ -912,16 +744,14 @@ def workload(case: Case, task: Task, shape: Shape, entered: Sequence[type[Instru
         return one(case, task.method).contender(task.method, asked)
 
     def about(name: str) -> Row:
-        one = by_name[name]
-        told = {"package": one.package, "kind": one.kind, "target": task.target}
-        return {"task": task.name, **vars(shape), **told}
+        return {"task": task.name, **vars(shape), "package": by_name[name].package}
 
     return Workload(
         f"{task.name} {shape}",
         {one.name: attempt(partial(build, one)) for one in entered},
         lambda name, found, verdicts: truth.check(found),
+        baseline=Hooks.name if Hooks in entered else None,
         about=about,
-        finish=partial(compare, task, by_name),
         rounds=LONG_ROUNDS if task.long else None,
         calls=1 if task.long else None,
         memory=False,
@@ -939,24 +769,6 @@ def memory(contenders: Mapping[str, Contender]) -> Rows:
         }
         for name, one in contenders.items()
     }
-
-
-def compare(task: Task, instruments: Mapping[str, type[Instrument]], rows: Rows) -> None:
-    """Add ratios to the fastest peer; `ratio_documented` leaves out what people write by hand."""
-    amounts = {
-        name: float(row.get("median_ms") or row["held_bytes"])
-        for name, row in rows.items()
-        if row["ok"] and ("median_ms" in row or "held_bytes" in row)
-    }
-    for field, kinds in (("ratio", (PEER, BY_HAND)), ("ratio_documented", (PEER,))):
-        peers = [name for name in amounts if instruments[name].kind in kinds]
-        best = min(peers, key=lambda name: amounts[name], default=None)
-        for name in amounts if best else ():
-            ratio = amounts[name] / amounts[best]
-            rows[name][field] = round(ratio, 4)
-            rows[name][field.replace("ratio", "fastest")] = best
-            if instruments[name].kind == MINIBERT:
-                rows[name].setdefault("targets", {})[f"of {best}"] = target(ratio, most=task.target)
 
 
 # References are not followed into the program, nor into a model with its weights.
@@ -986,9 +798,7 @@ BENCHMARK = Benchmark(
     "Speed of interpretability work beside the peers.",
     asked,
     quick_rounds=3,
-    columns=("median ms", "p20 - p80", "held MiB", "ratio", "documented", "error"),
-    last=chosen_backends,
-    packages=("pyvene",),
+    columns=("median ms", "p20 - p80", "held MiB", "ratio", "error"),
 )
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
 """What Clark et al. 2019 and Vig 2019 found in bert-base-uncased, asked of MiniLM and tiny-bert.
 
-    python -m benchmarks.looking [--models NAME ...] [--documents 200] [--threads 1] [--output FILE]
+    python -m benchmarks.looking [--rows NAME] [--quick] [--threads 1] [--output FILE]
     python -m benchmarks.looking --table FILE ...
 
 The claims and when each holds are in looking_claims.py. The corpus is wikitext-2 (valid), in the
 folder that MINIBERT_TEST_DATA names. As in the paper a document of the survey is two paragraphs in
 a row, cut at 128 tokens; patterns, dimensions and distances between heads need whole rows of
-attention and are measured on the first two sentences of as many paragraphs. What is said of syntax
-and coreference is the committed result of benchmarks.probes; heads that are not in it are measured
-here in the same way. A claim is a row. The second command prints the table of finished files for
-docs/lessons/looking.md; what a later file found of a model replaces what an earlier one did.
+attention and are measured on the first two sentences of as many paragraphs. A claim is a row. The
+second command prints the table of finished files for docs/lessons/looking.md; what a later file
+found of a model replaces what an earlier one did.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -22,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.session import REPOSITORY, Kept, session
+from benchmarks.session import REPOSITORY, Kept, options, session
 from minibert.bench.result_rows import Row, read_rows
 
 if TYPE_CHECKING:
@@ -30,32 +28,27 @@ if TYPE_CHECKING:
     from minibert.survey import Document
 
 MINILM, TINY = "all-MiniLM-L6-v2", "tiny-bert"
-DOCUMENTS, LONGEST, SHORTEST_TEXT = 200, 128, 100
+DOCUMENTS, QUICK, LONGEST, SHORTEST_TEXT = 200, 20, 128, 100
 #: Words of a sentence: at most as many as fit twice into tiny-bert, which cuts words into pieces.
 WORDS = range(5, 26)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; prints a line for each claim and model."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--models", nargs="+", choices=(MINILM, TINY), default=[MINILM, TINY])
-    options.add_argument("--documents", type=int, help=f"of each kind; {DOCUMENTS}")
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--output", type=Path, help="file for the rows; --documents needs it")
-    options.add_argument("--table", type=Path, nargs="+", help="print the table of finished files")
-    chosen = options.parse_args(arguments)
+    parser = options((__doc__ or "").splitlines()[0], rounds=1, quick_rounds=1)
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of finished files")
+    chosen = parser.parse_args(arguments)
     if chosen.table:
         print(table(together([read_rows(file) for file in chosen.table])))
         return 0
-    chosen.quick = chosen.documents is not None
     data = Path(os.environ.get("MINIBERT_TEST_DATA", REPOSITORY.parent / "shared"))
+    names = [name for name in (MINILM, TINY) if chosen.rows is None or chosen.rows.search(name)]
+    kept = Kept("looking", chosen)
     with session(chosen.threads) as known:
-        alone = f"-{chosen.models[0]}" if len(chosen.models) == 1 else ""
-        kept = Kept(f"looking{alone}", chosen)
-        kept.rows = [row | known for row in asked(data, chosen.documents, chosen.models)]
-        for row in kept.rows:
-            show(row)
-        kept.finish()
+        kept.rows = [row | known for row in asked(data, QUICK if chosen.quick else None, names)]
+    for row in kept.rows:
+        show(row)
+    kept.finish()
     return 0
 
 
@@ -65,17 +58,15 @@ def asked(data: Path, limit: int | None, names: Sequence[str]) -> list[Row]:
     from benchmarks.looking_claims import CLAIMS
 
     places = {MINILM: data / "models" / MINILM, TINY: TINY}
-    models = {name: minibert.load(places[name]) for name in names}
-    count = limit or DOCUMENTS
-    evidence = {name: measured(name, model, data, count, limit) for name, model in models.items()}
-    about = {
-        name: {
-            "documents": one.survey.manifest["corpus"]["documents"],
-            "tokens": one.survey.manifest["corpus"]["tokens"],
+    evidence, about = {}, {}
+    for name in names:
+        evidence[name] = one = measured(name, minibert.load(places[name]), data, limit)
+        corpus = one.survey.manifest["corpus"]
+        about[name] = {
+            "documents": corpus["documents"],
+            "tokens": corpus["tokens"],
             "sentence_pairs": one.distances.documents,
         }
-        for name, one in evidence.items()
-    }
     rows = []
     for claim in CLAIMS:
         told = asdict(claim)
@@ -85,7 +76,7 @@ def asked(data: Path, limit: int | None, names: Sequence[str]) -> list[Row]:
     return rows
 
 
-def measured(name: str, model: Any, data: Path, count: int, limit: int | None) -> "Evidence":
+def measured(name: str, model: Any, data: Path, limit: int | None) -> "Evidence":
     """Everything that the claims are about, of one model."""
     from benchmarks.looking_findings import Evidence, probes_of, sep_gradients
     from minibert.survey import survey
@@ -93,7 +84,7 @@ def measured(name: str, model: Any, data: Path, count: int, limit: int | None) -
     from minibert.survey.patterns import patterns
     from minibert.survey.query_key_dimensions import query_key_dimensions
 
-    start = time.perf_counter()
+    start, count = time.perf_counter(), limit or DOCUMENTS
     corpus = data / "text" / "wikitext-2" / "wiki.valid.tokens"
     pairs = list(islice(sentence_pairs(paragraphs(corpus)), count))
     found = Evidence(
@@ -102,7 +93,7 @@ def measured(name: str, model: Any, data: Path, count: int, limit: int | None) -
         query_key_dimensions(model, pairs),
         head_distances(model, pairs),
         sep_gradients(model, pairs),
-        probes_of(name, model, data, limit),
+        probes_of(model, data, limit),
     )
     print(f"{name}: {count} documents in {time.perf_counter() - start:.0f} s", flush=True)
     return found
@@ -129,7 +120,7 @@ def told_of(finding: "Finding") -> Row:
     told = {
         key: round(value, 6) if isinstance(value, float) else value
         for key, value in asdict(finding).items()
-        if key not in ("holds", "measured")
+        if key != "holds"
     }
     return {"verdict": finding.verdict, **told}
 
@@ -143,6 +134,8 @@ def show(row: Row) -> None:
 
 def cell(found: Row, unit: str) -> str:
     """A verdict, the number and where it was found."""
+    if found["verdict"] == "not measured":
+        return "not measured"
     if found["value"] is None:
         return f"{found['verdict']}: {found['where']}"
     number = shown(found["value"], unit)

@@ -1,30 +1,41 @@
 """What a survey and the probes say of each claim in looking_claims.py: a number, where, a verdict.
 
 Where a claim has a threshold, it holds when the whole 95 % interval is on the right side of it.
-Layers and heads are counted from 0. Of syntax and coreference the committed result of
-benchmarks.probes is read. What it does not have of heads is measured in the same way; probes, which
-take long to train, are not.
+Layers and heads are counted from 0. Dependency heads and probes are chosen and trained on the dev
+part of English EWT and measured on its test part (the train part is not in the data); antecedent
+heads are chosen on every other book of LitBank and measured on the rest, and chosen on the
+development part of GAP and measured on its validation part.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import probes
-from benchmarks.session import RESULTS
-from minibert.bench.result_rows import read_rows
-from minibert.survey import Document, survey
+from minibert.model import Model
+from minibert.survey import Document, Sentence, read_sentences, survey
 from minibert.survey.distances import HeadDistances
 from minibert.survey.head_map import layer_closeness
 from minibert.survey.patterns import HeadPatterns
+from minibert.survey.probes import (
+    antecedent_scores,
+    attachment_scores,
+    count_antecedents,
+    count_dependencies,
+    cut_book,
+    read_book,
+    read_gap,
+    relation_scores,
+)
 from minibert.survey.query_key_dimensions import QueryKeyDimensions
 from minibert.survey.tables import Survey
 
 Values = NDArray[np.float64]
+Probes = dict[tuple[str, str], list[dict[str, Any]]]
 _Z95 = 1.959963984540054
 
 
@@ -33,7 +44,7 @@ class Evidence:
     """What was measured of one model.
 
     gradients  (document, layer), as `sep_gradients` gives them
-    probes     the scores by probe and data, as committed
+    probes     the scores by probe and data
     """
 
     survey: Survey
@@ -41,15 +52,14 @@ class Evidence:
     dimensions: QueryKeyDimensions
     distances: HeadDistances
     gradients: Values | None
-    probes: dict[tuple[str, str], list[dict[str, Any]]]
+    probes: Probes
 
 
 @dataclass(frozen=True)
 class Finding:
     """A number, its 95 % interval where it has one, where it was found, and what follows.
 
-    `holds` is None where the claim cannot be asked of a model, or was not measured (`measured` is
-    False); `where` then says why.
+    `holds` is None where the claim cannot be asked of a model; `where` then says why.
     """
 
     value: float | None
@@ -57,24 +67,18 @@ class Finding:
     holds: bool | None
     low: float | None = None
     high: float | None = None
-    measured: bool = True
 
     @property
     def verdict(self) -> str:
         """What follows, in words."""
         if self.holds is None:
-            return "cannot be asked" if self.measured else "not measured"
+            return "cannot be asked"
         return "holds" if self.holds else "does not hold"
 
 
 def not_asked(why: str) -> Finding:
     """The finding of a claim that cannot be asked of a model."""
     return Finding(None, why, None)
-
-
-def not_measured(why: str) -> Finding:
-    """The finding of a claim that nobody has measured in a model yet."""
-    return Finding(None, why, None, measured=False)
 
 
 # Numbers of heads and of layers.
@@ -301,52 +305,62 @@ def sep_gradients(model: Any, pairs: Iterable[Document]) -> Values | None:
     return np.array(rows)
 
 
-LITBANK, GAP = "LitBank, the other books", "GAP validation"
+EWT, LITBANK, GAP = "EWT test", "LitBank, the other books", "GAP validation"
 # The least positions that hold every text of GAP and every sentence of EWT.
 _POSITIONS = 512
 _LEAST_INSTANCES = 20
-
-_NO_PROBES = "the committed results of benchmarks.probes do not have it"
-_EWT = "EWT test"
+_LONGEST_PASSAGE = 128
 
 
-def probes_of(
-    name: str, model: Any, data: Path, limit: int | None
-) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The scores by probe and data: the committed ones of this model, and what can be measured."""
-    files = sorted(RESULTS.glob("probes-*.jsonl"))
-    rows = [row for row in (read_rows(files[-1]) if files else []) if row["model"] == name]
-    found = {(row["probe"], row["on"]): row["scores"] for row in rows}
-    measure = {("dependency", _EWT): dependency, ("coreference", LITBANK): probes.litbank}
+def probes_of(model: Any, data: Path, limit: int | None) -> Probes:
+    """The scores by probe and data, of at most `limit` sentences or passages of each part."""
+    dev, test = treebank(model, data, limit)
+    counts = count_dependencies(model, dev), count_dependencies(model, test)
+    untrained = Model.from_config(model.config, tokenizer=model.tokenizer)
+    found: dict[tuple[str, str], Sequence[Any]] = {
+        ("dependency", EWT): relation_scores(*counts, least=1 if limit else _LEAST_INSTANCES),
+        ("parser", EWT): attachment_scores(model, dev, test, random_model=untrained),
+        ("coreference", LITBANK): coreference(model, litbank(model, data), limit),
+    }
     if model.config.n_positions >= _POSITIONS:
-        measure["coreference", GAP] = probes.gap
-    for key, scores in measure.items():
-        if key not in found:
-            found[key] = [asdict(one) for one in scores(model, data, limit)]
-    return found
+        folder = data / "text" / "gap"
+        parts = [read_gap(folder / f"gap-{part}.tsv") for part in ("development", "validation")]
+        found["coreference", GAP] = coreference(model, parts, limit)
+    return {key: [asdict(one) for one in scores] for key, scores in found.items()}
 
 
-def dependency(model: Any, data: Path, limit: int | None) -> Sequence[Any]:
-    """As benchmarks.probes measures it, on the sentences that fit into the model."""
-    from minibert.survey.probes import count_dependencies, relation_scores
+def treebank(model: Any, data: Path, limit: int | None) -> list[list[Sentence]]:
+    """The sentences of both parts of EWT that fit into the model."""
 
-    def fits(words: Sequence[str]) -> bool:
-        ids = model.tokenize(" ".join(words), truncate=True).ids
+    def fits(one: Sentence) -> bool:
+        ids = model.tokenize(" ".join(one.words), truncate=True).ids
         return bool(ids.shape[1] < model.config.n_positions)
 
-    parts = [[one for one in part if fits(one.words)] for part in probes.treebank(data, limit)]
-    chosen, measured = (count_dependencies(model, part) for part in parts)
-    return relation_scores(chosen, measured, least=1 if limit else _LEAST_INSTANCES)
+    folder = data / "text" / "ud-english-ewt"
+    paths = [folder / f"en_ewt-ud-{part}.conllu" for part in ("dev", "test")]
+    return [list(filter(fits, islice(read_sentences(path), limit))) for path in paths]
+
+
+def litbank(model: Any, data: Path) -> list[Iterator[Any]]:
+    """The passages of every other book, and of the rest."""
+    books = sorted((data / "text" / "litbank" / "coref" / "conll").iterdir())
+    return [
+        (one for path in half for one in cut_book(model, read_book(path), _LONGEST_PASSAGE))
+        for half in (books[::2], books[1::2])
+    ]
+
+
+def coreference(model: Any, parts: Sequence[Iterable[Any]], limit: int | None) -> Sequence[Any]:
+    chosen, measured = (count_antecedents(model, islice(part, limit)) for part in parts)
+    return antecedent_scores(chosen, measured)
 
 
 def relation(name: str) -> Callable[[Evidence], Finding]:
     def find(evidence: Evidence) -> Finding:
-        scores = evidence.probes.get(("dependency", _EWT))
-        if scores is None:
-            return not_measured(_NO_PROBES)
+        scores = evidence.probes["dependency", EWT]
         [one] = [score for score in scores if score["relation"] == name] or [None]
         if one is None:
-            return not_measured(f"the treebank has too few words with the relation {name}")
+            return not_asked(f"the treebank has too few words with the relation {name}")
         where = (
             f"head {one['layer']}-{one['head']}; fixed offset {one['offset']:+d}: "
             f"{one['offset_accuracy']:.0%}"
@@ -384,10 +398,7 @@ def attachment(name: str, over: Sequence[str]) -> Callable[[Evidence], Finding]:
     """A probe's score, which is to be above the best of some others."""
 
     def find(evidence: Evidence) -> Finding:
-        scores = evidence.probes.get(("parser", _EWT))
-        if scores is None:
-            return not_measured(_NO_PROBES)
-        by_name = {score["name"]: score for score in scores}
+        by_name = {score["name"]: score for score in evidence.probes["parser", EWT]}
         one, other = by_name[name], max((by_name[each] for each in over), key=lambda s: s["score"])
         where = f"{other['name']}: {other['score']:.0%}"
         return Finding(one["score"], where, one["low"] > other["high"], one["low"], one["high"])

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.runner import Benchmark, Rows, Wanted, Workload, attempt
+from benchmarks.runner import Benchmark, Wanted, Workload, attempt
 from minibert.bench.contest import Contender
 from minibert.bench.gate import Outputs, Truth
 from minibert.bench.result_rows import Row
@@ -103,13 +103,15 @@ class Shape:
 
 
 SHAPES = (
-    Shape("bert-base", 1, 128),
-    Shape("bert-base", 8, 128),
-    Shape("bert-base", 1, 512),
-    Shape("gpt2", 1, 1024),
+    *(Shape("bert-base", batch, position) for batch, position in ((1, 128), (8, 128), (1, 512))),
+    *(Shape("gpt2", batch, position) for batch, position in ((1, 128), (8, 128), (1, 1024))),
     Shape("bert-tiny", 1, 16),
+    Shape("llama-1b-4", 1, 512),
 )
-QUICK = (Shape("bert-quick", 2, 19), Shape("bert-quick", 1, 37), Shape("gpt2-quick", 1, 41))
+QUICK = (
+    *(Shape("bert-quick", batch, position) for batch, position in ((2, 19), (1, 37))),
+    *(Shape(f"{name}-quick", 1, 41) for name in ("gpt2", "llama")),
+)
 
 Read = Callable[[Any], Outputs]
 #: `run` takes an input, `read` names what it gave.
@@ -204,7 +206,7 @@ def numbered(kind: str, values: Iterable[Tensor]) -> dict[str, Tensor]:
     return {f"{kind} {number}": value for number, value in enumerate(values)}
 
 
-def transformers_plain(case: Case, dtype: torch.dtype) -> Prepared:
+def by_transformers(case: Case, dtype: torch.dtype) -> Prepared:
     return case.transformers("sdpa", dtype), lambda out: {"logits": out.logits}
 
 
@@ -268,11 +270,18 @@ def minibert_one_head(case: Case) -> Prepared:
     return run, lambda probs: {f"head {layer} {head}": probs}
 
 
+def attached_trace(case: Case) -> Prepared:
+    import minibert
+
+    attached = minibert.attach(case.transformers("sdpa"))
+    return lambda ids: attached.trace(input_ids=ids), lambda trace: {"logits": trace.output.logits}
+
+
 _LAZY = "logits; embed; query, key, value, z, residual streams of each layer; the rest on demand"
 _NARROW = torch.bfloat16
 CONTENDERS = (
     Implementation(
-        REFERENCE, "logits", partial(transformers_plain, dtype=torch.float32), "transformers"
+        REFERENCE, "logits", partial(by_transformers, dtype=torch.float32), "transformers"
     ),
     Implementation(
         BY_HAND,
@@ -283,7 +292,7 @@ CONTENDERS = (
     Implementation(
         REFERENCE_BFLOAT16,
         "logits",
-        partial(transformers_plain, dtype=_NARROW),
+        partial(by_transformers, dtype=_NARROW),
         "transformers",
         _NARROW,
     ),
@@ -303,14 +312,14 @@ CONTENDERS = (
     Implementation(
         "minibert bfloat16 full trace", _LAZY, partial(minibert_trace, dtype=_NARROW), dtype=_NARROW
     ),
+    Implementation(
+        "minibert attached trace", "logits; query, key, value, z of each layer", attached_trace
+    ),
 )
 
 
 def workloads(
-    shapes: Sequence[Shape],
-    contenders: Sequence[Implementation],
-    wanted: Wanted,
-    finish: Callable[[Shape, Rows], None] = lambda shape, rows: None,
+    shapes: Sequence[Shape], contenders: Sequence[Implementation], wanted: Wanted
 ) -> Iterator[Workload]:
     """A workload for each shape; with anyone who is asked for runs the reference."""
     for model, of_model in groupby(shapes, lambda shape: shape.model):
@@ -319,8 +328,7 @@ def workloads(
             built = cache(lambda one, case=case: attempt(partial(one.prepare, case())))
             for shape in of_model:
                 if entered := select(shape, contenders, wanted):
-                    made = {one: built(one) for one in entered}
-                    yield workload(case(), shape, made, partial(finish, shape))
+                    yield workload(case(), shape, {one: built(one) for one in entered})
 
 
 def select(
@@ -332,12 +340,7 @@ def select(
     return [one for one in entered if one in asked or one.name == REFERENCE] if asked else []
 
 
-def workload(
-    case: Case,
-    shape: Shape,
-    built: Mapping[Implementation, Prepared | Row],
-    finish: Callable[[Rows], None],
-) -> Workload:
+def workload(case: Case, shape: Shape, built: Mapping[Implementation, Prepared | Row]) -> Workload:
     """Everyone at one shape."""
     given, by_name = case.ids(shape.batch, shape.position), {one.name: one for one in built}
     right = cache(partial(case.reference, given))
@@ -359,20 +362,7 @@ def workload(
         lambda name, found, verdicts: by_name[name].check(right(), found, verdicts),
         REFERENCE,
         about,
-        finish,
     )
-
-
-def chosen_backends() -> Iterator[Row]:
-    """What the rule of minibert's linear back ends says on this machine."""
-    from minibert.cli.models import linear_choices
-    from minibert.layers.linear_backends import processor
-
-    choices = linear_choices()
-    for one in choices:
-        print(f"linear back end, {one['dtype']} {one['weight']}: {one['calls']}  {one['rule']}")
-    about = {"what": "linear back ends", "ok": True, "processor": processor().name}
-    yield {**about, "choices": choices}
 
 
 BENCHMARK = Benchmark(
@@ -381,7 +371,6 @@ BENCHMARK = Benchmark(
     lambda chosen, wanted: workloads(QUICK if chosen.quick else SHAPES, CONTENDERS, wanted),
     quick_rounds=3,
     columns=("median ms", "p20 - p80", "ratio", "its p20 - p80", "peak MiB", "error"),
-    last=chosen_backends,
 )
 
 if __name__ == "__main__":

@@ -2,17 +2,17 @@
 
 Everyone passes the gate, then all take turns on the clock of `minibert.bench`; a row for each
 contender is printed and kept as it comes. What is wrong, missing or broken is a row with the reason
-and no speed. A run that was stopped goes on behind the workloads that it had finished.
+and no speed.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from benchmarks.session import Kept, kept_before, parse, session
+from benchmarks.session import Kept, options, session
 from minibert.bench.clock import Clock
 from minibert.bench.contest import Contender, gated, timed_rows
 from minibert.bench.gate import Outputs, Truth, failure
@@ -31,7 +31,7 @@ class Workload:
 
     `contenders` are built already; one that cannot be is the row of its failure. `baseline` is who
     all are divided by, nobody when None. `about` are fields of every row, `finish` adds what
-    follows from all rows together, targets above all. `measure` takes the place of the clock.
+    follows from all rows together. `measure` takes the place of the clock.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Workload:
     measure: Callable[[Mapping[str, Contender]], Rows] | None = None
 
 
-#: True for the name of a row that is asked for, and of a workload that is not done yet.
+#: True for the name of a row that is asked for.
 Wanted = Callable[[str], bool]
 
 
@@ -55,7 +55,7 @@ class Benchmark:
     """What `python -m benchmarks.NAME` runs.
 
     `workloads` builds them one by one, of the names that are wanted. `options` adds to the command
-    line; `last` are rows at the end; `columns` are names of CELLS.
+    line; `columns` are names of CELLS.
     """
 
     kind: str
@@ -65,41 +65,28 @@ class Benchmark:
     quick_rounds: int = 2
     columns: Sequence[str] = ("median ms", "p20 - p80", "ratio", "peak MiB", "error")
     options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    last: Callable[[], Iterator[Row]] = lambda: iter(())
     packages: Sequence[str] = ()
     peer: str = "transformers"
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
-        """The exit status: 0 when all is right, minibert can do all of it and targets are met."""
-        parser = argparse.ArgumentParser(description=self.description)
+        """The exit status: 0 when all is right and minibert can do all of it."""
+        parser = options(self.description, rounds=self.rounds, quick_rounds=self.quick_rounds)
         self.options(parser)
-        numbers = {"rounds": self.rounds, "quick_rounds": self.quick_rounds}
-        chosen = parse(arguments, "", parser=parser, **numbers)
+        chosen = parser.parse_args(arguments)
         with session(chosen.threads, self.packages, peer=self.peer) as known:
-            rows = self.collect(chosen, known)
-        return status(rows, targets=not chosen.quick)
+            return status(self.collect(chosen, known))
 
     def collect(self, chosen: argparse.Namespace, known: Row) -> list[Row]:
-        """All rows, shown as they come, those of a stopped run of the same commit first."""
+        """All rows, shown and kept as they come."""
         kept = Kept(self.kind, chosen)
-        same = ("commit", "versions", "threads")
-        kept.rows = [
-            row
-            for row in kept_before(kept.partial)
-            if "workload" in row and all(row.get(name) == known[name] for name in same)
-        ]
-        done = {row["workload"] for row in kept.rows}
-
-        def wanted(name: str) -> bool:
-            return name not in done and (chosen.rows is None or bool(chosen.rows.search(name)))
-
+        rounds = chosen.rounds or (self.quick_rounds if chosen.quick else self.rounds)
+        wanted = chosen.rows.search if chosen.rows else bool
         for workload in self.workloads(chosen, wanted):
             print(f"\n{workload.name}\n{self.heading()}")
-            for row in measured(workload, chosen.rounds):
+            for row in measured(workload, rounds):
                 kept.rows.append({"what": self.kind, **row, **known})
-                print("\n".join(self.lines(kept.rows[-1])), flush=True)
+                print(self.line(kept.rows[-1]), flush=True)
             kept.save()
-        kept.rows += [{**row, **known} for row in self.last()]
         return kept.finish()
 
     def heading(self) -> str:
@@ -110,17 +97,12 @@ class Benchmark:
     def _widths(self) -> list[int]:
         return [48, *(max(9, WIDTHS.get(name, 10)) for name in self.columns)]
 
-    def lines(self, row: Row) -> Iterator[str]:
-        """A row, and a line below it for each of its targets."""
+    def line(self, row: Row) -> str:
+        """A row as a line of the table, or why it has no numbers."""
         if not row["ok"]:
-            yield f"{row['implementation']:<48}  {row['reason']}"
-            return
-        yield line(
-            (row["implementation"], *(cell(row, name) for name in self.columns)), self._widths
-        )
-        for of, one in row.get("targets", {}).items():
-            bound = f"at least {one['least']}" if "least" in one else f"at most {one['most']}"
-            yield f"  {one['value']:.2f} {of}, {bound}: {'met' if one['met'] else 'NOT MET'}"
+            return f"{row['implementation']:<48}  {row['reason']}"
+        cells = (cell(row, name) for name in self.columns)
+        return line((row["implementation"], *cells), self._widths)
 
 
 def measured(workload: Workload, rounds: int) -> list[Row]:
@@ -171,31 +153,14 @@ def attempt(build: Callable[[], T]) -> T | Row:
         return failure(error)
 
 
-def target(value: float, *, least: float | None = None, most: float | None = None) -> Row:
-    """A number beside the least or most that it is to be, and whether that is met."""
-    bound = {"least": least} if least is not None else {"most": most}
-    met = (least is None or value >= least) and (most is None or value <= most)
-    return {"value": round(value, 4), **bound, "met": met}
-
-
-def times_of(rows: Rows, ours: str, least: Mapping[str, float]) -> None:
-    """Add to ours how many times the speed of the others it has, each with the least."""
-    for other, bound in least.items():
-        if rows[ours]["ok"] and rows.get(other, {"ok": False})["ok"]:
-            times = rows[other]["median_ms"] / rows[ours]["median_ms"]
-            named = rows[ours].setdefault("targets", {})
-            named[f"times the speed of {other}"] = target(times, least=bound)
-
-
-def status(rows: Iterable[Row], *, targets: bool = True) -> int:
-    """1 when a result is wrong, minibert failed, or (with `targets`) a target is missed; else 0."""
-    for row in rows:
-        ours = str(row.get("implementation", "minibert")).startswith("minibert")
-        if row.get("wrong") or (not row["ok"] and ours):
-            return 1
-        if targets and not all(one["met"] for one in row.get("targets", {}).values()):
-            return 1
-    return 0
+def status(rows: Iterable[Row]) -> int:
+    """1 when a result is wrong or minibert failed, else 0."""
+    return int(
+        any(
+            row.get("wrong") or (not row["ok"] and row["implementation"].startswith("minibert"))
+            for row in rows
+        )
+    )
 
 
 def at_once(
@@ -221,7 +186,6 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "p20 - p80": lambda row: f"{row['p20_ms']:.2f} - {row['p80_ms']:.2f}",
     "ratio": lambda row: f"{row['ratio']:.2f}",
     "its p20 - p80": lambda row: f"{row['ratio_p20']:.2f} - {row['ratio_p80']:.2f}",
-    "documented": lambda row: f"{row['ratio_documented']:.2f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:.1f}",
     "held MiB": lambda row: f"{row['held_bytes'] / 2**20:.1f}",
     "peak MiB": lambda row: f"{row['peak_bytes'] / 2**20:.1f}",

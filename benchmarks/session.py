@@ -1,7 +1,6 @@
 """What the benchmarks share: options, a quiet process, rows kept as they come, names of files."""
 
 import argparse
-import json
 import os
 import re
 import tempfile
@@ -9,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from minibert.bench.gate import require
 from minibert.bench.result_rows import Row, busy, facts, processor, write_rows
@@ -23,26 +21,16 @@ PACKAGES = ("transformer_lens", "nnsight")
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "KINETO_LOG_LEVEL": "99"}
 
 
-def parse(
-    arguments: Sequence[str] | None,
-    description: str,
-    *,
-    rounds: int,
-    quick_rounds: int,
-    parser: argparse.ArgumentParser | None = None,
-) -> argparse.Namespace:
-    """The options every such benchmark has, beside those that `parser` has already."""
-    parser = parser or argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help=f"small models, {quick_rounds} rounds")
+def options(description: str, *, rounds: int, quick_rounds: int) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="small models: is everything right?")
     parser.add_argument("--rows", type=re.compile, help="only rows whose name matches")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--rounds", type=int, help=f"turns of each contender; {rounds}, quick {quick_rounds}"
-    )
+    turns = f"turns of each contender; {rounds}, quick {quick_rounds}"
+    parser.add_argument("--rounds", type=int, help=turns)
     parser.add_argument("--output", type=Path, help="file for the rows; --quick and --rows need it")
-    chosen = parser.parse_args(arguments)
-    chosen.rounds = chosen.rounds or (quick_rounds if chosen.quick else rounds)
-    return chosen
+    return parser
 
 
 @contextmanager
@@ -78,7 +66,7 @@ class Kept:
     """Rows on their way to a file: in `.partial.jsonl` beside it until all of them are there."""
 
     def __init__(self, kind: str, chosen: argparse.Namespace) -> None:
-        whole = not chosen.quick and getattr(chosen, "rows", None) is None
+        whole = not chosen.quick and chosen.rows is None
         self.rows: list[Row] = []
         self.path: Path | None = chosen.output or (default_output(kind) if whole else None)
         self.partial = self.path and self.path.with_suffix(".partial.jsonl")
@@ -95,14 +83,6 @@ class Kept:
             self.partial.replace(self.path)
             print(f"\n{len(self.rows)} rows in {self.path}")
         return self.rows
-
-
-def kept_before(partial: Path | None) -> list[Row]:
-    """The rows that a stopped run left."""
-    if partial is None or not partial.exists():
-        return []
-    lines: list[Any] = [json.loads(one) for one in partial.read_text("utf-8").splitlines()]
-    return lines
 
 
 def default_output(kind: str) -> Path:

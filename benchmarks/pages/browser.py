@@ -1,19 +1,18 @@
 """A page in a real Chromium: are its numbers those given, when is it on screen, what does it hold.
 
-Every visit has a browser of its own, warmed by a page of nothing, without a network; BertViz'
-scripts come from a folder. Times are of the page's own clock, see probe.js. Of minibert's pages
-only what they promise is used: `data-drawn` on the root of a drawn view, the menu of layers, the
-state in the address; of BertViz', what its functions add last.
+Every visit has a browser of its own, warmed by a page of nothing, without a network. BertViz'
+scripts are recorded at a first visit and answered from that file at all others. Times are of the
+page's own clock, see probe.js. Of minibert's pages only what they promise is used: `data-drawn` on
+the root of a drawn view, the menu of layers, the state in the address; of BertViz', what its
+functions add last.
 """
 
 import base64
 import json
 import os
 import re
-import subprocess
-import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,66 +28,10 @@ from minibert.bench.gate import GateError, WrongError, within
 from minibert.bench.result_rows import Row
 
 
-@dataclass(frozen=True)
-class Script:
-    """A script by its address, and where npm has it."""
-
-    address: str
-    package: str
-    member: str
-
-    @property
-    def name(self) -> str:
-        """Its file in the cache."""
-        return f"{self.package.replace('@', '-')}.js"
-
-
-CDN = "https://cdnjs.cloudflare.com/ajax/libs"
-SCRIPTS = (
-    Script(f"{CDN}/require.js/2.3.6/require.min.js", "requirejs@2.3.6", "package/require.js"),
-    Script(f"{CDN}/d3/5.7.0/d3.min.js", "d3@5.7.0", "package/dist/d3.min.js"),
-    Script(f"{CDN}/jquery/2.0.0/jquery.min.js", "jquery@2.1.0", "package/dist/jquery.min.js"),
-)
-
-
-def usual_folder() -> Path:
-    """The folder of scripts in the user's cache."""
+def recording() -> Path:
+    """The file in the user's cache that has BertViz' scripts, as an HTTP archive."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "minibert-benchmarks" / "scripts"
-
-
-def served(folder: Path) -> dict[str, str]:
-    """The text of each script by its address, fetched where the folder does not have it.
-
-    Raises GateError where npm cannot be asked.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for script in SCRIPTS:
-        if not (folder / script.name).exists():
-            fetch(script, folder)
-    return {
-        script.address: (folder / script.name).read_text(encoding="utf-8") for script in SCRIPTS
-    }
-
-
-def fetch(script: Script, folder: Path) -> None:
-    """Puts a script into the folder, by `npm pack`."""
-    command = ["npm", "pack", "--silent", script.package]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=True, timeout=120
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise GateError(
-            f"npm pack {script.package} failed: BertViz' scripts are missing"
-        ) from error
-    archive = folder / done.stdout.split()[-1]
-    with tarfile.open(archive) as packed:
-        member = packed.extractfile(script.member)
-        if member is None:
-            raise GateError(f"{script.package} has no {script.member}")
-        (folder / script.name).write_bytes(member.read())
-    archive.unlink()
+    return Path(cache) / "minibert-benchmarks" / "bertviz.har"
 
 
 @dataclass(frozen=True)
@@ -193,35 +136,27 @@ class Visit:
 
 
 @contextmanager
-def visiting(
-    playwright: Playwright, scripts: Mapping[str, str] | None, limit: float
-) -> Iterator[Visit]:
-    """A new browser with one page; with scripts, those addresses are answered, all others not."""
+def visiting(playwright: Playwright, limit: float, *, online: bool = False) -> Iterator[Visit]:
+    """A new browser with one page; `online` answers it from the recording, or makes that."""
     browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
     try:
         context = browser.new_context(viewport=WINDOW)
-        if scripts is None:
-            context.set_offline(True)
+        if online:
+            record = not recording().exists()
+            context.route_from_har(recording(), not_found="abort", update=record)
         else:
-            context.route(re.compile("^https?:"), lambda route: answer(route, scripts))
+            context.set_offline(True)
         page = context.new_page()
         page.goto("data:text/html,<canvas></canvas>Nothing")
         visit = Visit(browser, page, limit)
         visit.rest()
         yield visit
+        # Writes the recording.
+        context.close()
     except Error as error:
         raise GateError(str(error).strip().split("\n")[0][:200]) from error
     finally:
         browser.close()
-
-
-def answer(route: Any, scripts: Mapping[str, str]) -> None:
-    text = scripts.get(route.request.url)
-    if text is None:
-        route.abort()
-    else:
-        headers = {"access-control-allow-origin": "*"}
-        route.fulfill(body=text, content_type="text/javascript", headers=headers)
 
 
 TOLERANCE = 4e-3
@@ -247,8 +182,6 @@ DECODE = """async ([layer, head]) => {
   }
   return btoa(written);
 }"""
-WRITTEN = """[...document.querySelectorAll(".key .token > .weight")]
-  .map((weight) => [Number(weight.parentElement.dataset.index), Number(weight.value)])"""
 
 
 def compared(found: Numbers, wanted: Numbers, what: str) -> float:
@@ -261,13 +194,15 @@ def compared(found: Numbers, wanted: Numbers, what: str) -> float:
 
 def checked(case: Case, path: Path, playwright: Playwright, limit: float) -> Row:
     """How far the page's numbers are from those given. Raises WrongError where too far."""
+    shape = case.shape
     if case.program == BERTVIZ:
-        errors = embedded_errors(case.shape, path)
+        errors = embedded_errors(shape, path)
     else:
-        heads = sample(case.shape)
-        places = [(i, j, layer(case.shape, i)[j]) for i, j in heads]
+        # The first head of the first layer, one in the middle, the last of the last.
+        last = (shape.layers - 1, shape.heads - 1)
+        heads = [(0, 0), (last[0] // 2, last[1] // 2), last]
+        places = [(i, j, layer(shape, i)[j]) for i, j in heads]
         errors = decoded_errors(path, playwright, limit, places)
-        errors.append(written_error(path, playwright, limit, places[-1]))
     return {"max_error": max(errors), "compared": len(errors)}
 
 
@@ -277,12 +212,6 @@ def layer(shape: Shape, number: int) -> Numbers:
     return weights
 
 
-def sample(shape: Shape) -> list[tuple[int, int]]:
-    """Three heads: the first of the first layer, one in the middle, the last of the last."""
-    last = (shape.layers - 1, shape.heads - 1)
-    return [(0, 0), (last[0] // 2, last[1] // 2), last]
-
-
 def decoded_errors(
     path: Path,
     playwright: Playwright,
@@ -290,16 +219,16 @@ def decoded_errors(
     places: Sequence[tuple[int, int, Numbers]],
 ) -> list[float]:
     """Of what the modules of the page decode from its file."""
-    with visiting(playwright, {}, limit) as visit:
-        page = visit.page
-        page.route(f"{ORIGIN}**", source(path))
-        page.goto(ORIGIN)
-        errors = []
+    errors = []
+    with visiting(playwright, limit) as visit:
+        visit.page.context.set_offline(False)
+        visit.page.route("**", source(path))
+        visit.page.goto(ORIGIN)
         for number, head, wanted in places:
-            text = page.evaluate(DECODE, [number, head])
+            text = visit.page.evaluate(DECODE, [number, head])
             found = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
             errors.append(compared(found, wanted, f"decoded weights of {number}-{head}"))
-        return errors
+    return errors
 
 
 def source(path: Path) -> Callable[[Route], Any]:
@@ -315,25 +244,6 @@ def source(path: Path) -> Callable[[Route], Any]:
             route.fulfill(path=STATIC / name, content_type="text/javascript")
 
     return answered
-
-
-def written_error(
-    path: Path, playwright: Playwright, limit: float, place: tuple[int, int, Numbers]
-) -> float:
-    """Of what the head view writes beside the tokens that a token looks at."""
-    number, head, wanted = place
-    query = (number + head) % len(wanted)
-    address = f"view=head&layer={number}&heads={head}&query={query}"
-    with visiting(playwright, None, limit) as visit:
-        visit.open(path, Screen((".upper[data-drawn]", ".key .token > .weight"), address))
-        shown = written(visit.page)
-    values, right = np.array(list(shown.values())), wanted[query, list(shown)]
-    return compared(values, right, f"written weights of {number}-{head}")
-
-
-def written(page: Page) -> dict[int, float]:
-    """The weights on screen by token."""
-    return {int(place): float(value) for place, value in page.evaluate(WRITTEN)}
 
 
 def embedded_errors(shape: Shape, path: Path) -> list[float]:
