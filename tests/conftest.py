@@ -56,6 +56,12 @@ def fixed_seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people run it: without the checks of annotations, which only tests have."""
+    monkeypatch.setattr(sys.modules["jaxtyping"].config, "jaxtyping_disable", True)
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist and the wheel built from it."""

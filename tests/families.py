@@ -66,7 +66,9 @@ sizes = st.builds(
     d_head=st.sampled_from([5, 7, 11]),
     d_mlp=st.sampled_from([13, 17, 23]),
     d_embed=st.sampled_from([7, 11, 13]),
-    activation=st.sampled_from(["gelu", "gelu_new", "relu", "silu", "gelu_pytorch_tanh"]),
+    activation=st.sampled_from(
+        ["gelu", "gelu_new", "relu", "silu", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "tanh"]
+    ),
     tied=st.booleans(),
     segments=st.sampled_from([2, 3]),
     layer_groups=st.sampled_from([1, 2]),

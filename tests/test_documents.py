@@ -21,7 +21,7 @@ from tests.data import data_path
 from tests.packages import PROJECT, REPOSITORY, run
 
 DOCS = REPOSITORY / "docs"
-# Run by tests/attached/test_page.py: its code needs transformers.
+# Run by tests/attached/test_pages.py: its code needs transformers.
 ELSEWHERE = DOCS / "attach.md"
 PAGES = [
     REPOSITORY / "README.md",

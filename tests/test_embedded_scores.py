@@ -24,7 +24,6 @@ from benchmarks.embedded import (
     next_sentence_accuracy,
     pair_windows,
     same_word_in_other_text,
-    share,
     sharing_pairs,
     token_losses,
     whole_words_right,
@@ -95,11 +94,6 @@ def wide(config: Config) -> Model:
 )
 def test_a_finding_says_whether_its_target_is_met(targets: dict[str, float], met: Any) -> None:
     assert finding(0.5, **targets).get("met") is met
-
-
-def test_the_interval_of_a_share_is_that_of_a_binomial() -> None:
-    right = torch.arange(10_000) % 10 < 7
-    assert share(right) == {"count": 10_000, "error_95": 0.009}
 
 
 def test_a_text_that_is_held_out_and_in_training_is_an_error(tmp_path: Path) -> None:

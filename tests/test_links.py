@@ -47,13 +47,18 @@ def links_of(page: Path) -> Iterator[str]:
             yield target
 
 
+def slug_of(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 @cache
 def anchors_of(page: Path) -> frozenset[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
     found: dict[str, int] = {}
     for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
-        slug = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+        slug = slug_of(title)
         found[slug] = found.get(slug, -1) + 1
     return frozenset(
         slug if not number else f"{slug}-{number}"

@@ -66,16 +66,6 @@ def test_single_precision_is_that_of_transformers() -> None:
         compare(family, name, Sizes(), 3, torch.float32, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertLMHeadModel"])
-def test_the_future_does_not_matter_to_a_causal_model(name: str) -> None:
-    model = from_transformers(hf_model("gpt2" if "GPT2" in name else "bert", name))
-    ids = batch("gpt2")["input_ids"][:1]
-    changed = ids.clone()
-    changed[0, 9:] = (changed[0, 9:] + 1) % 41
-    assert difference(model(ids)[:, :9], model(changed)[:, :9]) <= 1e-6
-    assert difference(model(ids)[:, 9:], model(changed)[:, 9:]) > 1e-3
-
-
 def test_ids_can_come_as_tensor_list_or_tokens() -> None:
     model = from_transformers(hf_model("bert", "BertForMaskedLM"))
     ids = torch.tensor([[5, 7, 11]])
@@ -95,16 +85,6 @@ def test_weights_need_no_gradient_until_asked_and_then_have_one() -> None:
     ours = model.body.layers[0].mlp.up.weight.grad
     theirs = expected.transformer.h[0].mlp.c_fc.weight.grad
     assert difference(ours, theirs.t()) <= 1e-9 * theirs.abs().max().item()
-
-
-def test_the_weights_of_a_live_model_are_shared_not_copied() -> None:
-    theirs = hf_model("bert", "BertModel")
-    model = from_transformers(theirs)
-    ids = torch.tensor([[5, 7, 11]])
-    before = model(ids)
-    with torch.no_grad():
-        theirs.encoder.layer[0].attention.self.query.weight.add_(1.0)
-    assert not torch.equal(model(ids), before)
 
 
 def test_what_the_model_cannot_read_is_an_error() -> None:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -32,12 +31,6 @@ def trace(request: pytest.FixtureRequest) -> Trace:
     sizes = Sizes(layers=2, heads=2)
     theirs = hf_model(request.param, CLASSES[request.param], sizes, torch.float64)
     return from_transformers(theirs).trace(as_tokens(batch("bert")))
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: without the checks of annotations that only tests have."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def simpson(at: Callable[[float], Tensor]) -> Tensor:
@@ -107,17 +100,6 @@ def test_integrated_embeddings_are_the_mean_gradient_times_the_difference_and_ad
     coarse = integrated_embeddings(trace, number, baseline=baseline, steps=2)
     assert abs(result.gap) < abs(coarse.gap)
     assert coarse.difference == pytest.approx(result.difference, abs=1e-12)
-
-
-def test_of_a_linear_number_each_entry_gives_its_part_and_what_stays_nothing(trace: Trace) -> None:
-    weights = torch.randn(trace.embed.shape, dtype=torch.float64)
-    result = integrated_embeddings(trace, lambda again: (again.embed * weights).sum(), steps=1)
-    assert torch.allclose(result.values, trace.embed * weights)
-    assert result.gap == pytest.approx(0, abs=1e-9)
-    baseline = torch.where(torch.arange(13)[:, None] == 4, 0.1, trace.embed)
-    tokens = integrated_embeddings(trace, number, baseline=baseline, steps=2).by_token()
-    assert (tokens[0].nonzero() == 4).all()
-    assert tokens[0, 4] != 0
 
 
 def test_a_trace_with_gradients_gives_the_same(trace: Trace) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -160,12 +159,6 @@ def of_padding(value: Tensor, axes: Axes, sentence: int, length: int) -> Tensor:
 
 # 0 for keys that are padding; of the others what stands there means nothing.
 WITHOUT_PADDING = ("rollout", "attention_flow", "relevance", "gradient_x_attention")
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: the checks of annotations take most of the time of so small models."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

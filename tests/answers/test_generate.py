@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -209,10 +208,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 
 
 def test_a_wrong_setting_or_prompt_is_an_error_before_work_starts(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    model: Model, unchecked: None
 ) -> None:
-    # As people run it: without the checks of annotations that only tests have.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     ran: list[object] = []
     handle = model.head.register_forward_hook(lambda *given: ran.append(given))
     for prompt, options, message in WRONG:
@@ -227,9 +224,8 @@ def test_a_wrong_setting_or_prompt_is_an_error_before_work_starts(
 
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy")
 def test_one_row_of_ids_is_one_text_and_two_are_a_batch_whatever_holds_them(
-    monkeypatch: pytest.MonkeyPatch,
+    unchecked: None,
 ) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel"))
     expected = model.generate([3, 4], max_new_tokens=2)
     assert expected.text == "".join(f"{token_id} " for token_id in expected.ids)
@@ -382,14 +378,6 @@ def test_what_can_be_drawn_and_how_often_is_what_transformers_says(
     assert torch.equal(row, logits(seed, spread).round(decimals=decimals).to(dtype))
 
 
-def test_the_nucleus_is_the_smallest_that_reaches_p_in_each_row() -> None:
-    row = torch.tensor([0.1, 0.5, 0.15, 0.25], dtype=torch.float64).log()
-    for p, kept in [(0.4, [1]), (0.6, [1, 3]), (0.8, [1, 2, 3]), (0.95, [0, 1, 2, 3])]:
-        found = Sampling(top_p=p).probs(torch.stack([row, row.roll(1)]))
-        assert found[0].nonzero()[:, 0].tolist() == kept
-        assert torch.equal(found[1], found[0].roll(1))
-
-
 @pytest.mark.parametrize("temperature", [0, 1e-300, 1e-4])
 def test_at_low_temperature_only_the_largest_is_left(temperature: float) -> None:
     sampling, best = Sampling(temperature), logits().argmax(-1)
@@ -432,8 +420,7 @@ OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", OUT_OF_RANGE)
-def test_a_setting_out_of_range_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_a_setting_out_of_range_is_an_error(name: str, unchecked: None) -> None:
     for value in OUT_OF_RANGE[name]:
         with pytest.raises(MinibertError, match=rf"(?s){name}=.*: expected"):
             Sampling(**{name: value})

@@ -24,37 +24,39 @@ def ids(batch: int = 2, position: int = 7) -> torch.Tensor:
 
 def llama(**changes: Any) -> LlamaForCausalLM:
     """3 layers, 6 heads that share 2 key-value heads of width 8."""
+    sizes = {
+        "vocab_size": VOCABULARY, "num_hidden_layers": 3, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "hidden_size": 48, "intermediate_size": 40,
+        "initializer_range": 0.3, "max_position_embeddings": 64,
+    }  # fmt: skip
     torch.manual_seed(0)
-    sizes = {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 48}
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, num_hidden_layers=3, intermediate_size=40, initializer_range=0.3,
-        max_position_embeddings=64, **(sizes | changes),
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(LlamaConfig(**(sizes | changes))).eval()
 
 
-def bert(**changes: Any) -> BertModel:
+def bert(kind: type = BertModel, **changes: Any) -> Any:
+    sizes = {
+        "vocab_size": VOCABULARY, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "hidden_size": 44, "intermediate_size": 40, "initializer_range": 0.3,
+        "max_position_embeddings": 64,
+    }  # fmt: skip
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=VOCABULARY, num_hidden_layers=3, num_attention_heads=4, hidden_size=44,
-        intermediate_size=40, initializer_range=0.3, max_position_embeddings=64, **changes,
-    )  # fmt: skip
-    return BertModel(config).eval()
+    return kind(BertConfig(**(sizes | changes))).eval()
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2(**changes: Any) -> GPT2LMHeadModel:
+    sizes = {
+        "vocab_size": VOCABULARY, "n_layer": 2, "n_head": 4, "n_embd": 44, "n_positions": 64,
+        "initializer_range": 0.3,
+    }  # fmt: skip
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=VOCABULARY, n_layer=2, n_head=4, n_embd=44, n_positions=64, initializer_range=0.3
-    )
-    return GPT2LMHeadModel(config).eval()
+    return GPT2LMHeadModel(GPT2Config(**(sizes | changes))).eval()
 
 
-def bart() -> BartModel:
+def bart(**changes: Any) -> BartModel:
+    sizes = {
+        "vocab_size": VOCABULARY, "d_model": 44, "encoder_layers": 2, "decoder_layers": 3,
+        "init_std": 0.3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_position_embeddings": 64,
+    }  # fmt: skip
     torch.manual_seed(0)
-    config = BartConfig(
-        vocab_size=VOCABULARY, d_model=44, encoder_layers=2, decoder_layers=3, init_std=0.3,
-        encoder_attention_heads=4, decoder_attention_heads=2, encoder_ffn_dim=40,
-        decoder_ffn_dim=40, max_position_embeddings=64,
-    )  # fmt: skip
-    return BartModel(config).eval()
+    return BartModel(BartConfig(**(sizes | changes))).eval()

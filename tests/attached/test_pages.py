@@ -1,6 +1,7 @@
 """Pages of live models: what they hold, and BertViz' functions on them."""
 
 import base64
+import contextlib
 import io
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from minibert.trace.edit import hide
 from minibert.viz import head_view
 from minibert.viz.neuron_view import get_attention, show
 from tests.attached.live_models import bart, bert, ids, llama
+from tests.test_documents import ELSEWHERE, blocks_of
 
 
 def test_windows_and_soft_caps_are_on_the_page_and_a_position_bias_is_told() -> None:
@@ -135,3 +137,14 @@ def test_a_page_shows_real_tokens_and_the_vectors_give_the_weights() -> None:
     assert len(trace.view(stack="decoder.self").examples) == 2
     with pytest.raises(TraceError, match="as many queries as keys"):
         trace.view(stack="decoder.cross")
+
+
+def test_the_page_runs_and_prints_what_it_says() -> None:
+    names: dict[str, Any] = {}
+    blocks = blocks_of(ELSEWHERE)
+    assert len(blocks) == 11
+    for block in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block.code, "attach.md", "exec"), names)
+        assert printed.getvalue() == block.printed, block.code

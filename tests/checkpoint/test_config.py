@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 import transformers
@@ -32,10 +31,7 @@ from tests.families import ARCHITECTURES, Sizes, sizes
 YARN = {"factor": 4.0, "original_max_position_embeddings": 8}
 
 
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: without the checks of annotations that only tests have."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def assert_fields(ours: Config, theirs: Any) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -28,10 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: without the checks of annotations that only tests have."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def message(name: Any, **options: Any) -> str:

@@ -5,9 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
@@ -17,6 +15,7 @@ from scripts.course_pictures import PICTURES
 from scripts.course_slides import slides_of
 from scripts.rewrite_outputs import BLOCK, outputs, rewritten
 from tests.data import data_path
+from tests.test_links import anchors_of, links_of, slug_of
 
 REPOSITORY = COURSE.parents[1]
 SYLLABUS = COURSE / "syllabus.md"
@@ -87,17 +86,6 @@ def test_a_picture_is_drawn_from_the_model_s_numbers(name: str) -> None:
     assert 'viewBox="0 0 340 ' in kept
 
 
-def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    words = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return words.replace(" ", "-")
-
-
-def anchors(page: Path) -> set[str]:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
-
-
 def section(page: Path, anchor: str) -> str:
     """The text below a heading, up to the next one of its level."""
     parts = re.split(r"^(#+) (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
@@ -105,25 +93,10 @@ def section(page: Path, anchor: str) -> str:
     for marks, heading, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         if level and len(marks) <= len(level):
             break
-        if not level and slug(heading) == anchor:
+        if not level and slug_of(heading) == anchor:
             level = marks
         found += body if level else ""
     return found
-
-
-def links(page: Path) -> Iterable[tuple[Path, str]]:
-    """The files and anchors that a page links to."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
-        path, _, anchor = unquote(target).partition("#")
-        yield ((page.parent / path).resolve() if path else page), anchor
-
-
-@pytest.mark.parametrize("page", sorted(COURSE.glob("*.md")), ids=lambda page: page.stem)
-def test_every_link_of_the_course_leads_somewhere(page: Path) -> None:
-    for path, anchor in links(page):
-        assert path.exists(), path
-        assert not anchor or anchor in anchors(path), f"{path.name}#{anchor}"
 
 
 def test_slides_link_to_what_exists() -> None:
@@ -132,7 +105,7 @@ def test_slides_link_to_what_exists() -> None:
             path, _, anchor = target.partition("#")
             found = (page.parent / path).resolve()
             assert found.exists(), target
-            assert not anchor or anchor in anchors(found), target
+            assert not anchor or anchor in anchors_of(found), target
 
 
 def rows() -> list[list[str]]:
@@ -172,10 +145,12 @@ def test_the_syllabus_has_the_items_of_the_teaching_notes() -> None:
 
 
 def test_every_term_of_the_glossary_is_linked_from_a_unit_and_they_are_in_order() -> None:
-    heads = re.findall(r"^## (.+)$", (COURSE / "glossary.md").read_text(), re.MULTILINE)
+    glossary = COURSE / "glossary.md"
+    heads = re.findall(r"^## (.+)$", glossary.read_text(encoding="utf-8"), re.MULTILINE)
     assert heads == sorted(heads, key=str.lower)
-    linked = {anchor for page in UNITS for path, anchor in links(page) if path.stem == "glossary"}
-    assert {slug(head) for head in heads} == linked
+    targets = [target.partition("#") for page in UNITS for target in links_of(page)]
+    linked = {anchor for name, _, anchor in targets if Path(name).stem == "glossary"}
+    assert set(map(slug_of, heads)) == linked
 
 
 @pytest.mark.network

@@ -23,36 +23,28 @@ def found() -> dict[str, Any]:
     return result
 
 
-def test_a_model_compiles_as_one_graph_with_the_same_numbers_at_every_size(
-    found: dict[str, Any],
+@pytest.mark.parametrize(
+    ("what", "models", "limit"),
+    [
+        ("same graph", 3, 1e-5),
+        ("generated code", 1, 1e-5),
+        ("layer", 2, 1e-5),
+        ("export", 6, 1e-5),
+        # A trace of a model that was compiled before, and attention in blocks.
+        ("afterwards", 1, 1e-5),
+        ("attention", 1, 1e-12),
+    ],
+)
+def test_what_torch_compiles_and_exports_gives_the_numbers_of_the_model(
+    found: dict[str, Any], what: str, models: int, limit: float
 ) -> None:
-    assert len(found["same graph"]) == 3
-    assert max(found["same graph"].values()) <= 1e-5
-
-
-def test_code_that_torch_generates_gives_the_same_numbers(found: dict[str, Any]) -> None:
-    if "no compiler" in found:
+    if what == "generated code" and "no compiler" in found:
         pytest.skip(f"torch finds no compiler here: {found['no compiler']}")
-    assert max(found["generated code"].values()) <= 1e-5
-
-
-def test_a_layer_compiles_as_one_graph(found: dict[str, Any]) -> None:
-    assert max(found["layer"].values()) <= 1e-5
-
-
-def test_an_exported_model_gives_the_same_numbers_at_every_size(found: dict[str, Any]) -> None:
-    assert len(found["export"]) == 6
-    assert max(found["export"].values()) <= 1e-5
+    errors = found[what] if isinstance(found[what], dict) else {what: found[what]}
+    assert len(errors) == models
+    assert max(errors.values()) <= limit
 
 
 def test_a_compiled_or_exported_model_refuses_what_the_model_refuses(found: dict[str, Any]) -> None:
     assert f"Token id {VOCABULARY} is outside the vocabulary" in found["refusal"]
     assert "Token id outside the vocabulary" in found["export refusal"]
-
-
-def test_a_model_is_traced_as_before_once_it_is_compiled(found: dict[str, Any]) -> None:
-    assert found["afterwards"] <= 1e-5
-
-
-def test_attention_in_blocks_can_be_compiled(found: dict[str, Any]) -> None:
-    assert found["attention"] <= 1e-12

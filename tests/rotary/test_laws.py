@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.activations import ACT2FN
 
 import minibert
-from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from tests.rotary.classes import FAMILIES, LANGUAGE
-from tests.rotary.drawn import ORIGINAL, Drawn, drawn, plain
+from tests.rotary.drawn import ORIGINAL, Drawn, drawn
 from tests.rotary.rotations import turned
 from tests.rotary.theirs import as_tokens, batch, model_of
 
@@ -142,34 +140,3 @@ def test_a_gated_mlp_multiplies_by_the_activation_of_its_gate(
         else:
             expected = ACT2FN[name](at.mlp_gate) * at.mlp_pre
         assert close(at.mlp_post, expected)
-
-
-@family
-@settings(max_examples=3)
-@given(data=st.data())
-def test_values_of_zero_silence_the_heads_that_read_them(family: str, data: st.DataObject) -> None:
-    chosen = data.draw(drawn(family))
-    plain = traced(chosen)
-    layer = data.draw(st.integers(0, len(plain) - 1))
-    shared = data.draw(st.integers(0, plain[layer].value.shape[1] - 1))
-    heads = plain[layer].z.shape[1]
-    group = heads // plain[layer].value.shape[1]
-    z = plain.rerun({("value", layer, shared): zero})[layer].z
-    silent = list(range(shared * group, (shared + 1) * group))
-    others = [head for head in range(heads) if head not in silent]
-    assert (z[:, silent] == 0).all()
-    assert close(z[:, others], plain[layer].z[:, others]) if others else True
-    by_head = plain.rerun({("z", layer, tuple(silent)): zero})
-    assert close(plain.rerun({("value", layer, shared): zero}).logits, by_head.logits)
-
-
-def test_a_patch_of_a_shared_key_comes_from_the_same_key_value_head() -> None:
-    model = minibert.load(model_of(plain("llama"), LANGUAGE["llama"]))
-    clean, other = (model.trace(as_tokens(batch(LENGTHS, seed))) for seed in (0, 1))
-    n_kv_heads = model.config.n_kv_heads
-    assert 1 < n_kv_heads < model.config.n_heads
-    for head in range(n_kv_heads):
-        patched = clean.rerun({("key", 0, head): other})
-        expected = clean[0].key.clone()
-        expected[:, head] = other[0].key[:, head]
-        assert torch.equal(patched[0].key, expected)

@@ -3,6 +3,7 @@
 import statistics
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from minibert.layers import linear_backends as backends
 from tests.rotary.classes import ARCHITECTURES, FAMILIES, LANGUAGE
 from tests.rotary.drawn import Drawn, drawn, plain
 from tests.rotary.ours import assert_equal, inputs_of, named, squared_differences
-from tests.rotary.theirs import as_tokens, batch, model_of, run
+from tests.rotary.theirs import as_tokens, batch, computing, forget, model_of, run
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -78,14 +79,57 @@ def errors_of(chosen: Drawn) -> dict[str, tuple[float, float]]:
     return {kind: (error(ours[kind]), error(theirs[kind])) for kind in ours}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_computes_in_float32_unless_it_is_kept_from_it(family: str) -> None:
-    """What `wide` is for: it matters while a model runs, and while its buffers are made."""
+# What transformers' modules give, by our name.
+MODULES = {
+    "llama": {
+        "query_unrotated": "self_attn.q_proj",
+        "key_unrotated": "self_attn.k_proj",
+        "value": "self_attn.v_proj",
+        "mlp_gate": "mlp.gate_proj",
+        "mlp_pre": "mlp.up_proj",
+        "mlp_out": "mlp.down_proj",
+        "attn_out": "self_attn.o_proj",
+    },
+}
+for _family in ("mistral", "qwen2", "gemma", "gemma2"):
+    MODULES[_family] = MODULES["llama"]
+for _family in ("qwen3", "gemma3_text", "olmo2"):
+    MODULES[_family] = MODULES["llama"] | {
+        "query_unrotated": "self_attn.q_norm",
+        "key_unrotated": "self_attn.k_norm",
+    }
+
+
+@pytest.mark.parametrize("family", MODULES)
+def test_gradients_are_those_of_autograd_in_transformers(family: str) -> None:
     theirs, inputs = model_of(plain(family), LANGUAGE[family]), batch((13,))
-    exact = run(theirs, inputs)["logits"]
-    made_narrow = model_of(plain(family), LANGUAGE[family], torch.float32).double()
-    for each in (theirs, made_narrow):
-        with torch.no_grad():
-            logits = each(**inputs).logits
-        assert logits.dtype == torch.float64
-        assert (logits - exact).abs().max() > 1e-9
+    held: dict[tuple[str, int], Tensor] = {}
+
+    def keep(name: str, layer: int) -> Any:
+        def hook(module: Any, given: Any, out: Tensor) -> None:
+            out.retain_grad()
+            held[name, layer] = out
+
+        return hook
+
+    for layer, each in enumerate(theirs.model.layers):
+        for name, path in MODULES[family].items():
+            each.get_submodule(path).register_forward_hook(keep(name, layer))
+    theirs.requires_grad_()
+    with computing(theirs):
+        forget(theirs)
+        theirs(**inputs, use_cache=False).logits[0, 9, 3].backward()
+    trace = minibert.load(model_of(plain(family), LANGUAGE[family])).trace(
+        as_tokens(inputs), grad=True
+    )
+    trace.backward(trace.logits[0, 9, 3])
+    for (name, layer), out in held.items():
+        found, expected = getattr(trace.grad[layer], name), out.grad
+        assert expected is not None
+        if expected.shape != found.shape:
+            # These modules give positions before heads, apart or side by side.
+            width = found.shape[-1]
+            expected = expected.reshape(*found.transpose(1, 2).shape[:2], -1, width)
+            found = found.transpose(1, 2)
+        assert (found - expected).abs().max() <= 1e-10 * max(1.0, float(expected.abs().max()))
+        assert expected.abs().max() > 1e-6

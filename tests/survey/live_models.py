@@ -9,14 +9,9 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForPreTraining,
     AutoTokenizer,
-    BartConfig,
-    BartModel,
-    BertConfig,
     BertForMaskedLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
     GptOssConfig,
     GptOssForCausalLM,
     ModernBertConfig,
@@ -24,6 +19,7 @@ from transformers import (
 )
 
 import minibert
+from tests.attached import live_models
 
 EMBEDDED = Path(minibert.__file__).parent / "embedded"
 MODELS: dict[str, Any] = {"tiny-bert": AutoModelForPreTraining, "tiny-gpt2": AutoModelForCausalLM}
@@ -42,28 +38,17 @@ def embedded(name: str) -> Any:
 
 
 def bert(**options: Any) -> Any:
-    torch.manual_seed(0)
-    config = BertConfig(
-        num_hidden_layers=2, num_attention_heads=3, hidden_size=33, intermediate_size=40,
-        max_position_embeddings=64, **SIZES, **options,
-    )  # fmt: skip
-    return BertForMaskedLM(config).eval()
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 3, "hidden_size": 33}
+    return live_models.bert(BertForMaskedLM, **sizes, **SIZES, **options)
 
 
 def gpt2(**options: Any) -> Any:
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=3, n_embd=33, n_positions=64, **SIZES, **options)
-    return GPT2LMHeadModel(config).eval()
+    return live_models.gpt2(n_head=3, n_embd=33, **SIZES, **options)
 
 
 def bart() -> Any:
-    torch.manual_seed(0)
-    config = BartConfig(
-        vocab_size=6656, d_model=33, encoder_layers=2, decoder_layers=3, init_std=0.3,
-        encoder_attention_heads=3, decoder_attention_heads=3, encoder_ffn_dim=40,
-        decoder_ffn_dim=40, max_position_embeddings=48,
-    )  # fmt: skip
-    return BartModel(config).eval()
+    sizes = {"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
+    return live_models.bart(vocab_size=6656, max_position_embeddings=48, **sizes)
 
 
 def gpt_oss(**options: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from data import data_path
 
 import minibert
-from minibert.analysis import head_scores, repeated_ids
+from minibert.analysis import repeated_ids
 from minibert.attached.call import Call, Mask
 from minibert.errors import AttentionError, SurveyError, TokenizationError
 from minibert.survey import patterns as module
@@ -143,18 +143,6 @@ def test_every_score_is_the_sum_over_its_cells():
             assert expected.keys() == PATTERNS.keys()
             for name, score in expected.items():
                 assert found.score[name][layer, head] == pytest.approx(score, rel=1e-12), name
-
-
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
-def test_scores_that_head_scores_also_gives_are_the_same(name):
-    model = minibert.load(name)
-    texts = [text for text in TEXTS if isinstance(text, str)]
-    few = repeated_ids(200, length=11, draws=3, low=100)
-    found, known = patterns(model, texts, repeated=few), head_scores(model, texts, repeated=few)
-    for pattern in ("previous", "next", "delimiter", "duplicate", "induction"):
-        expected = getattr(known, pattern).numpy()
-        np.testing.assert_allclose(found.score[pattern], expected, atol=1e-6)
-    assert found.documents["induction"] == 3
 
 
 def test_words_that_are_split_already_are_read_as_they_are():

@@ -11,6 +11,7 @@ from minibert.model import Model
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
 from tests.families import LAYER_NAMES, Sizes, as_tokens, batch, hf_model
+from tests.trace import editing
 
 TOLERANCE = 1e-9
 MODELS = {
@@ -39,9 +40,7 @@ def weighted(logits: torch.Tensor) -> torch.Tensor:
 
 
 def close(ours: torch.Tensor, expected: torch.Tensor, tolerance: float = TOLERANCE) -> bool:
-    assert ours.shape == expected.shape
-    size = max(1.0, expected.abs().max().item())
-    return bool((ours - expected).abs().max() <= tolerance * size)
+    return editing.close(ours, expected, tolerance)
 
 
 def assert_all(trace: Trace, scalar_of: Callable[[Any], torch.Tensor]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.analysis import gradient_x_attention, integrated_attention, integrated_embeddings
+from minibert.analysis import integrated_attention, integrated_embeddings
 from minibert.layers.evaluation import Evaluation
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
@@ -103,13 +103,3 @@ def test_integrated_attention_is_that_of_captum(trace: Trace, exact_weights: Non
     theirs = attr.IntegratedGradients(from_probs(trace, layer))
     expected = theirs.attribute(probs, baselines=torch.zeros_like(probs), **RULE)
     assert close(integrated_attention(trace, number, layer=layer, steps=STEPS).values, expected)
-
-
-def test_the_gradient_of_a_logit_with_respect_to_probs_is_captums_saliency(trace: Trace) -> None:
-    layer = 0
-    trace.backward(number(trace))
-    probs = trace[layer].probs.detach()
-    theirs = attr.Saliency(from_probs(trace, layer)).attribute(probs, abs=False)
-    assert close(trace.grad[layer].probs, theirs)
-    product = attr.InputXGradient(from_probs(trace, layer)).attribute(probs)
-    assert close(gradient_x_attention(trace).values[layer], product)

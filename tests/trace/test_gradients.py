@@ -1,6 +1,9 @@
 """The gradients of a trace are those of autograd through the same pass, spelled out."""
 
+import gc
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +11,10 @@ import torch
 import minibert
 from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
+from minibert.trace.edit import mean, replace, zero
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
-from tests.families import LAYER_NAMES, batch, hf_model
+from tests.families import LAYER_NAMES, Sizes, batch, hf_model
 from tests.trace.gradient_models import (
     MODELS,
     assert_all,
@@ -131,3 +135,270 @@ def test_a_number_may_be_made_of_anything_that_can_be_read(
         trace.backward(weighted(trace[1].probs) + weighted(trace[2].mlp_pre))
         trace.backward(ours(trace))
         assert_all(trace, theirs)
+
+
+def test_each_backward_replaces_the_gradients_of_the_one_before() -> None:
+    trace = exact("bert", "BertForMaskedLM").trace(padded("bert"), grad=True)
+    trace.backward(trace.logits[0, 3, 5])
+    first = trace.grad
+    before = first[1].probs
+    trace.backward(trace.logits[0, 4, 7])
+    assert not close(trace.grad[1].probs, before)
+    assert torch.equal(first[1].probs, before)
+    trace.backward(trace.logits[0, 3, 5])
+    assert torch.equal(trace.grad[1].probs, before)
+
+
+def test_gradients_work_in_single_precision_and_under_no_grad() -> None:
+    exactly = exact("gpt2", "GPT2LMHeadModel").trace(padded("gpt2"), grad=True)
+    exactly.backward(exactly.logits[0, 3, 5])
+    model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel"))
+    with torch.no_grad():
+        trace = model.trace(padded("gpt2"), grad=True)
+    trace.backward(trace.logits[0, 3, 5])
+    with torch.no_grad():
+        for name in LAYER_NAMES:
+            expected = exactly.grad.stack(name)
+            assert close(trace.grad.stack(name).double(), expected, 1e-4)
+
+
+def test_the_weights_are_left_as_they_are() -> None:
+    requires = True
+    model = exact("bert", "BertForMaskedLM").requires_grad_(requires)
+    trace = model.trace(padded("bert"), grad=True)
+    trace.backward(weighted(trace.logits))
+    assert_all(trace, lambda explicit: weighted(explicit.logits))
+    assert all(p.grad is None and p.requires_grad is requires for p in model.parameters())
+    assert not any(at.mlp_pre.requires_grad or at.probs.requires_grad for at in trace.grad)
+
+
+def test_without_grad_nothing_is_part_of_a_graph() -> None:
+    trace = exact("bert", "BertForMaskedLM").trace(padded("bert"))
+    assert not trace.logits.requires_grad
+    assert not any(getattr(at, name).requires_grad for at in trace for name in LAYER_NAMES)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_pass_holds_no_matrix_of_query_and_key(family: str) -> None:
+    model = exact(family, MODELS[family], Sizes(layers=2, heads=2, d_head=5, d_mlp=13))
+    held: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        held.append(tensor.untyped_storage().nbytes() // tensor.element_size())
+        return tensor
+
+    ids = torch.randint(2, 41, (1, 31))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        trace = model.trace(ids, grad=True)
+        scalar = trace.logits[0, 3, 5]
+    assert held
+    assert max(held) < 2 * 31 * 31
+    trace.backward(scalar)
+    assert trace.grad[1].probs.shape == (1, 2, 31, 31)
+
+
+def test_a_trace_is_freed_without_the_collector_of_cycles() -> None:
+    trace = exact("bert", "BertForMaskedLM").trace(padded("bert"), grad=True)
+    trace.backward(trace[1].probs.sum() + trace.logits.sum())
+    assert trace.grad[0].probs.shape[1] == 3
+    watched = weakref.ref(trace)
+    gc.disable()
+    try:
+        del trace
+        assert watched() is None
+    finally:
+        gc.enable()
+
+
+def fresh() -> Trace:
+    return exact("gpt2", "GPT2LMHeadModel", Sizes(layers=1)).trace([[2, 3, 5]], grad=True)
+
+
+def test_before_backward_there_are_no_gradients_and_the_error_says_what_to_do() -> None:
+    trace = fresh()
+    assert not hasattr(trace, "grad")
+    with pytest.raises(minibert.TraceError, match=r"no gradients yet: call trace.backward"):
+        _ = trace.grad
+    with pytest.raises(minibert.TraceError, match=r"no gradients yet: .*grad=True"):
+        _ = exact("gpt2", "GPT2Model").trace([[2, 3, 5]]).grad
+
+
+NO_NUMBERS: list[tuple[Callable[[Trace], Any], str]] = [
+    (lambda trace: trace.logits, r"one number, found shape \(1, 3, 41\)"),
+    (lambda trace: trace.logits[0, 0, :0], r"one number, found shape \(0,\)"),
+    (lambda trace: trace.logits.sum().item(), r"backward\(float\): expected a tensor"),
+    (lambda trace: None, r"backward\(NoneType\): expected a tensor"),
+    (lambda trace: trace.logits.detach().sum(), "no connection to a trace"),
+    (lambda trace: trace.logits.argmax(), "no connection to a trace"),
+    (lambda trace: torch.ones((), requires_grad=True) * 2, "does not come from this trace"),
+    (lambda trace: fresh().logits.sum(), "does not come from this trace"),
+]
+
+
+def test_what_is_no_number_of_the_trace_is_an_error(unchecked: None) -> None:
+    trace = fresh()
+    trace.backward(trace.logits[0, 0, 0])
+    before = trace.grad.embed
+    for number, message in NO_NUMBERS:
+        with pytest.raises(minibert.TraceError, match=message):
+            trace.backward(number(trace))
+        assert torch.equal(trace.grad.embed, before)
+
+
+def test_a_number_computed_under_no_grad_is_an_error() -> None:
+    trace = fresh()
+    with torch.no_grad():
+        # torch says of a view that it requires a gradient, even here.
+        numbers = [trace.logits[0, 0, 0] * 2, trace.logits[0, 0, 0]]
+    for number in numbers:
+        with pytest.raises(minibert.TraceError, match=r"no connection.*torch.no_grad\(\)"):
+            trace.backward(number)
+
+
+def test_a_graph_that_torch_has_freed_is_an_error() -> None:
+    trace = fresh()
+    trace.logits.sum().backward()
+    with pytest.raises(minibert.TraceError, match=r"freed by another backward"):
+        trace.backward(trace.logits[0, 0, 0])
+
+
+def test_a_trace_without_grad_has_no_backward() -> None:
+    model = exact("gpt2", "GPT2LMHeadModel").requires_grad_()
+    trace = model.trace([[2, 3, 5]])
+    with pytest.raises(minibert.TraceError, match=r"grad=True"):
+        trace.backward(trace.logits[0, 0, 0])
+
+
+def test_grad_needs_the_whole_pass_and_autograd() -> None:
+    model = exact("gpt2", "GPT2LMHeadModel")
+    with pytest.raises(minibert.TraceError, match=r"grad=True with until=1"):
+        model.trace([[2, 3, 5]], grad=True, until=1)
+    with torch.inference_mode(), pytest.raises(minibert.TraceError, match="inference_mode"):
+        model.trace([[2, 3, 5]], grad=True)
+
+
+def test_what_does_not_exist_is_an_error(trace: Trace, unchecked: None) -> None:
+    for where in (3, -4, (0, 3), "probs", True, None, (1, 2, 0)):
+        with pytest.raises(minibert.TraceError):
+            trace.grad[where]
+    for name in ("prob", "logits", "mask", "product"):
+        assert not hasattr(trace.grad[1], name)
+        with pytest.raises(minibert.TraceError, match=name):
+            getattr(trace.grad[1, 2], name)
+        with pytest.raises(minibert.TraceError, match=name):
+            trace.grad.stack(name)
+
+
+def test_a_gradient_says_what_it_is_of(trace: Trace) -> None:
+    assert repr(trace.grad[1, 2]).startswith("<layer 1, head 2 of <gradients of Trace(")
+    assert set(LAYER_NAMES) <= set(dir(trace.grad[0]))
+
+
+EDITS: dict[str, dict[Any, Any]] = {
+    "probs": {("probs", 1): lambda probs: probs * 0.5},
+    "scores of a head": {("scores", 1, 2): lambda scores: scores * 2 + 1},
+    "z": {("z", 1, 0): zero},
+    "head_out": {("head_out", 1, 1): lambda out: -out},
+    "attn_out": {("attn_out", 1): lambda out: out.tanh()},
+    "resid_mid": {("resid_mid", 1): lambda mid: mid * 3},
+    "mlp_post": {("mlp_post", 1): lambda post: post.relu()},
+    "mlp_pre": {("mlp_pre", 1): lambda pre: pre + 1},
+    "resid_post": {("resid_post", 1): lambda post: post * 0.3},
+    "query": {("query", 1): lambda query: query.sin()},
+    "resid_pre": {("resid_pre", 1): lambda pre: pre.cos()},
+    "attention_norm_scale, before": {("attention_norm_scale", 1): lambda scale: scale**2},
+    "attention_norm_scale, behind": {("attention_norm_scale", 1): lambda scale: scale**2},
+    "mlp_norm_scale, before": {("mlp_norm_scale", 1): lambda scale: scale.exp()},
+    "mlp_norm_scale, behind": {("mlp_norm_scale", 1): lambda scale: scale.exp()},
+    "query_input": {("query_input", 1): lambda x: x.sin()},
+    "key_input of a head": {("key_input", 1, 2): lambda x: 2 * x + 1},
+    "value_input of a head": {("value_input", 1, 0): zero},
+    "value_input": {("value_input", 1): lambda x: x.tanh()},
+    "behind both norms": {("mlp_out", 1): lambda out: 2 * out, ("attn_out", 1): lambda out: -out},
+}
+
+
+class Edited(Explicit):
+    """The explicit pass with an edit; what is read at the edit is the value after it."""
+
+    def __init__(self, trace: Any, edit: dict[Any, Any]) -> None:
+        self.edit = edit
+        super().__init__(trace)
+
+    def note(self, layer: int, name: str, value: torch.Tensor) -> torch.Tensor:
+        for (edited, at, *heads), change in self.edit.items():
+            if (edited, at) == (name, layer):
+                value = value.clone()
+                part = heads[0] if heads else slice(None)
+                chosen = value[:, part].clone() if heads else value.clone()
+                new = torch.zeros_like(chosen) if change is zero else change(chosen)
+                if heads:
+                    value[:, part] = new
+                else:
+                    value = new
+        return super().note(layer, name, value)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_gradients_go_through_edits(edit: str) -> None:
+    number = list(EDITS).index(edit)
+    family = ("bert", "gpt2")[number % 2]
+    model = exact(family, MODELS[family])
+    if number % 3:
+        trace = model.trace(padded(family), grad=True).rerun(EDITS[edit])
+    else:
+        trace = model.trace(padded(family), grad=True, edit=EDITS[edit])
+    trace.backward(weighted(trace.logits))
+    explicit = Edited(trace, EDITS[edit])
+    assert close(trace.logits, explicit.logits)
+    expected = explicit.gradients(weighted(explicit.logits))
+    assert close(trace.grad.embed, expected["embed"])
+    for layer, at in enumerate(trace.grad):
+        for name in LAYER_NAMES:
+            assert close(getattr(at, name), expected[layer, name]), (layer, name)
+
+
+@pytest.mark.parametrize("point", [("resid_post", 1), ("probs", 1), "embed"])
+def test_a_constant_cuts_the_gradient_off_and_has_one_itself(point: Any) -> None:
+    model = exact("bert", "BertForMaskedLM")
+    plain = model.trace(padded("bert"))
+    value = plain.embed if point == "embed" else getattr(plain[1], point[0])
+    trace = model.trace(padded("bert"), grad=True, edit={point: replace(value * 0.9)})
+    trace.backward(weighted(trace.logits))
+    if point == "embed":
+        assert (trace.grad.embed != 0).any()
+        return
+    assert (getattr(trace.grad[1], point[0]) != 0).any()
+    assert (trace.grad[2].query != 0).any()
+    if point[0] == "probs":
+        assert (trace.grad[1].query == 0).all()
+        assert (trace.grad[1].value != 0).any()
+    else:
+        assert (trace.grad.embed == 0).all()
+
+
+@pytest.mark.parametrize("edit", [mean, replace])
+def test_a_value_of_another_trace_is_a_number_that_no_gradient_passes(edit: Any) -> None:
+    model = exact("gpt2", "GPT2LMHeadModel")
+    source = model.trace([[2, 3, 5, 7]], grad=True)
+    edits = {
+        ("z", 1): edit(source),
+        (
+            "mlp_out",
+            0,
+        ): replace(source, positions=[2]),
+    }
+    fresh, again = model.trace([[2, 3, 5, 7]], edit=edits, grad=True), source.rerun(edits)
+    for trace in (fresh, again):
+        trace.backward(trace.logits[0, -1, 5])
+    assert close(again.grad.embed, fresh.grad.embed)
+    assert fresh.grad.embed.abs().max() > 0
+
+
+def test_a_trace_made_in_inference_mode_can_be_read_from() -> None:
+    model = exact("gpt2", "GPT2LMHeadModel")
+    with torch.inference_mode():
+        source = model.trace([[11, 3, 5, 7]])
+    trace = model.trace([[2, 3, 5, 7]], edit={("z", 1): source}, grad=True)
+    trace.backward(trace.logits[0, -1, 5])
+    assert trace.grad[1].z.abs().max() > 0

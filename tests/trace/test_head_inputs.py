@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from minibert.errors import EditError
 from tests.families import difference
-from tests.trace.norms_of_peers import FAMILIES, LAYER, PROJECTIONS, Pair, rewritten
+from tests.trace.norms_of_peers import LAYER, PROJECTIONS, Pair, rewritten
 
 NAMES = ("query", "key", "value")
 TOLERANCE = 1e-10
@@ -42,28 +42,6 @@ def test_an_edit_of_one_head_is_a_hook_on_its_rows_in_transformers(family: str, 
     assert difference(expected[real], trace.logits[real]) > 1e-6
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_reads_what_its_projections_read(family: str) -> None:
-    pair = Pair(family)
-    config, tokens = pair.ours.config, pair.tokens
-    trace = pair.ours.trace(tokens)
-    heads = {"query": config.n_heads, "key": config.n_kv_heads, "value": config.n_kv_heads}
-    seen: list[Tensor] = []
-    linear = pair.ours.body.layers[LAYER].attention.query
-    handle = linear.register_forward_hook(lambda module, given, out: seen.append(given[0]))
-    hooked = pair.ours.trace(tokens)
-    handle.remove()
-    for name, count in heads.items():
-        value = getattr(trace[LAYER], f"{name}_input")
-        assert value.shape == (*tokens.ids.shape[:1], count, tokens.ids.shape[1], config.d_model)
-        # Shared layers (ALBERT) are seen once each.
-        x = seen[LAYER if len(seen) > 1 else 0]
-        assert difference(value, x.unsqueeze(1).expand_as(value)) <= TOLERANCE
-        # Nothing is copied for the heads.
-        assert value.stride(1) == 0
-    assert difference(hooked.logits, trace.logits) <= TOLERANCE
-
-
 def test_a_projection_with_a_hook_is_asked_for_each_head() -> None:
     pair = Pair("bert")
     edit: Any = {("key_input", LAYER, 2): other, ("query_input", LAYER): other}
@@ -83,6 +61,7 @@ def test_key_value_heads_are_counted_as_the_model_has_them() -> None:
     assert config.n_kv_heads == 2
     assert config.n_heads == 4
     assert trace[1].key_input.shape[1] == 2
+    assert trace[1].key_input.stride(1) == 0, "nothing is copied for the heads"
     edited = trace.rerun({("key_input", 1, 1): other})
     # Heads 2 and 3 read key-value head 1.
     assert torch.equal(edited[1, 1].key_input, trace[1, 1].key_input)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 
@@ -28,12 +27,6 @@ def gpt2() -> Any:
 def tokens() -> minibert.Tokens:
     inputs = batch("bert")
     return minibert.Tokens.from_ids(inputs["input_ids"], mask=inputs["attention_mask"].bool())
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: without the checks of annotations that only tests have."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ no TransformerLens is checked against the trace itself and against transformers.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,3 +311,29 @@ def test_norms_of_half_precision_are_computed_in_single() -> None:
         expected = F.layer_norm(trace.embed.double(), trace.embed.shape[-1:], eps=1e-5)
         got = cache["blocks.0.ln1.hook_normalized"].double()
         assert (got - expected).abs().max() <= 1e-5
+
+
+ROTARY = ["gpt_neox", "llama", "gemma2", "olmo2"]
+
+
+def test_the_table_in_the_docs_has_every_name_and_no_other() -> None:
+    page = (Path(minibert.__file__).parents[1] / "docs" / "transformer_lens.md").read_text("utf-8")
+    section = page.split("### All of them\n")[1].split("\n## ")[0]
+    columns = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+    models = {
+        "gpt2": hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1)),
+        "bert": hf_model("bert", "BertForMaskedLM", Sizes(layers=1)),
+    }
+    models |= {name: rotary.model_of(plain(name), LANGUAGE[name]) for name in ROTARY}
+    # By their columns behind the names.
+    tables = {2: ["gpt2", "bert"], 4: ROTARY}
+    told: dict[str, set[str]] = {family: set() for family in models}
+    for _, theirs, *cells, _end in columns:
+        for family, ours in zip(tables[len(cells)], cells, strict=True):
+            if ours.strip() != "-":
+                told[family] |= set(re.findall(r"`([\w.]*hook_\w+)`", theirs))
+    for family, hf in models.items():
+        model = from_transformers(hf)
+        cache = model.trace(torch.arange(5)[None]).to_transformer_lens(attn_result=True)
+        names = {re.sub(r"^blocks\.\d+\.", "", key) for key in cache}
+        assert names == told[family], family

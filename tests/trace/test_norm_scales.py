@@ -8,7 +8,8 @@ from torch import Tensor
 
 import minibert
 from minibert.errors import EditError, TraceError
-from tests.families import as_tokens, difference
+from minibert.trace.edit import replace, zero
+from tests.families import difference
 from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import plain
 from tests.rotary.theirs import as_tokens as as_ragged
@@ -80,35 +81,6 @@ def test_a_scale_of_other_dtypes_is_written_back_to_the_bit(
         assert torch.equal(trace.rerun({(name, 1): found}).logits, trace.logits)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "gemma2", "gpt_neox"])
-def test_frozen_norms_divide_by_what_they_did_in_the_clean_run(family: str) -> None:
-    pair = Pair(family)
-    clean = pair.ours.trace(pair.tokens)
-    norms = NORMS[family][1]
-    layers = range(len(clean))
-    frozen: dict[Any, Any] = {(f"{n}_scale", layer): clean for n in norms for layer in layers}
-    places = [
-        (pair.module(path, layer), clean[layer].quantity(f"{name}_scale"))
-        for name, path in norms.items()
-        for layer in layers
-    ]
-    if family in FINAL:
-        frozen["final_norm_scale"] = clean
-        places.append((pair.module(FINAL[family], None), clean.final_norm_scale))
-    # The other text: the same ids, moved by one.
-    ids = pair.inputs["input_ids"]
-    pair.inputs["input_ids"] = torch.where(ids > 1, (ids - 1) % 29 + 2, ids)
-    other = (as_ragged if family not in ("bert", "gpt2") else as_tokens)(pair.inputs)
-    real = other.mask
-    with rewritten(
-        *[(module, divided_by(lambda own, scale=scale: scale)) for module, scale in places]
-    ):
-        expected = pair.logits()
-    found = pair.ours.trace(other, edit=frozen)
-    assert difference(found.logits[real], expected[real]) <= TOLERANCE
-    assert difference(found.logits[real], pair.ours.trace(other).logits[real]) > 1e-6
-
-
 def test_a_pass_that_nobody_asks_for_scales_computes_none(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = model_of("gpt2", torch.float64), sentences("gpt2")
     expected = model.trace(tokens).logits
@@ -169,3 +141,29 @@ def test_what_a_model_or_a_trace_lacks_is_refused_in_its_own_words() -> None:
     with pytest.raises(EditError, match="the first layer of modernbert has no norm of attention"):
         trace.rerun({("attention_norm_scale", 0): 1.0})
     assert trace[1].attention_norm_scale.shape == (2, 7, 1)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_scale_that_nothing_can_be_divided_by_is_refused(family: str) -> None:
+    pair = Pair(family)
+    trace = pair.ours.trace(pair.tokens)
+    keys: list[Any] = [("attention_norm_scale", LAYER), ("mlp_norm_scale", LAYER)]
+    keys += ["final_norm_scale"] if family in FINAL else []
+    # The reciprocal of the smallest of these is beyond float64.
+    for edit in (0.0, -0.0, 1e-320, zero, lambda scale: scale * 0, lambda scale: scale * torch.nan):
+        for key in keys:
+            with pytest.raises(EditError, match=r"_norm_scale.*: the norm divides by this"):
+                trace.rerun({key: edit})
+    at_one = replace(0.0, positions=-1, sentences=1)
+    with pytest.raises(EditError, match=r"made 0 of it at position \d+ of sentence 1"):
+        trace.rerun({keys[0]: at_one})
+    for edit in (1e-3, -2.0):
+        assert bool(trace.rerun(dict.fromkeys(keys, edit)).logits.isfinite().all())
+
+
+def test_a_sweep_refuses_a_scale_of_zero() -> None:
+    pair = Pair("gpt2")
+    with pytest.raises(EditError, match="the norm divides by this"):
+        pair.ours.trace(pair.tokens).rerun_each(
+            [{("mlp_norm_scale", LAYER): zero}], lambda logits: logits[:, -1, 0]
+        )

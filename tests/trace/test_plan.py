@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -22,10 +21,7 @@ NOWHERE = [LENGTH, -LENGTH - 1, [0, LENGTH], [], [2, 2], [0, -LENGTH], slice(20,
 NO_PLACES = [slice("a", None), 1.5, True, "ab", [True], [None], {"a"}]
 
 
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: without the checks of annotations that only tests have."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @pytest.fixture

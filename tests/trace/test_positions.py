@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -125,12 +124,6 @@ def averages_of(family: str) -> Trace:
 
 def source_of(trace: Trace) -> Trace:
     return averages_of(trace.config.family)
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As people run it: without the checks of annotations that only tests have."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

@@ -12,6 +12,7 @@ from minibert.quantities import QUANTITIES
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
 from tests.families import Sizes, as_tokens, batch
+from tests.trace.editing import close
 from tests.trace.gradient_models import MODELS, exact
 
 TEXTS = ["The strawberries were fresh, weren't they?", "No.", "leaves fall in autumn"]
@@ -51,12 +52,6 @@ def trace(request: pytest.FixtureRequest) -> Trace:
 @pytest.fixture(scope="module")
 def gpt2() -> Trace:
     return padded("gpt2")
-
-
-def close(ours: torch.Tensor, expected: torch.Tensor) -> bool:
-    assert ours.shape == expected.shape
-    size = max(1.0, expected.abs().max().item())
-    return bool((ours - expected).abs().max() <= 1e-5 * size)
 
 
 def test_every_quantity_is_that_of_the_pass_spelled_out(trace: Trace) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -205,8 +204,7 @@ NO_SWEEPS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_cannot_be_swept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_what_cannot_be_swept_is_refused(unchecked: None) -> None:
     trace = model_of("bert").trace(whole("bert"))
     for arguments, match in NO_SWEEPS:
         given_all = {"edits": [{("z", 1): zero}], "metric": metric} | arguments
