@@ -245,36 +245,22 @@ def test_what_is_no_number_of_the_trace_is_an_error(unchecked: None) -> None:
         assert torch.equal(trace.grad.embed, before)
 
 
-def test_a_number_computed_under_no_grad_is_an_error() -> None:
-    trace = fresh()
+def test_a_trace_or_a_number_without_its_graph_has_no_backward() -> None:
+    trace, freed, model = fresh(), fresh(), exact("gpt2", "GPT2LMHeadModel")
     with torch.no_grad():
         # torch says of a view that it requires a gradient, even here.
-        numbers = [trace.logits[0, 0, 0] * 2, trace.logits[0, 0, 0]]
-    for number in numbers:
-        with pytest.raises(minibert.TraceError, match=r"no connection.*torch.no_grad\(\)"):
-            trace.backward(number)
-
-
-def test_a_graph_that_torch_has_freed_is_an_error() -> None:
-    trace = fresh()
-    trace.logits.sum().backward()
-    with pytest.raises(minibert.TraceError, match=r"freed by another backward"):
-        trace.backward(trace.logits[0, 0, 0])
-
-
-def test_a_trace_without_grad_has_no_backward() -> None:
-    model = exact("gpt2", "GPT2LMHeadModel").requires_grad_()
-    trace = model.trace([[2, 3, 5]])
-    with pytest.raises(minibert.TraceError, match=r"grad=True"):
-        trace.backward(trace.logits[0, 0, 0])
-
-
-def test_grad_needs_the_whole_pass_and_autograd() -> None:
-    model = exact("gpt2", "GPT2LMHeadModel")
-    with pytest.raises(minibert.TraceError, match=r"grad=True with until=1"):
-        model.trace([[2, 3, 5]], grad=True, until=1)
-    with torch.inference_mode(), pytest.raises(minibert.TraceError, match="inference_mode"):
-        model.trace([[2, 3, 5]], grad=True)
+        cut = [trace.logits[0, 0, 0] * 2, trace.logits[0, 0, 0]]
+    freed.logits.sum().backward()
+    plain = model.requires_grad_().trace([[2, 3, 5]])
+    for call, message in (
+        *((lambda number=number: trace.backward(number), r"torch.no_grad\(\)") for number in cut),
+        (lambda: freed.backward(freed.logits[0, 0, 0]), "freed by another backward"),
+        (lambda: plain.backward(plain.logits[0, 0, 0]), "grad=True"),
+        (lambda: model.trace([[2, 3, 5]], grad=True, until=1), "grad=True with until=1"),
+        (lambda: torch.inference_mode()(model.trace)([[2, 3, 5]], grad=True), "inference_mode"),
+    ):
+        with pytest.raises(minibert.TraceError, match=message):
+            call()
 
 
 def test_what_does_not_exist_is_an_error(trace: Trace, unchecked: None) -> None:

@@ -154,16 +154,6 @@ def test_what_the_pass_computed_outlives_a_change_of_the_weights(
         assert torch.equal(trace.stack(name), expected)
 
 
-def test_two_traces_share_nothing(tokens: minibert.Tokens) -> None:
-    model = gpt2()
-    first = model.trace(tokens)
-    kept = {name: first.stack(name).clone() for name in LAYER_NAMES}
-    model.trace(tokens)
-    model(torch.tensor([[7, 7, 7]]))
-    for name, expected in kept.items():
-        assert torch.equal(first.stack(name), expected)
-
-
 def test_a_gradient_reaches_the_weights_through_a_trace(tokens: minibert.Tokens) -> None:
     model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel", dtype=torch.float64))
     model.requires_grad_()

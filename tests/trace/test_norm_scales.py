@@ -9,6 +9,7 @@ from torch import Tensor
 import minibert
 from minibert.errors import EditError, TraceError
 from minibert.trace.edit import replace, zero
+from minibert.trace.read import Trace
 from tests.families import difference
 from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import plain
@@ -116,31 +117,35 @@ def test_the_cache_by_other_names_has_the_edited_scale() -> None:
 
 
 def test_what_a_model_or_a_trace_lacks_is_refused_in_its_own_words() -> None:
-    bert, gpt2 = model_of("bert"), model_of("gpt2")
-    with pytest.raises(EditError, match="has no such norm; there are attention_norm_scale"):
-        bert.trace(sentences("bert"), edit={"final_norm_scale": 1.0})
-    with pytest.raises(TraceError, match="has no such norm"):
-        _ = bert.trace(sentences("bert")).final_norm_scale
-    with pytest.raises(TraceError, match="attention_output_norm_scale: gpt2 has no such norm"):
-        _ = gpt2.trace(sentences("gpt2"))[1].attention_output_norm_scale
-    with pytest.raises(EditError, match="a trace with until=1 has no final_norm_scale"):
-        gpt2.trace(sentences("gpt2"), until=1, edit={"final_norm_scale": 1.0})
-    with pytest.raises(TraceError, match="final_norm_scale needs every layer"):
-        _ = gpt2.trace(sentences("gpt2"), until=1).final_norm_scale
-    with pytest.raises(EditError, match="mlp_norm_scale has no heads"):
-        gpt2.trace(sentences("gpt2"), edit={("mlp_norm_scale", 1, 0): 1.0})
-    with pytest.raises(EditError, match="final_norm_scale has no layers"):
-        gpt2.trace(sentences("gpt2"), edit={("final_norm_scale", 1): 1.0})
-    with pytest.raises(EditError, match=r"does not fit \(3, 13, 1\)"):
-        gpt2.trace(sentences("gpt2"), edit={("mlp_norm_scale", 1): torch.ones(3, 13, 2)})
+    bert, gpt2 = (model_of(family).trace(sentences(family)) for family in ("bert", "gpt2"))
+    early = gpt2.model.trace(gpt2.tokens, until=1)
     # The first layer of ModernBERT alone has no norm of attention.
-    modern = minibert.load(rotary_of(plain("modernbert"), LANGUAGE["modernbert"]))
-    trace = modern.trace(as_ragged(ragged((7, 3))))
-    with pytest.raises(TraceError, match="the first layer of modernbert has no norm of attention"):
-        _ = trace[0].attention_norm_scale
-    with pytest.raises(EditError, match="the first layer of modernbert has no norm of attention"):
-        trace.rerun({("attention_norm_scale", 0): 1.0})
-    assert trace[1].attention_norm_scale.shape == (2, 7, 1)
+    live = minibert.load(rotary_of(plain("modernbert"), LANGUAGE["modernbert"]))
+    modern = live.trace(as_ragged(ragged((7, 3))))
+    first = "the first layer of modernbert has no norm of attention"
+    edits: list[tuple[Trace, dict[Any, Any], str]] = [
+        (bert, {"final_norm_scale": 1.0}, "has no such norm; there are attention_norm_scale"),
+        (early, {"final_norm_scale": 1.0}, "a trace with until=1 has no final_norm_scale"),
+        (gpt2, {("mlp_norm_scale", 1, 0): 1.0}, "mlp_norm_scale has no heads"),
+        (gpt2, {("final_norm_scale", 1): 1.0}, "final_norm_scale has no layers"),
+        (gpt2, {("mlp_norm_scale", 1): torch.ones(3, 13, 2)}, r"does not fit \(3, 13, 1\)"),
+        (modern, {("attention_norm_scale", 0): 1.0}, first),
+    ]
+    for trace, edit, words in edits:
+        with pytest.raises(EditError, match=words):
+            trace.rerun(edit)
+    for read, words in (
+        (lambda: bert.final_norm_scale, "has no such norm"),
+        (lambda: early.final_norm_scale, "final_norm_scale needs every layer"),
+        (
+            lambda: gpt2[1].attention_output_norm_scale,
+            "attention_output_norm_scale: gpt2 has no such norm",
+        ),
+        (lambda: modern[0].attention_norm_scale, first),
+    ):
+        with pytest.raises(TraceError, match=words):
+            read()
+    assert modern[1].attention_norm_scale.shape == (2, 7, 1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])

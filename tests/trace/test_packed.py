@@ -12,31 +12,15 @@ import torch
 
 import minibert
 from minibert.errors import EditError, TraceError
-from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import noise, zero
 from tests.families import difference, hf_model
-
-
-def lengths_model() -> Model:
-    config = Config(
-        family="bert",
-        task="masked-lm",
-        vocab_size=53,
-        n_positions=29,
-        n_layers=2,
-        n_heads=3,
-        d_model=15,
-        d_mlp=23,
-        n_segments=2,
-        pad_id=0,
-    )
-    return Model.from_config(config, seed=3)
+from tests.small_traces import small_trace
 
 
 def test_only_real_tokens_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lengths_model()
+    model = small_trace().model
     seen = []
     layer = model.body.layers[0]
     original = layer.mlp.forward
