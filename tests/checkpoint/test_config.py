@@ -20,7 +20,6 @@ from tests.checkpoint.small_families import (
     CLASSES,
     FAMILIES,
     POSITIONS,
-    VOCABULARY,
     as_json,
     hf_class,
     hf_config,
@@ -250,42 +249,6 @@ def test_whatever_stands_in_a_config_the_answer_is_a_config_or_a_checkpoint_erro
         return
     assert config_from_hf(config_to_hf(config)) == config
     hash(config)
-
-
-WINDOWS: list[tuple[str, dict[str, Any]]] = [
-    *((family, {}) for family in FAMILIES),
-    ("mistral", {"sliding_window": None}),
-    ("phi3", {"sliding_window": None}),
-    ("phi3", {"sliding_window": 1}),
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
-    ("qwen2", {"sliding_window": 4, "max_window_layers": 0}),
-    (
-        "qwen3",
-        {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
-    ),
-    ("gemma2", {"layer_types": ["full_attention", "full_attention", "sliding_attention"]}),
-    ("gemma3_text", {"sliding_window_pattern": 3}),
-    ("modernbert", {"local_attention": 5}),
-    ("modernbert", {"local_attention": 1, "global_attn_every_n_layers": 3}),
-    ("modernbert", {"layer_types": ["sliding_attention"] * 3}),
-]
-
-
-@pytest.mark.parametrize(("family", "said"), WINDOWS)
-def test_each_layer_sees_what_it_sees_in_transformers(family: str, said: dict[str, Any]) -> None:
-    model = hf_model(family, CLASSES[family][0], **said)
-    config = config_from_hf(as_json(model.config))
-    length = 11
-    ids = torch.arange(4, 4 + length)[None] % VOCABULARY
-    with torch.no_grad():
-        patterns = model(ids, output_attentions=True).attentions
-    query, key = torch.arange(length)[:, None], torch.arange(length)[None]
-    for layer, pattern in enumerate(patterns):
-        before, after = config.window(layer) or (length, length)
-        allowed = (key >= query - before) & (key <= query + after)
-        allowed &= (key <= query) | torch.tensor(not config.causal)
-        assert torch.equal(pattern[0].amin(0) > 0, allowed), f"layer {layer}"
-        assert torch.equal(pattern[0].amax(0) > 0, allowed), f"layer {layer}"
 
 
 def test_names_and_numbers_that_old_files_have_are_read_as_transformers_reads_them() -> None:
