@@ -59,6 +59,9 @@ def test_parts_of_tokens_are_found_and_counted_in_every_view(open_page: Open) ->
     assert found(page) == [1, 5, 6]
     for text, says, where in (
         ("straw", "1 match", [2]),
+        ("wberr", "1 match", [2, 3]),
+        (" straw  ", "1 match", [2]),
+        ("t.e", "not found", []),
         ("nowhere", "not found", []),
         ("berries and", "1 match", [3, 4]),
         ("", "", []),

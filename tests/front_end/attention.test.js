@@ -1,12 +1,10 @@
-/** What the codes mean, which tokens take part, and which lines are drawn. */
+/** Which lines of a text are drawn, and which are the strongest. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import {
-  boundsOf, firstCode, gatherLines, largest, lineAlpha, meanWeights, shownTokens, usualMinimum, weightOf,
-} from "../../viz/static/core/data/attention.js";
-import { assertNear, layerOf, tokensOf } from "./near.js";
+import { codeOfStrongest, gatherLines } from "../../viz/static/core/data/attention.js";
+import { layerOf } from "./near.js";
 
 const LAYER = layerOf([
   [[255, 0, 10], [128, 200, 30], [7, 7, 240]],
@@ -32,31 +30,6 @@ function linesByDefinition(heads, shown, least, focus, top) {
     .map(({ place }) => place);
 }
 
-test("a code is 255 times the root of the weight, and its bounds hold every weight that has it", () => {
-  for (const weight of [0, 1e-5, 0.003, 0.25, 0.5, 0.999, 1]) {
-    const code = Math.round(255 * Math.sqrt(weight));
-    const [low, high] = boundsOf(code);
-    assert.ok(low <= weight && weight <= high, String(weight));
-    assert.ok(Math.abs(weightOf(code) - weight) <= 4e-3, String(weight));
-  }
-  assert.deepEqual(boundsOf(255)[1], 1);
-  assert.equal(boundsOf(0)[0], 0);
-});
-
-test("sentence filters choose the side that looks and the side that is looked at", () => {
-  const tokens = tokensOf("[CLS]", "a", "[SEP]", "|", "b", "[SEP]");
-  const sides = (filter, special) => {
-    const { query, key } = shownTokens(tokens, filter, special);
-    return [query.join(""), key.join("")];
-  };
-  assert.deepEqual(sides("all", true), ["11111", "11111"]);
-  assert.deepEqual(sides("aa", true), ["11100", "11100"]);
-  assert.deepEqual(sides("ab", true), ["11100", "00011"]);
-  assert.deepEqual(sides("ba", true), ["00011", "11100"]);
-  assert.deepEqual(sides("bb", false), ["00010", "00010"]);
-  assert.deepEqual(sides("all", false), ["01010", "01010"]);
-});
-
 test("lines are the cells that the definition gives, whatever is asked for", () => {
   const some = { query: Uint8Array.of(1, 0, 1), key: Uint8Array.of(0, 1, 1) };
   for (const heads of [[0], [1], [0, 1]]) {
@@ -73,34 +46,19 @@ test("lines are the cells that the definition gives, whatever is asked for", () 
   }
 });
 
-test("a line too faint for a screen of 8 bits is left out, and no other", () => {
-  for (const strength of [1, 2, 3]) {
-    const code = firstCode(0, strength);
-    assert.ok(lineAlpha(weightOf(code), strength) >= 1 / 510);
-    assert.ok(lineAlpha(weightOf(code - 1), strength) < 1 / 510);
-  }
+const all = (n) => ({ query: new Uint8Array(n).fill(1), key: new Uint8Array(n).fill(1) });
+
+test("as many lines as are wanted, or a few more that are as strong as the last of them", () => {
+  const layer = layerOf([[[9, 50, 3], [40, 40, 2], [0, 8, 60]]]);
+  assert.equal(codeOfStrongest(layer, [0], all(3), 1, null), 60);
+  assert.equal(codeOfStrongest(layer, [0], all(3), 3, null), 40);
+  assert.equal(codeOfStrongest(layer, [0], all(3), 20, null), 2);
+  assert.equal(codeOfStrongest(layer, [0], all(3), 2, { side: "query", index: 0 }), 9);
 });
 
-test("means over heads are of weights, and nothing where a token takes no part", () => {
-  const weight = (code) => (code / 255) ** 2;
-  assertNear(meanWeights(LAYER, [0, 1], ALL, { side: "query", index: 1 }), [
-    weight(128) / 2, (weight(200) + weight(255)) / 2, (weight(30) + weight(1)) / 2,
-  ]);
-  assertNear(meanWeights(LAYER, [1], ALL, { side: "key", index: 1 }), [weight(180), 1, weight(61)]);
-  const first = { query: ALL.query, key: Uint8Array.of(1, 0, 0) };
-  assertNear(meanWeights(LAYER, [1], first, { side: "query", index: 0 }), [weight(90), 0, 0]);
-  assertNear(meanWeights(LAYER, [1], first, { side: "key", index: 1 }), [0, 0, 0]);
-});
-
-test("the largest come first, ties in reading order, none below the least", () => {
-  assert.deepEqual(largest(Float64Array.of(0.2, 0.5, 0.2, 0.01, 0.9), 4, 0.1), [4, 1, 0, 2]);
-  assert.deepEqual(largest(Float64Array.of(0.2, 0.5, 0.2), 2, 0.1), [1, 0]);
-});
-
-test("a sentence begins with no threshold, a long text with one above its even share", () => {
-  assert.equal(usualMinimum(16), 0);
-  const sizes = [100, 200, 512, 1000, 100000];
-  for (const size of sizes) assert.ok(usualMinimum(size) / 100 > 1 / size, String(size));
-  const minima = [8, 64, ...sizes].map(usualMinimum);
-  assert.deepEqual(minima, minima.toSorted((a, b) => a - b));
+test("where all are alike there are none, and a few that stand out are not hidden by the rest", () => {
+  const even = Array.from({ length: 20 }, () => Array.from({ length: 20 }, () => 12));
+  assert.equal(codeOfStrongest(layerOf([even]), [0], all(20), 20, null), 256);
+  even[3][4] = 30;
+  assert.equal(codeOfStrongest(layerOf([even]), [0], all(20), 20, null), 30);
 });

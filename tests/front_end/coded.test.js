@@ -1,9 +1,9 @@
-/** Vectors in a byte a number, as bytes written here by hand. */
+/** Vectors in a byte a number, as bytes written here by hand, and in half precision, as NumPy writes them. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { fromSteps, headFromSteps } from "../../viz/static/core/data/coded.js";
+import { fromHalf, fromSteps, headFromSteps } from "../../viz/static/core/data/coded.js";
 
 // Steps 0.5, 1, 2 and 0.25 in half precision; two heads of two positions of three numbers.
 const STEPS = [0x3800, 0x3c00, 0x4000, 0x3400];
@@ -36,4 +36,15 @@ test("a quarter is taken for its middle, the lowest bits of a byte first", () =>
   const { numbers, within } = headFromSteps(written(), SHAPE, 1, Uint8Array.of(0b11001001, 0b0001), true);
   assert.deepEqual(Array.from(numbers), [6 + 2 * 0.375, -200 - 2 * 0.375, 10 + 2 * 0.125, 2 - 0.25 * 0.125, -2 + 0.25 * 0.375, 1 + 0.25 * 0.125]);
   assert.equal(within, 2 / 8);
+});
+
+const NUMPY = [
+  [0x0000, 0], [0x3c00, 1], [0xbc00, -1], [0x7bff, 65504], [0x3555, 0.333251953125],
+  [0x0001, 5.960464477539063e-8], [0x03ff, 6.097555160522461e-5], [0x0400, 6.103515625e-5],
+  [0x7c00, Infinity], [0xfc00, -Infinity], [0xb800, -0.5], [0x2e66, 0.0999755859375], [0x63d1, 1000.5], [0x7e00, NaN], [0x8000, -0],
+];
+
+test("half-precision numbers are NumPy's", () => {
+  const numbers = fromHalf(Uint16Array.from(NUMPY, ([bits]) => bits));
+  NUMPY.forEach(([bits, expected], i) => assert.ok(Object.is(numbers[i], expected), bits.toString(16)));
 });

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { joined, principal, startsOf, weightsOf } from "../../viz/static/views/joint/plane.js";
 import { kindOf, nearestPoint, placeOf } from "../../viz/static/views/joint/joint.js";
 import { workedFigure } from "../../viz/static/views/arithmetic/every.js";
-import { largest, normSteps, sumStep } from "../../viz/static/views/arithmetic/worked.js";
+import { sumStep } from "../../viz/static/views/arithmetic/worked.js";
 import { assertNear, tokensOf } from "./near.js";
 
 /** Numbers that look random and are the same each time. */
@@ -67,23 +67,6 @@ test("tokens are words, pieces, marks and special ones; the nearest point is fou
   const [x, y] = placeOf(points[1], 300, 200);
   assert.equal(nearestPoint(points, [x - 5, y + 5], 300, 200), points[1]);
   assert.equal(nearestPoint(points, [150, 100], 300, 200), null);
-});
-
-test("a sum lists its largest terms and says what the others add up to", () => {
-  const terms = [5, -7, 1, 2, -3, 0.5].map((value, i) => ({ name: String(i), factors: [], value }));
-  const { shown, rest } = largest(terms, 2);
-  assert.deepEqual(shown.map(({ name }) => name), ["1", "0"]);
-  assert.deepEqual(rest, { count: 4, value: 0.5 });
-  assert.deepEqual(largest(terms, 4), { shown: terms, rest: null });
-  assert.equal(sumStep("sum", "", "", terms).value, -1.5);
-});
-
-test("LayerNorm of one dimension in four steps", () => {
-  // By hand: mean 2, variance (1 + 0 + 1) / 3.
-  const norm = { kind: "layer", weight: [1, 1, 4], bias: [0, 0, 0.5], plusOne: false, eps: 0 };
-  const steps = normSteps({ x: [1, 2, 3], dimension: 2, norm });
-  assert.deepEqual(steps.map(({ id }) => id), ["mean", "variance", "normal", "learned"]);
-  assertNear(steps.map(({ value }) => value), [2, 2 / 3, Math.sqrt(1.5), 4 * Math.sqrt(1.5) + 0.5], 1e-12);
 });
 
 test("a worked number is taken away with all of its terms", () => {

@@ -5,10 +5,10 @@ import { test } from "node:test";
 
 import { askedOf, History, pictureOf, readAddress, readEdit, writeAddress, writeEdit } from "../../viz/static/live/asked.js";
 import { editInWords, movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
-import { attentionChange, besideOf, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
+import { besideOf, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
 import { masked, spansOf } from "../../viz/static/live/cards.js";
 import { deflate, fromBase85, inflate, toBase85 } from "../../viz/static/core/data/packed.js";
-import { assertNear, layerOf, tokensOf } from "./near.js";
+import { tokensOf } from "./near.js";
 
 const HEAD = { quantity: "z", change: "zero", layer: 0, head: 1 };
 const EDGE = { quantity: "scores", change: "hide", layer: 2, head: 0, position: 4, key: 1 };
@@ -166,12 +166,6 @@ test("a run that the engine has let go of is run again when it is read", async (
   assert.equal(await one.example.blocks.bytes("probs-0"), 3);
   runs.keep([]);
   assert.notEqual(await runs.of({ texts: ["a"], edits: [] }), one);
-});
-
-test("how far attention moved: 0 for the same, 1 for nothing in common", () => {
-  const before = layerOf([[[255, 0], [0, 255]], [[255, 0], [255, 0]]]);
-  const after = layerOf([[[255, 0], [0, 255]], [[0, 255], [255, 0]]]);
-  assertNear(attentionChange(before, after), [0, 0.5]);
 });
 
 test("bars are of the most probable of both, with what is known of each", () => {

@@ -44,13 +44,6 @@ test("of several heads it names the clearest", () => {
   assert.equal(said(layer, { heads: [] }), "");
 });
 
-test("a chosen token and a chosen pair are told of instead", () => {
-  const layer = layerOf(previous(0.92), even);
-  assert.equal(said(layer, { query: 3 }), "Head 4 of layer 2: ran looks most at horse, 92\u202f%.");
-  assert.equal(said(layer, { key: 1 }), "Head 4 of layer 2: the is looked at most by horse, 92\u202f%.");
-  assert.equal(said(layer, { query: 3, key: 2, heads: [0, 1] }), "Layer 2, the mean of 2 heads: ran looks at horse with 56\u202f%.");
-});
-
 test("tokens that take no part are not told of", () => {
   const parting = (query, key) => (key === N - 1 ? 0.8 : 0.05);
   assert.match(said(layerOf(parting), { special: false }), /many places/);

@@ -3,9 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import {
-  afterClick, afterEscape, createStore, fittedState, fittedStore, fromHash, initialState, keptToken, toHash,
-} from "../../viz/static/core/state/state.js";
+import { createStore, fittedState, fittedStore, fromHash, initialState, toHash } from "../../viz/static/core/state/state.js";
 
 const LIMITS = {
   views: ["head", "model", "map"],
@@ -58,11 +56,6 @@ test("every part of the state comes back from the address", () => {
   assert.deepEqual(fromHash(toHash(state, LIMITS), LIMITS), state);
 });
 
-test("no head at all is a state of its own", () => {
-  const none = { ...initialState(LIMITS), heads: [] };
-  assert.deepEqual(fromHash(toHash(none, LIMITS), LIMITS).heads, []);
-});
-
 test("an address that asks for what is not here is passed over", () => {
   const wrong = [
     "view=neuron", "view=__proto__", "example=3", "example=-1", "layer=3", "layer=2.0", "heads=2.3", "heads=",
@@ -75,25 +68,6 @@ test("an address that asks for what is not here is passed over", () => {
 
 test("of heads that are asked for, those that are here are on, in their order", () => {
   assert.deepEqual(fromHash("heads=11.3.0", LIMITS).heads, [0, 11]);
-});
-
-test("clicks keep a token, then its counterpart, and a second click lets go", () => {
-  const click = (state, side, index) => ({ ...state, ...afterClick(state, { side, index }) });
-  let state = { query: null, key: null, anchor: "query" };
-  state = click(state, "key", 3);
-  assert.deepEqual(keptToken(state), { side: "key", index: 3 });
-  state = click(state, "query", 1);
-  assert.deepEqual(state, { query: 1, key: 3, anchor: "key" });
-  state = click(state, "key", 4);
-  assert.deepEqual(state, { query: 1, key: 4, anchor: "key" });
-  assert.deepEqual(click(state, "query", 1), { query: null, key: 4, anchor: "key" });
-  assert.deepEqual(click(state, "key", 4), { query: null, key: null, anchor: "key" });
-});
-
-test("Escape lets the counterpart go first", () => {
-  assert.deepEqual(afterEscape({ query: 1, key: 2, anchor: "key" }), { query: null });
-  assert.deepEqual(afterEscape({ query: 1, key: 2, anchor: "query" }), { key: null });
-  assert.deepEqual(afterEscape({ query: 1, key: null, anchor: "query" }), { query: null, key: null });
 });
 
 test("a text beside takes over what it has of the state", () => {

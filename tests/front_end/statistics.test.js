@@ -12,35 +12,6 @@ function measured(rows, tokens, causal = false, keyTokens = tokens) {
   return Object.fromEntries(STATISTICS.map(({ id }, i) => [id, numbers[i]]));
 }
 
-const PAIR = tokensOf("[CLS]", "cat", "sat", "[SEP]", "|", "cat", "[SEP]");
-
-/** All of each row's weight on one key. */
-function pointing(size, keyOf) {
-  return Array.from({ length: size }, (_, query) => Array.from({ length: size }, (_, key) => Number(key === keyOf(query))));
-}
-
-test("a head that always looks at the token before", () => {
-  const found = measured(pointing(6, (query) => Math.max(query - 1, 0)), PAIR);
-  assertNear([found.previous, found.next, found.largest, found.entropy, found.broad], [1, 0, 1, 0, 0]);
-  assertNear([found.distance], [5 / 6]);
-});
-
-test("a head that looks at the last [SEP], from all tokens but the delimiters", () => {
-  const found = measured(pointing(6, () => 5), PAIR);
-  assertNear([found.delimiter, found.first], [1, 0]);
-  assertNear([found.distance], [(5 + 4 + 3 + 2 + 1 + 0) / 6]);
-});
-
-test("an equal token elsewhere counts as the same one", () => {
-  const found = measured(pointing(6, (query) => ({ 1: 4, 2: 2, 4: 1 })[query] ?? 0), PAIR);
-  assertNear([found.same], [1]);
-});
-
-test("a head that shares evenly has the largest entropy there is", () => {
-  const found = measured(Array.from({ length: 6 }, () => Array(6).fill(1 / 6)), PAIR);
-  assertNear([found.broad, found.entropy, found.largest], [1, Math.log(6), 1 / 6], 1e-6);
-});
-
 test("a causal head that shares evenly does so among what it may see", () => {
   const tokens = tokensOf("a", "b", "c", "d");
   const rows = [0, 1, 2, 3].map((query) => [0, 1, 2, 3].map((key) => (key <= query ? 1 / (query + 1) : 0)));

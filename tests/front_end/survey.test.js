@@ -97,10 +97,3 @@ test("a model without [CLS] has the first token in its place, and no remainder t
   const { figure } = part.draw({ width: 700, theme: "dark", colors: COLORS, state: { place: 0 } });
   assert.deepEqual([...new Set([...figure.rows()].map(([name]) => name))], ["to_first", "to_punctuation"]);
 });
-
-test("an example leads to its page, head and tokens, where there is one", () => {
-  const one = survey([measure("to_sep", [0, 0, 0, 0, 0, 1])], { pages: "examples.html", links: [[1, 1, 7, [0, 2]]] });
-  assert.equal(one.linkTo(1, 5), "examples.html#example=7&layer=1&heads=2");
-  assert.equal(one.linkTo(1, 5, { query: 4, key: 3 }), "examples.html#example=7&layer=1&heads=2&query=4&key=3");
-  assert.deepEqual([one.linkTo(0, 5), one.linkTo(1, 4)], ["", ""]);
-});
