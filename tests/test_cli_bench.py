@@ -7,7 +7,7 @@ from pathlib import Path
 import planted_kernels as planted
 import pytest
 import torch
-from command_line import fails, process, run
+from command_line import process, run
 from planted_kernels import written
 
 from minibert.bench import clock
@@ -115,13 +115,6 @@ def test_files_that_share_no_shape_cannot_be_compared(timed, tmp_path):
     assert "no shape is the same" in result.stderr
 
 
-def test_where_rows_cannot_be_written_is_said_before_anything_runs(tmp_path):
-    target = written(tmp_path, planted.LAST_BLOCK)
-    result = run("bench", target, *SMALL, "--output", str(tmp_path))
-    assert result.exit_code == 2
-    assert "is a folder" in result.stderr
-
-
 def test_a_plot_is_drawn(timed, tmp_path):
     pytest.importorskip("matplotlib")
     from minibert.bench.result_rows import read_rows
@@ -130,30 +123,6 @@ def test_a_plot_is_drawn(timed, tmp_path):
     output = tmp_path / "times.svg"
     bench_times(read_rows(timed[1]), output)
     assert "float32, causal, warm cache" in output.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no function is given"),
-        (["{target}", "--baseline", "warp"], "--baseline warp is not known; known are reference"),
-        (["{target}", "--plot", "times.gif"], "expected a name ending in .svg"),
-        (
-            ["{target}", "-o", "-"],
-            "--output -: standard output is used for the table; .*--output rows.jsonl",
-        ),
-        (["{target}", "--plot", "-"], "--plot -: .*expected a file name"),
-        (["{target}", "--output", "no/folder/rows.jsonl"], "There is no folder no/folder"),
-        (["--compare", "{here}/none", "{here}/none"], "cannot be read"),
-        (["--compare", "{here}/kernel.py", "{here}/kernel.py"], "kernel.py, line 1: .*expected"),
-    ],
-)
-def test_bad_usage_is_one_line(tmp_path, arguments, message):
-    target = written(tmp_path, planted.RIGHT)
-    filled = [one.format(target=target, here=tmp_path) for one in arguments]
-    result = run("bench", *filled)
-    fails(result, message, status=2)
-    assert result.stderr.count("\n") == 1
 
 
 def test_a_triton_kernel_on_a_cpu_is_checked_and_not_timed(monkeypatch):

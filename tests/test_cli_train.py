@@ -1,13 +1,12 @@
-"""`minibert train`: what its options do, and how it fails."""
+"""`minibert train`: what its options do; how it fails is in the table of test_cli.py."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from command_line import fails, run
+from command_line import run
 from safetensors.torch import load_file
 
 import minibert
@@ -98,91 +97,3 @@ class TestResult:
         for field in ("family", "task", "n_layers", "n_heads", "d_model", "d_embed", "n_positions"):
             assert getattr(found, field) == getattr(expected, field)
         assert type(getattr(transformers, name).from_pretrained(tmp_path / "run")).__name__ == name
-
-
-TASK = "--task causal-lm"
-# Options, exit status, and what standard error says; in a folder with the files of `folder`.
-REFUSED = [
-    (f"{TASK} --set rate=-1", 1, "rate=-1.0: expected a number above 0"),
-    (f"{TASK} --seed {2**60}", 1, "seed=1152921504606846976: expected"),
-    (f"{TASK} --width 30", 1, "4 heads do not divide a width of 30"),
-    (f"{TASK} --family llama --kv-heads 3", 1, "4 heads cannot share 3 key-value heads"),
-    (f"{TASK} --vocabulary 50", 1, "vocabulary of 50 has no room"),
-    (f"{TASK} --positions 4096", 1, "fewer positions"),
-    (f"{TASK} --device meta", 1, "expected cpu or cuda"),
-    (f"{TASK} --device abacus", 1, "'abacus' cannot be used"),
-    (f"{TASK} --device cuda", 1, "The device 'cuda' cannot be used"),
-    (f"{TASK} --held-out no.txt", 1, r"no\.txt: cannot be read"),
-    (f"{TASK} absent.txt", 1, r"absent\.txt: .*No such file"),
-    (f"{TASK} bytes.txt", 1, r"bytes\.txt: .*byte 0 is not UTF-8"),
-    (f"{TASK} blank.txt", 1, r"blank\.txt: .*the file has no text"),
-    (f"{TASK} -o taken", 1, "taken: cannot be written to"),
-    ("--config no.json", 1, r"no\.json: cannot be read"),
-    ("--config cut.json", 1, "cannot be read as JSON"),
-    ("--config list.json", 1, "expected an object"),
-    ("--config t5.json", 1, "'t5' is not a family"),
-    ("--config few.json", 1, "is missing"),
-    ("", 2, "The task is missing: give --task causal-lm, masked-lm or pre-training"),
-    (f"{TASK} --set speed=2", 2, "--set speed=2: expected one of clip, "),
-    (f"{TASK} --set steps=2", 2, "--set steps=2: expected one of"),
-    (f"{TASK} --set bfloat16=0", 2, "--set bfloat16=0: expected one of"),
-    (f"{TASK} --set rate", 2, "--set rate: expected a number after"),
-    (f"{TASK} --set warm_up=1.5", 2, "warm_up=1.5: expected a whole"),
-    (f"{TASK} --family bert", 2, "--family bert does not go with --task c"),
-    ("--task masked-lm --family llama", 2, "bert for masked-lm and pre-training"),
-    (f"{TASK} --kv-heads 2", 2, "--kv-heads is for llama"),
-    ("--config no.json --family gpt2", 2, "--config names the family"),
-    (f"{TASK} --plot heads.doc", 2, r"heads\.doc"),
-    (f"{TASK} --plot none/heads.svg", 2, "no folder none to write heads"),
-    ("--task translation", 2, "--task"),
-    (f"{TASK} --steps 0", 2, "--steps"),
-    (f"{TASK} --seed -1", 2, "--seed"),
-    (f"{TASK} --positions 8", 2, "--positions"),
-    (f"{TASK} --weights int8", 2, "--weights"),
-    (f"{TASK} --speed 2", 2, "--speed"),
-]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that commands are run in."""
-    contents = {
-        "cut.json": b"{",
-        "list.json": b"[1]",
-        "t5.json": b'{"model_type": "t5"}',
-        "few.json": b'{"model_type": "gpt2", "n_embd": 32}',
-        "bytes.txt": b"\xff\xfe",
-        "blank.txt": b" \n",
-        "taken": b"mine",
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(("options", "status", "message"), REFUSED)
-def test_what_cannot_be_trained_is_said_and_nothing_is_written(
-    options: str, status: int, message: str, texts: list[str], folder: Path
-) -> None:
-    if "cuda" in options and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    result = run("train", *texts, *SMALL, "-o", "run", *options.split())
-    if "Usage: " in result.stderr:
-        assert re.search(message, result.stderr)
-    else:
-        fails(result, message, status)
-        assert result.stderr.startswith("error: ")
-        assert result.stderr.count("\n") == 1
-    assert result.exit_code == status
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_texts_an_output_and_several_texts_for_pairs_are_needed(
-    texts: list[str], folder: Path
-) -> None:
-    assert run("train", "--task", "causal-lm", "-o", "run").exit_code == 2
-    assert run("train", *texts, "--task", "causal-lm").exit_code == 2
-    command = ["train", texts[0], "--task", "pre-training", *SMALL, "-o", "run"]
-    fails(run(*command), "give two or more files")
