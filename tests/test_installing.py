@@ -97,11 +97,6 @@ def without_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def test_a_source_tree_without_links_imports(without_links: Path, tmp_path: Path) -> None:
-    done = run([sys.executable, "-c", IMPORTS], where=tmp_path, path=without_links)
-    assert Path(done.stdout.strip()).is_relative_to(without_links)
-
-
 @pytest.mark.parametrize("editable", [True, False], ids=["editable", "copied"])
 def test_a_source_tree_without_links_installs(
     without_links: Path, tmp_path: Path, editable: bool

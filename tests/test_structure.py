@@ -293,15 +293,3 @@ def loaded_after(code: str) -> set[str]:
 def test_importing_minibert_loads_nothing_heavy() -> None:
     heavy = {"torch", "numpy", "typer", "transformers", "tokenizers", "huggingface_hub"}
     assert not loaded_after("import minibert") & heavy
-
-
-def test_help_is_shown_without_loading_torch() -> None:
-    code = (
-        "import io\n"
-        "sys.argv, sys.stdout = ['minibert', '--help'], io.StringIO()\n"
-        "from minibert.cli.main import main\n"
-        "try:\n    main()\n"
-        "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
-        "assert 'view' in sys.stdout.getvalue()"
-    )
-    assert not loaded_after(code) & {"torch", "numpy", "transformers", "tokenizers"}

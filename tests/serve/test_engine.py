@@ -13,8 +13,6 @@ from minibert.errors import EditError, MinibertError, TokenizationError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.quantities import QUANTITIES
-from minibert.trace.edit import zero
-from minibert.viz.neuron_view import get_attention
 from minibert.viz.serve.engine import Engine, Passes
 from tests.served import request, text_request
 
@@ -68,34 +66,6 @@ def test_every_quantity_is_read_or_refused_by_reason(grouped: EngineHere) -> Non
         found = grouped.answer("read", request=asked, quantity=name, layer=layer)["values"]
         expected = getattr(trace if layer is None else trace[layer], name)[0].float().numpy()
         np.testing.assert_array_equal(found, expected)
-
-
-def test_keys_are_edited_by_key_value_head(grouped: EngineHere) -> None:
-    model = grouped.engine.model
-    last = model.config.n_kv_heads - 1
-    for name in ("key", "value", "key_unrotated"):
-        edit = {"quantity": name, "change": "zero", "layer": 1, "head": last}
-        _, (found,), _ = grouped.trace(request([GROUPED], [edit]), [("logits", None)])
-        expected = model.trace(GROUPED, edit={(name, 1, last): zero}).logits[0]
-        np.testing.assert_array_equal(found, expected.numpy())
-        with pytest.raises(EditError, match=rf"no head {last + 1}; expected 0 to {last}"):
-            grouped.trace(request([GROUPED], [{**edit, "head": last + 1}]))
-    found = get_attention(model, None, None, GROUPED, include_queries_and_keys=True)["all"]
-    keys = [model.trace(GROUPED)[1, head].key[0].tolist() for head in range(4)]
-    np.testing.assert_allclose(found["keys"][1], keys, atol=1e-6)
-
-
-def test_a_weight_that_is_set_stays_in_the_window(grouped: EngineHere) -> None:
-    edit = {"quantity": "probs", "change": "set", "layer": 1, "key": 1, "value": 0.5}
-    clean = grouped.engine.model.trace(GROUPED)[1].probs[0].numpy()
-    _, (probs,), _ = grouped.trace(request([GROUPED], [edit]), [("probs", 1)])
-    np.testing.assert_allclose(probs.sum(-1), 1, atol=1e-5)
-    assert (probs[clean == 0] == 0).all()
-    seen = clean[..., 1]
-    np.testing.assert_allclose(probs[..., 1][(seen > 0) & (seen < 1)], 0.5, atol=1e-6)
-    if grouped.engine.config.window(1):
-        with pytest.raises(EditError, match="layer 1, because that layer has a window"):
-            grouped.trace(request([GROUPED], [{**edit, "position": 7}]))
 
 
 SIZES: dict[str, Any] = {

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from attention_pages import example_of, header_of, names, softmax, unpacked
-from data import data_path
 from small_traces import small_trace
 from torch import Tensor
 
@@ -262,19 +261,6 @@ class TestShow:
         assert example_of(page)["texts"] == ["the horse", "a boat"]
         query = model.trace("the horse", "a boat")[2].query[0]
         np.testing.assert_array_equal(unpacked(page, "query", 2), query.half().numpy())
-
-    def test_it_takes_what_bertviz_takes(self) -> None:
-        folder = str(data_path("models", "all-MiniLM-L6-v2"))
-        theirs = transformers.AutoModel.from_pretrained(folder)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        page = show(theirs, "bert", tokenizer, "Strawberries", "rain falls", "light")
-        trace = minibert.load(folder).trace("Strawberries", "rain falls")
-        shown = example_of(page)["tokens"]
-        assert shown["text"] == list(trace.tokens.strings[0])
-        assert shown["special"] == [int(special) for special in trace.tokens.special[0]]
-        assert shown["segment"] == trace.tokens.segments[0].tolist()
-        key = trace[5].key[0].numpy()
-        np.testing.assert_allclose(unpacked(page, "key", 5), key, atol=1e-2, rtol=1e-2)
 
     def test_wrong_arguments_are_named(self) -> None:
         model = minibert.load("tiny-bert")

@@ -5,16 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import minibert
 from minibert.errors import EditError
 from minibert.layers.config import FAMILIES, Config
 from minibert.layers.rotary import Rotary
 from minibert.model import Model
-from minibert.trace.edit import hide, mean, replace, zero
 from minibert.trace.read import Trace
-from minibert.viz.engine_edits import EngineEdit, checked_edits, python_edits, set_weight
+from minibert.viz.engine_edits import EngineEdit, checked_edits, python_edits
 from minibert.viz.live import built_of
 
 TEXTS = {
@@ -36,72 +34,6 @@ def made(edits: list[dict[str, Any]], clean: Trace, other: Trace) -> Trace:
 
 def one(change: str, quantity: str, **place: Any) -> dict[str, Any]:
     return {"change": change, "quantity": quantity, **place}
-
-
-def test_edits_of_whole_rows_are_those_of_python(model: Model) -> None:
-    clean, other = (model.trace(text) for text in TEXTS[model.name])
-    for edits, expected in [
-        ([one("zero", "z", layer=1, head=2)], {("z", 1, 2): zero}),
-        ([one("zero", "mlp_out", layer=2, position=3)], {("mlp_out", 2): zero.at(positions=3)}),
-        ([one("mean", "attn_out", layer=0)], {("attn_out", 0): mean(over=clean)}),
-        ([one("mean", "z", layer=3, head=0, position=2)],
-         {("z", 3, 0): mean(over=clean, positions=2)}),
-        ([one("text", "resid_post", layer=1, position=4)],
-         {("resid_post", 1): replace(other, positions=4)}),
-        ([one("text", "probs", layer=2)], {("probs", 2): replace(other)}),
-        ([one("hide", "scores", layer=2, head=1, position=4, key=2)],
-         {("scores", 2, 1): hide(2, positions=4)}),
-        ([one("set", "mlp_post", layer=1, value=0.25)], {("mlp_post", 1): replace(0.25)}),
-        ([one("zero", "z", head=3)], {("z", layer, 3): zero for layer in range(4)}),
-        ([one("text", "embed", position=1)], {"embed": replace(other, positions=1)}),
-        # The edit of a head comes after that of its layer, wherever it stands.
-        ([one("set", "z", layer=1, head=2, value=0.5), one("zero", "z", layer=1)],
-         {("z", 1): zero, ("z", 1, 2): replace(0.5)}),
-    ]:  # fmt: skip
-        found = made(edits, clean, other)
-        assert torch.equal(found.logits, clean.rerun(expected).logits)
-        assert not torch.equal(found.logits, clean.logits)
-
-
-def test_edits_of_single_numbers_are_made_one_after_the_other(model: Model) -> None:
-    clean, other = (model.trace(text) for text in TEXTS[model.name])
-
-    def change(value: Tensor) -> Tensor:
-        value[0, 2, 5] = 0
-        value[0, :, 6] = clean[1, 2].z[0, :, 6].mean()
-        value[0, 1, 7] = other[1, 2].z[0, 1, 7]
-        value[0, 3] = 0.5
-        return value
-
-    edits = [
-        one("zero", "z", layer=1, head=2, position=2, neuron=5),
-        one("mean", "z", layer=1, head=2, neuron=6),
-        one("text", "z", layer=1, head=2, position=1, neuron=7),
-        one("set", "z", layer=1, head=2, position=3, value=0.5),
-    ]
-    found, expected = made(edits, clean, other), clean.rerun({("z", 1, 2): change})
-    torch.testing.assert_close(found[1].z, expected[1].z, atol=1e-6, rtol=0)
-    torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=0)
-
-
-def test_a_weight_that_is_set_takes_from_the_others_in_proportion(model: Model) -> None:
-    clean, other = (model.trace(text) for text in TEXTS[model.name])
-    edit = one("set", "probs", layer=1, head=2, position=4, key=1, value=0.7)
-    before, after = clean[1, 2].probs[0], made([edit], clean, other)[1, 2].probs[0]
-    expected = before.clone()
-    expected[4] *= 0.3 / (1 - before[4, 1])
-    expected[4, 1] = 0.7
-    torch.testing.assert_close(after, expected)
-    # Of every query those that see the key.
-    after = made([one("set", "probs", layer=1, key=2, value=0.25)], clean, other)[1].probs[0]
-    first = 2 if model.config.causal else 0
-    torch.testing.assert_close(after.sum(-1), torch.ones(after.shape[:-1]))
-    assert (after[:, first:, 2] - 0.25).abs().max() < 1e-6
-    assert not after[:, :first, 2].any()
-    probs = torch.tensor([[0.0, 1.0, 0.0]])
-    with pytest.raises(EditError, match="all other weights of query 0 are 0"):
-        set_weight(probs, query=0, key=1, weight=0.5)
-    assert set_weight(probs, query=slice(None), key=1, weight=0.5).tolist() == [[0.0, 1.0, 0.0]]
 
 
 @pytest.mark.parametrize(

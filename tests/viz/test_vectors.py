@@ -19,7 +19,6 @@ from attention_pages import (
     arrays,
     example_of,
     fake_trace,
-    header_of,
     held,
     unpacked,
     weights,
@@ -162,19 +161,6 @@ class TestEdited:
         assert len(arrays(page, "probs")) == 3
         assert not unpacked(page, "probs", 1)[0].any()
         np.testing.assert_allclose(unpacked(page, "probs", 2), trace[2].probs[0], atol=4e-3)
-
-
-class TestSeveral:
-    def test_named_traces_keep_their_names_and_order(self) -> None:
-        trace = small_trace()
-        after = trace.rerun({("probs", 0, 1): zero})
-        page = view({"before": trace, "after": after}, title="t")
-        assert [one["name"] for one in header_of(page)["examples"]] == ["before", "after"]
-        np.testing.assert_allclose(
-            unpacked(page, "probs", 2, index=1), after[2].probs[0], atol=4e-3
-        )
-        blocks = [one["block"] for i in (0, 1) for one in example_of(page, i)["arrays"]]
-        assert len(set(blocks)) == len(blocks)
 
 
 class TestLens:

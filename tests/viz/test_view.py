@@ -151,18 +151,6 @@ def test_it_says_whether_the_text_is_cut(
     assert example_of(view(fake))["cut"] is cut
 
 
-def test_a_real_trace_arrives_whole() -> None:
-    model = minibert.load(str(data_path("models", "all-MiniLM-L6-v2")))
-    trace = model.trace(["straw", "leaves fall"], ["berries", "autumn is marked by foliage"])
-    for sentence, length in enumerate(trace.tokens.lengths):
-        page = view(trace, sentences=[sentence])
-        assert len(example_of(page)["tokens"]["text"]) == length
-        assert example_of(page)["model"] == "all-MiniLM-L6-v2"
-        for layer in range(6):
-            probs = trace[layer].probs[sentence, :, :length, :length]
-            np.testing.assert_allclose(decoded(page, layer), probs, atol=4e-3)
-
-
 def test_attention_of_transformers_and_marks_of_tokenizers_are_read() -> None:
     probs = softmax((LAYERS, 2, HEADS, TOKENS, TOKENS))
     tokens = ["<s>", "Ġbrown", "▁the", "##s", "##", "[CLS]", "[MASK]"]
