@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, softmax
-from browser.head_view import BLUE, GREEN, TOKENS, Open, drawn_attention, pair_page
+from browser.head_view import TOKENS, Open, drawn_attention, pair_page
 from PIL import Image
 from playwright.sync_api import Page, expect
 
@@ -47,24 +47,7 @@ def table(file: bytes) -> list[list[str]]:
     ]
 
 
-def has(image: np.ndarray, color: tuple[int, int, int]) -> bool:
-    return bool((np.abs(image - color).max(-1) <= 6).any())
-
-
 class TestHeadView:
-    def test_the_image_has_two_pixels_for_one_and_the_lines_that_are_shown(
-        self, open_page: Open
-    ) -> None:
-        image = pixels(taken(open_page(pair_page(), "heads=0.2"), "PNG image"))
-        assert image.shape[1] == 2 * 760
-        lines = image[150:, 520:1000]
-        assert has(lines, BLUE)
-        assert has(lines, GREEN)
-        assert not has(lines, (0xCE, 0x55, 0x09))
-        assert tuple(image[0, 0]) == (255, 255, 255)
-        dark = pixels(taken(open_page(pair_page(), "theme=dark"), "PNG image"))
-        assert tuple(dark[0, 0]) == (0x15, 0x16, 0x19)
-
     def test_the_drawing_has_a_curve_for_each_line(self, open_page: Open) -> None:
         page = open_page(pair_page(), "layer=1")
         drawing = ET.fromstring(taken(page, "SVG drawing"))

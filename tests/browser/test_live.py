@@ -165,6 +165,9 @@ def test_nothing_is_wider_than_the_window(
         if (button := page.locator(".live-switch").get_by_role("button", name=name)).is_visible():
             button.click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("tab", name="Whole").click()
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_heads_are_changed_in_the_model_view_and_nothing_has_no_name(

@@ -6,12 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 from browser.conftest import watch
-from browser.live_pages import asked, worked
-from live.drawn import random_model
 from playwright.sync_api import Browser, Page, expect
 
 import minibert
-from minibert.analysis import embedding_parts
 from minibert.trace.edit import zero
 from minibert.viz.serve.server import PageServer
 from tests.served import serving
@@ -73,28 +70,3 @@ def test_a_served_page_follows_text_and_edits_and_says_when_its_server_is_gone(
     page.wait_for_timeout(500)
     field.fill("the boat")
     expect(page.get_by_role("alert")).to_contain_text("The server does not answer", timeout=15000)
-
-
-def test_the_whole_leads_from_the_projection_to_the_rows_of_the_tables(
-    opened: Callable[..., tuple[Page, PageServer]],
-) -> None:
-    model, position = random_model("albert"), 3
-    text = "the old horse ran to the house"
-    page, _ = opened(model, f"text={text.replace(' ', '+')}&view=whole&query={position}")
-    inputs = page.locator("[data-box=text] ~ [data-box^=embed]")
-    expect(inputs.first).to_contain_text(f"position (row {position})")
-    inputs.last.click()
-    page.wait_for_selector("[data-step=products]")
-    largest = float(model.trace(text).embed[0, position].abs().max())
-    assert abs(worked(page)) == pytest.approx(largest, abs=1e-4)
-    # A number that the projection reads.
-    first = page.locator("[data-step=products] tbody button").first
-    dimension = int(first.inner_text().split()[-1])
-    first.click()
-    parts = embedding_parts(model, text)
-    summed = model.body.embed_norm(parts.word + parts.position + parts.segment)
-    page.wait_for_selector("[data-step=embeddings]")
-    assert worked(page) == pytest.approx(float(summed[0, position, dimension]), abs=1e-4)
-    assert asked(page)["number"] == "embed_input"
-    names = page.locator("[data-step=embeddings] tbody th").all_inner_texts()
-    assert f"row {position} of positions: position {position}" in names

@@ -13,10 +13,12 @@ function measured(rows, tokens, causal = false, keyTokens = tokens) {
 }
 
 test("a causal head that shares evenly does so among what it may see", () => {
-  const tokens = tokensOf("a", "b", "c", "d");
+  const tokens = tokensOf("a", "b", "a", "d");
   const rows = [0, 1, 2, 3].map((query) => [0, 1, 2, 3].map((key) => (key <= query ? 1 / (query + 1) : 0)));
   const found = measured(rows, tokens, true);
   assertNear([found.broad, found.previous], [1, (1 / 2 + 1 / 3 + 1 / 4) / 3], 1e-6);
+  // An equal token elsewhere counts as the same one.
+  assertNear([found.same], [(1 + 1 / 2 + 2 / 3 + 1 / 4) / 4], 1e-6);
   assertNear([found.entropy], [(Math.log(2) + Math.log(3) + Math.log(4)) / 4], 1e-6);
   assert.ok(Number.isNaN(found.next) && Number.isNaN(found.delimiter));
 });
