@@ -41,10 +41,33 @@ def wrong(impl: str, dtype: torch.dtype, seed: int) -> list[str]:
     """
     call = drawn(Random(seed), dtype)
     want = wanted(call) if implementations()[impl].wants else ()
-    found = attend(call.query, call.key, call.value, impl=impl, want=want, **call.options)
+    key, value = (with_garbage(one, call.options) for one in (call.key, call.value))
+    found = attend(call.query, key, value, impl=impl, want=want, **call.options)
     lse_error = implementations()[impl].lse_error if dtype == torch.bfloat16 else 0.0
     right = truth(call, units_of(impl, dtype, call.options))
-    return [f"{one} in {call}" for one in complaints(call, found, right, lse_error=lse_error)]
+    said = [*complaints(call, found, right, lse_error=lse_error), *wrong_dtypes(found, dtype)]
+    return [f"{one} in {call}" for one in said]
+
+
+def with_garbage(numbers: Tensor, options: dict[str, Any]) -> Tensor:
+    """Keys or values with large numbers behind the end of each sentence, where nothing looks."""
+    if "lengths" not in options or "pages" in options:
+        return numbers
+    beyond = torch.arange(numbers.shape[2]) >= options["lengths"][:, None, None]
+    return numbers.masked_fill(beyond.unsqueeze(-1), 1e30)
+
+
+def wrong_dtypes(found: Any, dtype: torch.dtype) -> list[str]:
+    """The outputs in another dtype than the call's (z), int64 (argmax), float32 or float64."""
+    wide = torch.promote_types(dtype, torch.float32)
+    known = {"z": dtype, "argmax": torch.int64}
+    statistics = vars(found.statistics) if found.statistics else {}
+    given = {"z": found.z, "lse": found.lse} | statistics
+    return [
+        f"{name} is {one.dtype}"
+        for name, one in given.items()
+        if one is not None and one.dtype != known.get(name, wide)
+    ]
 
 
 def wrong_gradients(impl: str, seed: int) -> list[str]:

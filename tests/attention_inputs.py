@@ -69,34 +69,6 @@ def by_torch(
     return {"scores": scores, "probs": probs, "lse": masked.logsumexp(dim=-1), "z": z}
 
 
-def allowed_by(
-    lengths: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    *,
-    queries: int = Q,
-    keys: int = K,
-) -> Tensor:
-    """The mask spelled out cell by cell."""
-    allowed = torch.ones(B, H, queries, keys, dtype=torch.bool)
-    for b in range(B):
-        for i in range(queries):
-            for j in range(keys):
-                real = lengths is None or j < int(lengths[b])
-                past = not causal or j <= keys - queries + i
-                allowed[b, :, i, j] = real and past
-    return allowed if mask is None else allowed & mask
-
-
-VARIATIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "lengths": {"lengths": torch.tensor([K - 2, 0])},
-    "mask": {"mask": some_mask()},
-    "causal": {"causal": True},
-    "all three": {"lengths": torch.tensor([3, K]), "mask": some_mask(seed=1), "causal": True},
-}
-
-
 def outputs(found: Any) -> dict[str, Tensor]:
     """What `attend` gave, by name."""
     statistics = vars(found.statistics) if found.statistics else {}

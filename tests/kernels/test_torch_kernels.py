@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import torch
 from any_call import NOT_FUSED, wrong
-from attention_inputs import D, K, by_torch, some_mask, vectors
+from attention_inputs import D, by_torch, some_mask, vectors
 from drawn_calls import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -16,7 +16,6 @@ from minibert.kernels.api import attend, compute
 from minibert.kernels.call import Call
 from minibert.kernels.check.cases import KINDS
 from minibert.kernels.check.parity import check
-from minibert.kernels.torch_kernels import fused_attention
 
 # How far a dtype's z may be from float64 on numbers of size 1: some roundings of z and probs.
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -41,14 +40,6 @@ def test_more_keys_than_a_block_of_the_fused_kernel_change_nothing(dtype, causal
     torch.testing.assert_close(found.z.double(), expected["z"], rtol=0, atol=ROUNDING[dtype])
     lse_atol = 1e-13 if dtype == torch.float64 else 2e-4
     torch.testing.assert_close(found.lse.double(), expected["lse"], rtol=0, atol=lse_atol)
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("keys", [K, 700])
-def test_torch_gives_zero_for_a_dead_row_on_this_cpu_as_fused_attention_relies_on(dtype, keys):
-    query, key, value = vectors(keys=keys, dtype=dtype)
-    z = fused_attention(query, key, value, mask=some_mask(keys=keys), scale=0.4)
-    assert z[1, 2, 1].eq(0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -119,17 +110,12 @@ def test_the_rows_of_a_window_are_taken_block_by_block(
 
 
 SQUARE = ("plain", "strided", "scale", "causal")
-# FlexAttention without a compiler is slow: what differs in how its mask and scores are made.
-FLEX = ("plain", "scale", "mask", "causal cache", "causal lengths", "bias")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("name", "kinds", "scales"),
-    [("flash", SQUARE, (1.0, 30.0)), ("math", tuple(KINDS), (1.0, 30.0)), ("flex", FLEX, (1.0,))],
-)
-def test_a_back_end_that_runs_on_a_cpu_is_right(name, kinds, scales, dtype):
-    report = check(name, sizes=(17,), input_scales=scales, dtypes=(dtype,), kinds=kinds)
+@pytest.mark.parametrize(("name", "kinds"), [("flash", SQUARE), ("math", tuple(KINDS))])
+def test_a_back_end_that_runs_on_a_cpu_is_right(name, kinds, dtype):
+    report = check(name, sizes=(17,), input_scales=(1.0, 30.0), dtypes=(dtype,), kinds=kinds)
     assert report.ok, str(report)
     assert {finding.output for finding in report.findings} == {"z", "z, mean", "lse"}
     assert not report.skipped
