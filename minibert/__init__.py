@@ -77,6 +77,7 @@ _HOME = {
     "register": "kernels.api",
 }
 
+add_doors("minibert.analysis.reasons", {"why": "why"})
 add_doors("minibert.loading", {"from_transformers": "from_transformers"})
 add_doors("minibert.viz", {"view": "view"})
 add_doors("minibert.viz.serve.server", {"live": "served"})

@@ -60,6 +60,22 @@ class NamedQuantities(Protocol):
 
 
 @runtime_checkable
+class ScoreParts(Protocol):
+    """One score as a sum over pairs of components; see `minibert.analysis.WhyScore`."""
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts."""
+
+    def top(self, count: int = ...) -> list[tuple[str, str, float]]:
+        """The largest pairs."""
+
+    if TYPE_CHECKING:
+        # The methods of WhyScore, which are declared there.
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+
+@runtime_checkable
 class ServedPage(Protocol):
     """A page that runs a model, in a cell of a notebook, until `close()`."""
 

@@ -155,7 +155,7 @@ class Result(Generic[Array]):
         """All of it as what JSON has: lists, numbers and text; None in place of nan."""
         content: dict[str, object] = {"result": type(self).__name__, "axes": list(self.axes)}
         for each in fields(self):
-            if each.name not in ("names", "signed", "limits"):
+            if each.name not in ("names", "signed", "limits") and each.repr:
                 content[each.name] = _plain(getattr(self, each.name))
         return content
 

@@ -4,6 +4,7 @@ patterns.py     how far each head follows the five known patterns, or one's own
 lens.py         what each layer would predict
 attribution.py  a logit as a sum over heads, MLPs and biases
 stream.py       the stream as a sum of its components; attention weighed by what it moves
+reasons.py      why a head looks there: a score as a sum over pairs of what was written
 flow.py         attention over all layers together: rollout, flow, relevance
 gradients.py    integrated gradients over attention and embeddings; an estimate of every patch
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
@@ -88,6 +89,14 @@ from minibert.analysis.patterns import (
     repeated_ids,
     shared_dimensions,
 )
+from minibert.analysis.reasons import (
+    Why,
+    WhyScore,
+    WhyTokens,
+    why,
+    why_logit,
+    why_stream,
+)
 from minibert.analysis.stream import (
     Decomposition,
     block_norms,
@@ -111,6 +120,9 @@ __all__ = [
     "QKCircuit",
     "SharedDimensions",
     "TokenLosses",
+    "Why",
+    "WhyScore",
+    "WhyTokens",
     "ablate_heads",
     "answer_probability",
     "attention_flow",
@@ -151,4 +163,7 @@ __all__ = [
     "summed_norms",
     "to_single_token",
     "token_losses",
+    "why",
+    "why_logit",
+    "why_stream",
 ]

@@ -201,14 +201,22 @@ def _places(trace: Trace, sentences: list[int], position: object) -> Int[Tensor,
 Terms = list[tuple[Component, Float[Tensor, " sentence"]]]
 
 
-def _logit_terms(rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None) -> Terms:
-    """Every component and its value, in the order of the data, at the one position of `rows`."""
+def logit_direction(
+    rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None
+) -> tuple[Float[Tensor, "sentence d_model"], Terms]:
+    """What reads the logit from the last resid_post at the one position of `rows`; and biases."""
     direction, behind = _through_head(head, rows.hidden[:, 0], token, against)
     direction = _through_norm("final norm bias", FrozenNorm.of_final(rows), direction, behind)
+    return direction, behind[::-1]
+
+
+def _logit_terms(rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None) -> Terms:
+    """Every component and its value, in the order of the data, at the one position of `rows`."""
+    direction, behind = logit_direction(rows, head, token, against)
     stream = written(rows, len(rows) - 1, "resid_post", heads=True)
     parts = zip(stream.components, stream.parts, strict=True)
     terms = [(component, (part[:, 0] * direction).sum(-1)) for component, part in parts]
-    return terms + behind[::-1]
+    return terms + behind
 
 
 def _through_head(

@@ -63,6 +63,11 @@ class Component:
     mlp output norm bias 9   the bias of a LayerNorm that the MLP alone goes through
     attention 9              attn_out of layer 9, where heads are not told apart
 
+    `why` takes embed apart (word embedding, position embedding, segment embedding, embedding norm
+    bias), and its components go on to the query or key: attention norm bias 9 of a norm in front of
+    attention (GPT-2), query bias, key bias. neuron 9-345 is neuron 345 of the MLP of layer 9, and
+    mlp rest 9 what is left of it.
+
     What a block writes goes through its output norm first, where the model has one (Gemma 2,
     OLMo 2). What lies between the stream and a logit has biases too: final norm bias (GPT-2),
     transform bias and transform norm bias (the masked-language-model head), unembedding bias.
@@ -285,9 +290,16 @@ def decompose(
     )
 
 
-def written(trace: Trace, layer: int, point: str, *, heads: bool) -> "Stream":
-    """What was written up to this point of the stream."""
-    stream = Stream(trace)
+def written(
+    trace: Trace,
+    layer: int,
+    point: str,
+    *,
+    heads: bool,
+    embedding: "Sequence[tuple[Component, Hidden]]" = (),
+) -> "Stream":
+    """What was written up to this point of the stream; `embedding` are the parts of embed."""
+    stream = Stream(trace, embedding)
     for each in range(layer + (point != "resid_pre")):
         stream.attention(trace[each], heads=heads)
         if each < layer or point == "resid_post":
@@ -312,9 +324,10 @@ def _check_sum(parts_of: Sequence[Tensor], stream: Tensor, name: str) -> None:
 class Stream:
     """The parts so far, each with the shape (batch, position, d_model)."""
 
-    def __init__(self, trace: Trace) -> None:
-        self.components = [Component("embed")]
-        self.parts = [wide(trace.embed)]
+    def __init__(self, trace: Trace, embedding: Sequence[tuple[Component, Hidden]] = ()) -> None:
+        start = embedding or [(Component("embed"), trace.embed)]
+        self.components = [component for component, _ in start]
+        self.parts = [wide(part) for _, part in start]
 
     def attention(self, here: LayerTrace, *, heads: bool) -> None:
         """Add what a layer's attention wrote."""

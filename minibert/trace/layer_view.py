@@ -14,13 +14,12 @@ from minibert.errors import TraceError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
+from minibert.layers.evaluation import EVERYTHING, Rows
 from minibert.layers.layer import LayerQuantities, absent_because, layer_quantities
 from minibert.layers.layer_pass import LayerPass
 from minibert.layers.norms import Divisors, Norm, divisor, normed
 from minibert.quantities import QUANTITIES, AttentionMask, Float, NormScale, Quantity
 from minibert.trace.run import TracedModel
-
-EVERYTHING = slice(None)
 
 #: What type checkers accept and complete; a test holds it to the table.
 LayerNames = Literal[
@@ -71,7 +70,7 @@ class ReadableTrace(Readable, Protocol):
     def layer_statistics(self, layer: int) -> Statistics:
         """The statistics that the pass gave for a layer."""
 
-    def at(self, layer: int, heads: slice = ..., queries: slice = ...) -> LayerPass:
+    def at(self, layer: int, heads: slice = ..., queries: Rows = ...) -> LayerPass:
         """One layer of the trace, to be read lazily."""
 
     def as_made(self) -> AbstractContextManager[object]:

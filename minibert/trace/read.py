@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.doors import NamedQuantities, Page, opened
+from minibert.doors import NamedQuantities, Page, ScoreParts, opened
 from minibert.errors import TraceError
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
@@ -221,6 +221,26 @@ class Trace(PassRecord):
         trace.edited_from = stored.edited_from
         trace.stored_backends = stored.backends
         return trace
+
+    def why(
+        self,
+        layer: int,
+        head: int,
+        query: int | str,
+        key: int | str,
+        *,
+        against: int | str | None = None,
+        neurons: int = 0,
+        sentence: int = 0,
+    ) -> ScoreParts:
+        """What makes a head look from a query to a key: the score as a sum of what was written.
+
+        See `minibert.analysis.why`, which this calls.
+        """
+        found: ScoreParts = opened("why")(
+            self, layer, head, query, key, against=against, neurons=neurons, sentence=sentence
+        )
+        return found
 
     def to_transformer_lens(self, *, attn_result: bool = False) -> NamedQuantities:
         """The quantities by the names and axes of TransformerLens' cache, computed when read.

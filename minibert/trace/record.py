@@ -18,7 +18,7 @@ from minibert.kernels.api import Statistics, attend
 from minibert.kernels.call import Want, parse_want
 from minibert.kernels.registry import check_name
 from minibert.layers.config import Config
-from minibert.layers.evaluation import EVERYTHING, Evaluation
+from minibert.layers.evaluation import EVERYTHING, Evaluation, Rows
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
 from minibert.layers.packing import describe
@@ -203,7 +203,7 @@ class PassRecord:
             self._tokens = self.inputs.as_tokens(self.model.tokenizer)
         return self._tokens
 
-    def at(self, layer: int, heads: slice = EVERYTHING, queries: slice = EVERYTHING) -> LayerPass:
+    def at(self, layer: int, heads: slice = EVERYTHING, queries: Rows = EVERYTHING) -> LayerPass:
         """The table of one layer, to be read lazily for some heads and rows."""
         known = dict(self.records[layer]) if layer < len(self.records) else {}
         if "resid_pre" not in known:

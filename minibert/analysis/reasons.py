@@ -1,0 +1,834 @@
+"""Why a head looks there: a score as an exact sum over pairs of what was written to the stream.
+
+The input of a query is a sum of what embeddings, heads and MLPs wrote (`stream.py` has the parts),
+and so is the input of a key. With what every norm divides by frozen at its real value, query and
+key are sums of these parts, and their dot product is a sum over pairs of parts:
+
+    score(query, key) = scale · Σ_a Σ_b q_a · k_b
+
+The same holds for every number that is linear in the stream: a logit, or one side of a score. What
+a head wrote is in turn the sum, over the tokens that it read, of weight · value · W_O, and a value
+is a sum of what was written to the stream at that token. So every part can be followed down to
+the words, and each level adds up to the one above.
+
+why         one score, or a score less that of another key, or less the mean of its row
+why_logit   one logit, or the difference of two
+why_stream  any direction of a residual stream
+
+A part is what its writer added, nothing else: that a head also changed what later heads and MLPs
+read shows in their parts. `WhyScore.check` compares a part with an edit that takes it out.
+
+Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits" (composition);
+Kamath et al. 2025, "Tracing attention computation through feature interactions" (QK attributions
+and head loadings, there for models with transcoders).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from minibert.analysis.arguments import (
+    check_unedited,
+    token_ids,
+    token_name,
+    vocabulary_head,
+    whole_number,
+)
+from minibert.analysis.attribution import logit_direction
+from minibert.analysis.rows import at_positions, wide
+from minibert.analysis.stream import Component, FrozenNorm, layer_of, written
+from minibert.answers.explain import find_token
+from minibert.errors import TraceError
+from minibert.layers.linear import matrix_of, offset_of
+from minibert.layers.norms import normed
+from minibert.quantities import Float
+from minibert.result import Result, sourced
+from minibert.trace.read import Trace
+
+# Positions whose parts of width d_model are held at once.
+_ROWS = 32
+# How far the parts may be from the score that the trace has, as a share of the largest part.
+_ROUNDING, _HALF_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}, 0.1
+_LISTED = 5
+
+Constants = list[tuple[Component, Float[Tensor, "position read"]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Numbers that are linear in the stream of one sentence, norms frozen.
+
+    At each position p and for each `read`, directions[p, read] · stream[p] + constants. The stream
+    is `point` (resid_pre, resid_mid or resid_post) of `layer`; constants are what biases on the way
+    from there add.
+    """
+
+    trace: Trace
+    layer: int
+    point: str
+    positions: tuple[int, ...]
+    directions: Float[Tensor, "position read d_model"]
+    constants: Constants
+
+    def at(self, row: int) -> "Reading":
+        """The numbers at one of the positions alone."""
+        one = slice(row, row + 1)
+        constants = [(component, values[one]) for component, values in self.constants]
+        return replace(
+            self,
+            positions=self.positions[one],
+            directions=self.directions[one],
+            constants=constants,
+        )
+
+    def parts(self) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
+        """What each component wrote into each number; the sum over components is the number."""
+        embedding, found = _embedding(self.trace), list[Tensor]()
+        components: list[Component] = []
+        for first in range(0, len(self.positions), _ROWS):
+            some = slice(first, first + _ROWS)
+            places = list(self.positions[some])
+            cut = at_positions(self.trace, [places])
+            start = [(component, part[:, places]) for component, part in embedding]
+            stream = written(cut, self.layer, self.point, heads=True, embedding=start)
+            components = stream.components
+            parts = torch.stack(stream.parts)[:, 0]  # component position d_model
+            found.append(torch.einsum("cpm,prm->cpr", parts, self.directions[some]))
+        constant = [values[None] for _, values in self.constants]
+        names = (*components, *(component for component, _ in self.constants))
+        return names, torch.cat([torch.cat(found, 1), *constant])
+
+    def to_block(self, component: Component) -> Float[Tensor, "position read d_model"]:
+        """The directions that read the same of what a component's attention or MLP wrote."""
+        own = (component.layer or 0, "attention" if component.kind == "head" else "mlp")
+        blocks = [(n, block) for n in range(self.layer + 1) for block in ("attention", "mlp")]
+        behind = {"resid_pre": -2, "resid_mid": -1}.get(self.point)
+        cut, directions = at_positions(self.trace, [self.positions]), self.directions
+        for layer, block in reversed(blocks[blocks.index(own) : behind]):
+            at = cut[layer]
+            if layer_of(at).after:
+                before, wrote = (
+                    (at.resid_pre, at.attn_out)
+                    if block == "attention"
+                    else (at.resid_mid, at.mlp_out)
+                )
+                directions = _pulled(
+                    FrozenNorm.of_layer(at, f"{block}_norm", before + wrote), directions
+                )
+        at, block = cut[own[0]], own[1]
+        wrote = at.attn_out if block == "attention" else at.mlp_out
+        return _pulled(FrozenNorm.of_layer(at, f"{block}_output_norm", wrote), directions)
+
+
+def _pulled(norm: FrozenNorm | None, directions: Tensor) -> Tensor:
+    """The directions in front of a norm of these positions."""
+    if norm is None:
+        return directions
+    return replace(norm, deviation=norm.deviation[0][:, None]).pull(directions)
+
+
+def _embedding(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 position d_model"]]]:
+    """What enters layer 0, as the sum of its word, position and segment embeddings and biases.
+
+    One part where it is not that sum: an edit wrote it, or positions were given.
+    """
+    body, inputs = trace.model.body, trace.inputs
+    words = body.word(inputs.ids) * body.word_scale if inputs.embeds is None else inputs.embeds
+    if inputs.embeds is not None and body.config.embed_multiplier != 1.0:
+        words = words * body.config.embed_multiplier
+    parts = [(Component("word embedding"), wide(words))]
+    if body.position is not None:
+        rows = body.position(body.positions(inputs.ids))
+        parts.append((Component("position embedding"), wide(rows).expand_as(parts[0][1])))
+    if body.segment is not None:
+        kinds = torch.zeros_like(inputs.ids) if inputs.segments is None else inputs.segments
+        parts.append((Component("segment embedding"), wide(body.segment(kinds))))
+    if body.embed_norm is not None:
+        norm = FrozenNorm.of(body.embed_norm, sum(part for _, part in parts))  # type: ignore[arg-type]
+        parts = [(component, norm.carry(part)) for component, part in parts]
+        if norm.bias is not None:
+            parts.append((Component("embedding norm bias"), norm.bias.expand_as(parts[0][1])))
+    if body.embed_project is not None:
+        width = body.config.d_embed
+        matrix, offset = matrix_of(body.embed_project, width), offset_of(body.embed_project, width)
+        parts = [(component, part @ wide(matrix)) for component, part in parts]
+        if offset is not None:
+            bias = wide(offset).expand_as(parts[0][1])
+            parts.append((Component("embedding projection bias"), bias))
+    total, embed = sum(part for _, part in parts), wide(trace.embed)
+    limit = _ROUNDING.get(trace.embed.dtype, _HALF_ROUNDING) * embed.abs().max()
+    if (total - embed).abs().max() > limit:
+        return [(Component("embed"), embed)]
+    return parts
+
+
+def _into_stream(
+    trace: Trace,
+    layer: int,
+    name: str,
+    head: int,
+    positions: Sequence[int],
+    directions: Float[Tensor, "position read d_head"],
+) -> Reading:
+    """The reading of resid_pre that gives directions · query (key, value) of a head.
+
+    `head` is a key-value head for key and value.
+    """
+    at = trace[layer]
+    attention, places = layer_of(at).attention, list(positions)
+    constants: Constants = []
+    if attention.rotary is not None and name != "value":
+        directions = _turned_back(trace, layer, places, directions)
+    matrix, bias = wide(attention.rows_of(name)), getattr(attention, f"b_{name[0].upper()}")
+    norm = getattr(attention, f"{name}_norm", None)
+    if norm is None or attention.norms_heads:
+        matrix, bias = matrix[head], None if bias is None else wide(bias[head])
+    else:
+        # One norm of all heads together: the other heads' entries read nothing.
+        whole = directions.new_zeros(*directions.shape[:2], len(matrix), attention.d_head)
+        whole[:, :, head] = directions
+        directions, matrix = whole.flatten(2), matrix.flatten(0, 1)
+        bias = None if bias is None else wide(bias).flatten()
+    if norm is not None:
+        x = wide(at.quantity(f"{name}_input"))[0, 0 if name == "query" else head, places]
+        flat = (x @ matrix.mT if bias is None else x @ matrix.mT + bias)[:, None]
+        frozen = FrozenNorm.of(norm, flat)
+        if frozen.bias is not None:
+            constants.append((Component(f"{name} norm bias"), directions @ frozen.bias))
+        directions = frozen.pull(directions)
+    if bias is not None:
+        constants.append((Component(f"{name} bias"), directions @ bias))
+    directions = directions @ matrix
+    if not layer_of(at).after:
+        before = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre)
+        if before is not None:
+            before = replace(before, deviation=before.deviation[0, places][:, None])
+            if before.bias is not None:
+                bias = directions @ before.bias
+                constants.append((Component("attention norm bias", at.layer), bias))
+            directions = before.pull(directions)
+    return Reading(trace, at.layer, "resid_pre", tuple(places), directions, constants[::-1])
+
+
+def _turned_back(
+    trace: Trace, layer: int, places: list[int], directions: Tensor
+) -> Float[Tensor, "position read d_head"]:
+    """The directions that read of unrotated vectors what these read of rotated ones."""
+    attention = layer_of(trace[layer]).attention
+    assert attention.rotary is not None
+    cosine, sine = trace.evaluation.turns(attention.rotary, attention.query.weight.dtype)
+    cosine, sine = (wide(part)[0, 0, places][:, None] for part in (cosine, sine))
+    dims = cosine.shape[-1]
+    first, rest = directions[..., :dims], directions[..., dims:]
+    return torch.cat([first * cosine + (first * sine).roll(dims // 2, -1), rest], -1)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Why(Result[Tensor]):
+    """What each component wrote into one number, (component); their sum is the number.
+
+    number     the number, as the trace has it
+    follow     one component taken apart: a head by the tokens that it read, an MLP by its neurons
+    tree       the components, what they read, and so on, down to the words
+
+    `found["head 0-3"]` is the part of one component.
+    """
+
+    components: tuple[Component, ...]
+    number: float
+    reading: Reading = field(repr=False)
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts: the number, up to rounding."""
+        return self.values.sum().item()
+
+    def top(self, count: int = _LISTED) -> list[tuple[str, float]]:
+        """The largest parts by size, sign kept. Raises TraceError for a count below 1."""
+        return [(str(label), float(value)) for label, value in self.largest(count)]
+
+    @torch.no_grad()
+    def follow(self, component: str) -> "WhyTokens | Result[Tensor]":
+        """The part of one component, taken apart.
+
+        A head gives `WhyTokens`: which token it read, and who had written there. An MLP gives a
+        Result of its neurons, named "neuron 1-345" for neuron 345 of layer 1, and its bias. Both
+        add up to the part. Raises TraceError for what wrote nothing it had read: words, positions
+        and biases are the ends.
+        """
+        writer = self.components[self.place("component", component)]
+        if writer.kind == "head":
+            return self._tokens(writer)
+        if writer.kind == "mlp":
+            return self._neurons(writer)
+        raise TraceError(
+            f"{component!r} was not computed from tokens; heads and MLPs can be followed, such as "
+            f"{next((c.label for c in self.components if c.kind in ('head', 'mlp')), 'none here')}."
+        )
+
+    def tree(self, depth: int = 3, share: float = 0.1) -> "Branch":
+        """The parts, followed through heads down to the words, as text when printed.
+
+        Parts smaller than `share` of the largest at the top are summed up as "the rest", so that
+        every level adds up to the one above. `depth` counts levels of heads. Raises TraceError for
+        a depth below 1 and a share that is not between 0 and 1.
+        """
+        whole_number("depth", depth, TraceError, least=1)
+        if not isinstance(share, float | int) or not 0 <= share <= 1:
+            raise TraceError(f"share={share!r:.80}: expected a number from 0 to 1.")
+        least = share * self.values.abs().max().item()
+        return Branch(self.title, self.total, self._branches(depth, least))
+
+    def _branches(self, depth: int, least: float) -> "tuple[Branch, ...]":
+        kept = []
+        for label, value in self.top(len(self.components)):
+            if abs(value) < least:
+                break
+            writer = self.components[self.place("component", label)]
+            followed = depth > 0 and writer.kind == "head"
+            below = self._tokens(writer)._branches(depth - 1, least) if followed else ()
+            kept.append(Branch(label, value, below))
+        return _with_rest(kept, self.total)
+
+    @torch.no_grad()
+    def _tokens(self, writer: Component) -> "WhyTokens":
+        reading, trace = self.reading, self.reading.trace
+        layer, head = writer.layer or 0, writer.head or 0
+        attention = layer_of(trace[layer]).attention
+        one = slice(head, head + 1)
+        wanted = reading.to_block(writer)[:, 0] @ wide(attention.W_O[head]).mT  # position d_head
+        length, probs = trace.allowed.position, torch.empty(0)
+        read = wanted.new_zeros(length, 1, attention.d_head)
+        for first in range(0, len(reading.positions), _ROWS):
+            some = slice(first, first + _ROWS)
+            rows = list(reading.positions[some])
+            probs = wide(trace.at(layer, one, rows).probs)[0, 0]  # position key
+            read[:, 0] += probs.mT @ wanted[some]
+        keys = range(length)
+        values = _into_stream(trace, layer, "value", head // attention.group, keys, read)
+        components, parts = values.parts()
+        self._check_sum(parts, writer)
+        title = f"{writer.label} in {self.title}"
+        return WhyTokens(
+            parts[..., 0].mT,
+            "key component",
+            title=title,
+            unit=self.unit,
+            labels={"component": tuple(each.label for each in components)},
+            tokens=trace.tokens.strings,
+            signed=True,
+            components=components,
+            weights=probs[0] if len(reading.positions) == 1 else None,
+            reading=values,
+        )
+
+    def _check_sum(self, parts: Tensor, writer: Component) -> None:
+        """Raise TraceError where what a component wrote does not follow from what it read."""
+        wrote, read = self[writer.label].item(), parts.sum().item()
+        size = max(self.values.abs().max().item(), parts.abs().max().item())
+        if abs(read - wrote) > _ROUNDING.get(parts.dtype, _HALF_ROUNDING) * size:
+            raise TraceError(
+                f"{writer.label} wrote {wrote:+.4g}, and what it read gives {read:+.4g}: an edit "
+                "wrote what it gives. Follow it in the unedited trace."
+            )
+
+    def _neurons(self, writer: Component) -> Result[Tensor]:
+        values, bias = _neurons(self.reading, writer)
+        self._check_sum(torch.cat([values, bias]), writer)
+        layer = writer.layer
+        labels = [f"neuron {layer}-{n}" for n in range(len(values))] + [f"mlp bias {layer}"]
+        return Result(
+            torch.cat([values, bias]).sum(-1),
+            "component",
+            title=f"{writer.label} in {self.title}",
+            unit=self.unit,
+            labels={"component": labels},
+            signed=True,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class WhyTokens(Result[Tensor]):
+    """What a head read at each token, and who had written it there, (key, component).
+
+    weights   how much the head looked at each token; None where it is read at several positions
+    """
+
+    components: tuple[Component, ...]
+    weights: Float[Tensor, " key"] | None
+    reading: Reading = field(repr=False)
+
+    @property
+    def by_token(self) -> Float[Tensor, " key"]:
+        """The part of each token."""
+        return self.values.sum(-1)
+
+    def at_token(self, key: int | str) -> Why:
+        """What was written at one token; its parts can be followed again.
+
+        Raises TraceError for a token that is not there.
+        """
+        tokens = self.reading.trace.tokens
+        place = find_token(tokens, key, what="key")
+        found = self.values[place]
+        return Why(
+            found,
+            "component",
+            title=f"{self.title}, read at {tokens.strings[0][place]!r} {place}",
+            unit=self.unit,
+            labels=self.labels,
+            signed=True,
+            components=self.components,
+            number=found.sum().item(),
+            reading=self.reading.at(place),
+        )
+
+    def _branches(self, depth: int, least: float) -> "tuple[Branch, ...]":
+        by_token, strings = self.by_token, self.reading.trace.tokens.strings[0]
+        kept = []
+        for place in by_token.abs().argsort(descending=True).tolist():
+            value = by_token[place].item()
+            if abs(value) < least:
+                break
+            weight = "" if self.weights is None else f" (weight {self.weights[place]:.2f})"
+            label = f"read at {strings[place]!r} {place}{weight}"
+            below = self.at_token(place)._branches(depth, least)
+            kept.append(Branch(label, value, below))
+        return _with_rest(kept, by_token.sum().item())
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One part of a number and the parts that it is the sum of."""
+
+    label: str
+    value: float
+    branches: "tuple[Branch, ...]" = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines(0))
+
+    def _lines(self, level: int) -> list[str]:
+        lines = [f"{'  ' * level}{self.value:+.2f}  {self.label}"]
+        return lines + [line for branch in self.branches for line in branch._lines(level + 1)]
+
+
+def _with_rest(kept: list[Branch], total: float) -> tuple[Branch, ...]:
+    """The branches, and what is missing to their sum as one more."""
+    rest = total - sum(branch.value for branch in kept)
+    return (*kept, Branch("the rest", rest)) if kept else ()
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class WhyScore(Result[Tensor]):
+    """The parts of one score, (query_component, key_component); their sum is the score.
+
+    score    the number that is taken apart: query·key · scale, before soft cap and mask, less that
+             of `against` where there is one
+    weight   the attention weight, after the softmax
+    side     one side as a sum, the other whole or one of its parts: to follow down to the words
+    check    whether taking a part out changes the score by as much
+    """
+
+    query_components: tuple[Component, ...]
+    key_components: tuple[Component, ...]
+    score: float
+    weight: float
+    layer: int
+    head: int
+    query: int
+    key: int
+    against: int | str | None
+    readings: tuple[Reading, Reading] = field(repr=False)
+    vectors: tuple[Tensor, Tensor] = field(repr=False)
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts: the score, up to rounding."""
+        return self.values.sum().item()
+
+    def top(self, count: int = _LISTED) -> list[tuple[str, str, float]]:
+        """The largest pairs by size, sign kept. Raises TraceError for a count below 1."""
+        return [(str(a), str(b), float(value)) for a, b, value in self.largest(count)]
+
+    def side(self, side: str = "key", *, of: str | None = None) -> Why:
+        """The score as a sum over what was written at the "key" (or "query") alone.
+
+        The other side is whole, or only its component `of`. Raises TraceError for another side or
+        component.
+        """
+        other, own = self._sides(side)
+        axis = ("query_component", "key_component")[other]
+        vectors = self.vectors[other]  # component d_head
+        vector = vectors.sum(0) if of is None else vectors[self.place(axis, of)]
+        values = self.vectors[own] @ vector
+        components = (self.query_components, self.key_components)[own]
+        title = f"the {side}'s side of {self.title}" + ("" if of is None else f", for {of}")
+        reading = self.readings[own]
+        along = [(each, (part @ vector)[:, None]) for each, part in reading.constants]
+        return Why(
+            values,
+            "component",
+            title=title,
+            unit=self.unit,
+            labels={"component": tuple(each.label for each in components)},
+            signed=True,
+            components=components,
+            number=values.sum().item(),
+            reading=replace(
+                reading,
+                directions=torch.einsum("prm,r->pm", reading.directions, vector)[:, None],
+                constants=along,
+            ),
+        )
+
+    def _sides(self, side: str) -> tuple[int, int]:
+        """The number of the other side and of this one: query 0, key 1."""
+        if side not in ("query", "key"):
+            raise TraceError(f"side={side!r:.80}: expected 'query' or 'key'.")
+        return (1, 0) if side == "query" else (0, 1)
+
+    def follow(self, component: str, side: str = "key") -> "WhyTokens | Result[Tensor]":
+        """What a component wrote at the key (or query), taken apart as by `Why.follow`."""
+        return self.side(side).follow(component)
+
+    def tree(self, depth: int = 3, share: float = 0.1, side: str = "key") -> Branch:
+        """One side, followed down to the words, as by `Why.tree`."""
+        return self.side(side).tree(depth, share)
+
+    @torch.no_grad()
+    def check(self, component: str, side: str = "key") -> Result[Tensor]:
+        """The part of a component beside what happens to the score when it is taken out.
+
+        part     the sum of its pairs
+        frozen   the change of the score when it is taken out of what the head's query (key) is
+                 computed from: the part, up to rounding, where queries and keys have no norm
+        live     the same when it is taken out in front of the norm, which then divides by less: the
+                 difference is what the norm does
+
+        Raises TraceError for a component that is not written to the stream (biases of the head),
+        for a score less another, and for a trace with edits.
+        """
+        trace = self.readings[0].trace
+        check_unedited(trace)
+        if self.against is not None:
+            raise TraceError("check() compares one score; call why(...) without against=.")
+        own = self._sides(side)[1]
+        place = self.place(f"{side}_component", component)
+        part = self.values.sum(1 - own)[place].item()
+        at, position = trace[self.layer], (self.query, self.key)[own]
+        eye = torch.eye(trace.config.d_model, dtype=self.values.dtype)[None]
+        stream = Reading(
+            trace, self.layer, "resid_pre", (position,), eye.to(self.values.device), []
+        )
+        components, parts = stream.parts()
+        writer = (self.query_components, self.key_components)[own][place]
+        if writer not in components:
+            raise TraceError(f"{component!r} is not written to the stream, so it cannot be cut.")
+        wrote = parts[components.index(writer), 0]
+        layer = layer_of(at)
+        norm = None if layer.after else layer.attention_norm
+        before = wide(at.resid_pre)[0, position]
+        frozen = None if norm is None else FrozenNorm.of(norm, before)
+        without = normed(norm, before - wrote)
+        inputs = (
+            normed(norm, before) - (wrote if frozen is None else frozen.carry(wrote)),
+            without,
+        )
+        group = layer.attention.group if side == "key" else 1
+        changes = [self._changed(side, self.head // group, position, x) for x in inputs]
+        return Result(
+            torch.tensor([part, *changes]),
+            "what",
+            title=f"{component} taken out of the {side} of {self.title}",
+            unit=self.unit,
+            labels={"what": ("part", "frozen", "live")},
+            signed=True,
+        )
+
+    def _changed(self, side: str, head: int, position: int, x: Tensor) -> float:
+        """How much the score loses when the input of its query or key is x."""
+        trace = self.readings[0].trace
+
+        def put(value: Tensor) -> Tensor:
+            value = value.clone()
+            value[:, position] = x.to(value.dtype)
+            return value
+
+        other = trace.rerun({(f"{side}_input", self.layer, head): put})
+        row = slice(self.query, self.query + 1)
+        after = other[self.layer, self.head].window("scores", queries=row)[0, 0, self.key]
+        return self.score - after.item()
+
+    def note(self) -> str:
+        """The sentence that says what is seen."""
+        strings = self.readings[0].trace.tokens.strings[0]
+        query, key, value = self.top(1)[0]
+        less = "" if self.against is None else f" less {self._other(strings)}"
+        return (
+            f"{strings[self.query]!r} looks at {strings[self.key]!r} with weight {self.weight:.2f} "
+            f"(score {self.score:+.2f}{less}): {value:+.2f} of it is {query} at the query x {key} "
+            "at the key."
+        )
+
+    def _other(self, strings: Sequence[str]) -> str:
+        if isinstance(self.against, str):
+            return "the mean of the row"
+        return f"that of {strings[self.against or 0]!r}"
+
+    def __str__(self) -> str:
+        rows = (f"{value:+.2f}  {query} x {key}" for query, key, value in self.top())
+        cancels = self._cancels()
+        last = [f"equal for both keys, so gone: {', '.join(cancels)}"] if cancels else []
+        return "\n".join([self.note(), *rows, f"{self.total:+.2f}  all of them", *last])
+
+    def _cancels(self) -> list[str]:
+        """The components at the key that are the same at the key it is compared with."""
+        if self.against is None:
+            return []
+        sizes = self.vectors[1].abs().amax(-1)
+        named = zip(self.key_components, sizes.tolist(), strict=True)
+        least = 1e-6 * sizes.max().item()
+        return [component.label for component, size in named if size <= least]
+
+
+@sourced
+@torch.no_grad()
+def why(
+    trace: Trace,
+    layer: int,
+    head: int,
+    query: int | str,
+    key: int | str,
+    *,
+    against: int | str | None = None,
+    neurons: int = 0,
+    sentence: int = 0,
+) -> WhyScore:
+    """What makes a head look from a query to a key: one score as a sum over pairs of components.
+
+    `query` and `key` are positions, negative ones from the sentence's end, or tokens that stand in
+    the text once. `against` is another key, whose score is taken away, or "row" for the mean of the
+    row's scores weighted by attention: what is equal for all keys is then gone, as it is in the
+    softmax. `neurons` shows so many neurons of each MLP, those with the largest parts, and the rest
+    of that MLP as one.
+
+    Components are those of `decompose`, the embeddings apart ("word embedding", "position
+    embedding", "segment embedding"), and the biases between the stream and the query or key.
+    The sum is the score within 1e-5 of the largest part in float32 (norms frozen, rotation
+    and norms of queries and keys included), before a soft cap. It holds for edited traces where the
+    edit is of what a component writes. Costs less than a forward pass.
+
+    Raises TraceError for a place that does not exist, and where an edit wrote something that no
+    component did.
+
+    >>> import minibert
+    >>> trace = minibert.load("tiny-gpt2").trace(" river window summer horse river window")
+    >>> why(trace, 1, 2, query=-1, key=4).total.__class__
+    <class 'float'>
+    """
+    at = trace[layer, head]
+    text = trace.text(sentence)
+    layer, head = at.layer, at.head or 0
+    row = find_token(text.tokens, query, what="query")
+    column = find_token(text.tokens, key, what="key")
+    neurons = whole_number("neurons", neurons, TraceError, least=0)
+    one = slice(row, row + 1)
+    scores = wide(text[layer, head].window("scores", queries=one))[0, 0]
+    probs = wide(text[layer, head].window("probs", queries=one))[0, 0]
+    other, keys, shares = _compared(text, against, column, probs)
+    attention = layer_of(at).attention
+    eye = torch.eye(attention.d_head, dtype=probs.dtype, device=probs.device)[None]
+    readings = (
+        _into_stream(text, layer, "query", head, [row], eye * attention.scale),
+        _into_stream(text, layer, "key", head // attention.group, keys, shares * eye),
+    )
+    names, vectors = _both_sides(readings, neurons)
+    table = vectors[0] @ vectors[1].mT
+    score = _checked(table, scores[keys], shares[:, 0, 0], trace.embed.dtype)
+    strings = text.tokens.strings[0]
+    return WhyScore(
+        table,
+        "query_component key_component",
+        title=f"the score of head {layer}-{head} from {strings[row]!r} to {strings[column]!r}",
+        unit="score",
+        labels={
+            "query_component": tuple(each.label for each in names[0]),
+            "key_component": tuple(each.label for each in names[1]),
+        },
+        signed=True,
+        query_components=tuple(names[0]),
+        key_components=tuple(names[1]),
+        score=score,
+        weight=probs[column].item(),
+        layer=layer,
+        head=head,
+        query=row,
+        key=column,
+        against=other,
+        readings=readings,
+        vectors=(vectors[0], vectors[1]),
+    )
+
+
+def _both_sides(
+    readings: tuple[Reading, Reading], neurons: int
+) -> tuple[list[list[Component]], list[Float[Tensor, "component d_head"]]]:
+    """The components of the query and of the key, and the part of each."""
+    found = [reading.parts() for reading in readings]
+    names = [list(components) for components, _ in found]
+    vectors = [parts.sum(1) for _, parts in found]
+    for own in (0, 1) if neurons else ():
+        names[own], vectors[own] = _by_neurons(
+            readings[own], names[own], vectors[own], vectors[1 - own].sum(0), neurons
+        )
+    return names, vectors
+
+
+def _checked(table: Tensor, scores: Tensor, shares: Tensor, dtype: torch.dtype) -> float:
+    """The score that the trace has; TraceError where the table does not add up to it."""
+    score, total = (scores * shares).sum().item(), table.sum().item()
+    largest = max(table.abs().max().item(), scores.abs().max().item())
+    if abs(total - score) > _ROUNDING.get(dtype, _HALF_ROUNDING) * largest:
+        raise TraceError(
+            f"The score of this trace is {score:.6g}, and what its components wrote gives "
+            f"{total:.6g}: an edit wrote a residual stream, an input, query, key or scores. "
+            "Explain the unedited trace, or edit embed, z, head_out or mlp_out."
+        )
+    return score
+
+
+def _compared(
+    text: Trace, against: int | str | None, column: int, probs: Tensor
+) -> tuple[int | str | None, list[int], Float[Tensor, "key 1 1"]]:
+    """What the key is compared with, the keys that are read, and the factor of each."""
+    if against is None:
+        return None, [column], probs.new_ones(1, 1, 1)
+    if against == "row":
+        seen = probs.nonzero()[:, 0].tolist()
+        keys = sorted({*seen, column})
+        shares = -probs[keys]
+        shares[keys.index(column)] += 1
+        return "row", keys, shares[:, None, None]
+    other = find_token(text.tokens, against, what="against")
+    if other == column:
+        raise TraceError(f"against={against!r:.80} is the key itself; expected another one.")
+    return other, [column, other], probs.new_tensor([1.0, -1.0])[:, None, None]
+
+
+def _neurons(
+    reading: Reading, writer: Component
+) -> tuple[Float[Tensor, "neuron read"], Float[Tensor, "1 read"]]:
+    """What each neuron of an MLP wrote into each number, summed over positions; and its bias."""
+    at = at_positions(reading.trace, [reading.positions])[writer.layer or 0]
+    mlp, directions = layer_of(at).mlp, reading.to_block(writer)
+    post = wide(at.mlp_post)[0]  # position neuron
+    by_neuron = torch.einsum("pn,nm,prm->nr", post, wide(mlp.W_out), directions)
+    bias = directions.new_zeros(1, directions.shape[1])
+    return by_neuron, bias if mlp.b_out is None else (directions @ wide(mlp.b_out)).sum(0)[None]
+
+
+def _by_neurons(
+    reading: Reading,
+    components: list[Component],
+    vectors: Tensor,
+    other: Float[Tensor, " d_head"],
+    count: int,
+) -> tuple[list[Component], Float[Tensor, "component d_head"]]:
+    """The components with the strongest neurons of each MLP in its place, and a rest of it."""
+    names, found = list[Component](), list[Tensor]()
+    for component, vector in zip(components, vectors, strict=True):
+        if component.kind != "mlp":
+            names.append(component)
+            found.append(vector[None])
+            continue
+        values, _ = _neurons(reading, component)
+        chosen = (values @ other).abs().topk(min(count, len(values))).indices
+        names += [Component("neuron", component.layer, n) for n in chosen.tolist()]
+        names.append(Component("mlp rest", component.layer))
+        found += [values[chosen], (vector - values[chosen].sum(0))[None]]
+    return names, torch.cat(found)
+
+
+@sourced
+@torch.no_grad()
+def why_stream(
+    trace: Trace,
+    direction: Float[Tensor, " d_model"],
+    layer: int = -1,
+    *,
+    point: str = "resid_post",
+    position: int | str = -1,
+    sentence: int = 0,
+) -> Why:
+    """What each component wrote into direction · stream at one position.
+
+    `point` is resid_pre, resid_mid or resid_post of the layer. Raises TraceError for a place that
+    does not exist and for a direction of another width.
+    """
+    text, width = trace.text(sentence), trace.config.d_model
+    if not isinstance(direction, Tensor) or direction.shape != (width,):
+        raise TraceError(f"direction: expected a tensor of {width} numbers, one a dimension.")
+    if point not in ("resid_pre", "resid_mid", "resid_post"):
+        raise TraceError(f"{point!r:.80}: expected resid_pre, resid_mid or resid_post.")
+    place = find_token(text.tokens, position, what="position")
+    at = text[layer]
+    along = wide(direction)[None, None]
+    number = (wide(at.quantity(point))[0, place] * along[0, 0]).sum().item()
+    reading = Reading(text, at.layer, point, (place,), along, [])
+    return _why(reading, number, f"a direction of {point} {at.layer} at {place}", "")
+
+
+@sourced
+@torch.no_grad()
+def why_logit(
+    trace: Trace,
+    token: int | str,
+    *,
+    against: int | str | None = None,
+    position: int | str = -1,
+    sentence: int = 0,
+) -> Why:
+    """What each component wrote into the logit of a token, or logit(token) − logit(against).
+
+    The numbers of `logit_attribution`, which takes many sentences at once, with each head open to
+    be followed to the tokens that it read. Before a soft cap.
+
+    Raises TraceError for a model without a vocabulary head and for a place that does not exist,
+    TokenizationError for a token that does not.
+    """
+    head, text = vocabulary_head(trace.model), trace.text(sentence)
+    place = find_token(text.tokens, position, what="position")
+    ids = token_ids(text.model, token, 1)
+    others = None if against is None else token_ids(text.model, against, 1)
+    here = at_positions(text, [[place]])
+    direction, behind = logit_direction(here, head, ids, others)
+    constants = [(component, value[:, None]) for component, value in behind]
+    last = len(text) - 1
+    reading = Reading(text, last, "resid_post", (place,), direction[:, None], constants)
+    logits = head.uncapped(here.hidden) if head.soft_cap is not None else here.hidden
+    number = wide(logits if head.soft_cap is not None else text.logits[:, place : place + 1])[0, 0]
+    value = number[ids[0]] - (0 if others is None else number[others[0]])
+    named = [
+        f"“{token_name(text.model, int(each[0]))}”" for each in (ids, others) if each is not None
+    ]
+    return _why(
+        reading, value.item(), f"the logit of {' − '.join(named)} at {place}", "logits (nats)"
+    )
+
+
+def _why(reading: Reading, number: float, title: str, unit: str) -> Why:
+    components, parts = reading.parts()
+    return Why(
+        parts[:, 0, 0],
+        "component",
+        title=title,
+        unit=unit,
+        labels={"component": tuple(each.label for each in components)},
+        signed=True,
+        components=components,
+        number=number,
+        reading=reading,
+    )
