@@ -12,7 +12,7 @@ PYTHON ?=
 GPU_PYTHON ?= python3
 # For `make gpu`: --minutes 9, --output FOLDER, --only REGEX; `make gpu GPU_OPTIONS=--help` says all.
 GPU_OPTIONS ?=
-# For `make rehearsal`: --only REGEX, --no-compile, --part 1/4.
+# For `make rehearsal`: --only REGEX, --no-compile.
 REHEARSAL_OPTIONS ?=
 # How long `make siege` goes on.
 MINUTES ?= 60

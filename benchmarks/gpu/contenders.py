@@ -81,8 +81,6 @@ def build(name: str, given: Inputs) -> Built:
         return registered("triton", given, wanted(name, given.shape.positions))
     if name == "eager":
         return registered("eager", given, wanted("T1", given.shape.positions))
-    if name == "by hand":
-        return by_hand(given)
     if name in BACKENDS:
         return Built(lambda: {"z": by_torch(name, given)}, {})
     if name == "flex":
@@ -117,35 +115,6 @@ def by_torch(name: str, given: Inputs, vectors: tuple[Tensor, ...] | None = None
         return scaled_dot_product_attention(
             query, key, value, is_causal=given.shape.causal, scale=given.scale
         )
-
-
-def by_hand(given: Inputs) -> Built:
-    """T1 as people write it today: scores in the inputs' dtype, softmax and sums in float32."""
-    N = given.shape.positions
-    want = wanted("T1", N)
-    positions = torch.arange(N, device=given.query.device)
-    future = positions > positions[:, None] if given.shape.causal else None
-
-    def run() -> dict[str, Tensor]:
-        scores = (given.query @ given.key.transpose(-2, -1)).float() * given.scale
-        if future is not None:
-            scores.masked_fill_(future, -math.inf)
-        lse = scores.logsumexp(dim=-1)
-        probs = scores.softmax(dim=-1)
-        found = {"z": probs.to(given.value.dtype) @ given.value, "lse": lse}
-        found["row_max"] = scores.amax(dim=-1)
-        found["max_prob"] = probs.amax(dim=-1)
-        found["entropy"] = torch.special.entr(probs).sum(dim=-1)
-        found["key_mass"] = probs[..., list(want["key_mass"])]
-        near = [
-            torch.nn.functional.pad(
-                probs.diagonal(offset, -2, -1), (max(0, -offset), max(0, offset))
-            )
-            for offset in want["offset_mass"]
-        ]
-        return found | {"offset_mass": torch.stack(near, dim=-1)}
-
-    return Built(run, want, recordable=False)
 
 
 def flex(given: Inputs) -> Built:

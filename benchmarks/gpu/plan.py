@@ -72,7 +72,7 @@ class Task:
 FORWARD = ("plain", "cudnn", "flash")
 STATISTICS = ("plain", "T1", "T2", "T3")
 BACKWARD = ("backward", "backward relevance", "cudnn backward", "flash backward")
-EAGER = ("T1", "by hand", "eager")
+EAGER = ("T1", "eager")
 
 
 def plan(*, quick: bool = False) -> list[Task]:

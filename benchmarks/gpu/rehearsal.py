@@ -1,7 +1,6 @@
 """What `make gpu` would launch, specialised, compiled and looked at without a GPU.
 
-    python -m benchmarks.gpu.rehearsal [--only REGEX] [--minutes 9] [--no-compile] [--part 1/4]
-                                       [--capability 9.0]
+    python -m benchmarks.gpu.rehearsal [--only REGEX] [--minutes 9] [--no-compile] [--capability 9.0]
 
 Each contender of ours is built and called on the fake device of `fake_device.py`: a wrong argument,
 a constant that is missing, a tile that no SM holds, a spill is found here; and what no CUDA graph
@@ -124,7 +123,7 @@ def _line_of(error: BaseException) -> str:
 
 
 #: Whose kernels are not ours: they are there on a GPU, or their row says why not.
-_OTHERS = ("cudnn", "flash", "flex", "eager", "by hand", "matrix product", "copy")
+_OTHERS = ("cudnn", "flash", "flex", "eager", "matrix product", "copy")
 GPU = torch.device("cuda", 0)
 
 
@@ -134,13 +133,12 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = [task for task in plan() if re.search(chosen.only, task.name)]
     if chosen.minutes is not None:
         wanted = first_minutes(wanted, chosen.minutes)
-    place, parts = (int(number) for number in chosen.part.split("/"))
     began, rows = time.monotonic(), []
     # Whatever was tuned before, every candidate is tried; and what is tuned here is worth nothing.
     with tempfile.TemporaryDirectory() as nowhere:
         os.environ["MINIBERT_CACHE"] = nowhere
         fake = FakeDevice(chosen.capability)
-        for row in rehearse(wanted[place - 1 :: parts], fake, compiles=chosen.compile):
+        for row in rehearse(wanted, fake, compiles=chosen.compile):
             rows.append(row)
             print(json.dumps(row), flush=True)
     driver, failed = fake.driver, sum(not row["ok"] for row in rows)
@@ -163,9 +161,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="REGEX", help="tasks with such a name")
     parser.add_argument("--minutes", type=float, help="only what begins in so many minutes")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument(
-        "--part", default="1/1", metavar="I/N", help="each N-th task, from the I-th"
-    )
     parser.add_argument(
         "--capability",
         type=lambda text: tuple(map(int, text.split("."))),
