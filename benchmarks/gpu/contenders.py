@@ -7,7 +7,7 @@ the one that is named runs, or its row says why not.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,27 +16,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.plan import Shape
-from minibert.kernels.call import Call, Want, parse_want
+from minibert.kernels.call import Want, parse_want
+from minibert.kernels.check.problem import Problem
 from minibert.kernels.registry import implementations
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 RELEVANCE = "positive_relevance"
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Tensors of (batch, head, position, d_head), all of one shape."""
-
-    shape: Shape
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    z_gradient: Tensor
-
-    @property
-    def scale(self) -> float:
-        """1 / sqrt(d_head)."""
-        return 1 / math.sqrt(self.shape.d_head)
 
 
 @dataclass(frozen=True)
@@ -50,15 +35,16 @@ class Built:
     recordable: bool = True
 
 
-def inputs(shape: Shape, device: torch.device, *, seed: int = 0) -> Inputs:
+def inputs(shape: Shape, device: torch.device, *, seed: int = 0) -> Problem:
     """Random numbers, of which those of a query and a key are normal: scores of size 1."""
     generator = torch.Generator(device).manual_seed(seed)
     size = (shape.batch, shape.heads, shape.positions, shape.d_head)
     dtype = getattr(torch, shape.dtype)
-    return Inputs(
-        shape,
-        *(torch.randn(size, generator=generator, device=device).to(dtype) for _ in range(4)),
+    *vectors, z_gradient = (
+        torch.randn(size, generator=generator, device=device).to(dtype) for _ in range(4)
     )
+    scale = 1 / math.sqrt(shape.d_head)
+    return Problem(*vectors, scale, causal=shape.causal, z_gradient=z_gradient)
 
 
 def wanted(tier: str, n_keys: int) -> Want:
@@ -75,12 +61,12 @@ def wanted(tier: str, n_keys: int) -> Want:
     return parse_want(names, n_keys=n_keys)
 
 
-def build(name: str, given: Inputs) -> Built:
+def build(name: str, given: Problem) -> Built:
     """The contender of that name on these inputs. Raises when it cannot run here."""
     if name in ("plain", "T1", "T2", "T3", "all"):
-        return registered("triton", given, wanted(name, given.shape.positions))
+        return registered("triton", given, wanted(name, given.n_keys))
     if name == "eager":
-        return registered("eager", given, wanted("T1", given.shape.positions))
+        return registered("eager", given, wanted("T1", given.n_keys))
     if name in BACKENDS:
         return Built(lambda: {"z": by_torch(name, given)}, {})
     if name == "flex":
@@ -92,55 +78,49 @@ def build(name: str, given: Inputs) -> Built:
     raise ValueError(f"no contender is called {name!r}")
 
 
-def registered(name: str, given: Inputs, want: Want) -> Built:
+def registered(name: str, given: Problem, want: Want) -> Built:
     """An implementation of `minibert.kernels`, without the checks of `attend`."""
     record = implementations().get(name)
     if record is None or record.unavailable:
         reason = record.unavailable if record else f"no implementation is called {name!r}"
         raise RuntimeError(reason)
-    call = call_of(given, want | {"lse": ()})
+    call = replace(given, want=want).call()
     return Built(lambda: dict(record.fn(call)), want, name != "eager")
 
 
-def call_of(given: Inputs, want: Want) -> Call:
-    """The inputs as an implementation takes them."""
-    options = {"causal": given.shape.causal, "scale": given.scale}
-    return Call.of(given.query, given.key, given.value, want=want, **options)
-
-
-def by_torch(name: str, given: Inputs, vectors: tuple[Tensor, ...] | None = None) -> Tensor:
+def by_torch(name: str, given: Problem, vectors: tuple[Tensor, ...] | None = None) -> Tensor:
     """z by one of torch's back ends and by no other."""
     query, key, value = vectors or (given.query, given.key, given.value)
     with sdpa_kernel([BACKENDS[name]]):
         return scaled_dot_product_attention(
-            query, key, value, is_causal=given.shape.causal, scale=given.scale
+            query, key, value, is_causal=given.causal, scale=given.scale
         )
 
 
-def flex(given: Inputs) -> Built:
+def flex(given: Problem) -> Built:
     """FlexAttention, compiled for this shape on CUDA, its block mask made before the clock."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    N, device = given.shape.positions, given.query.device
+    N, device = given.n_keys, given.query.device
     called: Callable[..., Any] = flex_attention
     if device.type == "cuda":
         # Past some shapes of one function dynamo gives up, and would run it uncompiled.
         torch._dynamo.reset()
         called = torch.compile(flex_attention, dynamic=False, fullgraph=True)
     options: dict[str, Any] = {"scale": given.scale}
-    if given.shape.causal:
+    if given.causal:
         options["block_mask"] = create_block_mask(
             lambda b, h, q, k: k <= q, None, None, N, N, device=str(device)
         )
     return Built(lambda: {"z": called(given.query, given.key, given.value, **options)}, {})
 
 
-def our_backward(given: Inputs, name: str) -> Built:
+def our_backward(given: Problem, name: str) -> Built:
     """Our gradients from what our forward left; "backward relevance" has its sums beside them."""
     from minibert.kernels.fused.backward import backward
 
     relevance = RELEVANCE if name.endswith("relevance") else None
-    call = call_of(given, {})
+    call = given.call()
     forward = registered("triton", given, {}).run()
 
     def run() -> dict[str, Tensor]:
@@ -150,7 +130,7 @@ def our_backward(given: Inputs, name: str) -> Built:
     return Built(run, {})
 
 
-def torch_backward(name: str, given: Inputs) -> Built:
+def torch_backward(name: str, given: Problem) -> Built:
     """Gradients by one of torch's back ends, from its own forward."""
     vectors = tuple(one.clone().requires_grad_() for one in (given.query, given.key, given.value))
     z = by_torch(name, given, vectors)

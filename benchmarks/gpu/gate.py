@@ -7,11 +7,12 @@ sums over queries of one head. Gradients may be off by GRADIENT of the largest.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.contenders import RELEVANCE, Built, Inputs
+from benchmarks.gpu.contenders import Built
 from minibert.bench.gate import WrongError, within
 from minibert.bench.result_rows import Row
 from minibert.kernels import eager
@@ -28,7 +29,7 @@ SUMMED = ("received", "map")
 
 
 def check(
-    built: Built, found: dict[str, Tensor], given: Inputs, *, left_out: Collection[str] = ()
+    built: Built, found: dict[str, Tensor], given: Problem, *, left_out: Collection[str] = ()
 ) -> Row:
     """Fields of a row: how far off each output is. Raises WrongError.
 
@@ -46,9 +47,9 @@ def check(
 
 
 def _check_rows(
-    built: Built, found: dict[str, Tensor], given: Inputs, errors: dict[str, float]
+    built: Built, found: dict[str, Tensor], given: Problem, errors: dict[str, float]
 ) -> None:
-    rows = min(ROWS, given.shape.positions)
+    rows = min(ROWS, given.n_keys)
     problem = tail(given, built, rows)
     expected = truth(problem)
     yardstick = eager.attend(problem.call())
@@ -64,16 +65,11 @@ def _check_rows(
         errors[name] = within(name, error, allowed)
 
 
-def tail(given: Inputs, built: Built, rows: int) -> Problem:
+def tail(given: Problem, built: Built, rows: int) -> Problem:
     """The last rows of some heads as a problem: queries are aligned to the end there too."""
-    return Problem(
-        query=_pairs(given.query)[:, :, -rows:],
-        key=_pairs(given.key),
-        value=_pairs(given.value),
-        scale=given.scale,
-        causal=given.shape.causal,
-        want={name: one for name, one in built.want.items() if name not in SUMMED},
-    )
+    want = {name: one for name, one in built.want.items() if name not in SUMMED}
+    query, key, value = map(_pairs, (given.query, given.key, given.value))
+    return replace(given, query=query[:, :, -rows:], key=key, value=value, want=want)
 
 
 def _pairs(numbers: Tensor) -> Tensor:
@@ -83,55 +79,54 @@ def _pairs(numbers: Tensor) -> Tensor:
     return flat[places.round().long().unique().to(flat.device)].unsqueeze(1)
 
 
-def _check_sums(found: dict[str, Tensor], given: Inputs, errors: dict[str, float]) -> None:
+def _check_sums(found: dict[str, Tensor], given: Problem, errors: dict[str, float]) -> None:
     if "received" in found:
         expected = received_of(given)
         _compare("received", found["received"][-1, -1], expected, SUMS, errors)
     if "map" in found:
         # Every row sums to 1, so the mean over all cells is 1 / N; blocks are equal here.
-        whole = found["map"][-1, -1].double().mean() * given.shape.positions
+        whole = found["map"][-1, -1].double().mean() * given.n_keys
         _compare("map", whole, torch.ones_like(whole), SUMS, errors)
 
 
-def received_of(given: Inputs) -> Tensor:
+def received_of(given: Problem) -> Tensor:
     """What the last head's keys receive, in float64, by blocks of rows."""
-    N = given.shape.positions
+    N = given.n_keys
     query, key = (one[-1, -1].double() for one in (given.query, given.key))
     places = torch.arange(N, device=query.device)
     total = torch.zeros(N, dtype=torch.float64, device=query.device)
     for first in range(0, N, BLOCK):
         scores = query[first : first + BLOCK] @ key.T * given.scale
-        if given.shape.causal:
+        if given.causal:
             scores.masked_fill_(places > places[first : first + BLOCK, None], -torch.inf)
         total += scores.softmax(dim=-1).sum(dim=0)
     return total
 
 
-def _check_gradients(found: dict[str, Tensor], given: Inputs, errors: dict[str, float]) -> None:
+def _check_gradients(found: dict[str, Tensor], given: Problem, errors: dict[str, float]) -> None:
     for name, one in found.items():
         if not bool(one.isfinite().all()):
             raise WrongError(f"{name} holds NaN or an infinity")
-    if given.shape.positions > LARGEST_GRADIENT:
+    if given.n_keys > LARGEST_GRADIENT:
         return
     for name, expected in gradients_of(given).items():
         if name in found:
             _compare(name, found[name][-1, -1], expected, GRADIENT, errors)
 
 
-def gradients_of(given: Inputs) -> dict[str, Tensor]:
+def gradients_of(given: Problem) -> dict[str, Tensor]:
     """Gradients and relevance sums of the last head, by float64 autograd."""
     tensors = (given.query, given.key, given.value)
     query, key, value = (one[-1, -1].double().requires_grad_() for one in tensors)
+    assert given.z_gradient is not None
     z_gradient = given.z_gradient[-1, -1].double()
     scores = query @ key.T * given.scale
-    if given.shape.causal:
-        places = torch.arange(given.shape.positions, device=query.device)
+    if given.causal:
+        places = torch.arange(given.n_keys, device=query.device)
         scores = scores.masked_fill(places > places[:, None], -torch.inf)
     probs = scores.softmax(dim=-1)
     found = torch.autograd.grad(probs @ value, (query, key, value, probs), z_gradient)
-    relevance = (probs * found[3]).detach()
-    if RELEVANCE == "positive_relevance":
-        relevance = relevance.clamp_min(0)
+    relevance = (probs * found[3]).detach().clamp_min(0)
     return {
         **dict(zip(("query", "key", "value"), found, strict=False)),
         "relevance_by_key": relevance.sum(dim=0),

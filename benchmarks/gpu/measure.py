@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import gate
-from benchmarks.gpu.contenders import Built, Inputs, build, inputs
+from benchmarks.gpu.contenders import Built, build, inputs
 from benchmarks.gpu.matrix import row
 from benchmarks.gpu.plan import Task
 from benchmarks.gpu.resources import watched
@@ -23,6 +23,7 @@ from minibert.bench.clock import MOST_CALLS, Clock, peak_bytes
 from minibert.bench.contest import Contender, time_in_turns
 from minibert.bench.gate import Outputs, WrongError, failure, reason
 from minibert.bench.result_rows import Row, Timing
+from minibert.kernels.check.problem import Problem
 
 Run = Callable[[], Any]
 
@@ -150,7 +151,7 @@ def group(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
         yield row | (rate(task, name, row) if row["ok"] else {})
 
 
-def prepared(built: Built, given: Inputs, clock: Clock) -> Ready:
+def prepared(built: Built, given: Problem, clock: Clock) -> Ready:
     """Run once, gated, its memory counted, recorded as a graph where that can be done."""
     start = time.perf_counter()
     built.run()
@@ -180,13 +181,13 @@ def size_of_z(found: dict[str, Tensor]) -> int:
     return found["z"].nbytes if "z" in found else 0
 
 
-def memory(run: Callable[[], dict[str, Tensor]], given: Inputs, z_bytes: int) -> Row:
+def memory(run: Callable[[], dict[str, Tensor]], given: Problem, z_bytes: int) -> Row:
     """The most bytes a call holds, and those beside z for each row and head; nothing off CUDA."""
     device = given.query.device
     if device.type != "cuda":
         return {}
     peak = peak_bytes(run, device)
-    rows = given.shape.batch * given.shape.heads * given.shape.positions
+    rows = given.query[..., 0].numel()
     return {"peak_bytes": peak, "extra_bytes_per_row": round((peak - z_bytes) / rows, 2)}
 
 

@@ -1,6 +1,7 @@
 """What `make gpu` would launch, specialised, compiled and looked at without a GPU.
 
-    python -m benchmarks.gpu.rehearsal [--only REGEX] [--minutes 9] [--no-compile] [--capability 9.0]
+    python -m benchmarks.gpu.rehearsal [--only REGEX] [--minutes 9] [--no-compile]
+                                       [--capability 9.0]
 
 Each contender of ours is built and called on the fake device of `fake_device.py`: a wrong argument,
 a constant that is missing, a tile that no SM holds, a spill is found here; and what no CUDA graph
