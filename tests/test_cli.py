@@ -385,7 +385,7 @@ class TestProgram:
 # Keys that are there only for a rotary model, a model in the cache, a wrong kernel.
 SOMETIMES: dict[str, tuple[str, ...]] = {
     "predict": (),
-    "explain": ("query_unrotated", "key_unrotated"),
+    "explain": ("query_unrotated", "key_unrotated", "why"),
     "models": ("cached",),
     "check": ("causes", "not_covered"),
 }
@@ -414,7 +414,7 @@ def document(command: str, *arguments: str, status: int = 0) -> dict[str, Any]:
     promised = {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
     there = set(keys_of(found))
     assert there <= promised
-    sometimes = () if command == "explain" and "tiny-llama" in arguments else SOMETIMES[command]
+    sometimes = ("why",) if "tiny-llama" in arguments else SOMETIMES[command]
     assert [key for key in promised - there if not key.startswith(sometimes or "?")] == []
     return found
 
@@ -435,6 +435,12 @@ class TestJson:
         chosen = ("--query", "horse", "--key", "[SEP]", "--dtype", "bfloat16")
         assert document(*EXPLAIN, *chosen) == expected
         document(*EXPLAIN, "--query", "horse", "--model", "tiny-llama")
+
+    def test_why_adds_the_parts_of_the_score(self) -> None:
+        given = (*EXPLAIN, "--query", "horse", "--why")
+        found = json.loads(run(*given, "--json").stdout)
+        assert sum(map(sum, found["why"]["values"])) == pytest.approx(found["score"], rel=1e-4)
+        assert "looks at" in said(*given)
 
     def test_models_lists_what_is_here(self) -> None:
         found = document("models", "--backends", "--fields")

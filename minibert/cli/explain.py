@@ -14,6 +14,7 @@ def explain(
     query: str,
     key: str | None = None,
     top: int = 8,
+    why: bool = False,
     as_json: bool = False,
     *,
     loading: Loading,
@@ -28,6 +29,7 @@ def explain(
         query: The query: the position of a token, or the token.
         key: The key, in the same way. Default: the most attended one.
         top [>=1]: How many of the largest terms to show.
+        why: Also say what makes the head look there, down to the words (docs/why.md).
     """
     model, tokens = texts.tokens(loading)
     from minibert.answers.explain import explain as explain_row
@@ -41,7 +43,11 @@ def explain(
             note("note", about)
     trace = trace_of_head(model, tokens, layer=layer, head=head)
     explanation = explain_row(trace, layer=layer, head=head, query=row, key=column)
+    place = (layer, head, row, explanation.key_position)
+    found = trace.why(*place) if why else None
     if as_json:
-        say_json(explanation.to_dict())
-    else:
-        say(render(explanation, Terminal.of(sys.stdout), top=top))
+        say_json(explanation.to_dict() | ({} if found is None else {"why": found.to_dict()}))
+        return
+    say(render(explanation, Terminal.of(sys.stdout), top=top))
+    if found is not None:
+        say(f"\n{found}\n\n{found.tree()}")
