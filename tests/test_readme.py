@@ -47,7 +47,7 @@ def test_the_times_of_a_full_trace_are_those_of_the_result_file() -> None:
     for column, implementation in peers.items():
         (row,) = matching(read_rows(path), wanted | {"implementation": implementation})
         assert shown[column] == f"{row['median_ms']:.0f} ms"
-    assert shown["nnterp"] == "not measured"
+    assert shown["interp-engine"] == "not measured"
 
 
 def test_the_times_of_a_page_are_those_of_the_result_file() -> None:
