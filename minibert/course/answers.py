@@ -1,8 +1,9 @@
 """Kinds of answers, and what is said to a right one, to a known mistake and to any other."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from textwrap import fill
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
@@ -85,12 +86,39 @@ def _shown(value: Value) -> str:
     return ", ".join(f"{one:.4g}" for one in _floats(value))
 
 
+# A slip is recognised in a number that is written down with two digits or more.
+_WRITTEN, _SMALLEST = 0.03, 0.0005
+Slips = Iterable[tuple[Value, str]]
+
+
+def _general_slips(truth: list[float]) -> Iterator[tuple[list[float], str]]:
+    """What the same slips make of any right answer, each with what is said to it."""
+    yield [-one for one in truth], "The sign is not right."
+    if all(0 < one < 1 for one in truth):
+        yield [100 * one for one in truth], "That is per cent. Give a part of 1: 50 % is 0.5."
+    if len(truth) > 1:
+        others = [list(one) for one in permutations(truth) if list(one) != truth]
+        yield from ((one, "Those are the right numbers in another order.") for one in others)
+        return
+    (one,) = truth
+    if 0 < one < 1:
+        yield [1 - one], "That is the rest, what is left of 1."
+    if one.is_integer():
+        for off in (one - 1, one + 1):
+            yield [off], "You are one off. Check where you begin to count."
+    if one:
+        yield [1 / one], "That is the other way round: you divided the second number by the first."
+
+
 @dataclass(frozen=True)
 class Numbers:
     """One number or several, right within the tolerance and nearer to the truth than to a mistake.
 
     means  what the number says, told to who has it right
+    beliefs  what to think about, told to who gave too little and to who gave too much
     mistakes  the number that a wrong way gives, and what is said to it
+    elsewhere  such numbers too, but only what is very near to one counts: the same quantity of
+        other tokens, heads or layers
     between  what every answer lies between, and why; told to who is outside of it
     """
 
@@ -98,7 +126,9 @@ class Numbers:
     known: Known
     tolerance: float
     means: str
+    beliefs: tuple[str, str]
     mistakes: tuple[tuple[Known, str], ...] = ()
+    elsewhere: Callable[[], Slips] = tuple
     between: tuple[float, float, str] | None = None
 
     def value(self) -> Value:
@@ -106,37 +136,44 @@ class Numbers:
         return _value(self.known)
 
     def judge(self, answer: object) -> Verdict:
-        """Right, the mistake that gives this number, or the direction in which the truth lies."""
-        given, truth = _floats(answer), self.value()
-        expected = len(_floats(truth))
+        """Right, the slip that gives this number, or what speaks for less or more."""
+        given, truth = _floats(answer), _floats(self.value())
         off = _distance(given, truth)
-        nearest = min(
-            ((_distance(given, _value(one)), told) for one, told in self.mistakes),
-            default=(math.inf, ""),
-        )
-        if off <= self.tolerance and off <= nearest[0]:
+        mistakes = [(_distance(given, value), said) for value, said in self.wrong_answers()]
+        if off <= min(self.tolerance, *(distance for distance, _ in mistakes), math.inf):
             return Verdict(True, f"Right: {_shown(truth)}. {self.means}")
-        if nearest[0] <= self.tolerance:
-            return Verdict(False, f"Not yet. {nearest[1]}")
-        if len(given) != expected:
-            return Verdict(
-                False, f"Not yet. Expected {_numbers(expected)}, and you gave {len(given)}."
-            )
+        return Verdict(False, f"Not yet. {self._hint(given, truth, mistakes)}")
+
+    def _hint(
+        self, given: list[float], truth: list[float], mistakes: list[tuple[float, str]]
+    ) -> str:
+        """What is said to a wrong answer: the nearest slip, or what is wrong with the number."""
+        near = [one for one in mistakes if one[0] <= self.tolerance]
+        for value, said in (*self.elsewhere(), *_general_slips(truth)):
+            written = _WRITTEN * max(map(abs, _floats(value))) + _SMALLEST
+            if (distance := _distance(given, value)) <= written:
+                near.append((distance, said))
+        if near:
+            return min(near, key=lambda slip: slip[0])[1]
+        if len(given) != len(truth):
+            return f"Expected {_numbers(len(truth))}, and you gave {len(given)}."
         if self.between is not None and not all(
             self.between[0] <= one <= self.between[1] for one in given
         ):
-            return Verdict(False, f"Not yet. {self.between[2]}")
-        if expected > 1:
-            wrong = sum(
-                abs(a - b) > self.tolerance for a, b in zip(given, _floats(truth), strict=True)
-            )
-            return Verdict(False, f"Not yet. {wrong} of the {expected} numbers are not right.")
-        side = "less" if given[0] > _floats(truth)[0] else "more"
-        return Verdict(False, f"Not yet. It is {side} than {_shown(given)}.")
+            return self.between[2]
+        if len(truth) == 1:
+            side, belief = ("less", 1) if given[0] > truth[0] else ("more", 0)
+            return f"It is {side} than {_shown(given)}. {self.beliefs[belief]}"
+        places = [n for n, one in enumerate(given, 1) if abs(one - truth[n - 1]) > self.tolerance]
+        few = places[0], given[places[0] - 1] > truth[places[0] - 1]
+        return (
+            f"Not right: {', '.join(f'number {n}' for n in places)}. Number {few[0]} is "
+            f"{'less' if few[1] else 'more'}. {self.beliefs[few[1]]}"
+        )
 
-    def wrong_answers(self) -> Iterable[tuple[object, str]]:
+    def wrong_answers(self) -> Iterable[tuple[Value, str]]:
         """Each mistake's number."""
-        return [(_value(one), told) for one, told in self.mistakes]
+        return [(_value(one), said) for one, said in self.mistakes]
 
 
 @dataclass(frozen=True)
@@ -184,6 +221,11 @@ class Heads:
         if not extra and not missing:
             return Verdict(True, f"Right: {', '.join(sorted(truth))}. {self.means}")
         said = [self.about(head) for head in extra[:3]]
+        pairs = {tuple(map(int, head.split("-"))) for head in given}
+        if truth == {f"{layer - 1}-{head - 1}" for layer, head in pairs}:
+            said.append("Layers and heads are counted from 0, not from 1.")
+        if truth == {f"{head}-{layer}" for layer, head in pairs}:
+            said.append("The layer comes first, then the head.")
         if missing and given & truth:
             said.append(f"{len(missing)} more {'is' if len(missing) == 1 else 'are'} missing.")
         if not given:

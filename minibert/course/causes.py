@@ -62,8 +62,18 @@ def _carrier() -> set[str]:
 def _about_flips(head: str) -> str:
     layer, number = (int(part) for part in head.split("-"))
     count = _flipped("head", layer, number)
-    return f"Without head {head}, {count} of {len(_right())} plurals become was. Another head does "
-    "more."
+    return (
+        f"Without head {head}, {count} of {len(_right())} plurals become was. With another head it "
+        "is more."
+    )
+
+
+def _as_parts(count: int) -> list[tuple[float, str]]:
+    part = count / len(PAIRS)
+    return [
+        (part, "That is a part. Give the count, of 60 pairs."),
+        (100 * part, "That is per cent. Give the count, of 60 pairs."),
+    ]
 
 
 @cache
@@ -78,7 +88,7 @@ def _about_far(chosen: str) -> str:
     told = f"was has {probs['was']:.3f}, were {probs['were']:.3f}."
     if probs["was"] > probs["were"]:
         return f"{told} The model agrees with its neighbour “horse”, not with its subject “men”."
-    return f"{told} Here the model agrees with “men”, its subject."
+    return f"{told} The model agrees with “men”, its subject."
 
 
 def _induction() -> set[str]:
@@ -88,11 +98,16 @@ def _induction() -> set[str]:
     }
 
 
+def _places() -> list[tuple[int, int]]:
+    """The induction heads as numbers."""
+    named = [head.split("-") for head in sorted(_induction())]
+    return [(int(layer), int(head)) for layer, head in named]
+
+
 @cache
-def _copied(heads: bool) -> float:
-    """The part of the lists that are continued, with all heads or without the induction heads."""
+def _copied(*off: tuple[int, int]) -> float:
+    """The part of the lists that are continued without these heads."""
     model = gpt()
-    off = [] if heads else [tuple(map(int, head.split("-"))) for head in _induction()]
     texts = [copying_text(words, 3) for words in COPIED]
     with torch.no_grad():
         trace = model.trace(texts, edit={("z", layer, head): zero for layer, head in off})
@@ -107,11 +122,14 @@ def _copied(heads: bool) -> float:
 _CAUSES: dict[str, Exercise] = {
     "5-right": Numbers(
         f"{len(PAIRS)} pairs such as “The boy [MASK] very tired.” and “The boys [MASK] very "
-        "tired.”: in "
-        "how many does the model prefer was for the one and were for the many?",
+        "tired.”: in how many does the model prefer was for the one and were for the many?",
         lambda: float(len(_right())),
         5.0,
-        "The model agrees with a subject that stands right before the mask.",
+        "In these pairs the subject stands right before the mask.",
+        (
+            "These are easy pairs: the subject is the neighbour of the mask.",
+            "There are 60 pairs.",
+        ),
         (
             (
                 lambda: float(2 * len(PAIRS)),
@@ -121,24 +139,41 @@ _CAUSES: dict[str, Exercise] = {
                 lambda: len(PAIRS) / 4,
                 "So many would be right if it threw a coin for each sentence.",
             ),
+            (
+                lambda: len(PAIRS) / 2,
+                "So many would be right if it threw a coin for each pair.",
+            ),
         ),
+        lambda: _as_parts(len(_right())),
         (0.0, 60.0, "There are 60 pairs."),
     ),
     "5-hidden": Numbers(
         "The subject is hidden from all tokens. In how many of the plurals that were right "
-        "does was "
-        "come first now?",
+        "does was come first now?",
         lambda: float(_flipped("subject")),
         5.0,
-        "All that the mask knows of the number comes from the subject.",
-        ((0.0, "Nothing else in these sentences says whether they are one or many."),),
+        "In these sentences nothing but the subject tells one from many, and without it the model "
+        "says was.",
+        (
+            "What is left in the sentence that tells one from many?",
+            "There are 60 pairs.",
+        ),
+        (
+            (0.0, "Nothing else in these sentences says whether they are one or many."),
+            (
+                lambda: len(PAIRS) / 2,
+                "So many if it threw a coin. But without the subject it says the same every time.",
+            ),
+        ),
+        lambda: _as_parts(_flipped("subject")),
         (0.0, 60.0, "There are 60 pairs."),
     ),
     "5-head": Heads(
         "One head is set to zero. Which one makes most of the plurals flip?",
         _carrier,
         _about_flips,
-        "It carries the number of the subject to the mask.",
+        "No other head alone makes a single one flip, so on these sentences the number of the "
+        "subject comes by this head.",
     ),
     "5-far": Choice(
         f"“{FAR}”: does the model prefer was or were?",
@@ -149,14 +184,19 @@ _CAUSES: dict[str, Exercise] = {
     "5-copies": Numbers(
         "tiny-gpt2 reads seven words in no order, and the first three again. In which part of 100 "
         "such texts does it continue with the fourth word?",
-        lambda: _copied(True),
+        lambda: _copied(),
         0.08,
-        "It was not trained on these texts: it takes the answer from the text itself.",
+        "These lists are new to it, but copying was trained: a quarter of what it read were random "
+        "tokens that come twice.",
+        (
+            "No English text goes on like this, but a quarter of its training did.",
+            "A part is never more than 1.",
+        ),
         (
             (1 / 20, "That is a guess among the twenty words."),
             (1 / 7, "That is a guess among the seven words of the text."),
         ),
-        A_PART,
+        between=A_PART,
     ),
     "5-induction": Heads(
         f"Which heads of tiny-gpt2 have an induction score above {INDUCTION}?",
@@ -167,10 +207,20 @@ _CAUSES: dict[str, Exercise] = {
     "5-without": Numbers(
         "These heads are set to zero, all at once. In which part of the 100 texts does it still "
         "continue the list?",
-        lambda: _copied(False),
+        lambda: _copied(*_places()),
         0.08,
-        "What is left is what the other parts can do without them.",
-        ((lambda: _copied(True), "That is the part with all heads."),),
+        "So copying needs these heads, but not only these: the page shows what other heads do.",
+        (
+            "A part is never less than 0.",
+            "Which other head could find the word, with all three away?",
+        ),
+        (
+            (lambda: _copied(), "That is the part with all heads."),
+            (1 / 7, "That would be a guess among the seven words. Is a guess what is left?"),
+        ),
+        lambda: [
+            (_copied(place), "That is without {}-{} alone.".format(*place)) for place in _places()
+        ],
         A_PART,
     ),
 }
@@ -211,6 +261,7 @@ _REAL_MODELS: dict[str, Exercise] = {
         lambda: 24.0 * 16,
         0.1,
         "bert-base has 12 layers of 12 heads, 144 in all, and tiny-bert 4 of 4.",
+        ("Multiply the two numbers.", "Multiply the two numbers."),
         (
             (40.0, "That adds them. Each of the 24 layers has 16 heads of its own."),
             (144.0, "That is bert-base: 12 layers of 12 heads."),
@@ -219,9 +270,8 @@ _REAL_MODELS: dict[str, Exercise] = {
     ),
     "6-coin": Choice(
         f"“{REVIEW}”: a classifier with fresh weights on a trained BERT says positive. What "
-        "does that "
-        "tell about the text? (a) It is positive. (b) Nothing. (c) A little, since the body is "
-        "trained.",
+        "does that tell about the text? (a) It is positive. (b) Nothing. (c) A little, since the "
+        "body is trained.",
         {"a": "It is positive.", "b": "Nothing.", "c": "A little, since the body is trained."},
         lambda: "b",
         _about_coin,
@@ -241,8 +291,8 @@ _REAL_MODELS: dict[str, Exercise] = {
             ),
             "b": "What a head adds is weight times value.",
             "c": (
-                "Clark et al. 2019 found this in bert-base, which works well: it is how a head "
-                "does nothing."
+                "Clark et al. 2019 found this in bert-base, which works well. Their guess is that "
+                "a head does nothing in this way."
             ),
         },
     ),
@@ -277,8 +327,7 @@ _REAL_MODELS: dict[str, Exercise] = {
     ),
     "6-direct": _quiz(
         "By direct attribution a head adds nothing to the logit, but without it the answer "
-        "changes. "
-        "How can that be?",
+        "changes. How can that be?",
         {
             "a": "One of the two numbers is wrong.",
             "b": "It writes into the stream what later parts read.",

@@ -1,6 +1,6 @@
 """Units 3 and 4: what heads do, where word order and segments are, and whether looking is use."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import torch
@@ -94,7 +94,7 @@ def _about_segments(chosen: str) -> str:
     before, after = (float(own_text(zero)[layer, head]) for zero in (False, True))
     return (
         f"Head {layer}-{head} goes from {before:.2f} to {after:.2f}; two texts of the same length "
-        "would get 0.5 each by chance. Segment embeddings are how it tells them apart."
+        "would get 0.5 each by chance. Without segments it hardly tells them apart."
     )
 
 
@@ -129,24 +129,32 @@ _HEADS: dict[str, Exercise] = {
     ),
     "3-concat": Numbers(
         "Four heads of 32 numbers each are put side by side. How many numbers does W_O read "
-        "for one "
-        "token?",
+        "for one token?",
         lambda: float(bert().config.n_heads * bert().config.d_head),
         0.1,
         "So many numbers are in a row of the stream, too.",
         (
+            "Put the four rows of 32 numbers one behind the other and count.",
+            "Only z is read: one row of 32 numbers from each of the four heads.",
+        ),
+        (
+            (4.0, "That is the number of heads. Each of them gives 32 numbers."),
             (32.0, "That is one head. W_O reads all four, side by side."),
             (36.0, "That adds 4 and 32. Four heads of 32 numbers are 4 times 32."),
             (512.0, "That is four times too many: 4 heads of 32 numbers each."),
+            (384.0, "That counts query, key and value. W_O reads only z, 32 numbers of each head."),
         ),
     ),
     "3-second": Numbers(
         "“leaves fall in autumn”, “autumn is marked by colorful foliage”: at which position, "
-        "counted "
-        "from 0, does the second text begin?",
+        "counted from 0, does the second text begin?",
         lambda: float(_second_start()),
         0.1,
         "BertViz calls this number sentence_b_start.",
+        (
+            "Count [CLS], the words of the first text, and its [SEP].",
+            "Count only what stands before the second text: [CLS], four words and [SEP].",
+        ),
         (
             (
                 lambda: float(_second_start() - 1),
@@ -160,15 +168,23 @@ _HEADS: dict[str, Exercise] = {
                 lambda: float(_second_start() - 2),
                 "That leaves out [CLS] and [SEP], which have positions, too.",
             ),
+            (
+                lambda: float(traced(*LEAVES).allowed.position),
+                "That is the number of all tokens, of both texts.",
+            ),
+            (1.0, "That is the segment of the second text. Its first token has a position, too."),
         ),
     ),
     "3-equal": Numbers(
         "All tokens get the embedding of position 0. Which weight does the previous-token head "
-        "give "
-        "the token before, on average?",
+        "give the token before, on average?",
         lambda: _beside(_moved("equal"), -1),
         0.1,
-        "Word order is in the position embeddings and nowhere else.",
+        "Within one text, word order enters the model by the position embeddings alone.",
+        (
+            "A weight is never less than 0.",
+            "Query and key are compared. What do they still know of where a token stands?",
+        ),
         (
             (
                 lambda: _beside(traced(ORDER), -1),
@@ -176,6 +192,11 @@ _HEADS: dict[str, Exercise] = {
                 "order?",
             ),
         ),
+        lambda: [
+            (_beside(_moved("reversed"), 1), "That is with the positions in reversed order."),
+            (_beside(_moved("equal"), 1), "That is the weight on the token after."),
+            (_beside(_moved("equal"), 0), "That is the weight on the token itself."),
+        ],
         A_WEIGHT,
     ),
     "3-reversed": Choice(
@@ -194,11 +215,14 @@ _HEADS: dict[str, Exercise] = {
     ),
     "3-chance": Numbers(
         "Two queries each choose 4 of 32 dimensions at random. Which part of the 4 do they "
-        "share, on "
-        "average?",
+        "share, on average?",
         lambda: shared_dimensions(traced(ORDER)).chance,
         0.01,
-        "Only a head that shares much more than this uses the same few neurons for every query.",
+        "Only a head that shares much more than this uses the same dimensions for every query.",
+        (
+            "Each of the 4 has a chance of 4 in 32 to be among the other's 4.",
+            "Each of the 4 has a chance of 4 in 32 to be among the other's 4.",
+        ),
         (
             (0.5, "That is 4 · 4/32: how many they share. As a part of the 4 it is 4/32."),
             (1 / 32, "That is the chance of one dimension to be the other's first."),
@@ -208,15 +232,20 @@ _HEADS: dict[str, Exercise] = {
                 "chosen, each is among the other's with 4/32.",
             ),
         ),
-        A_PART,
+        between=A_PART,
     ),
     "3-neurons": Heads(
         "Whose queries share most of their four largest products?",
         lambda: _named(_shared()),
         _about_shared,
-        "The same few neurons decide for every query of this head, as Vig saw it.",
+        "Its queries have many of their largest products in the same dimensions, as Vig saw it. "
+        "That does not mean few dimensions: by the other measure of this page it needs 16 of 32.",
     ),
 }
+
+
+def _late() -> list[int]:
+    return list(resting_layers(BOYS))
 
 
 def _weights() -> Tensor:
@@ -225,26 +254,43 @@ def _weights() -> Tensor:
 
 
 def _resting() -> float:
-    return float(_weights()[list(resting_layers(BOYS))].mean())
+    return float(_weights()[_late()].mean())
 
 
-def _value_ratio() -> float:
-    """The mean length of the values at [SEP] over that of the others, [CLS] left out."""
+def _value_lengths(layers: Iterable[int]) -> tuple[float, float]:
+    """The mean length of the values at [SEP], and of the others without [CLS]."""
     trace = traced(BOYS)
-    norms = torch.stack([trace[layer].value[0].norm(dim=-1) for layer in resting_layers(BOYS)])
-    return float(norms[..., -1].mean() / norms[..., 1:-1].mean())
+    norms = torch.stack([trace[layer].value[0].norm(dim=-1) for layer in layers])
+    return float(norms[..., -1].mean()), float(norms[..., 1:-1].mean())
 
 
-def _off(layers: Iterable[int]) -> float:
+def _value_ratio(layers: Iterable[int] | None = None) -> float:
+    """The one over the other; of the layers that rest if none are given."""
+    delimiter, words = _value_lengths(_late() if layers is None else layers)
+    return delimiter / words
+
+
+def _off(layers: Iterable[int], *, turned: bool = False) -> float:
     """How far the prediction moves without the attention of these layers, in nats."""
     trace = traced(BOYS)
     mask = place(trace, "[MASK]")
     edited = without(trace, {("z", layer): zero for layer in layers})
-    return divergence(trace.logits[0, mask], edited.logits[0, mask])
+    before, after = trace.logits[0, mask], edited.logits[0, mask]
+    return divergence(after, before) if turned else divergence(before, after)
+
+
+def _other_layers_off() -> Iterator[tuple[float, str]]:
+    """The divergence without other layers, also with the two predictions exchanged."""
+    every = [*([n] for n in range(bert().config.n_layers)), _early(), [*_early(), *_late()]]
+    for layers in every:
+        named = ", ".join(map(str, layers))
+        yield _off(layers), f"That is without the layers {named}."
+        said = f"That is without the layers {named}, and the other way round: KL(changed, before)."
+        yield _off(layers, turned=True), said
 
 
 def _early() -> list[int]:
-    return [n for n in range(bert().config.n_layers) if n not in resting_layers(BOYS)]
+    return [n for n in range(bert().config.n_layers) if n not in _late()]
 
 
 @cache
@@ -258,8 +304,8 @@ def _gradients() -> Tensor:
 
 
 def _gradient_change() -> str:
-    sizes, late = _gradients(), list(resting_layers(BOYS))
-    ratio = float(sizes[late].mean() / sizes[_early()].mean())
+    sizes = _gradients()
+    ratio = float(sizes[_late()].mean() / sizes[_early()].mean())
     return "smaller" if ratio < 0.5 else "larger" if ratio > 2 else "the same"
 
 
@@ -267,7 +313,8 @@ def _about_gradients(chosen: str) -> str:
     shown = ", ".join(f"{size:.4f}" for size in _gradients().tolist())
     return (
         f"Its mean size by layer is {shown}. Where heads rest on [SEP], a change of these weights "
-        "hardly changes the loss: Clark et al. 2019 call it a no-op."
+        "hardly changes the loss. Clark et al. 2019 see in it a sign of their guess that resting "
+        "is a no-op."
     )
 
 
@@ -280,53 +327,91 @@ _USE: dict[str, Exercise] = {
         0.02,
         "It is a little below ln 3 = 1.099, which three equal weights would have.",
         (
+            "Add −α·ln α over the three weights: −0.5·ln 0.5 − 0.25·ln 0.25 − 0.25·ln 0.25.",
+            "Add −α·ln α over the three weights: −0.5·ln 0.5 − 0.25·ln 0.25 − 0.25·ln 0.25.",
+        ),
+        (
             (1.5, "That is in bits, with the logarithm to base 2. Nats take ln."),
+            (0.4515, "That is with the logarithm to base 10. Nats take ln."),
+            (3.4657, "That adds the logarithms alone. Multiply each by its weight."),
+            (2.8284, "That is exp of the entropy: how many equal weights are as broad."),
+            (0.3466, "That is the first weight alone. Add those of the two others."),
             (-1.0397, "The sum of α·ln α is negative; the entropy is that without the sign."),
             (1.0986, "That is ln 3, of three equal weights."),
         ),
-        (0.0, 1.0987, "An entropy of three weights lies between 0 and ln 3 = 1.099 nats."),
+        between=(0.0, 1.0987, "An entropy of three weights lies between 0 and ln 3 = 1.099 nats."),
     ),
     "4-resting": Numbers(
         f"“{BOYS}”: which part of their weight do the layers that rest give [SEP], on average?",
         _resting,
         0.08,
-        "They look nearly all the time at a token without meaning.",
+        "They look nearly all the time at a token without meaning. One of these heads, 2-3, was "
+        "trained to do so.",
+        (
+            "Only layers that give [SEP] more than half are counted.",
+            "The other tokens get a little, too.",
+        ),
         (
             (
                 lambda: float(_weights().mean()),
                 "That is the mean over all layers; not all of them rest.",
             ),
         ),
+        lambda: [
+            *(
+                (float(weight), f"That is layer {layer} alone.")
+                for layer, weight in enumerate(_weights())
+            ),
+            (
+                float(torch.stack([traced(BOYS)[n].probs[0, :, :, 0] for n in _late()]).mean()),
+                "That is the weight on [CLS]. [SEP] is the last token.",
+            ),
+        ],
         A_WEIGHT,
     ),
     "4-value": Numbers(
         "In the layers that rest, how long is the value vector of [SEP], as a part of the "
-        "length of the "
-        "other tokens' values?",
+        "length of the other tokens' values?",
         _value_ratio,
         0.1,
-        "A head that looks at [SEP] adds little, because there is little to take.",
+        "The value of [SEP] is short: there is little to take. But a head that gives nearly all "
+        "its weight to [SEP] takes little from the other tokens as well.",
+        (
+            "Divide the mean length at [SEP] by the mean length at the words.",
+            "The value of [SEP] is much shorter than those of the words.",
+        ),
         (
             (
                 lambda: 1 / _value_ratio(),
                 "That is the other way round: the others divided by [SEP].",
             ),
         ),
+        lambda: [
+            *(
+                (_value_ratio([layer]), f"That is layer {layer} alone.")
+                for layer in range(bert().config.n_layers)
+            ),
+            (_value_lengths(_late())[0], "That is the length itself. Divide it by the others'."),
+        ],
     ),
     "4-off": Numbers(
         "The attention of the resting layers is set to zero. How far does the prediction at "
-        "the mask "
-        "move, as a Kullback-Leibler divergence in nats?",
-        lambda: _off(resting_layers(BOYS)),
+        "the mask move, as a Kullback-Leibler divergence in nats?",
+        lambda: _off(_late()),
         0.1,
-        "Nearly nothing: these heads looked at [SEP] in order to do nothing here.",
+        "Nearly nothing on this text. Layer 1, which does not rest, hardly moves it either: this "
+        "test alone does not say that a layer does nothing because it rests.",
+        (
+            "A divergence is never below 0.",
+            "A large weight is no proof of use. How long were the values that these heads take?",
+        ),
         ((lambda: _off(_early()), "That is what happens without the other layers."),),
+        _other_layers_off,
         (0.0, 100.0, "A divergence is 0 where nothing moves and never negative."),
     ),
     "4-gradient": Choice(
         "Differentiate the loss with respect to the weights on [SEP]. In the layers that rest, "
-        "is the "
-        "gradient smaller or larger than in the others?",
+        "is the gradient smaller or larger than in the others?",
         {"smaller": "", "the same": "", "larger": ""},
         _gradient_change,
         _about_gradients,

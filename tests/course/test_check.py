@@ -32,6 +32,20 @@ def test_every_known_mistake_is_wrong_and_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXERCISES)
+def test_everything_that_is_said_is_whole_sentences(name: str) -> None:
+    exercise = EXERCISES[name]
+    answers = [answer for answer, _ in exercise.wrong_answers()]
+    if isinstance(exercise, Heads):
+        answers.append(sorted(exercise.heads()))
+    if isinstance(exercise, Numbers):
+        truth = exercise.value()
+        several = truth if isinstance(truth, list) else [truth]
+        answers += [truth, [one + 0.3 for one in several], [one - 0.3 for one in several]]
+    for answer in answers:
+        assert re.search(r"[\w\])”][.?]\Z", check(name, answer).said), check(name, answer).said
+
+
+@pytest.mark.parametrize("name", EXERCISES)
 def test_an_answer_is_never_told_to_who_is_wrong(name: str) -> None:
     exercise = EXERCISES[name]
     if isinstance(exercise, Numbers):
@@ -90,7 +104,8 @@ def test_a_set_of_heads_says_what_is_too_many_and_what_is_missing() -> None:
 
 
 def test_between_a_mistake_and_the_truth_the_nearer_one_counts() -> None:
-    exercise = Numbers("?", lambda: 1.0, 0.5, "", EXERCISES["2-equal"].mistakes[:1])  # type: ignore[attr-defined]
+    mistakes = EXERCISES["2-equal"].mistakes[:1]  # type: ignore[attr-defined]
+    exercise = Numbers("?", lambda: 1.0, 0.5, "", ("", ""), mistakes)
     assert exercise.judge(0.6)
     assert "exp(0)" in exercise.judge(0.4).said
 
