@@ -3,6 +3,7 @@
     python -m benchmarks.embedded --held-out FILE... --text FILE... [--output FILE]
     python -m benchmarks.embedded --kinds FOLDER
     python -m benchmarks.embedded --sentiment FOLDER
+    python -m benchmarks.embedded --curves
 
 `--held-out` are texts that were in no training, two or more of them for next-sentence pairs;
 `--text` are those the models were trained on, for the n-gram and unigram baselines and for the
@@ -12,9 +13,9 @@ exit status is 0 when every target is met.
 
 `--kinds` measures masked tokens and loss by kind of text instead, from the folder of test data.
 These scores have no target. `--sentiment` measures tiny-bert-sentiment, from the folder with the
-sentences that scripts/train_sentiment.py names. In the output a score takes the place of the same
-model's earlier one;
-the others stay.
+sentences that scripts/train_sentiment.py names. `--curves` measures how the causal models copy
+random tokens over distances and periods, and needs no texts. In the output a score takes the place
+of the same model's earlier one; the others stay.
 """
 
 import argparse
@@ -529,6 +530,69 @@ def _repeated_loss(model: Model, ids: Tensor) -> float:
     return float(token_losses(model, ids)[:, LENGTH:].double().mean())
 
 
+DISTANCES = (16, 32, 64, 96, 128, 192, 240)
+PERIODS = (4, 8, 16, 32, 64, 96, 127)
+PIECE = 16
+
+
+def copying_measurements(model: Model) -> Measurements:
+    """How a causal model copies random tokens."""
+    return {
+        f"copying over {name}": partial(measure, model)
+        for name, measure in (("distances", over_distances), ("periods", over_periods))
+    }
+
+
+def over_distances(model: Model) -> Row:
+    """The loss of a piece of 16 random tokens that stood so many tokens before, by distance.
+
+    Between the two copies are other random tokens. The first token of the copy cannot be known and
+    is left out. `scores` are the attention of the best head to the token after the earlier copy.
+    """
+    losses, scores, heads = [], [], []
+    for distance in DISTANCES:
+        ids = _blocks(model, distance)[:, : distance + PIECE]
+        losses.append(float(token_losses(model, ids)[:, distance:].double().mean()))
+        # Query i looks at key i - distance + 1; the first such query is before the copy.
+        found = torch.stack(
+            [
+                layer.diagonal(1 - distance, -2, -1)[..., 1:].double().mean((0, 2))
+                for layer in model.trace(ids).attentions
+            ]
+        )
+        scores.append(round(float(found.max()), 4))
+        heads.append("{}-{}".format(*divmod(int(found.argmax()), found.shape[1])))
+    return _curve(losses, distances=DISTANCES, scores=scores, heads=heads)
+
+
+def over_periods(model: Model) -> Row:
+    """The loss of random tokens that repeat to the end of the window, by the period.
+
+    The first period and the first token after it cannot be known and are left out.
+    """
+    losses = []
+    for period in PERIODS:
+        block = _blocks(model, period)[:, :period]
+        ids = block.repeat(1, -(-model.config.n_positions // period))
+        ids = ids[:, : model.config.n_positions]
+        losses.append(float(token_losses(model, ids)[:, period:].double().mean()))
+    return _curve(losses, periods=PERIODS)
+
+
+def _blocks(model: Model, length: int) -> Tensor:
+    """Fifty blocks of random tokens, each twice."""
+    tokenizer = known_tokenizer(model)
+    usable = min(tokenizer.vocab_size, model.config.vocab_size)
+    return repeated_ids(usable, length=length, draws=BATCH, seed=1, exclude=tokenizer.special_ids)
+
+
+def _curve(losses: list[float], **details: Any) -> Row:
+    """A row whose value is the largest loss."""
+    return finding(
+        max(losses), unit="nats", losses=[round(one, 4) for one in losses], count=BATCH, **details
+    )
+
+
 def held_out_loss(
     model: Model, documents: Sequence[Tensor], training: Sequence[Sequence[int]]
 ) -> Row:
@@ -828,6 +892,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parse(arguments)
     torch.set_num_threads(chosen.threads)
     known = facts(threads=chosen.threads)
+    plan: dict[str, Callable[[Model], Measurements]]
     try:
         if chosen.kinds:
             kinds = kinds_of_text(chosen.kinds)
@@ -840,6 +905,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     with_size, partial(sentiment_measurements, data=chosen.sentiment)
                 )
             }
+        elif chosen.curves:
+            causal = [name for name in chosen.models if MEASUREMENTS[name] is causal_measurements]
+            plan = dict.fromkeys(causal, copying_measurements)
         else:
             texts = Texts.read(chosen.held_out, chosen.text)
             known |= {"held_out": named(texts.held_out), "training": named(texts.training)}
@@ -879,15 +947,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--text", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--kinds", type=Path, metavar="FOLDER", help="the folder of test data")
     parser.add_argument("--sentiment", type=Path, metavar="FOLDER", help="labelled sentences")
+    parser.add_argument("--curves", action="store_true", help="copying; needs no texts")
     parser.add_argument("--output", type=Path, default=RESULTS / "embedded.jsonl")
     parser.add_argument("--models", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
     for name in (*MEASUREMENTS, SENTIMENT):
         parser.add_argument(f"--{name}", metavar="FOLDER", help="another model in its place")
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args(arguments)
-    given = [bool(chosen.kinds), bool(chosen.sentiment), bool(chosen.held_out and chosen.text)]
-    if given.count(True) != 1:
-        parser.error("expected --held-out and --text, or --kinds, or --sentiment alone")
+    both = bool(chosen.held_out and chosen.text)
+    if [bool(chosen.kinds), bool(chosen.sentiment), chosen.curves, both].count(True) != 1:
+        parser.error("expected --held-out and --text, or --kinds, --sentiment or --curves alone")
     return chosen
 
 

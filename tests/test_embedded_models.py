@@ -153,6 +153,43 @@ def test_the_card_compares_both_trainings_as_they_were_measured(
             assert float(text.removesuffix(" %")) == round(scale * value, digits), label
 
 
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
+def test_the_card_shows_how_copying_was_measured_over_distances_and_periods(name: str) -> None:
+    found, rows = measured(name, RESULTS), {}
+    for line in card_of(name).splitlines():
+        label, *cells = line.strip("| ").split(" | ")
+        rows[label] = cells
+    distances, periods = (found[f"copying over {what}"] for what in ("distances", "periods"))
+    shown = {
+        "tokens back to the first copy": (distances["distances"], 0),
+        "loss of the copy, in nats a token": (distances["losses"], 2),
+        "attention of the best head": (distances["scores"], 2),
+        "period in tokens": (periods["periods"], 0),
+        "loss, in nats a token": (periods["losses"], 2),
+    }
+    for label, (numbers, digits) in shown.items():
+        assert rows[label] == [f"{number:.{digits}f}" for number in numbers], label
+
+
+def test_the_page_on_limits_says_what_the_logs_of_both_trainings_say() -> None:
+    page = (RESULTS.parents[2] / "docs" / "lessons" / "limits.md").read_text(encoding="utf-8")
+    logs = (RESULTS.with_name("control-tiny-bert.jsonl"), EMBEDDED / "tiny-bert/first_scores.jsonl")
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line[:1] == "|"]
+    shown = {label: cells for label, *cells in lines}
+    for column, log in enumerate(logs):
+        steps = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+        heads = next(row["heads"] for row in steps if row["step"] == 1400)
+        every = {name: [one for layer in table for one in layer] for name, table in heads.items()}
+        for label, pattern in (
+            ("the previous token", "previous"),
+            ("the next token", "next"),
+            ("[SEP]", "delimiter"),
+        ):
+            assert shown[f"best head for {label}"][column] == f"{max(every[pattern]):.2f}"
+        rest = sum(one > 0.5 for one in every["delimiter"])
+        assert shown["heads with more than half on [SEP]"][column] == f"{rest} of 16"
+
+
 @pytest.mark.parametrize(
     "text",
     [

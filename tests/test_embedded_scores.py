@@ -22,6 +22,8 @@ from benchmarks.embedded import (
     lists_continued,
     masked_accuracy,
     next_sentence_accuracy,
+    over_distances,
+    over_periods,
     pair_windows,
     same_word_in_other_text,
     sharing_pairs,
@@ -252,6 +254,24 @@ class TestGpt2:
 
     def test_words_are_letters_with_apostrophes_inside(self) -> None:
         assert words("Don't 'stop', 3rd_time; Élan!") == ["don't", "stop", "rd", "time", "élan"]
+
+
+def test_copying_is_measured_where_the_copy_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def back(self: Model, ids: torch.Tensor) -> torch.Tensor:
+        # The model knows what follows a token where it stood 16 tokens before, and nothing else.
+        known = 100.0 * F.one_hot(ids.roll(15, dims=1), self.config.vocab_size)
+        again = ids == ids.roll(16, dims=1)
+        return known.where(again[..., None], torch.zeros(()))
+
+    model = gpt2()
+    monkeypatch.setattr(embedded, "DISTANCES", (16, 32))
+    monkeypatch.setattr(embedded, "PERIODS", (16, 32))
+    monkeypatch.setattr(Model, "forward", back)
+    with torch.no_grad():
+        near, far = over_distances(model)["losses"]
+        same, double = over_periods(model)["losses"]
+    guess = round(math.log(300), 4)
+    assert (near, far, same, double) == (0, guess, 0, guess)
 
 
 @pytest.fixture
