@@ -1,20 +1,15 @@
 """Makes docs/pictures/*.png, the screenshots of docs/pictures.md.
 
-    python scripts/picture_views.py [view ...] [--all]
+    python scripts/picture_views.py
 
 Every view of a page of the embedded tiny-bert, at 8, 40 and 200 tokens, wide and narrow, light and
-dark. Without --all only the pictures that docs/pictures.md shows are made. Needs Chromium, as the
-browser tests do, and Pillow.
+dark, as docs/pictures.md shows them. Needs Chromium, as the browser tests do, and Pillow.
 """
 
-import argparse
 import io
 import math
 import os
-from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
@@ -40,8 +35,6 @@ ALICE = (
     " pocket, and looked at it, and then hurried on, Alice started to her feet."
 )
 SIZES = {"wide": (1280, 860), "narrow": (380, 1000)}
-THEMES = ("light", "dark")
-LENGTHS = (8, 40, 200)
 # What is chosen, so that each view has something to show.
 CHOSEN = {
     "head": "layer=1",
@@ -66,20 +59,6 @@ SHOWN = (
 )
 
 
-class Shot(NamedTuple):
-    """One screenshot."""
-
-    view: str
-    length: int
-    size: str
-    theme: str
-
-    @property
-    def path(self) -> Path:
-        """Where it goes."""
-        return FOLDER / f"{self.view}-{self.length}-{self.size}-{self.theme}.png"
-
-
 def trace_of(length: int) -> Trace:
     """A trace of so many tokens: a pair of sentences, or a text that ends there."""
     model = minibert.load()
@@ -93,19 +72,18 @@ def trace_of(length: int) -> Trace:
     return model.trace(" ".join(words) + missing * ".")
 
 
-def taken(browser: Browser, page: Path, shot: Shot) -> bytes:
-    """The screenshot as a small PNG."""
-    width, height = SIZES[shot.size]
+def take(browser: Browser, page: Path, view: str, size: str, theme: str) -> None:
+    """Write the screenshot of a view as a small PNG."""
+    width, height = SIZES[size]
     tab = browser.new_page(viewport={"width": width, "height": height})
-    tab.goto(f"{page.as_uri()}#view={shot.view}&theme={shot.theme}&{CHOSEN[shot.view]}")
-    drawn = f'#page[data-view="{shot.view}"] .pictures > [data-drawn]'
-    tab.wait_for_selector(READY.get(shot.view, drawn), state="attached")
+    tab.goto(f"{page.as_uri()}#view={view}&theme={theme}&{CHOSEN[view]}")
+    drawn = f'#page[data-view="{view}"] .pictures > [data-drawn]'
+    tab.wait_for_selector(READY.get(view, drawn), state="attached")
     tab.wait_for_timeout(200)
     image = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
     tab.close()
-    small = io.BytesIO()
-    with_palette(image).save(small, "PNG", optimize=True)
-    return small.getvalue()
+    path = FOLDER / f"{view}-{page.stem}-{size}-{theme}.png"
+    with_palette(image).save(path, "PNG", optimize=True)
 
 
 def with_palette(image: Image.Image) -> Image.Image:
@@ -119,29 +97,18 @@ def with_palette(image: Image.Image) -> Image.Image:
     return image.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
-def shots(views: list[str], everything: bool) -> Iterator[Shot]:
-    """What is to be made, text by text."""
-    chosen = product(LENGTHS, SIZES, THEMES) if everything else sorted(SHOWN)
-    for length, size, theme in chosen:
-        for view in views or CHOSEN:
-            yield Shot(view, length, size, theme)
-
-
 def main() -> None:
     """Make them."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("views", nargs="*", choices=[*CHOSEN, []])
-    arguments.add_argument("--all", action="store_true", help="every length, size and theme")
-    options = arguments.parse_args()
-    FOLDER.mkdir(parents=True, exist_ok=True)
     pages = REPOSITORY / "build" / "pictures"
-    pages.mkdir(parents=True, exist_ok=True)
-    for length in LENGTHS:
-        trace_of(length).view().save(pages / f"{length}.html")
+    for folder in (FOLDER, pages):
+        folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for shot in shots(options.views, options.all):
-            shot.path.write_bytes(taken(browser, pages / f"{shot.length}.html", shot))
+        for length, size, theme in SHOWN:
+            page = pages / f"{length}.html"
+            trace_of(length).view().save(page)
+            for view in CHOSEN:
+                take(browser, page, view, size, theme)
         browser.close()
 
 
