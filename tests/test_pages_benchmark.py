@@ -8,9 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from playwright.sync_api import sync_playwright
 
 from benchmarks.pages import __main__ as program
@@ -27,20 +25,15 @@ SHAPE = Shape(2, 3, 8)
 
 def test_the_plan_has_every_cell_of_the_table_and_rows_can_be_chosen_by_name() -> None:
     planned = making.cases()
-    assert len(planned) == len(set(planned)) == 5 * 2 * 3 - 2
+    assert len(planned) == len(set(planned)) == 5 * 2 * 3 - 4
     lengths = [case.shape.tokens for case in planned]
     assert lengths == sorted(lengths)
     chosen = making.cases(wanted=re.compile("BertViz .* 12x12 T64 "))
     assert [case.view for case in chosen] == ["head", "model"]
 
 
-def test_the_attention_given_is_the_softmax_of_the_vectors_given_some_of_it_sharp() -> None:
-    query, key, _ = making.vectors(SHAPE, 1)
-    scores = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) / 8
-    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    np.testing.assert_allclose(making.probs(SHAPE, 1).numpy(), weights, atol=1e-6)
-    assert not np.allclose(making.probs(SHAPE, 0), making.probs(SHAPE, 1))
-    largest = making.probs(Shape(1, 12, 64), 0).amax(-1).mean(-1)
+def test_some_heads_of_the_attention_given_are_sharp_and_others_broad() -> None:
+    largest = making.trace_of(Shape(1, 12, 64)).attentions[0][0].amax(-1).mean(-1)
     assert largest.max() > 0.5
     assert largest.min() < 0.3
 
@@ -74,7 +67,7 @@ def test_an_absent_bertviz_is_a_row_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_path: Path) -> None:
-    weights = [one[0].tolist() for one in making.attention(SHAPE)]
+    weights = [one[0].tolist() for one in making.trace_of(SHAPE).attentions]
     path = tmp_path / "page.html"
 
     def errors() -> list[float]:
@@ -109,14 +102,14 @@ def test_a_wrong_number_on_a_page_of_minibert_is_caught(
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(checked).result()["max_error"] < 4e-3
-        right = browser.probs
+        right = browser.layer
 
-        def otherwise(shape: Shape, layer: int) -> torch.Tensor:
-            changed = right(shape, layer)
-            changed[-1, 5, 2] += 0.01 * (layer == SHAPE.layers - 1)
+        def otherwise(shape: Shape, number: int) -> browser.Numbers:
+            changed = right(shape, number).copy()
+            changed[-1, 5, 2] += 0.01 * (number == SHAPE.layers - 1)
             return changed
 
-        monkeypatch.setattr(browser, "probs", otherwise)
+        monkeypatch.setattr(browser, "layer", otherwise)
         with pytest.raises(GateError, match="decoded weights of 1-2 differs"):
             pool.submit(checked).result()
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from playwright.sync_api import Browser, Error, Page, Playwright, Route, ViewportSize
 
-from benchmarks.pages.making import BERTVIZ, MINIBERT, Case, Shape, probs
+from benchmarks.pages.making import BERTVIZ, MINIBERT, Case, Shape, trace_of
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError, WrongError, within
 from minibert.bench.result_rows import Row
@@ -208,7 +208,7 @@ def checked(case: Case, path: Path, playwright: Playwright, limit: float) -> Row
 
 def layer(shape: Shape, number: int) -> Numbers:
     """The given weights of a layer, (head, query, key)."""
-    weights: Numbers = probs(shape, number).double().numpy()
+    weights: Numbers = trace_of(shape).attentions[number][0].double().numpy()
     return weights
 
 

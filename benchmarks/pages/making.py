@@ -1,10 +1,9 @@
 """How a page is made, of which attention: minibert's and BertViz', in a process of its own.
 
-The attention is random, seeded, with the peaks that real heads have: each head looks, more or less
-sharply, at a neighbour, at itself, at the ends, or anywhere. probs = softmax(query · key /
-sqrt(d_head)), so that weights and vectors of a page say the same. It is there before the clock
-starts, which runs until the file is written; a page of four tokens was made before, so that imports
-are not counted.
+The attention is that of a BERT with random, seeded weights, whose heads are more or less sharp as
+real heads are: those of W_Q and W_K are enlarged, from head to head by more. It is there before the
+clock starts, which runs until the file is written; a page of four tokens was made before, so that
+imports are not counted.
 """
 
 import json
@@ -15,18 +14,21 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
+import minibert
+import minibert.viz
 from benchmarks.session import REPOSITORY
 from minibert.bench.gate import GateError, require
 from minibert.bench.result_rows import Row
+from minibert.layers.config import Config
+from minibert.model import Model
+from minibert.text.tokens import Tokens
+from minibert.trace.read import Trace
 
 MINIBERT, BERTVIZ = "minibert", "BertViz"
 
@@ -86,87 +88,39 @@ def cases(*, quick: bool = False, wanted: re.Pattern[str] | None = None) -> list
     return [case for case in planned if wanted is None or wanted.search(str(case))]
 
 
-WIDTH = 64
-SCALE = WIDTH**-0.5
-WORDS = ("the", "straw", "##berries", "were", "red", "and", "fresh", "so", "we", "bought", "##s")
-
-Array = npt.NDArray[np.float32]
+# The size of a head, and by how much the scores of the broadest and of the sharpest are enlarged.
+D_HEAD, SHARPNESS = 64, (1, 25)
 
 
-def token_strings(n: int) -> list[str]:
-    """`n` strings of a word-piece vocabulary, special ones at both ends."""
-    return ["[CLS]", *(WORDS[i % len(WORDS)] for i in range(n - 2)), "[SEP]"]
-
-
-def vectors(shape: Shape, layer: int) -> tuple[Array, Array, Array]:
-    """query, key and value of a layer, (head, position, d_head)."""
-    generator = np.random.default_rng([7, shape.layers, shape.heads, shape.tokens, layer])
-    size = (3, shape.heads, shape.tokens, WIDTH)
-    query, key, value = generator.standard_normal(size, dtype=np.float32)
-    places = generator.standard_normal((shape.tokens + 2, WIDTH), dtype=np.float32)
-    end = generator.standard_normal(WIDTH, dtype=np.float32)
-    for head in range(shape.heads):
-        offset, (sharp, ending) = generator.integers(0, 3), generator.uniform(0, (1.3, 0.9))
-        query[head] += sharp * places[1:-1] + ending * end
-        key[head] += sharp * places[offset : offset + shape.tokens]
-        key[head, [0, -1]] += ending * end
-    return query, key, value
-
-
-def probs(shape: Shape, layer: int) -> Tensor:
-    """The weights of a layer, (head, query, key)."""
-    query, key, _ = map(torch.from_numpy, vectors(shape, layer))
-    return (query @ key.mT * SCALE).softmax(-1)
-
-
-def attention(shape: Shape) -> list[Tensor]:
-    """What transformers would give: (1, head, query, key) of each layer."""
-    return [probs(shape, layer)[None] for layer in range(shape.layers)]
-
-
-class GivenTrace:
-    """What minibert.viz.view reads of a trace, all of it computed before."""
-
-    def __init__(self, shape: Shape) -> None:
-        from minibert import Tokens
-
-        strings = tuple(token_strings(shape.tokens))
-        ids = torch.arange(shape.tokens)[None]
-        nothing = tuple((None,) * len(strings) for _ in range(1))
-        readable = tuple(string.removeprefix("##") for string in strings)
-        special = tuple(string.startswith("[") for string in strings)
-        self.tokens = Tokens(
-            ids=ids,
-            mask=torch.ones_like(ids, dtype=torch.bool),
-            segments=torch.zeros_like(ids),
-            raw=(strings,),
-            strings=(readable,),
-            spans=nothing,
-            words=nothing,
-            special=(special,),
-            texts=(),
-        )
-        self.model_name = "random"
-        self.config = SimpleNamespace(
-            n_layers=shape.layers,
-            n_heads=shape.heads,
-            d_head=WIDTH,
-            causal=False,
-            attention_scale=lambda layer: SCALE,
-        )
-        self.layers = [self._layer(shape, layer) for layer in range(shape.layers)]
-
-    @staticmethod
-    def _layer(shape: Shape, layer: int) -> Any:
-        query, key, value = (torch.from_numpy(one)[None] for one in vectors(shape, layer))
-        found = probs(shape, layer)[None]
-        return SimpleNamespace(query=query, key=key, value=value, probs=found)
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __getitem__(self, layer: int) -> Any:
-        return self.layers[layer]
+@cache
+def trace_of(shape: Shape) -> Trace:
+    """A trace of random tokens with everything of attention computed."""
+    tokenizer = minibert.load("tiny-bert").tokenizer
+    assert tokenizer is not None
+    assert tokenizer.cls_id is not None
+    assert tokenizer.sep_id is not None
+    config = Config(
+        family="bert",
+        task="none",
+        vocab_size=tokenizer.vocab_size,
+        n_positions=shape.tokens,
+        n_segments=2,
+        n_layers=shape.layers,
+        n_heads=shape.heads,
+        d_model=shape.heads * D_HEAD,
+        d_mlp=D_HEAD,
+    )
+    model = Model.from_config(config, tokenizer=tokenizer)
+    enlarged = torch.linspace(*SHARPNESS, shape.heads).repeat_interleave(D_HEAD)[:, None]
+    with torch.no_grad():
+        for layer in model.body.layers:
+            layer.attention.query.weight.mul_(enlarged)
+        generator = torch.Generator().manual_seed(7)
+        ids = torch.randint(200, config.vocab_size, (1, shape.tokens), generator=generator)
+        ids[0, 0], ids[0, -1] = tokenizer.cls_id, tokenizer.sep_id
+        trace = model.trace(Tokens.from_ids(ids, tokenizer=tokenizer))
+        assert trace.attentions
+    return trace
 
 
 # A page that would take more memory than this ends with an error, not the machine.
@@ -215,20 +169,19 @@ Write = Callable[[Path], Any]
 
 def minibert_page(view: str, holds: str, shape: Shape) -> Write:
     """What writes minibert's page of attention that is there."""
-    import minibert.viz
-
+    trace = trace_of(shape)
     if holds == WEIGHTS:
-        given, tokens = attention(shape), token_strings(shape.tokens)
+        given, tokens = trace.attentions, trace.tokens.raw[0]
         return lambda path: minibert.viz.attention_page(given, tokens).save(path)
-    trace = GivenTrace(shape)
-    return lambda path: minibert.viz.view(trace).save(path)
+    return lambda path: trace.view().save(path)
 
 
 def bertviz_page(view: str, holds: str, shape: Shape) -> Write:
     """What writes BertViz' page: the HTML that it returns, as a document."""
     import bertviz
 
-    given, tokens = attention(shape), token_strings(shape.tokens)
+    trace = trace_of(shape)
+    given, tokens = list(trace.attentions), list(trace.tokens.raw[0])
     show = {"head": bertviz.head_view, "model": bertviz.model_view}[view]
 
     def write(path: Path) -> None:
