@@ -153,21 +153,14 @@ scores, probs and z back changes nothing, both under eager and, where the type h
 and one head's z set to 0 is what a hook on the output projection gives. Types that are in none of
 the lists were not tried.
 """
-OLD = """
-{old} of these rows are from an earlier check, which took a NaN for equal; the command makes all
-rows again.
-"""
 
 
 def page_of(rows: Sequence[Row]) -> str:
     """The page."""
     passed = [row for row in rows if row["result"] == "pass"]
     version = rows[0]["transformers"] if rows else "?"
-    parts = [
-        HEAD.format(version=version, passed=len(passed), total=len(rows))
-        + (OLD.format(old=old) if (old := sum(row.get("check") != CHECK for row in rows)) else ""),
-        "## Types that pass\n",
-    ]
+    head = HEAD.format(version=version, passed=len(passed), total=len(rows))
+    parts = [head, "## Types that pass\n"]
     parts.append("| type | class | stacks | heads (key-value heads) | sdpa | one head |")
     parts.append("|---|---|---|---|---|---|")
     parts += [_line(row) for row in passed]

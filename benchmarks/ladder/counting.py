@@ -10,7 +10,7 @@ is what the kernel asks of memory; masked numbers are not asked for.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -243,15 +243,24 @@ def _named(one: Tensor) -> str:
 
 
 def count_tensors(
-    attention: Callable[..., dict[str, Tensor]], given: dict[str, Tensor], *, causal: bool
+    call: Callable[[], dict[str, Tensor]], given: dict[str, Tensor], *, kernels: bool = False
 ) -> Counts:
-    """The counts of `attention(query, key, value, None, causal)` for one head."""
+    """The counts of `call()`; with `kernels` those of Triton's, and of what torch computes beside.
+
+    given are the tensors of one head that it reads, by name. What a kernel stores is counted there.
+    """
     n, d_head = given["query"].shape[2:]
     places = {name: (one.data_ptr(), one.data_ptr() + one.nbytes) for name, one in given.items()}
     counts = Counts(n, d_head, places)
-    with torch.no_grad(), TensorCounts(counts):
-        found = attention(*given.values(), None, causal)
-    for one in found.values():
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if kernels:
+            stack.enter_context(KernelCounts(counts).noting())
+        mode = stack.enter_context(TensorCounts(counts))
+        if kernels:
+            stack.enter_context(_told_of_launches(mode))
+        found = call()
+    for one in () if kernels else found.values():
         if one.nbytes <= NEAR_BYTES:
             counts.written["rows"] += one.nbytes
     return counts
@@ -318,20 +327,6 @@ class KernelCounts:
             create_dot=noted_dot, create_exp2=noted_exp2,
         ):  # fmt: skip
             yield
-
-
-def count_kernels(call: Callable[[], Any], given: dict[str, Tensor]) -> Counts:
-    """The counts of `call()`, with what torch computes next to the kernels.
-
-    given are the tensors of one head that it reads, by name.
-    """
-    n, d_head = given["query"].shape[2:]
-    places = {name: (one.data_ptr(), one.data_ptr() + one.nbytes) for name, one in given.items()}
-    counts = Counts(n, d_head, places)
-    noting = KernelCounts(counts).noting()
-    with torch.no_grad(), noting, TensorCounts(counts) as mode, _told_of_launches(mode):
-        call()
-    return counts
 
 
 @contextmanager

@@ -74,23 +74,17 @@ def counted(rung: Rung, *, n: int = 1024, d_head: int = 64, causal: bool = False
         heads = {name: one[0, 0].numpy() for name, one in given.items()}
         allowed = np.ones((n, n), dtype=bool)
         return count_arrays(module.one_head, heads, np.tril(allowed) if causal else allowed)
-    if rung.written_in == "torch":
-        return count_tensors(function.func, given, causal=causal)
-    from benchmarks.ladder.counting import count_kernels
-
     if rung.name == "backward":
         return _backward(module, drawn(n, d_head, "z_gradient"), causal=causal)
-    return count_kernels(lambda: function.func(*given.values(), None, causal), given)
+    call = partial(function.func, *given.values(), None, causal)
+    return count_tensors(call, given, kernels=rung.written_in == "Triton")
 
 
 def _backward(module: ModuleType, given: dict[str, Tensor], *, causal: bool) -> Counts:
-    from benchmarks.ladder.counting import count_kernels
-
     vectors = [given[name] for name in ("query", "key", "value")]
     found = module.forward(*vectors, None, causal)
     kept: Any = SimpleNamespace(
         saved_tensors=(*vectors, None, found["z"], found["lse"]), causal=causal
     )
     dz, d_lse = given["z_gradient"], torch.zeros_like(found["lse"])
-    backward = module.Attention.backward
-    return count_kernels(lambda: backward(kept, dz, d_lse), given)
+    return count_tensors(lambda: module.Attention.backward(kept, dz, d_lse), given, kernels=True)
