@@ -12,14 +12,16 @@ import torch
 from benchmarks.gpu import contenders, gate, matrix, measure, table
 from benchmarks.gpu.__main__ import main, status
 from benchmarks.gpu.journal import Journal, read, sources
-from benchmarks.gpu.matrix import KINDS_ASKED
+from benchmarks.gpu.matrix import KINDS_ASKED, drawn
 from benchmarks.gpu.plan import (
     D_HEADS,
     DTYPES,
     EAGER,
+    FORWARD,
     Shape,
     Task,
     first_minutes,
+    order,
     plan,
 )
 from benchmarks.session import REPOSITORY
@@ -61,6 +63,28 @@ def test_the_plan_asks_what_is_right_then_what_is_fast_and_everything_in_the_end
     asked = {(task.cell, one) for task in tasks if task.cell for one in task.contenders}
     assert asked == {(cell, option) for cell in cells for option in KINDS_ASKED}
     assert all(task.limit >= task.seconds for task in tasks)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_cell_draws_the_call_of_its_kind(backward: bool) -> None:
+    given = ("causal lengths", 32, "float16", torch.device("cpu"))
+    one, again = (drawn(*given, backward=backward) for _ in range(2))
+    assert torch.equal(one.query, again.query)
+    assert (one.query.shape[3], one.query.dtype, one.causal) == (32, torch.float16, True)
+    assert one.lengths is not None
+    assert (one.z_gradient is not None) == backward
+
+
+def test_flop_counts_half_of_the_cells_where_attention_is_causal() -> None:
+    full = Shape(2, 3, 5, 7)
+    assert full.flop == 4 * 2 * 3 * 5 * 5 * 7
+    assert Shape(2, 3, 5, 7, causal=True).flop == full.flop / 2
+
+
+def test_what_was_measured_is_left_out_and_what_failed_comes_last() -> None:
+    first, second, third = (Task("forward", FORWARD, Shape(1, 1, n)) for n in (1, 2, 3))
+    left = order([first, second, third], [*first.row_keys(), *second.row_keys()], second.row_keys())
+    assert left == [third, first]
 
 
 def test_rows_survive_a_cut_off_line_and_count_where_sources_and_machine_are_the_same(
@@ -282,6 +306,11 @@ def test_a_ratio_never_mixes_two_runs_and_one_that_failed_hides_none_before() ->
     [group] = table.groups(rows).values()
     assert table.ratios(group)["T1"] == pytest.approx(1.05)
     assert "ratio 1.050, noise 0.010" in table.shown(rows)
+
+
+def test_a_baseline_that_failed_is_no_baseline() -> None:
+    rows = [row("forward X", "plain", 2.0), row("forward X", "cudnn", None)]
+    assert table.findings(rows) == []
 
 
 def test_the_table_shouts_when_something_is_wrong_and_lists_what_failed() -> None:

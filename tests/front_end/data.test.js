@@ -6,6 +6,8 @@ import { deflateSync } from "node:zlib";
 
 import { blocksOfText } from "../../viz/static/core/data/packed.js";
 import { unpack, unpackPart } from "../../viz/static/core/data/data.js";
+import { turnedBy, unturned } from "../../viz/static/core/data/rotation.js";
+import { assertNear } from "./near.js";
 
 const asBlocks = (bytes) => blocksOfText(async () => Buffer.from(bytes).toString("base64"));
 
@@ -47,4 +49,12 @@ test("a part of the vectors is what the whole has there, wherever it begins", as
       assert.deepEqual(await unpackPart(entry, blocks, from, 12), whole.slice(from, from + 12));
     }
   }
+});
+
+test("a vector that is turned back has the numbers from before, without the amplitude", () => {
+  const rotary = { amplitude: 1.5, frequencies: [1, 0.1] };
+  // The fifth number is not turned.
+  const key = [0.5, -1, 2, 1, -1];
+  const placed = turnedBy(key, rotary, 0, 2).map((value, i) => (i < 4 ? value * 1.5 : value));
+  assertNear(unturned(placed, rotary, 2), key, 1e-12);
 });
