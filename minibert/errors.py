@@ -6,7 +6,10 @@ file or a server put into a message, it is shorter than 2 kB and safe to print.
 """
 
 import operator
-from typing import Any
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "AttentionError",
@@ -97,6 +100,38 @@ class TraceError(MinibertError):
 
 class TrainingError(MinibertError):
     """A training run cannot start or go on: its texts, its recipe or its files do not fit."""
+
+
+_NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")
+_Arguments = ParamSpec("_Arguments")
+_Returned = TypeVar("_Returned")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """True for an error of Python or torch that says that there is not enough memory."""
+    said = isinstance(error, RuntimeError | OSError | ImportError)
+    return isinstance(error, MemoryError) or (said and bool(_NO_MEMORY.search(str(error))))
+
+
+def within_memory(read: Callable[_Arguments, _Returned]) -> Callable[_Arguments, _Returned]:
+    """The function, which raises TraceError where what is read takes more memory than there is."""
+
+    @wraps(read)
+    def checked(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Returned:
+        try:
+            return read(*arguments, **options)
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            # How many, torch says.
+            wanted = re.search(r"[\d.]+ ?([KMGT]i?B|bytes)", str(error))
+        raise TraceError(
+            f"There is not enough memory for this{f' ({wanted[0]} more)' if wanted else ''}. Read "
+            "one head of a trace, or some of its rows (trace[layer, head].window), or trace a "
+            "shorter text."
+        )
+
+    return checked
 
 
 def check_flag(name: str, value: object, error: type[MinibertError]) -> None:

@@ -10,7 +10,14 @@ from torch import Tensor
 from minibert.answers.generate import generate
 from minibert.answers.predict import Prediction, predict
 from minibert.doors import ServedPage, opened
-from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag, check_index
+from minibert.errors import (
+    CheckpointError,
+    TokenizationError,
+    TraceError,
+    check_flag,
+    check_index,
+    within_memory,
+)
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import Body, StackedWeights
 from minibert.layers.config import Config
@@ -170,6 +177,7 @@ class Model(Trainable):
             return tuple(logits)
         return tuple(logits[0].split(list(allowed.packed or ())))
 
+    @within_memory
     def trace(
         self,
         text: Input | None = None,

@@ -1,7 +1,11 @@
 """Messages stay short and printable, whatever a file put into them."""
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,3 +37,56 @@ def test_of_a_long_message_beginning_and_end_are_kept() -> None:
 
 def test_an_error_survives_a_pickle() -> None:
     assert str(pickle.loads(pickle.dumps(CheckpointError("a", 3)))) == "('a', 3)"
+
+
+LARGE = """
+import resource, sys, torch, minibert
+from minibert.layers.config import Config
+from minibert.model import Model
+from minibert.trace.read import Trace
+from minibert.viz import view
+
+sizes = dict(n_positions=6000, n_layers=2, n_heads=4, d_model=8, d_mlp=8)
+model = Model.from_config(Config("gpt2", "causal-lm", 50, causal=True, **sizes))
+ids = torch.zeros(1, 6000, dtype=torch.long)
+made = model.trace(ids, grad=True)
+made.backward(made.logits[0, -1, 3])
+with torch.no_grad():
+    path = model.trace(ids).save(sys.argv[1])
+pages = int(open("/proc/self/statm").read().split()[0])
+# Half of what a layer's four matrices of 6,000 x 6,000 take.
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**28, -1))
+for trace in (made, Trace.load(path), Trace.load(path, model=model)):
+    for read in (
+        lambda: trace[0].probs,
+        lambda: trace[1].quantity("scores"),
+        lambda: trace[1].window("probs"),
+        lambda: trace.attentions,
+        lambda: trace.stack("scores"),
+        lambda: trace.view(),
+        lambda: view([trace]),
+        lambda: trace.rerun({("probs", 0): lambda probs: probs}),
+        lambda: model.trace(ids, keep=("probs",)),
+        lambda: model.trace(ids, impl="eager"),
+        lambda: made.grad[0].probs,
+    ):
+        try:
+            read()
+        except minibert.MinibertError as error:
+            print(error)
+        else:
+            print("read")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system for its limits")
+def test_a_trace_that_is_larger_than_memory_is_refused_wherever_it_is_read(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LARGE, str(tmp_path / "a.trace")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1500:]
+    said = done.stdout.splitlines()
+    assert len(said) == 33
+    # A trace without its model has no weights to run again with.
+    others = [line for line in said if "not enough memory" not in line]
+    assert all("without its model" in line for line in others), others
+    assert len(others) <= 1

@@ -18,7 +18,7 @@ from minibert.analysis.arguments import is_whole, vocabulary_head
 from minibert.analysis.flow import OfPosition
 from minibert.analysis.lens import logit_lens
 from minibert.analysis.rows import rows_of
-from minibert.errors import AttentionError, MinibertError
+from minibert.errors import AttentionError, MinibertError, within_memory
 from minibert.result import Result
 from minibert.trace.read import Trace
 from minibert.viz.example import (
@@ -367,6 +367,7 @@ else:
     Traces = Numbers = Exact = Strings = Relevances = Patterns = object
 
 
+@within_memory
 def view(
     traces: Traces,
     *,

@@ -4,7 +4,6 @@ Before a command runs only the standard library and typer are imported, so that 
 wait for torch.
 """
 
-import re
 import sys
 import warnings
 from typing import Annotated, Any
@@ -24,11 +23,10 @@ from minibert.cli.predict import predict
 from minibert.cli.probe import probe
 from minibert.cli.survey import survey, survey_diff, survey_report
 from minibert.cli.train import train
-from minibert.errors import MinibertError, printable
+from minibert.errors import MinibertError, lacks_memory, printable
 from minibert.terminal import abandon_output, note, open_closed_streams, say, warning_line
 
 # torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
-_NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")
 _OPTIONS = {
     "truncate=True": "--truncate",
     "restart=True": "--restart",
@@ -95,7 +93,7 @@ def _status(error: Exception) -> int:
         if error.filename is None:
             message = f"standard output cannot be written to ({error.strerror or error})."
     elif not isinstance(error, MinibertError):
-        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
+        if not lacks_memory(error):
             raise error
         message = "there is not enough memory; give a shorter text or a smaller model."
     note("error", printable(message))

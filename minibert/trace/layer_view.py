@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from minibert.errors import TraceError, check_index
+from minibert.errors import TraceError, check_index, within_memory
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
@@ -89,6 +89,7 @@ class LayerView(LayerQuantities):
         self.head = head
         self._heads = EVERYTHING if head is None else slice(head, head + 1)
 
+    @within_memory
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
         """The quantity, read from the trace."""
         if quantity.name in self.trace.config.absent_in(self.layer):
@@ -118,6 +119,7 @@ class LayerView(LayerQuantities):
         )
         return f"<{where} of {self.trace!r}>"
 
+    @within_memory
     def window(
         self, name: MatrixName, *, queries: slice = EVERYTHING, keys: slice = EVERYTHING
     ) -> Float[Tensor, "batch *head query key"]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minibert.doors import NamedQuantities, Page, ScoreParts, opened
-from minibert.errors import TraceError
+from minibert.errors import TraceError, within_memory
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
 from minibert.layers.norms import divisor
@@ -77,6 +77,7 @@ class Trace(PassRecord):
             )
         return LayerTrace(self, layer, head)
 
+    @within_memory
     def stack(self, name: LayerName) -> Float[Tensor, "layer batch *rest"]:
         """One quantity of all layers, the layer axis in front."""
         layer_quantity(name)
@@ -148,6 +149,7 @@ class Trace(PassRecord):
             return head(self.pooled)
 
     @property
+    @within_memory
     def mask(self) -> AttentionMask:
         """True where attention is allowed, windows of single layers apart: (batch, 1, query, key).
 
@@ -170,6 +172,7 @@ class Trace(PassRecord):
         posts = [layer.resid_post for layer in self._whole("hidden_states")]
         return (self.embed, *posts[:-1], self.hidden)
 
+    @within_memory
     def backward(self, scalar: Tensor) -> None:
         """Compute the gradients of one number; read them from `trace.grad`.
 
@@ -199,6 +202,7 @@ class Trace(PassRecord):
         page: Page = opened("view")(self, **options)
         return page
 
+    @within_memory
     def save(self, path: str | os.PathLike[str]) -> Path:
         """The path, now holding this trace as safetensors; see minibert/trace/file.py.
 
@@ -266,6 +270,7 @@ class Trace(PassRecord):
             )
         return self
 
+    @within_memory
     def rerun(self, edit: Mapping[Any, Any], *, keep: Collection[str] = ()) -> "Trace":
         """The trace of the same input with these edits; see `minibert.trace.edit`.
 
@@ -285,6 +290,7 @@ class Trace(PassRecord):
         )
         return rerun(self, plan, keep=keep)
 
+    @within_memory
     def rerun_each(
         self,
         edits: Sequence[Mapping[Any, Any]],

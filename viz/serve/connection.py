@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import no_grad
 
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, lacks_memory
 from minibert.viz.payload import Array
 from minibert.viz.serve.engine import Answer, Engine
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES, Message, RequestError, read
@@ -175,7 +175,7 @@ def _one_step(job: Job) -> Answer | MinibertError | None:
     except MinibertError as error:
         return error
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or "memory" in str(error).lower():
+        if lacks_memory(error):
             return MinibertError("There is not enough memory for this; take a shorter text.")
         return _mistake(error)
     except Exception as error:
