@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scores[2, 1] = 0.9
     example = Example(IDS[1], 3, HOSTILE[0], 2, "quickly", 0.7, 0.8)
     patterns = patterns_of({"previous": scores, "delimiter": 0.9 - scores / 2}, [example])
-    documents = [Document(one, TEXT) for one in IDS]
+    documents = [Document(one, TEXT + " and far" * i) for i, one in enumerate(IDS)]
     pages = write_example_pages(
         folder / "examples.html", wanted_examples(survey, patterns), documents, load()
     )
@@ -80,6 +80,55 @@ def show(browser: Browser, folder: Path, complaints: list[str]) -> Iterator[Show
 
 def sections(page: Page) -> list[str]:
     return page.locator("h2").evaluate_all("(all) => all.map((one) => one.id)")
+
+
+# What somebody in a hurry does: most of it before the picture of the last click is drawn.
+HURRY = """async (seed) => {
+  let now = (seed * 2654435761) >>> 0;
+  const below = (n) => {
+    now ^= now << 13; now >>>= 0; now ^= now >>> 17; now ^= now << 5; now >>>= 0;
+    return Math.floor((now / 2 ** 32) * n);
+  };
+  const seen = (what) => [...document.querySelectorAll(what)].filter((e) => e.offsetParent);
+  Element.prototype.setPointerCapture = () => {};
+  const kinds = ["pointermove", "pointerdown", "pointerup", "click"];
+  for (let step = 0; step < 200; step++) {
+    const how = below(10);
+    if (how < 4) {
+      const at = { bubbles: true, clientX: below(innerWidth), clientY: below(innerHeight) };
+      const element = document.elementFromPoint(at.clientX, at.clientY);
+      for (const kind of kinds) element?.dispatchEvent(new PointerEvent(kind, at));
+    } else if (how < 6) {
+      const menus = seen("select"), menu = menus[below(menus.length)];
+      menu.selectedIndex = below(menu.options.length);
+      menu.dispatchEvent(new Event("change", { bubbles: true }));
+    } else if (how < 9) {
+      const saves = (e) => /PNG|SVG|CSV|Copy|Save/.test(e.textContent);
+      const buttons = seen("button, [tabindex]").filter((e) => !saves(e));
+      const button = buttons[below(buttons.length)];
+      for (let times = below(3); times >= 0; times--) button.click();
+    } else {
+      const keys = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Enter", "Escape", "n", "p"];
+      const pressed = new KeyboardEvent("keydown", { key: keys[below(8)], bubbles: true });
+      (document.activeElement ?? document.body).dispatchEvent(pressed);
+    }
+    if (below(3) === 0) await new Promise(requestAnimationFrame);
+  }
+}"""
+
+
+@pytest.mark.parametrize("seed", range(6, 12))
+def test_clicks_in_any_order_throw_nothing_on_the_page_of_examples(
+    browser: Browser, folder: Path, complaints: list[str], seed: int
+) -> None:
+    with browser.new_context(offline=True) as context:
+        page = context.new_page()
+        watch(page, (folder / "examples.html").as_uri(), complaints)
+        page.goto((folder / "examples.html").as_uri())
+        page.wait_for_selector(".token")
+        page.evaluate(HURRY, seed)
+        page.wait_for_timeout(200)
+    assert complaints == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

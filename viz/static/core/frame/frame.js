@@ -29,7 +29,7 @@ import { createExport } from "../export/export.js";
 import { inOrder, limitsOf } from "./kinds.js";
 import { Pictures, Sentences, Views } from "./pictures.js";
 import { createChooser, createHeading, createSearch, createTabs, createToolbar, namesOf, ownName, stepLayer, titleOf } from "./toolbar.js";
-import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash } from "../state/state.js";
+import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash, within } from "../state/state.js";
 
 /** @param {HTMLElement} host @param {Header} header @param {Blocks} blocks @param {Surroundings} around */
 export function mount(host, header, blocks, around) {
@@ -59,7 +59,8 @@ export class Frame {
     this.known = new Map();
     /** How often the examples were replaced. */
     this.generation = 0;
-    this.store = createStore(this.asked(around.address.read().replace(/^#/, "") || (header.start ?? "")));
+    const asked = this.asked(around.address.read().replace(/^#/, "") || (header.start ?? ""));
+    this.store = createStore(asked, (state) => within(state, this.limitsOf(this.examples[state.example])));
     this.views = new Views();
     this.shown = /** @type {View[]} */ ([]);
     this.parts = /** @type {{update: (theme: Theme) => void}[]} */ ([]);
@@ -150,7 +151,8 @@ export class Frame {
   /** @param {Example} example @param {"" | "beside"} place @returns {View} */
   view(example, place) {
     const limits = this.limitsOf(example);
-    const store = place ? fittedStore(this.store, () => this.limits(), limits) : this.store;
+    // Of the text that is shown as well: until the next one is drawn it stays, and the state is about the next.
+    const store = fittedStore(this.store, () => this.limits(), limits);
     const against = () => (place ? this.example() : null);
     return this.views.of(this.kind(), place, { example, store, limits, theme: () => this.theme(), against });
   }

@@ -73,11 +73,16 @@ export function initialState(limits) {
   return /** @type {State} */ (Object.fromEntries(entries));
 }
 
-/** @param {State} state @returns {Store} */
-export function createStore(state) {
+/**
+ * @param {State} state
+ * @param {(state: State) => State} [fit]  of what is set, what the text that is shown has
+ * @returns {Store}
+ */
+export function createStore(state, fit = (one) => one) {
   const nothing = /** @type {Focus | null} */ (null);
   const pointed = hold(nothing, (one, other) => one?.side === other?.side && one?.index === other?.index);
-  return { ...holdState(state), pointed };
+  const { get, set, subscribe } = hold(state);
+  return { get, set: (change) => set(fit({ ...get(), ...change })), subscribe, pointed };
 }
 
 /**
@@ -91,10 +96,16 @@ export function createStore(state) {
 export function fittedStore(store, from, to) {
   let known = /** @type {State | null} */ (null);
   let fitted = store.get();
+  const pointed = () => {
+    const one = store.pointed.get();
+    return one && one.index < (one.side === "query" ? to.size : to.keys) ? one : null;
+  };
   return {
     ...store,
+    pointed: { ...store.pointed, get: pointed },
     get() {
       const state = store.get();
+      if (from() === to) return state;
       if (state === known) return fitted;
       known = state;
       const { minimum, example, beside } = state;
@@ -121,6 +132,25 @@ export function fittedState(state, from, to) {
     theme: state.theme,
     layer: nearest(to.layers, state.layer),
     heads: allHeads ? to.heads : to.heads.filter((head) => state.heads.includes(head)),
+  };
+}
+
+/**
+ * The state without what the text does not have. Who clicks may do so in a picture of another one:
+ * of the text beside it, or of that before it, which stays until this one is drawn.
+ *
+ * @param {State} state
+ * @param {Limits} limits
+ * @returns {State}
+ */
+export function within(state, { size, keys, layers, heads }) {
+  const token = (/** @type {number | null} */ index, /** @type {number} */ count) => (index !== null && index < count ? index : null);
+  return {
+    ...state,
+    layer: nearest(layers, state.layer),
+    heads: state.heads.filter((head) => heads.includes(head)),
+    query: token(state.query, size),
+    key: token(state.key, keys),
   };
 }
 
