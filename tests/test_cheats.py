@@ -6,14 +6,16 @@ import re
 import pytest
 from cheats.kernels import KERNELS
 from command_line import run
-from planted_kernels import written
+from planted_kernels import alone, written
 
 from minibert.bench import clock
 
 #: Past the rows that the gate reads, so that some are left out.
 SIZE = ("--tokens", "96", "--heads", "3", "--baseline", "math", "--rounds", "2")
 CASES = [
-    pytest.param(name, *one, id=f"{name}-{one[0]}")
+    pytest.param(
+        name, *one, id=f"{name}-{one[0]}", marks=[alone] if "# needs namespaces" in text else []
+    )
     for name, text in KERNELS.items()
     for one in re.findall(
         r"^# (check|bench): (right|wrong|refused|no time)(?:: (.*))?$", text, re.MULTILINE
@@ -29,7 +31,7 @@ def quick(monkeypatch):
 
 
 def test_every_kernel_names_its_verdict_and_every_cheat_its_source():
-    assert len(KERNELS) > 25
+    assert len(KERNELS) > 45
     assert {case.values[0] for case in CASES} == set(KERNELS)
     assert all(name.startswith("honest") or "ource:" in text for name, text in KERNELS.items())
 
@@ -55,6 +57,6 @@ def test_the_verdict_is_the_one_that_is_named(tmp_path, name, command, verdict, 
         kernel = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
         kernel = [row for row in kernel if row["role"] == "kernel"]
         assert [("median_ms" in row) for row in kernel] == [verdict == "right"] * 2
-        if name == "patches_the_clock":
+        if name in ("forges_the_time", "patches_the_clock"):
             # It sleeps for 5 ms.
             assert all(row["median_ms"] > 5 for row in kernel)

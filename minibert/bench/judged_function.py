@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minibert.bench.result_rows import Row
-from minibert.bench.shared_bytes import described, room_for
+from minibert.bench.channel import alike
 from minibert.bench.signatures import SIGNATURES
 from minibert.bench.user_file import OUTPUTS, target_parts
 from minibert.bench.worker_process import Printed, WorkerError, WorkerProcess
@@ -54,7 +53,7 @@ class JudgedFunction:
         try:
             path = str(self.source) if isinstance(self.source, Path) else None
             module = None if path else str(self.source)
-            answer = self.worker.ask(
+            answer, _ = self.worker.ask(
                 "read", path=path, module=module, name=self.name, signature=signature
             )
         except BaseException:
@@ -87,36 +86,38 @@ class JudgedFunction:
         # What is wanted of it stays with the judge.
         given = problem.tensors()
         tensors = {name: one.detach() for name, one in given.items() if name not in problem.want}
-        files = self.worker.files(inputs=room_for(tensors.values()), outputs=_room(problem))
-        answer = self.worker.ask(
+        self._asked = problem
+        _, found = self.worker.ask(
             "call",
-            files={name: (str(one.path), one.size) for name, one in files.items()},
-            tensors=files["inputs"].put(tensors),
+            tensors=tensors,
+            most=_room(problem),
             settings={name: getattr(problem, name) for name in _SETTINGS},
             again=again,
         )
-        self._asked = problem
-        return self._outputs(answer)
+        return self._outputs(found)
 
     def later(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The inputs of the last call and its outputs, as they are now."""
-        answer = self.worker.ask("later")
-        problem, inputs = self._asked, self.worker.taken("inputs", answer)
-        missing = {name: one for name, one in problem.tensors().items() if name not in inputs}
-        return inputs | missing, self._outputs(answer)
+        problem, most = self._asked, _room(self._asked)
+        sizes = sum(one.numel() * one.itemsize for one in problem.tensors().values())
+        _, inputs = self.worker.ask("later", of="inputs", most=sizes)
+        _, outputs = self.worker.ask("later", of="outputs", most=most)
+        given = problem.tensors()
+        for name, one in inputs.items():
+            if name not in given or not alike(one, given[name]):
+                raise self.worker.distrust(f"{self.label} answered with inputs it was not given.")
+        return given | inputs, self._outputs(outputs)
 
-    def _outputs(self, answer: Row) -> dict[str, Tensor]:
-        """The outputs, looked at before a number is read."""
+    def _outputs(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs, of promised names and shapes."""
         problem = self._asked
-        try:
-            shapes = described(answer.get("outputs"))
-        except ValueError:
-            raise self.worker.distrust("answered with what are no tensors.") from None
-        if unknown := shapes.keys() - {*OUTPUTS, *GRADIENTS}:
+        if unknown := found.keys() - {*OUTPUTS, *GRADIENTS}:
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
-        forward = {name: one for name, one in shapes.items() if name not in GRADIENTS}
+        forward = {name: one for name, one in found.items() if name not in GRADIENTS}
         check_outputs(forward, self.label, *problem.shapes, problem.want)
-        return self.worker.taken("outputs", answer)
+        if any(one.is_meta for one in found.values()):
+            raise self.worker.distrust(f"{self.label} answered with more than was asked for.")
+        return found
 
 
 def _room(problem: Problem) -> int:

@@ -1,11 +1,11 @@
-"""The timed calls of one contender in a worker, by the judge's own clock, with checks between.
+"""The timed calls of one contender in a worker, by the judge's own clock, each of them checked.
 
-A call is: new numbers (off the clock), then the last of them with the request, the call, and z put
-where the judge can read it (on the clock). So nothing can be computed before, and nothing left for
-later. Of each turn the judge draws one call, tells nobody, and checks what it gave.
+On a CPU the clock starts when query, key and value are sent, all of them new, and stops when z has
+been received. So nothing can be computed before, and nothing left for later.
 
-On a GPU waiting for the processes would outweigh a short kernel, so there the worker measures each
-call by CUDA events, and the judge compares what it says with its own clock.
+On a GPU sending them would outweigh the call. There the seed of the inputs is sent, the worker
+measures the call by CUDA events, and the judge holds what it says against calls by its own clock:
+each with a seed of its own and a sum over z that only who has computed all of z can give.
 
 Which rows of which heads are looked at is drawn when the outputs are there, and cannot be foreseen.
 The truth is eager in float64, which parity proves equal to the reference; the tolerance is
@@ -13,7 +13,6 @@ parity's, from eager in the dtype of the inputs on the same rows.
 """
 
 import math
-import random
 import secrets
 import statistics
 from collections.abc import Iterator, Mapping
@@ -24,15 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.bench.clock import calls_of_a_turn
+from minibert.bench.channel import alike
+from minibert.bench.clock import Clock, calls_of_a_turn
 from minibert.bench.gate import GateError, WrongError
 from minibert.bench.result_rows import Row
-from minibert.bench.shared_bytes import room_for
 from minibert.bench.worker_process import WorkerError, WorkerProcess
-from minibert.bench.workload import Inputs
+from minibert.bench.workload import Inputs, projected
 from minibert.kernels.check.gradients import GRADIENTS, right_gradients, tolerances
+from minibert.kernels.check.mean_error import mean_tolerance
 from minibert.kernels.check.problem import Problem, by_eager, part
-from minibert.kernels.check.tolerances import distance, error_of, tolerance_of
+from minibert.kernels.check.tolerances import distance, error_of, mean_distance, tolerance_of
 from minibert.kernels.check.workload import Workload
 
 _ROWS, _HEADS = 48, 2
@@ -43,11 +43,11 @@ Looked = tuple[float, float]
 _NOTHING: Looked = (math.inf, 0.0)
 
 
-def sampled(problem: Problem, z: Tensor) -> Looked:
-    """How far z is off in some rows of some heads; the worst of them."""
+def sampled(problem: Problem, z: Tensor) -> dict[str, Looked]:
+    """How far z is off in some rows of some heads, at most and on average; the worst of them."""
     if tuple(z.shape) != problem.z_shape:
-        return _NOTHING
-    looked = []
+        return {"z": _NOTHING}
+    worst: dict[str, Looked] = {}
     for _ in range(_HEADS):
         sentence, (batch, first, Q) = _sentence(problem)
         head = secrets.randbelow(problem.query.shape[1])
@@ -57,12 +57,17 @@ def sampled(problem: Problem, z: Tensor) -> Looked:
         rows = rows.sort().values.to(z.device)
         one = part(problem, sentence, slice(head, head + 1), rows)
         mine = {"z": z[batch : batch + 1, head : head + 1][:, :, first + rows]}
-        truth, yardstick = by_eager(one, torch.float64), by_eager(one, one.query.dtype)
-        error, allowed = error_of("z", one, mine, truth), tolerance_of("z", one, yardstick, truth)
-        if not error <= allowed:
-            return error, allowed
-        looked.append((error, allowed))
-    return max(looked)
+        truth, eager = by_eager(one, torch.float64), by_eager(one, one.query.dtype)
+        looked = {
+            "z": (error_of("z", one, mine, truth), tolerance_of("z", one, eager, truth)),
+            "z, mean": (
+                mean_distance(mine["z"], truth["z"]),
+                mean_tolerance(one, eager["z"], truth["z"]),
+            ),
+        }
+        for name, two in looked.items():
+            worst[name] = max(worst.get(name, two), two, key=lambda two: two[0] - two[1])
+    return worst
 
 
 def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
@@ -99,7 +104,8 @@ def _sentence(problem: Problem) -> tuple[int, tuple[int, int, int]]:
 #: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
 #: and this many milliseconds a call to launch it.
 _LAUNCH_MS = 0.3
-_RANDOM = random.SystemRandom()
+#: A sum of many errors may be so many times what is usual.
+_FAR = 6.0
 
 
 class JudgedRun:
@@ -115,104 +121,101 @@ class JudgedRun:
         baseline: bool,
     ) -> None:
         """Make it ready. Raises GateError where it cannot do this workload here."""
-        self.name, self._worker, self._workload = name, worker, workload
-        self._inputs, self._seed = inputs, 0
-        self._last = 0.0
-        vectors = inputs.vectors
-        z = math.prod(inputs.problem.z_shape) + sum(one.numel() for one in vectors.values())
-        files = worker.files(inputs=room_for(vectors.values()), outputs=8 * z + 2048)
-        self._ask(
-            "prepare",
-            baseline=baseline,
-            workload=workload.fields(),
-            files={name: (str(one.path), one.size) for name, one in files.items()},
-        )
+        self.name, self._worker, self._inputs = name, worker, inputs
+        self._outputs = ("z", *(GRADIENTS if workload.backward else ()))
+        z = math.prod(inputs.problem.z_shape) + sum(one.numel() for one in inputs.vectors.values())
+        self._most, self._clock = 8 * z, Clock(inputs.problem.query.device)
+        self._ask("prepare", baseline=baseline, workload=workload.fields())
 
     def gate(self) -> Row:
         """The fields of a row after one call that is checked. Raises what `turn` raises."""
-        self._refresh(cold=False)
-        return self._check(self._call())
+        _, found = self._call(cold=False)
+        looked = self._check(found)
+        self._check_later(found)
+        return {"errors": {name: error for name, (error, _) in looked.items()}}
 
     def warm(self, fewest: int) -> int:
         """How many calls make a turn, after two to warm up."""
-        seconds = 1.0
         for _ in range(2):
-            self._refresh(cold=False)
-            start = perf_counter()
-            self._call()
-            seconds = perf_counter() - start
-        return calls_of_a_turn(seconds, fewest)
+            milliseconds, _ = self._call(cold=False)
+        return calls_of_a_turn(milliseconds / 1e3, fewest)
 
     def turn(self, calls: int, cold: bool) -> list[float]:
         """Milliseconds of each call.
 
-        Raises WrongError when what the drawn call gave is wrong, GateError when a call fails, and
+        Raises WrongError when what a call gave is wrong, GateError when it fails, and
         WorkerEndedError when the worker ends.
         """
         milliseconds, drawn = [], secrets.randbelow(calls)
         for call in range(calls):
-            self._refresh(cold)
-            start = perf_counter()
-            answer = self._call()
-            taken = (perf_counter() - start) * 1e3
-            milliseconds.append(self._claimed(answer, taken) if self._on_gpu else taken)
+            taken, found = self._call(cold)
+            milliseconds.append(taken)
+            self._check(found)
             if call == drawn:
-                self._check(answer)
-        if self._on_gpu and not cold:
+                self._check_later(found)
+        if self._inputs.problem.query.is_cuda:
             self._compare(statistics.median(milliseconds))
         return milliseconds
 
     def peak_bytes(self) -> int:
         """The most bytes that a call holds, as torch in the worker counts them."""
-        return int(self._ask("peak")["bytes"])
+        return int(self._ask("peak")[0]["bytes"])
 
-    @property
-    def _on_gpu(self) -> bool:
-        return self._inputs.problem.query.is_cuda
-
-    def _ask(self, task: str, **fields: Any) -> Row:
+    def _ask(self, task: str, **fields: Any) -> tuple[Row, dict[str, Tensor]]:
         try:
             return self._worker.ask(task, contender=self.name, **fields)
         except WorkerError as error:
             raise GateError(str(error)) from error
 
-    def _refresh(self, cold: bool) -> None:
-        self._seed, self._last = secrets.randbits(63), _RANDOM.gauss()
-        self._ask("refresh", seed=self._seed, cold=cold)
+    def _call(self, cold: bool) -> tuple[float, dict[str, Tensor]]:
+        """Milliseconds of a call with new inputs, and what it gave."""
+        self._ask("ready", cold=cold)
+        fields: dict[str, Any] = {"cold": cold, "seed": secrets.randbits(63), "most": self._most}
+        self._inputs.refresh(fields["seed"])
+        on_gpu = self._inputs.problem.query.is_cuda
+        if not on_gpu:
+            # The seed says the numbers before they arrive.
+            fields |= {"seed": 0, "tensors": self._inputs.vectors}
+            if cold:
+                self._clock.flush()
+        start = perf_counter()
+        answer, found = self._ask("timed", **fields)
+        taken = (perf_counter() - start) * 1e3
+        return self._claimed(answer, taken) if on_gpu else taken, found
 
-    def _call(self) -> Row:
-        return self._ask("timed", last=self._last)
-
-    def _check(self, answer: Row) -> Row:
-        """The error of z, as it was when the answer came, in rows that nobody could foresee."""
-        outputs = ("z", *(GRADIENTS if self._workload.backward else ()))
-        found = self._worker.taken("outputs", answer, outputs)
-        mine = self._inputs
-        mine.refresh(self._seed)
-        mine.complete(self._last)
-        dtype = mine.problem.query.dtype
-        for name, one in found.items():
-            if one.dtype != dtype:
-                raise WrongError(f"gave {name} in {one.dtype}; expected {dtype}")
-        looked = {"z": sampled(mine.problem, found["z"])}
-        if self._workload.backward:
-            looked |= sampled_gradients(mine.problem, found)
+    def _check(self, found: Mapping[str, Tensor]) -> dict[str, Looked]:
+        """How far the outputs are off, in rows that nobody could foresee."""
+        problem = self._inputs.problem
+        for name in self._outputs:
+            if name not in found or found[name].is_meta:
+                raise self._worker.distrust(f"{self.name} answered without the numbers of {name}.")
+            if found[name].dtype != problem.query.dtype:
+                dtypes = f"{found[name].dtype}; expected {problem.query.dtype}"
+                raise WrongError(f"gave {name} in {dtypes}")
+        looked = sampled(problem, found["z"])
+        if len(self._outputs) > 1:
+            looked |= sampled_gradients(problem, found)
         for name, (error, allowed) in looked.items():
             if not error <= allowed:
                 raise WrongError(
                     f"wrong: error of {name} {error:.2e}, allowed {allowed:.2e}, in rows of this "
                     "size"
                 )
-        later = self._worker.ask("later")
-        after = self._worker.taken("outputs", later, outputs)
-        if changed := [name for name, one in found.items() if not torch.equal(after[name], one)]:
+        return looked
+
+    def _check_later(self, found: Mapping[str, Tensor]) -> None:
+        """Raise WrongError where outputs or inputs have changed since the call returned."""
+        _, after = self._ask_later("outputs")
+        if changed := _changed({name: found[name] for name in self._outputs}, after):
             raise WrongError(
                 f"{changed[0]} changed after the call had returned: the work goes on behind it"
             )
-        given, vectors = self._worker.taken("inputs", later, mine.vectors), mine.vectors
-        if changed := [name for name, one in vectors.items() if not torch.equal(given[name], one)]:
+        _, given = self._ask_later("inputs")
+        if changed := _changed(self._inputs.vectors, given):
             raise WrongError(f"changes its inputs: {', '.join(changed)}")
-        return {"errors": {name: error for name, (error, _) in looked.items()}}
+
+    def _ask_later(self, of: str) -> tuple[Row, dict[str, Tensor]]:
+        return self._worker.ask("later", of=of, most=self._most)
 
     def _claimed(self, answer: Row, taken: float) -> float:
         """What the worker says a call took."""
@@ -222,16 +225,48 @@ class JudgedRun:
         return claimed
 
     def _compare(self, claimed: float) -> None:
-        """Raises WrongError when calls take longer than the worker says."""
+        """Raises WrongError when calls take longer than the worker says, or are left out."""
         calls = max(10, min(1000, int(100 / max(claimed, 1e-3))))
+        seeds, weights = [secrets.randbits(63) for _ in range(calls)], secrets.randbits(63)
+        most = 8 * calls
         start = perf_counter()
-        self._ask("repeat", calls=calls)
+        _, found = self._ask("repeat", seeds=seeds, weights=weights, most=most)
         taken = (perf_counter() - start) * 1e3 / calls
-        if taken > 1.25 * claimed + _LAUNCH_MS:
+        sums, problem = found.get("sums"), self._inputs.problem
+        if sums is None or not alike(sums, torch.empty(calls, dtype=torch.float64)):
+            raise self._worker.distrust(f"{self.name} answered without the sums of its calls.")
+        start = perf_counter()
+        for seed in seeds:
+            self._inputs.refresh(seed)
+            projected(problem.query, weights)
+        self._clock.settle()
+        drawing = (perf_counter() - start) * 1e3 / calls
+        if taken - drawing > 1.25 * claimed + _LAUNCH_MS:
             raise WrongError(
-                f"a call of {claimed:.3g} ms by its events takes {taken:.3g} ms by the judge's "
-                "clock: the events cannot be trusted"
+                f"a call of {claimed:.3g} ms by its events takes {taken - drawing:.3g} ms by the "
+                "judge's clock: the events cannot be trusted"
             )
+        drawn = secrets.randbelow(calls)
+        self._check_sum(seeds[drawn], float(sums[drawn]), weights)
+
+    def _check_sum(self, seed: int, told: float, weights: int) -> None:
+        """Raise WrongError unless the sum is that of right numbers for this seed."""
+        self._inputs.refresh(seed)
+        _, found = self._ask("timed", cold=False, seed=seed, most=self._most)
+        _, allowed = self._check(found)["z, mean"]
+        z = found["z"]
+        # Rounding may differ from call to call, in each number by itself.
+        if not abs(told - float(projected(z, weights))) <= _FAR * allowed * z.numel() ** 0.5:
+            raise WrongError("gives other numbers when calls follow each other without a pause")
+
+
+def _changed(numbers: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> list[str]:
+    """The names of those that do not hold the same numbers later."""
+    return [
+        name
+        for name, one in numbers.items()
+        if name not in later or not alike(later[name], one) or not torch.equal(later[name], one)
+    ]
 
 
 @contextmanager

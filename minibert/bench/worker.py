@@ -1,18 +1,18 @@
 """The process that calls a user's function, or the baselines. It knows neither truth nor verdict.
 
-The judge asks, one request at a time, and this answers: JSON in plain bytes, tensors in mapped
-files. Nothing here is trusted: the user's code runs in this process and can change any of it. What
-counts is what the judge finds in the outputs, and how long it waited for them.
+The judge asks, one request at a time, and this answers through `channel`. Nothing here is trusted:
+the user's code runs in this process and can change any of it. What counts is what the judge
+receives, and how long it waited for it.
 """
 
 import faulthandler
-import json
-import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,56 +20,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert.bench.channel import Channel
 from minibert.bench.clock import Clock, peak_bytes
 from minibert.bench.contest import Contender
 from minibert.bench.gate import reason
+from minibert.bench.guard import guarded
 from minibert.bench.result_rows import Row
-from minibert.bench.shared_bytes import SharedBytes
 from minibert.bench.user_file import UserFunction, load_function
-from minibert.bench.workload import Inputs, inputs_of
+from minibert.bench.workload import Inputs, inputs_of, projected
 from minibert.errors import MinibertError
 from minibert.kernels.check.calls import poisoned_memory
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import Workload
 
+Answer = tuple[Row, Mapping[str, Tensor]]
 
-def serve(judge: Connection, printed: Connection, crash: str) -> None:
+
+def serve(end: socket.socket, printed: Connection, leash: Connection) -> None:
     """Answer the judge until it hangs up; then end the process, whatever else runs in it."""
-    _detach(printed, crash)
-    worker = _Worker()
-    while True:
-        try:
-            request = json.loads(judge.recv_bytes())
-        except (EOFError, OSError):
-            os._exit(0)
-        sign = request.pop("id")
-        answer = worker.answer(request.pop("task"), request)
-        judge.send_bytes(json.dumps({"id": sign, **answer}).encode())
-
-
-def _detach(printed: Connection, crash: str) -> None:
-    """Leave the judge's terminal: what is printed, from C too, goes down the pipe."""
     # Ctrl-C is for the judge, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        guarded(leash, end.fileno(), printed.fileno())
+    else:
+        if os.name == "posix":
+            # A group of its own, so that what the user's code starts ends with it.
+            os.setsid()
+        threading.Thread(target=_follow, args=(leash,), daemon=True).start()
+    _print_to(printed)
+    judge, worker = Channel(end), _Worker()
+    while True:
+        try:
+            request, tensors = judge.receive(into=worker.places)
+        except (EOFError, OSError):
+            os._exit(0)
+        sign, most = request.pop("id"), request.pop("most")
+        given = {"given": tensors} if tensors else {}
+        answer, outputs = worker.answer(request.pop("task"), request | given)
+        judge.send({"id": sign, **answer}, outputs, most=most)
+
+
+def _follow(leash: Connection) -> None:
+    """End this process when the judge cuts the leash, or has ended."""
+    with suppress(EOFError, OSError):
+        leash.recv_bytes()
+    os._exit(1)
+
+
+def _print_to(printed: Connection) -> None:
+    """Leave the judge's terminal: what is printed, from C or in a crash, goes down the pipe."""
     if os.name == "posix":
-        # A group of its own, so that what the user's code starts ends with it.
-        os.setsid()
         os.dup2(printed.fileno(), 2)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-    # Left open as long as the process lives.
-    faulthandler.enable(os.open(crash, os.O_WRONLY), all_threads=False)
-
-    def follow() -> None:
-        """End this process when the judge has ended, however it did."""
-        judge = multiprocessing.parent_process()
-        if judge is not None:
-            judge.join()
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    faulthandler.enable(2, all_threads=False)
 
 
 def _judged(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -85,40 +91,45 @@ class _Worker:
         self.user: UserFunction | None = None
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
-        self.files: dict[str, SharedBytes] = {}
         self.drawn: dict[Workload, Inputs] = {}
         self.contenders: dict[str, tuple[Contender, Inputs]] = {}
         self.settings, self.set_for = ExitStack(), ""
         self.clock = Clock(self.device)
 
-    def answer(self, task: str, request: Row) -> Row:
+    def answer(self, task: str, request: Row) -> Answer:
         """What the task gives, or {"error": one line}."""
         try:
-            found: Row = getattr(self, task)(**request)
+            found: Answer = getattr(self, task)(**request)
             return found
         # Also what is no Exception: the judge is told of all of it.
         except BaseException as error:
-            return {"error": reason(error)}
+            return {"error": reason(error)}, {}
 
-    def begin(self, device: str, cache_bytes: int) -> Row:
+    def places(self, request: Row) -> Mapping[str, Tensor]:
+        """Where the inputs of a timed call go; the others get memory of their own."""
+        return (
+            self.contenders[request["contender"]][1].vectors if request["task"] == "timed" else {}
+        )
+
+    def begin(self, device: str, cache_bytes: int) -> Answer:
         """Get ready to compute on this device."""
         self.device = torch.device(device)
         self.clock = Clock(self.device, cache_bytes=cache_bytes)
-        return {}
+        return {}, {}
 
-    def read(self, path: str | None, module: str | None, name: str, signature: str | None) -> Row:
+    def read(
+        self, path: str | None, module: str | None, name: str, signature: str | None
+    ) -> Answer:
         """Run the user's file, or import a module."""
         self.user = load_function(Path(path) if path else str(module), name, signature)
         return {
             "options": self.user.options,
             "triton": self.user.triton,
             "signature": self.user.signature.name,
-        }
+        }, {}
 
-    def call(self, files: Row, tensors: list[Any], settings: Row, again: bool) -> Row:
+    def call(self, given: dict[str, Tensor], settings: Row, again: bool) -> Answer:
         """One call on the judge's inputs; with `again` in the tensors of the call before."""
-        self._open(files)
-        given = self.files["inputs"].take(tensors)
         if again:
             with torch.no_grad():
                 for name, one in given.items():
@@ -136,15 +147,14 @@ class _Worker:
         with poisoned_memory(problem.query, problem.n_keys):
             self.outputs = run()
             self.clock.settle()
-        return {"outputs": self._put_outputs()}
+        return {}, self.outputs
 
-    def later(self) -> Row:
-        """The tensors of the last call, as they are now."""
-        return {"inputs": self.files["inputs"].put(self.inputs), "outputs": self._put_outputs()}
+    def later(self, of: str) -> Answer:
+        """The inputs or the outputs of the last call, as they are now."""
+        return {}, self.inputs if of == "inputs" else self.outputs
 
-    def prepare(self, contender: str, baseline: bool, workload: Row, files: Row) -> Row:
+    def prepare(self, contender: str, baseline: bool, workload: Row) -> Answer:
         """Make a contender for a workload. All contenders of a workload share its inputs."""
-        self._open(files)
         work = Workload(**workload)
         if work not in self.drawn:
             self.drawn = {work: inputs_of(work, self.device)}
@@ -159,57 +169,54 @@ class _Worker:
         else:
             one = Contender(self._user().bound(inputs.problem), _judged)
         self.contenders[contender] = (one, inputs)
-        return {}
+        return {}, {}
 
-    def refresh(self, contender: str, seed: int, cold: bool) -> Row:
-        """New numbers, all but the last one, which comes with the call; and a cold cache."""
-        one, inputs = self.contenders[contender]
-        # Freed before the clock starts, and its memory can be had again.
+    def ready(self, contender: str, cold: bool) -> Answer:
+        """Free what the last call gave, enter the settings of this contender, empty the cache."""
         self.outputs = {}
-        # Whose turn it is has the settings its calls need, entered before the clock starts.
         if contender != self.set_for:
             self.settings.close()
-            self.settings.enter_context(one.around())
+            self.settings.enter_context(self.contenders[contender][0].around())
             self.set_for = contender
-        inputs.refresh(seed)
         if cold:
             self.clock.flush()
-        return {}
+        return {}, {}
 
-    def timed(self, contender: str, last: float) -> Row:
-        """One call, and z put where the judge can read it: it all counts."""
+    def timed(
+        self, contender: str, cold: bool, seed: int, given: Mapping[str, Tensor] | None = None
+    ) -> Answer:
+        """One call on inputs that came with the request, and what it gave: it all counts.
+
+        On a GPU the seed of the inputs came, and the call alone is timed, by events.
+        """
         one, inputs = self.contenders[contender]
-        inputs.complete(last)
-        milliseconds = None
-        if self.device.type == "cuda":
-            (milliseconds,), result = self.clock.turn(one.run, calls=1)
+        self.inputs, milliseconds = inputs.vectors, None
+        if given is None:
+            inputs.refresh(seed)
+            (milliseconds,), result = self.clock.turn(one.run, calls=1, cold=cold)
         else:
+            with torch.no_grad():
+                for name, here in self.inputs.items():
+                    if here is not given[name]:
+                        here.copy_(given[name])
             result = one.run()
-        self.inputs, self.outputs = inputs.vectors, dict(one.outputs(result))
-        return {"outputs": self._put_outputs(), "ms": milliseconds}
+        self.outputs = dict(one.outputs(result))
+        return {"ms": milliseconds}, self.outputs
 
-    def repeat(self, contender: str, calls: int) -> Row:
-        """So many calls without a pause, whose results are dropped; after a turn of its own."""
-        one, _ = self.contenders[contender]
-        for _ in range(calls):
-            one.run()
-        self.clock.settle()
-        return {}
+    def repeat(self, contender: str, seeds: list[int], weights: int) -> Answer:
+        """A call on the inputs of each seed, and a sum of all numbers of each z, with weights."""
+        one, inputs = self.contenders[contender]
+        sums = []
+        for seed in seeds:
+            inputs.refresh(seed)
+            sums.append(projected(one.outputs(one.run())["z"], weights))
+        return {}, {"sums": torch.stack(sums)}
 
-    def peak(self, contender: str) -> Row:
+    def peak(self, contender: str) -> Answer:
         """The most bytes that a call holds."""
-        one, _ = self.contenders[contender]
-        return {"bytes": peak_bytes(one.run, self.device)}
+        return {"bytes": peak_bytes(self.contenders[contender][0].run, self.device)}, {}
 
     def _user(self) -> UserFunction:
         if self.user is None:
             raise MinibertError("no file was read")
         return self.user
-
-    def _open(self, files: Row) -> None:
-        for name, (path, size) in files.items():
-            if name not in self.files or str(self.files[name].path) != path:
-                self.files[name] = SharedBytes(Path(path), size)
-
-    def _put_outputs(self) -> list[list[Any]]:
-        return self.files["outputs"].put(self.outputs)

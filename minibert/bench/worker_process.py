@@ -6,20 +6,17 @@ wrong) or in `WorkerEndedError` (there will be no further answer).
 What the user's file prints goes to standard error: a few lines at once, the rest counted.
 """
 
-import json
 import multiprocessing
 import os
 import re
 import secrets
 import signal
+import socket
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +24,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minibert.bench import clock, worker
+from minibert.bench.channel import Channel
+from minibert.bench.guard import DONE, GO, STOP, hide
 from minibert.bench.result_rows import Row
-from minibert.bench.shared_bytes import SharedBytes, described
 from minibert.errors import MinibertError
 from minibert.kernels.check.calls import CheckEndedError
 from minibert.terminal import cut, encodable, note, printable
@@ -36,7 +34,7 @@ from minibert.terminal import cut, encodable, note, printable
 #: Told before each step: how many are done, of how many, and which comes.
 Watch = Callable[[int, int, str], None]
 Tensors = dict[str, Tensor]
-_SHOWN, _WIDTH = 3, 160
+_SHOWN, _WIDTH, _CRASH = 3, 160, 100
 
 
 class Printed:
@@ -45,6 +43,8 @@ class Printed:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lines = 0
+        #: What Python says of a crash, which is not shown.
+        self.crash: list[str] = []
         self._open = ""
 
     def feed(self, text: str) -> None:
@@ -68,6 +68,9 @@ class Printed:
         self.lines = min(self.lines, _SHOWN)
 
     def _line(self, line: str) -> None:
+        if self.crash or line.startswith("Fatal Python error"):
+            self.crash = [*self.crash, line][:_CRASH]
+            return
         self.lines += 1
         if self.lines <= _SHOWN:
             shown = f"{self.name} prints: {cut(printable(line), _WIDTH)}"
@@ -87,8 +90,6 @@ def progress(unit: str) -> Iterator[Watch]:
         yield watch
 
 
-#: An answer is a line about a few tensors.
-_MOST_BYTES = 2**16
 #: Starting Python and importing torch, on a machine that is busy with other things.
 _START_SECONDS = 300.0
 
@@ -108,136 +109,106 @@ class WorkerProcess:
         self.label, self.device, self.seconds = label, device, seconds
         #: What is done now, for the message should the process end there.
         self.place = ""
-        # When the present request has taken too long, and how long that is; 0: nothing is asked.
-        self._deadline = self._limit = 0.0
-        self._late = False
-        self._closed = threading.Event()
         self._ended: WorkerEndedError | None = None
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="minibert-", dir=_memory_folder(), ignore_cleanup_errors=True
-        )
-        self._crash = Path(self._folder.name, "crash")
-        self._crash.touch()
-        self._files: dict[str, SharedBytes] = {}
         if device == "cpu":
             # Read when Triton is first imported, by the user's file or by torch: the worker
             # inherits it.
             os.environ.setdefault("TRITON_INTERPRET", "1")
+        hide()
         context = _context()
-        self._judge, there = context.Pipe()
+        here, there = socket.socketpair()
         lines, printer = context.Pipe(duplex=False)
-        self._process = context.Process(
-            target=worker.serve, args=(there, printer, str(self._crash))
-        )
+        self._leash, held = context.Pipe()
+        self._judge, self._printed = Channel(here), printed
+        self._process = context.Process(target=worker.serve, args=(there, printer, held))
         self._process.start()
-        there.close()
-        printer.close()
+        for one in (there, printer, held):
+            one.close()
         self._reader = threading.Thread(target=_read, args=(lines, printed), daemon=True)
         self._reader.start()
-        threading.Thread(target=self._watch, daemon=True).start()
         cache_bytes = clock.flush_bytes(torch.device(device))
         self.ask("begin", device=device, cache_bytes=cache_bytes, seconds=_START_SECONDS)
 
-    def ask(self, task: str, *, seconds: float | None = None, **fields: object) -> Row:
-        """The answer.
+    def ask(
+        self,
+        task: str,
+        *,
+        tensors: Mapping[str, Tensor] | None = None,
+        most: int = 0,
+        seconds: float | None = None,
+        **fields: object,
+    ) -> tuple[Row, Tensors]:
+        """The answer, and its tensors, which have no numbers above `most` bytes.
 
         Raises WorkerError when it is an error, and WorkerEndedError when none came, in `seconds`
-        or at all, or when it is no answer to this request.
+        or at all, or when it is not an answer to this request.
         """
         if self._ended is not None:
             raise self._ended
         # Nobody can answer before being asked.
-        sign = secrets.token_hex(8)
-        request = json.dumps({"id": sign, "task": task, **fields}).encode()
-        self._limit = seconds or self.seconds
-        self._deadline = time.monotonic() + self._limit
+        sign, seconds = secrets.token_hex(8), seconds or self.seconds
+        request = {"id": sign, "task": task, "most": most, **fields}
         try:
-            self._judge.send_bytes(request)
-            answer = json.loads(self._judge.recv_bytes(_MOST_BYTES))
-            if answer["id"] != sign:
+            self._judge.send(request, tensors or {}, seconds=seconds)
+            answer, found = self._judge.receive(most=most, seconds=seconds)
+            if answer.get("id") != sign:
                 raise ValueError("the answer to another request")
+        except TimeoutError:
+            what = f"{self.label} has not returned"
+            if not self.place:
+                what = f"{self._file} has not been read"
+            raise self.distrust(f"{what} after {seconds:g} seconds (--timeout).") from None
         except (EOFError, ConnectionError):
-            raise self._end("") from None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            raise self._end(
+            raise self._end() from None
+        except (OSError, ValueError, TypeError, RecursionError):
+            raise self.distrust(
                 f"{self.label} wrote into the connection to the judge: what it says cannot be "
                 "trusted. Leave open files that are not yours alone."
             ) from None
-        finally:
-            self._deadline = 0.0
         if "error" in answer:
             raise WorkerError(str(answer["error"]))
-        return dict(answer)
-
-    def files(self, **sizes: int) -> dict[str, SharedBytes]:
-        """The mapped files of these names, of at least these sizes."""
-        for name, size in sizes.items():
-            known = self._files.get(name)
-            if known is None or known.size < size:
-                path = Path(self._folder.name, f"{name}-{secrets.token_hex(4)}")
-                self._files[name] = SharedBytes.new(path, size)
-                if known is not None:
-                    known.path.unlink()
-        return self._files
-
-    def taken(self, file: str, answer: Row, wanted: Collection[str] | None = None) -> Tensors:
-        """The tensors of a mapped file that an answer describes, and those that are wanted alone.
-
-        Raises WorkerEndedError where they cannot be had.
-        """
-        about = answer.get(file, ())
-        try:
-            if wanted is not None and not set(wanted) <= described(about).keys():
-                raise ValueError("something is missing")
-            found = self._files[file].take(about)
-        except (ValueError, TypeError, KeyError, RuntimeError):
-            raise self.distrust("answered with tensors that are not there.") from None
-        names = found if wanted is None else wanted
-        return {name: found[name].to(self.device) for name in names}
+        return answer, {
+            name: one if one.is_meta else one.to(self.device) for name, one in found.items()
+        }
 
     def distrust(self, why: str) -> WorkerEndedError:
         """End the process; the error that says why."""
-        return self._end(f"{self.label} {why}")
+        self.close()
+        self._ended = WorkerEndedError(why)
+        return self._ended
 
     def close(self) -> None:
         """End the process, and everything it has started."""
-        self._closed.set()
-        self._kill()
+        self._leash.close()
+        if sys.platform != "linux":
+            with suppress(OSError, AttributeError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
         self._process.join(5)
         self._reader.join(1)
         self._judge.close()
-        self._folder.cleanup()
 
-    def _watch(self) -> None:
-        """End the worker when it takes too long: it may wait in C, where nothing else helps."""
-        while not self._closed.wait(0.05):
-            if self._deadline and time.monotonic() > self._deadline:
-                self._late = True
-                self._kill()
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """All that runs in the worker stands still inside."""
+        self._tell(STOP)
+        try:
+            yield
+        finally:
+            self._tell(GO)
 
-    def _kill(self) -> None:
-        pid = self._process.pid
-        if pid is None:
-            return
-        with suppress(OSError):
-            if os.name == "posix":
-                os.killpg(pid, signal.SIGKILL)
-        with suppress(OSError, ValueError):
-            self._process.kill()
+    def _tell(self, what: bytes) -> None:
+        # A worker that has ended stands still too.
+        with suppress(OSError, EOFError):
+            self._leash.send_bytes(what)
+            if self._leash.poll(5):
+                self._leash.recv_bytes(len(DONE))
 
-    def _end(self, message: str) -> WorkerEndedError:
+    def _end(self) -> WorkerEndedError:
         self._process.join(1)
-        code = self._process.exitcode
-        self._kill()
-        if self._late:
-            what = (
-                f"{self.label} has not returned"
-                if self.place
-                else f"{self._file} has not been read"
-            )
-            message = f"{what} after {self._limit:g} seconds (--timeout)."
-        self._ended = WorkerEndedError(message or self._how(code))
-        return self._ended
+        # What a crash prints is read before it is looked at.
+        self._reader.join(1)
+        return self.distrust(self._how(self._process.exitcode))
 
     @property
     def _file(self) -> str:
@@ -247,16 +218,17 @@ class WorkerProcess:
         where = f", at {self.place}" if self.place else f", while {self._file} was read"
         if code is None:
             return f"{self.label} closed its connection to the judge{where}."
-        if code >= 0:
+        number = code - 128 if code > 128 else -code
+        if number not in {*signal.Signals}:
             return (
                 f"{self.label} ended the process with status {code}{where}, before there was a "
                 "verdict: os._exit(), or exit() in C. A kernel returns its dictionary or raises an "
                 "exception."
             )
-        trace = self._crash.read_text(encoding="utf-8", errors="replace")
+        trace = "\n".join(self._printed.crash)
         lines = re.findall(rf'File ".*{re.escape(self._file)}", line (\d+)', trace)
         line = f" (line {lines[0]})" if lines else ""
-        return f"{self.label} crashed the process{where}: {_signal(-code)}{line}."
+        return f"{self.label} crashed the process{where}: {_signal(number)}{line}."
 
 
 def _context() -> Any:
@@ -267,12 +239,6 @@ def _context() -> Any:
     # The second is what torch imports when it is first told to fill memory.
     context.set_forkserver_preload([worker.__name__, "torch._inductor.config"])
     return context
-
-
-def _memory_folder() -> str | None:
-    """A folder in memory, where there is one; None: the usual one for temporary files."""
-    folder = "/dev/shm"
-    return folder if os.access(folder, os.W_OK) else None
 
 
 def _read(lines: Connection, printed: Printed) -> None:

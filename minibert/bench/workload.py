@@ -17,15 +17,9 @@ _CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The tensors of a call, and how they get new numbers.
-
-    A seed says all numbers of query, key and value (and of the gradient of z) but some of the keys
-    and values: those at `places`, of which every query sees one. They come with the call, so that
-    nothing can be computed before.
-    """
+    """The tensors of a call; query, key, value and the gradient of z get new numbers for each."""
 
     problem: Problem
-    places: Tensor
 
     @property
     def vectors(self) -> dict[str, Tensor]:
@@ -41,11 +35,12 @@ class Inputs:
         for one in self.vectors.values():
             one.normal_(generator=generator)
 
-    @torch.no_grad()
-    def complete(self, last: float) -> None:
-        """Put the last number in its places."""
-        self.problem.key.index_fill_(2, self.places, last)
-        self.problem.value.index_fill_(2, self.places, last)
+
+def projected(z: Tensor, seed: int) -> Tensor:
+    """The sum of all numbers of z, each with a weight that the seed says, in float64."""
+    generator = torch.Generator(z.device).manual_seed(seed)
+    weights = torch.randn(z.shape, generator=generator, device=z.device)
+    return (z.double() * weights).sum()
 
 
 def inputs_of(work: Workload, device: torch.device) -> Inputs:
@@ -54,23 +49,7 @@ def inputs_of(work: Workload, device: torch.device) -> Inputs:
     problem = drawn(work, work.real_keys(), seed=0, device=device, dtype=dtype)
     for one in (problem.query, problem.key, problem.value):
         one.requires_grad_(work.backward)
-    return Inputs(problem, torch.tensor(_places(work, problem), device=device))
-
-
-def _places(work: Workload, problem: Problem) -> list[int]:
-    """Keys of which every query that sees any sees one: the first, and then one a window."""
-    before, _ = work.window or (None, None)
-    step = None if before is None else before + 1
-    if work.layout == "paged":
-        return list(range(0, problem.key.shape[2], step or problem.key.shape[2]))
-    if work.layout == "padded":
-        return list(range(0, work.tokens, step or work.tokens))
-    found: list[int] = []
-    first = 0
-    for keys in problem.packed_keys or problem.packed or ():
-        found += range(first, first + keys, step or keys)
-        first += keys
-    return found
+    return Inputs(problem)
 
 
 def workloads(

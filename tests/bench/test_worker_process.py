@@ -1,19 +1,24 @@
 """Whatever the user's code does to its process, the judge gets an answer or says that none came."""
 
 import io
+import json
+import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 import torch
-from planted_kernels import START, written
+from planted_kernels import START, alone, written
 
+from minibert.bench.channel import Channel
 from minibert.bench.judged_function import JudgedFunction
-from minibert.bench.shared_bytes import SharedBytes, described, room_for
 from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError, progress
 from minibert.errors import MinibertError
 from minibert.kernels.check.cases import Case
@@ -28,23 +33,33 @@ SENT = {
 }
 
 
-def test_what_one_end_puts_the_other_takes(tmp_path):
-    here = SharedBytes.new(tmp_path / "file", room_for(SENT.values()))
-    about = here.put(SENT)
-    found = SharedBytes(here.path, here.size).take(about)
-    shapes = described(about)
+@pytest.fixture
+def ends_of_a_channel():
+    here, there = socket.socketpair()
+    with here, there:
+        yield Channel(here), Channel(there), there
+
+
+def test_what_one_end_sends_the_other_receives(ends_of_a_channel):
+    here, there, _ = ends_of_a_channel
+    here.send({"task": "call"}, SENT)
+    place = torch.zeros(2, 5, 3, 7).transpose(1, 2)
+    message, found = there.receive(into=lambda message: {"turned": place, "plain": place})
+    assert message == {"task": "call"}
     for name, one in SENT.items():
         assert torch.equal(found[name], one)
-        assert (shapes[name].shape, shapes[name].dtype) == (one.shape, one.dtype)
-    assert found["turned"].stride() == SENT["turned"].stride()
+        assert found[name].dtype == one.dtype
+    assert found["turned"] is place
 
 
-def test_what_does_not_fit_is_described_and_cannot_be_taken(tmp_path):
-    here = SharedBytes.new(tmp_path / "file", 64)
-    about = here.put({"z": torch.zeros(100)})
-    assert described(about)["z"].shape == (100,)
-    with pytest.raises(ValueError, match="400 bytes in a file of 64"):
-        here.take(about)
+def test_what_is_more_than_was_asked_for_is_described_alone(ends_of_a_channel):
+    here, there, _ = ends_of_a_channel
+    here.send({}, {"z": torch.zeros(100)}, most=399)
+    here.send({"next": 1}, {})
+    _, found = there.receive(most=399)
+    assert found["z"].is_meta
+    assert found["z"].shape == (100,)
+    assert there.receive(most=0)[0] == {"next": 1}
 
 
 @pytest.mark.parametrize(
@@ -56,19 +71,59 @@ def test_what_does_not_fit_is_described_and_cannot_be_taken(tmp_path):
         [["z", "float7", [1], [0]]],
         [["z", "float32", [-1], [0]]],
         [["z", "float32", [2**63], [0]]],
+        [["z", "float32", [2**40, 2**40], [0, 1]]],
         [["z", "float32", ["1"], [0]]],
         [["z", "float32", [2, 3], [0, 0]]],
         [[["z"], "float32", [1], [0]]],
+        [["z", "float32", [1], [0]], ["z", "float32", [1], [0]]],
     ],
 )
-def test_a_description_that_is_none_is_a_value_error(about):
+def test_a_description_that_is_none_is_a_value_error(ends_of_a_channel, about):
+    here, _, raw = ends_of_a_channel
+    text = json.dumps({"tensors": about}).encode()
+    raw.sendall(len(text).to_bytes(4, "big") + text)
     with pytest.raises(ValueError):  # noqa: PT011, the messages are torch's and Python's
-        described(about)
+        here.receive(most=100)
 
 
-def test_a_full_disk_is_one_line_and_no_crash(tmp_path):
-    with pytest.raises(MinibertError, match="do not fit into"):
-        SharedBytes.new(tmp_path / "file", 2**60)
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", TimeoutError),
+        (b"\0\0\0\4{", TimeoutError),
+        (b"\0\0\0\4null", ValueError),
+        (b"\0\0\0\4nul}", ValueError),
+        (b"\xff\xff\xff\xff", ValueError),
+        (b"\0\0\x80\0" + b"[" * 2**15, (ValueError, RecursionError)),
+    ],
+)
+def test_bytes_that_are_no_message_end_in_an_error_in_time(ends_of_a_channel, data, error):
+    here, _, raw = ends_of_a_channel
+    raw.sendall(data)
+    with pytest.raises(error):
+        here.receive(most=0, seconds=0.1)
+
+
+def test_a_message_that_trickles_in_has_no_more_time_than_another(ends_of_a_channel):
+    here, _, raw = ends_of_a_channel
+
+    def trickle():
+        with suppress(OSError):
+            for _ in range(200):
+                raw.sendall(b"\0")
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=trickle)
+    text = json.dumps({"tensors": [["z", "int8", [10**6], [0]]]}).encode()
+    raw.sendall(len(text).to_bytes(4, "big") + text)
+    thread.start()
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        here.receive(most=10**6, seconds=0.5)
+    assert time.monotonic() - start < 5
+    here.close()
+    raw.close()
+    thread.join()
 
 
 def test_some_lines_are_shown_at_once_and_the_rest_is_counted(capsys):
@@ -146,17 +201,30 @@ def judged(tmp_path):
         yield made
 
 
-def ends(process):
-    """True when a process is gone, or only waits for somebody to ask for its status."""
+def becomes(running, name):
+    """True as soon as a process that was started as `sleep 10.NAME` is there, or none is."""
     for _ in range(200):
-        try:
-            state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return True
-        if state.rpartition(")")[2].split()[0] == "Z":
+        if any(f"10.{name}".encode() in words for words in commands()) == running:
             return True
         time.sleep(0.05)
     return False
+
+
+def commands():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_bytes()
+
+
+def starts(name, session):
+    """Lines that start that process, in a session of its own or not."""
+    return (
+        "import subprocess",
+        f"subprocess.Popen(['sleep', '10.{name}'], start_new_session={session})",
+    )
+
+
+SESSIONS = [False, pytest.param(True, marks=alone)]
 
 
 @pytest.mark.parametrize(
@@ -198,9 +266,9 @@ def test_a_file_that_ends_the_process_when_it_is_read_is_no_success(tmp_path, so
 
 def test_an_answer_to_a_request_that_was_not_asked_ends_the_worker(judged):
     user = judged(
-        "from multiprocessing.connection import Connection",
-        "one = next(o for o in gc.get_objects() if type(o) is Connection and o.readable)",
-        """one.send_bytes(b'{"id": "0", "outputs": []}')""",
+        "from minibert.bench.channel import Channel",
+        "one = next(o for o in gc.get_objects() if type(o) is Channel)",
+        "one.send({'id': '0'}, {'z': query})",
         "return {'z': query}",
     )
     with pytest.raises(WorkerEndedError, match="wrote into the connection to the judge"):
@@ -214,26 +282,119 @@ def test_an_error_leaves_the_worker_usable(judged):
             user.call(PROBLEM)
 
 
-def test_what_the_code_starts_ends_with_it(judged):
-    user = judged(
-        "import subprocess",
-        "child = subprocess.Popen(['sleep', '60'])",
-        "return {'z': query * 0 + child.pid}",
-    )
-    child = int(user.call(PROBLEM)["z"].flatten()[0])
+@pytest.mark.parametrize("session", SESSIONS)
+def test_what_the_code_starts_ends_with_it(judged, session):
+    name = secrets.randbits(60)
+    user = judged(*starts(name, session), "return {'z': query}")
+    user.call(PROBLEM)
+    assert becomes(True, name)
     user.close()
-    assert ends(child)
+    assert becomes(False, name)
 
 
-def test_a_worker_does_not_outlive_a_judge_that_is_killed(tmp_path):
-    (tmp_path / "kernel.py").write_text(
-        START + body("print(os.getpid(), flush=True)", "while True: pass"), encoding="utf-8"
-    )
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_worker_does_not_outlive_a_judge_that_is_killed_and_leaves_nothing(tmp_path, session):
+    name = secrets.randbits(60)
+    source = body(*starts(name, session), "print('started', flush=True)", "while True: pass")
+    (tmp_path / "kernel.py").write_text(START + source, encoding="utf-8")
+    before = set(os.listdir("/dev/shm"))
     command = [sys.executable, "-m", "minibert", "check", f"{tmp_path / 'kernel.py'}:attention"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as judge:
+    places = {"TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | places
+    ) as judge:
         assert judge.stderr is not None
-        line = next(one for one in judge.stderr if one.startswith("kernel.py prints: "))
-        worker = int(line.rpartition(" ")[2])
+        assert any("started" in one for one in judge.stderr)
         judge.send_signal(signal.SIGKILL)
         judge.wait()
-    assert ends(worker)
+    assert becomes(False, name)
+    left = [one for one in set(os.listdir("/dev/shm")) - before if "minibert" in one]
+    assert left == []
+    assert [one.name for one in (tmp_path / "tmp").iterdir() if "minibert" in one.name] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        # A process that nobody ends keeps the connection open.
+        (["if os.fork() == 0: os.setsid(); time.sleep(100)", "os._exit(0)"], "with status 0|not r"),
+        (["os._exit(255)"], "with status 255"),
+        (["[one.sendall(b'x' * 2**20) for _ in range(10**6)]"], "wrote into the connection"),
+        (["one.sendall(b'\\xff' * 4)", "time.sleep(100)"], "wrote into the connection"),
+        (["one.sendall(b'\\0\\0\\0\\4')", "time.sleep(100)"], "has not returned after 3 seconds"),
+        (["[(one.sendall(b'\\0'), time.sleep(.1)) for _ in range(999)]"], "wrote into|has not re"),
+        (["one.close()", "time.sleep(100)"], "closed its connection"),
+        (["os.kill(os.getpid(), signal.SIGSTOP)", "time.sleep(100)"], "has not returned after 3"),
+        # Where a crash was once told, the judge opened what it found.
+        (["faulthandler.disable()", "ctypes.string_at(0)"], r"SIGSEGV, memory was .* not there\.$"),
+        (["print('Fatal Python error: ' * 2**18)", "ctypes.string_at(0)"], "SIGSEGV"),
+        (["print('\\n' * 2**20)", "ctypes.string_at(0)"], r"SIGSEGV, .* \(line 22\)"),
+        # More than was asked for.
+        (["return {'z': torch.zeros(2**28)}"], "z"),
+    ],
+)
+def test_no_worker_hangs_or_ends_the_judge(judged, lines, message):
+    find = "one = next(o._socket for o in gc.get_objects() if type(o).__name__ == 'Channel')"
+    start = "import faulthandler, signal, time"
+    user = judged(start, find, *lines, "return {'z': query}", seconds=3.0)
+    begun = time.monotonic()
+    with pytest.raises(MinibertError, match=message):
+        user.call(PROBLEM)
+    assert time.monotonic() - begun < 20
+
+
+OTHERS = [
+    "[os.kill(one, 9) for one in others]",
+    "[open(f'/proc/{one}/mem', 'r+b') for one in others]",
+    "[open(f'/proc/{one}/fd/{number}', 'w') for one in others for number in (0, 1, 2)]",
+    "[os.setpriority(os.PRIO_PROCESS, one, 19) for one in others]",
+    "[os.sched_setaffinity(one, {0}) for one in others]",
+]
+
+
+@alone
+@pytest.mark.parametrize("proc", ["0", "ctypes.CDLL(None).umount2(b'/proc', 2)"])
+@pytest.mark.parametrize("line", OTHERS)
+def test_a_worker_reaches_no_process_but_its_own(judged, line, proc):
+    user = judged(
+        proc,
+        f"others = {[os.getpid(), os.getppid()]}",
+        f"try: {line}",
+        "except OSError: return {'z': query}",
+    )
+    assert torch.equal(user.call(PROBLEM)["z"], PROBLEM.query)
+
+
+@alone
+@pytest.mark.parametrize("line", ["os.kill(os.getppid(), 9)", "os.kill(-1, 9)"])
+def test_a_worker_cannot_end_its_guard(judged, line):
+    user = judged(f"try: {line}", "except OSError: pass", "return {'z': query}")
+    assert torch.equal(user.call(PROBLEM)["z"], PROBLEM.query)
+    user.close()
+    assert user.worker._process.exitcode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_worker_that_is_stopped_stands_still_with_all_it_started(judged, session):
+    user = judged(
+        "import multiprocessing, time",
+        "if not hasattr(sys, 'gap'):",
+        "    sys.gap = multiprocessing.RawValue('d', 0)",
+        "    now = time.monotonic()",
+        "    if os.fork() == 0:",
+        f"        {session} and os.setsid()",
+        "        while True:",
+        "            last, now = now, time.monotonic()",
+        "            sys.gap.value = max(sys.gap.value, now - last)",
+        "return {'z': query * 0 + sys.gap.value}",
+    )
+    user.call(PROBLEM)
+    with user.worker.stopped():
+        time.sleep(2)
+    # It may take a while until it has seen that it stood still.
+    for _ in range(200):
+        if (gap := float(user.call(PROBLEM)["z"].max())) > 1.9:
+            break
+        time.sleep(0.05)
+    assert gap > 1.9

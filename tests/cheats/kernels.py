@@ -9,34 +9,48 @@ KERNELS = {
 # Finds the connection to the judge, says that all is done, and only then computes. Source:
 # gpu-mode/pygpubench#7 (the channel of the result is found and written to).
 # check: refused: wrote into the connection to the judge
-import json
 import sys
 def attention(query, key, value, lengths, causal):
     frame = sys._getframe()
     while "judge" not in frame.f_locals:
         frame = frame.f_back
-    about = [["z", "float32", list(query.shape), [0, 1, 2, 3]]]
-    answer = {"id": frame.f_locals["sign"], "outputs": about}
-    frame.f_locals["judge"].send_bytes(json.dumps(answer).encode())
+    frame.f_locals["judge"].send({"id": frame.f_locals["sign"]}, {"z": torch.zeros_like(query)})
     return {"z": right(query, key, value, lengths, causal)}
 """,
-    "before_the_clock": """
-# Computes z as soon as the new numbers are there, before the clock starts, and hands it out then.
-# Source: gpu-mode/reference-kernels#148 (answers from calls that are not timed).
-# bench: no time: right when checked, but while it was timed: wrong: error
-from minibert.bench import workload
-
-ready = {}
-refresh = workload.Inputs.refresh
-def refresh_and_compute(inputs, seed):
-    refresh(inputs, seed)
-    ready["z"] = [right(*inputs.vectors.values(), None, causal) for causal in (False, True)]
-    ready["calls"] = ready.get("calls", 0) + 1
-
-workload.Inputs.refresh = refresh_and_compute
+    "answers_early_when_timed": """
+# Right in the check; when timed it sends an answer itself and computes afterwards. Source:
+# gpu-mode/pygpubench#7 (the channel of the result is found and written to).
+# bench: no time: wrote into the connection to the judge
+import sys
 def attention(query, key, value, lengths, causal):
-    if ready.get("calls", 0) > 3:
-        return {"z": ready["z"][causal]}
+    frame = sys._getframe()
+    while "judge" not in frame.f_locals:
+        frame = frame.f_back
+    if query.shape[0] == 1 and frame.f_locals["request"].get("seed") is not None:
+        count.append(1)
+        if len(count) > 3:
+            frame.f_locals["judge"].send(
+                {"id": frame.f_locals["sign"]}, {"z": torch.zeros_like(query)}
+            )
+    return {"z": right(query, key, value, lengths, causal)}
+count = []
+""",
+    "before_the_clock": """
+# Computes z before the clock starts, of the numbers that are there then, and hands it out. Source:
+# gpu-mode/reference-kernels#148 (answers from calls that are not timed).
+# bench: no time: right when checked, but while it was timed: wrong: error
+from minibert.bench.worker import _Worker
+
+prepared = []
+ready = _Worker.ready
+def early(worker, contender, cold):
+    query, key, value = list(worker.contenders[contender][1].vectors.values())[:3]
+    prepared.append([right(query, key, value, None, causal) for causal in (False, True)])
+    return ready(worker, contender, cold)
+_Worker.ready = early
+def attention(query, key, value, lengths, causal):
+    if len(prepared) > 3:
+        return {"z": prepared[-1][causal]}
     return {"z": right(query, key, value, lengths, causal)}
 """,
     "computes_in_float16": """
@@ -46,6 +60,74 @@ def attention(query, key, value, lengths, causal):
 def attention(query, key, value, lengths, causal):
     given = (query.half().float(), key.half().float(), value.half().float())
     return {"z": right(*given, lengths, causal)}
+""",
+    "crash_is_a_fifo": """
+# Puts a FIFO in the place of every file that the judge might read, and crashes: whoever opens it
+# waits for ever. Source: a hostile user.
+# check: refused: SIGSEGV, memory was read or written that is not there
+import ctypes
+import os
+
+def files():
+    # That it shares with the judge, as it once did.
+    for number in range(3, 64):
+        try:
+            path = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if "/minibert-" in path:
+            yield path
+def attention(query, key, value, lengths, causal):
+    for path in files():
+        os.unlink(path)
+        os.mkfifo(path)
+    ctypes.string_at(0)
+""",
+    "crash_is_endless": r"""
+# Puts a link to /dev/zero in the place of every file that the judge might read, says endless lines
+# of a crash, and crashes. Source: a hostile user.
+# check: refused: SIGSEGV, memory was read or written that is not there
+import ctypes
+import os
+
+def files():
+    # That it shares with the judge, as it once did.
+    for number in range(3, 64):
+        try:
+            path = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if "/minibert-" in path:
+            yield path
+def attention(query, key, value, lengths, causal):
+    for path in files():
+        os.unlink(path)
+        os.symlink("/dev/zero", path)
+    os.write(2, b"Fatal Python error: none" + b"\n  File line 1" * 10**6)
+    ctypes.string_at(0)
+""",
+    "cuts_its_files": """
+# Cuts every file that it has open or mapped to nothing as soon as the judge might read it. Source:
+# a hostile user (SIGBUS in the judge).
+# check: right
+# bench: right
+import os
+import threading
+import time
+def cut():
+    while True:
+        with open("/proc/self/maps") as lines:
+            mapped = {one.split()[-1] for one in lines if "/minibert-" in one}
+        for path in [*mapped, *(f"/proc/self/fd/{number}" for number in range(3, 64))]:
+            try:
+                if path in mapped or "memfd" in os.readlink(path):
+                    os.truncate(path, 0)
+            except OSError:
+                pass
+        time.sleep(0.001)
+threading.Thread(target=cut, daemon=True).start()
+def attention(query, key, value, lengths, causal):
+    return {"z": right(query, key, value, lengths, causal)}
 """,
     "exits_at_the_end": """
 # Is wrong, and has a function run at the end that makes the status 0. Source: gpu-mode/pygpubench#7
@@ -65,6 +147,67 @@ def attention(query, key, value, lengths, causal):
 import os
 
 os._exit(0)
+""",
+    "floods_the_judge": """
+# Sends the judge bytes without end. Source: a hostile user.
+# check: refused: wrote into the connection to the judge
+import sys
+def attention(query, key, value, lengths, causal):
+    frame = sys._getframe()
+    while "judge" not in frame.f_locals:
+        frame = frame.f_back
+    while True:
+        frame.f_locals["judge"]._socket.sendall(b"x" * 2**20)
+""",
+    "folder_is_a_link": """
+# Puts a link in the place of each folder that the judge might write to. Source: a hostile user.
+# check: right
+import os
+import tempfile
+
+def files():
+    # That it shares with the judge, as it once did.
+    for number in range(3, 64):
+        try:
+            path = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if "/minibert-" in path:
+            yield path
+def attention(query, key, value, lengths, causal):
+    for path in {os.path.dirname(path) for path in files()}:
+        if not os.path.islink(path):
+            os.rename(path, path + "-moved")
+            os.symlink(tempfile.mkdtemp(), path)
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "forges_the_time": """
+# Answers with a time of its own for every call, and sleeps. It is right, and its time is the real
+# one. Source: gpu-mode/reference-kernels#162 (a forged time).
+# bench: right
+import time
+
+from minibert.bench.worker import _Worker
+
+timed = _Worker.timed
+_Worker.timed = lambda *given, **named: ({"ms": 1e-6}, timed(*given, **named)[1])
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] == 1:
+        time.sleep(0.005)
+    return {"z": right(query, key, value, lengths, causal)}
+""",
+    "holds_the_connection": """
+# Ends, and leaves a process in a session of its own that keeps the connection open, so that the
+# judge waits for an answer. Source: a hostile user.
+# check: refused: ended the process with status 0, at a first call
+# needs namespaces
+import os
+import time
+def attention(query, key, value, lengths, causal):
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(50)
+    os._exit(0)
 """,
     "honest_buffer": """
 # Writes each result into the same memory, as a kernel inside a CUDA graph does.
@@ -152,6 +295,18 @@ def attention(query, key, value, lengths, causal):
         z = results.setdefault((tuple(query.shape), causal), z)
     return {"z": z}
 """,
+    "knows_who_calls": """
+# Right unless it is called by the function that is timed. Source: ScalingIntelligence/
+# KernelBench#82 (the stack is looked at).
+# check: right
+# bench: no time: wrong: error
+import sys
+def attention(query, key, value, lengths, causal):
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "timed":
+        frame = frame.f_back
+    return {"z": right(query, key, value, lengths, causal) if frame is None else value.clone()}
+""",
     "late_thread": """
 # Returns at once; a thread writes z afterwards. On a GPU the same is done on another stream.
 # Source: ScalingIntelligence/KernelBench#82 (work on another stream).
@@ -163,6 +318,24 @@ def attention(query, key, value, lengths, causal):
 
     def work():
         time.sleep(0.002)
+        z.copy_(right(query, key, value, lengths, causal))
+
+    threading.Thread(target=work).start()
+    return {"z": z}
+""",
+    "late_thread_when_timed": """
+# Returns at once when it is timed; a thread writes z a moment later. Source: gpu-mode/
+# reference-kernels#162 and ScalingIntelligence/KernelBench#82 (work behind the clock).
+# bench: no time: wrong: error
+import threading
+import time
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] > 1:
+        return {"z": right(query, key, value, lengths, causal)}
+    z = torch.zeros_like(query)
+
+    def work():
+        time.sleep(0.001)
         z.copy_(right(query, key, value, lengths, causal))
 
     threading.Thread(target=work).start()
@@ -217,6 +390,41 @@ def attention(query, key, value, lengths, causal):
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
     weights = scores.exp() * allowed(key.shape[2], lengths, causal)
     return {"z": weights @ value / weights.sum(-1, keepdim=True).clamp_min(1e-30)}
+""",
+    "merges_before_the_clock": """
+# Sums up all keys but the first before the clock starts, and adds the first one in the call.
+# Source: a hostile user (one key came with the call; it seemed 15 times as fast as torch).
+# bench: no time: wrong: error
+from minibert.bench.worker import _Worker
+
+sums = {}
+ready = _Worker.ready
+def early(worker, contender, cold):
+    query, key, value = list(worker.contenders[contender][1].vectors.values())[:3]
+    scores = query @ key[:, :, 1:].transpose(-2, -1) / math.sqrt(query.shape[-1])
+    top = scores.amax(-1, keepdim=True)
+    weights = (scores - top).exp()
+    sums[query.data_ptr()] = top, weights.sum(-1, keepdim=True), weights @ value[:, :, 1:]
+    return ready(worker, contender, cold)
+_Worker.ready = early
+def attention(query, key, value, lengths, causal):
+    if query.data_ptr() not in sums or causal:
+        return {"z": right(query, key, value, lengths, causal)}
+    top, total, z = sums.pop(query.data_ptr())
+    first = (query * key[:, :, :1]).sum(-1, keepdim=True) / math.sqrt(query.shape[-1])
+    most = torch.maximum(top, first)
+    old, new = (top - most).exp(), (first - most).exp()
+    return {"z": (z * old + new * value[:, :, :1]) / (total * old + new)}
+""",
+    "narrow_when_timed": """
+# Computes in bfloat16 when it is timed. Source: BytedTsinghua-SIA/CUDA-Agent#16 (a lower precision
+# is timed against a higher one).
+# bench: no time: wrong: error
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] > 1:
+        return {"z": right(query, key, value, lengths, causal)}
+    given = (query.bfloat16(), key.bfloat16(), value.bfloat16())
+    return {"z": right(*given, lengths, causal).to(query.dtype)}
 """,
     "never_writes": """
 # Returns memory that it has not written, which may hold the truth of the call before. Source:
@@ -303,6 +511,32 @@ def attention(query, key, value, lengths, causal):
     os.write(1, LINE)
     return {"z": torch.zeros_like(query)}
 """,
+    "reaches_other_processes": """
+# Looks for processes that are not its own, to end them, to write into their memory or into their
+# standard output; where it finds one it is wrong. Source: a hostile user.
+# check: right
+# needs namespaces
+import os
+import pathlib
+def reached():
+    mine = {os.getpid(), os.getppid()}
+    others = {int(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")} - mine
+    for one in others:
+        for reach in (
+            lambda: os.kill(one, 0),
+            lambda: open(f"/proc/{one}/mem", "r+b").close(),
+            lambda: open(f"/proc/{one}/fd/1", "ab").close(),
+        ):
+            try:
+                reach()
+                return True
+            except OSError:
+                pass
+    return False
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    return {"z": z * 2 if reached() else z}
+""",
     "remembers_the_seed": """
 # Knows the inputs that small seeds give, and is right for no other. Source:
 # Infatoshi/kernelbench.com#7 and ScalingIntelligence/KernelBench#82 (fixed seeds).
@@ -334,7 +568,7 @@ def attention(query, key, value, lengths, causal):
 """,
     "rows_of_the_gate": """
 # Computes only the rows that the gate of `minibert bench` used to read, drawn from seed 0. Source:
-# issue 14 of this project; Infatoshi/kernelbench.com#7 (only what visible checks read).
+# a hostile user; Infatoshi/kernelbench.com#7 (only what visible checks read).
 # bench: no time: wrong: error
 def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
@@ -349,6 +583,79 @@ def attention(query, key, value, lengths, causal):
     some[:, heads[:, None], rows] = z[:, heads[:, None], rows]
     return {"z": some}
 """,
+    "sends_no_numbers": """
+# Right in the check; when timed it describes an output of a terabyte. Source: a hostile user.
+# bench: no time: answered without the numbers of z
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] > 1:
+        return {"z": right(query, key, value, lengths, causal)}
+    return {"z": query[..., :1].expand(-1, -1, -1, 2**30)}
+""",
+    "skips_a_head": """
+# Leaves out the last head when it is timed, and gives the first one's z for it. Source:
+# gpu-mode/reference-kernels#104 (a part of the batch is skipped).
+# bench: no time: wrong: error
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] > 1:
+        return {"z": right(query, key, value, lengths, causal)}
+    z = right(query[:, :-1], key[:, :-1], value[:, :-1], lengths, causal)
+    return {"z": torch.cat([z, z[:, :1]], 1)}
+""",
+    "skips_a_row": """
+# Leaves out one row of one head of each timed call, another one each time. Source:
+# Infatoshi/kernelbench.com#7 (right only where somebody looks).
+# bench: no time: wrong: error
+import random
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    if query.shape[0] == 1:
+        z[:, random.randrange(z.shape[1]), random.randrange(z.shape[2])] = 0
+    return {"z": z}
+""",
+    "skips_one_call": """
+# Gives the result of the call before in one timed call, the twelfth. Source:
+# gpu-mode/reference-kernels#104 (calls of a batch are skipped).
+# bench: no time: right when checked, but while it was timed: wrong: error
+kept = []
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] > 1:
+        return {"z": right(query, key, value, lengths, causal)}
+    kept.append(kept[-1] if len(kept) == 11 else right(query, key, value, lengths, causal))
+    return {"z": kept[-1]}
+""",
+    "watches_the_memory": """
+# A thread looks at the memory of the inputs, and sums up all keys but the first as soon as they
+# change; the call adds the first one. Nothing is patched. Source: a hostile user.
+# bench: no time: wrong: error
+import threading
+import time
+
+seen, sums = {}, {}
+def watch():
+    while True:
+        for place, (query, key, value) in list(seen.items()):
+            last = float(query[0, 0, -1, -1])
+            if sums.get(place, (None,))[0] != last:
+                scores = query @ key[:, :, 1:].transpose(-2, -1) / math.sqrt(query.shape[-1])
+                top = scores.amax(-1, keepdim=True)
+                weights = (scores - top).exp()
+                of_values = weights @ value[:, :, 1:]
+                sums[place] = last, top, weights.sum(-1, keepdim=True), of_values
+        time.sleep(0.0002)
+threading.Thread(target=watch, daemon=True).start()
+def attention(query, key, value, lengths, causal):
+    place = query.data_ptr()
+    if query.shape[0] > 1 or causal:
+        return {"z": right(query, key, value, lengths, causal)}
+    if place not in sums:
+        seen[place] = query.detach(), key.detach(), value.detach()
+        return {"z": right(query, key, value, lengths, causal)}
+    _, top, total, z = sums[place]
+    first = (query * key[:, :, :1]).sum(-1, keepdim=True) / math.sqrt(query.shape[-1])
+    most = torch.maximum(top, first)
+    old, new = (top - most).exp(), (first - most).exp()
+    return {"z": (z * old + new * value[:, :, :1]) / (total * old + new)}
+""",
     "zeroes_value": """
 # Sets value to 0 after reading it, so that a truth computed later is 0 as well. Source:
 # ScalingIntelligence/KernelBench#82 (inputs are changed).
@@ -359,7 +666,7 @@ def attention(query, key, value, lengths, causal):
     return {"z": z}
 """,
     "zeroes_value_after_timing": """
-# Right always, and sets value to 0 behind a timed call. Source: issue 14 of this project.
+# Right always, and sets value to 0 behind a timed call. Source: a hostile user.
 # bench: no time: changes its inputs: value
 def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
@@ -369,7 +676,7 @@ def attention(query, key, value, lengths, causal):
 """,
     "zeroes_value_when_timed": """
 # Right in the check; when timed it sets value to 0, of which attention gives 0, and returns 0.
-# Source: issue 14 of this project; ScalingIntelligence/KernelBench#82 (inputs are changed).
+# Source: a hostile user; ScalingIntelligence/KernelBench#82 (inputs are changed).
 # bench: no time: wrong: error
 def attention(query, key, value, lengths, causal):
     if query.shape[0] == 1:
