@@ -6,10 +6,10 @@ from typing import Any
 import torch
 import transformers
 
+from tests.rotary.classes import ARCHITECTURES
+
 VOCABULARY, POSITIONS, LABELS, LAYERS, D_HEAD = 41, 31, 3, 3, 6
 
-_DECODER = ("Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification")
-_ALL = (*_DECODER, "ForQuestionAnswering")
 _COMMON = {
     "vocab_size": VOCABULARY,
     "num_hidden_layers": LAYERS,
@@ -24,40 +24,31 @@ _COMMON = {
 # A width that is not that of all heads.
 _GROUPED = {**_COMMON, "hidden_size": 20, "num_key_value_heads": 2, "head_dim": D_HEAD}
 _WHOLE = {**_COMMON, "hidden_size": 4 * D_HEAD}
-# model_type -> the classes' beginning, their endings, and the configuration.
-FAMILIES: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
-    "gpt_neox": ("GPTNeoX", _ALL, {**_WHOLE, "rotary_pct": 0.34}),
-    "llama": ("Llama", _ALL, _GROUPED),
-    "mistral": ("Mistral", _ALL, {**_GROUPED, "sliding_window": 5}),
-    "qwen2": ("Qwen2", _ALL, _GROUPED),
+# model_type -> the beginning of the classes' names, and the configuration.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt_neox": ("GPTNeoX", {**_WHOLE, "rotary_pct": 0.34}),
+    "llama": ("Llama", _GROUPED),
+    "mistral": ("Mistral", {**_GROUPED, "sliding_window": 5}),
+    "qwen2": ("Qwen2", _GROUPED),
     "qwen3": (
         "Qwen3",
-        _ALL,
         {**_GROUPED, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     ),
-    "gemma": ("Gemma", _DECODER, _GROUPED),
-    "gemma2": ("Gemma2", _DECODER, {**_GROUPED, "sliding_window": 5}),
+    "gemma": ("Gemma", _GROUPED),
+    "gemma2": ("Gemma2", {**_GROUPED, "sliding_window": 5}),
     "gemma3_text": (
         "Gemma3Text",
-        ("Model", "ForSequenceClassification"),
         {**_GROUPED, "sliding_window": 5, "sliding_window_pattern": 2},
     ),
     # transformers computes the width of its heads, whatever head_dim says, when it checks rotary.
-    "phi3": ("Phi3", _DECODER, {**_WHOLE, "num_key_value_heads": 2, "sliding_window": 5}),
-    "olmo2": ("Olmo2", ("Model", "ForCausalLM"), _GROUPED),
-    "granite": ("Granite", ("Model", "ForCausalLM"), _WHOLE),
+    "phi3": ("Phi3", {**_WHOLE, "num_key_value_heads": 2, "sliding_window": 5}),
+    "olmo2": ("Olmo2", _GROUPED),
+    "granite": ("Granite", _WHOLE),
     "modernbert": (
         "ModernBert",
-        ("Model", "ForMaskedLM", *_ALL[2:]),
         {**_WHOLE, "local_attention": 6, "global_attn_every_n_layers": 2},
     ),
 }
-CLASSES = {
-    family: tuple(prefix + suffix for suffix in suffixes)
-    for family, (prefix, suffixes, _) in FAMILIES.items()
-}
-CLASSES["gemma3_text"] += ("Gemma3ForCausalLM",)
-ARCHITECTURES = [(family, name) for family, names in CLASSES.items() for name in names]
 
 
 def hf_class(family: str) -> Any:
@@ -67,7 +58,7 @@ def hf_class(family: str) -> Any:
 
 def hf_config(family: str, **changed: Any) -> Any:
     """A small transformers configuration; `changed` says what is different in it."""
-    return hf_class(family)(**{**FAMILIES[family][2], **changed})
+    return hf_class(family)(**{**FAMILIES[family][1], **changed})
 
 
 def hf_model(family: str, name: str, **changed: Any) -> Any:

@@ -17,7 +17,6 @@ from minibert.layers.config import Config
 from tests import families
 from tests.checkpoint.small_families import (
     CASES,
-    CLASSES,
     FAMILIES,
     POSITIONS,
     as_json,
@@ -26,6 +25,7 @@ from tests.checkpoint.small_families import (
     hf_model,
 )
 from tests.families import ARCHITECTURES, Sizes, sizes
+from tests.rotary.classes import CLASSES
 
 YARN = {"factor": 4.0, "original_max_position_embeddings": 8}
 
@@ -211,7 +211,7 @@ WRONG_ROTARY: list[tuple[str, dict[str, Any], str]] = [
 WRONG = [
     *((BERT | change, message) for change, message in WRONG_BERT),
     *(
-        ({"model_type": family, **FAMILIES[family][2], **change}, message)
+        ({"model_type": family, **FAMILIES[family][1], **change}, message)
         for family, change, message in WRONG_ROTARY
     ),
 ]
@@ -253,7 +253,7 @@ def test_whatever_stands_in_a_config_the_answer_is_a_config_or_a_checkpoint_erro
 
 def test_names_and_numbers_that_old_files_have_are_read_as_transformers_reads_them() -> None:
     def said(family: str, **changed: Any) -> Config:
-        return config_from_hf({"model_type": family, **FAMILIES[family][2], **changed})
+        return config_from_hf({"model_type": family, **FAMILIES[family][1], **changed})
 
     assert said("gemma", hidden_act="gelu").activation == "gelu_tanh"
     assert said("gemma2", hidden_activation="gelu").activation == "gelu"
@@ -271,7 +271,7 @@ def test_names_and_numbers_that_old_files_have_are_read_as_transformers_reads_th
 
 def test_choices_that_a_family_has_no_place_for_are_not_written() -> None:
     mistral, qwen = (
-        config_from_hf({"model_type": family, **FAMILIES[family][2]})
+        config_from_hf({"model_type": family, **FAMILIES[family][1]})
         for family in ("mistral", "qwen2")
     )
     with pytest.raises(CheckpointError, match="some layers have windows"):
@@ -369,7 +369,7 @@ def test_rotary_positions_of_both_eras_are_those_of_transformers(
     family: str, said: dict[str, Any]
 ) -> None:
     name = CLASSES[family][0]
-    usual = {k: v for k, v in FAMILIES[family][2].items() if k not in said and k != "rotary_pct"}
+    usual = {k: v for k, v in FAMILIES[family][1].items() if k not in said and k != "rotary_pct"}
     content = {"model_type": family, **usual, **copy.deepcopy(said)}
     config = config_from_hf(content)
     model = hf_model(family, name, **{"rotary_pct": 0.25, **copy.deepcopy(said)})
@@ -408,5 +408,5 @@ def test_rotary_positions_of_both_eras_are_those_of_transformers(
 def test_a_stretched_model_reads_longer_texts(
     family: str, said: dict[str, Any], n_positions: int
 ) -> None:
-    content = {"model_type": family, **FAMILIES[family][2], **said}
+    content = {"model_type": family, **FAMILIES[family][1], **said}
     assert config_from_hf(content).n_positions == n_positions

@@ -21,6 +21,7 @@ from minibert.model import Model
 from tests import families
 from tests.checkpoint import small_families
 from tests.families import CLASSES, VOCABULARY, Sizes
+from tests.rotary import classes
 
 # Their transformers class; those of small_families have rotary positions.
 CONFIGS = families.CONFIGS | {
@@ -51,7 +52,7 @@ def heads(family: str) -> tuple[str, str]:
     if family in HEADS:
         return HEADS[family]
     lms = ("ForMaskedLM", "ForCausalLM")
-    names = (CLASSES | small_families.CLASSES)[family]
+    names = (CLASSES | classes.CLASSES)[family]
     lm = next(name for name in names if name.endswith(lms))
     return lm, f"{lm.removesuffix(lms[0]).removesuffix(lms[1])}ForSequenceClassification"
 

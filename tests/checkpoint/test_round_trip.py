@@ -19,6 +19,7 @@ from minibert.model import Model
 from tests import families
 from tests.checkpoint import small_families
 from tests.families import ARCHITECTURES, Sizes, as_tokens, batch, run_transformers, their_logits
+from tests.rotary import classes
 
 # transformers keeps two biases where the decoder is not tied and reads the other one.
 UNREAD = ("cls.predictions.bias", "lm_head.bias", "predictions.bias")
@@ -113,7 +114,7 @@ def test_an_output_embedding_of_its_own_counts_even_where_the_config_says_tied(
     family: str, tmp_path: Path
 ) -> None:
     """As transformers 5 decides, which warns; earlier versions took the input embedding."""
-    names = (families.CLASSES | small_families.CLASSES)[family]
+    names = (families.CLASSES | classes.CLASSES)[family]
     ends = ("ForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM")
     name = next(name for name in names if name.endswith(ends))
     untied = {"tie_word_embeddings" if family in small_families.FAMILIES else "tied": False}
