@@ -1,4 +1,4 @@
-"""Pages of live models: what they hold, and BertViz' functions on them."""
+"""Pages of live models, BertViz' functions on them, and docs/attach.md, which runs."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""Every family with rotary positions gives what transformers gives, whatever its config says."""
+"""Every family with rotary positions gives what transformers gives, gradients included."""
 
 import statistics
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""`minibert survey-diff`, on folders as a survey leaves them."""
+"""`minibert survey` and its report, `survey-report` and `survey-diff`, on what a survey leaves."""
 
 import csv
 import json

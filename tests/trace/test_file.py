@@ -1,4 +1,7 @@
-"""A saved trace is read again bit for bit, in parts, and never as another model's."""
+"""A saved trace is read again bit for bit, in parts, and never as another model's.
+
+A file that is not a whole trace is an error, and a save that fails leaves the old file.
+"""
 
 import json
 import subprocess

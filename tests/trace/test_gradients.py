@@ -1,4 +1,8 @@
-"""The gradients of a trace are those of autograd through the same pass, spelled out."""
+"""The gradients of a trace are those of autograd through the same pass, spelled out, edited or not.
+
+What a trace with gradients leaves alone, what it costs and what has no gradient stand here too.
+That every family has the right ones is a law in test_laws.py.
+"""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""What norms divide by: read, edited and frozen, beside hooks on transformers' own norms."""
+"""What norms divide by: read and edited, beside hooks on transformers' own norms."""
 
 from typing import Any
 
