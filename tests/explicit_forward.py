@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from minibert.trace.edit import zero
+
 ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
@@ -94,6 +96,30 @@ class Explicit:
             place: torch.zeros_like(value) if gradient is None else gradient
             for (place, value), gradient in zip(places.items(), found, strict=True)
         }
+
+
+class Edited(Explicit):
+    """The explicit pass with an edit; what is read at the edit is the value after it.
+
+    Keys are (name, layer) and (name, layer, head), whole layers first. Values are functions,
+    tensors and `zero`.
+    """
+
+    def __init__(self, trace: Any, edit: dict[Any, Any]) -> None:
+        self.edit = edit
+        super().__init__(trace)
+
+    def note(self, layer: int, name: str, value: Tensor) -> Tensor:
+        for (edited, at, *heads), change in self.edit.items():
+            if (edited, at) == (name, layer):
+                value = value.clone()
+                part = (slice(None), *heads)
+                chosen = value[part].clone()
+                if isinstance(change, Tensor):
+                    value[part] = change
+                else:
+                    value[part] = torch.zeros_like(chosen) if change is zero else change(chosen)
+        return super().note(layer, name, value)
 
 
 def linear(x: Tensor, weights: Any) -> Tensor:

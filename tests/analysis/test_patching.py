@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional as F
 
 import minibert
 from minibert.analysis import (
@@ -34,6 +33,7 @@ from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import hide, mean, noise, replace, zero
 from minibert.trace.read import Trace
+from tests.explicit_forward import Edited, Explicit
 from tests.families import VOCABULARY, Sizes, hf_model
 from tests.transformer_lens_models import bridge, hooked, lens_model, transformer_lens
 
@@ -288,62 +288,22 @@ def test_lengths_that_are_not_those_of_the_logits_are_refused(lengths: Any) -> N
         logit_difference(5, 7)(torch.zeros(2, 9, 41), lengths=lengths)
 
 
-class ByHand:
-    """GPT-2 written out for one sentence: `run` gives logits and notes values; `write` sets them.
+def value_at(found: Explicit, place: Place) -> Tensor:
+    """Of a layer, or of one of its heads."""
+    name, layer, *head = place
+    return found[layer, name][(slice(None), *head)]
 
-    The names are (name, layer, head) and (name, layer); a written value replaces what is computed.
-    """
 
-    def __init__(self, model: Model) -> None:
-        self.weights = dict(model.named_parameters())
-        self.eps = model.config.norm_eps
-
-    def linear(self, x: Tensor, name: str) -> Tensor:
-        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
-
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        weight, bias = (self.weights[f"{name}.{part}"] for part in ("weight", "bias"))
-        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
-
-    def run(
-        self, ids: Tensor, write: dict[Place, Tensor] | None = None
-    ) -> tuple[Tensor, dict[Place, Tensor]]:
-        found: dict[Place, Tensor] = {}
-
-        def note(place: Place, value: Tensor) -> Tensor:
-            found[place] = (write or {}).get(place, value)
-            return found[place]
-
-        x = self.weights["body.word.weight"][ids]
-        x = x + self.weights["body.position.weight"][: len(ids)]
-        causal = torch.ones(len(ids), len(ids)).tril().bool()
-        for n in range(LAYERS):
-            part = f"body.groups.{n}"
-            read, z = self.norm(x, f"{part}.attention_norm"), []
-            whole = {
-                name: self.linear(read, f"{part}.attention.{name}").split(D_HEAD, -1)
-                for name in ("query", "key", "value")
-            }
-            for h in range(HEADS):
-                q, k, v = (note((name, n, h), whole[name][h]) for name in whole)
-                scores = (q @ k.T / D_HEAD**0.5).masked_fill(~causal, -torch.inf)
-                z.append(note(("z", n, h), scores.softmax(-1) @ v))
-            x = x + self.linear(torch.cat(z, -1), f"{part}.attention.output")
-            inner = self.linear(self.norm(x, f"{part}.mlp_norm"), f"{part}.mlp.up")
-            inner = F.gelu(note(("mlp_pre", n), inner))
-            x = x + note(("mlp_out", n), self.linear(inner, f"{part}.mlp.down"))
-        final = self.norm(x, "body.final_norm")
-        return final @ self.weights["body.word.weight"].T, found
-
-    def path_patched(self, n: int, sender: Place, receivers: list[Place], frozen: bool) -> Tensor:
-        """Appendix B of Wang et al. 2022, step by step; every head but the sender is frozen."""
-        clean, corrupt = torch.tensor(CLEAN[n]), torch.tensor(CORRUPT[n])
-        before, after = self.run(clean)[1], self.run(corrupt)[1]
-        names = ("z", "mlp_out") if frozen else ("z",)
-        write = {place: value for place, value in before.items() if place[0] in names}
-        _, sent = self.run(clean, write | {sender: after[sender]})
-        logits, _ = self.run(clean, {place: sent[place] for place in receivers})
-        return logits[-1, RIGHT[n]] - logits[-1, WRONG[n]]
+def path_patched(n: int, sender: Place, receivers: list[Place], frozen: bool) -> Tensor:
+    """Appendix B of Wang et al. 2022, step by step; every head but the sender is frozen."""
+    clean, corrupt = gpt2().trace(CLEAN[n]), gpt2().trace(CORRUPT[n])
+    names = ("z", "mlp_out") if frozen else ("z",)
+    places: list[Place] = [(name, layer) for name in names for layer in range(LAYERS)]
+    before, after = Explicit(clean), Explicit(corrupt)
+    write = {place: value_at(before, place) for place in places}
+    sent = Edited(clean, write | {sender: value_at(after, sender)})
+    logits = Edited(clean, {place: value_at(sent, place) for place in receivers}).logits[0, -1]
+    return (logits[RIGHT[n]] - logits[WRONG[n]]).detach()
 
 
 RECEIVERS: list[list[Place]] = [
@@ -363,9 +323,8 @@ def test_a_path_is_the_three_passes_written_by_hand(
     found = path_patching(
         *pair(gpt2()), METRIC, senders=senders, receivers=receivers, freeze_mlps=freeze_mlps
     )
-    hand = ByHand(gpt2())
     for n in range(3):
-        expected = [hand.path_patched(n, each, receivers, freeze_mlps) for each in senders]
+        expected = [path_patched(n, each, receivers, freeze_mlps) for each in senders]
         same(found.values[[0, 1, 0], n, [1, 0, -1]], torch.stack(expected), 1e-10)
     assert found.at(head="MLP").isnan().tolist() == [[False] * 3, [True] * 3, [True] * 3]
     # Far above the tolerance.

@@ -17,7 +17,7 @@ from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
 from minibert.trace.edit import mean, replace, zero
 from minibert.trace.read import Trace
-from tests.explicit_forward import Explicit
+from tests.explicit_forward import Edited, Explicit
 from tests.families import LAYER_NAMES, Sizes, batch, hf_model
 from tests.trace.gradient_models import (
     MODELS,
@@ -306,27 +306,6 @@ EDITS: dict[str, dict[Any, Any]] = {
     "value_input": {("value_input", 1): lambda x: x.tanh()},
     "behind both norms": {("mlp_out", 1): lambda out: 2 * out, ("attn_out", 1): lambda out: -out},
 }
-
-
-class Edited(Explicit):
-    """The explicit pass with an edit; what is read at the edit is the value after it."""
-
-    def __init__(self, trace: Any, edit: dict[Any, Any]) -> None:
-        self.edit = edit
-        super().__init__(trace)
-
-    def note(self, layer: int, name: str, value: torch.Tensor) -> torch.Tensor:
-        for (edited, at, *heads), change in self.edit.items():
-            if (edited, at) == (name, layer):
-                value = value.clone()
-                part = heads[0] if heads else slice(None)
-                chosen = value[:, part].clone() if heads else value.clone()
-                new = torch.zeros_like(chosen) if change is zero else change(chosen)
-                if heads:
-                    value[:, part] = new
-                else:
-                    value = new
-        return super().note(layer, name, value)
 
 
 @pytest.mark.parametrize("edit", EDITS)
