@@ -185,22 +185,35 @@ class Function:
 
     function: Callable[[Tensor], Any]
 
-    def __call__(self, point: Point, value: Tensor) -> Any:
-        """What the function returns."""
+    def __call__(self, point: Point, value: Tensor) -> Tensor:
+        """What the function returns: a tensor of the shape, dtype and device of the quantity."""
         # The function gets a copy, so that a change in place does not reach the trace.
-        result = self.function(value.clone())
-        if result is None:
-            raise EditError(f"{point}: the function returned None; expected the changed tensor.")
-        if isinstance(result, Tensor) and (result.shape, result.device) != (
-            value.shape,
-            value.device,
-        ):
-            raise EditError(
-                f"{point}: the function was given {tuple(value.shape)} on {value.device} and "
-                f"returned {tuple(result.shape)} on {result.device}; expected a tensor of the same "
-                "shape and device, or a number. To write one value everywhere, expand it."
-            )
+        return checked_result(self.function(value.clone()), kind_of(value), f"{point}: the function")
+
+
+Kind = tuple[tuple[int, ...], torch.dtype, torch.device, torch.layout]
+
+
+def kind_of(value: Tensor) -> Kind:
+    """The shape, dtype, device and layout of a tensor."""
+    return tuple(value.shape), value.dtype, value.device, value.layout
+
+
+def checked_result(result: Any, given: Kind, who: str) -> Tensor:
+    """What a user's function made of a tensor of this kind.
+
+    Raises EditError unless it is a tensor of the same kind: another shape would be broadcast.
+    """
+    if isinstance(result, Tensor) and kind_of(result) == given:
         return result
+    expected = "a tensor of the shape {}, {}, on {}, {}".format(*given)
+    found = f"{result!r:.80}"
+    if isinstance(result, Tensor):
+        found = "a tensor of the shape {}, {}, on {}, {}".format(*kind_of(result))
+    raise EditError(
+        f"{who} returned {found}; expected {expected}, as it was given. To write one value "
+        "everywhere, expand it to this shape, or make it the edit in the place of the function."
+    )
 
 
 def _normal_like(value: Tensor, axes: tuple[str, ...], generator: torch.Generator) -> Tensor:

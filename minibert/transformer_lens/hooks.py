@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.errors import EditError, TraceError
+from minibert.trace.edit import checked_result, kind_of
 from minibert.transformer_lens.names import Slice
 
 Name = str | Callable[[str], bool]
@@ -104,14 +105,14 @@ class HookPoint(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x, after the hooks.
 
-        Raises EditError for a hook that returns something else than a tensor of the same shape.
+        Raises EditError for a hook that returns another shape, dtype or device than it was given.
         """
         if not self.has_hooks():
             return x
         if self.writes:
             x = x.clone()
         for handle in tuple(self.fwd_hooks):
-            x = self._changed(handle.user_hook(x, hook=self), x)
+            x = self._changed(handle.user_hook, x)
         if self.bwd_hooks and x.requires_grad:
             # A tensor of its own: a gradient hook must see this point's gradient alone.
             x = x.view_as(x)
@@ -120,21 +121,16 @@ class HookPoint(nn.Module):
 
     def _backward(self, gradient: Tensor) -> Tensor:
         for handle in tuple(self.bwd_hooks):
-            found = handle.user_hook(gradient, hook=self)
-            first = found[0] if isinstance(found, tuple) and len(found) == 1 else found
-            gradient = self._changed(first, gradient)
+            gradient = self._changed(handle.user_hook, gradient)
         return gradient
 
-    def _changed(self, found: Any, x: Tensor) -> Tensor:
-        if found is None:
-            return x
-        if not isinstance(found, Tensor) or found.shape != x.shape:
-            shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise EditError(
-                f"A hook on {self.name} returned {shown}; expected a tensor of the shape "
-                f"{tuple(x.shape)}, or None."
-            )
-        return found
+    def _changed(self, hook: Hook, x: Tensor) -> Tensor:
+        """What a hook makes of x: what it returns, or x itself, which it may have written to."""
+        given = kind_of(x)
+        found = hook(x, hook=self)
+        if isinstance(found, tuple) and len(found) == 1:
+            found = found[0]
+        return checked_result(x if found is None else found, given, f"A hook on {self.name}")
 
     def _hooks(self, direction: str) -> list[LensHandle]:
         if direction not in ("fwd", "bwd"):

@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import minibert
 from minibert import EditError
 from minibert.attached.layout import READABLE
 from minibert.trace.edit import hide, mean, noise, replace, zero
-from tests.attached.live_models import bart, gpt2, ids, llama
+from tests.attached.live_models import bart, bert, gpt2, ids, llama
+from tests.trace.editing import OTHER_KINDS
 
 
 def without_head(projection: nn.Module, head: int, size: int, run: Callable[[], Tensor]) -> Tensor:
@@ -144,3 +147,14 @@ REFUSED: dict[str, dict[object, object]] = {
 def test_what_does_not_fit_is_refused(message: str) -> None:
     with pytest.raises(EditError, match=message):
         minibert.attach(llama()).trace(ids(), edit=REFUSED[message])
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_function_gives_the_kind_of_tensor_that_it_was_given(data: st.DataObject) -> None:
+    attached = minibert.attach(data.draw(st.sampled_from([llama, gpt2, bert]))())
+    function = data.draw(st.sampled_from([*OTHER_KINDS, lambda value: None]))
+    name, head = data.draw(st.sampled_from(READABLE)), data.draw(st.sampled_from([(), (1,)]))
+    for run in (attached.trace(ids()).rerun, lambda edit: attached.trace(ids(), edit=edit)):
+        with pytest.raises(EditError, match="the function returned .* as it was given"):
+            run({(name, 1, *head): function})

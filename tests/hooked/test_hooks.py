@@ -9,6 +9,7 @@ from torch import Tensor
 from minibert.errors import EditError, TraceError
 from minibert.transformer_lens import HookedTransformer, TransformerBridge, patching
 from tests.hooked.models import FAMILIES, close, ids, ours_of, pair, transformers_model
+from tests.trace.editing import OTHER_KINDS
 from tests.transformer_lens_models import PROCESSING
 
 SWITCHES = {
@@ -63,6 +64,23 @@ def test_a_hook_on_each_point_changes_the_logits_by_the_same(family: str, switch
     hooks = [("blocks.1.attn.hook_attn_scores", lambda value, hook: torch.zeros_like(value))]
     close(*(model.run_with_hooks(ids(), fwd_hooks=hooks) for model in (ours, lens)))
     assert torch.equal(ours(ids()), plain)
+
+
+@every_case
+def test_a_hook_gives_the_kind_of_tensor_that_it_was_given(family: str, switch: str) -> None:
+    ours = ours_of(transformers_model(family))
+    if switch:
+        getattr(ours, f"set_{switch}")(True)
+    for number, name in enumerate(ours.run_with_cache(ids())[1]):
+        function = OTHER_KINDS[number % len(OTHER_KINDS)]
+        with pytest.raises(EditError, match=f"A hook on {name} returned .* as it was given"):
+            with torch.no_grad():
+                ours.run_with_hooks(ids(), fwd_hooks=[(name, lambda value, hook: function(value))])
+        if not name.endswith(("hook_embed", "hook_pos_embed")):
+            with ours.hooks(bwd_hooks=[(name, lambda value, hook: function(value))]):
+                loss = ours(ids(), return_type="loss")
+                with pytest.raises(EditError, match="as it was given"):
+                    loss.backward()
 
 
 @every_case

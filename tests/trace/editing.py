@@ -1,5 +1,6 @@
 """Small models of every family to edit, and each quantity of a trace once more, by hand."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -55,3 +56,25 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> bool:
     assert found.shape == expected.shape
     size = max(1.0, expected.abs().max().item())
     return bool((found - expected).abs().max() <= tolerance * size)
+
+
+def _narrowed(value: Tensor) -> Tensor:
+    """The first of the longest axis."""
+    return value.narrow(max(range(value.dim()), key=value.shape.__getitem__), 0, 1)
+
+
+#: What functions give that are not of the kind that they were given: float32 or float64.
+OTHER_KINDS: tuple[Callable[[Tensor], Any], ...] = (
+    _narrowed,
+    lambda value: value[None],
+    lambda value: value.unsqueeze_(0),
+    lambda value: value.mean(),
+    lambda value: value.to(torch.float32 if value.dtype == torch.float64 else torch.float64),
+    lambda value: value.bfloat16(),
+    lambda value: value.long(),
+    lambda value: value.to("meta"),
+    lambda value: value.detach().to_sparse(),
+    lambda value: 0.0,
+    lambda value: value.tolist(),
+    lambda value: True,
+)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
+from minibert.errors import EditError
 from minibert.layers.layer import layer_quantities
 from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
@@ -26,7 +27,7 @@ from tests.rotary.classes import FAMILIES as ROTARY
 from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import drawn, plain
 from tests.trace.editing import FAMILIES as ENCODERS
-from tests.trace.editing import close
+from tests.trace.editing import OTHER_KINDS, close
 
 BOTH = ("scores", "probs")
 LIMIT = 1e-10
@@ -148,6 +149,32 @@ def test_a_changed_quantity_gives_the_same_in_every_kind_of_pass(
         expected.append(torch.cat([metric(edited.text(n).logits) for n in range(len(tokens))]))
     swept = plain.rerun_each(edits, metric, batch=data.draw(st.sampled_from([1, 7, 64])))
     assert close(swept, torch.stack(expected), LIMIT)
+
+
+@every_family
+@settings(max_examples=1)
+@given(data=st.data())
+def test_a_function_gives_the_kind_of_tensor_that_it_was_given(
+    family: str, data: st.DataObject
+) -> None:
+    plain = data.draw(traces(family, short=True))
+    model, tokens = plain.model, plain.tokens
+    whole = [*places(plain, data), "embed", "logits"]
+    heads = [(*place, 0) for place in whole[:-2] if QUANTITIES[place[0]].per_head]
+    for place in [*whole, *heads]:
+        edit: Any = {place: data.draw(st.sampled_from([*OTHER_KINDS, lambda value: None]))}
+        doors: list[Any] = [
+            lambda: plain.rerun(edit),
+            lambda: model.trace(tokens, edit=edit, grad=True),
+            lambda: plain.rerun_each([edit], lambda logits: logits.flatten(1).sum(1)),
+        ]
+        if place[0] not in BOTH:
+            doors.append(lambda: model.trace(tokens, edit=edit, packed=True))
+            if model.config.generates:
+                doors.append(lambda: model.generate(tokens, max_new_tokens=2, edit=edit))
+        for door in doors:
+            with pytest.raises(EditError, match="the function returned .* as it was given"):
+                door()
 
 
 @every_family

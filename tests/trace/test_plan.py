@@ -241,45 +241,6 @@ def test_an_edit_of_fewer_heads_is_applied_later() -> None:
         assert trace[1].z[0, :, 0, 0].tolist() == [2.0, 3.0, 1.0]
 
 
-NOT_FITTING: list[tuple[Any, str]] = [
-    (lambda value: None, "returned None; expected the changed tensor"),
-    (lambda value: "0", "expected a tensor or a number, found '0'"),
-    (lambda value: True, "expected a tensor or a number, found True"),
-    (lambda value: value[:, :, 1:], "expected a tensor of the same shape"),
-    (lambda value: value.double(), r"is torch.float64.*to\(torch.float32\)"),
-    (lambda value: value.long(), "is torch.int64"),
-    (torch.zeros(5, dtype=torch.float64), r"is torch.float64.*to\(torch.float32\)"),
-]
-
-
-def test_what_a_function_gives_must_fit() -> None:
-    """Only the pass can tell: the function is called with the quantity."""
-    for value, match in NOT_FITTING:
-        for key in (("z", 1), ("z", 1, (0, 2)), ("z", 1, 1)):
-            if key == ("z", 1, 1) and "expected a tensor of the same shape" in match:
-                continue
-            with pytest.raises(EditError, match=match):
-                model_of("bert").trace(whole("bert"), edit={key: value})
-
-
-@given(
-    name=st.sampled_from([name for name in NAMES if not name.endswith("_scale")]),
-    axis=st.integers(0, 3),
-    heads=st.booleans(),
-)
-def test_what_a_function_gives_is_never_broadcast(name: str, axis: int, heads: bool) -> None:
-    key: Any = (name, 1, (0, 2)) if heads and name in PER_HEAD else (name, 1)
-    shapes: list[Any] = []
-
-    def smaller(value: Any) -> Any:
-        shapes.append(value.shape)
-        return value.narrow(axis % value.dim(), 0, 1)
-
-    with pytest.raises(EditError, match="expected a tensor of the same shape"):
-        model_of("bert").trace(whole("bert"), edit={key: smaller})
-    assert all(size > 1 for size in shapes[0]), "every axis is longer than 1"
-
-
 def test_a_trace_of_other_weights_is_read_only_when_that_is_asked_for() -> None:
     model = model_of("bert")
     other, same = deepcopy(model), deepcopy(model)
