@@ -35,6 +35,7 @@ from minibert.layers.dropout import dropped
 from minibert.layers.linear import Linear, values_of
 from minibert.layers.norms import Divisors, norm_of, normed
 from minibert.layers.parts import Embedding, Layer
+from minibert.layers.weight_views import WeightView, read_only
 from minibert.quantities import Float, Hidden, Int, TokenIds
 
 Positions = Int[torch.Tensor, "#batch position"]
@@ -111,7 +112,8 @@ class Body(nn.Module):
     def W_E(self) -> Float[torch.Tensor, "vocab d_embed"]:  # noqa: N802
         """What each word adds to the embedding, the scale of a family that has one included."""
         scale = self.word_scale
-        return self.word.weight if scale == 1.0 else self.word.weight * scale
+        weight = self.word.weight
+        return weight if scale == 1.0 else read_only(weight * scale, f"W_E, a weight * {scale:g}")
 
     @property
     def W_pos(self) -> Float[torch.Tensor, "position d_embed"] | None:  # noqa: N802
@@ -145,8 +147,8 @@ class AbsentWeightError(CheckpointError, KeyError):
 class StackedWeights(Mapping[str, Tensor]):
     """`model.weights["W_Q"]`: the weights of all layers as they are when they are read.
 
-    A stack over layers is a copy, made each time. W_E, W_pos, W_U and b_U are views of the model's
-    memory where nothing is multiplied in. Read them, and write into the model's own parameters.
+    A stack over layers is a copy, made each time, which cannot be written: CheckpointError. W_E,
+    W_pos, W_U and b_U are views of the model's memory, which can, where nothing is multiplied in.
     Nothing here has a gradient.
     """
 
@@ -187,7 +189,8 @@ class StackedWeights(Mapping[str, Tensor]):
 
     def _stack(self, part: str, name: str) -> Tensor:
         """One weight of every layer; of layers that share it, as often as it is used."""
-        return torch.stack([_read(getattr(layer, part), name) for layer in self._body.layers])
+        each = [_read(getattr(layer, part), name) for layer in self._body.layers]
+        return read_only(torch.stack(each), f"{name} of all layers")
 
 
 _OF_LAYERS = {
@@ -197,4 +200,6 @@ _OF_LAYERS = {
 
 
 def _read(holder: object, name: str) -> Tensor:
-    return values_of(getattr(holder, name))
+    value: Tensor = getattr(holder, name)
+    # A view of a weight stays one: what it refuses or notices, its detached alias does too.
+    return value.detach() if isinstance(value, WeightView) else values_of(value)

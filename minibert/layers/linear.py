@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from minibert.layers import linear_backends as backends
+from minibert.layers.weight_views import leaves_alone, packed_view, read_only
 from minibert.quantities import Float
-
-# What a question about a tensor may be answered with: none of these leads to its memory.
-_ANSWERS = (bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout)
 
 
 class PackedWeight(nn.Parameter):
@@ -41,7 +39,7 @@ class PackedWeight(nn.Parameter):
         with torch._C.DisableTorchFunctionSubclass():
             found = function(*args, **named)
             for weight in _packed_among((*args, *named.values())):
-                if not _leaves_alone(function, found, weight):
+                if not leaves_alone(function, found, weight):
                     cast(nn.Parameter, weight).__class__ = nn.Parameter
         return found
 
@@ -70,21 +68,6 @@ def _packed_among(values: Sequence[object]) -> list[PackedWeight]:
         elif type(value) is PackedWeight:
             found.append(value)
     return found
-
-
-def _leaves_alone(function: Callable[..., object], found: object, weight: Tensor) -> bool:
-    """True where a function that gave this cannot have changed or handed out the memory."""
-    name = getattr(function, "__name__", "")
-    if isinstance(found, list | tuple):
-        return all(_leaves_alone(function, each, weight) for each in found)
-    if isinstance(found, Tensor):
-        # What is not strided, such as a sparse form, is a copy.
-        if found is weight or found.layout != torch.strided:
-            return found is not weight
-        return not torch._C._is_alias_of(found, weight)  # type: ignore[attr-defined]
-    if found is None:
-        return name == "__get__"
-    return isinstance(found, _ANSWERS) and name != "data_ptr"
 
 
 class OneMatrix:
@@ -190,9 +173,16 @@ class Linear(nn.Module):
 
     @property
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
-        """What x is multiplied by from the right, the multiplier included; a view without one."""
-        weight = self.readable
-        return weight.mT if self.multiplier == 1.0 else weight.mT * self.multiplier
+        """What x is multiplied by from the right, the multiplier included.
+
+        It is a view of the weight, or read-only where it is computed.
+        """
+        weight = self.weight
+        if self.multiplier != 1.0:
+            return read_only(self.readable.mT * self.multiplier, f"a weight * {self.multiplier:g}")
+        if type(weight) is PackedWeight:
+            return packed_view(values_of(weight).mT, weight)
+        return weight.mT if "weight" in self._parameters else read_only(weight.mT, _COMPUTED)
 
     @property
     def readable(self) -> Float[Tensor, "d_out d_in"]:
@@ -204,11 +194,16 @@ class Linear(nn.Module):
     def offset(self) -> Float[Tensor, " d_out"] | None:
         """What is added to the product, the multiplier included; None without a bias."""
         bias = self.bias
-        return bias if bias is None or self.multiplier == 1.0 else bias * self.multiplier
+        if bias is None or self.multiplier == 1.0:
+            return bias
+        return read_only(bias * self.multiplier, f"a bias * {self.multiplier:g}")
 
     def __getstate__(self) -> dict[str, Any]:
         # A copied or pickled layer is not packed.
         return {name: value for name, value in self.__dict__.items() if name != "one_matrix"}
+
+
+_COMPUTED = "what a module in the place of a weight computes"
 
 
 def linear_is_plain(module: nn.Module) -> bool:
@@ -232,14 +227,16 @@ def matrix_of(linear: nn.Module, d_in: int) -> Float[Tensor, "d_in d_out"]:
         return linear.weight.mT
     # Asked what it does to each entry of x: an adapter beside a weight is no part of that weight.
     nothing = _zeros_for(linear, d_in)
-    return linear(torch.eye(d_in).to(nothing)) - linear(nothing)
+    return read_only(linear(torch.eye(d_in).to(nothing)) - linear(nothing), _COMPUTED)
 
 
 def offset_of(linear: nn.Module, d_in: int) -> Float[Tensor, " d_out"] | None:
     """What a linear layer adds to the product, or what stands in its place does; None: nothing."""
     if isinstance(linear, Linear):
         return linear.offset
-    return linear.bias if type(linear) is nn.Linear else linear(_zeros_for(linear, d_in))[0]
+    if type(linear) is nn.Linear:
+        return linear.bias
+    return read_only(linear(_zeros_for(linear, d_in))[0], _COMPUTED)
 
 
 def _zeros_for(linear: nn.Module, d_in: int) -> Float[Tensor, "1 d_in"]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from minibert.errors import CheckpointError, TraceError
 from minibert.layers.parts import Attention as OwnAttention
 from minibert.layers.parts import Layer
+from minibert.layers.weight_views import read_only
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.transformer_lens.config import HookedTransformerConfig
@@ -28,7 +29,9 @@ Weights = dict[str, Callable[[Any], Tensor | None]]
 
 def _bias(bias: Tensor | None, weight: Tensor) -> Tensor:
     """The bias; zeros where there is none, as in TransformerLens."""
-    return weight.new_zeros(weight.shape[-1]) if bias is None else bias
+    if bias is not None:
+        return bias
+    return read_only(weight.new_zeros(weight.shape[-1]), "a bias that the model does not have")
 
 
 def _by_head(name: str) -> Callable[[Layer], Tensor]:
@@ -41,7 +44,9 @@ def _by_head(name: str) -> Callable[[Layer], Tensor]:
             rows = _bias(None, getattr(attention, name.replace("b_", "W_")))
             rows = rows.expand(attention.n_heads if name == "b_Q" else attention.n_kv_heads, -1)
         shared = name[-1] != "Q" and attention.group > 1
-        return rows.repeat_interleave(attention.group, 0) if shared else rows
+        if not shared:
+            return rows
+        return read_only(rows.repeat_interleave(attention.group, 0), f"{name} repeated by head")
 
     return read
 
@@ -49,7 +54,8 @@ def _by_head(name: str) -> Callable[[Layer], Tensor]:
 class Part(nn.Module):
     """A part of the tree: its hook points, its weights by name, and the module of ours it shows.
 
-    Weights are views of the model's: writing into one changes the model.
+    Weights are views of the model's: writing into one changes the model. Of weights that heads
+    share, and biases that the model does not have, they are copies, which cannot be written.
     """
 
     weights: ClassVar[Weights] = {}
@@ -245,7 +251,8 @@ def _add_points(root: nn.Module, points: dict[str, Point[Any]]) -> None:
 class StackedMethods:
     """W_Q, W_K, W_V, W_O, W_in, W_gate, W_out and their biases, (layer, ...), and W_E to b_U.
 
-    QK and OV are products of each layer and head; W_E_pos is both tables, one below the other.
+    Those of all layers are copies, which cannot be written. QK and OV are products of each layer
+    and head; W_E_pos is both tables, one below the other.
     """
 
     cfg: HookedTransformerConfig
@@ -258,7 +265,9 @@ class StackedMethods:
         for part, kind in (("attn", Attention), ("mlp", Mlp)):
             if name in kind.weights:
                 each = [getattr(getattr(block, part), name) for block in self.blocks]
-                return None if each[0] is None else torch.stack(each)
+                if each[0] is None:
+                    return None
+                return read_only(torch.stack(each), f"{name} of all layers")
         return super().__getattr__(name)  # type: ignore[misc]
 
     @property
@@ -268,7 +277,7 @@ class StackedMethods:
     @property
     def W_E_pos(self) -> Tensor:  # noqa: N802
         """Both tables, one below the other."""
-        return torch.cat([self.W_E, self.W_pos])
+        return read_only(torch.cat([self.W_E, self.W_pos]), "W_E and W_pos in one")
 
     @property
     def QK(self) -> FactoredMatrix:  # noqa: N802
