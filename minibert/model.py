@@ -31,6 +31,7 @@ from minibert.text.tokens import Tokens
 from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.text.words import Words, is_text
 from minibert.trace.edit import as_point
+from minibert.trace.identity import Sources
 from minibert.trace.plan import Plan
 from minibert.trace.read import Trace
 from minibert.trace.record import asked, check_grad, check_keep, record
@@ -234,7 +235,7 @@ class Model(Trainable):
         evaluation = asked(statistics, allowed, self.impl if impl is None else impl)
         trace = Trace(self, inputs, evaluation, until=until, grad=grad)
         edits = {} if edit is None else edit
-        plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until, model=self)
+        plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until, sources=Sources(self))
         record(trace, keep=keep, plan=plan)
         return trace
 
@@ -254,6 +255,7 @@ class Model(Trainable):
         stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
         edit: Mapping[Any, Any] | None = None,
+        last: str = "text",
         **named: Any,
     ) -> Any:
         """What a causal model writes behind a text; see `minibert.answers.generate.generate`."""
@@ -268,6 +270,7 @@ class Model(Trainable):
             stop=stop,
             stream=stream,
             edit=edit,
+            last=last,
         )
 
     def live(self, *, height: int = 720) -> ServedPage:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from minibert.attached.attach import Attached
-from minibert.errors import EditError, MinibertError, TokenizationError, TraceError
+from minibert.errors import EditError, MinibertError, TokenizationError, TraceError, check_flag
 from minibert.layers.config import Config
 from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Int
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
+from minibert.trace.identity import Sources
 from minibert.trace.places import Chosen, Places
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel
@@ -119,10 +120,18 @@ def real_tokens(trace: Trace) -> tuple[int, ...]:
     return Places.of(trace.allowed).lengths
 
 
-def check_same_lengths(trace: Trace, source: Trace, name: str = "source") -> None:
-    """Raise TraceError for what is no trace, EditError for texts of different lengths."""
+def check_pair(
+    trace: Trace, source: Trace, name: str = "source", *, other_model: bool = False
+) -> None:
+    """Raise TraceError for what is no trace, and EditError for texts of different lengths.
+
+    EditError too for a source of another model, unless `other_model`.
+    """
     check_trace(trace)
     check_trace(source, name)
+    check_flag("other_model", other_model, EditError)
+    if not other_model:
+        Sources(trace.model).check(source.model, source.model_name, name)
     ours, theirs = real_tokens(trace), real_tokens(source)
     if ours != theirs:
         named = (", ".join(map(str, lengths)) for lengths in (ours, theirs))

@@ -31,7 +31,7 @@ from torch import Tensor
 from minibert.analysis.arguments import (
     check_callable,
     check_choice,
-    check_same_lengths,
+    check_pair,
     check_unedited,
     listed,
     real_tokens,
@@ -97,6 +97,7 @@ def attribution_patching(
     *,
     quantities: Sequence[str] = ("z",),
     at: str = "clean",
+    other_model: bool = False,
 ) -> dict[str, PatchEstimates]:
     """(corrupt value − clean value) · d metric / d value of each quantity, by its name.
 
@@ -109,10 +110,10 @@ def attribution_patching(
     It costs one backward pass, and one more forward pass unless the trace that the gradient is
     taken at was made with `grad=True`; the gradients that such a trace holds stay as they are.
 
-    Raises EditError for quantities without positions and for texts of different lengths, and
-    TraceError where the metric does not depend on the logits by a gradient.
+    Raises EditError for quantities without positions, for texts of different lengths and for traces
+    of two models unless `other_model`, and TraceError where the metric does not depend on the logits by a gradient.
     """
-    check_same_lengths(clean, corrupt, "corrupt")
+    check_pair(clean, corrupt, "corrupt", other_model=other_model)
     check_callable(metric, "metric", EditError)
     check_choice(at, "at", ("clean", "corrupt"))
     names = _checked(clean, quantities)

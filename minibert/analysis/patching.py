@@ -16,7 +16,8 @@ attention_knockout
     of factual associations in auto-regressive language models", section 5)
 
 All of it takes a batch of texts, or of pairs: sentence i of one trace goes with sentence i of the
-other, which has the same length. The work is done by `Trace.rerun_each`.
+other, which has the same length and is of the same model, unless `other_model`. The work is done by
+`Trace.rerun_each`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from minibert.analysis.arguments import (
     aligned_positions,
     check_callable,
     check_choice,
-    check_same_lengths,
+    check_pair,
     check_unedited,
     listed,
     positions_each,
@@ -47,6 +48,9 @@ from minibert.trace.edit import Edit, Point, as_point, hide, noise, zero
 from minibert.trace.edit import replace as replaced_by
 from minibert.trace.places import Chosen, indices_of
 from minibert.trace.read import Trace
+
+# Whose trace it is was checked once, for all places.
+taken = partial(replaced_by, other_model=True)
 
 Key = str | tuple[str | int | Sequence[int], ...]
 Edits = Mapping[Key, Edit | list[Edit]]
@@ -165,6 +169,7 @@ def patch_heads(
     name: str = "z",
     positions: Positions = None,
     batch: int = 64,
+    other_model: bool = False,
 ) -> Effects:
     """The metric with `name` of each head taken from another trace, (layer, batch, head).
 
@@ -172,7 +177,7 @@ def patch_heads(
     place for each key-value head, of which there are fewer where several heads share one. A head is
     patched at every token; `positions` are those of the logits that the metric reads.
     """
-    check_same_lengths(trace, source)
+    check_pair(trace, source, other_model=other_model)
     return _sweep(trace, source, metric, name, positions=positions, batch=batch)
 
 
@@ -186,6 +191,7 @@ def patch_positions(
     aligned: Aligned | None = None,
     positions: Positions = None,
     batch: int = 64,
+    other_model: bool = False,
 ) -> Effects:
     """The metric with `name` of each layer taken from another trace at one token.
 
@@ -194,7 +200,7 @@ def patch_positions(
     `aligned={"subject": [[2, 3], [2]], "end": -1}` names places instead, each with its positions in
     every sentence, or one position for all sentences; the last axis is then "place".
     """
-    check_same_lengths(trace, source)
+    check_pair(trace, source, other_model=other_model)
     places = _places(trace, name, aligned)
     return _sweep(
         trace, source, metric, name, heads=False, places=places, positions=positions, batch=batch
@@ -212,6 +218,7 @@ def patch_head_positions(
     aligned: Aligned | None = None,
     positions: Positions = None,
     batch: int = 64,
+    other_model: bool = False,
 ) -> Effects:
     """The metric with `name` of each head taken from another trace at one token.
 
@@ -219,7 +226,7 @@ def patch_head_positions(
     head and token: `attribution_patching` says first which layers are worth it. `name` has heads
     and positions: z, query, key, value. `aligned` as in `patch_positions`.
     """
-    check_same_lengths(trace, source)
+    check_pair(trace, source, other_model=other_model)
     _heads_of(trace, name)
     places = _places(trace, name, aligned)
     given = slice(None) if layers is None else listed(layers, "layers", EditError, "layers, as [0]")
@@ -255,7 +262,7 @@ def _sweep(
             for head in of_layer:
                 for place in where[sentence]:
                     key: Key = (name, layer, *head)
-                    yield {key: edit if theirs is None else replaced_by(theirs, positions=place)}
+                    yield {key: edit if theirs is None else taken(theirs, positions=place)}
 
     columns = torch.stack(_swept(trace, edits, metric, positions, batch), 1)
     sizes = [len(every), *([len(of_layer)] if heads else []), *([len(where[0])] if axis else [])]
@@ -338,6 +345,7 @@ def path_patching(
     freeze_mlps: bool = False,
     positions: Positions = None,
     batch: int = 64,
+    other_model: bool = False,
 ) -> Effects:
     """The metric after what each sender of the corrupt text does to the receivers alone.
 
@@ -362,7 +370,7 @@ def path_patching(
     Raises EditError for senders, receivers and texts that do not fit, and TraceError for a clean
     trace that was made with edits.
     """
-    check_same_lengths(clean, corrupt, "corrupt")
+    check_pair(clean, corrupt, "corrupt", other_model=other_model)
     check_unedited(clean)
     check_callable(metric, "metric", EditError)
     check_flag("freeze_mlps", freeze_mlps, EditError)
@@ -407,7 +415,7 @@ def _sent(clean: Trace, corrupt: Trace, sender: Point, freeze_mlps: bool) -> Tra
         first = sender.layer if sender.name == "z" else sender.layer + 1
         mlps = range(first, clean.config.n_layers)
         edits |= {("mlp_out", layer): replaced_by(clean) for layer in mlps}
-    return clean.rerun({**edits, _key(sender): replaced_by(corrupt)})
+    return clean.rerun({**edits, _key(sender): taken(corrupt)})
 
 
 def _received(sent: Trace, receivers: Sequence[Point]) -> dict[Key, Edit]:

@@ -12,7 +12,7 @@ float64. Probabilities are float64.
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.errors import EditError, MinibertError, TokenizationError
+from minibert.errors import EditError, MinibertError, TokenizationError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
@@ -30,6 +30,8 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
 from minibert.trace.edit import Edit, Point, as_edit, as_point
+from minibert.trace.edit import replace as replace_by
+from minibert.trace.identity import Sources
 from minibert.trace.places import indices_of
 from minibert.trace.plan import Plan
 from minibert.trace.read import Trace
@@ -48,8 +50,8 @@ class AnsweringModel(TracedModel, Protocol):
     def inputs(self, text: Any, pair: Any = None) -> Inputs:
         """The batch of what a user passed: text, Tokens or ids, checked by the model."""
 
-    def trace(self, text: Tokens, *, until: int | None = None) -> Trace:
-        """The trace of one forward pass, up to layer `until`."""
+    def trace(self, text: Tokens, **options: Any) -> Trace:
+        """The trace of one forward pass."""
 
 
 @dataclass(frozen=True)
@@ -242,8 +244,8 @@ class TextStream:
 class GenerationEdits:
     """The plan of each pass of a generation.
 
-    Positions are those of a text as it stands: 0 is its first token, -1 its newest one, in every
-    pass anew. A position that is not written yet is edited once it is.
+    Positions are those of a text as it stands: 0 is its first token, -1 its last one. A position
+    that is not written yet is edited once it is. `last` is that of `generate`.
     """
 
     def __init__(
@@ -253,17 +255,23 @@ class GenerationEdits:
         lengths: Sequence[int],
         capacity: int,
         device: torch.device,
+        last: str = "text",
     ) -> None:
+        if last not in LAST:
+            raise EditError(f"last={last!r:.80}: expected {' or '.join(map(repr, LAST))}.")
         if not isinstance(mapping, Mapping):
             raise EditError(
                 f"edit={type(mapping).__name__}: expected a dictionary such as "
                 '{("z", 9, 6): zero, ("resid_post", 3): function}.'
             )
-        self._config, self._device = model.config, device
+        self._config, self._device, self._sources = model.config, device, Sources(model)
         self._dtype = model.body.word.weight.dtype
         self._edits = {key: as_edit(value) for key, value in mapping.items()}
         for key, edit in self._edits.items():
             _check(as_point(key, self._config), edit, min(lengths), capacity)
+        self._prompts, self.last = tuple(lengths), last
+        self.anew = last == "text" and any(_counts_back(e.positions) for e in self._edits.values())
+        """Whether each pass edits other tokens than the one before, and so computes them all."""
 
     def whole(self, lengths: Sequence[int]) -> Plan:
         """The plan of a pass that computes all tokens of each text."""
@@ -281,36 +289,90 @@ class GenerationEdits:
         ragged = lengths if min(lengths) < max(lengths) else None
         allowed = AllowedKeys(len(lengths), max(lengths), self._device, causal=True, lengths=ragged)
         found = [
-            Plan.of({key: limited}, self._config, allowed, dtype=self._dtype).edits
+            Plan.of(
+                {key: limited}, self._config, allowed, dtype=self._dtype, sources=self._sources
+            ).edits
             for key, edit in self._edits.items()
-            for limited in _limited(edit, computed)
+            for limited in self._limited(edit, computed)
         ]
         return Plan(tuple(chain.from_iterable(found)))
 
+    def of_step(self, text: int, length: int) -> dict[Any, Edit]:
+        """What `model.trace` of so many tokens of one text is edited with, to give that step."""
+        found = {}
+        for key, edit in self._edits.items():
+            texts = indices_of(edit.sentences, len(self._prompts), "sentence", EditError)
+            if text not in texts:
+                continue
+            own = _of_text(edit, text, texts)
+            if own.positions is not None:
+                prompt = self._prompts[text]
+                reached = [
+                    p for p in range(length) if _is_edited(own, p, length, prompt, self.last)
+                ]
+                if not reached:
+                    continue
+                own = own.at(positions=reached)
+            found[key] = own
+        return found
 
-def _limited(edit: Edit, computed: Sequence[range]) -> Iterator[Edit]:
-    """The edit at the rows of a pass that it reaches; one for texts that have the same rows."""
-    if edit.positions is None:
-        yield edit
-        return
-    texts = indices_of(edit.sentences, len(computed), "sentence", EditError, "edit: ")
-    rows: dict[tuple[int, ...], list[int]] = {}
-    for text in texts:
-        span = computed[text]
-        reached = tuple(row for row, p in enumerate(span) if _reaches(edit.positions, p, span.stop))
-        rows.setdefault(reached, []).append(text)
-    for reached, same in rows.items():
-        if reached:
-            yield edit.at(positions=list(reached), sentences=same)
+    def _limited(self, edit: Edit, computed: Sequence[range]) -> Iterator[Edit]:
+        """The edit at the rows of a pass that it reaches; one for texts that have the same rows."""
+        if edit.positions is None:
+            yield edit
+            return
+        texts = indices_of(edit.sentences, len(computed), "sentence", EditError, "edit: ")
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for text in texts:
+            span, prompt = computed[text], self._prompts[text]
+            reached = tuple(
+                row
+                for row, position in enumerate(span)
+                if _is_edited(edit, position, span.stop, prompt, self.last)
+            )
+            rows.setdefault(reached, []).append(text)
+        for reached, same in rows.items():
+            if reached:
+                yield edit.at(positions=list(reached), sentences=same)
+
+
+def _is_edited(edit: Edit, position: int, length: int, prompt: int, last: str) -> bool:
+    """Whether a position of a text of this length is edited."""
+    # With "newest", what it was when it was computed: of the prompt, or the last token.
+    return _reaches(edit.positions, position, length if last == "text" else max(prompt, position + 1))
+
+
+def _of_text(edit: Edit, text: int, texts: Sequence[int]) -> Edit:
+    """The edit of a batch as one for a text of it alone."""
+    value = edit.constant
+    if edit.traces and not edit.averages:
+        (source,) = edit.traces
+        one = source.text(text) if source.allowed.batch > 1 else source
+        return replace_by(one, positions=edit.positions, other_model=edit.other_model)
+    if isinstance(value, Tensor) and value.dim() > 1 and len(value) > 1 and len(texts) > 1:
+        row = texts.index(text) if len(value) == len(texts) else text
+        return replace_by(value[row : row + 1], positions=edit.positions)
+    return replace(edit, sentences=None)
 
 
 def _reaches(chosen: object, position: int, length: int) -> bool:
     """Whether a position of a text of this length is among those chosen."""
     if isinstance(chosen, slice):
         return position in range(length)[chosen]
-    listed = chosen.tolist() if isinstance(chosen, Tensor) or hasattr(chosen, "tolist") else chosen
-    wanted = listed if isinstance(listed, list | tuple | range) else [listed]
+    wanted = _listed(chosen)
     return position in wanted or position - length in wanted
+
+
+def _counts_back(chosen: object) -> bool:
+    """Whether the positions depend on how long a text is."""
+    if isinstance(chosen, slice):
+        return any(one is not None and one < 0 for one in (chosen.start, chosen.stop, chosen.step))
+    return chosen is not None and any(one < 0 for one in _listed(chosen))
+
+
+def _listed(chosen: Any) -> Any:
+    listed = chosen.tolist() if hasattr(chosen, "tolist") else chosen
+    return listed if isinstance(listed, list | tuple | range) else [listed]
 
 
 def _check(point: Point, edit: Edit, shortest: int, capacity: int) -> None:
@@ -334,6 +396,9 @@ def _check(point: Point, edit: Edit, shortest: int, capacity: int) -> None:
             )
 
 
+LAST = ("text", "newest")
+"""What a position that is counted from the end means; see `generate`."""
+
 # torch.Generator takes no larger seed.
 _LARGEST_SEED = 2**63 - 1
 
@@ -353,7 +418,21 @@ class Generated:
     """end of text | stop string | max_new_tokens | positions (the model has no more of them)."""
     tokens: Tokens = field(repr=False, compare=False)
     """The ids with their strings. In `model.trace(generated.tokens)` row i of an attention
-    matrix is the attention of the step that drew token i + 1."""
+    matrix is the attention of the step that drew token i + 1, where nothing was edited."""
+    last: str = field(default="text", compare=False)
+    """What a position counted from the end meant in its edits: "text" or "newest"."""
+    edits: tuple[Mapping[Any, Edit], ...] = field(default=(), repr=False, compare=False)
+    """Of each new token what `model.trace` of the text before it is edited with."""
+
+    def trace(self, model: AnsweringModel, step: int, **options: Any) -> Trace:
+        """The trace of the step that drew new token `step`: the text before it, with its edits.
+
+        `options` are those of `model.trace`. Raises MinibertError for a step that there was not.
+        """
+        step = check_index("step", step, len(self.new_ids), MinibertError)
+        ids = torch.tensor([self.ids[: self.n_prompt + step]])
+        edit = self.edits[step] if self.edits else None
+        return model.trace(Tokens.from_ids(ids, tokenizer=model.tokenizer), edit=edit, **options)
 
     @property
     def text(self) -> str:
@@ -381,6 +460,7 @@ def generate(
     stop: str | Sequence[str] | None = (),
     stream: Callable[[str], object] | None = None,
     edit: Mapping[Any, Any] | None = None,
+    last: str = "text",
 ) -> "Generated | list[Generated]":
     """The text that a causal language model writes after a prompt: a Generated, a list for a batch.
 
@@ -396,8 +476,13 @@ def generate(
     text as soon as the piece is final: whole characters, which add up to new_text. It works for
     one text, not for a batch.
 
-    `edit` changes quantities in every pass, as in `model.trace(text, edit=...)`. Positions are
-    those of the text as it stands: -1 is its newest token in each step.
+    `edit` changes quantities in every step. `last` says what a position counted from the end is:
+    "text"    of the text so far in each step: every step is `model.trace(text so far, edit=edit)`.
+              Where there is such a position each step computes the whole text.
+    "newest"  of the text when that token was computed: -1 is each new token, once, and it stays
+              edited in all later steps, since their keys and values are not computed again
+    `generated.trace(model, step)` is the trace of a step. A function is given the positions that a
+    pass computes, one alone after the prompt, so it has to change each by itself.
 
     Raises MinibertError for a model without a causal-lm head that was trained for it and for
     settings out of range, EditError for edits that cannot be made, and TokenizationError for a
@@ -437,11 +522,12 @@ def generate(
     ]
     capacity = min(max(tokens.lengths) + max_new_tokens, model.config.n_positions)
     mapping = {} if edit is None else edit
-    edits = GenerationEdits(mapping, model, tokens.lengths, capacity, tokens.ids.device)
+    edits = GenerationEdits(mapping, model, tokens.lengths, capacity, tokens.ids.device, last)
     cache = Cache(model.config, tokens.lengths, capacity, tokens.ids.device)
     with torch.no_grad():
         _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None), cache, edits)
-    return texts[0].result() if alone else [one.result() for one in texts]
+    found = [one.result(edits, number) for number, one in enumerate(texts)]
+    return found[0] if alone else found
 
 
 def _write(
@@ -470,10 +556,12 @@ def _write(
         cache.grow(growing)
         plan = newest = edits.newest(cache.lengths)
         ids = torch.tensor(chosen, device=ids.device)[:, None]
-        if turned_anew(model.config, cache.lengths):
+        if edits.anew or turned_anew(model.config, cache.lengths):
             cache = Cache(model.config, cache.lengths, cache.capacity, ids.device)
             plan = edits.whole(cache.lengths)
-            ids = padded([tuple(text.ids) for text in texts], 0).to(ids.device)
+            # The token that ended a text is not read.
+            read = zip(texts, cache.lengths, strict=True)
+            ids = padded([tuple(text.ids[:length]) for text, length in read], 0).to(ids.device)
 
 
 def _next_logits(
@@ -545,8 +633,9 @@ class _Text:
             return "".join(f"{token_id} " for token_id in ids)
         return tokenizer.decode(ids, skip_special=skip_special)
 
-    def result(self) -> Generated:
-        """The finished text."""
+    def result(self, edits: GenerationEdits, number: int) -> Generated:
+        """The finished text, which is of this number in the batch."""
+        steps = range(self._n_prompt, len(self.ids))
         return Generated(
             prompt=self._prompt,
             new_text=self._stream.text,
@@ -554,6 +643,8 @@ class _Text:
             n_prompt=self._n_prompt,
             stopped_by=self.stopped_by,
             tokens=Tokens.from_ids(self.ids, tokenizer=self._model.tokenizer),
+            last=edits.last,
+            edits=tuple([edits.of_step(number, length) for length in steps]),
         )
 
 

@@ -21,6 +21,7 @@ from minibert.attached.read import AttachedTrace
 from minibert.attached.recording import Known, Pass, Recording, Visit, Visits
 from minibert.attached.stack import StackTrace
 from minibert.errors import TraceError, check_flag
+from minibert.trace.identity import Sources
 
 
 def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
@@ -106,7 +107,7 @@ class Attached:
         inputs, keywords, texts = self._encoded(inputs, keywords)
         if edit and not self._known.ran:
             self._run(inputs, keywords, Edits(), grad=False)
-        edits = plan(edit, self._known.stacks)
+        edits = plan(edit, self._known.stacks, Sources(self.model))
         one = self._run(inputs, keywords, edits, grad=grad)
 
         def again(edit: Mapping[object, object]) -> AttachedTrace:
@@ -132,7 +133,7 @@ class Attached:
                 "attached.trace(...) once before."
             )
         traces: list[AttachedTrace] = []
-        recording = Recording(self._known, plan(edit, self._known.stacks))
+        recording = Recording(self._known, plan(edit, self._known.stacks, Sources(self.model)))
         with recording.of(self.model, self._interface):
             yield traces
         for one in recording.passes:
@@ -186,7 +187,7 @@ class Attached:
     ) -> AttachedTrace:
         calls = one.by_stack(self._known.stack_names)
         model_name = self.name
-        stacks = {name: StackTrace(name, of, model_name) for name, of in calls.items()}
+        stacks = {name: StackTrace(name, of, model_name, self.model) for name, of in calls.items()}
         return AttachedTrace(
             stacks, one.output, model_name, again,
             ids=one.ids, texts=texts, tokenizer=self.tokenizer,

@@ -18,6 +18,7 @@ from minibert.attached.call import Call
 from minibert.attached.layout import READABLE, Stack
 from minibert.errors import EditError, check_index
 from minibert.trace.edit import Edit, FromTrace, Mean, Point, as_edit
+from minibert.trace.identity import Sources
 from minibert.trace.places import indices_of
 from minibert.trace.plan import broadcasts, check_order
 from minibert.trace.plan import misfit as shape_error
@@ -66,11 +67,13 @@ class Edits:
             )
 
 
-def plan(edit: Mapping[object, object] | None, stacks: Mapping[str, Stack]) -> Edits:
+def plan(
+    edit: Mapping[object, object] | None, stacks: Mapping[str, Stack], sources: Sources
+) -> Edits:
     """The edits of a mapping, in the order in which they are applied.
 
-    Raises EditError for a place that does not exist, for a value that fits no quantity, and for
-    two edits of the same heads.
+    Raises EditError for a place that does not exist, for a value that fits no quantity, for a trace
+    of another model, and for two edits of the same heads.
     """
     if edit is None:
         return Edits()
@@ -79,7 +82,10 @@ def plan(edit: Mapping[object, object] | None, stacks: Mapping[str, Stack]) -> E
     placed: dict[str, list[tuple[Point, Edit]]] = {}
     for key, value in edit.items():
         stack, point = _point(key, stacks)
-        one = _of_stack(as_edit(value), stack, point)
+        one = as_edit(value)
+        for trace in () if one.other_model else one.traces:
+            sources.check(trace.model, trace.model_name, str(point))
+        one = _of_stack(one, stack, point)
         _check(point, one)
         placed.setdefault(stack, []).append((point, one))
     edits = Edits()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.attached.call import Call
 from minibert.attached.layout import READABLE
@@ -38,6 +38,11 @@ class AttachedTrace:
         self._stacks, self.output, self.model_name = dict(stacks), output, model_name
         self._again, self.texts, self.tokenizer = again, tuple(texts), tokenizer
         self.ids, self.patches = dict(ids or {}), patches
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The live model; None where no attention ran in this pass."""
+        return next((stack.model for stack in self._stacks.values()), None)
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.attached.call import EVERY_ROW, Call, Mask
 from minibert.attached.layout import READABLE
@@ -180,6 +180,7 @@ class StackTrace:
     calls: Sequence[tuple[str, Call]]
     """Each with the name of its module."""
     model_name: str
+    model: nn.Module | None = None
     by_kv_head: bool = False
     """Whether the heads of key and value are counted as key-value heads."""
 

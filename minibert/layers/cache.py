@@ -41,7 +41,11 @@ class Cache:
         self.positions: Int[Tensor, "batch 1"] | None = None
         self.rows = torch.arange(len(self.lengths), device=device)
         self.newest = torch.tensor(self.lengths, device=device) - 1
-        self.allowed = AllowedKeys(len(self.lengths), max(self.lengths), device, causal=True)
+        # What turns keys may depend on how long their text is.
+        ragged = None if min(lengths) == max(lengths) else tuple(lengths)
+        self.allowed = AllowedKeys(
+            len(self.lengths), max(self.lengths), device, causal=True, lengths=ragged
+        )
         self._places: dict[int, tuple[AllowedKeys, Place]] = {}
 
     def grow(self, growing: Sequence[bool]) -> None:

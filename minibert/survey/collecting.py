@@ -45,7 +45,7 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import equal_parts
 from minibert.text.words import Words
-from minibert.trace.file import weights_digest
+from minibert.trace.identity import weights_digest
 from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
 from minibert.training.folder import folder_locked
 from minibert.untrusted import guarded, read_json

@@ -26,7 +26,7 @@ from minibert.quantities import TokenIds
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.inputs import Inputs, in_range
 from minibert.text.tokens import Tokens
-from minibert.trace.file import weights_digest
+from minibert.trace.identity import weights_digest
 
 Visit = Callable[[int, Call], None]
 #: What models raise for inputs that they do not take.

@@ -17,7 +17,6 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
@@ -32,12 +31,12 @@ from minibert.errors import CheckpointError, TokenizationError, TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
-from minibert.layers.linear import values_of
 from minibert.layers.parts import Layer
 from minibert.layers.rotary import Rotary
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
+from minibert.trace.identity import weights_digest
 from minibert.trace.record import PassRecord
 from minibert.trace.run import TracedModel
 from minibert.untrusted import MOST_TENSORS, guarded, open_regular
@@ -97,43 +96,6 @@ def identity_of(model: TracedModel) -> dict[str, Any]:
 
 def _dtype(model: TracedModel) -> str:
     return str(model.body.word.weight.dtype).removeprefix("torch.")
-
-
-def weights_digest(model: torch.nn.Module) -> str:
-    """A SHA-256 of every parameter and buffer: its name, type, shape and the SHA-256 of its values.
-
-    The values are read by as many threads as there are cores.
-    """
-    named: dict[int, tuple[str, Tensor]] = {}
-    for place, module in model.named_modules():
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None:
-                named.setdefault(id(tensor), (f"{place}.{name}", tensor))
-    digest = hashlib.sha256()
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        each = threads.map(_values_digest, [tensor for _, tensor in named.values()])
-        for (name, tensor), values in zip(named.values(), each, strict=True):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {values}\n".encode())
-    return digest.hexdigest()
-
-
-def _values_digest(tensor: Tensor) -> str:
-    values = values_of(tensor)
-    digest = hashlib.sha256()
-    for part in _in_order(values.cpu()):
-        raw: Any = part.view(torch.uint8).numpy()
-        digest.update(raw)
-    return digest.hexdigest()
-
-
-def _in_order(values: Tensor) -> Iterator[Tensor]:
-    """The values row by row, flat."""
-    if values.dim() != 2 or values.is_contiguous() or not values.t().is_contiguous():
-        yield values.reshape(-1)
-        return
-    # A matrix that lies the other way round, as GPT-2's do, is turned inside the processor's cache.
-    for rows in values.split(64):
-        yield rows.t().contiguous().t().reshape(-1)
 
 
 def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedModel:

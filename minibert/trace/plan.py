@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config, discriminates
 from minibert.layers.layer_pass import Change
 from minibert.trace.edit import Edit, Point, as_edit, as_point
+from minibert.trace.identity import Sources
 from minibert.trace.places import Chosen, Places, indices_of
 
 Index = tuple[Any, ...]
@@ -270,31 +271,6 @@ def _hidden_rows(hides: Sequence[Reach]) -> Iterator[tuple[int, int, set[int], i
         yield sentence, row, keys, hides[0].places.lengths[sentence]
 
 
-def check_model_of(point: Point, edit: Edit, model: object) -> None:
-    """Raise EditError for a trace of a model with other weights, unless the edit asks for it."""
-    if edit.other_model or not isinstance(model, nn.Module):
-        return
-    for trace in edit.traces:
-        theirs = trace.model
-        if isinstance(theirs, nn.Module) and not _same_weights(model, theirs):
-            raise EditError(
-                f"{point}: the trace to read from is of {trace.model_name}, whose weights are not "
-                "those of this model. If that is meant, write replace(trace, other_model=True) or "
-                "mean(over=trace, other_model=True)."
-            )
-
-
-def _same_weights(one: nn.Module, other: nn.Module) -> bool:
-    if one is other:
-        return True
-    # Not parameter.detach(): a packed layer answers that by dropping its packed copy.
-    ours, theirs = ([*model.parameters()] for model in (one, other))
-    return len(ours) == len(theirs) and all(
-        a is b or (a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b.to(a.device)))
-        for a, b in zip(ours, theirs, strict=True)
-    )
-
-
 def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys) -> None:
     """Raise EditError for a trace without the quantity, or with another shape of it."""
     expected = _shape(point, config, allowed)
@@ -407,9 +383,9 @@ class Plan:
         *,
         dtype: torch.dtype,
         until: int | None = None,
-        model: object = None,
+        sources: Sources | None = None,
     ) -> "Plan":
-        """The plan of an edit mapping. Traces to read from are of `model`, where it is given.
+        """The plan of an edit mapping; `sources` checks whose the traces to read from are.
 
         Raises EditError for a name, layer or head that does not exist, a position or sentence
         that the batch does not have, a constant of the wrong shape or dtype or with NaN, a trace
@@ -433,7 +409,8 @@ class Plan:
                 check_packed(point, edit, allowed)
                 check_constant(point, edit, reach, config, allowed, dtype)
                 check_traces(point, edit, config, allowed)
-                check_model_of(point, edit, model)
+                for trace in () if sources is None or edit.other_model else edit.traces:
+                    sources.check(trace.model, trace.model_name, str(point))
             check_hidden(point, reached, config, allowed)
             found += [(point, edit, reach) for edit, reach in reached]
         # Edits of a whole layer come first and those of single heads last: they are more specific.

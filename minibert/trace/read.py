@@ -29,6 +29,7 @@ from minibert.trace.layer_view import (
     layer_quantity,
     place_of,
 )
+from minibert.trace.identity import Sources
 from minibert.trace.plan import Plan
 from minibert.trace.record import PassRecord, check_keep, rerun, text_of
 from minibert.trace.run import TracedModel
@@ -286,7 +287,7 @@ class Trace(PassRecord):
             self.allowed,
             dtype=self.embed.dtype,
             until=self.until,
-            model=self.model,
+            sources=Sources(self.model),
         )
         return rerun(self, plan, keep=keep)
 

@@ -19,6 +19,7 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer_pass import Change
 from minibert.quantities import QUANTITIES, Bool, Float, HeadVectors
 from minibert.trace.edit import Edit, FromTrace, Point, as_point
+from minibert.trace.identity import Sources
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan, Reach
 from minibert.trace.record import PassRecord, rerun
@@ -90,7 +91,8 @@ def rerun_each(
         raise EditError("Packed sentences are not swept; trace them without packed=True.")
     dtype = trace.kept["embed"].dtype
     config, allowed = trace.config, trace.allowed
-    plans = [Plan.of(edit, config, allowed, dtype=dtype, model=trace.model) for edit in edits]
+    sources = Sources(trace.model)
+    plans = [Plan.of(edit, config, allowed, dtype=dtype, sources=sources) for edit in edits]
     chosen = _chosen(positions, plans, trace)
     if trace.edited_from is not None:
         # What the layers share is the pass without edits.

@@ -20,7 +20,7 @@ from minibert.errors import TrainingError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
-from minibert.trace.file import weights_digest
+from minibert.trace.identity import weights_digest
 from minibert.training.recipe import Recipe
 from minibert.training.texts import Document
 from minibert.untrusted import open_regular, present

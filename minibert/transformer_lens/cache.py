@@ -104,8 +104,11 @@ class ActivationCache(Base):
         self.model = model
         self._begin(cache_dict, model.model, has_batch_dim)
 
+    of: TracedModel
+    """minibert's model."""
+
     def _begin(self, kept: Base, of: TracedModel, has_batch_dim: bool) -> None:
-        self._kept, self._of, self.has_batch_dim = kept, of, has_batch_dim
+        self._kept, self.of, self.has_batch_dim = kept, of, has_batch_dim
 
     @property
     def cache_dict(self) -> dict[str, Tensor]:
@@ -173,7 +176,7 @@ class ActivationCache(Base):
         chosen = as_slice(batch_slice)
         cut: ActivationCache = object.__new__(type(self))
         vars(cut).update(vars(self))
-        cut._begin(self._changed(chosen.apply), self._of, chosen.mode != "int")
+        cut._begin(self._changed(chosen.apply), self.of, chosen.mode != "int")
         return cut
 
     def to(self: Cache, device: torch.device | str) -> Cache:
@@ -355,16 +358,16 @@ class ActivationCache(Base):
         return sentences.apply(scale) if self.has_batch_dim else scale
 
     def _final(self, stack: Stack) -> Stack:
-        norm = self._of.body.final_norm
+        norm = self.of.body.final_norm
         return stack if norm is None else norm(stack)
 
     @property
     def _n_layers(self) -> int:
-        return self._of.config.n_layers
+        return self.of.config.n_layers
 
     @property
     def _norms_by_rms(self) -> bool:
-        return isinstance(self._of.body.final_norm, RMSNorm)
+        return isinstance(self.of.body.final_norm, RMSNorm)
 
     def _embeds(self) -> list[str]:
         return [name for name in ("embed", "pos_embed") if f"hook_{name}" in self]
@@ -382,7 +385,7 @@ class ActivationCache(Base):
 
     def _up_to(self, layer: Whole | None, mlp_input: bool) -> int:
         """The layer that the stream enters, of a model where such a sum exists."""
-        config, count = self._of.config, self._layers_before(layer)
+        config, count = self.of.config, self._layers_before(layer)
         if not config.pre_norm:
             raise TraceError(
                 f"The stream of {config.model_type} goes through a norm after each block, so it is "
@@ -469,7 +472,7 @@ class ActivationCache(Base):
             self._neurons(number, neurons, at, onto, scale).movedim(-2, 0) for number in layers
         ]
         stack = self._joined(found, at, onto)
-        chosen = neurons.apply(torch.arange(self._of.config.d_mlp)).tolist()
+        chosen = neurons.apply(torch.arange(self.of.config.d_mlp)).tolist()
         labels = [f"L{number}N{neuron}" for number in layers for neuron in chosen]
         if onto is None:
             return self._finished(stack, labels, count, at, incl_remainder, apply_ln, return_labels)
@@ -514,7 +517,7 @@ class ActivationCache(Base):
                 parts += [
                     self._neurons(n, ALL, at, onto, scale).movedim(-2, 0) for n in range(count)
                 ]
-                labels += [f"L{n}N{i}" for n in range(count) for i in range(self._of.config.d_mlp)]
+                labels += [f"L{n}N{i}" for n in range(count) for i in range(self.of.config.d_mlp)]
             else:
                 outputs = [at.apply(self["mlp_out", n], -2) for n in range(count)]
                 parts.append(projected(torch.stack(outputs)))
@@ -530,7 +533,7 @@ class ActivationCache(Base):
     def _heads(self, count: int, at: Slice) -> tuple[Stack, list[str]]:
         """What each head of so many layers adds, and their labels."""
         parts = [at.apply(self._results(layer), -3).movedim(-2, 0) for layer in range(count)]
-        heads = range(self._of.config.n_heads)
+        heads = range(self.of.config.n_heads)
         return self._joined(parts, at), [f"L{n}H{head}" for n in range(count) for head in heads]
 
     def _results(self, layer: int) -> Tensor:
@@ -542,7 +545,7 @@ class ActivationCache(Base):
 
     def _head_results(self, z: Tensor, layer: int) -> Tensor:
         """z·W_O of each head, the heads behind the positions."""
-        rows = self._of.body.layers[layer].attention.W_O.to(z.device)
+        rows = self.of.body.layers[layer].attention.W_O.to(z.device)
         return torch.einsum("...phd,hdm->...phm", z, rows)
 
     def _neurons(
@@ -555,14 +558,14 @@ class ActivationCache(Base):
     ) -> Tensor:
         """What each neuron adds, (..., neuron, d_model or direction); divided by a scale."""
         acts = neurons.apply(at.apply(self["post", layer], -2), -1)
-        rows = neurons.apply(self._of.body.layers[layer].mlp.W_out, 0).to(acts.device)
+        rows = neurons.apply(self.of.body.layers[layer].mlp.W_out, 0).to(acts.device)
         if scale is not None:
             rows = rows if self._norms_by_rms else rows - rows.mean(-1, keepdim=True)
             acts = acts / scale
         return acts[..., None] * (rows if onto is None else rows @ onto)
 
     def _biases(self, layer: int, mlp_input: bool, mlps: bool) -> Float[Tensor, " d_model"]:
-        layers = self._of.body.layers
+        layers = self.of.body.layers
         total = torch.zeros_like(layers[0].mlp.W_out[0])
         biases = [each.attention.b_O for each in layers[: layer + mlp_input]]
         biases += [each.mlp.b_out for each in layers[:layer]] if mlps else []
@@ -571,7 +574,7 @@ class ActivationCache(Base):
         return total
 
     def _summands(self, layer: Whole | None) -> int:
-        count, config = self._up_to(layer, False), self._of.config
+        count, config = self._up_to(layer, False), self.of.config
         if config.norm_place != "before":
             raise TraceError(
                 f"In {config.model_type} a norm stands behind each block, so heads and neurons are "
@@ -627,9 +630,9 @@ class ActivationCache(Base):
         Raises TraceError for two kinds of tokens of different shapes, TokenizationError for a
         string that is not one token or an id outside the vocabulary.
         """
-        directions = residual_directions(self._of, tokens)
+        directions = residual_directions(self.of, tokens)
         if incorrect_tokens is not None:
-            others = residual_directions(self._of, incorrect_tokens)
+            others = residual_directions(self.of, incorrect_tokens)
             if others.shape != directions.shape:
                 raise TraceError(
                     f"tokens of shape {tuple(directions.shape[:-1])} and incorrect_tokens of shape "

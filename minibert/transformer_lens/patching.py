@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TraceError
+from minibert.trace.identity import Sources
+from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.utils import get_act_name
 
 if TYPE_CHECKING:
@@ -48,8 +50,12 @@ def generic_activation_patch(
     patch_setter      called with (corrupted activation, index, clean activation), returns what
                       takes the activation's place
 
-    Raises TraceError for other axes, for both or none of the two, and for return_index_df=True.
+    Raises TraceError for other axes, for both or none of the two, and for return_index_df=True, and
+    EditError for a cache of another model.
     """
+    if isinstance(clean_cache, ActivationCache):
+        theirs, asking = clean_cache.of, "give its tensors alone: clean_cache.cache_dict"
+        Sources(model.model).check(theirs, theirs.name, "clean_cache", asking)
     if return_index_df:
         raise TraceError("return_index_df=True is not offered; the result's axes are the index.")
     if (index_axis_names is None) == (index_df is None):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 from vocabularies import byte_level
@@ -21,7 +21,11 @@ from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import Edit, as_edit, hide, noise, replace, zero
+from minibert.trace.read import Trace
 from tests.families import POSITIONS, VOCABULARY, Sizes, hf_model, sizes
+from tests.rotary import theirs
+from tests.rotary.classes import CAUSAL, LANGUAGE
+from tests.rotary.drawn import drawn
 
 PROMPT = "The quick brown fox"
 
@@ -248,13 +252,6 @@ def test_one_row_of_ids_is_one_text_and_two_are_a_batch_whatever_holds_them(
 PROMPTS = [list(range(3, 10)), list(range(20, 25)), list(range(5, 14))]
 NEW = 8
 STEERING = 2 * torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-EDITS: dict[str, dict[Any, Any]] = {
-    "a head": {("z", 1, 3): zero},
-    "a vector": {("resid_post", 0): lambda stream: stream + STEERING},
-    "positions": {("mlp_out", 1): replace(0.5, positions=[2, 9, -1]), ("key", 1, 1): zero},
-    "a span": {("z", 2): replace(0.0, positions=slice(6, 12))},
-    "the ends": {"embed": lambda x: 1.5 * x, "logits": lambda x: x.roll(1, -1)},
-}
 
 
 @pytest.fixture(scope="module")
@@ -270,43 +267,67 @@ def grouped() -> Model:
     return model.double()
 
 
-def at_step(edit: Edit, prompt: int, length: int) -> Edit | None:
-    """The edit of a whole pass that does what was done to each token when it was the newest."""
+def reached(edit: Edit, prompt: int, length: int, last: str) -> Edit | None:
+    """The edit of a whole pass over a text: of what it was made to, token after token."""
     if edit.positions is None:
         return edit
-    chosen = edit.positions
-    if isinstance(chosen, slice):
-        found = set(range(length)[chosen])
-    else:
-        assert isinstance(chosen, list)
-        found = {p for p in chosen if 0 <= p < length}
-        if -1 in chosen:
-            found |= set(range(prompt - 1, length))
+    chosen, found = edit.positions, set[int]()
+    for end in range(length if last == "text" else prompt, length + 1):
+        # The prompt is computed at once, and then each token when it is the last one.
+        computed = range(end) if last == "text" or end == prompt else range(end - 1, end)
+        at = range(end)[chosen] if isinstance(chosen, slice) else [c % end for c in chosen]
+        found |= {position for position in at if position in computed}
     return edit.at(positions=sorted(found)) if found else None
 
 
-def written(model: Model, prompt: list[int], edits: dict[Any, Any]) -> list[int]:
-    ids = list(prompt)
+def written(model: Model, prompt: list[int], edits: dict[Any, Any], last: str) -> list[Trace]:
+    """The trace of every step, each a pass of its own over the text so far."""
+    ids, steps = list(prompt), []
     for _ in range(NEW):
-        steps = {key: at_step(as_edit(one), len(prompt), len(ids)) for key, one in edits.items()}
-        made = {key: one for key, one in steps.items() if one is not None}
-        ids.append(int(model.trace([ids], edit=made).logits[0, -1].argmax()))
-    return ids[len(prompt) :]
+        made = {k: reached(as_edit(one), len(prompt), len(ids), last) for k, one in edits.items()}
+        steps.append(model.trace([ids], edit={k: one for k, one in made.items() if one}))
+        ids.append(int(steps[-1].logits[0, -1].argmax()))
+    return steps
 
 
-@pytest.mark.parametrize("name", EDITS)
-def test_a_text_is_edited_as_whole_passes_without_a_cache_are(grouped: Model, name: str) -> None:
-    options: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0}
-    expected = [written(grouped, prompt, EDITS[name]) for prompt in PROMPTS]
-    longest = max(map(len, PROMPTS))
-    ids = [prompt + [0] * (longest - len(prompt)) for prompt in PROMPTS]
-    mask = torch.tensor([[n < len(prompt) for n in range(longest)] for prompt in PROMPTS])
-    together = Tokens.from_ids(ids, mask=mask)
-    found = grouped.generate(together, edit=EDITS[name], **options)
-    assert [list(one.new_ids) for one in found] == expected
-    alone = grouped.generate(PROMPTS[0], edit=EDITS[name], **options)
-    assert list(alone.new_ids) == expected[0]
-    assert [list(one.new_ids) for one in grouped.generate(together, **options)] != expected
+def changed(x: torch.Tensor) -> torch.Tensor:
+    return 1.5 * x.roll(1, -1)
+
+
+@pytest.mark.parametrize("family", ["gpt2", *CAUSAL])
+@settings(max_examples=4, phases=[Phase.generate])
+@given(data=st.data())
+def test_every_step_of_a_text_is_a_trace_of_the_text_so_far(
+    family: str, data: st.DataObject
+) -> None:
+    if family == "gpt2":
+        model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel", dtype=torch.float64))
+    else:
+        chosen = data.draw(drawn(family))
+        # What is kept of earlier tokens was turned by how long their text was then.
+        assume("dynamic" not in str(chosen.options))
+        model = minibert.load(theirs.model_of(chosen, LANGUAGE[family]))
+    lengths = data.draw(st.lists(st.integers(2, 11), min_size=1, max_size=3))
+    prompts = [[(7 * i + 3 * n) % 37 + 2 for i in range(n)] for n in lengths]
+    places = st.sampled_from([None, [-1], [0, -1], [-2], slice(-2, None), slice(1, -1), slice(3, 9)])
+    name = data.draw(st.sampled_from(["embed", "resid_post", "z", "value", "mlp_out", "logits"]))
+    positions, last = data.draw(places), data.draw(st.sampled_from(["text", "newest"]))
+    key = name if name in ("embed", "logits") else (name, model.config.n_layers - 1)
+    edit = {key: as_edit(changed).at(positions=positions)}
+    ids = [prompt + [0] * (max(lengths) - len(prompt)) for prompt in prompts]
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    found = model.generate(
+        Tokens.from_ids(ids, mask=mask), edit=edit, last=last, max_new_tokens=NEW, temperature=0
+    )
+    for prompt, one in zip(prompts, found, strict=True):
+        steps = written(model, prompt, edit, last)
+        assert one.last == last
+        assert list(one.new_ids) == [int(step.logits[0, -1].argmax()) for step in steps]
+        for step, expected in enumerate(steps):
+            trace = one.trace(model, step)
+            assert torch.equal(trace.tokens.ids, expected.tokens.ids)
+            assert torch.equal(trace.logits, expected.logits)
+            assert torch.equal(trace[-1].resid_post, expected[-1].resid_post)
 
 
 def test_one_text_of_a_batch_is_edited(grouped: Model) -> None:
@@ -314,7 +335,11 @@ def test_one_text_of_a_batch_is_edited(grouped: Model) -> None:
     edits = {("resid_post", 0): as_edit(lambda x: x + STEERING).at(sentences=1)}
     first, second = grouped.generate(ids, edit=edits, **options)
     assert list(first.new_ids) == list(grouped.generate(PROMPTS[0], **options).new_ids)
-    assert list(second.new_ids) == written(grouped, PROMPTS[0], EDITS["a vector"])
+    steered = grouped.generate(PROMPTS[0], edit={("resid_post", 0): lambda x: x + STEERING}, **options)
+    assert second.new_ids == steered.new_ids != first.new_ids
+    logits = [one.trace(grouped, -1).logits for one in (first, second, steered)]
+    assert torch.equal(logits[1], logits[2])
+    assert not torch.equal(logits[0], logits[1])
 
 
 def test_what_cannot_be_done_token_by_token_is_refused(grouped: Model) -> None:

@@ -158,3 +158,17 @@ def test_a_function_gives_the_kind_of_tensor_that_it_was_given(data: st.DataObje
     for run in (attached.trace(ids()).rerun, lambda edit: attached.trace(ids(), edit=edit)):
         with pytest.raises(EditError, match="the function returned .* as it was given"):
             run({(name, 1, *head): function})
+
+
+def test_a_trace_of_another_model_is_read_where_that_is_asked_for() -> None:
+    attached, other = minibert.attach(llama()), llama()
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1
+    trace, theirs = attached.trace(ids()), minibert.attach(other).trace(ids())
+    for read in (replace, mean):
+        for source in (theirs, theirs.only()):
+            with pytest.raises(EditError, match="of another model"):
+                trace.rerun({("z", 1): read(source)})
+            trace.rerun({("z", 1): read(source, other_model=True)})
+        # A copy that has the same weights is the same model.
+        trace.rerun({("z", 1): read(minibert.attach(llama()).trace(ids()))})

@@ -1,7 +1,6 @@
 """Edits that cannot be made are refused before the pass starts, with what to write instead."""
 
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -239,25 +238,6 @@ def test_an_edit_of_fewer_heads_is_applied_later() -> None:
         edit = {key: edits[key] for key in order}
         trace = model_of("bert").trace(whole("bert"), edit=edit)
         assert trace[1].z[0, :, 0, 0].tolist() == [2.0, 3.0, 1.0]
-
-
-def test_a_trace_of_other_weights_is_read_only_when_that_is_asked_for() -> None:
-    model = model_of("bert")
-    other, same = deepcopy(model), deepcopy(model)
-    with torch.no_grad():
-        other.body.layers[0].attention.value.weight[0, 0] += 1
-    trace = model.trace(whole("bert"))
-    for edit in (replace, mean):
-        theirs = other.trace(whole("bert"))
-        for run in (trace.rerun, lambda edit: model.trace(whole("bert"), edit=edit)):
-            with pytest.raises(
-                EditError, match=r"weights are not those of this model.*other_model"
-            ):
-                run({("z", 1): edit(theirs)})
-            run({("z", 1): edit(theirs, other_model=True)})
-            run({("z", 1): edit(same.trace(whole("bert")))})
-    with pytest.raises(EditError, match="other_model=True"):
-        trace.rerun_each([{("z", 1): theirs}], lambda logits: logits[:, 0, 0])
 
 
 @given(
