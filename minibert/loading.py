@@ -15,7 +15,7 @@ from minibert.checkpoint.load import (
     open_folder,
     open_live,
 )
-from minibert.errors import CheckpointError, check_flag
+from minibert.errors import CheckpointError, MinibertError, check_flag
 from minibert.kernels.registry import check_name
 from minibert.layers.packing import pack
 from minibert.model import Model
@@ -130,13 +130,14 @@ def _check_overflow(model: Model, huge: list[str], where: str) -> None:
     ids = torch.arange(count, device=word.device) % model.config.vocab_size
     low, high = torch.aminmax(word, dim=1)
     ids = torch.cat((ids, torch.maximum(-low, high).argmax()[None]))
-    with torch.no_grad():
-        finite = bool(model(ids[None]).isfinite().all())
-    if not finite:
+    try:
+        with torch.no_grad():
+            model(ids[None])
+    except MinibertError as error:
         raise CheckpointError(
             f"{where}: {', '.join(huge[:5])} hold values so large that the model answers with NaN "
             f"or infinity in {word.dtype}. The checkpoint is damaged or its training diverged."
-        )
+        ) from error
 
 
 def _device(device: Any) -> torch.device:

@@ -235,7 +235,9 @@ class Model(Trainable):
         evaluation = asked(statistics, allowed, self.impl if impl is None else impl)
         trace = Trace(self, inputs, evaluation, until=until, grad=grad)
         edits = {} if edit is None else edit
-        plan = Plan.of(edits, self.config, allowed, dtype=self.dtype, until=until, sources=Sources(self))
+        plan = Plan.of(
+            edits, self.config, allowed, dtype=self.dtype, until=until, sources=Sources(self)
+        )
         record(trace, keep=keep, plan=plan)
         return trace
 

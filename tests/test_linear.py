@@ -203,7 +203,10 @@ WRITES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "rows": (lambda layer: layer.weight[3:90], lambda rows: rows.mul_(3)),
     "data of rows": (lambda layer: layer.weight[3:90], lambda rows: rows.data.mul_(3)),
     "array of a view": (lambda layer: layer.weight[3:90].numpy(), lambda a: np.negative(a, out=a)),
-    "array of the matrix": (lambda layer: layer.matrix[3:9].numpy(), lambda a: np.negative(a, out=a)),
+    "array of the matrix": (
+        lambda layer: layer.matrix[3:9].numpy(),
+        lambda a: np.negative(a, out=a),
+    ),
     "the matrix": (lambda layer: layer.matrix.T[3:9], lambda rows: rows.mul_(3)),
     "unbound rows": (lambda layer: list(layer.weight), lambda rows: rows[5].data.fill_(61)),
     "array": (lambda layer: layer.weight.numpy(), lambda a: np.multiply(a, 2, out=a)),

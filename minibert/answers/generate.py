@@ -339,7 +339,9 @@ class GenerationEdits:
 def _is_edited(edit: Edit, position: int, length: int, prompt: int, last: str) -> bool:
     """Whether a position of a text of this length is edited."""
     # With "newest", what it was when it was computed: of the prompt, or the last token.
-    return _reaches(edit.positions, position, length if last == "text" else max(prompt, position + 1))
+    return _reaches(
+        edit.positions, position, length if last == "text" else max(prompt, position + 1)
+    )
 
 
 def _of_text(edit: Edit, text: int, texts: Sequence[int]) -> Edit:

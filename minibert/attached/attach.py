@@ -21,6 +21,7 @@ from minibert.attached.read import AttachedTrace
 from minibert.attached.recording import Known, Pass, Recording, Visit, Visits
 from minibert.attached.stack import StackTrace
 from minibert.errors import TraceError, check_flag
+from minibert.layers.finite import check_logits, check_stream
 from minibert.trace.identity import Sources
 
 
@@ -185,6 +186,11 @@ class Attached:
         again: Callable[[Mapping[object, object]], AttachedTrace] | None,
         texts: Sequence[str],
     ) -> AttachedTrace:
+        for _, call in one.calls[-1:]:
+            z = call.out if call.real_queries is None else call.out[call.real_queries]
+            check_stream(z)
+        if isinstance(logits := getattr(one.output, "logits", None), Tensor):
+            check_logits(logits)
         calls = one.by_stack(self._known.stack_names)
         model_name = self.name
         stacks = {name: StackTrace(name, of, model_name, self.model) for name, of in calls.items()}

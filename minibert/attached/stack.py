@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from minibert.attached.call import EVERY_ROW, Call, Mask
 from minibert.attached.layout import READABLE
 from minibert.errors import TraceError, check_index
+from minibert.layers.finite import check_computed
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.quantities import Float
 from minibert.trace.layer_view import AbsentError
@@ -148,6 +149,10 @@ class AttachedLayer:
         if self._stack.by_kv_head and name in ("key", "value") and self.head is not None:
             return self._call.read(name)[:, self.head]
         value = self._call.read(name, self._heads)
+        if name == "probs":
+            real = self._call.real_queries
+            rows = value if real is None else value.transpose(1, 2)[real]
+            check_computed(rows, f"probs of layer {self.layer}")
         return value if self.head is None else value[:, 0]
 
     def window(self, name: str, *, queries: slice = EVERY_ROW, keys: slice = EVERY_ROW) -> Rows:

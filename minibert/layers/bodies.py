@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import dropped
+from minibert.layers.finite import check_stream
 from minibert.layers.linear import Linear, values_of
 from minibert.layers.norms import Divisors, norm_of, normed
 from minibert.layers.parts import Embedding, Layer
@@ -96,6 +97,8 @@ class Body(nn.Module):
             rows = self.positions(ids) if positions is None else positions
             summed = summed + self.position(rows)
         if self.embed_norm is not None:
+            if not self.training:
+                check_stream(summed, what="sum of embeddings")
             summed = self.embed_norm(summed)
         summed = dropped(summed, self.dropout) if self.training else summed
         return summed if self.embed_project is None else self.embed_project(summed)

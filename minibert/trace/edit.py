@@ -188,7 +188,9 @@ class Function:
     def __call__(self, point: Point, value: Tensor) -> Tensor:
         """What the function returns: a tensor of the shape, dtype and device of the quantity."""
         # The function gets a copy, so that a change in place does not reach the trace.
-        return checked_result(self.function(value.clone()), kind_of(value), f"{point}: the function")
+        return checked_result(
+            self.function(value.clone()), kind_of(value), f"{point}: the function"
+        )
 
 
 Kind = tuple[tuple[int, ...], torch.dtype, torch.device, torch.layout]

@@ -19,6 +19,7 @@ from minibert.kernels.call import Want, parse_want
 from minibert.kernels.registry import check_name
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Rows
+from minibert.layers.finite import check_computed
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
 from minibert.layers.packing import describe
@@ -233,6 +234,8 @@ class PassRecord:
         at = self.at(layer, heads, queries)
         with self.as_made():
             value: Tensor = getattr(at, name)
+        if name not in at.known:
+            check_computed(value, f"{name} of layer {layer}")
         if self.differentiable:
             watch(self, at, quantity, value)
         return value

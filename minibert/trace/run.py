@@ -10,6 +10,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation, Past
+from minibert.layers.finite import check_logits, check_stream
 from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, VocabularyHead
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
@@ -61,6 +62,8 @@ def run_layers(
     edit reaches, or that the first edit changes. `pasts` has the keys and values before those of
     each layer. Of the last layer only the `rows` are computed. `visit` gets every layer once it is
     computed.
+
+    Raises MinibertError where numbers became NaN, infinite or too large, but not in training.
     """
     layers = body.layers[start:stop]
     for index, layer in enumerate(layers, start):
@@ -79,6 +82,8 @@ def run_layers(
         known = None
         if visit is not None:
             visit(at)
+    if not body.training:
+        check_stream(hidden, evaluation.allowed)
     return hidden
 
 
@@ -129,7 +134,23 @@ def logits_of(
     allowed: AllowedKeys,
     pooled: Pooled | None = None,
 ) -> Tensor:
-    """What the task head makes of the final hidden state, or of another pooled output."""
+    """What the task head makes of the final hidden state, or of another pooled output.
+
+    Raises MinibertError for NaN and infinity, but not in training.
+    """
+    logits = _logits_of(model, final, inputs, allowed, pooled)
+    if not model.body.training:
+        check_logits(logits, allowed)
+    return logits
+
+
+def _logits_of(
+    model: TracedModel,
+    final: Hidden,
+    inputs: Inputs,
+    allowed: AllowedKeys,
+    pooled: Pooled | None,
+) -> Tensor:
     if allowed.packed is None:
         return model.task_logits(final, inputs, pooled)
     if reads_single_positions(model.head):

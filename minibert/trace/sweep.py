@@ -16,6 +16,7 @@ from tqdm import tqdm
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
+from minibert.layers.finite import check_logits
 from minibert.layers.layer_pass import Change
 from minibert.quantities import QUANTITIES, Bool, Float, HeadVectors
 from minibert.trace.edit import Edit, FromTrace, Point, as_point
@@ -345,7 +346,9 @@ class _Variants:
             # Most of the work of a small batch is this product with the whole vocabulary.
             hidden, ids = self._at_chosen(hidden, [row + self.first for row in self.rows])
             final = model.body.final(hidden)
-            return final if model.head is None else model.head(final, None, ids, None)
+            logits = final if model.head is None else model.head(final, None, ids, None)
+            check_logits(logits)
+            return logits
         if self.first:
             before = self.repeat(self.trace.records[-1]["resid_post"])[:, : self.first]
             hidden = torch.cat((before, hidden), dim=1)

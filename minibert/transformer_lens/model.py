@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.eager import soft_capped
 from minibert.layers.evaluation import Evaluation
+from minibert.layers.finite import check_logits
 from minibert.loading import load
 from minibert.model import Model
 from minibert.quantities import Hidden, Logits
@@ -255,6 +256,7 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
             if return_type is None:
                 return None
             logits = soft_capped(self.unembed(final), self.model.config.logit_soft_cap)
+            check_logits(logits)
         if return_type == "logits":
             return logits
         loss = self.loss_fn(logits, tokens, attention_mask, per_token=loss_per_token)

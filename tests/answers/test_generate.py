@@ -309,7 +309,9 @@ def test_every_step_of_a_text_is_a_trace_of_the_text_so_far(
         model = minibert.load(theirs.model_of(chosen, LANGUAGE[family]))
     lengths = data.draw(st.lists(st.integers(2, 11), min_size=1, max_size=3))
     prompts = [[(7 * i + 3 * n) % 37 + 2 for i in range(n)] for n in lengths]
-    places = st.sampled_from([None, [-1], [0, -1], [-2], slice(-2, None), slice(1, -1), slice(3, 9)])
+    places = st.sampled_from(
+        [None, [-1], [0, -1], [-2], slice(-2, None), slice(1, -1), slice(3, 9)]
+    )
     name = data.draw(st.sampled_from(["embed", "resid_post", "z", "value", "mlp_out", "logits"]))
     positions, last = data.draw(places), data.draw(st.sampled_from(["text", "newest"]))
     key = name if name in ("embed", "logits") else (name, model.config.n_layers - 1)
@@ -335,7 +337,9 @@ def test_one_text_of_a_batch_is_edited(grouped: Model) -> None:
     edits = {("resid_post", 0): as_edit(lambda x: x + STEERING).at(sentences=1)}
     first, second = grouped.generate(ids, edit=edits, **options)
     assert list(first.new_ids) == list(grouped.generate(PROMPTS[0], **options).new_ids)
-    steered = grouped.generate(PROMPTS[0], edit={("resid_post", 0): lambda x: x + STEERING}, **options)
+    steered = grouped.generate(
+        PROMPTS[0], edit={("resid_post", 0): lambda x: x + STEERING}, **options
+    )
     assert second.new_ids == steered.new_ids != first.new_ids
     logits = [one.trace(grouped, -1).logits for one in (first, second, steered)]
     assert torch.equal(logits[1], logits[2])
