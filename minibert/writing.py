@@ -1,7 +1,8 @@
 """Files that minibert writes: whole or not at all, and only in the place of a file."""
 
 import os
-import shutil
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,20 +28,35 @@ def replacing(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to, which then takes its place.
 
     So `path` holds the old content or the new one and never a part, even after a kill. Where
-    something fails inside, nothing is left beside it. A link stays a link, and a file keeps its
-    permissions. Raises OSError where the disk refuses.
+    something fails inside, nothing is left beside it. A link stays a link, a file keeps its
+    permissions, and a new one has those of the user's mask. Raises OSError where the disk refuses.
     """
     target = Path(os.path.realpath(path))
-    # Hidden, short enough for any name, and another one in each process.
-    unfinished = target.with_name(f".{target.name[:200]}.{os.getpid()}.unfinished")
+    # Hidden, short enough for any name, and one that nobody can foresee.
+    name = f".{target.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}.unfinished"
+    unfinished = target.with_name(name)
+    mode = made(unfinished, like=target)
     try:
-        # Made here, so that a private file is at no time open to others.
-        unfinished.touch()
-        if target.exists():
-            shutil.copymode(target, unfinished)
         yield unfinished
+        # Some libraries put a file of their own, with other permissions, in its place.
+        if stat.S_IMODE(unfinished.lstat().st_mode) != mode:
+            unfinished.chmod(mode)
         unfinished.replace(target)
     except BaseException:
         with suppress(OSError):
             unfinished.unlink()
         raise
+
+
+def made(path: Path, *, like: Path | None = None) -> int:
+    """The permissions of a new, empty file at `path`: those of `like`, or of the user's mask.
+
+    What is there already, a link above all, is neither followed nor written to: FileExistsError.
+    """
+    # Closed to others until it has the permissions of the file that it replaces.
+    there = like is not None and like.exists()
+    number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if there else 0o666)
+    os.close(number)
+    if there and like is not None:
+        path.chmod(stat.S_IMODE(like.stat().st_mode))
+    return stat.S_IMODE(path.lstat().st_mode)

@@ -111,7 +111,8 @@ def attribution_patching(
     taken at was made with `grad=True`; the gradients that such a trace holds stay as they are.
 
     Raises EditError for quantities without positions, for texts of different lengths and for traces
-    of two models unless `other_model`, and TraceError where the metric does not depend on the logits by a gradient.
+    of two models unless `other_model`, and TraceError where the metric does not depend on the
+    logits by a gradient.
     """
     check_pair(clean, corrupt, "corrupt", other_model=other_model)
     check_callable(metric, "metric", EditError)

@@ -83,8 +83,8 @@ def plan(
     for key, value in edit.items():
         stack, point = _point(key, stacks)
         one = as_edit(value)
-        for trace in () if one.other_model else one.traces:
-            sources.check(trace.model, trace.model_name, str(point))
+        if not one.other_model:
+            sources.check_each(one.traces, str(point))
         one = _of_stack(one, stack, point)
         _check(point, one)
         placed.setdefault(stack, []).append((point, one))

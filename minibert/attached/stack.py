@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from minibert.attached.call import EVERY_ROW, Call, Mask
 from minibert.attached.layout import READABLE
 from minibert.errors import TraceError, check_index
-from minibert.layers.finite import check_computed
 from minibert.kernels.api import Attended, Statistics, attend
+from minibert.layers.finite import check_computed
 from minibert.quantities import Float
 from minibert.trace.layer_view import AbsentError
 

@@ -6,7 +6,6 @@ https://huggingface.co/docs/safetensors. The own writer of safetensors takes all
 """
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 from minibert.text.tokenizer import Tokenizer
+from minibert.writing import replacing
 
 #: The format's names of the dtypes that a model may have, in the order of safetensors' files.
 DTYPES = {
@@ -114,7 +114,8 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
                 (beside / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
             write_tensors(beside / "model.safetensors", shapes, lambda name: joined(parts[name]))
             for path in sorted(beside.iterdir()):
-                os.replace(path, folder / path.name)
+                with replacing(folder / path.name) as unfinished:
+                    path.replace(unfinished)
     except OSError as error:
         raise CheckpointError(f"{folder}: the model could not be saved ({error}).") from error
     return folder

@@ -18,10 +18,10 @@ Function = Callable[..., object]
 
 # What a question about a tensor may be answered with: none of these leads to its memory.
 _ANSWERS = (bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout)
-_ASSIGNMENTS = {f"__i{name}__" for name in "add sub mul truediv floordiv mod pow matmul".split()}
-_ASSIGNMENTS |= {f"__i{name}__" for name in "and or xor lshift rshift".split()}
+_OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"]
+_OPERATORS += ["and", "or", "xor", "lshift", "rshift"]
 # Handing out the memory to another library counts: it can write there.
-_WRITING = _ASSIGNMENTS | {"__setitem__", "__dlpack__"}
+_WRITING = {f"__i{name}__" for name in _OPERATORS} | {"__setitem__", "__dlpack__"}
 
 
 def leaves_alone(function: Function, found: object, weight: Tensor) -> bool:
@@ -41,7 +41,7 @@ def leaves_alone(function: Function, found: object, weight: Tensor) -> bool:
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:
     """True where both are in the same memory."""
-    return torch._C._is_alias_of(one, other)  # type: ignore[attr-defined, no-any-return]
+    return torch._C._is_alias_of(one, other)  # type: ignore[attr-defined]
 
 
 class WeightView(Tensor):
@@ -159,8 +159,8 @@ def _told(view: WeightView, function: Function, found: object) -> object:
     """What a function gave: views in the class of the view, the rest as `after` has it."""
     if isinstance(found, list | tuple):
         several = [_told(view, function, each) for each in found]
-        named = hasattr(found, "_fields")
-        return type(found)(*several) if named else type(found)(several)
+        kind: Any = type(found)
+        return kind(*several) if hasattr(found, "_fields") else kind(several)
     if isinstance(found, Tensor) and found is not view and found.layout == torch.strided:
         return view.same_kind(found) if shares_memory(found, view) else found
     return view.after(function, found)

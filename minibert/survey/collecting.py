@@ -49,6 +49,7 @@ from minibert.trace.identity import weights_digest
 from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
 from minibert.training.folder import folder_locked
 from minibert.untrusted import guarded, read_json
+from minibert.writing import made, replacing
 
 Floats = npt.NDArray[np.floating]
 Item = TypeVar("Item")
@@ -286,6 +287,8 @@ INDEX = {
 def _opened(path: Path, size: int, empty: bytes) -> BufferedRandom:
     """The file cut to so many bytes, which grows from there; OSError where it is shorter."""
     if size <= len(empty):
+        path.unlink(missing_ok=True)
+        made(path)
         path.write_bytes(empty)
     file = path.open("r+b")
     length = file.seek(0, os.SEEK_END)
@@ -462,12 +465,10 @@ class GrowingCollection:
 
     def _replace(self, name: str, content: Mapping[str, object]) -> None:
         path = self.folder / name
-        beside = path.with_suffix(".part")
         about = {"format": _FORMAT, "options": self.options, **content}
-        with beside.open("w", encoding="utf-8") as file:
+        with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
             file.write(json.dumps(about, indent=1) + "\n")
             _on_disk(file)
-        os.replace(beside, path)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
@@ -365,8 +365,6 @@ def save_trace(trace: PassRecord, path: PathLike) -> Path:
     try:
         with replacing(target) as beside:
             write_container(beside, _tensors(trace), _about(trace))
-            # safetensors writes files that only their owner may read.
-            beside.chmod(0o644)
     except (OSError, SafetensorError) as error:
         raise TraceError(f"{target}: the trace could not be saved ({error}).") from error
     return target

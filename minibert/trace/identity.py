@@ -5,7 +5,7 @@ A model is its weights and its config. One that was loaded twice is the same mod
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +25,11 @@ class Sources:
         self._compared: dict[int, bool] = {id(model): True}
         # So that no other model gets the number of one that was compared.
         self._kept: list[object] = []
+
+    def check_each(self, traces: Iterable[Any], where: str) -> None:
+        """Raise EditError for a trace of another model."""
+        for trace in traces:
+            self.check(trace.model, trace.model_name, where)
 
     def check(
         self, theirs: object, name: str, where: str, asking: str = "pass other_model=True"

@@ -409,8 +409,8 @@ class Plan:
                 check_packed(point, edit, allowed)
                 check_constant(point, edit, reach, config, allowed, dtype)
                 check_traces(point, edit, config, allowed)
-                for trace in () if sources is None or edit.other_model else edit.traces:
-                    sources.check(trace.model, trace.model_name, str(point))
+                if sources is not None and not edit.other_model:
+                    sources.check_each(edit.traces, str(point))
             check_hidden(point, reached, config, allowed)
             found += [(point, edit, reach) for edit, reach in reached]
         # Edits of a whole layer come first and those of single heads last: they are more specific.

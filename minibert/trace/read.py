@@ -21,6 +21,7 @@ from minibert.layers.norms import divisor
 from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.gradients import Gradients, differentiate
+from minibert.trace.identity import Sources
 from minibert.trace.layer_view import (
     AbsentError,
     LayerName,
@@ -29,7 +30,6 @@ from minibert.trace.layer_view import (
     layer_quantity,
     place_of,
 )
-from minibert.trace.identity import Sources
 from minibert.trace.plan import Plan
 from minibert.trace.record import PassRecord, check_keep, rerun, text_of
 from minibert.trace.run import TracedModel

@@ -54,13 +54,17 @@ def folder_locked(
                 place.rmdir()
 
 
+# Windows has no such flag, and lets few people make links.
+_NOT_A_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
 def _acquired(path: Path) -> int:
     """The descriptor of the lock's file, which holds the lock until it is closed.
 
     Raises BlockingIOError, with the id of the process if it is known, where another run has it.
     """
     while True:
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | _NOT_A_LINK, 0o644)
         try:
             if not _lock(number):
                 raise BlockingIOError(os.read(number, 20).decode(errors="replace").strip())

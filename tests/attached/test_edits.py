@@ -156,7 +156,7 @@ def test_a_function_gives_the_kind_of_tensor_that_it_was_given(data: st.DataObje
     function = data.draw(st.sampled_from([*OTHER_KINDS, lambda value: None]))
     name, head = data.draw(st.sampled_from(READABLE)), data.draw(st.sampled_from([(), (1,)]))
     for run in (attached.trace(ids()).rerun, lambda edit: attached.trace(ids(), edit=edit)):
-        with pytest.raises(EditError, match="the function returned .* as it was given"):
+        with pytest.raises(EditError, match=r"the function returned .* as it was given"):
             run({(name, 1, *head): function})
 
 

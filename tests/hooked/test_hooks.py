@@ -1,5 +1,6 @@
 """Hooks, gradients, switched inputs and processed weights: by formulas, and as TransformerLens'."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -66,18 +67,22 @@ def test_a_hook_on_each_point_changes_the_logits_by_the_same(family: str, switch
     assert torch.equal(ours(ids()), plain)
 
 
+def hook_of(function: Callable[[Tensor], Any]) -> Callable[..., Any]:
+    return lambda value, hook: function(value)
+
+
 @every_case
 def test_a_hook_gives_the_kind_of_tensor_that_it_was_given(family: str, switch: str) -> None:
     ours = ours_of(transformers_model(family))
     if switch:
         getattr(ours, f"set_{switch}")(True)
     for number, name in enumerate(ours.run_with_cache(ids())[1]):
-        function = OTHER_KINDS[number % len(OTHER_KINDS)]
-        with pytest.raises(EditError, match=f"A hook on {name} returned .* as it was given"):
-            with torch.no_grad():
-                ours.run_with_hooks(ids(), fwd_hooks=[(name, lambda value, hook: function(value))])
+        hooks = [(name, hook_of(OTHER_KINDS[number % len(OTHER_KINDS)]))]
+        refused = pytest.raises(EditError, match=f"A hook on {name} returned .* as it was given")
+        with torch.no_grad(), refused:
+            ours.run_with_hooks(ids(), fwd_hooks=hooks)
         if not name.endswith(("hook_embed", "hook_pos_embed")):
-            with ours.hooks(bwd_hooks=[(name, lambda value, hook: function(value))]):
+            with ours.hooks(bwd_hooks=hooks):
                 loss = ours(ids(), return_type="loss")
                 with pytest.raises(EditError, match="as it was given"):
                     loss.backward()

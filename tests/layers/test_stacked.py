@@ -99,7 +99,7 @@ WRITES: list[Callable[[Tensor, float], object]] = [
     lambda weight, x: torch.add(weight, x, out=weight),
     lambda weight, x: torch._foreach_add_([weight], x),
     lambda weight, x: torch.ops.aten.add_.Scalar(weight, x),
-    lambda weight, x: nn.init.constant_(list(weight)[0], x),
+    lambda weight, x: nn.init.constant_(next(iter(weight)), x),
     lambda weight, x: np.add(array := weight.detach().numpy(), x, out=array),
     lambda weight, x: torch.from_dlpack(weight.detach()).add_(x),
 ]
@@ -142,10 +142,7 @@ def test_what_is_written_into_a_weight_is_in_the_model_or_refused(
             continue
         before, as_read = deepcopy(model.state_dict()), weight.clone()
         write = data.draw(st.sampled_from(WRITES))
-        try:
-            write(weight, float(number))
-        except (CheckpointError, ValueError, BufferError) as error:
-            assert re.search("would not reach the model|read-only|requires grad", str(error)), error
+        if refused(partial(write, weight, float(number))):
             assert same_state(model, before)
         else:
             again = read()
@@ -153,6 +150,14 @@ def test_what_is_written_into_a_weight_is_in_the_model_or_refused(
             assert torch.equal(again, weight)
             assert not torch.equal(again, as_read)
             assert not same_state(model, before)
+
+
+def refused(write: Callable[[], object]) -> bool:
+    try:
+        write()
+    except (CheckpointError, ValueError) as error:
+        return bool(re.search("would not reach the model|read-only", str(error)))
+    return False
 
 
 def same_state(model: Model, before: dict[str, Tensor]) -> bool:

@@ -5,6 +5,7 @@ new pass, side by side with other edits, packed, saved, while a text is written,
 That the numbers are those of transformers is in tests/test_model.py and tests/rotary.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,23 +159,28 @@ def test_a_function_gives_the_kind_of_tensor_that_it_was_given(
     family: str, data: st.DataObject
 ) -> None:
     plain = data.draw(traces(family, short=True))
-    model, tokens = plain.model, plain.tokens
     whole = [*places(plain, data), "embed", "logits"]
     heads = [(*place, 0) for place in whole[:-2] if QUANTITIES[place[0]].per_head]
     for place in [*whole, *heads]:
         edit: Any = {place: data.draw(st.sampled_from([*OTHER_KINDS, lambda value: None]))}
-        doors: list[Any] = [
-            lambda: plain.rerun(edit),
-            lambda: model.trace(tokens, edit=edit, grad=True),
-            lambda: plain.rerun_each([edit], lambda logits: logits.flatten(1).sum(1)),
-        ]
-        if place[0] not in BOTH:
-            doors.append(lambda: model.trace(tokens, edit=edit, packed=True))
-            if model.config.generates:
-                doors.append(lambda: model.generate(tokens, max_new_tokens=2, edit=edit))
-        for door in doors:
-            with pytest.raises(EditError, match="the function returned .* as it was given"):
+        for door in doors(plain, edit, written=place[0] not in BOTH):
+            with pytest.raises(EditError, match=r"the function returned .* as it was given"):
                 door()
+
+
+def doors(plain: Trace, edit: Any, *, written: bool) -> list[Callable[[], object]]:
+    """Every way to make an edit; `written` where it can be made of packed and of written texts."""
+    model, tokens = plain.model, plain.tokens
+    found: list[Callable[[], object]] = [
+        lambda: plain.rerun(edit),
+        lambda: model.trace(tokens, edit=edit, grad=True),
+        lambda: plain.rerun_each([edit], lambda logits: logits.flatten(1).sum(1)),
+    ]
+    if written:
+        found.append(lambda: model.trace(tokens, edit=edit, packed=True))
+    if written and model.config.generates:
+        found.append(lambda: model.generate(tokens, max_new_tokens=2, edit=edit))
+    return found
 
 
 @every_family

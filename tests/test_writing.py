@@ -1,0 +1,83 @@
+"""Every file that minibert writes: its permissions, and that no link at its place is followed."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minibert
+from minibert import writing
+from minibert.bench.result_rows import write_rows
+from minibert.checkpoint.save import save
+from minibert.training.snapshot import Snapshot, snapshot_path
+from minibert.viz.document import write_bytes
+from tests.trace.editing import model_of
+
+MODEL = model_of("gpt2")
+TRACE = MODEL.trace([[5, 7, 11]])
+SNAPSHOT = Snapshot(1, {}, "", {}, [])
+
+#: By what is written: the file, and what writes it.
+WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a trace": ("a.trace", TRACE.save),
+    "a model": ("model.safetensors", lambda path: save(MODEL, path.parent)),
+    "a page": ("a.html", lambda path: TRACE.view().save(path)),
+    "a picture": ("a.svg", lambda path: write_bytes(b"<svg/>", path)),
+    "rows of a benchmark": ("a.jsonl", lambda path: write_rows([], path)),
+    "a snapshot": (
+        str(snapshot_path(Path())),
+        lambda path: SNAPSHOT.save(path.parents[len(snapshot_path(Path()).parts) - 1]),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def the_users_mask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@settings(max_examples=6)
+@given(mask=st.sampled_from([0o022, 0o077, 0o027, 0]), mode=st.none() | st.integers(0o600, 0o777))
+def test_a_file_has_the_permissions_of_the_mask_or_of_the_file_replaced(
+    writer: str, mask: int, mode: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name, write = WRITERS[writer]
+    path = tmp_path_factory.mktemp("written") / name
+    os.umask(mask)
+    if mode is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        path.chmod(mode)
+    write(path)
+    assert path.stat().st_size or writer == "rows of a benchmark"
+    assert oct(stat.S_IMODE(path.stat().st_mode)) == oct(0o666 & ~mask if mode is None else mode)
+    assert not list(path.parent.glob(".*.unfinished"))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_link_at_the_unfinished_files_name_is_not_followed(
+    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, write = WRITERS[writer]
+    path, precious = tmp_path / name, tmp_path / "precious"
+    precious.write_text("precious")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(writing.secrets, "token_hex", lambda size: "foreseen")
+    planted = [
+        path.with_name(f".{each}.{os.getpid()}.foreseen.unfinished")
+        for each in (path.name, "config.json")
+    ]
+    for link in planted:
+        link.symlink_to(precious)
+    with pytest.raises((OSError, minibert.MinibertError), match="File exists|could not be"):
+        write(path)
+    assert precious.read_text() == "precious"
+    assert all(link.is_symlink() for link in planted)
+    assert not path.exists()
