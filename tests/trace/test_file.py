@@ -20,7 +20,8 @@ import minibert
 from minibert.layers import linear_backends as backends
 from minibert.layers.config import Config
 from minibert.model import Model
-from minibert.trace.file import read_container, weights_digest, write_container
+from minibert.trace.file import read_container, write_container
+from minibert.trace.identity import weights_digest
 from minibert.trace.read import Trace
 from tests.families import LAYER_NAMES, Sizes, as_tokens, batch, hf_model
 
