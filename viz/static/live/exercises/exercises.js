@@ -318,7 +318,7 @@ const wordOrder = {
           answer: next > previous ? "the next token" : "the previous token",
           numbers: { "next reversed": next },
           said: `It gives the next token ${rounded(next)} and the previous one ${rounded(previous)}.`,
-          means: "“Previous” means one position lower, and nothing else. The word order of this head lives in the position embeddings.",
+          means: "“Previous” means one position lower, and nothing else. The word order of this head comes from the position embeddings.",
           show: { text: HAPPY, edits, view: { layer: 0, head: PREVIOUS } },
         };
       },
@@ -431,7 +431,7 @@ const agreement = {
           answer: first,
           numbers,
           said: `Head ${first} flips ${most} of ${right.length}; no other flips more than ${next}.`,
-          means: "Head 0-1 looks at the previous token: it carries the number of the subject to the mask.",
+          means: "Head 0-1 looks at the previous token, here the subject. No other head alone makes one plural flip.",
           show: { text: BOYS, edits: [off(layer, head)], view: { layer, head } },
         };
       },
@@ -522,7 +522,7 @@ const notUse = {
       tolerance: () => 0.3,
       async reveal(lab) {
         const { sep, others } = await lengths(lab);
-        return { answer: sep, numbers: { "value sep": sep, "value others": others }, said: `${rounded(sep)} against ${rounded(others)}.`, means: "The values there are short: a head that looks at [SEP] adds little.", show: { text: BOYS, view: { layer: 2, head: 0 } } };
+        return { answer: sep, numbers: { "value sep": sep, "value others": others }, said: `${rounded(sep)} against ${rounded(others)}.`, means: "The values there are short. But these heads take little from other tokens as well: most of the little that they add is from [SEP].", show: { text: BOYS, view: { layer: 2, head: 0 } } };
       },
     },
     {
@@ -531,7 +531,7 @@ const notUse = {
       tolerance: () => 0.1,
       async reveal(lab) {
         const late = await moved(lab, LATE);
-        return { answer: late, numbers: { "late off": late }, said: `By ${rounded(late)} nats.`, means: "Nearly nothing: these heads looked at [SEP] to do nothing here.", show: { text: BOYS, edits: layersOff(LATE) } };
+        return { answer: late, numbers: { "late off": late }, said: `By ${rounded(late)} nats.`, means: "Nearly nothing. But layer 1, which does not rest, moves it by 0.05 only: being late may be the reason as well as resting.", show: { text: BOYS, edits: layersOff(LATE) } };
       },
     },
     {
@@ -590,11 +590,11 @@ const copying = {
   about: "A model reads words in no order, then the first of them again. Can it go on, and with what?",
   steps: [
     copyStep("all", [7, 3], `Seven words, three of them again: “${SHOWN}”. Of ${COUNT} such lists, in how many is the next word the one that followed before?`,
-      "It copies, although the order of the words means nothing."),
+      "It copies, although the order of the words means nothing. It was trained to: a quarter of what it read were random tokens that come twice."),
     copyStep("short", [3, 2], `Three words, two of them again, as “${textOf(draws(WORDS, 1, 3)[0], 2)}”. In how many of ${COUNT}?`,
       "With so few words it often takes another guess. Ask for five words or more."),
     copyStep("without", [7, 3], `Seven words again, with heads 1-0, 1-2 and 1-3 set to zero. In how many of ${COUNT}?`,
-      "Three of sixteen heads carry the copying: induction heads, which look at what followed the same word.", OFF),
+      "Without these three induction heads nothing is copied. The same is true without head 0-1 alone, or 0-3: needed does not mean that it does the work.", OFF),
   ],
 };
 
