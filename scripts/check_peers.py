@@ -66,7 +66,7 @@ def main() -> int:
     rows = [row for row in peers(PAGE.read_text(encoding="utf-8")) if row.package]
     found = {row.package: newest(row.package) for row in rows}
     if not any(found.values()):
-        print("The package index does not answer; nothing was checked.")
+        print("pip or the package index does not answer; nothing was checked.")
         return 0
     wrong = stale(rows, found.__getitem__)
     print("\n".join(wrong) or f"All {len(rows)} are the newest.")
