@@ -94,6 +94,7 @@ from minibert.analysis.reasons import (
     WhyScore,
     WhyTokens,
     why,
+    why_heads,
     why_logit,
     why_stream,
 )
@@ -164,6 +165,7 @@ __all__ = [
     "to_single_token",
     "token_losses",
     "why",
+    "why_heads",
     "why_logit",
     "why_stream",
 ]

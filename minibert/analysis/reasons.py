@@ -14,6 +14,7 @@ the words, and each level adds up to the one above.
 why         one score, or a score less that of another key, or less the mean of its row
 why_logit   one logit, or the difference of two
 why_stream  any direction of a residual stream
+why_heads   every head of a layer over whole texts: who feeds its queries and its keys
 
 A part is what its writer added, nothing else: that a head also changed what later heads and MLPs
 read shows in their parts. `WhyScore.check` compares a part with an edit that takes it out.
@@ -750,6 +751,83 @@ def _by_neurons(
         names.append(Component("mlp rest", component.layer))
         found += [values[chosen], (vector - values[chosen].sum(0))[None]]
     return names, torch.cat(found)
+
+
+@sourced
+@torch.no_grad()
+def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
+    """What makes the heads of a layer look where they look, over all tokens of all sentences.
+
+    The axes are (head, query_component, key_component): the mean over queries of the scores
+    weighted by attention, less their plain mean over the keys that the query may see, as a sum over
+    pairs of components. What is equal for all keys is 0 in it. A large entry of a head says that
+    the head finds its tokens by this pair: in data, where `composition_scores` reads the weights.
+
+    No matrix of query and key is held whole: rows of 32 queries at a time, one attention a
+    component, in which the component's part of the keys stands in the place of the values. Memory:
+    component x position x d_model numbers. The sums are those of `why` within 1e-5 of the largest
+    entry in float32.
+
+    Raises TraceError for a layer that does not exist.
+    """
+    layer, count = trace[layer].layer, len(trace.tokens.lengths)
+    tables, names, rows = list[Tensor](), tuple[tuple[str, ...], ...](), 0
+    for sentence in range(count):
+        table, names = _over_text(trace.text(sentence), layer)
+        tables.append(table)
+        rows += trace.tokens.lengths[sentence]
+    return Result(
+        torch.stack(tables).sum(0) / rows,
+        "head query_component key_component",
+        title=f"What makes the heads of layer {layer} look",
+        unit="score",
+        labels={"query_component": names[0], "key_component": names[1]},
+        signed=True,
+    )
+
+
+def _over_text(
+    text: Trace, layer: int
+) -> tuple[Float[Tensor, "head query_component key_component"], tuple[tuple[str, ...], ...]]:
+    """The sum over the queries of one sentence, and the names of the components."""
+    attention, length = layer_of(text[layer]).attention, text.allowed.position
+    key_names, keys = _of_all_heads(text, layer, "key", range(length))
+    keys = keys.repeat_interleave(attention.group, 2)  # component position head d_head
+    allowed = replace(text.allowed, window=attention.window)
+    found, query_names = keys.new_zeros(()), tuple[Component, ...]()
+    for first in range(0, length, _ROWS):
+        places = range(first, min(first + _ROWS, length))
+        query_names, queries = _of_all_heads(text, layer, "query", places)
+        mask, seen = allowed.rows(list(places)), keys.new_ones(len(places), length)
+        seen = seen if mask is None else seen * mask[0, 0]
+        rows = wide(text.at(layer, slice(None), list(places)).probs)[0]
+        rows = rows - seen / seen.sum(-1, keepdim=True)  # head query key
+        looked = torch.einsum("hqk,bkhd->bqhd", rows, keys)
+        found = found + torch.einsum("aqhd,bqhd->hab", queries, looked)
+    names = tuple(tuple(each.label for each in side) for side in (query_names, key_names))
+    return found * attention.scale, names
+
+
+def _of_all_heads(
+    text: Trace, layer: int, name: str, places: Sequence[int]
+) -> tuple[tuple[Component, ...], Float[Tensor, "component position some_head d_head"]]:
+    """The parts of the queries or keys of all heads."""
+    attention = layer_of(text[layer]).attention
+    count = attention.n_heads if name == "query" else attention.n_kv_heads
+    found, names = list[Tensor](), tuple[Component, ...]()
+    for first in range(0, len(places), _ROWS):
+        some = places[first : first + _ROWS]
+        eye = torch.eye(attention.d_head, dtype=wide(text.embed).dtype, device=text.embed.device)
+        eye = eye.expand(len(some), -1, -1)
+        heads = [_into_stream(text, layer, name, head, some, eye) for head in range(count)]
+        constants = [
+            (same[0][0], torch.cat([values for _, values in same], -1))
+            for same in zip(*(head.constants for head in heads), strict=True)
+        ]
+        directions = torch.cat([head.directions for head in heads], 1)
+        names, parts = replace(heads[0], directions=directions, constants=constants).parts()
+        found.append(parts.unflatten(-1, (count, -1)))
+    return names, torch.cat(found, 1)
 
 
 @sourced

@@ -11,7 +11,7 @@ from torch import Tensor
 from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
 import minibert
-from minibert.analysis import decompose, logit_attribution, why, why_logit, why_stream
+from minibert.analysis import decompose, logit_attribution, why, why_heads, why_logit, why_stream
 from minibert.analysis.reasons import Branch, Why
 from minibert.errors import MinibertError, TraceError
 from minibert.trace.edit import zero
@@ -286,6 +286,26 @@ def test_the_table_is_that_of_transformers_and_numpy(family: str) -> None:
         ]
     )
     np.testing.assert_allclose(found.values.numpy(), expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "gemma2", "qwen3", "olmo2"])
+def test_over_a_text_it_is_the_mean_of_all_pairs(family: str) -> None:
+    _, model, _, tokens = both(family, CLASSES[family])
+    trace = model.trace(tokens).text(1)
+    found = why_heads(trace, 1)
+    seen = trace[1].mask[0, 0].double()
+    weights = trace[1].probs[0] - seen / seen.sum(-1, keepdim=True)
+    expected = torch.zeros_like(found.values)
+    for head in range(model.config.n_heads):
+        for query, key in seen.nonzero().tolist():
+            pair = why(trace, 1, head, query, key)
+            expected[head] += weights[head, query, key] * pair.values / len(seen)
+            assert found.labels.items() <= pair.labels.items()
+    torch.testing.assert_close(found.values, expected, atol=1e-9, rtol=1e-6)
+    # Sentences count by their tokens, in more rows than are held at once.
+    whole, last = why_heads(model.trace(tokens), 1).values * 21, trace.tokens.lengths[0]
+    others = [why_heads(model.trace(tokens).text(n), 1).values for n in (0, 2)]
+    torch.testing.assert_close(whole, found.values * last + others[0] * 13 + others[1])
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
