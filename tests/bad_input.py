@@ -131,10 +131,6 @@ WRONG = (
 )
 
 
-def is_array(value: Any) -> bool:
-    return isinstance(value, Tensor | np.ndarray | np.generic)
-
-
 def tensors_of(result: Any) -> Iterator[Tensor]:
     """Every tensor that a result holds."""
     if isinstance(result, Tensor):
