@@ -98,4 +98,7 @@ def _drawn(draw: random.Random, name: str, lengths: tuple[int, int], config: Any
         seen = [seen_keys(config, n, edit["position"], length) for n in range(config.n_layers)]
         edit["key"] = draw.randrange(max(first for first, _ in seen), min(end for _, end in seen))
         edit["value"] = draw.choice((0.0, 0.4, 0.9)) if length > 1 else 1.0
+        if length > 1 and draw.random() < 0.5:
+            # Of all tokens that see the key, and another one.
+            del edit["position"]
     return edit
