@@ -12,7 +12,7 @@ from minibert.layers.config import FAMILIES, Config
 from minibert.layers.rotary import Rotary
 from minibert.model import Model
 from minibert.trace.read import Trace
-from minibert.viz.engine_edits import EngineEdit, checked_edits, python_edits
+from minibert.viz.engine_edits import EngineEdit, checked_edits, python_edits, set_weight
 from minibert.viz.live import built_of
 
 TEXTS = {
@@ -74,6 +74,13 @@ def one(change: str, quantity: str, **place: Any) -> dict[str, Any]:
 def test_a_wrong_edit_is_named(edits: Any, message: str) -> None:
     with pytest.raises(EditError, match=message):
         checked_edits(edits, minibert.load("tiny-gpt2").config, 6, 5)
+
+
+def test_a_weight_that_nothing_can_be_taken_from_is_not_set() -> None:
+    probs = torch.tensor([[0.0, 1.0, 0.0]])
+    with pytest.raises(EditError, match="all other weights of query 0 are 0"):
+        set_weight(probs, query=0, key=1, weight=0.5)
+    assert set_weight(probs, query=slice(None), key=1, weight=0.5).tolist() == [[0.0, 1.0, 0.0]]
 
 
 def test_an_edit_without_choices_is_of_everything_and_other_needs_a_text() -> None:
