@@ -18,6 +18,7 @@ from torch import Tensor
 from minibert.bench.result_rows import Row
 
 Tensors = Mapping[str, Tensor]
+Shape = tuple[int, ...]
 _DTYPES = {
     str(one).removeprefix("torch."): one
     for one in vars(torch).values()
@@ -25,6 +26,7 @@ _DTYPES = {
 }
 #: A message is a line about a few tensors.
 _MOST_TEXT = 2**16
+_AT_ONCE = 2**20
 
 
 def _nowhere(message: Row) -> Tensors:
@@ -40,6 +42,8 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        # As much as the system allows: each time it is full, the processes take turns.
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**23)
 
     def close(self) -> None:
         """Hang up."""
@@ -64,11 +68,15 @@ class Channel:
             about.append([name, dtype, list(one.shape), order])
             turned.append(one.detach().permute(order))
         text = json.dumps({**message, "tensors": about}).encode()
-        self._socket.settimeout(seconds)
-        self._socket.sendall(len(text).to_bytes(4, "big") + text)
+        parts: list[Any] = [len(text).to_bytes(4, "big") + text]
         if _size(turned) <= most:
-            for one in turned:
-                self._socket.sendall(_memory(one.cpu().contiguous()))
+            parts += [_memory(one.cpu().contiguous()) for one in turned]
+        # Little goes at once, so that the other end wakes up once.
+        if _size(turned) < _AT_ONCE:
+            parts = [b"".join(parts)]
+        self._socket.settimeout(seconds)
+        for part in parts:
+            self._socket.sendall(part)
 
     def receive(
         self,
@@ -89,17 +97,24 @@ class Channel:
         message = json.loads(self._fill(bytearray(size), end))
         if not isinstance(message, dict):
             raise ValueError("not a message")
-        found = _described(message.pop("tensors", None))
-        if _size(found.values()) <= most:
-            places = into(message)
-            found = {name: self._numbers(one, places.get(name), end) for name, one in found.items()}
+        about = _described(message.pop("tensors", None))
+        if sum(math.prod(shape) * dtype.itemsize for dtype, shape, _ in about.values()) > most:
+            return message, {name: _like(*one, "meta") for name, one in about.items()}
+        places = into(message)
+        found = {name: self._numbers(places.get(name), *one, end) for name, one in about.items()}
         return message, found
 
-    def _numbers(self, like: Tensor, place: Tensor | None, end: float) -> Tensor:
-        if place is None or place.stride() != like.stride() or place.is_cuda:
-            place = torch.empty_like(like, device="cpu")
-        self._fill(_memory(place.permute(_order(like))), end)
-        return place
+    def _numbers(
+        self, place: Tensor | None, dtype: torch.dtype, shape: Shape, order: Shape, end: float
+    ) -> Tensor:
+        fits = (
+            place is not None
+            and (place.dtype, place.device.type, place.shape) == (dtype, "cpu", shape)
+            and place.permute(order).is_contiguous()
+        )
+        here = place if fits and place is not None else _like(dtype, shape, order, "cpu")
+        self._fill(_memory(here.permute(order)), end)
+        return here
 
     def _fill(self, memory: Any, end: float) -> Any:
         left = memoryview(memory)
@@ -144,19 +159,22 @@ def _order(tensor: Tensor) -> list[int]:
     return sorted(range(tensor.ndim), key=tensor.stride().__getitem__, reverse=True)
 
 
-def _described(about: Any) -> dict[str, Tensor]:
-    """Tensors without numbers, of the shapes, dtypes and orders that the other end names."""
-    found: dict[str, Tensor] = {}
+def _like(dtype: torch.dtype, shape: Shape, order: Shape, device: str) -> Tensor:
+    turned = torch.empty([shape[axis] for axis in order], dtype=dtype, device=device)
+    return turned.permute([order.index(axis) for axis in range(len(order))])
+
+
+def _described(about: Any) -> dict[str, tuple[torch.dtype, Shape, Shape]]:
+    """The dtype, shape and order of each tensor that the other end names."""
+    found: dict[str, tuple[torch.dtype, Shape, Shape]] = {}
     try:
         for name, dtype, shape, order in about:
-            if not isinstance(name, str) or sorted(order) != list(range(len(shape))):
-                raise ValueError(f"{name}, {order}")
-            turned = torch.empty(
-                [shape[axis] for axis in order], dtype=_DTYPES[dtype], device="meta"
-            )
-            found[name] = turned.permute([order.index(axis) for axis in range(len(order))])
-    except (TypeError, KeyError, RuntimeError, OverflowError) as error:
+            sizes = all(type(size) is int and size >= 0 for size in shape)
+            if not sizes or math.prod(shape) > 2**48 or sorted(order) != [*range(len(shape))]:
+                raise ValueError(f"{name}: {shape}, {order}")
+            found[name] = _DTYPES[dtype], tuple(shape), tuple(order)
+    except (TypeError, KeyError) as error:
         raise ValueError(str(error)) from error
-    if len(found) != len(about):
-        raise ValueError("a name that is there twice")
+    if len(found) != len(about) or not all(isinstance(name, str) for name in found):
+        raise ValueError("names that are not, or that are there twice")
     return found

@@ -1,5 +1,6 @@
 """What a worker says of its time is held against the judge's clock; what it gives, against ours."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,28 @@ def test_events_that_say_less_than_the_clock_are_not_trusted(user):
     run._compare(80.0)
     with pytest.raises(WrongError, match=r"a call of 1 ms by its events takes \d.* by the judge's"):
         run._compare(1.0)
+
+
+LEAVES_CALLS_OUT = """
+import sys
+
+def attention(query, key, value, lengths, causal):
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "repeat":
+        frame = frame.f_back
+    if frame is not None:
+        return {"z": torch.zeros_like(query)}
+    return {"z": right(query, key, value, lengths, causal)}
+"""
+
+
+def test_calls_that_are_left_out_between_two_looks_are_found(tmp_path):
+    user = JudgedFunction(written(tmp_path, LEAVES_CALLS_OUT), CPU, seconds=60.0)
+    with closing(user):
+        run = ready(user)
+        run.gate()
+        with pytest.raises(WrongError, match="other numbers when calls follow each other"):
+            run._compare(80.0)
 
 
 @pytest.mark.parametrize(
