@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -344,26 +345,29 @@ def test_no_worker_hangs_or_ends_the_judge(judged, lines, message):
     assert time.monotonic() - begun < 20
 
 
-OTHERS = [
-    "[os.kill(one, 9) for one in others]",
-    "[open(f'/proc/{one}/mem', 'r+b') for one in others]",
-    "[open(f'/proc/{one}/fd/{number}', 'w') for one in others for number in (0, 1, 2)]",
-    "[os.setpriority(os.PRIO_PROCESS, one, 19) for one in others]",
-    "[os.sched_setaffinity(one, {0}) for one in others]",
-]
-
-
 @alone
 @pytest.mark.parametrize("proc", ["0", "ctypes.CDLL(None).umount2(b'/proc', 2)"])
-@pytest.mark.parametrize("line", OTHERS)
-def test_a_worker_reaches_no_process_but_its_own(judged, line, proc):
+def test_a_worker_reaches_no_process_but_its_own(judged, proc):
+    forkserver.ensure_running()
+    others = [os.getpid(), os.getppid(), forkserver._forkserver._forkserver_pid]
     user = judged(
         proc,
-        f"others = {[os.getpid(), os.getppid()]}",
-        f"try: {line}",
-        "except OSError: return {'z': query}",
+        "ways = [",
+        "    lambda one: open(f'/proc/{one}/mem', 'r+b'),",
+        "    lambda one: open(f'/proc/{one}/fd/1', 'ab'),",
+        "    lambda one: os.setpriority(os.PRIO_PROCESS, one, 19),",
+        "    lambda one: os.sched_setaffinity(one, {0}),",
+        "    lambda one: os.kill(one, 9),",
+        "]",
+        "reached = 0",
+        f"for one in {others}:",
+        "    for number, way in enumerate(ways):",
+        "        try: way(one)",
+        "        except OSError: continue",
+        "        reached += 10**number",
+        "return {'z': query * 0 + reached}",
     )
-    assert torch.equal(user.call(PROBLEM)["z"], PROBLEM.query)
+    assert float(user.call(PROBLEM)["z"].max()) == 0
 
 
 @alone
