@@ -1,8 +1,12 @@
 """A user's function judged in this process: quick, for what the worker has no part in."""
 
+from dataclasses import replace
+from functools import partial
+
 import torch
 
-from minibert.bench.kernel_gate import asked_kinds
+from minibert.bench.kernel_gate import asked_kinds, learning_problem
+from minibert.bench.learning import learn
 from minibert.bench.user_file import load_function
 from minibert.kernels.call import SHAPES
 from minibert.kernels.check.parity import check
@@ -12,10 +16,17 @@ from minibert.kernels.registry import Implementation
 class Here:
     """Calls a `UserFunction` as a worker does."""
 
-    def __init__(self, user):
-        self.user = user
+    def __init__(self, user, causal_only):
+        self.user, self.causal_only = user, causal_only
+        self.signature, self.declared, self.masked = user.signature, user.declared, user.masked
+        self.said, self.uncovered = [], []
+        self.called(user.way)
 
-    def call(self, problem, *, again):
+    def called(self, way):
+        self.user, self.way = self.user.called(way), way
+        self.options = (*self.user.options, *(["causal"] if self.causal_only else []))
+
+    def call(self, problem, *, again=False):
         self.given = problem.copy()
         for name in ("query", "key", "value"):
             getattr(self.given, name).requires_grad_(problem.z_gradient is not None)
@@ -31,11 +42,22 @@ def report(
     source, name, *, signature=None, causal_only=False, workload=None, kinds=None, **options
 ):
     """The report of `parity.check` at 17 keys in float32, of a file or a module's function."""
-    user = load_function(source, name, signature)
-    taken = {*user.options, *(["causal"] if causal_only else [])}
-    asked = asked_kinds(user.signature, taken, causal_only=causal_only, workload=workload)
+    defaults = {
+        "sizes": (17,),
+        "dtypes": (torch.float32,),
+        "input_scales": (1.0, 30.0),
+        "d_head": 32,
+    }
+    options = defaults | options
+    user = Here(load_function(source, name, signature), causal_only)
+    drawn = {"dtype": options["dtypes"][0], "device": torch.device("cpu")}
+    learn(user, partial(learning_problem, user, d_head=options["d_head"], **drawn))
+    told = {"causal_only": user.causal_only, "workload": workload}
+    asked = asked_kinds(user.signature, user.options, **told)
     if kinds is not None:
         asked = {one: asked[one] for one in kinds}
-    record = Implementation(name, lambda: None, options=frozenset(taken) | {*SHAPES})
-    defaults = {"sizes": (17,), "dtypes": (torch.float32,), "input_scales": (1.0,), "d_head": 16}
-    return check(record, kinds=asked, caller=Here(user), **defaults | options)
+    wants = frozenset(one.name for one in user.way.others or ()) - {"", "lse"}
+    taken = frozenset({*user.options, *SHAPES, "window"})
+    record = Implementation(name, lambda: None, options=taken, wants=wants)
+    found = check(record, kinds=asked, caller=user, **options)
+    return replace(found, skipped=(*found.skipped, *user.uncovered))

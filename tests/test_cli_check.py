@@ -80,7 +80,7 @@ def body(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (body("    return query"), "attention gave a Tensor; expected a plain dictionary"),
+        (body("    return None"), "attention gave a NoneType; expected z, a plain tensor"),
         (body("    return {'out': query}"), "gave out; expected at least z"),
         (body("    return {'z': query, 'speed': 3}"), "gave speed; known are z, lse"),
         (body("    return {'z': query.tolist()}"), "gave z as a list; expected a plain tensor"),

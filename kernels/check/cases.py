@@ -22,7 +22,7 @@ def lengths_for_checking(work: Workload, turn: int) -> list[int]:
         return [K] * work.batch
     # A query of a cache stands at the end of its sentence, which has to have as many keys.
     fewest = work.n_queries if work.queries is not None and work.layout == "paged" else 0
-    least = 1 if work.layout == "packed" else 0
+    least = 1 if work.layout == "packed" or not work.dead_rows else 0
     lengths = [K, max(1, fewest, 2 * K // 3), max(least, fewest)][: work.batch]
     turn %= len(lengths)
     return lengths[-turn:] + lengths[:-turn]
@@ -113,7 +113,10 @@ def _options(
     options: dict[str, Any] = {}
     if work.mask:
         mask = torch.rand(B, H, Q, K, generator=generator) < 0.7
-        mask[B // 2, :, 0] = False
+        if work.dead_rows:
+            mask[B // 2, :, 0] = False
+        else:
+            mask[..., 0] = True
         options["mask"] = mask.to(device)
     if work.bias:
         options["bias"] = normal(1, H, Q, K)

@@ -7,6 +7,7 @@ number that is added, and at last names the places of the wrong numbers.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -22,7 +23,7 @@ _STEP = 1e-4
 #: What a factor leaves unexplained of an error that it makes: its second order, and rounding.
 _LEFT = 0.1
 #: A factor of what has one sign, as lse nearly has, looks like something added.
-_BOTH_SIGNS = ("z", "scores")
+_BOTH_SIGNS = ("z", "scores", "probs")
 
 
 def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
@@ -64,6 +65,32 @@ def _share(error: Tensor, direction: Tensor) -> float | None:
     share = error @ direction / size
     left = torch.linalg.vector_norm(error - share * direction)
     return float(share) if left < _LEFT * torch.linalg.vector_norm(error) else None
+
+
+#: How many times the scale a kernel may behave as, for a first guess.
+_FACTORS = tuple(2.0 ** (n / 2) for n in range(-12, 13))
+
+
+def _fitted_scale(
+    output: str, problem: Problem, found: Tensor, expected: Tensor, tolerance: float
+) -> float | None:
+    """How many times the scale gives these numbers; None where none does."""
+    if output not in _BOTH_SIGNS or not bool(found.isfinite().all()):
+        return None
+
+    def given(factor: float) -> Tensor:
+        other = replace(problem, scale=problem.scale * factor, want={})
+        return by_eager(other, torch.float64)[output]
+
+    def far(factor: float) -> float:
+        return mean_distance(found, given(factor))
+
+    factor = min(_FACTORS, key=far)
+    for _ in range(6):
+        here, slope = given(factor), given(factor * (1 + _STEP))
+        slope, error = (slope - here) / _STEP, found.to(here.dtype) - here
+        factor *= 1 + float((error * slope).sum() / slope.square().sum().clamp_min(1e-30))
+    return factor if _fits(found, given(factor), expected, tolerance) else None
 
 
 _ADVICE = "take the maximum of the row off its scores before exp"
@@ -142,13 +169,17 @@ def likely_cause(
     *,
     tolerance: float,
     previous: Tensor | None,
+    known: Collection[str] = (),
 ) -> str:
     """A sentence that says what is probably wrong with `output`, and where.
 
-    It is empty where two slips look alike that a call with other lengths tells apart.
+    The `known` ones, which were found in other cases, are tried first. It is empty where two slips
+    look alike that a call with other lengths tells apart.
     """
-    # Zeros are the same in every call and tell nothing.
-    if previous is not None and torch.equal(found, previous) and bool(found.any()):
+    constant = bool((found == found.flatten()[0]).all())
+    # A constant is the same in every call and tells nothing.
+    previous = None if constant else previous
+    if previous is not None and torch.equal(found, previous):
         return (
             f"the same numbers as in the previous call, which had other inputs: {STALE}, kept or "
             "cached between calls"
@@ -158,20 +189,23 @@ def likely_cause(
     )
     if large := large_scores(output, problem, found, wrong, tolerance):
         return large
-    if bool(found.isnan().any()):
-        return _about_nan(problem, found)
     if not bool(wrong.any()):
         return "within the tolerance at each value, but masked cells are not exactly 0"
     if previous is not None and (stale := _stale_part(wrong, found, previous)):
         return stale
+    if dropped := dropout_cause(output, problem, found, expected):
+        return dropped
     if output == "lse" and distance(found * math.log(2), expected) <= tolerance:
         return "lse is in base 2: multiply by ln 2"
-    for suspect in suspects(problem):
+    # Making the suspects costs little beside what each of them gives.
+    for suspect in sorted(suspects(problem), key=lambda one: one.sentence not in known):
         other = suspect.gives(output)
         if other is None or other.shape != found.shape:
             continue
-        if _fits(found, other, tolerance) and explains(found, other, expected):
+        if _fits(found, other, expected, tolerance):
             return suspect.sentence
+    if bool(found.isnan().any()):
+        return _about_nan(problem, found)
     if _only_dead_rows(problem, wrong):
         return (
             "only rows without an allowed key are wrong: there z, probs and entropy are 0, lse and "
@@ -182,26 +216,70 @@ def likely_cause(
             "only rows of padded queries are wrong: a query behind the length of its sentence sees "
             "the real keys like any other"
         )
+    if constant and bool((expected != expected.flatten()[0]).any()):
+        return f"{output} is {float(found.flatten()[0]):.4g} everywhere: a constant, never computed"
     if factor := factor_cause(output, problem, found, expected):
         return factor
+    if scale := _fitted_scale(output, problem, found, expected, tolerance):
+        return f"wrong scale: it behaves as {scale:.5g} times `scale`, everywhere"
     if rounded := rounding_cause(output, problem, found, expected):
         return rounded
     return _where(wrong, found, expected)
 
 
-def _fits(found: Tensor, other: Tensor, tolerance: float) -> bool:
-    """True when the numbers agree in every head; a suspect marks a head it cannot know by NaN."""
-    unknown = other.isnan().flatten(2).any(dim=-1)
-    if int(unknown.sum()) * 2 > unknown.numel():
+#: Of the probs, how many may be neither kept nor dropped, and how many have to be dropped.
+_MIXED, _DROPPED = 0.02, 0.01
+
+
+def dropout_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
+    """A sentence when probs, or z, are either 0 or all larger by one factor; None where not.
+
+    The probs that give z are known where a value has at least as many numbers as there are keys.
+    """
+    pairs = [(found.double(), expected.double())] if output in ("z", "probs") else []
+    plain = unfolded(problem)
+    if output == "z" and problem.n_keys <= plain.value.shape[-1]:
+        probs = by_eager(replace(plain, want={"probs": ()}), torch.float64)["probs"]
+        pairs.append((found.double() @ torch.linalg.pinv(plain.value), probs))
+    for given, right in pairs:
+        share = (given / right)[right.abs() > 1e-2 * right.abs().amax()]
+        if not bool(share.isfinite().all()) or len(share) < 50:
+            continue
+        dropped = share.abs() < 0.05
+        factor = float(share[~dropped].median()) if bool((~dropped).any()) else 1.0
+        mixed = ~dropped & ((share / factor - 1).abs() > 0.05)
+        if factor > 1.01 and dropped.double().mean() > _DROPPED and mixed.double().mean() < _MIXED:
+            return (
+                f"dropout is on: of {'the probs' if given is not pairs[0][0] else output} a share "
+                f"of {float(dropped.double().mean()):.2g} is 0, the others are {factor:.3g} times "
+                "what is right"
+            )
+    return None
+
+
+def _fits(found: Tensor, other: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """True when the numbers agree in every row and explain the error.
+
+    A suspect marks a head that it cannot know by NaN; what a kernel gives in a row that sees no key
+    for it alone is not known either.
+    """
+    rows = other.shape[:3]
+    unknown = other.isnan().flatten(2).any(dim=-1)[..., None].expand(rows)
+    if other.ndim == 4:
+        unknown = unknown | ((other == 0) & (expected != 0)).all(dim=-1)
+    known = ~unknown
+    if int(known.sum()) * 2 < known.numel():
         return False
-    return distance(found[~unknown], other[~unknown]) <= tolerance
+    mine, theirs, right = found[known], other[known], expected[known]
+    # Where everything is larger, so is what rounding does.
+    size = theirs.abs().amax() / right.abs().amax().clamp_min(1e-30)
+    allowed = tolerance * max(1.0, float(size.nan_to_num(1.0, 1.0)))
+    return distance(mine, theirs) <= allowed and explains(mine, theirs, right)
 
 
 def explains(found: Tensor, other: Tensor, expected: Tensor) -> bool:
     """True when what a suspect gives leaves at most half of the mean error."""
-    known = ~other.isnan().flatten(2).any(dim=-1)
-    error = mean_distance(found[known], expected[known])
-    return mean_distance(found[known], other[known]) <= error / 2
+    return mean_distance(found, other) <= mean_distance(found, expected) / 2
 
 
 def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:

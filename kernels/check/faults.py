@@ -7,6 +7,7 @@ gives the kernel's numbers, the kernel makes that mistake.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,19 +28,22 @@ class Suspect:
     """A slip: what is said of it, and the problem it solves in place of the right one.
 
     `written` puts the numbers of an output where the slip has them; a slip with `only` shows in
-    this output alone.
+    this output alone. `computed` gives the outputs of a slip that is no other problem.
     """
 
     sentence: str
     problem: Problem
     written: Callable[[Tensor], Tensor] = lambda output: output
     only: str | None = None
+    computed: Callable[[Problem], dict[str, Tensor]] | None = None
 
     def gives(self, output: str) -> Tensor | None:
         """The output of a kernel that makes this slip and no other; None where it is not known."""
         if self.only not in (None, output):
             return None
         problem = self.problem
+        if self.computed is not None:
+            return self.computed(problem).get(output)
         want = {name: one for name, one in problem.want.items() if name == output}
         if "key_sums" in want and want["key_sums"].shape[2] != problem.n_keys:
             return None
@@ -117,8 +121,7 @@ def suspects(problem: Problem) -> Iterator[Suspect]:
         yield from _about_lengths(problem)
     yield from _other_values(problem, "mask", "bias")
     yield from _about_causal(problem)
-    if problem.query.shape[1] != problem.key.shape[1]:
-        yield from _about_groups(problem)
+    yield from _about_groups(problem)
     if "window" in told:
         yield from _about_window(problem)
     yield from _other_values(problem, "prefix")
@@ -134,8 +137,10 @@ def suspects(problem: Problem) -> Iterator[Suspect]:
     yield from _about_packed(problem)
     yield from _about_pages(problem)
     yield from _about_vectors(problem)
+    yield from _about_softmax(problem)
     yield from _about_layout(problem)
     yield from _about_tiles(problem)
+    yield from _about_rescaling(problem)
 
 
 def _other_values(problem: Problem, *names: str) -> Iterator[Suspect]:
@@ -214,6 +219,14 @@ def _about_lengths(problem: Problem) -> Iterator[Suspect]:
     ):
         shifted = (problem.lengths + shift).clamp(0, K)
         yield Suspect(f"lengths is off by one: {slip}", replace(problem, lengths=shifted))
+    if problem.pages is None:
+        padding = torch.arange(K, device=problem.lengths.device) >= problem.lengths[:, None]
+        mask = unfolded(replace(problem, lengths=None)).mask
+        yield Suspect(
+            "lengths, or the mask of padding, is read the wrong way round: padding is seen and "
+            "real keys are not",
+            _with_mask(problem, _both(mask, padding[:, None, None])),
+        )
 
 
 def _about_causal(problem: Problem) -> Iterator[Suspect]:
@@ -227,6 +240,11 @@ def _about_causal(problem: Problem) -> Iterator[Suspect]:
     Q, K = problem.query.shape[2], problem.n_keys
     free = replace(problem, causal=False)
     yield Suspect("causal is ignored: the future is seen", replace(free, prefix=None))
+    if Q == K:
+        for own in (0, 1):
+            later = torch.ones(Q, K, dtype=torch.bool, device=problem.query.device).triu(own)
+            hidden = _with_mask(free, _both(unfolded(free).mask, later[None, None]))
+            yield Suspect("causal is the wrong way round: the past is hidden", hidden)
     if problem.packed is not None or problem.pages is not None or problem.prefix is not None:
         return
     square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=problem.query.device)
@@ -254,8 +272,16 @@ def _about_groups(problem: Problem) -> Iterator[Suspect]:
             head.clamp_max(key_heads - 1),
         ),
     ):
-        key, value = problem.key[:, which], problem.value[:, which]
-        yield Suspect(sentence, replace(problem, key=key, value=value))
+        if heads == key_heads and bool((which == head).all()):
+            continue
+        right = head * key_heads // heads
+        for names in (("key", "value"), ("key",), ("value",)):
+            changed: dict[str, Any] = {
+                name: getattr(problem, name)[:, which if name in names else right]
+                for name in ("key", "value")
+            }
+            of_one = "" if names[1:] else f"of {names[0]}: "
+            yield Suspect(f"{of_one}{sentence}", replace(problem, **changed))
 
 
 def _about_window(problem: Problem) -> Iterator[Suspect]:
@@ -344,6 +370,8 @@ def _about_packed(problem: Problem) -> Iterator[Suspect]:
             f"the {name} key of each packed sentence is not seen",
             replace(plain, mask=plain.mask & seen.to(plain.mask.device)),
         )
+    if problem.packed_keys is not None:
+        yield _starts_of_queries(problem, problem.packed, problem.packed_keys)
     if problem.packed_keys is not None and problem.causal:
         query, key = (
             torch.cat([torch.arange(n) for n in counts]) for counts in (problem.packed, keys)
@@ -354,6 +382,26 @@ def _about_packed(problem: Problem) -> Iterator[Suspect]:
             "at position K − Q + i",
             replace(plain, mask=_both(unfolded(replace(problem, causal=False)).mask, past)),
         )
+
+
+def _starts_of_queries(
+    problem: Problem, queries: tuple[int, ...], keys: tuple[int, ...]
+) -> Suspect:
+    """cu_seqlens_q in place of cu_seqlens_k: as many keys of a sentence as queries."""
+    rest = sum(keys) - sum(queries)
+    same = replace(problem, packed_keys=None)
+    key, value = (one[:, :, : sum(queries)] for one in (problem.key, problem.value))
+    plain = unfolded(replace(same, key=key, value=value))
+    assert plain.mask is not None
+    groups = problem.query.shape[1] // problem.key.shape[1]
+    whole = (one.repeat_interleave(groups, 1) for one in (problem.key, problem.value))
+    key, value = (one.double() for one in whole)
+    bias = None if plain.bias is None else pad(plain.bias, (0, rest))
+    return Suspect(
+        "the keys of each packed sentence are those of its queries: cu_seqlens_k says where keys "
+        "start, not cu_seqlens_q",
+        replace(plain, key=key, value=value, bias=bias, mask=pad(plain.mask, (0, rest))),
+    )
 
 
 def _about_pages(problem: Problem) -> Iterator[Suspect]:
@@ -391,6 +439,96 @@ def _about_vectors(problem: Problem) -> Iterator[Suspect]:
             "query and key are swapped: the softmax is over the keys of a query",
             replace(problem, query=key, key=query),
         )
+
+
+def _scores(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The masked scores in float64, as the softmax takes them, and the values of each head."""
+    plain = unfolded(problem)
+    scores = plain.scale * plain.query @ plain.key.mT
+    if plain.soft_cap is not None:
+        scores = plain.soft_cap * torch.tanh(scores / plain.soft_cap)
+    scores = scores if plain.bias is None else scores + plain.bias
+    return scores if plain.mask is None else scores.masked_fill(~plain.mask, -math.inf), plain.value
+
+
+def _about_softmax(problem: Problem) -> Iterator[Suspect]:
+    """Sums over another axis, or none; told where there are no sinks."""
+    if problem.sinks is not None:
+        return
+
+    def over(axis: int, of_exp: int) -> Callable[[Problem], dict[str, Tensor]]:
+        def computed(problem: Problem) -> dict[str, Tensor]:
+            scores, value = _scores(problem)
+            exp = (scores - scores.amax(of_exp, keepdim=True).nan_to_num(0, 0, 0)).exp()
+            probs = (exp / exp.sum(axis, keepdim=True)).nan_to_num(0) if axis < 4 else exp
+            return {"z": probs @ value, "probs": probs}
+
+        return computed
+
+    for axis, name in ((2, "queries"), (1, "heads"), (0, "sentences")):
+        if problem.query.shape[axis] > 1:
+            said = f"the softmax is over the {name}: it is over the keys of each query, dim=-1"
+            yield Suspect(said, problem, computed=over(axis, axis))
+            said = f"the sum of the softmax is over the {name}: it is over the keys of each query"
+            yield Suspect(said, problem, computed=over(axis, 3))
+    said = "z is not divided by the sum of the row: softmax is exp / sum exp"
+    yield Suspect(said, problem, computed=over(4, 3))
+    for said, changed in (
+        ("lse lacks the maximum of the row: lse = maximum + ln(sum exp(s − maximum))", _only_sum),
+        ("lse lacks the logarithm: lse = maximum + ln(sum exp(s − maximum))", _without_ln),
+        ("lse is the largest score of the row: add ln(sum exp(s − maximum))", _only_maximum),
+    ):
+        yield Suspect(said, problem, only="lse", computed=changed)
+
+
+def _only_sum(problem: Problem) -> dict[str, Tensor]:
+    scores, _ = _scores(problem)
+    return {"lse": scores.logsumexp(-1) - scores.amax(-1)}
+
+
+def _only_maximum(problem: Problem) -> dict[str, Tensor]:
+    return {"lse": _scores(problem)[0].amax(-1)}
+
+
+def _without_ln(problem: Problem) -> dict[str, Tensor]:
+    maximum = _only_maximum(problem)["lse"]
+    return {"lse": maximum + _only_sum(problem)["lse"].exp()}
+
+
+#: Keys of a step of an online softmax, and what of it is left out.
+_STEPS = (1, 4, 8, 16, 32, 64, 128)
+_RESCALED = {
+    (True, False): "the accumulator is not rescaled when the maximum of the row grows: "
+    "acc ← acc · exp(old − new)",
+    (False, True): "the sum of the row is not rescaled when its maximum grows: "
+    "l ← l · exp(old − new)",
+    (True, True): "neither accumulator nor sum is rescaled when the maximum of the row grows: "
+    "both are multiplied by exp(old − new)",
+}
+
+
+def _about_rescaling(problem: Problem) -> Iterator[Suspect]:
+    """An online softmax (Milakov & Gimelshein 2018) that forgets what a new maximum changes."""
+    for step in _STEPS:
+        for (of_z, of_sum), sentence in _RESCALED.items():
+            if problem.sinks is None and step < problem.n_keys:
+                computed = partial(_online, step=step, of_z=of_z, of_sum=of_sum)
+                yield Suspect(sentence, problem, computed=computed)
+
+
+def _online(problem: Problem, *, step: int, of_z: bool, of_sum: bool) -> dict[str, Tensor]:
+    """z and lse in steps of so many keys, without the rescaling of z or of the sum."""
+    scores, value = _scores(problem)
+    maximum = torch.full_like(scores[..., :1], torch.finfo(scores.dtype).min)
+    z, total = torch.zeros_like(scores[..., :1]) * value[..., :1, :], torch.zeros_like(maximum)
+    for first in range(0, scores.shape[-1], step):
+        part = scores[..., first : first + step]
+        higher = torch.maximum(maximum, part.amax(-1, keepdim=True))
+        factor, exp = (maximum - higher).exp(), (part - higher).exp()
+        total = (total if of_sum else total * factor) + exp.sum(-1, keepdim=True)
+        z = (z if of_z else z * factor) + exp @ value[..., first : first + step, :]
+        maximum = higher
+    return {"z": (z / total).nan_to_num(0), "lse": (maximum + total.log())[..., 0]}
 
 
 def _about_layout(problem: Problem) -> Iterator[Suspect]:

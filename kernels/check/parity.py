@@ -65,6 +65,7 @@ class _Run:
     d_head: int | None
     say: Callable[[str], None] = lambda _: None
     previous: dict[tuple[str, torch.Size], Tensor] = field(default_factory=dict)
+    causes: set[str] = field(default_factory=set)
     stale: bool = False
     """Whether an output was that of an earlier call: then the same call differs for that reason."""
 
@@ -187,6 +188,8 @@ def _called_again(
     before = outputs[output].nan_to_num()
     if again is not None and distance(again.nan_to_num(), before) <= told.tolerance:
         return findings
+    if told.cause.startswith("dropout"):
+        return findings
     cause = (
         "another result when it is called again with the same inputs: a race between threads, or "
         "something kept between calls"
@@ -235,6 +238,7 @@ class _Judged:
             self.explain = False
             self.run.say(f"{_LOOKING}: {self.where}")
             said = cause()
+            self.run.causes.add(said)
         self.findings.append(Finding(self.where, self.dtype, output, error, allowed, said))
         return self.findings[-1]
 
@@ -254,7 +258,7 @@ def _compare(
         tolerance = tolerance_of(output, problem, yardstick, expected)
         previous = run.previous.get((output, found.shape))
         told = (output, problem, found, right)
-        why = partial(likely_cause, *told, tolerance=tolerance, previous=previous)
+        why = partial(likely_cause, *told, tolerance=tolerance, previous=previous, known=run.causes)
         finding = judged.add(output, error_of(output, problem, outputs, expected), tolerance, why)
         if output == "z" and finding.ok:
             # Each value is within its tolerance; all of them together have one too.

@@ -58,6 +58,7 @@ class Workload:
     backward   the gradients of query, key and value for a given gradient of z as well
     scale      None: 1/sqrt(d_head)
     strided    memory is (batch, position, head, d_head), as a model hands over its views
+    dead_rows  some queries may see no key, where what is asked says so
     """
 
     batch: int
@@ -81,6 +82,7 @@ class Workload:
     strided: bool = False
     scale: float | None = None
     backward: bool = False
+    dead_rows: bool = True
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -56,6 +56,7 @@ def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
     if refusal := known[name].refusal(request):
         raise GateError(refusal)
     around: Callable[[], AbstractContextManager[object]] = nullcontext
+    run: Callable[[], object]
     if name in BACKENDS:
         function, convention = scaled_dot_product_attention, SIGNATURES["sdpa"]
         run, around = convention.bind(function, problem, None), partial(forced, name)

@@ -1,5 +1,6 @@
 """A user's function as the judge sees it: numbers in, numbers out, from another process."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import torch
 from torch import Tensor
 
 from minibert.bench.channel import alike
-from minibert.bench.signatures import SIGNATURES
+from minibert.bench.result_rows import Row
+from minibert.bench.signatures import SIGNATURES, TOLD
 from minibert.bench.user_file import OUTPUTS, target_parts
+from minibert.bench.ways import DECLARED, OTHER, Way
 from minibert.bench.worker_process import Printed, WorkerError, WorkerProcess
 from minibert.kernels.call import SHAPES
 from minibert.kernels.check.gradients import GRADIENTS
@@ -60,11 +63,28 @@ class JudgedFunction:
             self.close()
             raise
         self.signature = SIGNATURES[str(answer.get("signature"))]
-        options = {str(one) for one in answer.get("options", ())}
-        self.options = tuple(one for one in self.signature.options if one in options)
-        if causal_only:
-            self.options = (*self.options, *({"causal"} - {*self.options}))
+        self.declared = next((one for one in DECLARED if one == answer.get("declared")), "")
+        self.way = replace(self.signature.way, layout=self.declared or self.signature.way.layout)
         self.triton = bool(answer.get("triton"))
+        self.masked = bool(answer.get("masked"))
+        # What is found out about it, and what is not judged.
+        self.said: list[str] = []
+        self.uncovered: list[str] = []
+        #: The types that are not judged, and why.
+        self.untried: dict[str, str] = {}
+        self._take(answer)
+
+    def _take(self, answer: Row) -> None:
+        """What it says of its options."""
+        told = {str(one) for one in answer.get("options", ())}
+        told |= {"causal"} if self.causal_only else set()
+        self.options = tuple(one for one in (*TOLD, *SHAPES) if one in told)
+
+    def called(self, way: Way) -> None:
+        """Call it in this way from now on."""
+        answer, _ = self.worker.ask("called", way=way.fields())
+        self.way = way
+        self._take(answer)
 
     def close(self) -> None:
         """End the worker."""
@@ -77,8 +97,8 @@ class JudgedFunction:
             # Not the method itself, whose own lines are not where the user's errors arise.
             fn=partial(self.call),
             wants=frozenset(outputs) - {"z", "lse"},
-            # Of shapes nothing can be known before a call.
-            options=frozenset(self.options) | frozenset(SHAPES),
+            # Whether it can be told all windows is asked before.
+            options=frozenset({*self.options, *SHAPES, "window"}),
         )
 
     def call(self, problem: Problem, *, again: bool = False) -> dict[str, Tensor]:
@@ -111,7 +131,8 @@ class JudgedFunction:
     def _outputs(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
         """The outputs, of promised names and shapes."""
         problem = self._asked
-        if unknown := found.keys() - {*OUTPUTS, *GRADIENTS}:
+        others = {one for one in found if one.startswith(OTHER)}
+        if unknown := found.keys() - {*OUTPUTS, *GRADIENTS, *others}:
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
         forward = {name: one for name, one in found.items() if name not in GRADIENTS}
         check_outputs(forward, self.label, *problem.shapes, problem.want)

@@ -5,21 +5,31 @@ workload, or every kind that the function can be told.
 """
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from minibert.bench.judged_function import JudgedFunction
+from minibert.bench.learning import Called, learn
 from minibert.bench.signatures import Signature
 from minibert.bench.user_file import OUTPUTS
 from minibert.bench.worker_process import Watch, WorkerError
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels.call import SHAPES
-from minibert.kernels.check.cases import FIELD_KINDS, INPUT_SCALES, KINDS, Case, kinds_of
+from minibert.kernels.check.cases import (
+    FIELD_KINDS,
+    INPUT_SCALES,
+    KINDS,
+    Case,
+    kinds_of,
+    known_kind,
+)
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.parity import check
-from minibert.kernels.check.report import ParityReport
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.report import ParityReport, short
 from minibert.kernels.check.workload import Workload
 
 #: One key; under a tile; one and two more than tiles of 64; past 256, where kernels change.
@@ -47,16 +57,22 @@ def asked_kinds(
             raise MinibertError(f"{signature.name} cannot be told {workload.name}")
         return kinds_of(replace(fitted, name=workload.name))
     found: dict[str, Workload] = {}
+    known = {*options}
     for name, work in (KINDS | FIELD_KINDS).items():
         fitted = signature.fitted(work)
-        shapes = work.asks() & frozenset(SHAPES)
-        if fitted is None or not shapes <= signature.shapes:
+        if fitted is None or not work.asks() & frozenset(SHAPES) <= known:
             continue
         if "cache" in name and fitted.layout == "padded" and not cache:
             continue
         if causal_only and not work.causal:
             name, fitted = f"causal {name}", replace(fitted, causal=True)
-        taken = fitted.asks() - frozenset(SHAPES) <= set(options)
+        asks = fitted.asks()
+        if "window" not in known and work.window is not None and work.window[1] is None:
+            asks = asks - {"window"} | {"window before"}
+        taken = asks <= known
+        # Of a short sentence the last queries see no key in a window.
+        if name == "window lengths" and not signature.dead_rows:
+            continue
         if (taken or name in _USUAL) and fitted not in found.values():
             found[name] = fitted
     return found
@@ -69,7 +85,8 @@ def gate(
     dtypes: Sequence[torch.dtype],
     tokens: Sequence[int] = TOKENS,
     d_head: int | None = 64,
-    kinds: Mapping[str, Workload],
+    workload: Workload | None = None,
+    cache: bool = False,
     input_scales: Sequence[float] = INPUT_SCALES,
     watch: Watch | None = None,
     backward: bool = False,
@@ -87,9 +104,19 @@ def gate(
             watch(done, total, what)
 
     told(0, 1, "a first call with 64 tokens")
+    size = d_head or (workload.d_head if workload else 64)
+    learn(user, partial(learning_problem, user, dtype=dtypes[0], device=device, d_head=size))
+    kinds = asked_kinds(
+        user.signature,
+        user.options,
+        causal_only=user.causal_only,
+        cache=cache,
+        workload=workload,
+    )
     first, work = next(iter(kinds.items()))
     case = Case(first, min(64, work.queries or 64), 64, 1.0, replace(work, backward=backward))
     outputs = _first_call(user, case, device, dtypes[0], d_head, seed)
+    dtypes = [dtypes[0], *_that_work(user, case, device, dtypes[1:], d_head, seed)]
     return check(
         user.implementation(outputs),
         dtypes=dtypes,
@@ -103,6 +130,39 @@ def gate(
         caller=user,
         backward=backward,
     )
+
+
+def _that_work(
+    user: JudgedFunction,
+    case: Case,
+    device: torch.device,
+    dtypes: Sequence[torch.dtype],
+    d_head: int | None,
+    seed: int,
+) -> list[torch.dtype]:
+    """The types in which it computes; of those that it refuses by an error the report says so."""
+    found = []
+    for dtype in dtypes:
+        problem = case.draw(dtype=dtype, device=device, d_head=d_head, wants=(), seed=seed)
+        try:
+            user.call(problem)
+        except WorkerError as error:
+            user.untried[short(dtype)] = str(error)
+        # What has another shape or type is a finding of the check.
+        except AttentionError:
+            found.append(dtype)
+        else:
+            found.append(dtype)
+    return found
+
+
+def learning_problem(
+    user: Called, kind: str, *, dtype: torch.dtype, device: torch.device, d_head: int
+) -> Problem:
+    """A problem of this kind, with 64 tokens, for finding out how a function is called."""
+    work = user.signature.fitted(known_kind(kind)) or known_kind(kind)
+    case = Case(kind, 64, 64, 1.0, work)
+    return case.draw(dtype=dtype, device=device, d_head=d_head, wants=(), seed=secrets.randbits(31))
 
 
 def _first_call(

@@ -7,6 +7,7 @@ what is launched, and prints one line of JSON.
 
 import ast
 import importlib.util
+import inspect
 import json
 import os
 import subprocess
@@ -94,7 +95,9 @@ def read_lines(
     """
     text = read(path, name)
     convention = SIGNATURES[signature or guessed_by(text.parameters)]
-    told = ", ".join(convention.taken(frozenset(text.parameters))) or "nothing"
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = tuple(inspect.Parameter(one, kind) for one in text.parameters)
+    told = ", ".join(convention.taken(parameters)) or "nothing"
     missing = f"; not installed here: {', '.join(text.missing)}" if text.missing else ""
     lines = [
         f"{path.name}:{name}  read and compiled, not judged",

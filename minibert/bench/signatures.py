@@ -1,11 +1,11 @@
-"""How a user's function is called: the calling conventions that people write attention in.
+"""What a user's function is told: its parameters are read by name, in the conventions people have.
 
-A convention says which options of a call it can tell a function, and turns a call into arguments
-and what comes back into outputs. All that can be made before the clock starts is made in `bind`.
+A parameter's name says what it is given. A convention is what its library's documentation says
+beyond that: the axes of the vectors, and whether sentences come one after the other.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import SimpleNamespace
@@ -14,290 +14,352 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert.bench.ways import USUAL, Way, laid
 from minibert.errors import MinibertError
-from minibert.kernels.call import OPTIONS
 from minibert.kernels.check.problem import Problem, unfolded
 from minibert.kernels.check.workload import Workload
 
 Function = Callable[..., object]
-Names = frozenset[str] | None
-#: The positional arguments of each call, and the keywords of all.
-Arguments = tuple[list[tuple[object, ...]], dict[str, object]]
-
-#: What people call the options of a call in functions that take (q, k, v) and give z.
-SYNONYMS = {
-    "is_causal": "causal",
-    "sm_scale": "scale",
-    "softmax_scale": "scale",
-    "scaling": "scale",
-    "attn_mask": "mask",
-    "softcap": "soft_cap",
-}
+#: The parameters of a function in their order; None where they cannot be read.
+Parameters = tuple[inspect.Parameter, ...] | None
+_MASKABLE = ("causal", "lengths", "mask", "window", "prefix")
+#: What a mask of these axes can say; an added one says the last two as well.
+_BY_AXES = {"bk": ("lengths",), "qk": ("causal", "window")}
+_ADDED = ("bias", "alibi_slopes")
+_VECTORS = ("query", "key", "value")
+_AXES = "bhqk"
 
 
-def by_name(problem: Problem, names: Names) -> Arguments:
-    """Every option that it names, under the name that `attend` has for it."""
-    return _told(problem, ("lengths", "causal") if names is None else names, {})
+@dataclass(frozen=True)
+class _Told:
+    """The problem as one function is told it: what its parameters say, and in which way."""
 
+    problem: Problem
+    way: Way
+    names: frozenset[str]
 
-def by_synonym(problem: Problem, names: Names) -> Arguments:
-    """Every option that it names, under any of the usual names."""
-    return _told(problem, names or (), SYNONYMS)
+    def mask(self) -> Tensor | None:
+        """The mask of what no other parameter says; None where all keys are seen."""
+        form, axes = self.way.mask.split()
+        apart = {one for name in self.names - MASK_NAMES for one in _options_of(name, self.way)}
+        if self.only_causal() and "is_causal" in self.names:
+            return None
+        apart -= {"causal"} if "is_causal" in self.names else set()
+        if "module" in self.names:
+            # To transformers' functions the mask says it all; a window beside it is a hint.
+            apart -= {"window"}
+        changed: dict[str, Any] = dict.fromkeys(apart & {*_MASKABLE, *_ADDED} - {"causal"})
+        changed |= {"causal": False} if "causal" in apart else {}
+        plain, dtype = unfolded(replace(self.problem, **changed)), self.problem.query.dtype
+        allowed, bias = plain.mask, plain.bias
+        if bias is not None:
+            # Written for every head, as torch's kernels want it.
+            bias = bias.to(dtype).expand(*self._sizes()).contiguous()
+            seen = torch.ones_like(bias, dtype=torch.bool) if allowed is None else allowed
+            return bias.masked_fill(~seen, torch.finfo(dtype).min)
+        if allowed is None:
+            return None
+        if form == "hidden":
+            allowed = ~allowed
+        elif form == "added":
+            allowed = torch.where(allowed, 0.0, torch.finfo(dtype).min).to(dtype)
+        return allowed if axes == _AXES else self._laid(allowed.expand(*self._sizes()))
 
+    def _sizes(self) -> tuple[int, int, int, int]:
+        B, H, Q, _ = self.problem.query.shape
+        return B, H, Q, self.problem.n_keys
 
-def _told(problem: Problem, names: Iterable[str], usual: Mapping[str, str]) -> Arguments:
-    options = {name: usual.get(name, name) for name in names}
-    given = {
-        name: getattr(problem, option)
-        for name, option in options.items()
-        if option in OPTIONS and option != "want" and hasattr(problem, option)
-    }
-    return [_vectors(problem)], given
+    def everything(self) -> Tensor:
+        """The mask where all keys are seen, for who has to be given one."""
+        form, query = self.way.mask.split()[0], self.problem.query
+        if form == "added":
+            return self._laid(query.new_zeros(self._sizes()))
+        return self._laid(query.new_full(self._sizes(), form != "hidden", dtype=torch.bool))
 
+    def _laid(self, mask: Tensor) -> Tensor:
+        return next(laid(mask, self.way.mask.split()[1], _AXES))
 
-def _vectors(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    return problem.query, problem.key, problem.value
+    def only_causal(self) -> bool:
+        """Whether causal order is all that a mask would say, as many queries as keys."""
+        problem = self.problem
+        others = (problem.window, problem.prefix, problem.lengths, problem.mask, problem.packed)
+        square = problem.query.shape[2] == problem.n_keys
+        plain = problem.bias is None and problem.alibi_slopes is None
+        return problem.causal and square and plain and all(one is None for one in others)
 
+    def is_causal(self) -> bool:
+        """Causal order; beside a mask only where it is all: torch's starts at the first key."""
+        return self.only_causal() if self.names & MASK_NAMES else self.problem.causal
 
-def flash(problem: Problem, names: Names) -> Arguments:
-    """flash-attn 2.8: (batch, position, head, d_head)."""
-    return [tuple(one.transpose(1, 2) for one in _vectors(problem))], _flash_options(problem)
+    def hidden_keys(self) -> Tensor | None:
+        """(batch, key), True at padding."""
+        lengths, K = self.problem.lengths, self.problem.n_keys
+        if lengths is None:
+            return None
+        return torch.arange(K, device=lengths.device) >= lengths[:, None]
 
+    def flash_window(self) -> tuple[int, int] | None:
+        """(before, after), -1 for all."""
+        if self.problem.window is None:
+            return None
+        before, after = self.problem.window
+        both = before, 0 if self.problem.causal else after
+        return tuple(-1 if one is None else one for one in both)  # type: ignore[return-value]
 
-def flash_varlen(problem: Problem, names: Names) -> Arguments:
-    """flash-attn 2.8: (token, head, d_head), and where each sentence starts."""
-    counts, device = _packed(problem), problem.query.device
-    starts = (
-        torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device) for sizes in counts
-    )
-    vectors = (_tokens(one) for one in _vectors(problem))
-    return [(*vectors, *starts, *map(max, counts))], _flash_options(problem)
+    def starts(self, of_keys: bool) -> Tensor:
+        """Where each packed sentence starts, and the end of the last."""
+        counts = _packed(self.problem)[of_keys]
+        at = [0, *accumulate(counts)]
+        return torch.tensor(at, dtype=torch.int32, device=self.problem.query.device)
 
+    def block_mask(self) -> object:
+        """FlexAttention's; None where all keys are seen."""
+        from torch.nn.attention.flex_attention import create_block_mask
 
-def _flash_options(problem: Problem) -> dict[str, object]:
-    options: dict[str, object] = {"softmax_scale": problem.scale, "causal": problem.causal}
-    if problem.window is not None:
-        before, after = problem.window
-        after = 0 if problem.causal else after
-        options["window_size"] = tuple(-1 if one is None else one for one in (before, after))
-    given = {"softcap": problem.soft_cap, "alibi_slopes": problem.alibi_slopes}
-    return options | {name: one for name, one in given.items() if one is not None}
-
-
-def flashinfer_prefill(problem: Problem, names: Names) -> Arguments:
-    """FlashInfer 0.2: one sentence a call, (position, head, d_head)."""
-    parts = zip(_vectors(problem), _packed(problem, of_each=True), strict=True)
-    split = [_tokens(one).split(sizes) for one, sizes in parts]
-    options: dict[str, object] = {"sm_scale": problem.scale, "causal": problem.causal}
-    if problem.window is not None and problem.window[0] is not None:
-        options["window_left"] = problem.window[0]
-    if problem.soft_cap is not None:
-        options["logits_soft_cap"] = problem.soft_cap
-    return list(zip(*split, strict=True)), options
-
-
-def flashinfer_decode(problem: Problem, names: Names) -> Arguments:
-    """FlashInfer 0.2: one query a call, (head, d_head), and its keys (position, head, d_head)."""
-    calls, options = flashinfer_prefill(problem, names)
-    # The last query sees all keys: causal order is not told.
-    del options["causal"]
-    return [(query[0], *keys) for query, *keys in calls], options  # type: ignore[index]
-
-
-def flex(problem: Problem, names: Names) -> Arguments:
-    """torch's FlexAttention: scores changed by score_mod, keys chosen by block_mask."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    B, H, Q, _ = problem.query.shape
-    K, allowed = problem.n_keys, unfolded(problem).mask
-    given: dict[str, object] = {}
-    if allowed is not None:
-        seen = allowed.expand(B, H, Q, K).contiguous()
-        given["block_mask"] = create_block_mask(
-            lambda b, h, q, k: seen[b, h, q, k], B, H, Q, K, device=problem.query.device.type
+        (B, H, Q, K), allowed = self._sizes(), unfolded(self.problem).mask
+        if allowed is None:
+            return None
+        seen, device = allowed.expand(B, H, Q, K).contiguous(), self.problem.query.device
+        return create_block_mask(
+            lambda b, h, q, k: seen[b, h, q, k], B, H, Q, K, device=device.type
         )
-    if score_mod := _score_mod(problem):
-        given["score_mod"] = score_mod
-    return [_vectors(problem)], given | _of_torch(problem)
+
+    def score_mod(self) -> Function | None:
+        """FlexAttention's change of the scores; None where there is none."""
+        problem = self.problem
+        cap, bias = problem.soft_cap, unfolded(problem).bias
+        if cap is None and bias is None:
+            return None
+        # A lambda: FlexAttention traces it, and would trace what checks annotations as well.
+        capped = (lambda s: s) if cap is None else (lambda s: cap * torch.tanh(s / cap))
+        if bias is None:
+            return lambda score, b, h, q, k: capped(score)
+        whole = bias.to(problem.query.dtype).expand(*self._sizes()).contiguous()
+        return lambda score, b, h, q, k: capped(score) + whole[b, h, q, k]
+
+    def module(self) -> SimpleNamespace:
+        """What transformers' functions read of the layer that calls them."""
+        problem, sinks = self.problem, self.problem.sinks
+        if sinks is None:
+            # Of no weight; some functions look at them without asking.
+            lowest = torch.finfo(problem.query.dtype).min
+            sinks = problem.query.new_full(problem.query.shape[1:2], lowest)
+        return SimpleNamespace(
+            num_key_value_groups=problem.query.shape[1] // problem.key.shape[1],
+            training=False,
+            is_causal=False,
+            sinks=sinks,
+            sliding_window=None,
+            scaling=problem.scale,
+            head_dim=problem.query.shape[3],
+            config=SimpleNamespace(_attn_implementation="eager"),
+        )
 
 
-def _score_mod(problem: Problem) -> Function | None:
-    cap, bias = problem.soft_cap, _bias(problem)
-    if cap is None and bias is None:
-        return None
-
-    # A lambda: FlexAttention traces it, and would trace what checks annotations as well.
-    capped = (lambda s: s) if cap is None else (lambda s: cap * torch.tanh(s / cap))
-    if bias is None:
-        return lambda score, b, h, q, k: capped(score)
-    return lambda score, b, h, q, k: capped(score) + bias[b, h, q, k]
+def _less(number: int | None, more: int = 0) -> int | None:
+    return None if number is None else number + more
 
 
-def sdpa(problem: Problem, names: Names) -> Arguments:
-    """torch's scaled_dot_product_attention; is_causal, which is aligned to the start, for squares.
-
-    Everything else is a mask, made before the clock starts.
-    """
-    plain, bias, given = unfolded(problem), _bias(problem), _of_torch(problem)
-    others = (problem.window, problem.prefix, problem.lengths, problem.mask, bias)
-    square = problem.causal and problem.query.shape[2] == problem.n_keys
-    if square and all(one is None for one in others):
-        given["is_causal"] = True
-    elif bias is not None:
-        mask = torch.ones_like(bias, dtype=torch.bool) if plain.mask is None else plain.mask
-        given["attn_mask"] = bias.masked_fill(~mask, -torch.inf)
-    elif plain.mask is not None:
-        given["attn_mask"] = plain.mask
-    return [_vectors(problem)], given
-
-
-def _of_torch(problem: Problem) -> dict[str, object]:
-    options: dict[str, object] = {"scale": problem.scale}
-    if problem.query.shape[1] != problem.key.shape[1]:
-        options["enable_gqa"] = True
-    return options
-
-
-def _bias(problem: Problem) -> Tensor | None:
-    """What is added to the scores, for every head, in the dtype of the inputs."""
-    bias = unfolded(problem).bias
-    if bias is None:
-        return None
-    (B, H, Q, _), dtype = problem.query.shape, problem.query.dtype
-    return bias.to(dtype).expand(B, H, Q, problem.n_keys).contiguous()
-
-
-def transformers(problem: Problem, names: Names) -> Arguments:
-    """The eager attention of transformers' models; masked keys get the lowest number."""
-    plain, dtype = unfolded(problem), problem.query.dtype
-    module = SimpleNamespace(
-        num_key_value_groups=problem.query.shape[1] // problem.key.shape[1],
-        training=False,
-        sinks=problem.sinks,
-    )
-    mask = None
-    if plain.mask is not None:
-        mask = torch.where(plain.mask, 0.0, torch.finfo(dtype).min).to(dtype)
-    told: dict[str, object] = {"dropout": 0.0, "softcap": problem.soft_cap}
-    told["s_aux"] = problem.sinks
-    given = {name: one for name, one in told.items() if one is not None}
-    return [(module, *_vectors(problem), mask, problem.scale)], given
-
-
-def z_of_dictionary(result: object, problem: Problem) -> Tensor:
-    """Not asked: a dictionary is looked at name by name."""
-    raise MinibertError(
-        f'gave a {type(result).__name__}; expected a plain dictionary: return {{"z": z}}; or '
-        "--signature plain, for a function that returns z"
-    )
-
-
-def first(result: Any, problem: Problem) -> Tensor:
-    """z, alone or the first of a tuple."""
-    found = result[0] if isinstance(result, tuple | list) and result else result
-    if type(found) not in (Tensor, torch.nn.Parameter):
-        raise MinibertError(f"gave a {type(found).__name__}; expected z, a plain tensor")
-    return found
+#: The usual names of a parameter, the options of a call that it says, and its value.
+_TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
+    ("causal use_causal causal_order", "causal", lambda t: t.problem.causal),
+    ("is_causal", "causal", _Told.is_causal),
+    (
+        "scale sm_scale softmax_scale scaling scale_factor attn_scale qk_scale scaling_factor",
+        "scale",
+        lambda t: t.problem.scale,
+    ),
+    ("temperature", "scale", lambda t: 1 / t.problem.scale),
+    (
+        "lengths seq_lens seqlens kv_lens key_lengths valid_lens valid_len seq_lengths lens",
+        "lengths",
+        lambda t: t.problem.lengths,
+    ),
+    ("key_padding_mask padding_mask pad_mask", "lengths", _Told.hidden_keys),
+    ("window", "window", lambda t: t.problem.window),
+    ("window_size", "window", _Told.flash_window),
+    # The keys before a query and itself.
+    ("sliding_window", "window", lambda t: _less((t.problem.window or (None,))[0], 1)),
+    ("window_left", "window", lambda t: (t.problem.window or (None,))[0]),
+    ("soft_cap softcap logits_soft_cap logit_cap", "soft_cap", lambda t: t.problem.soft_cap),
+    ("alibi_slopes slopes", "alibi_slopes", lambda t: t.problem.alibi_slopes),
+    ("sinks s_aux sink attn_sinks", "sinks", lambda t: t.problem.sinks),
+    ("bias attn_bias position_bias", "bias", lambda t: t.problem.bias),
+    ("prefix", "prefix", lambda t: t.problem.prefix),
+    ("pages", "pages", lambda t: t.problem.pages),
+    ("packed", "packed", lambda t: t.problem.packed),
+    ("packed_keys", "packed_keys", lambda t: t.problem.packed_keys),
+    ("mask attn_mask attention_mask", "", _Told.mask),
+    ("score_mod", "bias alibi_slopes soft_cap", _Told.score_mod),
+    ("block_mask", " ".join(_MASKABLE), _Told.block_mask),
+    (
+        "enable_gqa",
+        "",
+        lambda t: t.problem.query.shape[1] != t.problem.key.shape[1] or None,
+    ),
+    ("cu_seqlens cu_seqlens_q", "packed", lambda t: t.starts(of_keys=False)),
+    ("cu_seqlens_k cu_seqlens_kv", "packed_keys", lambda t: t.starts(of_keys=True)),
+    ("max_seqlen max_seqlen_q", "", lambda t: max(_packed(t.problem)[0])),
+    ("max_seqlen_k max_seqlen_kv", "", lambda t: max(_packed(t.problem)[1])),
+    ("module", "", _Told.module),
+    ("dropout dropout_p p_drop attn_dropout dropout_prob dropout_rate", "", lambda t: None),
+    ("training", "", lambda t: None),
+)
+KNOWN = {
+    name: (tuple(said.split()), value) for names, said, value in _TABLE for name in names.split()
+}
+MASK_NAMES = frozenset({"mask", "attn_mask", "attention_mask"})
+_ROLES = {
+    one: role
+    for role, names in {
+        "query": "query q queries xq query_states query_layer",
+        "key": "key k keys xk key_states key_layer",
+        "value": "value v values xv value_states value_layer",
+    }.items()
+    for one in names.split()
+}
+#: Values of a default that say the same as nothing.
+_NEUTRAL = (None, False, 0, -1, (-1, -1), (None, None))
 
 
-def by_position(result: object, problem: Problem) -> Tensor:
-    """z, which came as (batch, position, head, d_value)."""
-    return _axes(first(result, problem), 4).transpose(1, 2)
+def _options_of(name: str, way: Way) -> tuple[str, ...]:
+    """What of a call a parameter of this name says."""
+    if name not in MASK_NAMES:
+        return KNOWN[name][0] if name in KNOWN else ()
+    form, axes = way.mask.split()
+    said = _BY_AXES.get(axes, _MASKABLE)
+    return (*said, *_ADDED) if form in ("added", "either") and said is _MASKABLE else said
 
 
-def by_token(result: object, problem: Problem) -> Tensor:
-    """z, which came as (token, head, d_value)."""
-    return _axes(first(result, problem), 3).transpose(0, 1)[None]
-
-
-def sentences_of_tokens(result: Any, problem: Problem) -> Tensor:
-    """z, which came sentence by sentence as (position, head, d_value)."""
-    return by_token(torch.cat([_axes(first(one, problem), 3) for one in result]), problem)
-
-
-def sentences_of_one_token(result: Any, problem: Problem) -> Tensor:
-    """z, which came sentence by sentence as (head, d_value)."""
-    return by_token(torch.stack([_axes(first(one, problem), 2) for one in result]), problem)
-
-
-def _axes(z: Tensor, count: int) -> Tensor:
-    if z.ndim != count:
-        raise MinibertError(f"gave z of shape {tuple(z.shape)}; expected {count} axes")
-    return z
-
-
-def _tokens(vectors: Tensor) -> Tensor:
-    """(1, head, token, size) as (token, head, size)."""
-    return vectors[0].transpose(0, 1)
-
-
-def _packed(problem: Problem, *, of_each: bool = False) -> tuple[tuple[int, ...], ...]:
-    """The queries and keys of each sentence; `of_each` of query, key and value."""
+def _packed(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The queries and keys of each sentence."""
     if problem.packed is None:
         raise MinibertError("packed sentences are expected by this signature")
-    keys = problem.packed_keys or problem.packed
-    return (problem.packed, keys, keys) if of_each else (problem.packed, keys)
-
-
-_SHAPES = frozenset({"groups", "value_size"})
-_FIELDS = ("window", "prefix", "soft_cap", "alibi_slopes", "sinks", "mask", "bias", "pages")
+    return problem.packed, problem.packed_keys or problem.packed
 
 
 @dataclass(frozen=True)
 class Signature:
     """A calling convention.
 
-    says      what a function of it looks like, for people
-    known_by  the parameters that no other convention has
-    options   the parameter that tells an option of a call, by option; "" where it needs none
-    arguments arguments(problem, names) -> those of each call, and the keywords that it may take
-    z         z (batch, head, query, d_value) from what the function gave
-    layout    "padded", or "packed": sentences one after the other in one call, or call by call
-    shapes    of groups and value_size, what functions of it usually take
-    never     a parameter that no function of it has
-    unread    the options of a function whose parameters cannot be read; None: all
+    says       what a function of it looks like, for people
+    known_by   the parameters that no other convention has
+    parameters those that are given where a function's own cannot be read
+    way        the axes of the vectors and of a mask, by its documentation
+    layout     "padded", or "packed": sentences one after the other
+    apart      each packed sentence is a call
+    one_query  a call has one query
+    shapes     of groups and value_size, what functions of it usually take
+    never      a parameter that no function of it has
+    free       options that need no parameter
+    open       its documentation says nothing about axes, masks and results: they are found out
+    dead_rows  a row without an allowed key is asked for: z is 0 there
     """
 
     name: str
     says: str
-    known_by: frozenset[str]
-    options: dict[str, str]
-    arguments: Callable[[Problem, Names], Arguments]
-    z: Callable[[Any, Problem], Tensor]
+    known_by: frozenset[str] = frozenset()
+    parameters: str = "query key value"
+    way: Way = USUAL
     layout: str = "padded"
+    apart: bool = False
     one_query: bool = False
     shapes: frozenset[str] = frozenset()
     never: str = ""
-    unread: tuple[str, ...] | None = None
+    free: tuple[str, ...] = ()
+    open: bool = False
+    dead_rows: bool = False
 
-    def bind(self, function: Function, problem: Problem, names: Names) -> Callable[[], object]:
-        """A call without arguments, or of several sentences the list of what they give."""
-        calls, options = self.arguments(problem, names)
-        given = {name: one for name, one in options.items() if names is None or name in names}
-        if self.name.startswith("flashinfer"):
-            return lambda: [function(*one, **given) for one in calls]
-        (only,) = calls
-        return lambda: function(*only, **given)
+    def bind(
+        self, function: Function, problem: Problem, parameters: Parameters, way: Way | None = None
+    ) -> Callable[[], list[object]]:
+        """A call without arguments, which gives the list of what each call of the function gave."""
+        way = way or self.way
+        calls = list(self._calls(problem, self.read(parameters), way))
+        if not way.arrays:
+            return lambda: [function(*given, **named) for given, named in calls]
+        return lambda: [
+            function(*map(_array, given), **{name: _array(one) for name, one in named.items()})
+            for given, named in calls
+        ]
 
-    def taken(self, names: Names) -> tuple[str, ...]:
+    def read(self, parameters: Parameters) -> tuple[inspect.Parameter, ...]:
+        """The parameters; those of the convention where the function's own say nothing."""
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        if parameters is not None and any(one.kind not in kinds for one in parameters):
+            return tuple(one for one in parameters if one.kind not in kinds)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        made = [inspect.Parameter(one, kind) for one in self.parameters.split()]
+        return tuple(one if one.name in _ROLES else one.replace(default=None) for one in made)
+
+    def _calls(
+        self, problem: Problem, parameters: Sequence[inspect.Parameter], way: Way
+    ) -> Iterator[tuple[list[object], dict[str, object]]]:
+        """The arguments of each call, by position and by name."""
+        told = _Told(problem, way, frozenset(one.name for one in parameters))
+        roles = roles_of(parameters)
+        options: dict[str, object] = {}
+        for one in parameters:
+            if one.name in roles:
+                continue
+            given = _given(one, told)
+            if given is not _LEFT_OUT:
+                options[one.name] = given
+        for vectors in self._vectors(problem, way):
+            given_here = {name: vectors[role] for name, role in roles.items()} | options
+            # By position up to the first that is left out: not everything takes keywords.
+            positional = []
+            for one in parameters:
+                if one.name not in given_here or one.kind is one.KEYWORD_ONLY:
+                    break
+                positional.append(given_here.pop(one.name))
+            yield positional, given_here
+
+    def _vectors(self, problem: Problem, way: Way) -> Iterator[dict[str, Tensor]]:
+        """query, key and value of each call."""
+        whole: tuple[Tensor, ...] = (problem.query, problem.key, problem.value)
+        if not self.apart:
+            groups = problem.query.shape[1] // problem.key.shape[1]
+            if "h" not in way.layout or "(" in way.layout:
+                # Each head of its own has its own keys.
+                whole = (whole[0], *(one.repeat_interleave(groups, 1) for one in whole[1:]))
+            for three in zip(*(laid(one, way.layout) for one in whole), strict=True):
+                yield dict(zip(_VECTORS, three, strict=True))
+            return
+        queries, keys = _packed(problem)
+        for q, k, v in zip(
+            whole[0].split(queries, 2),
+            whole[1].split(keys, 2),
+            whole[2].split(keys, 2),
+            strict=True,
+        ):
+            layout = "hd" if self.one_query else "nhd"
+            (query,) = laid(q, layout)
+            (key,), (value,) = laid(k, "nhd"), laid(v, "nhd")
+            yield {"query": query, "key": key, "value": value}
+
+    def taken(self, parameters: Parameters, way: Way | None = None) -> tuple[str, ...]:
         """The options of a call that a function with these parameters can be told."""
-        if names is None:
-            return tuple(self.options) if self.unread is None else self.unread
-        known = names
-        if not self.known_by:
-            known = names | {SYNONYMS.get(one, one) for one in names}
-        return tuple(
-            option
-            for option, parameter in self.options.items()
-            if not parameter or parameter in known
-        )
+        way = way or self.way
+        names = [one.name for one in self.read(parameters)]
+        found = {one for name in names for one in _options_of(name, way)} | {*self.free}
+        if not {"b", "h"} <= {*way.layout} or "(" in way.layout:
+            # Told sentence by sentence or head by head: what is the same for all.
+            packed = {"packed", "packed_keys"} if self.layout == "packed" else set()
+            kept = {"causal", "scale", "window", "soft_cap", *packed}
+            found &= kept | ({"alibi_slopes", "sinks"} if packed else set())
+        if (
+            not {*names} & {"window", "window_size", *MASK_NAMES, "block_mask"}
+            and "window" in found
+        ):
+            found = found - {"window"} | {"window before"}
+        return tuple(one for one in TOLD if one in found)
 
     def fitted(self, work: Workload) -> Workload | None:
         """The workload in the layout of this convention; None where it cannot be told."""
+        work = replace(work, dead_rows=self.dead_rows)
         if self.layout == "packed":
             if work.mask or work.bias or work.prefix:
-                return None
-            if work.window is not None and not work.causal and self.name.startswith("flashinfer"):
                 return None
             work = replace(work, layout="packed", lengths="varied")
         if self.one_query:
@@ -305,57 +367,100 @@ class Signature:
         return work
 
 
-def parameter_names(function: Callable[..., object]) -> Names:
-    """The names of its parameters; None for a function written in C, or with `**rest`."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return None
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        return None
-    return frozenset(parameters)
+#: The options of a call that a function can be told; of a window perhaps the keys before alone.
+TOLD = (
+    "lengths", "causal", "scale", "window", "window before", "prefix", "soft_cap", "alibi_slopes",
+    "sinks", "mask", "bias", "pages", "packed", "packed_keys",
+)  # fmt: skip
+_LEFT_OUT = object()
 
 
-def guessed(function: Callable[..., object]) -> str | None:
-    """The convention that its parameters name; None where they cannot be read.
+def _given(one: inspect.Parameter, told: _Told) -> object:
+    """The value of a parameter that is none of the vectors; `_LEFT_OUT` where its default will do.
 
-    Raises MinibertError where more than one fits.
+    Raises MinibertError for one that has to be given and is not known.
+    """
+    required = one.default is one.empty
+    if one.name not in KNOWN:
+        if required:
+            raise MinibertError(f"wants {one.name}, which is not known")
+        return _LEFT_OUT
+    value = KNOWN[one.name][1](told)
+    if value is not None:
+        return value
+    if one.name in MASK_NAMES and required and "is_causal" not in told.names:
+        return told.everything()
+    # True and 1.0 are equal to nothing here, and 0.0 and False are to 0.
+    if not required and any(one.default is n or one.default == n for n in _NEUTRAL):
+        return _LEFT_OUT
+    of_no_one = 0.0 if "dropout" in one.name or one.name == "p_drop" else None
+    by_type: dict[type, object] = {bool: False, float: 0.0}
+    return by_type.get(type(one.default), of_no_one)
+
+
+def _array(one: object) -> object:
+    return one.detach().numpy() if isinstance(one, Tensor) else one
+
+
+def roles_of(parameters: Sequence[inspect.Parameter]) -> dict[str, str]:
+    """Which parameters are query, key and value: by name, or the first three that say nothing.
+
+    Raises MinibertError where there are no three.
+    """
+    named = {one.name: _ROLES[low] for one in parameters if (low := one.name.lower()) in _ROLES}
+    if sorted(named.values()) == sorted(_VECTORS):
+        return named
+    first = [one.name for one in parameters if one.name not in KNOWN][:3]
+    if len(first) < 3:
+        raise MinibertError("takes no query, key and value")
+    return dict(zip(first, _VECTORS, strict=True))
+
+
+def parameters_of(function: Function) -> Parameters:
+    """Its parameters; None for a function written in C that does not name them.
+
+    Of `**rest` come those that its code looks up by name, as in rest.get("causal").
     """
     try:
-        return guessed_by(tuple(inspect.signature(function).parameters))
+        found = tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
+    if any(one.kind is one.VAR_KEYWORD for one in found):
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        there = {one.name for one in found}
+        kind = inspect.Parameter.KEYWORD_ONLY
+        looked_up = (
+            inspect.Parameter(one, kind, default=None)
+            for one in getattr(code, "co_consts", ())
+            if isinstance(one, str) and one in KNOWN and one not in there
+        )
+        *others, rest = found
+        found = (*others, *looked_up, rest)
+    return found
 
 
-def guessed_by(names: Sequence[str]) -> str:
-    """The convention of these parameters, "minibert" for none of the others.
+def guessed_by(names: Collection[str]) -> str:
+    """The convention of these parameters, "plain" or "minibert" for none of the others.
 
     Raises MinibertError where more than one fits.
     """
     fitting = [
         one.name
         for one in SIGNATURES.values()
-        if one.known_by and one.known_by <= set(names) and one.never not in names
+        if one.known_by and one.known_by <= {*names} and one.never not in names
     ]
     if len(fitting) > 1:
         raise MinibertError(
             f"its parameters are those of {' and of '.join(fitting)}; say which: --signature NAME"
         )
-    plain = tuple(names[:3]) == ("q", "k", "v") or (set(names) & set(SYNONYMS)) - {*_OURS}
-    return fitting[0] if fitting else "plain" if plain else "minibert"
+    ours = {*_VECTORS, "lengths"} <= {*names}
+    return fitting[0] if fitting else "minibert" if ours else "plain"
 
 
-_OURS = ("lengths", "causal", "scale", *_FIELDS, "packed", "packed_keys")
-_MASKABLE = ("causal", "lengths", "mask", "window", "prefix")
-_FLASH = {
-    "causal": "causal",
-    "scale": "softmax_scale",
-    "window": "window_size",
-    "soft_cap": "softcap",
-    "alibi_slopes": "alibi_slopes",
-}
-_INFER = {"scale": "sm_scale", "window": "window_left", "soft_cap": "logits_soft_cap"}
-_PACKED = {"packed": "", "packed_keys": ""}
+_SHAPES = frozenset({"groups", "value_size"})
+_GROUPS = frozenset({"groups"})
+_FLASH = "softmax_scale causal window_size softcap alibi_slopes"
+_INFER = "sm_scale window_left logits_soft_cap"
 
 SIGNATURES = {
     one.name: one
@@ -363,76 +468,74 @@ SIGNATURES = {
         Signature(
             "minibert",
             'f(query, key, value, lengths, causal, ...) -> {"z": z, "lse": lse, ...}',
-            frozenset(),
-            {name: name for name in _OURS},
-            by_name,
-            z_of_dictionary,
-            unread=("lengths", "causal"),
+            parameters="query key value lengths causal",
+            dead_rows=True,
         ),
         Signature(
             "plain",
-            "f(q, k, v) -> z, if it likes with causal or is_causal, scale or sm_scale",
-            frozenset(),
-            {name: name for name in _OURS},
-            by_synonym,
-            first,
-            unread=(),
+            "f(q, k, v) -> z, if it likes with causal, scale, a mask, lengths, window, soft_cap "
+            "or any usual name of these, and with outputs beside z",
+            open=True,
         ),
         Signature(
             "flash-attn",
             "flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, "
             "alibi_slopes, ...) -> z, all (batch, position, head, d_head)",
             frozenset({"softmax_scale", "window_size"}),
-            _FLASH,
-            flash,
-            by_position,
+            f"q k v {_FLASH}",
+            Way("bnhd"),
             never="cu_seqlens_q",
-            shapes=frozenset({"groups"}),
+            shapes=_GROUPS,
         ),
         Signature(
             "flash-attn-varlen",
             "flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, "
             "max_seqlen_k, ...) -> z, all (token, head, d_head)",
             frozenset({"cu_seqlens_q", "cu_seqlens_k"}),
-            _FLASH | _PACKED,
-            flash_varlen,
-            by_token,
+            f"q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k {_FLASH}",
+            Way("nhd"),
             layout="packed",
-            shapes=frozenset({"groups"}),
+            shapes=_GROUPS,
+        ),
+        Signature(
+            "varlen",
+            "f(q, k, v, cu_seqlens, ...) -> z, all (token, head, d_head), as many keys as queries",
+            frozenset({"cu_seqlens"}),
+            "q k v cu_seqlens max_seqlen causal softmax_scale",
+            Way("nhd"),
+            layout="packed",
         ),
         Signature(
             "flashinfer-prefill",
             "single_prefill_with_kv_cache(q, k, v, causal, sm_scale, window_left, "
             "logits_soft_cap, ...) -> z, of one sentence, all (position, head, d_head)",
             frozenset({"custom_mask", "kv_layout"}),
-            _INFER | _PACKED | {"causal": "causal"},
-            flashinfer_prefill,
-            sentences_of_tokens,
+            f"q k v causal {_INFER}",
+            Way("nhd", others=()),
             layout="packed",
-            shapes=frozenset({"groups"}),
+            apart=True,
+            shapes=_GROUPS,
+            free=("packed", "packed_keys"),
         ),
         Signature(
             "flashinfer-decode",
             "single_decode_with_kv_cache(q, k, v, sm_scale, window_left, logits_soft_cap, ...) "
             "-> z, of one query (head, d_head) and keys (position, head, d_head)",
             frozenset({"kv_layout", "use_tensor_cores"}),
-            # The last query sees all keys in causal order too.
-            _INFER | _PACKED | {"causal": ""},
-            flashinfer_decode,
-            sentences_of_one_token,
+            f"q k v {_INFER}",
+            Way("nhd", "hd", others=()),
             layout="packed",
+            apart=True,
             one_query=True,
-            shapes=frozenset({"groups"}),
+            shapes=_GROUPS,
+            # The last query sees all keys in causal order too.
+            free=("packed", "packed_keys", "causal"),
         ),
         Signature(
             "flex",
             "flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa) -> z",
             frozenset({"score_mod", "block_mask"}),
-            dict.fromkeys(_MASKABLE, "block_mask")
-            | dict.fromkeys(("bias", "alibi_slopes", "soft_cap"), "score_mod")
-            | {"scale": "scale"},
-            flex,
-            first,
+            "query key value score_mod block_mask scale enable_gqa",
             shapes=_SHAPES,
         ),
         Signature(
@@ -440,9 +543,8 @@ SIGNATURES = {
             "scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, "
             "scale, enable_gqa) -> z",
             frozenset({"attn_mask", "is_causal"}),
-            dict.fromkeys((*_MASKABLE, "bias", "alibi_slopes"), "attn_mask") | {"scale": "scale"},
-            sdpa,
-            first,
+            "query key value attn_mask is_causal scale enable_gqa",
+            Way(mask="either bhqk"),
             shapes=_SHAPES,
         ),
         Signature(
@@ -450,11 +552,9 @@ SIGNATURES = {
             "eager_attention_forward(module, query, key, value, attention_mask, scaling, ...) "
             "-> (z as (batch, position, head, d_head), weights)",
             frozenset({"module", "attention_mask"}),
-            dict.fromkeys(("causal", "window", "prefix"), "attention_mask")
-            | {"scale": "scaling", "soft_cap": "softcap", "sinks": "s_aux"},
-            transformers,
-            by_position,
-            shapes=frozenset({"groups"}),
+            "module query key value attention_mask scaling",
+            Way(z="bnhd", mask="added bhqk"),
+            shapes=_GROUPS,
         ),
     )
 }

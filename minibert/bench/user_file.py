@@ -11,22 +11,25 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from minibert.bench.signatures import (
+    KNOWN,
+    MASK_NAMES,
     SIGNATURES,
-    SYNONYMS,
-    Names,
+    Parameters,
     Signature,
-    guessed,
-    parameter_names,
+    guessed_by,
+    parameters_of,
+    roles_of,
 )
+from minibert.bench.ways import OTHER, Way
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.problem import Problem
@@ -59,17 +62,45 @@ class UserFunction:
     path: Path | None
     function: Callable[..., object]
     signature: Signature
-    names: Names
+    parameters: Parameters
     triton: bool
+    way: Way
+    #: What its text says of itself, where its convention is open: the axes of the vectors, or "".
+    declared: str = ""
+    #: Options that its code reads of what it is handed, and shapes that its text speaks of.
+    more: tuple[str, ...] = ()
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a call that it can be told."""
-        return self.signature.taken(self.names)
+        """The options and shapes of a call that it can be told."""
+        taken = self.signature.taken(self.parameters, self.way)
+        return tuple(dict.fromkeys((*taken, *self.signature.shapes, *self.more)))
+
+    @property
+    def masked(self) -> bool:
+        """Whether it takes a mask."""
+        return bool(MASK_NAMES & {one.name for one in self.signature.read(self.parameters)})
+
+    def called(self, way: Way) -> "UserFunction":
+        """It, called in this way."""
+        return replace(self, way=way)
+
+    def about(self) -> dict[str, object]:
+        """What the judge has to know of it."""
+        return {
+            "options": self.options,
+            "triton": self.triton,
+            "signature": self.signature.name,
+            "declared": self.declared,
+            "masked": self.masked,
+        }
 
     def run(self, problem: Problem) -> None:
         """Call it, and leave what it gives unread. Raises MinibertError as `bound` does."""
-        self._result(self.signature.bind(self.function, problem, self.names))
+        self._result(self._bind(problem))
+
+    def _bind(self, problem: Problem) -> Callable[[], list[object]]:
+        return self.signature.bind(self.function, problem, self.parameters, self.way)
 
     def bound(self, problem: Problem) -> Callable[[], dict[str, Tensor]]:
         """A call with these inputs, and the gradients where the problem has one of z.
@@ -77,7 +108,7 @@ class UserFunction:
         What the convention makes of the inputs is made here, once. The call raises MinibertError,
         in one line, whatever the function does instead of giving tensors.
         """
-        run = self.signature.bind(self.function, problem, self.names)
+        run = self._bind(problem)
 
         def call() -> dict[str, Tensor]:
             found = self._outputs(self._result(run), problem)
@@ -101,10 +132,8 @@ class UserFunction:
         except BaseException as error:
             raise MinibertError(f"raises {self._told(error)}, which is no Exception") from error
 
-    def _outputs(self, result: object, problem: Problem) -> dict[str, Tensor]:
-        if type(result) is not dict or self.signature.known_by:
-            result = {"z": self.signature.z(result, problem)}
-        return _checked(result, problem.query)
+    def _outputs(self, results: list[object], problem: Problem) -> dict[str, Tensor]:
+        return _checked(self.way.read(results, problem), problem.query)
 
     def _told(self, error: BaseException) -> str:
         """The error in one line, with the line of the file where it arose."""
@@ -151,22 +180,126 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
     module = _imported(str(source)) if path is None else _executed(path)
     told = str(source) if path is None else path.name
     function = _function(module, told, name)
-    new = [vars(sys.modules[one]) for one in set(sys.modules) - known if one in sys.modules]
+    # torch.compile imports Triton's parts of torch, on a CPU too.
+    new = [
+        vars(sys.modules[one])
+        for one in set(sys.modules) - known
+        if one in sys.modules and one.split(".")[0] not in ("torch", "triton")
+    ]
     triton = path is not None and any(map(_uses_triton, (vars(module), *new)))
     if triton:
         prepare_once_a_launch()
-    chosen = _signature(function, told, name, signature)
-    names = parameter_names(function)
-    if names is not None and not chosen.known_by:
-        _check_contract(function, told, name, chosen, names)
-    return UserFunction(path, function, chosen, names, triton)
+    function = _callable(function, told, name)
+    parameters = parameters_of(function)
+    chosen = _signature(parameters, told, name, signature)
+    _check_contract(function, told, name, chosen, parameters)
+    text = _text(function)
+    whole = path.read_text(encoding="utf-8", errors="replace") if path else text
+    more = ["groups"] if chosen.open and _GROUPS.search(whole) else []
+    if "module" in {one.name for one in chosen.read(parameters)} and ".sinks" in text:
+        more.append("sinks")
+    declared = declared_layout(text) if chosen.open else ""
+    way = replace(chosen.way, layout=declared or chosen.way.layout)
+    return UserFunction(path, function, chosen, parameters, triton, way, declared, tuple(more))
 
 
-def _signature(
-    function: Callable[..., object], told: str, name: str, signature: str | None
-) -> Signature:
+def _callable(found: Any, told: str, name: str) -> Callable[..., object]:
+    """What is called: a function, the forward of a module, or `apply` with named arguments."""
+    owner = found if isinstance(found, type) else getattr(found, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        return _applied(owner)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except TypeError as error:
+            raise MinibertError(
+                f"{name} in {told} is a class that cannot be made without arguments ({error}); "
+                f"make one in the file, attention = {name}(...), and name that."
+            ) from error
+    if isinstance(found, torch.nn.Module):
+        found.eval()
+        # What the module itself is called with is *args.
+        return _named(found, found.forward)
+    if isinstance(found, torch.jit.ScriptFunction):
+        kind, schema = inspect.Parameter.POSITIONAL_OR_KEYWORD, cast("Any", found.schema)
+        parameters = [
+            inspect.Parameter(
+                one.name,
+                kind,
+                default=one.default_value if one.has_default_value() else inspect.Parameter.empty,
+            )
+            for one in schema.arguments
+        ]
+        return _named(found, None, inspect.Signature(parameters))
+    if not callable(found):
+        raise MinibertError(f"{name} in {told} is a {type(found).__name__} and no function.")
+    called: Callable[..., object] = found
+    return called
+
+
+def _named(
+    called: Callable[..., object],
+    known: Callable[..., object] | None,
+    signature: inspect.Signature | None = None,
+) -> Callable[..., object]:
+    """A function that hands on its arguments, with the parameters of `known`."""
+
+    def function(*given: object, **named: object) -> object:
+        return called(*given, **named)
+
+    if known is not None:
+        function.__wrapped__ = known  # type: ignore[attr-defined]
+    function.__signature__ = signature or inspect.signature(known)  # type: ignore
+    return function
+
+
+def _applied(owner: type[torch.autograd.Function]) -> Callable[..., object]:
+    """`apply`, which takes no keywords, with the parameters of `forward` behind the context."""
+    whole = inspect.signature(owner.forward)
+    with_context = owner.setup_context is torch.autograd.Function.setup_context
+    signature = whole.replace(parameters=[*whole.parameters.values()][int(with_context) :])
+
+    def function(*given: object, **named: object) -> object:
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        return owner.apply(*bound.args)
+
+    function.__wrapped__ = owner.forward  # type: ignore[attr-defined]
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function
+
+
+#: What a text says where a function takes fewer key heads than query heads.
+_GROUPS = re.compile(r"gqa|mqa|groups?\b|n_?rep|kv_?heads|heads?_kv|n_?kv|hkv|repeat", re.I)
+_BATCH = r"(?:b|bs|bsz|batch\w*|n_batch)"
+_HEAD = r"(?:h|hq|nh|n_?heads?|num_(?:attention_)?heads|heads?)"
+_POSITION = r"(?:n|t|s|l|nq|lq|sq|tq|q_?len|seq\w*|len\w*|n_?ctx|pos\w*|tokens?|query)"
+_BETWEEN = r"[\s,]{1,3}"
+_LAYOUTS = {
+    "bnhd": re.compile(rf"\b{_BATCH}{_BETWEEN}{_POSITION}{_BETWEEN}{_HEAD}\b|\bb[nstlq]hd\b", re.I),
+    "bhnd": re.compile(rf"\b{_BATCH}{_BETWEEN}{_HEAD}{_BETWEEN}{_POSITION}\b|\bbh[nstlq]d\b", re.I),
+    "nbhd": re.compile(rf"\b{_POSITION}{_BETWEEN}{_BATCH}{_BETWEEN}{_HEAD}\b|\b[nstlq]bhd\b", re.I),
+}
+
+
+def declared_layout(text: str) -> str:
+    """The axes of the vectors that a text names first, as `B, H, N, D = q.shape`; "" for none."""
+    found = {layout: one.start() for layout, said in _LAYOUTS.items() if (one := said.search(text))}
+    return min(found, key=found.__getitem__) if found else ""
+
+
+def _text(function: Callable[..., object]) -> str:
+    """The text of a function; "" where there is none."""
     try:
-        named = signature or guessed(function)
+        return inspect.getsource(inspect.unwrap(function))
+    except (OSError, TypeError):
+        return ""
+
+
+def _signature(parameters: Parameters, told: str, name: str, signature: str | None) -> Signature:
+    try:
+        names = None if parameters is None else [one.name for one in parameters]
+        named = signature or (None if names is None else guessed_by(names))
     except MinibertError as error:
         raise MinibertError(f"{name} in {told}: {error}.") from error
     if named is None:
@@ -180,16 +313,23 @@ def _signature(
 
 
 def _check_contract(
-    function: Callable[..., object], told: str, name: str, chosen: Signature, names: frozenset[str]
+    function: Callable[..., object],
+    told: str,
+    name: str,
+    chosen: Signature,
+    parameters: Parameters,
 ) -> None:
-    signature = inspect.signature(function)
-    usual = [one for one in signature.parameters if one in chosen.options or one in SYNONYMS]
+    """Raises MinibertError where it has to be given what nobody here knows."""
     try:
-        signature.bind(None, None, None, **dict.fromkeys(usual))
-    except TypeError as error:
+        known = chosen.read(parameters)
+        roles = roles_of(known)
+        for one in known:
+            if one.default is one.empty and one.name not in {*roles, *KNOWN}:
+                raise MinibertError(f"wants {one.name}, which is not known")
+    except MinibertError as error:
         raise MinibertError(
             f"{name} in {told}: expected {name}(query, key, value, lengths, causal); it is "
-            f"{name}{signature}. See docs/kernels.md#the-function"
+            f"{name}{inspect.signature(function)}, which {error}. See docs/kernels.md#the-function"
         ) from error
 
 
@@ -210,7 +350,8 @@ def _checked(result: object, query: Tensor) -> dict[str, Tensor]:
     names = ", ".join(map(str, result)) or "an empty dictionary"
     if "z" not in result:
         raise MinibertError(f'gave {names}; expected at least z: return {{"z": z}}')
-    if unknown := [str(name) for name in result if name not in OUTPUTS]:
+    known = (*OUTPUTS, *(one for one in result if str(one).startswith(OTHER)))
+    if unknown := [str(name) for name in result if name not in known]:
         raise MinibertError(f"gave {', '.join(unknown)}; known are {', '.join(OUTPUTS)}")
     for name, one in result.items():
         # A subclass can put off its work until it is read, which is after the clock.
@@ -256,7 +397,7 @@ def _lines(error: BaseException, path: Path) -> list[int | None]:
     return [frame.lineno for frame in frames if frame.filename == str(path)]
 
 
-def _function(module: ModuleType, told: str, name: str) -> Callable[..., object]:
+def _function(module: ModuleType, told: str, name: str) -> Any:
     function = getattr(module, name, None)
     if function is None:
         there = [
@@ -266,8 +407,6 @@ def _function(module: ModuleType, told: str, name: str) -> Callable[..., object]
         ]
         found = f"it has {', '.join(there)}" if there else "it has none"
         raise MinibertError(f"{told} has no function {name}; {found}.")
-    if not callable(function):
-        raise MinibertError(f"{name} in {told} is a {type(function).__name__} and no function.")
     return function
 
 

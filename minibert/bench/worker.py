@@ -27,6 +27,7 @@ from minibert.bench.gate import reason
 from minibert.bench.guard import guarded
 from minibert.bench.result_rows import Row
 from minibert.bench.user_file import UserFunction, load_function
+from minibert.bench.ways import Way
 from minibert.bench.workload import Inputs, inputs_of, projected
 from minibert.errors import MinibertError
 from minibert.kernels.check.calls import poisoned_memory
@@ -122,11 +123,12 @@ class _Worker:
     ) -> Answer:
         """Run the user's file, or import a module."""
         self.user = load_function(Path(path) if path else str(module), name, signature)
-        return {
-            "options": self.user.options,
-            "triton": self.user.triton,
-            "signature": self.user.signature.name,
-        }, {}
+        return self.user.about(), {}
+
+    def called(self, way: Row) -> Answer:
+        """Call it in this way from now on."""
+        self.user = self._user().called(Way.of(way))
+        return self.user.about(), {}
 
     def call(self, given: dict[str, Tensor], settings: Row, again: bool) -> Answer:
         """One call on the judge's inputs; with `again` in the tensors of the call before."""

@@ -93,6 +93,8 @@ class Asked:
                 "--dtype bfloat16: Triton's interpreter multiplies it wrongly without an error; "
                 "use float16 or float32, or a GPU."
             )
+        if interpreted and not self.dtypes:
+            user.untried["bfloat16"] = "is multiplied wrongly there"
         usual = ["float32", "float16" if interpreted else "bfloat16"]
         if timed and not interpreted:
             usual = ["bfloat16" if user.device.type == "cuda" else "float32"]
@@ -173,12 +175,12 @@ def check(
     with asked.judged(target) as user:
         report = _checked(user, asked.chosen_dtypes(user), asked, tokens, cache, quiet=as_json)
     if as_json:
-        say_json(_document(report, target))
+        say_json(_document(report, user, target))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _document(report: "ParityReport", target: str) -> dict[str, object]:
+def _document(report: "ParityReport", user: "JudgedFunction", target: str) -> dict[str, object]:
     """The report as plain values: the verdict, the likely causes, and every check."""
     return {
         "target": target,
@@ -197,7 +199,12 @@ def _document(report: "ParityReport", target: str) -> dict[str, object]:
             }
             for one in report.findings
         ],
-        "not_covered": list(report.skipped),
+        "how": user.said,
+        "not_covered": [
+            *report.skipped,
+            *user.uncovered,
+            *(f"{name}: it {why}" for name, why in user.untried.items()),
+        ],
     }
 
 
@@ -228,7 +235,7 @@ def _checked(
     quiet: bool = False,
 ) -> "ParityReport":
     """What the check found; printed as a table unless it is to be `quiet`."""
-    from minibert.bench.kernel_gate import QUICK_TOKENS, TOKENS, asked_kinds, gate
+    from minibert.bench.kernel_gate import QUICK_TOKENS, TOKENS, gate
     from minibert.bench.worker_process import progress
 
     tokens = tokens or (QUICK_TOKENS if asked.quick else TOKENS)
@@ -239,13 +246,8 @@ def _checked(
             dtypes=dtypes,
             tokens=tokens,
             d_head=asked.d_head or (None if asked.work else 64),
-            kinds=asked_kinds(
-                user.signature,
-                user.options,
-                causal_only=user.causal_only,
-                cache=cache,
-                workload=asked.work,
-            ),
+            workload=asked.work,
+            cache=cache,
             input_scales=(1.0, 30.0) if asked.quick else (1.0, 10.0, 30.0),
             watch=watch,
             backward=asked.backward,
@@ -262,14 +264,19 @@ def _say_report(
 
     from minibert.bench.tables import check_lines
     from minibert.kernels.check.cases import fewest_keys
+    from minibert.kernels.check.report import short
 
     on_gpu = user.device.type == "cuda"
-    context = torch.cuda.get_device_name(user.device) if on_gpu else "cpu"
-    if user.signature.known_by:
-        context += f", called as {user.signature.name}"
+    context = [torch.cuda.get_device_name(user.device) if on_gpu else "cpu"]
     if user.triton and not on_gpu:
-        context += ", through Triton's interpreter"
-    lines = check_lines(report, Terminal.of(sys.stdout), context=context)
+        context.append("through Triton's interpreter")
+    context.append(" and ".join(dict.fromkeys(short(one.dtype) for one in report.findings)))
+    context += [f"without {name}: it {why}" for name, why in user.untried.items()]
+    if user.signature.known_by:
+        context.append(f"called as {user.signature.name}")
+    context += user.said
+    lines = check_lines(report, Terminal.of(sys.stdout), context=", ".join(context))
+    lines += [f"  not covered: {one}" for one in user.uncovered]
     if work is not None:
         sizes = ", ".join(map(str, tokens))
         lines.append(

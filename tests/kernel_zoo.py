@@ -1,0 +1,404 @@
+"""Attention as people write it: right in its own convention, and each with mistakes to plant.
+
+`RIGHT` has the text of each file by name. `WRONG` plants one mistake each: the file, what is
+replaced and by what, and what the report must say; "" where the mistake cannot be named.
+"""
+
+START = """
+import math
+from collections import namedtuple
+from functools import partial
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""
+#: Bodies that several files share, each in the layout (batch, head, position, d_head).
+SOFTMAX = """
+def of_scores(s, v, causal=False, axis=-1):
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    return s.softmax(axis) @ v
+"""
+ONLINE = """
+def attention(q, k, v, causal=False, tile=16):
+    B, H, N, D = q.shape
+    s = q @ k.mT / math.sqrt(D)
+    if causal:
+        s = s.masked_fill(torch.arange(N) > torch.arange(N)[:, None], -1e30)
+    m, l, acc = torch.full((B, H, N, 1), -1e30), torch.zeros(B, H, N, 1), torch.zeros(B, H, N, D)
+    for j in range(0, N, tile):
+        x = s[..., j : j + tile].float()
+        new = torch.maximum(m, x.amax(-1, keepdim=True))
+        alpha, p = (m - new).exp(), (x - new).exp()
+        l = l * alpha + p.sum(-1, keepdim=True)
+        acc = acc * alpha + p @ v[:, :, j : j + tile].float()
+        m = new
+    return (acc / l).to(q.dtype), (m + l.log())[..., 0]
+"""
+VARLEN = """
+def attention(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False):
+    out = torch.empty_like(q)
+    for i in range(len(cu_seqlens_q) - 1):
+        a, b = cu_seqlens_q[i], cu_seqlens_q[i + 1]
+        c, d = cu_seqlens_k[i], cu_seqlens_k[i + 1]
+        x, y, z = (t.transpose(0, 1) for t in (q[a:b], k[c:d], v[c:d]))
+        s = x @ y.mT * q.shape[-1] ** -0.5
+        if causal:
+            later = torch.ones(s.shape[-2:]).triu(s.shape[2] - s.shape[1] + 1) > 0
+            s = s.masked_fill(later, -math.inf)
+        out[a:b] = (s.softmax(-1) @ z).transpose(0, 1)
+    return out
+"""
+GROUPED = """
+def attention(q, k, v, is_causal=False):
+    n_rep = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(n_rep, dim=1), v.repeat_interleave(n_rep, dim=1)
+    return of_scores(q @ k.mT * q.shape[-1] ** -0.5, v, is_causal)
+"""
+FLASH = """
+def attention(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1),
+              softcap=0.0, alibi_slopes=None):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    g = q.shape[1] // k.shape[1]
+    s = q @ k.repeat_interleave(g, 1).mT * softmax_scale
+    if softcap > 0:
+        s = softcap * torch.tanh(s / softcap)
+    d = torch.arange(s.shape[3]) - torch.arange(s.shape[2])[:, None]
+    if alibi_slopes is not None:
+        s = s - alibi_slopes[:, None, None] * d.abs()
+    left, right = window_size
+    hidden = (d > 0) & causal
+    hidden = hidden | ((d < -left) & (left >= 0)) | ((d > right) & (right >= 0))
+    p = s.masked_fill(hidden, -math.inf).softmax(-1).to(v.dtype)
+    return (p @ v.repeat_interleave(g, 1)).transpose(1, 2)
+"""
+TRANSFORMERS = """
+def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, softcap=None,
+              **kwargs):
+    n = module.num_key_value_groups
+    key, value = key.repeat_interleave(n, 1), value.repeat_interleave(n, 1)
+    w = query @ key.mT * scaling
+    if softcap is not None:
+        w = torch.tanh(w / softcap) * softcap
+    if attention_mask is not None:
+        w = w + attention_mask
+    w = F.softmax(w, dim=-1, dtype=torch.float32).to(query.dtype)
+    w = F.dropout(w, p=dropout, training=module.training)
+    return (w @ value).transpose(1, 2).contiguous(), w
+"""
+MASKED = """
+def attention(query, key, value, mask=None, dropout=None):
+    s = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    if mask is not None:
+        s = s.masked_fill(mask == 0, -1e9)
+    p = s.softmax(dim=-1)
+    if dropout is not None:
+        p = dropout(p)
+    return p @ value, p
+"""
+EINSUM = """
+def attention(q, k, v, causal=False):
+    s = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
+    if causal:
+        s = s + torch.full(s.shape[-2:], -1e9).triu(1).to(s.dtype)
+    return torch.einsum("bhqk,bkhd->bqhd", s.softmax(-1), v)
+"""
+NUMPY = """
+def attention(q, k, v):
+    s = q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return (e / e.sum(-1, keepdims=True)) @ v
+"""
+FUNCTION = """
+class Flash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, causal, sm_scale):
+        return of_scores(q @ k.mT * sm_scale, v, causal)
+
+attention = Flash.apply
+"""
+MODULE = """
+class Attention(nn.Module):
+    def __init__(self, dropout=0.1):
+        super().__init__()
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, q, k, v, key_padding_mask=None):
+        s = q @ k.mT / math.sqrt(q.shape[-1])
+        if key_padding_mask is not None:
+            s = s.masked_fill(key_padding_mask[:, None, None], -math.inf)
+        return self.drop(s.softmax(-1)) @ v
+"""
+LENGTHS = """
+def attention(queries, keys, values, valid_lens=None):
+    s = queries @ keys.mT / math.sqrt(queries.shape[-1])
+    if valid_lens is not None:
+        s = s.masked_fill(torch.arange(s.shape[-1]) >= valid_lens[:, None, None, None], -1e6)
+    return s.softmax(-1) @ values
+"""
+SINKS = """
+def attention(q, k, v, sinks, sm_scale, sliding_window=None, causal=True):
+    s = q @ k.mT * sm_scale
+    d = torch.arange(s.shape[3]) - torch.arange(s.shape[2])[:, None]
+    if causal:
+        s = s.masked_fill(d > 0, -math.inf)
+    if sliding_window is not None:
+        s = s.masked_fill(d <= -sliding_window, -math.inf)
+    if sinks is not None:
+        s = torch.cat([s, sinks[:, None, None].expand(*s.shape[:3], 1).to(s.dtype)], -1)
+        return s.softmax(-1)[..., :-1] @ v
+    return s.softmax(-1) @ v
+"""
+BIAS = """
+def attention(q, k, v, attn_bias=None, scale=None):
+    scale = scale or q.shape[-1] ** -0.5
+    q = q * scale
+    attn = q @ k.transpose(-2, -1)
+    if attn_bias is not None:
+        attn = attn + attn_bias
+    return attn.softmax(dim=-1) @ v
+"""
+BASE_2 = """
+def attention(q, k, v, sm_scale):
+    s = q @ k.mT * (sm_scale * 1.4426950408889634)
+    m = s.amax(-1, keepdim=True)
+    p = torch.exp2(s - m)
+    l = p.sum(-1, keepdim=True)
+    return (p / l) @ v, (m + torch.log2(l)).squeeze(-1)
+"""
+BMM = """
+def attention(q, k, v):
+    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, -1), v)
+"""
+PLAIN = """
+def attention(q, k, v, causal=False):
+    return of_scores(q @ k.mT * q.shape[-1] ** -0.5, v, causal)
+"""
+
+
+def changed(text: str, *pairs: tuple[str, str]) -> str:
+    """The text with each first part replaced by the second."""
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+RIGHT = {
+    "plain": PLAIN,
+    "value first": changed(PLAIN, ("q, k, v, c", "v, k, q, c")),
+    "upper case": changed(
+        PLAIN,
+        ("(q, k, v, causal=False", "(Q, K, V, is_causal=False"),
+        ("q @ k.mT * q.", "Q @ K.mT * Q."),
+        ("v, causal)", "V, is_causal)"),
+    ),
+    "positions only": changed(PLAIN, ("causal=False)", "/, *, causal=False)")),
+    "keywords only": changed(PLAIN, ("attention(q", "attention(*, q")),
+    "states": changed(
+        PLAIN,
+        ("(q, k, v,", "(query_states, key_states, value_states,"),
+        ("    return", "    q, k, v = query_states, key_states, value_states\n    return"),
+    ),
+    "always causal": changed(PLAIN, (", causal=False", ""), ("v, causal", "v, True")),
+    "causal on by default": changed(PLAIN, ("causal=False", "causal=True")),
+    "rest": changed(
+        PLAIN, ("causal=False", "**rest"), ("v, causal", 'v, rest.get("causal", False)')
+    ),
+    "temperature": changed(
+        PLAIN,
+        ("causal=False", "temperature"),
+        (" * q.shape[-1] ** -0.5", " / temperature"),
+        ("v, causal", "v"),
+    ),
+    "partial": changed(
+        PLAIN,
+        ("def attention", "def whole"),
+        ("causal=False", "scale, causal=False"),
+        ("q.shape[-1] ** -0.5", "scale"),
+    )
+    + "\nattention = partial(whole, causal=False)\n",
+    "compiled": changed(PLAIN, ("def", '@torch.compile(backend="eager")\ndef')),
+    "vmap": changed(PLAIN, ("def attention", "def whole"), (", causal=False", ""), (", causal", ""))
+    + "\nattention = torch.vmap(torch.vmap(whole))\n",
+    "scripted": changed(
+        BMM,
+        ("def", "@torch.jit.script\ndef"),
+        ("q, k, v", "q, k, v"),
+    ),
+    "online": ONLINE,
+    "online, base 2": changed(ONLINE, ("(m + l.log())", "((m + l.log()) / math.log(2))")),
+    "online, row maximum": changed(ONLINE, ("(m + l.log())", "m")),
+    "online, z alone": changed(ONLINE, (", (m + l.log())[..., 0]", "")),
+    "base 2": BASE_2,
+    "named tuple": changed(
+        BASE_2,
+        ("def", 'Result = namedtuple("Result", "out lse")\n\ndef'),
+        ("    return (p", "    return Result((p"),
+        ("squeeze(-1)", "squeeze(-1))"),
+    ),
+    "lse with an axis": changed(BASE_2, (".squeeze(-1)", "")),
+    "varlen": VARLEN,
+    "one varlen": changed(
+        VARLEN,
+        ("cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k", "cu_seqlens, max_seqlen"),
+        ("cu_seqlens_q", "cu_seqlens"),
+        ("cu_seqlens_k", "cu_seqlens"),
+    ),
+    "groups repeated": GROUPED,
+    "groups as an axis": changed(
+        GROUPED,
+        ("    k, v = k", "    B, H, N, D = q.shape\n    k, v = k"),
+        (
+            "k.repeat_interleave(n_rep, dim=1)",
+            "k[:, :, None].expand(-1, -1, n_rep, -1, -1).reshape(B, H, N, -1)",
+        ),
+    ),
+    "flash": FLASH,
+    "gemma": TRANSFORMERS,
+    "gpt-oss": changed(
+        TRANSFORMERS,
+        (
+            "    w = F.softmax(w,",
+            "    sinks = module.sinks.reshape(1, -1, 1, 1).expand(*w.shape[:3], 1)\n"
+            "    w = torch.cat([w, sinks.to(w.dtype)], -1)\n    w = F.softmax(w,",
+        ),
+        (".to(query.dtype)\n", ".to(query.dtype)[..., :-1]\n"),
+    ),
+    "annotated transformer": MASKED,
+    "mask to be added": changed(MASKED, ("s.masked_fill(mask == 0, -1e9)", "s + mask")),
+    "mask of keys": changed(MASKED, ("mask == 0", "(mask == 0)[:, None, None, :]")),
+    "mask of pairs": changed(MASKED, ("mask == 0", "~mask[None, None]")),
+    "attention_mask": changed(
+        MASKED,
+        ("mask=None", "attention_mask=None"),
+        ("mask is", "attention_mask is"),
+        ("s.masked_fill(mask == 0, -1e9)", "s + attention_mask"),
+    ),
+    "mask that must come": changed(MASKED, ("mask=None", "mask"), ("mask == 0", "~mask")),
+    "einsum": EINSUM,
+    "einsum, merged heads": changed(EINSUM, ("->bqhd", "->bqhd"), ("v)\n", "v).flatten(2)\n")),
+    "positions first": changed(
+        EINSUM, ("bqhd,bkhd", "qbhd,kbhd"), ("bhqk,bkhd->bqhd", "bhqk,kbhd->qbhd")
+    ),
+    "NumPy": NUMPY,
+    "NumPy of tensors": changed(
+        NUMPY, ("    s =", "    q, k, v = (np.asarray(x) for x in (q, k, v))\n    s =")
+    ),
+    "apply": FUNCTION,
+    "autograd function": changed(FUNCTION, ("attention = Flash.apply", "attention = Flash")),
+    "module": MODULE + "\nattention = Attention()\n",
+    "module class": changed(MODULE, ("Attention(nn", "attention(nn")),
+    "callable": changed(
+        PLAIN,
+        ("def attention(", "class attention:\n  def __call__(self, "),
+        ("    return", "      return"),
+    ),
+    "valid lengths": LENGTHS,
+    "sinks": SINKS,
+    "bias": BIAS,
+    "batched matrices": BMM,
+    "one head": changed(
+        BMM, ("torch.bmm", "torch.mm"), ("transpose(1, 2)", "T"), ("size(-1)", "size(1)")
+    ),
+    "sdpa": """
+def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    given = (query, key, value, attn_mask, 0.0, is_causal)
+    return F.scaled_dot_product_attention(*given, scale=scale)
+""",
+    "sdpa, transposed": """
+def attention(q, k, v, causal):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+""",
+    "dictionary": changed(PLAIN, ("return of", 'return {"z": of'), ("causal)\n", "causal)}\n")),
+}
+
+SCALE = "wrong scale: it behaves as "
+_PLAIN_SCALE = " * q.shape[-1] ** -0.5"
+#: The file, what is replaced and by what, and what is said.
+# fmt: off
+WRONG = {
+    "no scale": ("plain", " * q.shape[-1] ** -0.5", "",
+        "wrong scale: it behaves as 1: the scale is left out"),
+    "scale twice": ("plain", "** -0.5", "** -1.0",
+        "wrong scale: it behaves as 1/d_head|scale twice"),
+    "scale upside down": ("plain", "** -0.5", "** 0.5", "wrong scale: it behaves as sqrt"),
+    "scale of all heads": ("plain", "q.shape[-1]", "(q.shape[1] * q.shape[-1])",
+        "wrong scale: it behaves as "),
+    "scale not told": ("base 2", "(sm_scale * ", "(0.1 * ", "wrong scale: it behaves as "),
+    "no log2(e)": ("base 2", " * 1.4426950408889634", "",
+        "wrong scale: it behaves as scale · ln 2"),
+    "softmax over queries": ("plain", "v, causal)", "v, causal, -2)",
+        "softmax is over the queries"),
+    "softmax over heads": ("plain", "v, causal)", "v, causal, 1)", "softmax is over the heads"),
+    "softmax over sentences": ("NumPy", "e.sum(-1, k", "e.sum(0, k",
+        "sum.* over the sentences|batch"),
+    "not divided": ("NumPy", " / e.sum(-1, keepdims=True)", "", "not divided by the sum"),
+    "no maximum": ("NumPy", " - s.max(-1, keepdims=True)", "", "exp overflows"),
+    "accumulator not rescaled": ("online", "acc * alpha", "acc", "accumulator is not rescaled"),
+    "sum not rescaled": ("online", "l * alpha", "l", "sum of the row is not rescaled"),
+    "neither rescaled": ("online, z alone", "alpha, p = (m - new).exp()", "alpha, p = 1.0",
+        "rescaled"),
+    "last tile left out": ("online, z alone", "range(0, N, tile)",
+        "range(0, max(1, N - tile), tile)", "block of 16 keys is left out|values, first"),
+    "causal ignored": ("plain", "v, causal)", "v)", "causal is ignored"),
+    "causal from the next key": ("online", "torch.arange(N) > torch", "torch.arange(N) >= torch",
+        "own position"),
+    "causal one too far": ("online, z alone", "torch.arange(N)[:, None]",
+        "torch.arange(1, N + 1)[:, None]", "one key too far"),
+    "causal upside down": ("einsum", "triu(1)", "tril(-1)", "wrong way round"),
+    "heads in the wrong order": ("groups repeated", "k.repeat_interleave(n_rep, dim=1)",
+        "k.repeat(1, n_rep, 1, 1)", "wrong order|other heads"),
+    "first key head": ("groups repeated", "k.repeat_interleave(n_rep, dim=1)", "k[:, :1]",
+        "first key head"),
+    "key is value": ("plain", "0.5, v,", "0.5, k,", "key|value"),
+    "query and key": ("plain", "q @ k.mT", "k @ q.mT", "query and key are swapped"),
+    "flash without transpose": ("flash", "x.transpose(1, 2) for", "x for", "layout|raised"),
+    "cap left out": ("flash", "softcap > 0", "False", "soft cap is left out"),
+    "cap without its factor": ("gemma", " * softcap", "", "multiply by c again"),
+    "cap before the scale": ("gemma", "torch.tanh(w / softcap) * softcap",
+        "torch.tanh(w / scaling / softcap) * softcap * scaling", "applied before the scale"),
+    "window too small": ("flash", "d < -left", "d <= -left", "one key too few"),
+    "window ignored": ("flash", "(left >= 0)", "False", "window"),
+    "window counts itself not": ("sinks", "d <= -sl", "d < -sl", "one key too many"),
+    "ALiBi added": ("flash", "s - alibi", "s + alibi", "ALiBi is added"),
+    "ALiBi of other heads": ("flash", "alibi_slopes[:", "alibi_slopes.flip(0)[:", "other heads"),
+    "sinks left out": ("gpt-oss", "[..., :-1]", "[..., :-1] * 1.0; w = w / w.sum(-1, keepdim=True)",
+        "sinks are left out"),
+    "starts of queries for keys": ("varlen", "cu_seqlens_k[i], cu_seqlens_k[i + 1]", "a, b",
+        "cu_seqlens_q"),
+    "causal from the start": ("varlen", "s.shape[2] - s.shape[1] + 1", "1", "aligned to the start"),
+    "sentences mixed": ("one varlen", "k[c:d], v[c:d]", "k, v", "see each other"),
+    "mask ignored": ("attention_mask", "s + attention_mask", "s", "mask is ignored"),
+    "mask upside down": ("mask that must come", "~mask", "mask", "wrong way round"),
+    "padding upside down": ("module", "key_padding_mask[:", "~key_padding_mask[:",
+        "lengths.*wrong way round|padding"),
+    "lengths off by one": ("valid lengths", ">= valid", "> valid", "lengths is off by one"),
+    "lengths of the first": ("valid lengths", "valid_lens[:, None", "valid_lens[0, None",
+        "first sentence"),
+    "dropout on": ("module", "self.drop(s.softmax(-1))", "F.dropout(s.softmax(-1), 0.1)",
+        "dropout is on"),
+    "dropout by default": ("gemma", "p=dropout, training=module.training", "p=0.1, training=True",
+        "dropout is on"),
+    "constant lse": ("online", "(m + l.log())[..., 0]", "torch.zeros(B, H, N)",
+        "lse.*constant|constant"),
+    "lse without the maximum": ("online", "(m + l.log())", "l.log()", "lse lacks the maximum"),
+    "lse without the logarithm": ("online", "(m + l.log())", "(m + l)", "lse"),
+    "weights before dividing": ("annotated transformer", "return p @ value, p",
+        "return p @ value, p * 0.9", "0.9 times what is right"),
+    "bias scaled": ("bias", "attn + attn_bias", "attn + attn_bias * scale", "bias is scaled"),
+    "bias ignored": ("bias", "attn + attn_bias", "attn", "bias is ignored"),
+    "in place": ("bias", "q = q * scale", "q *= scale", "changes its inputs: query"),
+    "kept": ("plain", "def attention",
+        "kept = {}\n\ndef attention(q, k, v):\n    return kept.setdefault(q.shape, new(q, k, v))\n"
+        "\ndef new",
+        "stale"),
+    "half precision": ("plain", "q @ k.mT", "(q.bfloat16() @ k.bfloat16().mT).to(q.dtype)",
+        "bfloat16|few digits"),
+    "one row": ("batched matrices", "    return",
+        "    q = q.index_fill(1, torch.tensor([3]), 0)\n    return", "only row 3"),
+    "a factor": ("einsum", "s.softmax(-1)", "s.softmax(-1) * 1.01", "times what is right"),
+}
+# fmt: on
