@@ -266,7 +266,8 @@ def _fits(found: Tensor, other: Tensor, expected: Tensor, tolerance: float) -> b
     rows = other.shape[:3]
     unknown = other.isnan().flatten(2).any(dim=-1)[..., None].expand(rows)
     if other.ndim == 4:
-        unknown = unknown | ((other == 0) & (expected != 0)).all(dim=-1)
+        dead = ((other == 0) & (expected != 0)).all(dim=-1)
+        unknown = unknown | (dead & (found != 0).any(dim=-1))
     known = ~unknown
     if int(known.sum()) * 2 < known.numel():
         return False

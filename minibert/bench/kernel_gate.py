@@ -161,7 +161,7 @@ def learning_problem(
 ) -> Problem:
     """A problem of this kind, with 64 tokens, for finding out how a function is called."""
     work = user.signature.fitted(known_kind(kind)) or known_kind(kind)
-    case = Case(kind, 64, 64, 1.0, work)
+    case = Case(kind, work.queries or 64, 64, 1.0, work)
     return case.draw(dtype=dtype, device=device, d_head=d_head, wants=(), seed=secrets.randbits(31))
 
 

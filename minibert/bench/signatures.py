@@ -288,9 +288,13 @@ class Signature:
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         if parameters is not None and any(one.kind not in kinds for one in parameters):
             return tuple(one for one in parameters if one.kind not in kinds)
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        made = [inspect.Parameter(one, kind) for one in self.parameters.split()]
-        return tuple(one if one.name in _ROLES else one.replace(default=None) for one in made)
+        # By keyword: between those that are known may stand others.
+        return tuple(
+            inspect.Parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            if one in _ROLES
+            else inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=None)
+            for one in self.parameters.split()
+        )
 
     def _calls(
         self, problem: Problem, parameters: Sequence[inspect.Parameter], way: Way

@@ -59,7 +59,7 @@ def test_a_right_function_is_right_and_its_convention_is_known_by_its_parameters
         (VARLEN, "keys = slice(0, len(k))", "the packed sentences see each other"),
         (PREFILL, "causal = False", "causal is ignored"),
         (PREFILL, "window_left = window_left + (window_left >= 0)", "window is off by one"),
-        (DECODE, "k = k[:, :1].expand_as(k)", "1 of|values, first at"),
+        (DECODE, "k = k[:, :1].expand_as(k)", "of key: the first key head is read by all"),
         (DECODE, "logits_soft_cap = None", "the soft cap is left out"),
         (TRANSFORMERS, "attention_mask = None", "causal is ignored"),
         (TRANSFORMERS, "scaling = scaling**2", "wrong scale: it behaves as"),
