@@ -80,7 +80,10 @@ def body(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (body("    return None"), "attention gave a NoneType; expected z, a plain tensor"),
+        (
+            body("    return None"),
+            "attention gave a NoneType; expected a plain dictionary with z, or z",
+        ),
         (body("    return {'out': query}"), "gave out; expected at least z"),
         (body("    return {'z': query, 'speed': 3}"), "gave speed; known are z, lse"),
         (body("    return {'z': query.tolist()}"), "gave z as a list; expected a plain tensor"),

@@ -178,7 +178,10 @@ def _parts(result: object) -> tuple[Tensor | None, ...]:
     found = tuple(result) if isinstance(result, tuple | list) and result else (result,)
     z = _tensor(found[0])
     if z is None:
-        raise MinibertError(f"gave a {type(found[0]).__name__}; expected z, a plain tensor")
+        raise MinibertError(
+            f"gave a {type(found[0]).__name__}; expected a plain dictionary with z, or z, a plain "
+            "tensor or NumPy array"
+        )
     return (z, *map(_tensor, found[1:]))
 
 
