@@ -65,6 +65,24 @@ def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(
     assert worked(page) == pytest.approx(expected, abs=1e-4)
 
 
+def test_below_a_weight_stands_why_and_a_head_leads_to_what_it_read(
+    gpt2: minibert.Model, gpt2_page: str, opened: Callable[..., Page]
+) -> None:
+    page = opened(gpt2_page, "view=arithmetic&layer=1&heads=3&query=4&key=2")
+    page.wait_for_selector(".because[data-drawn]")
+    pairs = page.locator(".because data[data-name=pair]").evaluate_all(
+        "(a) => a.map((x) => +x.value)"
+    )
+    top = gpt2.trace(WORDS).why(1, 3, query=4, key=2).top(6)
+    assert pairs[:-1] == pytest.approx([score for _, _, score in top], abs=1e-3)
+    way = page.locator(".because-way").first
+    head = way.inner_text().removeprefix("head ")
+    way.click()
+    found = asked(page)
+    layer = found.get("layer", "0")  # The first one is not written.
+    assert (found["view"], f"{layer}-{found['heads']}") == ("arithmetic", head)
+
+
 def test_a_mark_shows_its_token_and_opens_its_sentence(
     bert_page: str, opened: Callable[..., Page]
 ) -> None:

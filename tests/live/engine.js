@@ -8,6 +8,7 @@ import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import vm from "node:vm";
 
+import { pairsOf } from "../../viz/static/core/data/why.js";
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
 import { EXERCISES } from "../../viz/static/live/exercises/exercises.js";
@@ -60,6 +61,13 @@ const DO = {
       answers.push(await toldAt(example, WORKED.find(({ id }) => id === quantity), place));
     }
     return { answers, offered: workedIn(await engine.about()).map(({ id }) => id) };
+  },
+  /** The pairs of parts of a score. */
+  async why({ request, asked }) {
+    const example = await exampleOf(request);
+    const vectors = await example.vectors(asked.layer, asked.head);
+    const pairs = await pairsOf(example.source, example.tokens, vectors, asked);
+    return { pairs: pairs.map(({ query, key, score }) => [query.label, key.label, score]) };
   },
   /** The boxes of the picture of the whole before the last layer's end, with the numbers that they draw. */
   async whole({ request, place }) {

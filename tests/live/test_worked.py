@@ -1,6 +1,7 @@
 """Each number that the arithmetic view works out is the model's own."""
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,3 +145,32 @@ def test_after_an_edit_the_steps_say_what_the_model_would_have_computed(
     (answer,) = engine.answer("worked", request=asked, places=[place])["answers"]
     assert answer["given"] == 0
     assert answer["value"] == pytest.approx(of_python(model.trace(text), place), abs=ABSOLUTE)
+
+
+def test_the_pairs_of_a_score_are_those_of_python(both: tuple[Any, EngineProcess]) -> None:
+    model, engine = both
+    draw = random.Random(9)
+    for texts in real_texts(3, seed=5):
+        trace = model.trace(model.tokenize(*texts[:1], truncate=True))
+        places = sorted(draw.randrange(trace.tokens.lengths[0]) for _ in range(2))
+        asked = {
+            "layer": model.config.n_layers - 1,
+            "head": draw.randrange(model.config.n_heads),
+            "query": places[1],
+            "key": places[0],
+        }
+        expected = trace.why(**asked)
+        found = engine.answer("why", request={"texts": texts[:1], "edits": []}, asked=asked)
+        ours: dict[tuple[str, str], float] = defaultdict(float)
+        for row in expected.table():
+            pair = (together(model, row["query_component"]), together(model, row["key_component"]))
+            ours[pair] += row["value"]
+        theirs = {(query, key): score for query, key, score in found["pairs"]}
+        assert theirs.keys() == ours.keys()
+        largest = max(abs(score) for score in ours.values())
+        assert all(abs(theirs[pair] - ours[pair]) <= 1e-3 * largest for pair in ours)
+
+
+def together(model: Any, label: str) -> str:
+    """The name a page has for a component: embeddings that a matrix follows are one there."""
+    return "embeddings" if model.body.embed_project and "embedding" in label else label

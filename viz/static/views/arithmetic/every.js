@@ -9,7 +9,7 @@
  * @import { Kind, Stage, View } from "../../core/frame/kinds.js"
  * @import { Place, Step, Term, Way, Worked } from "./worked.js"
  */
-import { farthest } from "../../core/data/softmax.js";
+import { farthest, pairOf, productsOf } from "../../core/data/softmax.js";
 import { Staged } from "../../core/frame/kinds.js";
 import { cssColors, penOn } from "../../core/draw/canvas.js";
 import { scaleFor, shadeTable, signColor } from "../../core/draw/colors.js";
@@ -19,6 +19,7 @@ import { percent, visible } from "../../core/text/text.js";
 import { numeral, track } from "../../marks/cards.js";
 import { tokenOf } from "../../marks/rows.js";
 import { dimensionAt, drawStrip, frameCell } from "../../marks/strips.js";
+import { Because } from "./because.js";
 import { formula, named, step, TokenPicker, words } from "./elements.js";
 import { largest, softmaxStep, Teller, told, total, vectorAt, workedIn } from "./worked.js";
 
@@ -58,7 +59,8 @@ class EveryNumberView extends Staged {
       this.steps,
     ]);
     const label = element("label", { class: "every-label" }, ["Work out ", this.menu]);
-    this.root = element("div", { class: "every-view" }, [label, this.content, weights.root]);
+    this.because = new Because(source, example, (way) => store.set(way));
+    this.root = element("div", { class: "every-view" }, [label, this.content, weights.root, this.because.root]);
     this.side = weights.side;
     this.told = /** @type {{title: string, steps: Step[]} | null} */ (null);
     this.content.addEventListener("click", ({ target }) => {
@@ -78,13 +80,25 @@ class EveryNumberView extends Staged {
     this.menu.value = quantity?.id ?? "";
     this.content.hidden = !quantity;
     this.weights.root.hidden = Boolean(quantity);
+    this.because.root.hidden = Boolean(quantity);
     if (!quantity) {
       await this.weights.update();
+      await this.explain();
       this.root.dataset.drawn = "true";
       return;
     }
     await this.tell(quantity);
     this.root.dataset.drawn = "true";
+  }
+
+  /** Shows why the head looks there. */
+  async explain() {
+    const { layer, head } = this.asked();
+    const vectors = await this.example.vectors(layer, head);
+    if (!vectors) return;
+    const { row, key } = pairOf(this.example, vectors, this.store.get());
+    const score = productsOf(vectors, row.query, key).reduce((sum, value) => sum + value, 0) * vectors.scale;
+    await this.because.show({ layer, head, query: row.query, key }, score, this.theme());
   }
 
   /** @param {Worked} quantity */

@@ -1,0 +1,176 @@
+/**
+ * Why a head looks there: a score as a sum over pairs of what was written to the stream, as analysis/reasons.py.
+ *
+ * The stream is the sum of what embeddings, heads and MLPs wrote. With what every norm divides by held, a query and a
+ * key are sums of these parts, and their product is a sum over pairs.
+ *
+ * @import { Tokens } from "./data.js"
+ * @import { Vectors } from "./example.js"
+ * @import { Norm } from "./norms.js"
+ * @import { Rotary } from "./rotation.js"
+ * @import { Source } from "./source.js"
+ *
+ * @typedef {object} Part  of a query or key
+ * @property {string} label
+ * @property {{layer: number, head: number} | null} head  the head that wrote it
+ * @property {Float64Array} numbers
+ *
+ * @typedef {object} Pair
+ * @property {Part} query
+ * @property {Part} key
+ * @property {number} score
+ *
+ * @typedef {object} Asked
+ * @property {number} layer
+ * @property {number} head
+ * @property {number} query
+ * @property {number} key
+ */
+
+import { embeddingOf, normNamed, normed } from "./norms.js";
+import { turnedBy } from "./rotation.js";
+import { headsAt, rowAt, weightOf } from "./source.js";
+
+/** A bias that is smaller beside what it is added to is rounding. */
+const ROUNDING = 1e-5;
+
+/**
+ * The pairs of one score, the largest first.
+ *
+ * @param {Source} source
+ * @param {Tokens} tokens
+ * @param {Vectors} vectors  of the head
+ * @param {Asked} asked
+ * @returns {Promise<Pair[]>}
+ */
+export async function pairsOf(source, tokens, { scale, rotary = null }, { layer, head, query, key }) {
+  const [queries, keys] = await Promise.all([
+    partsOf(source, tokens, rotary, { name: "query", layer, head, position: query }),
+    partsOf(source, tokens, rotary, { name: "key", layer, head: keyHead(source, head), position: key }),
+  ]);
+  const pairs = queries.flatMap((one) => keys.map((other) => ({ query: one, key: other, score: dot(one.numbers, other.numbers) * scale })));
+  return pairs.sort((one, other) => Math.abs(other.score) - Math.abs(one.score));
+}
+
+/** @param {Source} source @param {number} head */
+function keyHead({ shape: { heads, built } }, head) {
+  return Math.floor((head * built.keyHeads) / heads);
+}
+
+/**
+ * The parts of a head's query or key at a position.
+ *
+ * @param {Source} source
+ * @param {Tokens} tokens
+ * @param {Rotary | null} rotary
+ * @param {{name: "query" | "key", layer: number, head: number, position: number}} place
+ * @returns {Promise<Part[]>}
+ */
+async function partsOf(source, tokens, rotary, { name, layer, head, position }) {
+  const { dHead, dModel, built } = source.shape;
+  const before = (built.norm === "before" || built.norm === "both") && (layer > 0 || built.firstNorm);
+  const entering = await rowAt(source, "resid_pre", layer, position);
+  const stream = await written(source, tokens, layer, position);
+  const input = before ? through(await normNamed(source, "attention_norm", layer), entering, stream, `attention norm bias ${layer}`) : stream;
+  const [matrix, bias] = await Promise.all([weightOf(source, `attention.${name}.weight`, layer, null), source.weights(`attention.${name}.bias`, layer, null)]);
+  const own = built.queryKeyNorm === "width" ? [0, matrix.length / dModel] : [head * dHead, (head + 1) * dHead];
+  /** @type {Part[]} */
+  let parts = input.map((part) => ({ ...part, numbers: timesRows(matrix, part.numbers, own[0], own[1]) }));
+  if (bias) parts.push({ label: `${name} bias`, head: null, numbers: Float64Array.from(bias.values.subarray(own[0], own[1])) });
+  if (built.queryKeyNorm !== "none") {
+    parts = through(await normNamed(source, `attention.${name}_norm`, layer), total(parts), parts, `${name} norm bias`);
+    const from = built.queryKeyNorm === "width" ? head * dHead : 0;
+    parts = parts.map((part) => ({ ...part, numbers: part.numbers.subarray(from, from + dHead) }));
+  }
+  return rotary ? parts.map((part) => ({ ...part, numbers: turnedTo(part.numbers, rotary, position) })) : parts;
+}
+
+/**
+ * What was written to the stream in front of a layer, at one position; its sum is resid_pre.
+ *
+ * @param {Source} source
+ * @param {Tokens} tokens
+ * @param {number} layer
+ * @param {number} position
+ */
+async function written(source, tokens, layer, position) {
+  const { built } = source.shape;
+  let parts = await embedded(source, tokens, position);
+  for (let below = 0; below < layer; below += 1) {
+    const at = (/** @type {string} */ name) => rowAt(source, name, below, position);
+    const [heads, attention, mlp, pre, mid] = await Promise.all([headsAt(source, "head_out", below, position), at("attn_out"), at("mlp_out"), at("resid_pre"), at("resid_mid")]);
+    /** @type {Part[]} */
+    const ofHeads = heads.map((numbers, head) => ({ label: `head ${below}-${head}`, head: { layer: below, head }, numbers: Float64Array.from(numbers) }));
+    const sum = total(ofHeads);
+    const bias = Float64Array.from(attention, (value, i) => value - sum[i]);
+    if (largest(bias) > ROUNDING * largest(attention)) ofHeads.push({ label: `attention bias ${below}`, head: null, numbers: bias });
+    /** @type {Part[]} */
+    const ofMlp = [{ label: `mlp ${below}`, head: null, numbers: Float64Array.from(mlp) }];
+    for (const [block, wrote, own, entering] of /** @type {[string, ArrayLike<number>, Part[], ArrayLike<number>][]} */ ([["attention", attention, ofHeads, pre], ["mlp", mlp, ofMlp, mid]])) {
+      const behind = built.norm === "output" || built.norm === "both";
+      const norm = behind ? await normNamed(source, `${block}_output_norm`, below) : built.norm === "after" ? await normNamed(source, `${block}_norm`, below) : null;
+      const carried = behind && norm ? through(norm, wrote, own, `${block} output norm bias ${below}`) : own;
+      parts = [...parts, ...carried];
+      if (built.norm === "after" && norm) parts = through(norm, Float64Array.from(wrote, (value, i) => value + entering[i]), parts, `${block} norm bias ${below}`);
+    }
+  }
+  return parts;
+}
+
+/** What enters layer 0, by the tables it is read from; one part where a matrix follows, or an edit wrote it. @param {Source} source @param {Tokens} tokens @param {number} position @returns {Promise<Part[]>} */
+async function embedded(source, tokens, position) {
+  const embed = await rowAt(source, "embed", null, position);
+  const whole = [{ label: "embeddings", head: null, numbers: Float64Array.from(embed) }];
+  if (source.shape.built.embedProject) return whole;
+  const { rows, sum, norm } = await embeddingOf(source, tokens, position);
+  const parts = rows.map(({ name, scale, numbers }) => ({ label: `${name} embedding`, head: null, numbers: Float64Array.from(numbers, (value) => value * scale) }));
+  const found = norm ? through(norm, sum, parts, "embedding norm bias") : parts;
+  const apart = total(found).map((value, i) => value - embed[i]);
+  return largest(apart) > 1e-3 * largest(embed) ? whole : found;
+}
+
+/** The parts behind a norm that divides by what it divided this x by; its bias is a part of its own. @param {Norm} norm @param {ArrayLike<number>} x @param {Part[]} parts @param {string} name  of the bias @returns {Part[]} */
+function through(norm, x, parts, name) {
+  const { variance } = normed(x, norm);
+  const { kind, weight, bias, plusOne, eps } = norm;
+  const scale = 1 / Math.sqrt(variance + eps);
+  const carried = parts.map((part) => {
+    const mean = kind === "rms" ? 0 : part.numbers.reduce((sum, value) => sum + value, 0) / part.numbers.length;
+    return { ...part, numbers: part.numbers.map((value, i) => (value - mean) * scale * ((plusOne ? 1 : 0) + weight[i])) };
+  });
+  return bias ? [...carried, { label: name, head: null, numbers: Float64Array.from(bias) }] : carried;
+}
+
+/** x times rows of a matrix (out, in). @param {Float32Array} matrix @param {Float64Array} x @param {number} from @param {number} to */
+function timesRows(matrix, x, from, to) {
+  const out = new Float64Array(to - from);
+  for (let row = from; row < to; row += 1) {
+    let sum = 0;
+    for (let i = 0; i < x.length; i += 1) sum += matrix[row * x.length + i] * x[i];
+    out[row - from] = sum;
+  }
+  return out;
+}
+
+/** @param {Float64Array} numbers @param {Rotary} rotary @param {number} position */
+function turnedTo(numbers, rotary, position) {
+  const dims = 2 * rotary.frequencies.length;
+  return turnedBy(numbers, rotary, 0, position).map((value, i) => (i < dims ? value * rotary.amplitude : value));
+}
+
+/** @param {Part[]} parts */
+function total(parts) {
+  const out = new Float64Array(parts[0].numbers.length);
+  for (const { numbers } of parts) for (let i = 0; i < out.length; i += 1) out[i] += numbers[i];
+  return out;
+}
+
+/** @param {Float64Array} one @param {Float64Array} other */
+function dot(one, other) {
+  return one.reduce((sum, value, i) => sum + value * other[i], 0);
+}
+
+/** @param {ArrayLike<number>} numbers */
+function largest(numbers) {
+  return Array.from(numbers).reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+}
