@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError, check_index
+from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.layer import absent_because
 from minibert.layers.readers import unread
 from minibert.quantities import QUANTITIES
-from minibert.trace.places import Chosen, indices_of
+from minibert.trace.places import Chosen, indices_of, laid_out
 
 __all__ = ["Edit", "hide", "mean", "noise", "replace", "zero"]
 
@@ -143,10 +144,15 @@ class FromTrace:
     """The same quantity of another trace."""
 
     trace: Any
+    allowed: AllowedKeys | None = None
+    """How the sentences of the pass lie, where one of both is packed; None: as in the trace."""
 
     def __call__(self, point: Point, value: Tensor) -> Tensor:
         """The quantity there, detached."""
-        return _read(self.trace, point)
+        found = _read(self.trace, point)
+        if self.allowed is None or "position" not in point.axes:
+            return found
+        return laid_out(found, point.axes.index("position"), self.trace.allowed, self.allowed)
 
 
 class Mean:

@@ -73,6 +73,22 @@ class Places:
         return 0, [self.starts[sentence] + position for position in positions]
 
 
+def laid_out(value: Tensor, axis: int, theirs: AllowedKeys, ours: AllowedKeys) -> Tensor:
+    """A quantity of one batch as another batch lies, padded or packed: its sentences' first rows.
+
+    `axis` is that of positions. Sentences of the other batch have at most as many tokens; padding
+    is 0. A single sentence is given to each.
+    """
+    source, target = Places.of(theirs), Places.of(ours)
+    rows = value.movedim(axis, 1)
+    found = rows.new_zeros((1 if ours.packed else ours.batch, ours.position, *rows.shape[2:]))
+    for sentence, length in enumerate(target.lengths):
+        row, at = source.index(sentence if len(source.lengths) > 1 else 0, range(length))
+        to, where = target.index(sentence, range(length))
+        found[to, where] = rows[row, at]
+    return found.movedim(1, axis)
+
+
 def indices_of(
     chosen: Chosen, size: int, what: str, error: type[MinibertError] = TraceError, where: str = ""
 ) -> list[int]:

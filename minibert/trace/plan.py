@@ -7,7 +7,7 @@ keys. The checks are made by `Plan.of`, before the pass starts.
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config, discriminates
 from minibert.layers.layer_pass import Change
-from minibert.trace.edit import Edit, Point, as_edit, as_point
+from minibert.trace.edit import Edit, FromTrace, Point, as_edit, as_point
 from minibert.trace.identity import Sources
 from minibert.trace.places import Chosen, Places, indices_of
 
@@ -282,7 +282,11 @@ def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys)
             )
         if point.layer is not None and point.layer >= len(trace):
             raise EditError(f"{point}: the trace to read from has {len(trace)} layers.")
-        sizes = dict(zip(point.axes, _shape(point, trace.config, trace.allowed), strict=False))
+        theirs = trace.allowed
+        if isinstance(edit.change, FromTrace) and edit.change.allowed is not None:
+            _check_layouts(point, theirs, allowed)
+            theirs = allowed
+        sizes = dict(zip(point.axes, _shape(point, trace.config, theirs), strict=False))
         if edit.averages:
             if "query" in sizes and trace.allowed.tokens is not None:
                 raise EditError(
@@ -300,6 +304,30 @@ def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys)
             raise misfit(point, shape, expected)
         if not edit.averages and point.has_positions:
             _check_lengths(point, trace.allowed, allowed)
+
+
+def _laid_out(edit: Edit, allowed: AllowedKeys) -> Edit:
+    """The edit; values of a trace are laid out as this batch is, where one of both is packed."""
+    if not isinstance(edit.change, FromTrace):
+        return edit
+    theirs = getattr(edit.change.trace.allowed, "packed", None)
+    if theirs == allowed.packed:
+        return edit
+    return replace(edit, change=FromTrace(edit.change.trace, allowed))
+
+
+def _check_layouts(point: Point, theirs: AllowedKeys, ours: AllowedKeys) -> None:
+    """Raise EditError for what sentences that lie otherwise in memory cannot be read for."""
+    if "query" in point.axes:
+        raise EditError(
+            f"{point}: packed sentences have no such matrix to read; trace them without "
+            "packed=True."
+        )
+    source, target = (len(Places.of(each).lengths) for each in (theirs, ours))
+    if source not in (1, target):
+        raise EditError(
+            f"{point}: the trace to read from has {source} sentences, and this one {target}."
+        )
 
 
 def _check_lengths(point: Point, theirs: AllowedKeys, ours: AllowedKeys) -> None:
@@ -403,7 +431,7 @@ class Plan:
             point = as_point(key, config)
             check_until(point, until)
             points.append(point)
-            several = [as_edit(one) for one in _several(point, value)]
+            several = [_laid_out(as_edit(one), allowed) for one in _several(point, value)]
             reached = [(edit, Reach.of(point, edit, places)) for edit in several]
             for edit, reach in reached:
                 check_packed(point, edit, allowed)

@@ -21,6 +21,7 @@ from minibert.layers.layer import layer_quantities
 from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import replace
 from minibert.trace.read import Trace
 from tests.families import as_tokens, batch, hf_model, sizes
 from tests.rotary import theirs as rotary
@@ -221,6 +222,34 @@ def test_patching_everything_of_another_trace_gives_that_trace(
     assert torch.equal(patched.logits, source.logits)
     inputs = [at for at in every if at[0] in ("query", "key", "value")]
     assert_same(trace.rerun(dict.fromkeys(["embed", *inputs], source)), source, "embed")
+
+
+@every_family
+@settings(max_examples=2)
+@given(data=st.data())
+def test_values_are_taken_from_packed_and_padded_traces_alike(
+    family: str, data: st.DataObject
+) -> None:
+    padded = data.draw(traces(family))
+    model, tokens = padded.model, padded.tokens
+    ids = torch.where(tokens.mask, (tokens.ids + 7) % 37 + 4, tokens.ids)
+    other = Tokens.from_ids(ids, mask=tokens.mask, segments=tokens.segments)
+    sources = [model.trace(other, packed=packed) for packed in (False, True)]
+    names = [name for name in names_of(padded, 0) if "query" not in QUANTITIES[name].axes]
+    place = data.draw(st.sampled_from(["embed", *((name, 0) for name in names)]))
+    positions = data.draw(st.sampled_from([None, 0, [-1]]))
+    sentences = data.draw(st.sampled_from([None, [0, 1]]))
+    packed = model.trace(tokens, packed=True)
+    results = [
+        trace.rerun({place: replace(source, positions=positions, sentences=sentences)})
+        for trace in (padded, packed)
+        for source in sources
+    ]
+    for number in range(len(tokens)):
+        expected = results[0].text(number)
+        for result in results[1:]:
+            assert_same(result.text(number), expected, (place, positions, sentences))
+    assert not torch.equal(results[0].logits[tokens.mask], padded.logits[tokens.mask])
 
 
 @every_family
