@@ -9,8 +9,8 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -202,9 +202,29 @@ def standard_input() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
+class OutputError(OSError):
+    """Standard output cannot be written to; an OSError of anything else is not one."""
+
+    @property
+    def closed(self) -> bool:
+        """True where what read the output has ended."""
+        return isinstance(self.__cause__, BrokenPipeError)
+
+
+@contextmanager
+def to_output() -> Iterator[None]:
+    """Turn an OSError of what is written to standard output inside into an OutputError."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror or str(error)) from error
+
+
 def say(*lines: str) -> None:
     """Write lines to standard output, at once: what reads them may be waiting."""
-    print(encodable("\n".join(lines), sys.stdout.encoding), flush=True)
+    text = encodable("\n".join(lines), sys.stdout.encoding)
+    with to_output():
+        print(text, flush=True)
 
 
 def note(kind: str, message: str) -> None:

@@ -4,6 +4,7 @@ REFUSED is the table of commands that end with an error. docs/command_line.md pr
 statuses and the keys of JSON; what a command computes is tested where the library computes it.
 """
 
+import errno
 import json
 import os
 import re
@@ -14,12 +15,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import planted_kernels as planted
 import pytest
 import torch
 from command_line import process, run
 from data import data_path
+from hypothesis import given
+from hypothesis import strategies as st
 from vocabularies import byte_level
 
 import minibert
@@ -337,6 +341,21 @@ class TestProgram:
                 assert (result.exit_code, result.output) == (130, "")
             else:
                 assert result.exception is error
+
+    @given(
+        number=st.sampled_from([errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EACCES, errno.EBADF]),
+        file=st.sampled_from([None, "a.bin"]),
+        place=st.sampled_from(["minibert.loading.load", "minibert.model.Model.predict"]),
+    )
+    def test_an_error_of_something_else_is_not_one_of_the_output(
+        self, number: int, file: str | None, place: str
+    ) -> None:
+        error = OSError(number, os.strerror(number), file)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, mock.Mock(side_effect=error))
+            result = run("predict", "the [MASK]")
+        assert result.exit_code == 1
+        assert result.output == f"error: {error}\n"
 
     def test_a_closed_pipe_ends_quietly(self) -> None:
         read, write = os.pipe()

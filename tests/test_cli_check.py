@@ -1,6 +1,8 @@
 """`minibert check`: planted kernels, each with the message it must give; bad usage: test_cli.py."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import planted_kernels as planted
@@ -20,6 +22,20 @@ def test_a_right_kernel_is_right_and_nothing_else_is_said(tmp_path):
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("kernel.py:attention  right  ")
     assert result.stderr == ""
+
+
+def test_a_program_from_standard_input_can_check(tmp_path):
+    target = written(tmp_path, planted.RIGHT)
+    program = f"""
+import sys
+from minibert.cli.main import main
+sys.argv = {["minibert", "check", target, *FEW]!r}
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("kernel.py:attention  right  "), done.stderr
 
 
 def test_the_usual_two_types_and_every_output_are_in_the_table(tmp_path):

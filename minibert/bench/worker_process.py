@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -121,7 +122,8 @@ class WorkerProcess:
         self._leash, held = context.Pipe()
         self._judge, self._printed = Channel(here), printed
         self._process = context.Process(target=worker.serve, args=(there, printer, held))
-        self._process.start()
+        with _without_main():
+            self._process.start()
         for one in (there, printer, held):
             one.close()
         self._reader = threading.Thread(target=_read, args=(lines, printed), daemon=True)
@@ -239,6 +241,17 @@ def _context() -> Any:
     # The second is what torch imports when it is first told to fill memory.
     context.set_forkserver_preload([worker.__name__, "torch._inductor.config"])
     return context
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program that runs: a worker would run its file again, which standard input lacks."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _read(lines: Connection, printed: Printed) -> None:

@@ -24,7 +24,15 @@ from minibert.cli.probe import probe
 from minibert.cli.survey import survey, survey_diff, survey_report
 from minibert.cli.train import train
 from minibert.errors import MinibertError, lacks_memory, printable
-from minibert.terminal import abandon_output, note, open_closed_streams, say, warning_line
+from minibert.terminal import (
+    OutputError,
+    abandon_output,
+    note,
+    open_closed_streams,
+    say,
+    to_output,
+    warning_line,
+)
 
 # torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
 _OPTIONS = {
@@ -52,7 +60,8 @@ class _Commands(TyperGroup):
         """
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            with to_output():
+                sys.stdout.flush()
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
         except (typer.Abort, typer.Exit):
@@ -81,18 +90,17 @@ def _make_printable(error: Exception) -> None:
 
 def _status(error: Exception) -> int:
     """The exit status for an error, said in one line. Raises it where it is a mistake of ours."""
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, OutputError) and error.closed:
         abandon_output()
         return 141
     # The library's messages name Python arguments; here they are options.
     message = str(error)
     for argument, option in _OPTIONS.items():
         message = message.replace(argument, option)
-    if isinstance(error, OSError):
+    if isinstance(error, OutputError):
         abandon_output()
-        if error.filename is None:
-            message = f"standard output cannot be written to ({error.strerror or error})."
-    elif not isinstance(error, MinibertError):
+        message = f"standard output cannot be written to ({error.strerror})."
+    elif not isinstance(error, MinibertError | OSError):
         if not lacks_memory(error):
             raise error
         message = "there is not enough memory; give a shorter text or a smaller model."
@@ -157,10 +165,11 @@ def main() -> None:
     open_closed_streams()
     warnings.formatwarning = warning_line
     try:
-        try:
-            app(prog_name="minibert")
-        finally:
-            sys.stdout.flush()
-    # What is written outside of a command: help, version, messages of wrong usage.
-    except OSError as error:
+        # What is written outside of a command: help, version, messages of wrong usage.
+        with to_output():
+            try:
+                app(prog_name="minibert")
+            finally:
+                sys.stdout.flush()
+    except OutputError as error:
         sys.exit(_status(error))

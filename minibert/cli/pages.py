@@ -9,7 +9,7 @@ import typer
 
 from minibert.cli.options import Loading, Texts, spread
 from minibert.errors import MinibertError
-from minibert.terminal import note, say
+from minibert.terminal import note, say, to_output
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -125,7 +125,9 @@ def _check_place(output: Path, browse: bool) -> None:
 
 def _write(page: _Page, output: Path, browse: bool, size: str, unit: float) -> None:
     if _piped(output):
-        sys.stdout.buffer.writelines(piece.encode() for piece in page.pieces())
+        pieces = [piece.encode() for piece in page.pieces()]
+        with to_output():
+            sys.stdout.buffer.writelines(pieces)
         return
     path = page.save(output)
     say(f"{path}  {size.format(page.size / unit)}")
