@@ -68,6 +68,19 @@ def test_every_quantity_is_read_or_refused_by_reason(grouped: EngineHere) -> Non
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_weight_that_is_set_stays_in_the_window(grouped: EngineHere) -> None:
+    edit = {"quantity": "probs", "change": "set", "layer": 1, "key": 1, "value": 0.5}
+    clean = grouped.engine.model.trace(GROUPED)[1].probs[0].numpy()
+    _, (probs,), _ = grouped.trace(request([GROUPED], [edit]), [("probs", 1)])
+    np.testing.assert_allclose(probs.sum(-1), 1, atol=1e-5)
+    assert (probs[clean == 0] == 0).all()
+    seen = clean[..., 1]
+    np.testing.assert_allclose(probs[..., 1][(seen > 0) & (seen < 1)], 0.5, atol=1e-6)
+    if grouped.engine.config.window(1):
+        with pytest.raises(EditError, match="layer 1, because that layer has a window"):
+            grouped.trace(request([GROUPED], [{**edit, "position": 7}]))
+
+
 SIZES: dict[str, Any] = {
     "vocab_size": 4096, "n_positions": 37, "n_layers": 3, "n_heads": 2, "d_model": 14, "d_mlp": 17,
 }  # fmt: skip
