@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from attention_pages import example_of, header_of, unpacked
+from live.drawn import random_model
 from torch import Tensor, nn
 
 import minibert
@@ -235,6 +236,13 @@ class TestModelsOfTransformers:
         assert get_attention(model, "bert", model.tokenizer, "the horse", "a boat") == expected
         words = get_attention(model, "bert", Reversed(tokenizer), "the horse")["all"]["left_text"]
         assert words == ["[CLS]", "horse", "the", "[SEP]"]
+
+
+def test_heads_that_share_a_key_each_have_it() -> None:
+    model, text = random_model("llama"), "Once upon a time there was a small horse"
+    found = get_attention(model, None, None, text, include_queries_and_keys=True)["all"]
+    keys = [model.trace(text)[1, head].key[0].tolist() for head in range(4)]
+    np.testing.assert_allclose(found["keys"][1], keys, atol=1e-6)
 
 
 class Reversed:
