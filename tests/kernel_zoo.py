@@ -230,6 +230,7 @@ RIGHT = {
     "online": ONLINE,
     "online, base 2": changed(ONLINE, ("(m + l.log())", "((m + l.log()) / math.log(2))")),
     "online, row maximum": changed(ONLINE, ("(m + l.log())", "m")),
+    "online, maximum and sum": changed(ONLINE, ("(m + l.log())[..., 0]", "m[..., 0], l[..., 0]")),
     "online, z alone": changed(ONLINE, (", (m + l.log())[..., 0]", "")),
     "base 2": BASE_2,
     "named tuple": changed(
@@ -302,6 +303,13 @@ RIGHT = {
     "one head": changed(
         BMM, ("torch.bmm", "torch.mm"), ("transpose(1, 2)", "T"), ("size(-1)", "size(1)")
     ),
+    "mask of either kind": changed(
+        MASKED,
+        (
+            "s.masked_fill(mask == 0, -1e9)",
+            "s + mask if mask.is_floating_point() else s.masked_fill(~mask, -1e9)",
+        ),
+    ),
     "sdpa": """
 def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
     given = (query, key, value, attn_mask, 0.0, is_causal)
@@ -373,6 +381,7 @@ WRONG = {
     "sentences mixed": ("one varlen", "k[c:d], v[c:d]", "k, v", "see each other"),
     "mask ignored": ("attention_mask", "s + attention_mask", "s", "mask is ignored"),
     "mask upside down": ("mask that must come", "~mask", "mask", "wrong way round"),
+    "Booleans upside down": ("mask of either kind", "~mask", "mask", "wrong way round"),
     "padding upside down": ("module", "key_padding_mask[:", "~key_padding_mask[:",
         "lengths.*wrong way round|padding"),
     "lengths off by one": ("valid lengths", ">= valid", "> valid", "lengths is off by one"),

@@ -2,7 +2,8 @@
 
 gate, result_rows                what is right; rows, facts, median, p20, p80 and ratios
 clock, contest                   one call timed, its bytes; gate, warm, take turns
-user_file, signatures            FILE.py:function, and the conventions it can be called in
+user_file, signatures, ways      FILE.py:function, and the conventions it can be called in
+learning                         what a convention leaves open, found out by calling
 worker, worker_process           where it runs, and the judge's end of that
 shared_bytes                     what goes there and comes back
 judged_function, judged_run      a user's function as the judge sees it: checked, timed

@@ -153,7 +153,11 @@ def _learn_mask(user: Called, draw: Draw) -> None:
         z = (_given(user, way, problem) or {}).get("z")
         if z is not None and z.shape == problem.z_shape:
             working.append(way)
-            if _relative(z, by_eager(problem, torch.float64)["z"]) < _NEAR:
+            asked = [problem]
+            if problem.mask is not None:
+                # Who reads Booleans the wrong way round may still take a mask that is added.
+                asked.append(replace(problem, mask=~problem.mask))
+            if any(_relative(z, by_eager(one, torch.float64)["z"]) < _NEAR for one in asked):
                 return
     # Where none is right, the usual one, that a wrong one can be named.
     user.called(working[0] if working else start)
@@ -179,7 +183,7 @@ def _learn_others(user: Called, draw: Draw) -> None:
             base = " in base 2" if one.factor != 1 else ""
             user.said.append(f"{name} is {one.name}{base}")
         else:
-            user.uncovered.append(f"{name}, of shape {shape}: nothing that is known")
+            user.uncovered.append(f"{name}, of shape {shape}: nothing that can be judged")
     user.called(replace(user.way, others=tuple(others)))
 
 
@@ -205,6 +209,9 @@ def _recognised(numbers: Tensor, problem: Problem, right: dict[str, Tensor], way
         error = _relative(found, right[one.name])
         if error < _NEAR**2:
             return one
+        if one.name == "lse" and _relative(found, (right["lse"] - right["row_max"]).exp()) < 1e-3:
+            # The sum of the row, beside its maximum: nothing that is judged.
+            return Other()
         lse = one if one.name == "lse" and not lse.name else lse
         near = one if "k" in one.axes and error < 0.5 and not near.name else near
     return lse if lse.name else near

@@ -135,3 +135,21 @@ def test_torch_sdpa_is_right_in_every_kind_that_it_can_be_told():
         one.case.split(",")[0] for one in found.findings
     }
     assert found.findings[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "mistral", "modernbert_decoder"])
+def test_functions_of_transformers_are_right_as_they_are_named(family):
+    """They end in **kwargs, which takes every option and uses none."""
+    module = f"transformers.models.{family}.modeling_{family}"
+    found = report(module, "eager_attention_forward")
+    assert found.ok, str(found)
+    kinds = {one.case.split(",")[0] for one in found.findings}
+    assert {"causal", "lengths", "window", "mask"} <= kinds
+    assert ("soft cap" in kinds, "sinks" in kinds) == (family == "gemma2", family == "gpt_oss")
+    assert {one.output for one in found.findings} == {"z", "z, mean", "probs"}
+
+
+def test_a_file_that_compiles_by_torch_is_not_one_of_triton(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text("import torch._inductor.runtime.triton_helpers\n" + source(PLAIN))
+    assert not load_function(path, "attention").triton
