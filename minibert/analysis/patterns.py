@@ -408,18 +408,19 @@ class _Mean:
 
     def __init__(self) -> None:
         self.total: Tensor | float = 0.0
-        self.count = 0
+        self.count, self.dtype = 0, torch.float32
 
     def add(
         self, scores: Float[Tensor, "layer batch head"], applies: Bool[Tensor, " batch"]
     ) -> None:
         self.total = self.total + scores[:, applies].cpu().double().sum(1)
+        self.dtype = torch.promote_types(self.dtype, scores.dtype)
         self.count += int(applies.sum())
 
     def value(self, size: tuple[int, int]) -> Float[Tensor, "layer head"]:
         if not self.count:
             return torch.full(size, torch.nan)
-        return torch.as_tensor(self.total / self.count, dtype=torch.float32)
+        return torch.as_tensor(self.total / self.count, dtype=self.dtype)
 
 
 def _measure(
@@ -560,7 +561,7 @@ def _weights(name: str, pattern: Pattern, tokens: Tokens, length: int) -> Float[
             f"The pattern {name!r:.80} gave {shape} for {length} tokens; expected a tensor of "
             f"shape {(length, length)}, (query, key)."
         )
-    weights = found.to(torch.float32)
+    weights = found.to(torch.promote_types(found.dtype, torch.float32))
     if not bool(((weights >= 0) & (weights <= 1)).all()):
         raise TraceError(f"The pattern {name!r:.80}: expected a mask, or weights from 0 to 1.")
     return weights

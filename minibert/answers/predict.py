@@ -194,10 +194,15 @@ def _answer(model: AnsweringModel, tokens: Tokens, top: int) -> list[Prediction]
     ]
 
 
+def _wide(logits: Tensor) -> Tensor:
+    """The logits in float32 or wider."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def _best_spans(tokens: Tokens, sentence: int, logits: Tensor, top: int) -> tuple[Choice, ...]:
     length = len(logits)
     inside = _second_text(tokens, sentence, logits.device)
-    start, end = logits.float().log_softmax(0).unbind(-1)
+    start, end = _wide(logits).log_softmax(0).unbind(-1)
     score = start[:, None] + end[None, :]
     position = torch.arange(length, device=logits.device)
     distance = position[None, :] - position[:, None]
@@ -242,7 +247,7 @@ def _best_tokens(model: AnsweringModel, logits: Tensor, top: int) -> tuple[Choic
     tokenizer = model.tokenizer
     # Some checkpoints have more logits than their tokenizer has tokens.
     known = len(logits) if tokenizer is None else min(len(logits), tokenizer.vocab_size)
-    values, ids = logits.float().softmax(-1)[:known].topk(min(top, known))
+    values, ids = _wide(logits).softmax(-1)[:known].topk(min(top, known))
     names = [str(id) if tokenizer is None else tokenizer.string(id) for id in ids.tolist()]
     return tuple(Choice(*row) for row in zip(names, values.tolist(), ids.tolist(), strict=True))
 
@@ -251,19 +256,19 @@ def _best_classes(logits: Tensor, config: Config, top: int) -> tuple[Choice, ...
     """The answers that transformers' pipelines give for the logits of a classification head."""
     labels = config.labels
     if config.problem_type == "regression":
-        values, ids = logits.float().topk(min(top, len(labels)))
+        values, ids = _wide(logits).topk(min(top, len(labels)))
         rows = zip(values.tolist(), ids.tolist(), strict=True)
         return tuple(Choice(labels[id], math.nan, id, value) for value, id in rows)
     # The softmax of a single class would always be 1.
     if config.problem_type != "multi_label_classification" and len(labels) > 1:
         return _best(logits, labels, top)
-    values, ids = logits.float().sigmoid().topk(min(top, len(labels)))
+    values, ids = _wide(logits).sigmoid().topk(min(top, len(labels)))
     rows = zip(values.tolist(), ids.tolist(), strict=True)
     return tuple(Choice(labels[id], value, id) for value, id in rows)
 
 
 def _best(logits: Tensor, labels: tuple[str, ...], top: int) -> tuple[Choice, ...]:
-    values, ids = logits.float().softmax(-1).topk(min(top, len(labels)))
+    values, ids = _wide(logits).softmax(-1).topk(min(top, len(labels)))
     return tuple(
         Choice(labels[id], value, id)
         for value, id in zip(values.tolist(), ids.tolist(), strict=True)

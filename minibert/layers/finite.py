@@ -68,7 +68,7 @@ def _real(value: Tensor, allowed: AllowedKeys | None) -> Tensor:
 
 def _too_large(what: str, value: Tensor) -> MinibertError:
     return MinibertError(
-        f"In the {what} are NaN, infinity or numbers too large to be squared: weights or "
+        f"In the {what} are NaN or infinity, or numbers too large to be squared: weights or "
         f"an edit are broken, or too large for {value.dtype}. Try a wider type, such as "
         "minibert.load(..., dtype=torch.float64)."
     )
