@@ -1,21 +1,27 @@
 """Class "hub": a server that lies about commits, names and sizes, or sends other bytes.
 
-What it serves is taken whole or refused, and nothing is written outside the cache.
+What it serves is taken whole or refused, nothing is written outside the cache, and no other host
+is asked.
 """
 
+import hashlib
 import os
 import shutil
 import socket
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from random import Random
 
 from tests.hub_server import Fault, Hub
-from tests.siege import material
 from tests.siege.judge import DiffersError
+from tests.siege.mutations import change_value
 
 LIES = [
+    "http://localhost:9/x",
     "../../../../x", "a" * 40, "A" * 40, "g" * 40, "a" * 39, "", "../" * 13 + "a", "/etc/x", "a/b",
     "\\..\\x", ".", "..", "a" * 300, '"', '"../../x"', "W/\"../../y\"", "%2e%2e%2fx", "0",
 ]  # fmt: skip
@@ -37,7 +43,7 @@ def settings() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    wanted = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*"}
+    wanted = {"HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*"}
     wanted |= {"HF_HUB_ETAG_TIMEOUT": "20", "HF_HUB_DOWNLOAD_TIMEOUT": "20"}
     os.environ.update(wanted | {"HF_ENDPOINT": f"http://127.0.0.1:{port}"})
     return port
@@ -48,6 +54,9 @@ PORT = settings() if "huggingface_hub" not in sys.modules else 0
 
 def build(folder: Path, random: Random) -> str:
     """A repository of an honest folder, and the seed of what the server does."""
+    # It imports the Hub's client, which reads the settings above.
+    from tests.siege import material
+
     base = random.choice(material.folders)
     shutil.copytree(base, folder / "served" / "owner" / "name")
     (folder / "seed").write_text(str(random.randrange(2**30)))
@@ -77,6 +86,8 @@ def use(folder: Path) -> None:
             raise DiffersError(f"an honest server is refused: {error}") from None
         raise
     finally:
+        if elsewhere := {host for host in hub.hosts if not host.startswith("127.0.0.1:")}:
+            raise DiffersError(f"{said}: {elsewhere} was asked")
         outside = {path for path in _tree(folder) - before if not path.startswith("cache")}
         if outside:
             raise DiffersError(f"{said}: written outside the cache: {sorted(outside)[:3]}")
@@ -100,9 +111,64 @@ class _Hub(Hub):
         return found | dict.fromkeys(self.more, next(iter(found.values()))) if found else found
 
 
+def _endless(handler: BaseHTTPRequestHandler) -> None:
+    handler.close_connection = True
+    handler.send_response(200)
+    for name, value in {"ETag": '"abc"', "X-Repo-Commit": "0" * 40}.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    with suppress(OSError):
+        while handler.command == "GET":
+            handler.wfile.write(b"[" * 2**16)
+
+
+def _elsewhere(random: Random) -> Callable[[BaseHTTPRequestHandler], None]:
+    status = random.choice((301, 302, 303, 307, 308))
+    # The same server by other names.
+    host = random.choice(("localhost", "127.0.0.2", "[::ffff:127.0.0.1]", "user@localhost"))
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        where = f"http://{host}:{PORT}{random.choice(('/x', '/content/owner/name/config.json'))}"
+        xet = {"X-Xet-Hash": "0" * 64, "X-Xet-Refresh-Route": where}
+        for name, value in ({"Location": where, "Content-Length": "0"} | xet).items():
+            handler.send_header(name, value)
+        handler.end_headers()
+
+    return answer
+
+
 def _spoil(hub: _Hub, random: Random) -> str:
     """One thing that is wrong with the server; what it is."""
-    kind = random.choice(("header", "header", "header", "name", "body", "status", "no digests"))
+    kinds = (
+        "header",
+        "header",
+        "name",
+        "body",
+        "status",
+        "no digests",
+        "listing",
+        "digest",
+        "endless",
+    )
+    kind = random.choice((*kinds, "listing", "elsewhere"))
+    if kind == "listing":
+        seed = random.randrange(2**30)
+        hub.spoil = lambda about: change_value(
+            Random(seed).choice((about, *about["siblings"])), Random(seed)
+        )
+        return f"a value of the list of files, {seed}"
+    if kind == "digest":
+        forged = hashlib.sha256(random.randbytes(9)).hexdigest()
+        hub.spoil = lambda about: [
+            one["lfs"].update(sha256=forged) if "lfs" in one else one.update(blobId=forged[:40])
+            for one in about["siblings"]
+        ]
+        return "forged digests"
+    if kind in ("endless", "elsewhere"):
+        place = random.choice(("/api/", "/owner/name/resolve/", "/content/"))
+        hub.instead[place] = _endless if kind == "endless" else _elsewhere(random)
+        return f"{kind} {place}"
     if kind == "header":
         header, lie = random.choice(HEADERS), random.choice(LIES)
         hub.lies[header] = lie.encode("latin-1", "replace").decode("latin-1")

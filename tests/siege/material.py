@@ -1,29 +1,32 @@
-"""Small honest checkpoints, in every kind of file; the siege makes hostile ones of them."""
+"""Small honest checkpoints of every family, written by transformers in every kind of file.
+
+The siege makes hostile ones of them. Which of a family's architectures is taken, the seed says.
+"""
 
 import json
 import shutil
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import torch
+import transformers
+from checkpoint import small_families
+from families import CLASSES, Sizes
+from families import hf_config as older_config
 from safetensors.torch import load_file, save_file
 
 import minibert
-from minibert.checkpoint.save import save
-from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from tests.vocabularies import BERT_MARKS, byte_level, sentence_piece, word_piece
 
 SAFE, PICKLE = "model.safetensors", "pytorch_model.bin"
-FAMILIES = {
-    "bert": ("masked-lm", {"n_segments": 2, "pooler": False}),
-    "roberta": ("masked-lm", {"n_segments": 1, "position_offset": 2, "pad_id": 1}),
-    "distilbert": ("sequence-classification", {"labels": ("no", "yes")}),
-    "electra": ("pre-training", {"n_segments": 2, "d_embed": 4}),
-    "albert": ("masked-lm", {"n_segments": 2, "d_embed": 4, "n_layer_groups": 1}),
-    "gpt2": ("causal-lm", {"causal": True, "norm_eps": 1e-5, "activation": "gelu_tanh"}),
-}
-
+ARCHITECTURES = CLASSES | small_families.CLASSES
+# What the siege predicts and generates with, and has in all kinds of files.
+FIXED = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+# Their logits are one tensor.
+HEADS = ("LM", "SequenceClassification", "TokenClassification")
 
 # Filled by `make`, once, before the first case.
 folders: list[Path] = []
@@ -32,9 +35,10 @@ traces: dict[str, list[Path]] = {}
 vocabularies: list[Path] = []
 
 
-def make(root: Path) -> None:
+def make(root: Path, seed: int) -> None:
     """Make the material below `root`: folders, models, files of traces, and vocabularies."""
-    folders.extend(_folders(root))
+    torch.manual_seed(seed % 2**32)
+    folders.extend(_folders(root, Random(seed)))
     for name in ("bert", "gpt2"):
         models[name] = minibert.load(root / name)
         whole = models[name].trace(["The quick fox", "jumps"])
@@ -49,46 +53,46 @@ def make(root: Path) -> None:
     vocabularies.extend(root / name for name in ("bert", "gpt2", "roberta", "electra"))
 
 
-def _folders(root: Path) -> list[Path]:
+def _folders(root: Path, random: Random) -> list[Path]:
     words = root / "words"
     words.mkdir()
     vocabulary = word_piece(words)
-    tokenizer = Tokenizer.from_folder(vocabulary)
     found = []
-    for family, (task, choices) in FAMILIES.items():
-        config = Config(
-            family=family,
-            task=task,
-            vocab_size=tokenizer.vocab_size,
-            n_positions=16,
-            n_layers=2,
-            n_heads=2,
-            d_model=6,
-            d_mlp=8,
-            **choices,
-        )
-        folder = save(Model.from_config(config, tokenizer=tokenizer), root / family)
-        found += [folder, *_in_other_files(folder, root)]
-    (found[0] / "tokenizer.json").unlink()
-    shutil.copy(vocabulary / "vocab.txt", found[0])
+    for family, names in ARCHITECTURES.items():
+        usual = [name for name in names if name.endswith(HEADS)] or list(names)
+        folder = root / family.replace("-", "")
+        folder.mkdir()
+        if family == "gpt2":
+            byte_level(folder, ["<|endoftext|>"])
+        else:
+            json_of_it = Tokenizer.from_folder(vocabulary).to_json()
+            (folder / "tokenizer.json").write_text(json_of_it, "utf-8")
+        _write(folder, family, FIXED.get(family) or random.choice(usual))
+        found += [folder, *(_in_other_files(folder, root) if family in FIXED else [])]
+    (root / "bert" / "tokenizer.json").unlink()
+    shutil.copy(vocabulary / "vocab.txt", root / "bert")
     settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}
-    (found[0] / "tokenizer_config.json").write_text(json.dumps(settings))
-    (found[0] / "special_tokens_map.json").write_text(json.dumps({"mask_token": BERT_MARKS[4]}))
-    gpt2 = root / "gpt2"
-    (gpt2 / "tokenizer.json").unlink()
-    byte_level(gpt2, ["<|endoftext|>"])
-    about = json.loads((gpt2 / "config.json").read_text())
-    count = Tokenizer.from_folder(gpt2).vocab_size
-    if count > about["vocab_size"]:
-        tensors = load_file(gpt2 / SAFE)
-        more = count - about["vocab_size"]
-        for name in tensors:
-            if name.endswith("wte.weight"):
-                tensors[name] = torch.cat((tensors[name], torch.zeros(more, 6)))
-        save_file(tensors, gpt2 / SAFE)
-        (gpt2 / "config.json").write_text(json.dumps(about | {"vocab_size": count}))
-    (gpt2 / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 3]}))
+    (root / "bert" / "tokenizer_config.json").write_text(json.dumps(settings))
+    marks = json.dumps({"mask_token": BERT_MARKS[4]})
+    (root / "bert" / "special_tokens_map.json").write_text(marks)
+    (root / "gpt2" / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 3]}))
     return found
+
+
+def _write(folder: Path, family: str, name: str) -> None:
+    """A model of that architecture in the folder, as large as the vocabulary that is there."""
+    sizes = Sizes(layers=2, heads=2, segments=1 if "rob" in family or "camem" in family else 2)
+    if family in small_families.FAMILIES:
+        config: Any = small_families.hf_config(family)
+    else:
+        config = older_config(family, sizes)
+    config.vocab_size = Tokenizer.from_folder(folder).vocab_size
+    config.is_decoder = name in ("BertLMHeadModel", "RobertaForCausalLM", "ElectraForCausalLM")
+    model = getattr(transformers, name)._from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    model.save_pretrained(folder)
 
 
 def _in_other_files(folder: Path, root: Path) -> list[Path]:

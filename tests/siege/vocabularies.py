@@ -32,6 +32,8 @@ PARTS: dict[str, list[Any]] = {
         {"type": "Replace", "pattern": {"String": ""}, "content": "ab"}, {"type": "Nmt"},
         {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}, {"type": "ByteLevel"},
         {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, {"type": "StripAccents"},
+        {"type": "Precompiled", "precompiled_charsmap": "/////w=="},
+        {"precompiled_charsmap": "BAAAAP////8="},
     ],
     "pre_tokenizer": [
         {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False},
