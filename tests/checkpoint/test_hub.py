@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,8 @@ from torch import Tensor
 from vocabularies import write
 
 import minibert
+from minibert.checkpoint import hub_http
+from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
 from minibert.model import Model
@@ -516,3 +519,30 @@ def test_a_host_that_somebody_chose_is_asked_without_the_token(hub, tmp_path):
         assert holds(client.fetch(cache_dir=str(tmp_path / "cache")), hub, *WANTED)
     assert elsewhere.removeprefix("http://") in hub.hosts
     assert hub.trusting == {hub.url.removeprefix("http://")}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url", "goes", "with_token"),
+    [
+        ("https://huggingface.co", "https://huggingface.co/a", True, True),
+        ("https://huggingface.co", "https://cdn-lfs.hf.co/a", True, False),
+        ("https://huggingface.co", "http://huggingface.co/a", False, False),
+        ("https://huggingface.co", "https://huggingface.co.example.org/a", False, False),
+        ("https://huggingface.co", "https://huggingface.co@example.org/a", False, False),
+        ("https://huggingface.co", "https://nothf.co/a", False, False),
+        ("https://mirror.org", "https://mirror.org:8443/a", True, False),
+        ("https://mirror.org", "https://files.mirror.org/a", True, False),
+        ("https://mirror.org", "https://cdn-lfs.hf.co/a", True, False),
+        ("https://mirror.org", "https://169.254.169.254/a", False, False),
+        ("http://mirror.org", "file://mirror.org/a", False, False),
+    ],
+)
+def test_hosts_of_the_endpoint_and_of_the_hub_are_asked_and_the_token_is_the_endpoints(
+    monkeypatch, tmp_path, endpoint, url, goes, with_token
+):
+    monkeypatch.setattr(hub_http.constants, "ENDPOINT", endpoint)
+    request = SimpleNamespace(url=url, headers={"authorization": "Bearer hf_secret"})
+    with nullcontext() if goes else pytest.raises(CheckpointError, match="was not asked"):
+        with hub_http.asking(NAME, "here", tmp_path, 9):
+            hub_http._check_request(request)
+        assert ("authorization" in request.headers) is with_token
