@@ -37,7 +37,7 @@ ANSWERS = [
     "Ellipsis",
 ]  # fmt: skip
 Z = "torch.nn.functional.scaled_dot_product_attention(query, key, value)"
-SECONDS = 300
+SECONDS = 150
 
 
 def build(folder: Path, random: Random) -> str:

@@ -18,7 +18,7 @@ from random import Random
 from tests.siege.judge import judge
 
 # Of the processor, so that a busy machine is no failure; and of waiting, as for a pipe.
-MEMORY, SECONDS, WAITING = 2**30, 10, 60.0
+MEMORY, SECONDS, WAITING = 2**30, 10, 180.0
 FORK = multiprocessing.get_context("fork")
 Result = tuple[str, str, str]
 Build = Callable[[Path, Random], str]

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 import transformers
 from checkpoint import small_families
-from families import CLASSES, Sizes
+from families import ARCHITECTURES as OLDER
+from families import Sizes
 from families import hf_config as older_config
+from rotary.classes import ARCHITECTURES as ROTARY
 from safetensors.torch import load_file, save_file
 
 import minibert
@@ -22,7 +24,9 @@ from minibert.text.tokenizer import Tokenizer
 from tests.vocabularies import BERT_MARKS, byte_level, sentence_piece, word_piece
 
 SAFE, PICKLE = "model.safetensors", "pytorch_model.bin"
-ARCHITECTURES = CLASSES | small_families.CLASSES
+ARCHITECTURES: dict[str, list[str]] = {}
+for _family, _name in (*OLDER, *ROTARY):
+    ARCHITECTURES.setdefault(_family, []).append(_name)
 # What the siege predicts and generates with, and has in all kinds of files.
 FIXED = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
 # Their logits are one tensor.
@@ -59,7 +63,7 @@ def _folders(root: Path, random: Random) -> list[Path]:
     vocabulary = word_piece(words)
     found = []
     for family, names in ARCHITECTURES.items():
-        usual = [name for name in names if name.endswith(HEADS)] or list(names)
+        usual = [name for name in names if name.endswith(HEADS)] or names
         folder = root / family.replace("-", "")
         folder.mkdir()
         if family == "gpt2":
