@@ -173,7 +173,8 @@ def test_the_card_shows_how_copying_was_measured_over_distances_and_periods(name
 
 def test_the_page_on_limits_says_what_the_logs_of_both_trainings_say() -> None:
     page = (RESULTS.parents[2] / "docs" / "lessons" / "limits.md").read_text(encoding="utf-8")
-    logs = (RESULTS.with_name("control-tiny-bert.jsonl"), EMBEDDED / "tiny-bert/first_scores.jsonl")
+    control = RESULTS.parents[1] / "logs" / "control-tiny-bert.jsonl"
+    logs = (control, EMBEDDED / "tiny-bert/first_scores.jsonl")
     lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line[:1] == "|"]
     shown = {label: cells for label, *cells in lines}
     for column, log in enumerate(logs):
