@@ -24,9 +24,9 @@ from minibert.kernels.torch_kernels import BACKENDS, compiled_flex, forced
 
 
 def z_of(result: object) -> Outputs:
-    """z, in what an implementation gave: a tensor, a tuple that begins with it, or a dictionary."""
+    """z, in what an implementation gave: a tensor, what begins with it, or a dictionary."""
     found = result["z"] if isinstance(result, dict) else result
-    return {"z": found[0] if isinstance(found, tuple) else found}
+    return {"z": found[0] if isinstance(found, tuple | list) else found}
 
 
 def usual_baselines(device: torch.device) -> tuple[str, ...]:

@@ -390,7 +390,7 @@ def _shapes(
             **size,
             quick=asked.quick,
             dtypes=dtypes,
-            orders=[True] if asked.causal_only else both,
+            orders=[True] if user.causal_only else both,
             d_head=asked.d_head or 64,
             lengths=timed.lengths,
             backward=asked.backward,
