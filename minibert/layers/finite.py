@@ -9,6 +9,10 @@ from minibert.errors import MinibertError
 from minibert.kernels.allowed_keys import AllowedKeys
 
 
+class NumbersError(MinibertError):
+    """Numbers became NaN, infinite or too large."""
+
+
 def check_stream(
     stream: Tensor, allowed: AllowedKeys | None = None, what: str = "stream behind the layers"
 ) -> None:
@@ -66,8 +70,8 @@ def _real(value: Tensor, allowed: AllowedKeys | None) -> Tensor:
     return value if tokens is None or value.shape[:2] != tokens.shape else value[tokens]
 
 
-def _too_large(what: str, value: Tensor) -> MinibertError:
-    return MinibertError(
+def _too_large(what: str, value: Tensor) -> NumbersError:
+    return NumbersError(
         f"In the {what} are NaN or infinity, or numbers too large to be squared: weights or "
         f"an edit are broken, or too large for {value.dtype}. Try a wider type, such as "
         "minibert.load(..., dtype=torch.float64)."

@@ -16,6 +16,7 @@ from minibert.analysis.patterns import LENGTH, HeadScores, draws_for, head_score
 from minibert.checkpoint.save import save
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
+from minibert.layers.finite import NumbersError
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
@@ -246,19 +247,24 @@ class Run:
         cast = torch.autocast(device.type, dtype=torch.bfloat16)
         with cast if self.recipe.bfloat16 else nullcontext():
             weights = self.recipe.targets_at(self.step)
-            parts = losses(self.model, batch, targets=weights)
+            try:
+                parts = losses(self.model, batch, targets=weights)
+            except NumbersError as error:
+                raise self._diverged(self.step + 1) from error
         total = torch.stack([part.float() * weights.get(name, 1.0) for name, part in parts.items()])
         total.sum().backward()
         self.optimizer.step(self.step)
         self.step += 1
         found = {name: part.item() for name, part in parts.items()}
         if not all(map(math.isfinite, found.values())):
-            raise TrainingError(
-                f"The loss of step {self.step} is NaN or infinite. Lower rate or matrix_rate (now "
-                f"{self.recipe.rate} and {self.recipe.matrix_rate}), and start again with "
-                "restart=True."
-            )
+            raise self._diverged(self.step)
         return found
+
+    def _diverged(self, step: int) -> TrainingError:
+        return TrainingError(
+            f"The loss of step {step} is NaN or infinite. Lower rate or matrix_rate (now "
+            f"{self.recipe.rate} and {self.recipe.matrix_rate}), and start again with restart=True."
+        )
 
     def snapshot(self) -> Snapshot:
         """Everything needed to resume from this step."""
