@@ -44,7 +44,7 @@ from minibert.answers.explain import find_token
 from minibert.errors import TraceError
 from minibert.layers.linear import matrix_of, offset_of
 from minibert.layers.norms import normed
-from minibert.quantities import Float
+from minibert.quantities import Bool, Float
 from minibert.result import Result, sourced
 from minibert.trace.read import Trace
 
@@ -612,9 +612,9 @@ def why(
 
     `query` and `key` are positions, negative ones from the sentence's end, or tokens that stand in
     the text once. `against` is another key, whose score is taken away, or "row" for the mean of the
-    row's scores weighted by attention: what is equal for all keys is then gone, as it is in the
-    softmax. `neurons` shows so many neurons of each MLP, those with the largest parts, and the rest
-    of that MLP as one.
+    scores of all keys that the query may see: what is equal for all keys is then gone, as it is in
+    the softmax. `neurons` shows so many neurons of each MLP, those with the largest parts, and what
+    is left of that MLP as one.
 
     Components are those of `decompose`, the embeddings apart ("word embedding", "position
     embedding", "segment embedding"), and the biases between the stream and the query or key.
@@ -639,7 +639,7 @@ def why(
     one = slice(row, row + 1)
     scores = wide(text[layer, head].window("scores", queries=one))[0, 0]
     probs = wide(text[layer, head].window("probs", queries=one))[0, 0]
-    other, keys, shares = _compared(text, against, column, probs)
+    other, keys, shares = _compared(text, against, column, probs, _seen(text, layer, [row]))
     attention = layer_of(at).attention
     eye = torch.eye(attention.d_head, dtype=probs.dtype, device=probs.device)[None]
     readings = (
@@ -702,17 +702,18 @@ def _checked(table: Tensor, scores: Tensor, shares: Tensor, dtype: torch.dtype) 
 
 
 def _compared(
-    text: Trace, against: int | str | None, column: int, probs: Tensor
+    text: Trace, against: int | str | None, column: int, probs: Tensor, seen: Tensor
 ) -> tuple[int | str | None, list[int], Float[Tensor, "key 1 1"]]:
     """What the key is compared with, the keys that are read, and the factor of each."""
     if against is None:
         return None, [column], probs.new_ones(1, 1, 1)
     if against == "row":
-        seen = probs.nonzero()[:, 0].tolist()
-        keys = sorted({*seen, column})
-        shares = -probs[keys]
+        keys = seen[0].nonzero()[:, 0].tolist()
+        if column not in keys:
+            raise TraceError(f'key={column}: against="row" compares keys that the query may see.')
+        shares = probs.new_full((len(keys), 1, 1), -1 / len(keys))
         shares[keys.index(column)] += 1
-        return "row", keys, shares[:, None, None]
+        return "row", keys, shares
     other = find_token(text.tokens, against, what="against")
     if other == column:
         raise TraceError(f"against={against!r:.80} is the key itself; expected another one.")
@@ -793,19 +794,25 @@ def _over_text(
     attention, length = layer_of(text[layer]).attention, text.allowed.position
     key_names, keys = _of_all_heads(text, layer, "key", range(length))
     keys = keys.repeat_interleave(attention.group, 2)  # component position head d_head
-    allowed = replace(text.allowed, window=attention.window)
     found, query_names = keys.new_zeros(()), tuple[Component, ...]()
     for first in range(0, length, _ROWS):
         places = range(first, min(first + _ROWS, length))
         query_names, queries = _of_all_heads(text, layer, "query", places)
-        mask, seen = allowed.rows(list(places)), keys.new_ones(len(places), length)
-        seen = seen if mask is None else seen * mask[0, 0]
+        seen = _seen(text, layer, places).to(keys.dtype)
         rows = wide(text.at(layer, slice(None), list(places)).probs)[0]
         rows = rows - seen / seen.sum(-1, keepdim=True)  # head query key
         looked = torch.einsum("hqk,bkhd->bqhd", rows, keys)
         found = found + torch.einsum("aqhd,bqhd->hab", queries, looked)
     names = tuple(tuple(each.label for each in side) for side in (query_names, key_names))
     return found * attention.scale, names
+
+
+def _seen(text: Trace, layer: int, places: Sequence[int]) -> Bool[Tensor, "query key"]:
+    """True where these queries of one sentence may look."""
+    window, length = layer_of(text[layer]).attention.window, text.allowed.position
+    mask = replace(text.allowed, window=window).rows(list(places))
+    size, device = (len(places), length), text.embed.device
+    return torch.ones(size, dtype=torch.bool, device=device) if mask is None else mask[0, 0]
 
 
 def _of_all_heads(

@@ -55,15 +55,17 @@ def test_every_level_adds_up_to_the_one_above(
     layer, head = data.draw(st.integers(0, config.n_layers - 1)), data.draw(st.integers(0, 1))
     head = head % config.n_heads
     query, key = sorted((data.draw(place), data.draw(place)), reverse=True)
-    against = data.draw(st.sampled_from([None, *({0, 1} - {key} if query else []), "row"]))
+    seen = trace.text(sentence)[layer].mask[0, 0, query]
+    rows = ["row"] if seen[key] else []
+    against = data.draw(st.sampled_from([None, *({0, 1} - {key} if query else []), *rows]))
     found = why(
         trace, layer, head, query, key, against=against, sentence=sentence,
         neurons=data.draw(st.sampled_from([0, 3])),
     )  # fmt: skip
     row = trace.text(sentence)[layer, head]
-    scores, probs = row.scores[0, query].double(), row.probs[0, query].double()
-    other = {None: 0.0, "row": (scores * probs).nan_to_num(0).sum()}.get(against)
-    other = scores[against] if other is None else other
+    scores = row.scores[0, query].double()
+    others = {None: scores[:0].sum(), "row": scores[seen].mean()}
+    other = others[against] if against in others else scores[against]
     # Two scores that are equal but for rounding leave rounding.
     limit *= max(1, float(scores.abs().max() / found.values.abs().max().clamp(min=1e-30)))
     is_sum(found.values, float(scores[key] - other), limit)
