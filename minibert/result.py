@@ -123,7 +123,7 @@ class Result(Generic[Array]):
 
         Raises TraceError for a count below 1.
         """
-        if check_index("count", count, 2**31) < 1:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise TraceError(f"count={count}: expected a whole number of at least 1.")
         numbers = self._numbers()
         sizes = np.where(np.isnan(numbers), -1.0, np.abs(numbers)).ravel()

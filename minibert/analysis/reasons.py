@@ -24,6 +24,8 @@ Kamath et al. 2025, "Tracing attention computation through feature interactions"
 and head loadings, there for models with transcoders).
 """
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +33,9 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import (
+    check_trace,
     check_unedited,
+    is_whole,
     token_ids,
     token_name,
     vocabulary_head,
@@ -41,9 +45,8 @@ from minibert.analysis.attribution import logit_direction
 from minibert.analysis.rows import at_positions, wide
 from minibert.analysis.stream import Component, FrozenNorm, layer_of, written
 from minibert.answers.explain import find_token
-from minibert.errors import TraceError
+from minibert.errors import TraceError, check_index
 from minibert.layers.linear import matrix_of, offset_of
-from minibert.layers.norms import normed
 from minibert.quantities import Bool, Float
 from minibert.result import Result, sourced
 from minibert.trace.read import Trace
@@ -53,6 +56,41 @@ _ROWS = 32
 # How far the parts may be from the score that the trace has, as a share of the largest part.
 _ROUNDING, _HALF_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}, 0.1
 _LISTED = 5
+
+
+def _sentence(trace: Trace, index: int) -> Trace:
+    """The trace of one sentence; TraceError for what is no trace of a model that was loaded."""
+    if not isinstance(trace, Trace):
+        check_trace(trace)
+    return trace.text(index)
+
+
+def _place(text: Trace, given: object, what: str) -> int:
+    """A position of the sentence, given as a number or a token."""
+    if isinstance(given, str):
+        return find_token(text.tokens, given, what=what)
+    if not is_whole(given):
+        raise TraceError(f"{what}={given!r:.80}: expected a position, or a token of the text.")
+    return find_token(text.tokens, operator.index(given), what=what)
+
+
+def _check_total(
+    parts: Tensor, number: float, what: str, dtype: torch.dtype, beside: float = 0.0
+) -> None:
+    """Raise TraceError where the parts are not the number that the trace has.
+
+    `beside` is the size of the numbers that it is a difference of.
+    """
+    total = parts.sum().item()
+    size = max(parts.abs().max().item(), beside)
+    if not abs(total - number) <= _ROUNDING.get(dtype, _HALF_ROUNDING) * size:
+        raise TraceError(
+            f"{what} is {number:.6g} in this trace, and what its components wrote gives "
+            f"{total:.6g}: an edit wrote something between (a residual stream, attn_out, an input, "
+            "query, key, scores or logits). Explain the unedited trace, or edit embed, z, head_out "
+            "or mlp_out."
+        )
+
 
 Constants = list[tuple[Component, Float[Tensor, "position read"]]]
 
@@ -264,10 +302,9 @@ class Why(Result[Tensor]):
             return self._tokens(writer)
         if writer.kind == "mlp":
             return self._neurons(writer)
-        raise TraceError(
-            f"{component!r} was not computed from tokens; heads and MLPs can be followed, such as "
-            f"{next((c.label for c in self.components if c.kind in ('head', 'mlp')), 'none here')}."
-        )
+        others = [each.label for each in self.components if each.kind in ("head", "mlp")]
+        there = f"; of heads and MLPs there is {others[0]}" if others else ""
+        raise TraceError(f"{writer.label} is an end, which was not computed from tokens{there}.")
 
     def tree(self, depth: int = 3, share: float = 0.1) -> "Branch":
         """The parts, followed through heads down to the words, as text when printed.
@@ -288,10 +325,17 @@ class Why(Result[Tensor]):
             if abs(value) < least:
                 break
             writer = self.components[self.place("component", label)]
-            followed = depth > 0 and writer.kind == "head"
-            below = self._tokens(writer)._branches(depth - 1, least) if followed else ()
-            kept.append(Branch(label, value, below))
+            kept.append(Branch(label, value, self._below(writer, depth, least)))
         return _with_rest(kept, self.total)
+
+    def _below(self, writer: Component, depth: int, least: float) -> "tuple[Branch, ...]":
+        """What a head read, where it can be followed: an edit may have written what it gives."""
+        if not depth or writer.kind != "head":
+            return ()
+        try:
+            return self._tokens(writer)._branches(depth - 1, least)
+        except TraceError:
+            return ()
 
     @torch.no_grad()
     def _tokens(self, writer: Component) -> "WhyTokens":
@@ -329,7 +373,8 @@ class Why(Result[Tensor]):
         """Raise TraceError where what a component wrote does not follow from what it read."""
         wrote, read = self[writer.label].item(), parts.sum().item()
         size = max(self.values.abs().max().item(), parts.abs().max().item())
-        if abs(read - wrote) > _ROUNDING.get(parts.dtype, _HALF_ROUNDING) * size:
+        dtype = self.reading.trace.embed.dtype
+        if abs(read - wrote) > _ROUNDING.get(dtype, _HALF_ROUNDING) * size:
             raise TraceError(
                 f"{writer.label} wrote {wrote:+.4g}, and what it read gives {read:+.4g}: an edit "
                 "wrote what it gives. Follow it in the unedited trace."
@@ -372,7 +417,7 @@ class WhyTokens(Result[Tensor]):
         Raises TraceError for a token that is not there.
         """
         tokens = self.reading.trace.tokens
-        place = find_token(tokens, key, what="key")
+        place = _place(self.reading.trace, key, "key")
         found = self.values[place]
         return Why(
             found,
@@ -429,6 +474,7 @@ class WhyScore(Result[Tensor]):
     score    the number that is taken apart: query·key · scale, before soft cap and mask, less that
              of `against` where there is one
     weight   the attention weight, after the softmax
+    seen     False where the query may not look at the key: the weight is 0, whatever the score
     side     one side as a sum, the other whole or one of its parts: to follow down to the words
     check    whether taking a part out changes the score by as much
     """
@@ -437,6 +483,7 @@ class WhyScore(Result[Tensor]):
     key_components: tuple[Component, ...]
     score: float
     weight: float
+    seen: bool
     layer: int
     head: int
     query: int
@@ -506,8 +553,8 @@ class WhyScore(Result[Tensor]):
         part     the sum of its pairs
         frozen   the change of the score when it is taken out of what the head's query (key) is
                  computed from: the part, up to rounding, where queries and keys have no norm
-        live     the same when it is taken out in front of the norm, which then divides by less: the
-                 difference is what the norm does
+        live     the same when it is taken out in front of the norm of attention, which then divides
+                 by something else; as frozen where there is none (BERT)
 
         Raises TraceError for a component that is not written to the stream (biases of the head),
         for a score less another, and for a trace with edits.
@@ -527,23 +574,26 @@ class WhyScore(Result[Tensor]):
         components, parts = stream.parts()
         writer = (self.query_components, self.key_components)[own][place]
         if writer not in components:
-            raise TraceError(f"{component!r} is not written to the stream, so it cannot be cut.")
+            raise TraceError(
+                f"{writer.label} cannot be taken out: expected a whole component of the stream, "
+                f"such as {components[0]}."
+            )
         wrote = parts[components.index(writer), 0]
-        layer = layer_of(at)
+        layer, before = layer_of(at), wide(at.resid_pre)[0, position]
         norm = None if layer.after else layer.attention_norm
-        before = wide(at.resid_pre)[0, position]
-        frozen = None if norm is None else FrozenNorm.of(norm, before)
-        without = normed(norm, before - wrote)
-        inputs = (
-            normed(norm, before) - (wrote if frozen is None else frozen.carry(wrote)),
-            without,
-        )
+        inputs = [before - wrote] * 2
+        if norm is not None:
+            # In float32 at least, whatever the weights are.
+            norms = (FrozenNorm.of(norm, before), FrozenNorm.of(norm, before - wrote))
+            inputs = [frozen.carry(before - wrote) for frozen in norms]
+            if norms[0].bias is not None:
+                inputs = [x + norms[0].bias for x in inputs]
         group = layer.attention.group if side == "key" else 1
         changes = [self._changed(side, self.head // group, position, x) for x in inputs]
         return Result(
             torch.tensor([part, *changes]),
             "what",
-            title=f"{component} taken out of the {side} of {self.title}",
+            title=f"{writer.label} taken out of the {side} of {self.title}",
             unit=self.unit,
             labels={"what": ("part", "frozen", "live")},
             signed=True,
@@ -567,22 +617,29 @@ class WhyScore(Result[Tensor]):
         """The sentence that says what is seen."""
         strings = self.readings[0].trace.tokens.strings[0]
         query, key, value = self.top(1)[0]
-        less = "" if self.against is None else f" less {self._other(strings)}"
+        looker, looked = repr(strings[self.query]), repr(strings[self.key])
+        looks = f"{looker} looks at {looked} with weight {self.weight:.2f}"
+        if not self.seen:
+            looks = f"{looker} may not look at {looked}, whatever the score"
+        score = "score" if self.against is None else f"score less {self._other(strings)}"
         return (
-            f"{strings[self.query]!r} looks at {strings[self.key]!r} with weight {self.weight:.2f} "
-            f"(score {self.score:+.2f}{less}): {value:+.2f} of it is {query} at the query x {key} "
-            "at the key."
+            f"{looks} ({score} {self.score:+.2f}). The largest part, {value:+.2f}, is {query} at "
+            f"the query x {key} at the key."
         )
 
     def _other(self, strings: Sequence[str]) -> str:
         if isinstance(self.against, str):
-            return "the mean of the row"
+            return "the mean of all keys that it may see"
         return f"that of {strings[self.against or 0]!r}"
 
     def __str__(self) -> str:
-        rows = (f"{value:+.2f}  {query} x {key}" for query, key, value in self.top())
+        top = self.top()
+        rows = [f"{value:+.2f}  {query} x {key}" for query, key, value in top]
+        rest = self.total - sum(value for _, _, value in top)
+        rows.append(f"{rest:+.2f}  {self.values.numel() - len(top)} other pairs")
         cancels = self._cancels()
-        last = [f"equal for both keys, so gone: {', '.join(cancels)}"] if cancels else []
+        which = "all" if self.against == "row" else "both"
+        last = [f"equal for {which} keys, so gone: {', '.join(cancels)}"] if cancels else []
         return "\n".join([self.note(), *rows, f"{self.total:+.2f}  all of them", *last])
 
     def _cancels(self) -> list[str]:
@@ -612,15 +669,16 @@ def why(
 
     `query` and `key` are positions, negative ones from the sentence's end, or tokens that stand in
     the text once. `against` is another key, whose score is taken away, or "row" for the mean of the
-    scores of all keys that the query may see: what is equal for all keys is then gone, as it is in
-    the softmax. `neurons` shows so many neurons of each MLP, those with the largest parts, and what
-    is left of that MLP as one.
+    scores of all keys that the query may see (a token "row" is given by its position): what is
+    equal for all keys is then gone, as it is in the softmax. `neurons` shows so many neurons of
+    each MLP, those with the largest parts, and what is left of that MLP as one.
 
     Components are those of `decompose`, the embeddings apart ("word embedding", "position
     embedding", "segment embedding"), and the biases between the stream and the query or key.
     The sum is the score within 1e-5 of the largest part in float32 (norms frozen, rotation
     and norms of queries and keys included), before a soft cap. It holds for edited traces where the
-    edit is of what a component writes. Costs less than a forward pass.
+    edit is of what a component writes. In half precision it holds within a few percent. It costs
+    less than a forward pass; against="row", which reads the parts of every key, more than one.
 
     Raises TraceError for a place that does not exist, and where an edit wrote something that no
     component did.
@@ -630,17 +688,15 @@ def why(
     >>> why(trace, 1, 2, query=-1, key=4).total.__class__
     <class 'float'>
     """
-    at = trace[layer, head]
-    text = trace.text(sentence)
-    layer, head = at.layer, at.head or 0
-    row = find_token(text.tokens, query, what="query")
-    column = find_token(text.tokens, key, what="key")
+    text = _sentence(trace, sentence)
+    layer, head = text[layer].layer, check_index("head", head, text.config.n_heads)
+    row, column = _place(text, query, "query"), _place(text, key, "key")
     neurons = whole_number("neurons", neurons, TraceError, least=0)
     one = slice(row, row + 1)
     scores = wide(text[layer, head].window("scores", queries=one))[0, 0]
     probs = wide(text[layer, head].window("probs", queries=one))[0, 0]
-    other, keys, shares = _compared(text, against, column, probs, _seen(text, layer, [row]))
-    attention = layer_of(at).attention
+    seen, attention = _seen(text, layer, [row])[0], layer_of(text[layer]).attention
+    other, keys, shares = _compared(text, against, column, probs, seen)
     eye = torch.eye(attention.d_head, dtype=probs.dtype, device=probs.device)[None]
     readings = (
         _into_stream(text, layer, "query", head, [row], eye * attention.scale),
@@ -648,12 +704,18 @@ def why(
     )
     names, vectors = _both_sides(readings, neurons)
     table = vectors[0] @ vectors[1].mT
-    score = _checked(table, scores[keys], shares[:, 0, 0], trace.embed.dtype)
-    strings = text.tokens.strings[0]
+    score = (scores[keys] * shares[:, 0, 0]).sum().item()
+    beside = scores[keys].abs().max().item()
+    if not math.isfinite(beside):
+        raise TraceError("An edit hid this key or wrote its score, which has no parts then.")
+    # What rounding of query and key is a share of, where their product is small.
+    lengths = [torch.linalg.vector_norm(side.sum(0)).item() for side in vectors]
+    beside = max(beside, lengths[0] * lengths[1])
+    _check_total(table, score, "The score", trace.embed.dtype, beside)
     return WhyScore(
         table,
         "query_component key_component",
-        title=f"the score of head {layer}-{head} from {strings[row]!r} to {strings[column]!r}",
+        title=_title(text, layer, head, row, column, other),
         unit="score",
         labels={
             "query_component": tuple(each.label for each in names[0]),
@@ -664,6 +726,7 @@ def why(
         key_components=tuple(names[1]),
         score=score,
         weight=probs[column].item(),
+        seen=bool(seen[column]),
         layer=layer,
         head=head,
         query=row,
@@ -688,17 +751,16 @@ def _both_sides(
     return names, vectors
 
 
-def _checked(table: Tensor, scores: Tensor, shares: Tensor, dtype: torch.dtype) -> float:
-    """The score that the trace has; TraceError where the table does not add up to it."""
-    score, total = (scores * shares).sum().item(), table.sum().item()
-    largest = max(table.abs().max().item(), scores.abs().max().item())
-    if abs(total - score) > _ROUNDING.get(dtype, _HALF_ROUNDING) * largest:
-        raise TraceError(
-            f"The score of this trace is {score:.6g}, and what its components wrote gives "
-            f"{total:.6g}: an edit wrote a residual stream, an input, query, key or scores. "
-            "Explain the unedited trace, or edit embed, z, head_out or mlp_out."
-        )
-    return score
+def _title(
+    text: Trace, layer: int, head: int, row: int, column: int, other: int | str | None
+) -> str:
+    """What a score is of, with the positions of its tokens."""
+    strings = text.tokens.strings[0]
+    named = f"{strings[row]!r} {row} to {strings[column]!r} {column}"
+    less = "" if other is None else ", less the mean of its row"
+    if isinstance(other, int):
+        less = f", less that to {strings[other]!r} {other}"
+    return f"the score of head {layer}-{head} from {named}{less}"
 
 
 def _compared(
@@ -708,13 +770,16 @@ def _compared(
     if against is None:
         return None, [column], probs.new_ones(1, 1, 1)
     if against == "row":
-        keys = seen[0].nonzero()[:, 0].tolist()
+        keys = seen.nonzero()[:, 0].tolist()
         if column not in keys:
             raise TraceError(f'key={column}: against="row" compares keys that the query may see.')
         shares = probs.new_full((len(keys), 1, 1), -1 / len(keys))
         shares[keys.index(column)] += 1
         return "row", keys, shares
-    other = find_token(text.tokens, against, what="against")
+    try:
+        other = _place(text, against, "against")
+    except TraceError as error:
+        raise TraceError(f'{error} "row" compares with all keys that the query may see.') from error
     if other == column:
         raise TraceError(f"against={against!r:.80} is the key itself; expected another one.")
     return other, [column, other], probs.new_tensor([1.0, -1.0])[:, None, None]
@@ -771,10 +836,14 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
 
     Raises TraceError for a layer that does not exist.
     """
+    _sentence(trace, 0)
     layer, count = trace[layer].layer, len(trace.tokens.lengths)
     tables, names, rows = list[Tensor](), tuple[tuple[str, ...], ...](), 0
     for sentence in range(count):
-        table, names = _over_text(trace.text(sentence), layer)
+        table, names, expected = _over_text(trace.text(sentence), layer)
+        for head, (parts, number) in enumerate(zip(table, expected, strict=True)):
+            what = f"The sum of the scores of head {layer}-{head}, weighted,"
+            _check_total(parts, number.item(), what, trace.embed.dtype, number.abs().item())
         tables.append(table)
         rows += trace.tokens.lengths[sentence]
     return Result(
@@ -789,22 +858,28 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
 
 def _over_text(
     text: Trace, layer: int
-) -> tuple[Float[Tensor, "head query_component key_component"], tuple[tuple[str, ...], ...]]:
-    """The sum over the queries of one sentence, and the names of the components."""
+) -> tuple[
+    Float[Tensor, "head query_component key_component"],
+    tuple[tuple[str, ...], ...],
+    Float[Tensor, " head"],
+]:
+    """The sum over the queries of one sentence, the components, and what its scores give."""
     attention, length = layer_of(text[layer]).attention, text.allowed.position
     key_names, keys = _of_all_heads(text, layer, "key", range(length))
     keys = keys.repeat_interleave(attention.group, 2)  # component position head d_head
     found, query_names = keys.new_zeros(()), tuple[Component, ...]()
+    expected = keys.new_zeros(attention.n_heads)
     for first in range(0, length, _ROWS):
         places = range(first, min(first + _ROWS, length))
         query_names, queries = _of_all_heads(text, layer, "query", places)
         seen = _seen(text, layer, places).to(keys.dtype)
-        rows = wide(text.at(layer, slice(None), list(places)).probs)[0]
-        rows = rows - seen / seen.sum(-1, keepdim=True)  # head query key
+        at = text.at(layer, slice(None), list(places))
+        rows = wide(at.probs)[0] - seen / seen.sum(-1, keepdim=True)  # head query key
+        expected += (rows * wide(at.scores)[0].where(seen > 0, 0)).sum((1, 2))
         looked = torch.einsum("hqk,bkhd->bqhd", rows, keys)
         found = found + torch.einsum("aqhd,bqhd->hab", queries, looked)
     names = tuple(tuple(each.label for each in side) for side in (query_names, key_names))
-    return found * attention.scale, names
+    return found * attention.scale, names, expected
 
 
 def _seen(text: Trace, layer: int, places: Sequence[int]) -> Bool[Tensor, "query key"]:
@@ -853,14 +928,15 @@ def why_stream(
     `point` is resid_pre, resid_mid or resid_post of the layer. Raises TraceError for a place that
     does not exist and for a direction of another width.
     """
-    text, width = trace.text(sentence), trace.config.d_model
-    if not isinstance(direction, Tensor) or direction.shape != (width,):
-        raise TraceError(f"direction: expected a tensor of {width} numbers, one a dimension.")
+    text = _sentence(trace, sentence)
+    width = text.config.d_model
+    whole = isinstance(direction, Tensor) and direction.shape == (width,)
+    if not whole or not direction.is_floating_point() or direction.is_meta:
+        raise TraceError(f"direction: expected a tensor of {width} floats, one a dimension.")
     if point not in ("resid_pre", "resid_mid", "resid_post"):
         raise TraceError(f"{point!r:.80}: expected resid_pre, resid_mid or resid_post.")
-    place = find_token(text.tokens, position, what="position")
-    at = text[layer]
-    along = wide(direction)[None, None]
+    place, at = _place(text, position, "position"), text[layer]
+    along = direction.detach().to(wide(text.embed))[None, None]
     number = (wide(at.quantity(point))[0, place] * along[0, 0]).sum().item()
     reading = Reading(text, at.layer, point, (place,), along, [])
     return _why(reading, number, f"a direction of {point} {at.layer} at {place}", "")
@@ -884,8 +960,10 @@ def why_logit(
     Raises TraceError for a model without a vocabulary head and for a place that does not exist,
     TokenizationError for a token that does not.
     """
-    head, text = vocabulary_head(trace.model), trace.text(sentence)
-    place = find_token(text.tokens, position, what="position")
+    text = _sentence(trace, sentence)
+    # Asked first: a trace of a file without its model says that it needs the weights.
+    _ = text.model.body
+    head, place = vocabulary_head(text.model), _place(text, position, "position")
     ids = token_ids(text.model, token, 1)
     others = None if against is None else token_ids(text.model, against, 1)
     here = at_positions(text, [[place]])
@@ -906,6 +984,8 @@ def why_logit(
 
 def _why(reading: Reading, number: float, title: str, unit: str) -> Why:
     components, parts = reading.parts()
+    what = title[0].upper() + title[1:]
+    _check_total(parts, number, what, reading.trace.embed.dtype, abs(number))
     return Why(
         parts[:, 0, 0],
         "component",

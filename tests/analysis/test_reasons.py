@@ -1,5 +1,6 @@
 """A score is the sum of its pairs, a part is the sum of what it read, and NumPy says the same."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import minibert
 from minibert.analysis import decompose, logit_attribution, why, why_heads, why_logit, why_stream
 from minibert.analysis.reasons import Branch, Why
 from minibert.errors import MinibertError, TraceError
-from minibert.trace.edit import zero
+from minibert.trace.edit import hide
 from minibert.trace.read import Trace
 from tests.circuit_models import Array, model_pair, their_layer
 from tests.families import sizes
@@ -356,6 +357,10 @@ def test_what_is_equal_for_both_keys_is_said_to_be_gone() -> None:
         ((0, 0, 1, 0), {"against": 99}, "against"),
         ((0, 0, 1, 0), {"neurons": -1}, "neurons"),
         ((0, 0, 1, 0), {"sentence": 3}, "text"),
+        ((0, None, 1, 0), {}, "head"),
+        ((0, 0, 1.0, 0), {}, "query=1.0"),
+        ((0, 0, 1, True), {}, "key=True"),
+        ((0, 0, 1, 0), {"against": "rows"}, '"row" compares'),
     ],
 )
 def test_wrong_arguments_are_named(arguments: Any, options: Any, part: str) -> None:
@@ -373,14 +378,44 @@ def test_what_has_no_parts_is_refused() -> None:
             found.follow(component)
     with pytest.raises(TraceError, match="side"):
         found.side("value")
-    with pytest.raises(TraceError, match="not written to the stream"):
+    with pytest.raises(TraceError, match="key bias cannot be taken out"):
         found.check("key bias")
     with pytest.raises(TraceError, match="against"):
         why(trace, 1, 2, -1, 1, against="row").check("head 0-3")
-    for name in ("resid_post", "mlp_out"):
-        edited = model.trace("the horse ran away", edit={(name, 0): zero})
-        if name == "mlp_out":
-            why(edited, 1, 2, -1, 1)
-            continue
+    for other in (minibert.Model, model, "text"):
+        for ask in (partial(why_heads, layer=1), partial(why_logit, token=5)):
+            with pytest.raises(TraceError, match="expected a trace"):
+                ask(other)
+    with pytest.raises(TraceError, match="128 floats"):
+        why_stream(trace, torch.ones(127))
+
+
+@pytest.mark.parametrize("name", ["resid_pre", "resid_post", "attn_out", "query", "scores"])
+def test_what_an_edit_wrote_past_the_components_is_refused(name: str) -> None:
+    model = minibert.load("tiny-gpt2")
+    layer = 0 if name in ("resid_post", "attn_out") else 1
+    trace = model.trace("the horse ran away", edit={(name, layer): lambda x: x + x.square()})
+    asked = [lambda: why_heads(trace, 1), lambda: why(trace, 1, 2, -1, 1)]
+    if name not in ("query", "scores"):
+        asked += [lambda: why_logit(trace, 7), lambda: why_stream(trace, torch.ones(128))]
+    for ask in asked:
         with pytest.raises(TraceError, match="an edit wrote"):
-            why(edited, 1, 2, -1, 1)
+            ask()
+    hidden = model.trace("the horse ran away", edit={("scores", 1): hide(1)})
+    with pytest.raises(TraceError, match="hid this key"):
+        why(hidden, 1, 2, -1, 1)
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "tiny-llama"])
+def test_half_precision_is_followed_and_checked_too(name: str) -> None:
+    trace = minibert.load(name, dtype=torch.bfloat16).trace("the horse ran away and the boy ran")
+    for head in range(4):
+        found = why(trace, 2, head, -1, 1)
+        found.tree()
+        part, frozen, _ = found.check("mlp 1").values.tolist()
+        assert abs(part - frozen) <= 0.1 * max(found.values.abs().max(), abs(part))
+
+
+def test_a_key_that_may_not_be_seen_is_said() -> None:
+    trace = minibert.load("tiny-gpt2").trace("the horse ran away")
+    assert "may not look at" in str(why(trace, 1, 2, 1, 3))

@@ -31,9 +31,6 @@ import { embeddingOf, normNamed, normed } from "./norms.js";
 import { turnedBy } from "./rotation.js";
 import { headsAt, rowAt, weightOf } from "./source.js";
 
-/** A bias that is smaller beside what it is added to is rounding. */
-const ROUNDING = 1e-5;
-
 /**
  * The pairs of one score, the largest first.
  *
@@ -98,12 +95,10 @@ async function written(source, tokens, layer, position) {
   let parts = await embedded(source, tokens, position);
   for (let below = 0; below < layer; below += 1) {
     const at = (/** @type {string} */ name) => rowAt(source, name, below, position);
-    const [heads, attention, mlp, pre, mid] = await Promise.all([headsAt(source, "head_out", below, position), at("attn_out"), at("mlp_out"), at("resid_pre"), at("resid_mid")]);
+    const [heads, attention, mlp, pre, mid, bias] = await Promise.all([headsAt(source, "head_out", below, position), at("attn_out"), at("mlp_out"), at("resid_pre"), at("resid_mid"), source.weights("attention.output.bias", below, null)]);
     /** @type {Part[]} */
     const ofHeads = heads.map((numbers, head) => ({ label: `head ${below}-${head}`, head: { layer: below, head }, numbers: Float64Array.from(numbers) }));
-    const sum = total(ofHeads);
-    const bias = Float64Array.from(attention, (value, i) => value - sum[i]);
-    if (largest(bias) > ROUNDING * largest(attention)) ofHeads.push({ label: `attention bias ${below}`, head: null, numbers: bias });
+    if (bias) ofHeads.push({ label: `attention bias ${below}`, head: null, numbers: Float64Array.from(bias.values) });
     /** @type {Part[]} */
     const ofMlp = [{ label: `mlp ${below}`, head: null, numbers: Float64Array.from(mlp) }];
     for (const [block, wrote, own, entering] of /** @type {[string, ArrayLike<number>, Part[], ArrayLike<number>][]} */ ([["attention", attention, ofHeads, pre], ["mlp", mlp, ofMlp, mid]])) {

@@ -30,8 +30,8 @@ export class Because {
     this.latest = 0;
   }
 
-  /** @param {Asked} asked @param {number} score  of the pair @param {"light" | "dark"} theme */
-  async show(asked, score, theme) {
+  /** @param {Asked} asked @param {{score: number, seen: boolean}} pair  seen: the query may look there @param {"light" | "dark"} theme */
+  async show(asked, { score, seen }, theme) {
     this.latest += 1;
     const mine = this.latest;
     const vectors = await this.example.vectors(asked.layer, asked.head);
@@ -41,7 +41,8 @@ export class Because {
     if (mine !== this.latest) return;
     const sum = pairs.reduce((all, pair) => all + pair.score, 0);
     const adds = Math.abs(sum - score) <= 0.01 * Math.max(1, Math.abs(pairs[0].score), Math.abs(score));
-    this.said.replaceChildren(...(adds ? this.told(pairs, sum, asked, theme) : [words("An edit wrote the stream, a query, a key or the scores themselves, so this score is not the sum of what heads and MLPs wrote.")]));
+    const masked = seen ? [] : [words("It may not look there: the score is masked, and its weight is 0.")];
+    this.said.replaceChildren(...masked, ...(adds ? this.told(pairs, sum, asked, theme) : [words("An edit wrote the stream, a query, a key or the scores themselves, so this score is not the sum of what heads and MLPs wrote.")]));
     this.root.dataset.drawn = "true";
   }
 
@@ -57,7 +58,7 @@ export class Because {
     return [
       words("The score is a sum over pairs: what was written to the stream at ", named(tokens, asked.query), " × what was written at ", named(keyTokens, asked.key), ". The largest of them, of ", numeral("whole", sum, signed(sum, 2)), ":"),
       element("ul", { class: "because-pairs" }, [...items, row([`${pairs.length - shown.length} other pairs`], rest)]),
-      words("Choose a head to see what it read when it wrote this."),
+      ...(shown.some(({ query, key }) => query.head || key.head) ? [words("Choose a head to see where it looked when it wrote this.")] : []),
     ];
   }
 

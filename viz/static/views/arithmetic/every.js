@@ -9,7 +9,7 @@
  * @import { Kind, Stage, View } from "../../core/frame/kinds.js"
  * @import { Place, Step, Term, Way, Worked } from "./worked.js"
  */
-import { farthest, pairOf, productsOf } from "../../core/data/softmax.js";
+import { farthest, pairOf, productsOf, sees } from "../../core/data/softmax.js";
 import { Staged } from "../../core/frame/kinds.js";
 import { cssColors, penOn } from "../../core/draw/canvas.js";
 import { scaleFor, shadeTable, signColor } from "../../core/draw/colors.js";
@@ -98,7 +98,7 @@ class EveryNumberView extends Staged {
     if (!vectors) return;
     const { row, key } = pairOf(this.example, vectors, this.store.get());
     const score = productsOf(vectors, row.query, key).reduce((sum, value) => sum + value, 0) * vectors.scale;
-    await this.because.show({ layer, head, query: row.query, key }, score, this.theme());
+    await this.because.show({ layer, head, query: row.query, key }, { score, seen: sees(row, key) }, this.theme());
   }
 
   /** @param {Worked} quantity */
