@@ -49,7 +49,7 @@ from tests.training.small_runs import SMALL, story_files
 PAGE = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf-8")
 COMMANDS = (
     "view live serve explain predict generate train survey survey-report survey-diff patterns "
-    "collect check bench models probe"
+    "collect check bench verify models probe"
 )
 EXPLAIN = ("explain", "the horse turned", "--layer", "1", "--head", "2")
 TEXTS = ("I went to the store.", "At the store, I bought fresh strawberries.")
@@ -151,6 +151,11 @@ REFUSED = [
     ("check kernel.py:attention --device tpu", 2, "--device"),
     ("check kernel.py:attention --device meta", 2, "--device"),
     ("check file.py:attention --compile --json", 2, "--compile reads the code"),
+    ("verify absent", 1, "absent is not a folder; expected the folder of a checkpoint"),
+    ("verify taken", 1, "taken is not a folder"),
+    ("verify .", 1, "has no config.json"),
+    ("verify . -o no/certificate.json", 2, "There is no folder no"),
+    ("verify . --longest 0", 2, "--longest"),
     ("bench", 2, "no function is given"),
     (f"{BENCH} --baseline warp", 2, "--baseline warp is not known; known are reference"),
     (f"{BENCH} --plot times.gif", 2, "expected a name ending in .svg"),
@@ -407,6 +412,7 @@ SOMETIMES: dict[str, tuple[str, ...]] = {
     "explain": ("query_unrotated", "key_unrotated", "why"),
     "models": ("cached",),
     "check": ("causes", "not_covered"),
+    "verify": (),
 }
 
 
@@ -474,6 +480,13 @@ class TestJson:
         wrong = document("check", planted.written(tmp_path, planted.TF32), *quick, status=1)
         assert wrong["right"] is False
         assert "tf32" in wrong["causes"][0]
+
+    def test_verify_has_the_numbers_of_its_certificate(self, inputs: Path) -> None:
+        folder = str(Path(minibert.__file__).parent / "embedded" / "tiny-bert")
+        found = document("verify", folder, "--longest", "5", "-o", "certificate.json")
+        assert found["right"] is True
+        assert found == json.loads((inputs / "certificate.json").read_text())
+        assert [one["name"] for one in found["files"]] == ["config.json", "model.safetensors"]
 
     def test_numbers_that_json_has_no_word_for_are_null(
         self, capsys: pytest.CaptureFixture[str]

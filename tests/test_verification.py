@@ -1,0 +1,164 @@
+"""`minibert verify` calls good checkpoints right and names the quantity of a mistake.
+
+The mistakes are in our model only, and far below what a look at logits would show.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibert import verification
+from minibert.loading import load
+from minibert.model import Model
+from minibert.verification import verify
+from tests import families
+from tests.command_line import fails, run
+from tests.rotary import classes
+from tests.rotary.drawn import drawn, plain
+from tests.rotary.theirs import model_of
+
+ALL = families.CLASSES | classes.CLASSES
+
+
+@settings(max_examples=4)
+@given(data=st.data(), seed=st.integers(0, 10**9))
+def test_a_good_checkpoint_of_any_family_is_right(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int
+) -> None:
+    family = data.draw(st.sampled_from(list(ALL)))
+    name = data.draw(st.sampled_from(ALL[family]))
+    if family in families.CLASSES:
+        model = families.hf_model(family, name, data.draw(families.sizes))
+    else:
+        model = model_of(data.draw(drawn(family)), name, torch.float32)
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    certificate = verify(folder, seed=seed)
+    assert [one for one in certificate["quantities"] if not one["right"]] == []
+    layers = model.config.num_hidden_layers
+    found = {one["name"] for one in certificate["quantities"]}
+    for kind in ("probs", "resid_post"):
+        assert {f"{kind} {layer}" for layer in range(layers)} <= found
+    assert {"embed", "logits"} <= found
+    assert all(max(row) < model.config.vocab_size for row in certificate["ids"])
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    model_of(plain("llama"), "LlamaForCausalLM", torch.float32).save_pretrained(folder)
+    return folder
+
+
+def epsilon(norm: Any) -> None:
+    norm.eps *= 10
+
+
+def swapped(linear: Any) -> None:
+    linear.weight.data = linear.weight.data[[1, 0, *range(2, len(linear.weight))]]
+
+
+def scaled(module: Any) -> None:
+    module.weight.data *= 1 + 1e-6
+
+
+def rounded(module: Any) -> None:
+    module.weight.data = module.weight.half().to(module.weight.dtype)
+
+
+def broken(
+    patch: pytest.MonkeyPatch, mistake: Callable[[Any], None], place: str, dtypes: set[torch.dtype]
+) -> None:
+    """Put the mistake into what verify loads of ours in these types."""
+
+    def loaded(folder: Path, dtype: torch.dtype) -> Model:
+        model = load(folder, dtype=dtype)
+        model.unpack()
+        if dtype in dtypes:
+            mistake(model.get_submodule(place))
+        return model
+
+    patch.setattr(verification, "load", loaded)
+
+
+def first_wrong(folder: Path) -> dict[str, Any]:
+    return next(one for one in verify(folder)["quantities"] if not one["right"])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "place", "first"),
+    [
+        (scaled, "body.word", "embed"),
+        (epsilon, "body.groups.0.attention_norm", "probs 0"),
+        (swapped, "body.groups.1.attention.query", "probs 1"),
+        (swapped, "body.groups.0.attention.value", "resid_post 0"),
+        (scaled, "body.groups.1.mlp.down", "resid_post 1"),
+        (epsilon, "body.final_norm", "logits"),
+        (scaled, "head.decoder", "logits"),
+    ],
+)
+def test_a_mistake_is_caught_and_the_first_quantity_of_it_named(
+    mistake: Callable[[Any], None],
+    place: str,
+    first: str,
+    llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken(monkeypatch, mistake, place, {torch.float64, torch.float32})
+    result = run("verify", str(llama), "-o", str(tmp_path / "certificate.json"))
+    assert result.exit_code == 1
+    assert result.stdout.endswith(f" quantities, from {first} on\n")
+    said = json.loads((tmp_path / "certificate.json").read_text())
+    assert said["right"] is False
+    assert next(one["name"] for one in said["quantities"] if not one["right"]) == first
+
+
+def test_an_error_of_float32_only_is_caught_by_its_rule(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch, rounded, "body.groups.1.mlp.down", {torch.float32})
+    first = first_wrong(llama)
+    assert first["name"] == "resid_post 1"
+    assert first["padded"] <= 1e-10 * first["largest"]
+
+
+def test_an_error_of_packed_texts_only_is_caught(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = Model.trace
+
+    def wrong(model: Model, tokens: Any, *, packed: bool) -> Any:
+        edit = {("resid_post", 1): lambda stream: stream * (1 + 1e-6)} if packed else None
+        return trace(model, tokens, packed=packed, edit=edit)
+
+    monkeypatch.setattr(Model, "trace", wrong)
+    first = first_wrong(llama)
+    assert first["name"] == "resid_post 1"
+    assert first["padded"] <= 1e-10 * first["largest"] < first["packed"]
+
+
+def test_what_it_cannot_compare_is_one_line(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    fails(run("verify", str(tmp_path)), "'t5' is not a family minibert knows")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    fails(run("verify", str(llama)), r"pip install 'minibert-attention\[verify\]'")
+
+
+def test_memory_is_said_before(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = sum(p.numel() for p in load(llama).parameters())
+    assert 8 * held <= verification.memory(llama, longest=1) <= 8 * held + 16 * 16 * 8
+    monkeypatch.setattr(verification, "memory", lambda *_: 5 * 2**30)
+    monkeypatch.setattr(verification, "_theirs", lambda *_: [][1])
+    result = run("verify", str(llama))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("note: this takes about 5 GiB of memory")
