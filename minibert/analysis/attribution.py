@@ -34,7 +34,7 @@ from minibert.analysis.arguments import (
     whole_number,
 )
 from minibert.analysis.rows import rows_of, wide
-from minibert.analysis.stream import Component, FrozenNorm, written
+from minibert.analysis.stream import Component, FrozenNorm, check_total, written
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
 from minibert.layers.heads import VocabularyHead
@@ -126,8 +126,8 @@ def logit_attribution(
 
     The sum of the values is the logit, before a soft cap: within 1e-5 of the largest value in
     float32, 1e-10 in float64. That holds for edited traces too where the edit is of what a
-    component writes (z, head_out, mlp_out and what they follow from) or of what a norm divides by,
-    not of attn_out, a residual stream or the logits.
+    component writes (z, head_out, mlp_out and what they follow from) or of what a norm divides by;
+    an edit of attn_out, a residual stream or the logits is refused.
 
     Gradients are not kept. Raises TraceError for a model without a vocabulary head, a
     trace that stopped early, and a sentence or position that does not exist; TokenizationError
@@ -148,12 +148,16 @@ def logit_attribution(
         read = head.uncapped(here.hidden)[:, 0]
     terms = _logit_terms(here, head, ids, others)
     logit = _entries(wide(read), ids) - (0 if others is None else _entries(wide(read), others))
+    values = torch.stack([value for _, value in terms], -1)
+    if trace.edited_from is not None:
+        for number, row in zip(logit.tolist(), values, strict=True):
+            check_total(row, number, "The logit", trace.embed.dtype, abs(number))
     # A batch of one and a single sentence differ in the axis alone.
     batch = slice(None) if sentence is None else 0
     titles = _titles(trace, ids, others, places)
     labels = {"component": tuple(component.label for component, _ in terms)}
     return LogitAttribution(
-        torch.stack([value for _, value in terms], -1)[batch],
+        values[batch],
         "batch component" if sentence is None else "component",
         title="" if sentence is None else titles[0],
         unit="logits (nats)",

@@ -43,7 +43,15 @@ from minibert.analysis.arguments import (
 )
 from minibert.analysis.attribution import logit_direction
 from minibert.analysis.rows import at_positions, wide
-from minibert.analysis.stream import Component, FrozenNorm, layer_of, written
+from minibert.analysis.stream import (
+    HALF_ROUNDING,
+    SUM_ROUNDING,
+    Component,
+    FrozenNorm,
+    check_total,
+    layer_of,
+    written,
+)
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
 from minibert.layers.linear import matrix_of, offset_of
@@ -53,8 +61,6 @@ from minibert.trace.read import Trace
 
 # Positions whose parts of width d_model are held at once.
 _ROWS = 32
-# How far the parts may be from the score that the trace has, as a share of the largest part.
-_ROUNDING, _HALF_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}, 0.1
 _LISTED = 5
 
 
@@ -72,24 +78,6 @@ def _place(text: Trace, given: object, what: str) -> int:
     if not is_whole(given):
         raise TraceError(f"{what}={given!r:.80}: expected a position, or a token of the text.")
     return find_token(text.tokens, operator.index(given), what=what)
-
-
-def _check_total(
-    parts: Tensor, number: float, what: str, dtype: torch.dtype, beside: float = 0.0
-) -> None:
-    """Raise TraceError where the parts are not the number that the trace has.
-
-    `beside` is the size of the numbers that it is a difference of.
-    """
-    total = parts.sum().item()
-    size = max(parts.abs().max().item(), beside)
-    if not abs(total - number) <= _ROUNDING.get(dtype, _HALF_ROUNDING) * size:
-        raise TraceError(
-            f"{what} is {number:.6g} in this trace, and what its components wrote gives "
-            f"{total:.6g}: an edit wrote something between (a residual stream, attn_out, an input, "
-            "query, key, scores or logits). Explain the unedited trace, or edit embed, z, head_out "
-            "or mlp_out."
-        )
 
 
 Constants = list[tuple[Component, Float[Tensor, "position read"]]]
@@ -197,7 +185,7 @@ def _embedding(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 position 
             bias = wide(offset).expand_as(parts[0][1])
             parts.append((Component("embedding projection bias"), bias))
     total, embed = sum(part for _, part in parts), wide(trace.embed)
-    limit = _ROUNDING.get(trace.embed.dtype, _HALF_ROUNDING) * embed.abs().max()
+    limit = SUM_ROUNDING.get(trace.embed.dtype, HALF_ROUNDING) * embed.abs().max()
     if (total - embed).abs().max() > limit:
         return [(Component("embed"), embed)]
     return parts
@@ -374,7 +362,7 @@ class Why(Result[Tensor]):
         wrote, read = self[writer.label].item(), parts.sum().item()
         size = max(self.values.abs().max().item(), parts.abs().max().item())
         dtype = self.reading.trace.embed.dtype
-        if abs(read - wrote) > _ROUNDING.get(dtype, _HALF_ROUNDING) * size:
+        if abs(read - wrote) > SUM_ROUNDING.get(dtype, HALF_ROUNDING) * size:
             raise TraceError(
                 f"{writer.label} wrote {wrote:+.4g}, and what it read gives {read:+.4g}: an edit "
                 "wrote what it gives. Follow it in the unedited trace."
@@ -711,7 +699,7 @@ def why(
     # What rounding of query and key is a share of, where their product is small.
     lengths = [torch.linalg.vector_norm(side.sum(0)).item() for side in vectors]
     beside = max(beside, lengths[0] * lengths[1])
-    _check_total(table, score, "The score", trace.embed.dtype, beside)
+    check_total(table, score, "The score", trace.embed.dtype, beside)
     return WhyScore(
         table,
         "query_component key_component",
@@ -843,7 +831,7 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
         table, names, expected = _over_text(trace.text(sentence), layer)
         for head, (parts, number) in enumerate(zip(table, expected, strict=True)):
             what = f"The sum of the scores of head {layer}-{head}, weighted,"
-            _check_total(parts, number.item(), what, trace.embed.dtype, number.abs().item())
+            check_total(parts, number.item(), what, trace.embed.dtype, number.abs().item())
         tables.append(table)
         rows += trace.tokens.lengths[sentence]
     return Result(
@@ -985,7 +973,7 @@ def why_logit(
 def _why(reading: Reading, number: float, title: str, unit: str) -> Why:
     components, parts = reading.parts()
     what = title[0].upper() + title[1:]
-    _check_total(parts, number, what, reading.trace.embed.dtype, abs(number))
+    check_total(parts, number, what, reading.trace.embed.dtype, abs(number))
     return Why(
         parts[:, 0, 0],
         "component",

@@ -44,7 +44,9 @@ _POINTS = ("resid_pre", "resid_mid", "resid_post")
 # Rows of the stream that are taken apart at once: what is held beside the result.
 _ROWS = 32
 # How far a sum may be off, as a share of the largest part; in half precision far more.
-_ROUNDING, _HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
+_ROUNDING, HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
+# The same of a number that was computed from the stream on another way, a score or a logit.
+SUM_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}
 # Keys whose products with all queries are held at once.
 _KEYS = 64
 
@@ -311,13 +313,31 @@ def _check_sum(parts_of: Sequence[Tensor], stream: Tensor, name: str) -> None:
     """Raise TraceError where an edit wrote something that no component did."""
     parts = torch.stack(list(parts_of))
     largest = torch.linalg.vector_norm(parts, torch.inf, dim=(0, -1))
-    limit = _ROUNDING.get(stream.dtype, _HALF_ROUNDING) * largest
+    limit = _ROUNDING.get(stream.dtype, HALF_ROUNDING) * largest
     if ((parts.sum(0) - wide(stream)).abs().amax(-1) > limit).any():
         raise TraceError(
             f"{name} of this trace is not the sum of what its components wrote: it was edited "
             "where none of them writes (resid_pre, resid_mid, resid_post, or attn_out, which "
             "heads=False takes as it is). Edit embed, z, head_out or mlp_out, or decompose the "
             "unedited trace."
+        )
+
+
+def check_total(
+    parts: Tensor, number: float, what: str, dtype: torch.dtype, beside: float = 0.0
+) -> None:
+    """Raise TraceError where the parts are not the number that the trace has.
+
+    `beside` is the size of the numbers that it is a difference of.
+    """
+    total = parts.sum().item()
+    size = max(parts.abs().max().item(), beside)
+    if not abs(total - number) <= SUM_ROUNDING.get(dtype, HALF_ROUNDING) * size:
+        raise TraceError(
+            f"{what} is {number:.6g} in this trace, and what its components wrote gives "
+            f"{total:.6g}: an edit wrote something between (a residual stream, attn_out, an input, "
+            "query, key, scores or logits). Explain the unedited trace, or edit embed, z, head_out "
+            "or mlp_out."
         )
 
 

@@ -398,6 +398,7 @@ def test_what_an_edit_wrote_past_the_components_is_refused(name: str) -> None:
     asked = [lambda: why_heads(trace, 1), lambda: why(trace, 1, 2, -1, 1)]
     if name not in ("query", "scores"):
         asked += [lambda: why_logit(trace, 7), lambda: why_stream(trace, torch.ones(128))]
+        asked += [lambda: logit_attribution(trace, 7)]
     for ask in asked:
         with pytest.raises(TraceError, match="an edit wrote"):
             ask()
