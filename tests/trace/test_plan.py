@@ -131,26 +131,31 @@ OVERLAPPING: list[Any] = [
     (("z", 1, 0), ("z", 1, (0,))),
     ("embed", ("embed",)),
 ]
-REFUSED: list[tuple[Any, str]] = [
-    *(({key: zero}, words) for key, words in NO_POINTS),
-    *(({("z", 1): value}, words) for value, words in NO_VALUES),
-    *(({("scores", 1): hide(keys)}, words) for keys, words in NO_KEYS),
-    *((dict.fromkeys(keys, zero), "Two edits overlap") for keys in OVERLAPPING),
-    *(
-        (edit, "expected a dictionary such as")
-        for edit in ("z", "", 3, [], ["z"], [("z", 0)], {("z", 0)})
-    ),
-    *(
-        ({(name, 1): replace(0.0, **{where + "s": at})}, where)
-        for name in ("z", "probs", "resid_post")
-        for at in (*NOWHERE, *NO_PLACES)
-        for where in ("position", "sentence")
-    ),
-]
 
 
+def refused_edits() -> list[tuple[Any, str]]:
+    """Edits and what is said of them; made where annotations are not checked."""
+    return [
+        *(({key: zero}, words) for key, words in NO_POINTS),
+        *(({("z", 1): value}, words) for value, words in NO_VALUES),
+        *(({("scores", 1): hide(keys)}, words) for keys, words in NO_KEYS),
+        *((dict.fromkeys(keys, zero), "Two edits overlap") for keys in OVERLAPPING),
+        *(
+            (edit, "expected a dictionary such as")
+            for edit in ("z", "", 3, [], ["z"], [("z", 0)], {("z", 0)})
+        ),
+        *(
+            ({(name, 1): replace(0.0, **{where + "s": at})}, where)
+            for name in ("z", "probs", "resid_post")
+            for at in (*NOWHERE, *NO_PLACES)
+            for where in ("position", "sentence")
+        ),
+    ]
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_what_cannot_be_edited_is_refused_before_the_pass(started: list[str]) -> None:
-    for edit, words in REFUSED:
+    for edit, words in refused_edits():
         refused(edit, started, words)
     refused({"logits": zero}, started, "a trace with until=1 has no logits", until=1)
     for name in NAMES:
