@@ -67,6 +67,12 @@ def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> dict[str, Any]:
             f"verify compares with transformers, which cannot be imported ({error}): "
             f"{how_to_install('verify')}. See docs/install.md#extras"
         ) from None
+    if int(transformers.__version__.split(".")[0]) < 5:
+        # Earlier ones leave out rope_parameters, without a word.
+        raise MinibertError(
+            f"verify needs transformers 5 or later, not {transformers.__version__}: "
+            f"{how_to_install('verify')}. See docs/install.md#extras"
+        )
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     usual = class_name(config.model_type, config.family, config.task)
@@ -83,7 +89,13 @@ def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> dict[str, Any]:
         for n in (len(usable), max(1, config.n_segments))
     )
     ids = [[usable[n] for n in row] for row in ids]
-    quantities = _compared(folder, kind, Tokens.from_ids(ids, segments=segments))
+    texts = [{"input_ids": torch.tensor([row])} for row in ids]
+    # GPT-2 has no segments and would add the embedding of a token for each.
+    if config.n_segments:
+        for text, row in zip(texts, segments, strict=True):
+            text["token_type_ids"] = torch.tensor([row])
+    tokens = Tokens.from_ids(ids, segments=segments)
+    quantities = _compared(folder, kind, tokens, texts)
     beyond = f"positions from {lengths[-1]} to {config.n_positions - 1}, and what begins there"
     return {
         "model": folder.resolve().name,
@@ -134,11 +146,13 @@ def _digests(folder: Path) -> list[dict[str, str]]:
     return found
 
 
-def _compared(folder: Path, kind: Any, tokens: Tokens) -> list[dict[str, Any]]:
+def _compared(
+    folder: Path, kind: Any, tokens: Tokens, texts: Sequence[_Values]
+) -> list[dict[str, Any]]:
     """How far each quantity is, in the order of the pass."""
     with guarded(folder, MinibertError, "transformers cannot run it"):
-        truth = _theirs(folder, kind, tokens, torch.float64)
-        single = _theirs(folder, kind, tokens, torch.float32)
+        truth = _theirs(folder, kind, texts, torch.float64)
+        single = _theirs(folder, kind, texts, torch.float32)
     theirs = _errors([text.__getitem__ for text in single], truth)
     double = _ours(folder, tokens, torch.float64, truth)
     ours = _ours(folder, tokens, torch.float32, truth)
@@ -202,25 +216,23 @@ def _error(found: Tensor, true: Tensor) -> Tensor:
     return (found.double() - true).abs()
 
 
-def _theirs(folder: Path, kind: Any, tokens: Tokens, dtype: torch.dtype) -> list[_Values]:
+def _theirs(folder: Path, kind: Any, texts: Sequence[_Values], dtype: torch.dtype) -> list[_Values]:
     """What transformers' model gives for each text alone."""
     options = {"attn_implementation": "eager", "local_files_only": True, "dtype": dtype}
     with wide() if dtype == torch.float64 else nullcontext(), torch.no_grad():
         model = kind.from_pretrained(folder, **options).eval()
-        return [_named(model, tokens[n]) for n in range(len(tokens))]
+        return [_named(model, text) for text in texts]
 
 
-def _named(model: Any, text: Tokens) -> _Values:
-    given = {"input_ids": text.ids, "token_type_ids": text.segments, "use_cache": False}
-    # Families differ in what they take.
+def _named(model: Any, text: _Values) -> _Values:
     taken = inspect.signature(model.forward).parameters
-    options = {name: value for name, value in given.items() if name in taken}
+    options = {"use_cache": False} if "use_cache" in taken else {}
     last: list[Any] = []
     # Behind a norm, transformers shows what leaves the last layer only after it.
     ends = (m for n, m in model.named_modules() if n.split(".")[-1] in ("h", "layers"))
     layers: Any = next(ends, [])
     handles = [layer.register_forward_hook(lambda _, __, out: last.append(out)) for layer in layers]
-    out = model(**options, output_attentions=True, output_hidden_states=True)
+    out = model(**text, **options, output_attentions=True, output_hidden_states=True)
     for handle in handles:
         handle.remove()
     streams = list(out.hidden_states)
