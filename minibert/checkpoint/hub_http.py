@@ -281,6 +281,12 @@ def _trouble(error: BaseException, where: str, cache: Path) -> CheckpointError:
         return CheckpointError(
             f"{where}: {cache} cannot be written to ({_line(error)}). Change that, or {place}"
         )
+    if "regular download method" in str(error):
+        # The client refuses such files without Xet, and would have it installed.
+        return CheckpointError(
+            f"{where}: the file is larger than the Hub sends without Xet, which minibert does not "
+            "use. Download it with the Hub's own tool (hf download), and load that folder."
+        )
     # By name, because each version of the client brings another HTTP library.
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
     if "Timeout" in names or "timed out" in str(error):

@@ -447,10 +447,16 @@ COMMITTED = {"X_Repo_Commit": "0" * 40, "ETag": '"abc"'}
 @pytest.mark.parametrize("place", [f"/api/models/{NAME}", f"/{NAME}/resolve"])
 def test_an_answer_without_an_end_is_cut_off(hub, client, tmp_path, place):
     sent = [0]
-    hub.instead[place] = poured(endless(sent), Content_Length=str(2**40), **COMMITTED)
+    hub.instead[place] = poured(endless(sent), Content_Length=str(2**34), **COMMITTED)
     assert "is longer than the" in client.fail(cache_dir=str(tmp_path))
     # What the buffers between the two hold comes on top of what was read.
     assert sent[0] < 2**22 + 2**24
+
+
+def test_a_file_that_comes_by_xet_alone_is_refused(hub, client, tmp_path):
+    length = str(2**40)
+    hub.instead[f"/{NAME}/resolve"] = poured(endless([0]), Content_Length=length, **COMMITTED)
+    assert "larger than the Hub sends without Xet" in client.fail(cache_dir=str(tmp_path))
 
 
 def test_an_answer_is_not_decompressed(hub, client, tmp_path):
