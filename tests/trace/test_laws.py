@@ -160,11 +160,13 @@ def test_a_function_gives_the_kind_of_tensor_that_it_was_given(
     family: str, data: st.DataObject
 ) -> None:
     plain = data.draw(traces(family, short=True))
-    whole = [*places(plain, data), "embed", "logits"]
-    heads = [(*place, 0) for place in whole[:-2] if QUANTITIES[place[0]].per_head]
+    found = places(plain, data)
+    whole = [*dict.fromkeys([*found, "embed", "logits"])]
+    layered = [place for place in found if isinstance(place, tuple)]
+    heads = [(*place, 0) for place in layered if QUANTITIES[place[0]].per_head]
     for place in [*whole, *heads]:
         edit: Any = {place: data.draw(st.sampled_from([*OTHER_KINDS, lambda value: None]))}
-        for door in doors(plain, edit, written=place[0] not in BOTH):
+        for door in doors(plain, edit, written=name_of(place) not in BOTH):
             with pytest.raises(EditError, match=r"the function returned .* as it was given"):
                 door()
 
