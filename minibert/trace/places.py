@@ -77,11 +77,12 @@ def laid_out(value: Tensor, axis: int, theirs: AllowedKeys, ours: AllowedKeys) -
     """A quantity of one batch as another batch lies, padded or packed: its sentences' first rows.
 
     `axis` is that of positions. Sentences of the other batch have at most as many tokens; padding
-    is 0. A single sentence is given to each.
+    is 1. A single sentence is given to each.
     """
     source, target = Places.of(theirs), Places.of(ours)
     rows = value.movedim(axis, 1)
-    found = rows.new_zeros((1 if ours.packed else ours.batch, ours.position, *rows.shape[2:]))
+    # Ones in the padding, which nobody reads: a norm may divide by them.
+    found = rows.new_ones((1 if ours.packed else ours.batch, ours.position, *rows.shape[2:]))
     for sentence, length in enumerate(target.lengths):
         row, at = source.index(sentence if len(source.lengths) > 1 else 0, range(length))
         to, where = target.index(sentence, range(length))
