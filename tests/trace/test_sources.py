@@ -89,7 +89,9 @@ def test_another_model_is_a_source_where_that_is_asked_for(
     else:
         other.config = changed(model.config, norm_eps=0.1)
     path = tmp_path_factory.mktemp("sources") / "a.trace"
-    stored = data.draw(st.sampled_from(["in memory", "a file", "a file and its model"]))
+    # A cache of a file without its model cannot be looked at by a checker of types.
+    without = [] if "Lens" in door else ["a file"]
+    stored = data.draw(st.sampled_from(["in memory", "a file and its model", *without]))
 
     def source_of(of: Model) -> Trace:
         trace = of.trace([[5, 7, 11, 13, 17]])
@@ -103,5 +105,4 @@ def test_another_model_is_a_source_where_that_is_asked_for(
     with pytest.raises(EditError, match="of another model"):
         run(model, trace, source_of(other), {})
     run(model, trace, source_of(same), {})
-    if not (stored == "a file" and "Lens" in door):
-        run(model, trace, source_of(other), {"other_model": True})
+    run(model, trace, source_of(other), {"other_model": True})
