@@ -819,10 +819,11 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
 
     No matrix of query and key is held whole: rows of 32 queries at a time, one attention a
     component, in which the component's part of the keys stands in the place of the values. Memory:
-    component x position x d_model numbers. The sums are those of `why` within 1e-5 of the largest
-    entry in float32.
+    component x position x d_model numbers. Time: many forward passes, since the parts of every
+    token are computed. The sums are those of `why` within 1e-5 of the largest entry in float32.
 
-    Raises TraceError for a layer that does not exist.
+    Raises TraceError for a layer that does not exist, and where an edit wrote something that no
+    component did.
     """
     _sentence(trace, 0)
     layer, count = trace[layer].layer, len(trace.tokens.lengths)
