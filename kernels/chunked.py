@@ -13,11 +13,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from minibert.kernels import work_memory
 from minibert.kernels.blocks import floor_of
 from minibert.kernels.call import Call, Outputs
 from minibert.kernels.folding import sentence_by_sentence
 from minibert.kernels.row_blocks import Pairs, attend_in_blocks, diagonal_sums, skewed
-from minibert.kernels.work_memory import CAUSAL_ROWS, LEAST_ROWS, WorkMemory
+from minibert.kernels.work_memory import WorkMemory
 
 _NUMBERS = ("lse", "row_max", "max_prob", "entropy", "received")
 
@@ -120,9 +121,9 @@ class _Sentences:
     def _blocks(self, length: int, causal: bool) -> Iterator[tuple[slice, int, int]]:
         """Heads, and from which row to which: as many as fit the memory of a block."""
         H, cells = len(self.query), self.memory.cells
-        n_rows = min(length, max(LEAST_ROWS, cells // length))
-        if causal and length > 2 * CAUSAL_ROWS:
-            n_rows = min(n_rows, CAUSAL_ROWS)
+        n_rows = min(length, max(work_memory.LEAST_ROWS, cells // length))
+        if causal and length > 2 * work_memory.CAUSAL_ROWS:
+            n_rows = min(n_rows, work_memory.CAUSAL_ROWS)
         n_heads = max(1, min(H, cells // (n_rows * length)))
         for head in range(0, H, n_heads):
             heads = slice(head, min(head + n_heads, H))

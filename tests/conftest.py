@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.data import MISSING, WITHOUT_DATA
 from tests.packages import copy_tree, environment, run
@@ -30,8 +30,15 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 settings.register_profile(
     "local", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
-# Always the same examples there, and so fewer of them: those who work here draw new ones.
-settings.register_profile("ci", settings.get_profile("local"), derandomize=True, max_examples=30)
+# Always the same examples there, and so fewer of them: those who work here draw new ones, and look
+# for the smallest that fails, which takes minutes.
+settings.register_profile(
+    "ci",
+    settings.get_profile("local"),
+    derandomize=True,
+    max_examples=30,
+    phases=(Phase.explicit, Phase.generate),
+)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
