@@ -11,34 +11,30 @@ would have changed little. The ratio is to transformers with hooks.
 """
 
 import argparse
-import gc
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.models import TOLERANCE, Case, Shape
-from benchmarks.runner import Benchmark, Rows, Wanted, Workload, attempt
-from minibert.bench.clock import Clock, peak_bytes
+from benchmarks.runner import Benchmark, Wanted, Workload, attempt
 from minibert.bench.contest import Contender
 from minibert.bench.gate import Outputs, Truth, require
 from minibert.bench.result_rows import Row
 
 # Tokens whose logits the metric of a sweep compares.
 RIGHT, WRONG = 7, 11
-SENTENCES, SHORTEST, LONGEST = 32, 5, 120
-# The lengths of --quick: the second one for what is about length, and within the small models.
-QUICK, QUICK_LONG = 13, 60
+# Tokens of --quick.
+QUICK = 13
 LONG_ROUNDS = 2
 # An error may be this part of the largest effect, or of the largest value.
 EFFECT_TOLERANCE = 0.01
@@ -55,16 +51,12 @@ class Task:
     method: str
     positions: tuple[int, ...]
     long: bool = False
-    models: tuple[str, ...] = ("bert-base", "gpt2")
-    batch: int = 1
 
     def shapes(self, *, quick: bool) -> list[Shape]:
         """Where it is asked; quick ones are small, one a model."""
-        if not quick:
-            return [Shape(model, self.batch, T) for model in self.models for T in self.positions]
-        length = QUICK if self.positions[0] < LONGEST else QUICK_LONG
-        names = [model.replace("-base", "") + "-quick" for model in self.models]
-        return [Shape(name, self.batch, length) for name in names]
+        if quick:
+            return [Shape(name, 1, QUICK) for name in ("bert-quick", "gpt2-quick")]
+        return [Shape(model, 1, T) for model in ("bert-base", "gpt2") for T in self.positions]
 
 
 SHORT = (32, 128)
@@ -74,59 +66,31 @@ TASKS = (
     Task("one ablation", "ablation", SHORT),
     Task("ablation beside the clean pass", "beside_clean", SHORT),
     Task("gradient", "gradient", SHORT),
-    Task("ragged batch", "ragged", (LONGEST,), long=True, batch=SENTENCES),
-    Task("memory of a trace", "memory", (1024,), models=("gpt2",)),
     Task("head sweep", "head_sweep", (32,), long=True),
-    Task("patch sweep", "patch_sweep", (32,), long=True),
 )
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Given:
-    """What everyone reads at one shape: ids, another input, and the places that are asked about."""
+    """What everyone reads at one shape: ids, and the places that are asked about."""
 
     ids: Tensor
-    other: Tensor
-    mask: Tensor
     layer: int
     head: int
     position: int
-
-    @cached_property
-    def tokens(self) -> Any:
-        """The batch as minibert's Tokens, which a tokenizer would have made: off the clock."""
-        from minibert import Tokens
-
-        return Tokens.from_ids(self.ids, mask=self.mask)
-
-    @cached_property
-    def attention_mask(self) -> Tensor:
-        """The mask as transformers takes it: whole numbers."""
-        return self.mask.long()
 
     def metric(self, logits: Tensor) -> Tensor:
         """The difference of two logits at one position: a number a sentence."""
         return logits[:, self.position, RIGHT] - logits[:, self.position, WRONG]
 
 
-def given(case: Case, task: Task, shape: Shape) -> Given:
+def given(case: Case, shape: Shape) -> Given:
     """The input of a task, the same in every run."""
-    generator = torch.Generator().manual_seed(0)
-    size, vocabulary = (shape.batch, shape.position), case.config.vocab_size
-    # Low ids are special (padding) and left out.
-    ids, other = (torch.randint(5, vocabulary, size, generator=generator) for _ in range(2))
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    if task.method == "ragged":
-        lengths = torch.randint(SHORTEST, shape.position + 1, (shape.batch,), generator=generator)
-        lengths[0], lengths[-1] = SHORTEST, shape.position
-        mask = torch.arange(shape.position) < lengths[:, None]
-        ids = ids.where(mask, 0)
     layer, head = case.one_head
     position = 5 if case.config.model_type == "bert" else shape.position - 1
-    return Given(ids, other, mask, layer, head, position)
+    return Given(case.ids(shape.batch, shape.position), layer, head, position)
 
 
-Sweep = tuple[Tensor, Tensor]
 #: What a second pass may start from, such as what left each layer in the first.
 Start = Any
 
@@ -134,23 +98,17 @@ Start = Any
 class Instrument:
     """One way to do the tasks: what of a model it can read and change.
 
-    A subclass names the methods of the tasks that it does, and has of these methods those that its
-    tasks need; sweeps are made of the third to the sixth, one pass an edit:
+    A subclass has these methods; the edited passes are made of the third and the fourth:
 
     built(method)                    the model, with explicit attention where the task needs probs
     trace(given), one_head(given)    everything of one pass; probs of one head of the middle layer
     clean(ids)                       the logits, and what edited passes start from
-    streams(ids)                     what leaves each layer
     without_head(ids, start, layer, head)                   the logits where z of a head is 0
-    patched(ids, start, layer, position, source)            ... where a stream is another text's
     gradient(given)                  of one logit, with respect to probs of every layer
-    ragged(given)                    the logits of the real tokens, one sentence after the other
     """
 
     name: ClassVar[str]
     package: ClassVar[str] = "minibert"
-    #: The methods of the tasks that it does.
-    does: ClassVar[str]
 
     def __init__(self, case: Case, method: str) -> None:
         self.case, self.config = case, case.config
@@ -173,10 +131,6 @@ class Instrument:
         found: Outputs = result
         return found
 
-    def memory(self, given: Given) -> Any:
-        """A trace whose bytes are counted."""
-        return self.trace(given)
-
     def ablation(self, given: Given) -> Tensor:
         """The logits without one head."""
         return self.without_head(given.ids, None, given.layer, given.head)
@@ -194,19 +148,9 @@ class Instrument:
             values[layer, head] = given.metric(self.without_head(given.ids, start, layer, head))
         return values, given.metric(clean)[0]
 
-    def patch_sweep(self, given: Given) -> Any:
-        """The metric with each layer and position from another text, and of the clean pass."""
-        clean, start = self.clean(given.ids)
-        source = self.streams(given.other)
-        values = torch.empty(self.layers, given.ids.shape[1])
-        for layer, position in product(*map(range, values.shape)):
-            logits = self.patched(given.ids, start, layer, position, source[layer])
-            values[layer, position] = given.metric(logits)
-        return values, given.metric(clean)[0]
-
     def read(self, method: str, result: Any) -> Outputs:
         """What a method gave, by the names that the gate knows."""
-        if method in ("trace", "memory"):
+        if method == "trace":
             return self.read_trace(result)
         if method == "beside_clean":
             return {"clean": result[0], "ablated": result[1]}
@@ -214,7 +158,7 @@ class Instrument:
             return self.read_sweep(result)
         if method == "gradient":
             return {f"grad {layer}": one.detach() for layer, one in enumerate(result)}
-        return {{"one_head": "head", "ablation": "ablated", "ragged": "logits"}[method]: result}
+        return {{"one_head": "head", "ablation": "ablated"}[method]: result}
 
     def read_sweep(self, result: Any) -> Outputs:
         """The change of the metric by each edit."""
@@ -261,9 +205,6 @@ class Hooks(Instrument):
     """transformers with PyTorch's own hooks, as people write it."""
 
     name, package = "transformers + hooks", "transformers"
-    does: ClassVar[str] = (
-        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged"
-    )
 
     def built(self, method: str) -> Any:
         # sdpa where probs are not asked for.
@@ -317,12 +258,6 @@ class Hooks(Instrument):
     def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
         return self.model(ids).logits, None
 
-    def streams(self, ids: Tensor) -> Sequence[Tensor]:
-        found: list[Tensor] = []
-        with hooks(*(on_output(one, found.append) for one in self.blocks)):
-            self.model(ids)
-        return found
-
     def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
         def change(merged: Tensor) -> Tensor:
             merged = merged.clone()
@@ -332,81 +267,23 @@ class Hooks(Instrument):
         with hooks(on_input(self.outputs[layer], change)):
             return self.model(ids).logits
 
-    def patched(
-        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
-    ) -> Tensor:
-        def change(hidden: Tensor) -> Tensor:
-            hidden = hidden.clone()
-            hidden[:, position] = source[:, position]
-            return hidden
-
-        with hooks(on_output(self.blocks[layer], change)):
-            return self.model(ids).logits
-
     def gradient(self, given: Given) -> Sequence[Tensor]:
         embeddings = self.model.bert.embeddings if self.bert else self.model.transformer.drop
         with hooks(on_output(embeddings, lambda hidden: hidden.requires_grad_())):
             out = self.model(given.ids, output_attentions=True)
         return torch.autograd.grad(out.logits[0, given.position, RIGHT], out.attentions)
 
-    def ragged(self, given: Given) -> Tensor:
-        return self.model(given.ids, attention_mask=given.attention_mask).logits[given.mask]
-
-
-class HandWritten(Hooks):
-    """What one would write to be faster: the heads or positions of a layer as a batch."""
-
-    name = "transformers + hooks, by hand"
-    does: ClassVar[str] = "head_sweep patch_sweep"
-
-    def _measured(self, given: Given, count: int) -> Tensor:
-        """The metric of the input repeated in a batch; GPT-2 can leave out the other logits."""
-        ids = given.ids.expand(count, -1)
-        if self.bert:
-            return given.metric(self.model(ids).logits)
-        last = self.model(ids, logits_to_keep=1).logits[:, 0]
-        return last[:, RIGHT] - last[:, WRONG]
-
-    def head_sweep(self, given: Given) -> Sweep:
-        rows, each = [], torch.arange(self.heads)
-
-        def change(merged: Tensor) -> Tensor:
-            merged = merged.clone()
-            merged.unflatten(-1, (self.heads, -1))[each, :, each] = 0
-            return merged
-
-        for output in self.outputs:
-            with hooks(on_input(output, change)):
-                rows.append(self._measured(given, self.heads))
-        return torch.stack(rows), self._measured(given, 1)[0]
-
-    def patch_sweep(self, given: Given) -> Sweep:
-        rows, each = [], torch.arange(given.ids.shape[1])
-        for block, source in zip(self.blocks, self.streams(given.other), strict=True):
-
-            def change(hidden: Tensor, source: Tensor = source) -> Tensor:
-                hidden = hidden.clone()
-                hidden[each, each] = source[0]
-                return hidden
-
-            with hooks(on_output(block, change)):
-                rows.append(self._measured(given, len(each)))
-        return torch.stack(rows), self._measured(given, 1)[0]
-
 
 class TransformerLens(Instrument):
     """TransformerBridge. From 4 on it makes attention explicit by itself, 3.9 has to be told."""
 
     name, package = "TransformerLens TransformerBridge", "transformer_lens"
-    does: ClassVar[str] = (
-        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged memory"
-    )
 
     def built(self, method: str) -> Any:
         require("transformer_lens")
         from transformer_lens.model_bridge import TransformerBridge
 
-        probs = method in ("trace", "one_head", "gradient", "memory")
+        probs = method in ("trace", "one_head", "gradient")
         attention, owner = ("eager" if probs else "sdpa"), f"TransformerLens {method == 'gradient'}"
         theirs = self.case.transformers(attention, owner=owner)
         folder = str(self.case.folder)
@@ -438,27 +315,12 @@ class TransformerLens(Instrument):
     def clean(self, ids: Tensor) -> tuple[Tensor, Start]:
         return self.model(ids), None
 
-    def streams(self, ids: Tensor) -> Sequence[Tensor]:
-        end = "hook_resid_post"
-        _, kept = self.model.run_with_cache(ids, names_filter=lambda name: name.endswith(end))
-        return [kept[f"blocks.{layer}.{end}"] for layer in range(self.layers)]
-
     def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
         def zero(value: Tensor, hook: Any) -> Tensor:
             value[:, :, head] = 0
             return value
 
         edits = [(f"blocks.{layer}.attn.hook_z", zero)]
-        return self.model.run_with_hooks(ids, fwd_hooks=edits)
-
-    def patched(
-        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
-    ) -> Tensor:
-        def patch(value: Tensor, hook: Any) -> Tensor:
-            value[:, position] = source[:, position]
-            return value
-
-        edits = [(f"blocks.{layer}.hook_resid_post", patch)]
         return self.model.run_with_hooks(ids, fwd_hooks=edits)
 
     def gradient(self, given: Given) -> Sequence[Tensor]:
@@ -475,9 +337,6 @@ class TransformerLens(Instrument):
         logits = self.model.run_with_hooks(given.ids, fwd_hooks=edits)
         return torch.autograd.grad(logits[0, given.position, RIGHT], kept)
 
-    def ragged(self, given: Given) -> Tensor:
-        return self.model(given.ids, attention_mask=given.attention_mask)[given.mask]
-
 
 class NNsight(Instrument):
     """nnsight on transformers' models.
@@ -487,9 +346,6 @@ class NNsight(Instrument):
     """
 
     name = package = "nnsight"
-    does: ClassVar[str] = (
-        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged"
-    )
 
     def built(self, method: str) -> Any:
         require("nnsight")
@@ -568,10 +424,6 @@ class NNsight(Instrument):
             logits = model.output.logits.save()
         return logits, kept
 
-    def streams(self, ids: Tensor) -> Sequence[Tensor]:
-        found: Sequence[Tensor] = self.clean(ids)[1]
-        return found
-
     def without_head(self, ids: Tensor, start: Start, layer: int, head: int) -> Tensor:
         """The layers below are skipped where their last one's output is known."""
         model, bert, attention = self.model, self.bert, self.attentions[layer]
@@ -583,20 +435,6 @@ class NNsight(Instrument):
                 module.skip(value)
             z = attention.output[0] if bert else attention.c_proj.input
             z[:, :, part] = 0
-            logits = model.output.logits.save()
-        return logits
-
-    def patched(
-        self, ids: Tensor, start: Start, layer: int, position: int, source: Tensor
-    ) -> Tensor:
-        """The patched layer and those below are skipped: what leaves them is known."""
-        model = self.model
-        hidden = start[layer].clone()
-        hidden[:, position] = source[:, position]
-        known = list(zip(self.blocks, [*start[:layer], hidden], strict=False))
-        with model.trace(ids):
-            for module, value in known:
-                module.skip(value)
             logits = model.output.logits.save()
         return logits
 
@@ -613,20 +451,11 @@ class NNsight(Instrument):
             logits = model.output.logits.save()
         return torch.autograd.grad(logits[0, given.position, RIGHT], kept)
 
-    def ragged(self, given: Given) -> Tensor:
-        model = self.model
-        with model.trace(given.ids, attention_mask=given.attention_mask):
-            logits = model.output.logits.save()
-        return logits[given.mask]
-
 
 class Minibert(Instrument):
     """minibert on the back end that it chooses by itself."""
 
     name = "minibert"
-    does: ClassVar[str] = (
-        "trace one_head ablation beside_clean head_sweep patch_sweep gradient ragged memory"
-    )
 
     def built(self, method: str) -> Any:
         return self.case.minibert()
@@ -661,13 +490,6 @@ class Minibert(Instrument):
         trace, metric = self.model.trace(given.ids), logit_difference(RIGHT, WRONG)
         return ablate_heads(trace, metric, positions=[given.position])
 
-    def patch_sweep(self, given: Given) -> Any:
-        from minibert.analysis import logit_difference, patch_positions
-
-        trace, source = self.model.trace(given.ids), self.model.trace(given.other)
-        metric = logit_difference(RIGHT, WRONG)
-        return patch_positions(trace, source, metric, positions=[given.position])
-
     def read_sweep(self, result: Any) -> Outputs:
         return {"change": result.mean, "clean": result.clean[0]}
 
@@ -676,11 +498,8 @@ class Minibert(Instrument):
         trace.backward(trace.logits[0, given.position, RIGHT])
         return [layer.probs for layer in trace.grad]
 
-    def ragged(self, given: Given) -> Tensor:
-        return torch.cat(self.model.packed(given.tokens))
 
-
-INSTRUMENTS = (Minibert, Hooks, HandWritten, TransformerLens, NNsight)
+INSTRUMENTS = (Minibert, Hooks, TransformerLens, NNsight)
 
 
 class Reference(Hooks):
@@ -698,7 +517,7 @@ class Reference(Hooks):
 def right(case: Case, method: str, given: Given) -> Truth:
     """The right answer, and how far each kind may be off: a part of the effect of the edits."""
     reference = Reference(case, method)
-    asked = {"ablation": "beside_clean", "memory": "trace"}.get(method, method)
+    asked = "beside_clean" if method == "ablation" else method
     found = reference.read(asked, getattr(reference, asked)(given))
     limits = {}
     if "ablated" in found:
@@ -727,17 +546,16 @@ def asked(
         with tempfile.TemporaryDirectory() as folder:
             case = cache(partial(Case, model, Path(folder)))
             for shape, task in plan:
-                entered = [one for one in instruments if task.method in one.does.split()]
-                asked = [one for one in entered if wanted(f"{task.name} {shape} {one.name}")]
+                asked = [one for one in instruments if wanted(f"{task.name} {shape} {one.name}")]
                 # With anyone runs the one that all are divided by.
-                entered = [one for one in entered if one in asked or one is Hooks]
+                entered = [one for one in instruments if one in asked or one is Hooks]
                 if asked and shape.model == model:
                     yield workload(case(), task, shape, entered)
 
 
 def workload(case: Case, task: Task, shape: Shape, entered: Sequence[type[Instrument]]) -> Workload:
     """Everyone's answer to one task at one shape."""
-    asked, by_name = given(case, task, shape), {one.name: one for one in entered}
+    asked, by_name = given(case, shape), {one.name: one for one in entered}
     truth = right(case, task.method, asked)
 
     def build(one: type[Instrument]) -> Contender:
@@ -755,42 +573,7 @@ def workload(case: Case, task: Task, shape: Shape, entered: Sequence[type[Instru
         rounds=LONG_ROUNDS if task.long else None,
         calls=1 if task.long else None,
         memory=False,
-        measure=memory if task.method == "memory" else None,
     )
-
-
-def memory(contenders: Mapping[str, Contender]) -> Rows:
-    """Bytes of the result, and at most during the call."""
-    device = Clock().device
-    return {
-        name: {
-            "held_bytes": held_bytes(one.run()),
-            "peak_bytes": peak_bytes(one.run, device, one.around),
-        }
-        for name, one in contenders.items()
-    }
-
-
-# References are not followed into the program, nor into a model with its weights.
-NOT_FOLLOWED = (nn.Module, type, ModuleType, FunctionType, FrameType)
-
-
-def held_bytes(result: object) -> int:
-    """Bytes of the different storages of all tensors that can be reached from `result`.
-
-    What belongs to a model, and parameters wherever they are, is not counted.
-    """
-    seen, storages, waiting = set[int](), dict[int, int](), [result]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, NOT_FOLLOWED):
-            continue
-        seen.add(id(one))
-        if isinstance(one, Tensor) and not isinstance(one, nn.Parameter):
-            storage = one.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-        waiting.extend(gc.get_referents(one))
-    return sum(storages.values())
 
 
 BENCHMARK = Benchmark(
@@ -798,7 +581,7 @@ BENCHMARK = Benchmark(
     "Speed of interpretability work beside the peers.",
     asked,
     quick_rounds=3,
-    columns=("median ms", "p20 - p80", "held MiB", "ratio", "error"),
+    columns=("median ms", "p20 - p80", "ratio", "error"),
 )
 
 if __name__ == "__main__":

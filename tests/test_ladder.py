@@ -1,6 +1,7 @@
 """The lesson docs/lessons/flash: every rung is right, every exercise is refused as it says."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,27 +9,30 @@ import torch
 
 pytest.importorskip("triton")
 
-from benchmarks.ladder.__main__ import D, N, picture, picture_path, table
-from benchmarks.ladder.rungs import FOLDER, RUNGS, counted, loaded, of_file
-from benchmarks.session import RESULTS
-from minibert.bench.result_rows import read_rows
+from minibert.bench.user_file import load_function
 from minibert.errors import AttentionError
 from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.registry import Implementation, by_keywords
+from tests.packages import REPOSITORY
 
+FOLDER = REPOSITORY / "docs" / "lessons" / "flash"
 LESSON = (FOLDER / "README.md").read_text(encoding="utf-8")
-FORWARD = [rung for rung in RUNGS if rung.name != "backward"]
+RUNGS = sorted(FOLDER.glob("rung*.py"))
 EXERCISE = re.compile(
     r"Replace\s`(?P<old>.+?)`\sby\s`(?P<new>.+?)`.*?</summary>\s+\"(?P<says>.+?)\"", re.S
 )
-SIZE = 1024 * 64 * 4
 
 
-def exercises(number):
+def loaded(path: Path):
+    """The function `attention` of a file; all keys are real and seen, unless it is told others."""
+    return partial(load_function(path, "attention").function, lengths=None, causal=False)
+
+
+def exercises(rung: Path):
     """The exercises of a rung that change its file: what, by what, and what is then said."""
-    section = LESSON.split(f"## Rung {number}:")[1].split("\n## ")[0]
+    section = LESSON.split(f"## Rung {rung.name[4]}:")[1].split("\n## ")[0]
     parts = section.split("**Exercise ")[1:]
     found = [EXERCISE.search(one) for one in parts]
     return [(one["old"], one["new"], one["says"]) for one in found if one]
@@ -36,11 +40,11 @@ def exercises(number):
 
 def changed(folder: Path, rung, old: str, new: str):
     """The rung's function from a copy of its file with a change."""
-    source = rung.path.read_text(encoding="utf-8")
+    source = rung.read_text(encoding="utf-8")
     assert source.count(old) == 1, old
-    file = folder / rung.path.name
+    file = folder / rung.name
     file.write_text(source.replace(old, new), encoding="utf-8")
-    return of_file(file)
+    return loaded(file)
 
 
 def judged(function, **few):
@@ -72,7 +76,7 @@ def gradients_of(function, *, causal=True):
     check_gradients(named, Problem(*vectors, z_gradient=dz, **options), lse_gradient=d_lse)
 
 
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.path.stem)
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.stem)
 def test_a_rung_is_right(rung):
     report = judged(loaded(rung), kinds=("strided", "causal lengths"), input_scales=(1.0, 30.0))
     assert report.ok, str(report)
@@ -81,9 +85,9 @@ def test_a_rung_is_right(rung):
 @pytest.mark.parametrize(
     ("rung", "old", "new", "says"),
     [
-        pytest.param(rung, *one, id=f"{rung.path.stem}-{i}")
-        for rung in FORWARD
-        for i, one in enumerate(exercises(rung.number))
+        pytest.param(rung, *one, id=f"{rung.stem}-{i}")
+        for rung in RUNGS[:-1]
+        for i, one in enumerate(exercises(rung))
     ],
 )
 def test_what_an_exercise_breaks_is_refused_as_the_lesson_says(tmp_path, rung, old, new, says):
@@ -95,47 +99,11 @@ def test_what_an_exercise_breaks_is_refused_as_the_lesson_says(tmp_path, rung, o
 
 
 def test_each_rung_has_an_exercise_that_breaks_it():
-    assert [len(exercises(rung.number)) for rung in RUNGS] == [2, 1, 2, 2, 2, 1]
+    assert [len(exercises(rung)) for rung in RUNGS] == [2, 1, 2, 2, 2, 1]
 
 
 def test_the_gradients_of_the_last_rung_are_right_and_those_of_its_exercise_are_not(tmp_path):
     gradients_of(loaded(RUNGS[-1]))
-    ((old, new, says),) = exercises(6)
+    ((old, new, says),) = exercises(RUNGS[-1])
     with pytest.raises(AttentionError, match=says):
         gradients_of(changed(tmp_path, RUNGS[-1], old, new))
-
-
-def test_what_is_counted_is_what_the_loops_say():
-    naive, online, tiled, triton, statistics = (counted(rung, n=N, d_head=D) for rung in FORWARD)
-    assert {one.flop for one in (naive, online, tiled, triton, statistics)} == {4 * 1024**2 * 64}
-    assert naive.written["scores"] > 4 * 1024**2 * 4
-    assert not tiled.read["scores"]
-    assert online.read["query"] == 1024 * SIZE
-    for one in (tiled, triton, statistics):
-        assert (one.read["query"], one.read["key"], one.read["value"]) == (
-            SIZE,
-            16 * SIZE,
-            16 * SIZE,
-        )
-    assert triton.written["rows"] == SIZE + 1024 * 4
-    assert statistics.written["rows"] == SIZE + 1024 * (4 * 4 + 8)
-
-
-def test_a_causal_walk_leaves_out_the_tiles_above_the_diagonal():
-    (walk,) = counted(RUNGS[3], n=N, d_head=D, causal=True).walks
-    expected = [
-        (range(q, q + 64), range(k, k + 64))
-        for q in range(0, 1024, 64)
-        for k in range(0, q + 1, 64)
-    ]
-    assert walk.tiles == expected
-
-
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.path.stem)
-def test_the_picture_is_the_one_that_is_drawn_from_the_run(rung):
-    assert picture_path(rung).read_text(encoding="utf-8") == picture(rung)
-
-
-def test_the_table_is_counted_and_its_times_are_those_of_the_newest_result_file():
-    newest = sorted(RESULTS.glob("ladder-*.jsonl"))[-1:]
-    assert table([row for path in newest for row in read_rows(path)]) in LESSON
