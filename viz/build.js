@@ -32,7 +32,7 @@ function inCell(style) {
 }
 
 /** Views whose style is not in page.css, by the beginning of their classes: shared.css is told apart by them. */
-const APART = /** @type {const} */ ({ vectors: ["sum", "neuron"], layers: ["layers"], live: ["every", "whole", "joint"] });
+const APART = /** @type {const} */ ({ vectors: ["sum", "neuron"], layers: ["layers"], live: ["every", "whole"] });
 
 /**
  * The selectors of shared.css that a file of style needs, so that a page carries nothing of views that it lacks.

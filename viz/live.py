@@ -19,7 +19,6 @@ from torch import Tensor
 from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config
-from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokenizer import Tokenizer
 from minibert.viz.document import LIVE_PARTS, Written, document, page_header, worker_block
 from minibert.viz.engine_edits import editable
@@ -140,7 +139,6 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     live = {
         "config": _config(model),
         "entries": entries,
-        "samples": live_samples(pairs=config.n_segments > 1),
         "texts": list(texts or first),
         "vocabulary": {
             "mask": tokenizer.mask_id,
@@ -150,13 +148,6 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
         },
     }
     return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"))
-
-
-def live_samples(*, pairs: bool) -> list[list[str]]:
-    """Texts for a picture of many: pairs where the model takes two, else each as one text."""
-    if pairs:
-        return [list(pair) for pair in SAMPLE_PAIRS]
-    return [[" ".join(pair)] for pair in SAMPLE_PAIRS]
 
 
 def _checked(model: RunnableModel) -> Tokenizer:

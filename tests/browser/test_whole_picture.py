@@ -9,7 +9,6 @@ from browser.live_pages import PLACE, TEXT, WORDS, asked, settled, shown, worked
 from playwright.sync_api import Page
 
 import minibert
-from minibert.survey.sample_texts import SAMPLE_PAIRS
 
 
 def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
@@ -81,41 +80,6 @@ def test_below_a_weight_stands_why_and_a_head_leads_to_what_it_read(
     found = asked(page)
     layer = found.get("layer", "0")  # The first one is not written.
     assert (found["view"], f"{layer}-{found['heads']}") == ("arithmetic", head)
-
-
-def test_a_mark_shows_its_token_and_opens_its_sentence(
-    bert_page: str, opened: Callable[..., Page]
-) -> None:
-    page = opened(bert_page, "view=joint&layer=0&heads=2")
-    texts = 2 * len(SAMPLE_PAIRS) + 1
-    assert f"over {texts} texts" in page.locator(".joint-lead").inner_text()
-    page.locator(".joint-room canvas").focus()
-    for _ in range(3):
-        page.keyboard.press("ArrowDown")
-    about = page.locator(".joint-about")
-    # The first sentence: [CLS] i went to the market …
-    assert "query of went, position 2" in about.inner_text()
-    assert "looks most at to" in about.inner_text()
-    box = page.locator(".joint-room canvas").bounding_box()
-    assert box is not None
-    places = [(box["width"] * (0.3 + 0.01 * i), box["height"] * 0.5) for i in range(40)]
-    for x, y in places:
-        page.mouse.move(box["x"] + x, box["y"] + y)
-        if page.locator(".joint-room.pointed").count():
-            break
-    chosen = page.locator(".joint-sentence").inner_text()
-    page.mouse.down()
-    page.mouse.up()
-    settled(page)
-    text = page.get_by_role("textbox", name="Text", exact=True).input_value()
-    assert text != TEXT
-    assert text.split()[0].lower() in chosen
-    page = opened(bert_page, "view=joint")
-    lines = page.get_by_role("textbox", name="Sentences of your own")
-    lines.fill("The cat sat.\n\nThe dog ran.")
-    lines.blur()
-    page.wait_for_timeout(600)
-    assert f"over {texts + 2} texts" in page.locator(".joint-lead").inner_text()
 
 
 def test_a_page_without_its_model_says_why_it_has_no_whole(

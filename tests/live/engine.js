@@ -84,7 +84,6 @@ const DO = {
     for (const step of steps) revealed.push({ asked: await step.ask(lab), ...(await step.reveal(lab)) });
     return { model, revealed };
   },
-  collect: ({ texts, layer, head }) => engine.collect(texts, layer, head).then((found) => ({ ...found, query: [...found.query], key: [...found.key] })),
   candidates: async ({ request, position }) => ({ found: await engine.candidates((await engine.trace(request)).number, position) }),
   sweep: ({ request, question }) => engine.sweep(request, question).then(({ shape, values }) => ({ shape, values: [...values] })),
   step: ({ request, sampling }) => engine.step(request, sampling),
@@ -93,7 +92,7 @@ const DO = {
 
 /** The run of a request as views have it. */
 async function exampleOf(request) {
-  const runs = new Runs(engine, sourceOf(engine, await engine.about(), { samples: [], own: "", open() {} }));
+  const runs = new Runs(engine, sourceOf(engine, await engine.about()));
   return (await runs.of(request)).example;
 }
 

@@ -146,7 +146,6 @@ LARGE = [
         ("candidates", {"position": 99}, "position 99"),
         ("weights", {"quantity": "attention.query.weight", "layer": 4, "row": 0}, "layer 4"),
         ("weights", {"quantity": "attention.query.weight", "layer": 0, "row": 128}, "no row 128"),
-        ("collect", {"texts": [["a"]], "layer": 1, "head": 4}, "layer 1, head 4"),
         ("sweep", {"question": {"position": 0, "id": 9999}}, "expected a position below"),
         ("trace", {"edits": [7]}, "Edit 1"),
         ("trace", {"edits": LARGE}, "NaN or infinity"),

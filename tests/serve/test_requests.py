@@ -25,8 +25,6 @@ def test_a_question_is_read() -> None:
     assert message(ask="candidates", request=REQUEST, position=4)["position"] == 4
     found = message(ask="weights", quantity="body.word.weight", row=7)
     assert found == {"quantity": "body.word.weight", "layer": None, "row": 7}
-    found = message(ask="collect", texts=[["a"], ["b", "c"]], layer=1, head=2)
-    assert found == {"texts": (("a",), ("b", "c")), "layer": 1, "head": 2}
     found = message(ask="sweep", request=REQUEST, question={"position": 1, "id": 9})
     assert found["question"] == Question(position=1, id=9)
 
@@ -70,9 +68,6 @@ def test_what_has_no_number_is_no_message(text: str) -> None:
         ({"ask": "read", "request": REQUEST, "quantity": "z", "layer": -1}, "layer is -1"),
         ({"ask": "candidates", "request": REQUEST}, "position is None"),
         ({"ask": "weights", "quantity": "a", "row": -1}, "row is -1"),
-        ({"ask": "collect", "texts": [["a"]], "head": 0}, "layer is None"),
-        ({"ask": "collect", "texts": [], "layer": 0, "head": 0}, "texts: expected a list of 1 to"),
-        ({"ask": "collect", "texts": [["a"]] * 257, "layer": 0, "head": 0}, "expected a list of 1"),
         ({"ask": "sweep", "request": REQUEST}, "question: expected"),
         ({"ask": "sweep", "request": REQUEST, "question": {"position": 1}}, "question.id is None"),
         ({"ask": "step", "request": REQUEST}, "sampling: expected"),

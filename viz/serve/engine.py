@@ -9,7 +9,7 @@ in one byte, square-root coded; query, key and value in single precision, as the
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,14 +30,13 @@ from minibert.viz.engine_edits import EditMap, EngineEdit, checked_edits, needs,
 from minibert.viz.example import (
     Sentence,
     header_of,
-    label_columns,
     scales_of,
     sizes_of,
     without_folder,
 )
 from minibert.viz.live import JUDGED_TEXT, built_of
 from minibert.viz.payload import THUMBNAIL, Array, Json, encode_probs, pool
-from minibert.viz.serve.requests import Question, TextList, TextRequest
+from minibert.viz.serve.requests import Question, TextRequest
 from minibert.viz.vectors import looking_header, rotation_header
 from minibert.viz.viewing import computed_lens, has_lens
 
@@ -181,7 +180,6 @@ def predicts_of(config: Config, tokenizer: Tokenizer) -> str:
 
 # Numbers that one question may ask for: 64 MiB.
 _MOST_NUMBERS = 2**24
-Collected = tuple[Json, Mapping[str, Array]]
 
 
 def weight_of(model: Model, name: str, layer: int | None, row: int | None) -> Tensor | None:
@@ -211,40 +209,6 @@ def weight_of(model: Model, name: str, layer: int | None, row: int | None) -> Te
     if value.numel() > _MOST_NUMBERS:
         raise MinibertError(f"{name} has {value.numel()} numbers; ask for one row.")
     return value
-
-
-def collected(traces: Iterable[Trace], layer: int, head: int) -> Collected:
-    """Query and key of one head in many texts, one behind the other, as source.js has them.
-
-    Raises MinibertError for a layer or head that the model does not have, and for no text.
-    """
-    known = list(traces)
-    if not known:
-        raise MinibertError("There is no text to collect a head of.")
-    config = known[0].config
-    if layer >= config.n_layers or head >= config.n_heads:
-        raise MinibertError(
-            f"layer {layer}, head {head}: the model has {config.n_layers} layers of "
-            f"{config.n_heads} heads."
-        )
-    sentences = [Sentence(trace, 0) for trace in known]
-    body = {
-        "from": [
-            {"texts": list(one.trace.tokens.texts[0]), "tokens": label_columns(one.labels)}
-            for one in sentences
-        ],
-        "width": config.d_head,
-        "scale": float(config.attention_scale(layer)),
-        "causal": bool(config.causal),
-        "softCap": config.attention_soft_cap,
-        "window": config.window(layer),
-    }
-    heads = {"query": head, "key": head * config.n_kv_heads // config.n_heads}
-    vectors = {
-        name: np.concatenate([one.vectors(name, layer)[place] for one in sentences])
-        for name, place in heads.items()
-    }
-    return body, {name: value.astype(np.float32, copy=False) for name, value in vectors.items()}
 
 
 _FIRST_TEXT = "Once upon a time there was a"
@@ -360,14 +324,6 @@ class Engine:
         """A weight of the model, or one row of it; null where there is none of this name."""
         weight = weight_of(self.model, quantity, layer, row)
         return Answer(None) if weight is None else _numbers(weight)
-
-    def collect(self, texts: TextList, layer: int, head: int) -> Iterator[Answer | None]:
-        """Query and key of one head in many texts; a text at a time, None before each."""
-        traces = []
-        for one in texts:
-            yield None
-            traces.append(self._clean(one))
-        yield Answer(*collected(traces, layer, head))
 
     def sweep(self, request: TextRequest, question: Question) -> Iterator[Answer | None]:
         """How much the log probability of a token changes where z of one head is 0 as well.

@@ -11,10 +11,8 @@ from typing import TypeGuard
 
 from minibert.errors import MinibertError
 
-TextList = tuple[tuple[str, ...], ...]
 MOST_MESSAGE_BYTES = 2**20
 _MOST_NAME = 64
-_MOST_TEXTS = 256
 _LARGEST_ID = 2**53
 _LARGEST_NUMBER = 1e300
 
@@ -125,12 +123,6 @@ def _texts(name: str, given: object) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _list_of_texts(name: str, given: object) -> TextList:
-    if not isinstance(given, list) or not 1 <= len(given) <= _MOST_TEXTS:
-        raise RequestError(f"{name}: expected a list of 1 to {_MOST_TEXTS} lists of texts.")
-    return tuple(_texts(name, one) for one in given)
-
-
 def _request(name: str, given: object) -> TextRequest:
     if not isinstance(given, dict):
         raise RequestError(f"{name}: expected an object with texts and edits.")
@@ -174,7 +166,6 @@ ASKS: Mapping[str, Mapping[str, Callable[[str, object], object]]] = {
     "read": {"request": _request, "quantity": _quantity, "layer": _whole_or_none},
     "candidates": {"request": _request, "position": _whole},
     "weights": {"quantity": _quantity, "layer": _whole_or_none, "row": _whole_or_none},
-    "collect": {"texts": _list_of_texts, "layer": _whole, "head": _whole},
     "sweep": {"request": _request, "question": _question},
     "step": {"request": _request, "sampling": _sampling},
 }

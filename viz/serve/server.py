@@ -25,7 +25,6 @@ from minibert.errors import MinibertError, how_to_install
 from minibert.model import Model
 from minibert.viz.document import SERVED_PARTS, document, page_header
 from minibert.viz.inputs import Outside
-from minibert.viz.live import live_samples
 from minibert.viz.serve.connection import Client, Connection, ModelThread
 from minibert.viz.serve.engine import Engine
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
@@ -88,12 +87,9 @@ def _values(headers: Headers, name: bytes) -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def served_page(host: str, text: str, *, pairs: bool) -> str:
-    """The HTML of the page at `host`, which may be asked and nothing else; it opens with `text`.
-
-    `pairs`: the model takes a second text.
-    """
-    header = page_header(live={"texts": [text], "samples": live_samples(pairs=pairs)})
+def served_page(host: str, text: str) -> str:
+    """The HTML of the page at `host`, which may be asked and nothing else; it opens with `text`."""
+    header = page_header(live={"texts": [text]})
     # Not every browser counts a websocket of the same host as 'self'.
     connect = (f"ws://{host}", f"wss://{host}")
     return "".join(document(header, (), parts=SERVED_PARTS, connect=connect))
@@ -149,7 +145,7 @@ def application(
         refusal = gate.refusal(request.scope["query_string"], request.headers.raw, websocket=False)
         if refusal:
             return PlainTextResponse(refusal + "\n", 403, headers)
-        html = served_page(request.headers["host"], engine.first_text, pairs=engine.takes_pairs)
+        html = served_page(request.headers["host"], engine.first_text)
         return HTMLResponse(html, headers=headers)
 
     async def engine_socket(websocket: WebSocket) -> None:

@@ -3,7 +3,6 @@
  * many texts, and what the views of a page are given.
  *
  * @import { ArrayEntry, ExampleHeader, Lens } from "../core/data/data.js"
- * @import { Collected } from "../core/data/source.js"
  * @import { Sources } from "./edits.js"
  * @import { Candidate, Edit, Prediction, Predicts, Question, Sampling } from "./engine.js"
  * @import { Config } from "./model.js"
@@ -12,7 +11,6 @@
  */
 
 import { Plan } from "./edits.js";
-import { lookingOf, ofHead } from "./model.js";
 import { Pass } from "./pass.js";
 import { rowsOf, tensor } from "./tensor.js";
 
@@ -376,58 +374,4 @@ function thumbnails(pass) {
     }
   });
   return out;
-}
-
-/** Passes that are kept, so that another head of the same texts needs none of them again. */
-const KEPT = 256;
-
-export class Collection {
-  /** @param {(texts: string[]) => Pass} run */
-  constructor(run) {
-    this.run = run;
-    /** @type {Map<string, Pass>} */
-    this.passes = new Map();
-  }
-
-  /**
-   * @param {string[][]} texts  of each pass, one or two
-   * @param {number} layer
-   * @param {number} head
-   * @param {() => Promise<void>} [pause]
-   * @returns {Promise<Collected>}
-   */
-  async of(texts, layer, head, pause = async () => {}) {
-    /** @type {Pass[]} */
-    const passes = [];
-    for (const one of texts) {
-      const name = JSON.stringify(one);
-      const known = this.passes.get(name);
-      passes.push(known ?? this.run(one));
-      this.passes.set(name, passes[passes.length - 1]);
-      if (!known) await pause();
-    }
-    for (const oldest of [...this.passes.keys()].slice(0, -KEPT)) this.passes.delete(oldest);
-    const [config] = passes.map(({ model }) => model.config);
-    if (!config) throw new Error("there is no text to collect a head of");
-    if (!(head < config.n_heads)) throw new RangeError(`head ${head}: a layer has ${config.n_heads}`);
-    /** @param {"query" | "key"} name @param {number} place */
-    const all = (name, place) => {
-      const parts = passes.map((pass) => ofHead(pass.read(name, layer), place));
-      const out = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
-      let to = 0;
-      for (const part of parts) {
-        out.set(part, to);
-        to += part.length;
-      }
-      return out;
-    };
-    return {
-      from: passes.map((pass) => ({ texts: pass.tokens.texts, tokens: headerOf(pass).tokens })),
-      width: config.d_head,
-      scale: config.scale[layer],
-      ...lookingOf(config, layer),
-      query: all("query", head),
-      key: all("key", Math.floor((head * config.n_kv_heads) / config.n_heads)),
-    };
-  }
 }

@@ -61,8 +61,6 @@
  * @property {number[]} shape  without the batch
  * @property {Float32Array} values
  *
- * @typedef {import("../core/data/source.js").Collected} Collected
- *
  * @typedef {object} Sampling
  * @property {number} temperature  0: the most probable token
  * @property {number | null} topK
@@ -90,8 +88,6 @@
  * @property {(name: string, layer: number | null, row: number | null) => Promise<Numbers | null>} weights
  *   a weight, by its name in Python below the layer ("attention.query.weight"), or by its whole name
  *   where the layer is null; `row`: one row of its first axis. null: the model has no such weight
- * @property {(texts: string[][], layer: number, head: number) => Promise<Collected>} collect  query and
- *   key of one head in many texts, or pairs of texts
  * @property {(request: Request, question: Question) => Promise<Numbers>} sweep  (layer, head): how much the
  *   log probability changes where z of that head is zero as well
  * @property {(request: Request, sampling: Sampling) => Promise<Step>} step

@@ -9,7 +9,7 @@
  * @import { Tokens, Vocabulary } from "./tokens.js"
  */
 
-import { bytesOf, candidates, Collection, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
+import { bytesOf, candidates, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
 import { Plan } from "./edits.js";
 import { Model, Weights } from "./model.js";
 import { LAYER_QUANTITIES, Pass } from "./pass.js";
@@ -54,7 +54,6 @@ export class LocalEngine {
     this.tokenizer = new Tokenizer(vocabulary);
     this.held = new Weights(entries, weights);
     this.model = new Model(config, this.held);
-    this.collection = new Collection((texts) => this.newPass(texts));
     /** By their numbers. @type {Kept<number>} */
     this.passes = new Kept();
     /** Those without edits, by their texts. @type {Kept<string>} */
@@ -161,11 +160,6 @@ export class LocalEngine {
     return this.held.row(layer === null ? name : `body.groups.${layer}.${name}`, row);
   }
 
-  /** @param {string[][]} texts @param {number} layer @param {number} head @param {() => Promise<void>} [pause] */
-  collect(texts, layer, head, pause) {
-    return this.collection.of(texts, layer, head, pause);
-  }
-
   /** @param {Request} request @param {Question} question @param {() => Promise<void>} [pause] */
   async sweep(request, question, pause = async () => {}) {
     const clean = this.cleanPass(request.texts);
@@ -204,7 +198,7 @@ function sharedTokens(one, other) {
 }
 
 /**
- * @typedef {"about" | "trace" | "bytes" | "read" | "candidates" | "weights" | "collect" | "sweep" | "step"} Method
+ * @typedef {"about" | "trace" | "bytes" | "read" | "candidates" | "weights" | "sweep" | "step"} Method
  * @typedef {{call: number, method: Method, given: any[]}} Call
  * @typedef {{call: number, result?: any, error?: string}} Answer
  * @typedef {{held: Held}} Opening  the first message to a worker
@@ -215,7 +209,7 @@ function sharedTokens(one, other) {
  */
 
 /** Methods that take long, and a function that lets other calls in as their last argument. */
-const PAUSING = new Set(["sweep", "collect", "bytes"]);
+const PAUSING = new Set(["sweep", "bytes"]);
 
 /** Lets the engine of a worker answer the page. @param {Port} port */
 export function answerPage(port) {

@@ -140,13 +140,6 @@ export class ServedEngine {
     return answer.body && numbersOf(answer);
   }
 
-  /** @param {string[][]} texts @param {number} layer @param {number} head */
-  async collect(texts, layer, head) {
-    const { body, blocks } = await this.ask("collect", { texts, layer, head });
-    const [query, key] = ["query", "key"].map((name) => new Float32Array((blocks.get(name) ?? new Uint8Array()).buffer));
-    return { ...body, query, key };
-  }
-
   /** @param {Request} request @param {import("./engine.js").Question} question */
   async sweep(request, question) {
     return numbersOf(await this.ask("sweep", { request, question }));

@@ -10,7 +10,6 @@
 import { handOver } from "../core/hand_over.js";
 import { currentHead, pageAddress } from "../core/state/state.js";
 import { markPainted, nameWindow, shell, showPage, unpacked } from "./show_page.js";
-import { jointKind } from "../views/joint/joint.js";
 import { wholeKind } from "../views/whole/whole.js";
 import { seenOf } from "../core/data/softmax.js";
 import { Frame } from "../core/frame/frame.js";
@@ -35,7 +34,6 @@ function withNumbers(kinds) {
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
  * @property {string[]} texts  to begin with
- * @property {string[][]} samples  texts, or pairs of them, that show what a head does
  * @property {import("./static_file.js").Shell | null} shell  of a file without the model; null: none can be made
  */
 
@@ -124,8 +122,7 @@ class Live {
     /** @type {History<Asked>} */
     this.history = new History(fresh ? { ...asked, second: asked.second ?? second } : asked);
     this.bar = new AddressBar(around.address, () => this.asked);
-    const open = (/** @type {string[]} */ [first, ...rest]) => this.change({ text: first, second: rest[0] ?? null, edits: [] });
-    this.runs = new Runs(engine, sourceOf(engine, about, { samples: around.samples, own: "", open }));
+    this.runs = new Runs(engine, sourceOf(engine, about));
     this.runner = new Runner(() => this.run(), (error) => this.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
     this.bench = new Workbench(about, this.acts(), {
@@ -370,9 +367,9 @@ export function showLive(engineOf) {
     // What was saved without its model is a page as others.
     if (!live) return showPage(page, kinds);
     await openLive(page, await engineOf(live), {
-      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, samples: live.samples, shell: shell(),
+      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, shell: shell(),
     });
     return markPainted(page);
   };
-  handOver({ kinds: [wholeKind, jointKind], showPage: show });
+  handOver({ kinds: [wholeKind], showPage: show });
 }

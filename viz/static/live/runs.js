@@ -4,7 +4,7 @@
  *
  * @import { Layer } from "../core/data/example.js"
  * @import { Blocks, Tokens } from "../core/data/data.js"
- * @import { Numbers, Source, Texts } from "../core/data/source.js"
+ * @import { Numbers, Source } from "../core/data/source.js"
  * @import { State } from "../core/state/state.js"
  * @import { About, Candidate, Edit, Engine, Prediction, Request, Run, Sampling } from "../engine/engine.js"
  * @import { Asked } from "./asked.js"
@@ -153,10 +153,9 @@ function keptRun(engine, request, name, run) {
 /**
  * @param {Engine} engine
  * @param {About} about
- * @param {Texts} texts
  * @returns {(kept: Kept) => Source}
  */
-export function sourceOf(engine, about, texts) {
+export function sourceOf(engine, about) {
   const shape = { ...about, predicts: about.predicts === "classes" ? /** @type {const} */ ("none") : about.predicts };
   /** @type {Map<string, Promise<Numbers | null>>} */
   const weights = new Map();
@@ -170,8 +169,6 @@ export function sourceOf(engine, about, texts) {
       read: (quantity, layer) => once(quantities, `${quantity} ${layer}`, () => kept.read(quantity, layer)),
       weights: (name, layer, row) => once(weights, `${name} ${layer} ${row}`, () => engine.weights(name, layer, row)),
       candidates: (position) => kept.candidates(position),
-      collect: (...asked) => engine.collect(...asked),
-      texts,
     };
   };
 }

@@ -47,16 +47,6 @@
  * @property {number} logit
  * @property {number} prob
  *
- * @typedef {object} Collected  a head in many texts: tokens one behind the other
- * @property {{texts: string[], tokens: Tokens}[]} from  each text, in order
- * @property {number} width  d_head
- * @property {number} scale  scores = scale * query . key
- * @property {boolean} causal
- * @property {number | null} [softCap]  scores are squeezed into -cap to cap
- * @property {[number, number] | null} [window]  keys before and after its own position that a query sees; null: all
- * @property {Float32Array} query  (token, width)
- * @property {Float32Array} key
- *
  * @typedef {object} Source
  * @property {Shape} shape
  * @property {number[]} ids  of the tokens
@@ -64,15 +54,6 @@
  * @property {(quantity: string, layer: number | null) => Promise<Numbers>} read
  * @property {(name: string, layer: number | null, row: number | null) => Promise<Numbers | null>} weights
  * @property {(position: number) => Promise<Candidate[]>} candidates  the most probable first
- * @property {(texts: string[][], layer: number, head: number) => Promise<Collected>} collect
- * @property {Texts} texts
- *
- * @typedef {object} Texts  what is looked at beside the text of the page
- * @property {string[][]} samples
- * @property {string} own  the reader's own, a line each
- * @property {(texts: string[]) => void} open  shows a text in the place of the page's own
- *
- * @import { Tokens } from "./data.js"
  */
 
 /**

@@ -77,7 +77,7 @@ export class Staged {
 }
 
 /** The views in the order of their tabs: those of page.py, and those of a page before a model. */
-const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "joint", "map", "text", "layers"];
+const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "map", "text", "layers"];
 
 /** @param {Kind[]} kinds */
 export function inOrder(kinds) {
