@@ -1,4 +1,4 @@
-"""`minibert bench`: the gate before the clock, the rows, the table, the comparison."""
+"""`minibert bench`: the gate before the clock, the rows, the table."""
 
 import json
 import re
@@ -69,60 +69,6 @@ def test_the_table_has_a_block_for_each_shape_and_says_the_noise(timed):
     assert re.search(r"kernel\.py:attention \(yours\) .* ± [\d.]+ % noise", text)
     assert re.search(r"eager .* x (slower|faster)", text)
     assert "it runs on cuda" in text
-
-
-def test_a_file_compared_with_itself_is_the_same(timed):
-    result = run("bench", "--compare", str(timed[1]), str(timed[1]))
-    assert result.exit_code == 0
-    assert result.stdout.count(" same") == 12
-    assert " slower" not in result.stdout
-
-
-def test_a_slower_kernel_is_slower_and_the_status_says_so(timed, tmp_path):
-    rows = [json.loads(line) for line in timed[1].read_text(encoding="utf-8").splitlines()]
-
-    def file(name, milliseconds):
-        times = {"median_ms": milliseconds, "p20_ms": milliseconds, "p80_ms": milliseconds}
-        changed = [row | times | {"noise": 0.01} for row in rows if row["role"] == "kernel"]
-        path = tmp_path / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
-        return str(path)
-
-    before, same, slow = file("a.jsonl", 1.0), file("b.jsonl", 1.01), file("c.jsonl", 1.5)
-    result = run("bench", "--compare", before, slow)
-    assert result.exit_code == 1
-    assert len(re.findall(r"yours .* 1\.500 .* slower", result.stdout)) == 4
-    assert run("bench", "--compare", slow, before).exit_code == 0
-    assert run("bench", "--compare", before, same).exit_code == 0
-
-
-@pytest.mark.parametrize("median", ["1.0", None, 0, -1.0, float("nan")])
-def test_a_row_without_a_time_is_named(timed, tmp_path, median):
-    row = json.loads(timed[1].read_text(encoding="utf-8").splitlines()[0]) | {"median_ms": median}
-    path = tmp_path / "damaged.jsonl"
-    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    result = run("bench", "--compare", str(timed[1]), str(path))
-    assert result.exit_code == 2
-    assert "damaged.jsonl, line 1: expected median_ms" in result.stderr
-
-
-def test_files_that_share_no_shape_cannot_be_compared(timed, tmp_path):
-    row = json.loads(timed[1].read_text(encoding="utf-8").splitlines()[0]) | {"tokens": 7}
-    path = tmp_path / "other.jsonl"
-    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    result = run("bench", "--compare", str(timed[1]), str(path))
-    assert result.exit_code == 2
-    assert "no shape is the same" in result.stderr
-
-
-def test_a_plot_is_drawn(timed, tmp_path):
-    pytest.importorskip("matplotlib")
-    from minibert.bench.result_rows import read_rows
-    from minibert.viz.plots.bench import bench_times
-
-    output = tmp_path / "times.svg"
-    bench_times(read_rows(timed[1]), output)
-    assert "float32, causal, warm cache" in output.read_text(encoding="utf-8")
 
 
 def test_a_triton_kernel_on_a_cpu_is_checked_and_not_timed(monkeypatch):

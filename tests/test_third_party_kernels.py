@@ -11,8 +11,6 @@ import re
 import pytest
 from called_here import report
 
-from minibert.bench.read_file import compiled_kernels
-
 #: By name: the module that has to be there, the options of the check, the file, the line that is
 #: right, the fault in its place, and what the report must say of it.
 KERNELS = {
@@ -205,25 +203,3 @@ def test_it_is_right_as_it_is_and_a_planted_fault_is_named(tmp_path, name):
     found = verdict(tmp_path, name, fault)
     assert not found.ok
     assert re.search(cause, "\n".join(found.causes)), str(found)
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("liger_kernel") is None, reason="liger_kernel is not installed"
-)
-def test_a_kernel_for_a_gpu_is_compiled_without_one_and_a_planted_fault_is_named(tmp_path):
-    """A fault in its numbers is not seen so, one in its types is."""
-    path = tmp_path / "kernel.py"
-    path.write_text(LIGER.replace("SLIP", "pass"), encoding="utf-8")
-    options = {"d_head": 64, "seconds": 600.0}
-    found = compiled_kernels(path, "attention", None, **options)
-    assert found["stopped"] == ""
-    assert {one["name"] for one in found["kernels"]} >= {
-        "_fused_neighborhood_attention_qk_kernel",
-        "_softmax_single_block_forward_kernel",
-        "_fused_neighborhood_attention_av_kernel",
-    }
-    assert not any(one["error"] for one in found["kernels"])
-    path.write_text(LIGER.replace("SLIP", "q = q.float()"), encoding="utf-8")
-    found = compiled_kernels(path, "attention", None, **options)
-    errors = {one["name"]: one["error"] for one in found["kernels"]}
-    assert "same" in errors["_fused_neighborhood_attention_qk_kernel"], errors

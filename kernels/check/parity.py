@@ -16,8 +16,9 @@ measured against. What counts is what the outputs hold when the call returns.
 
 import inspect
 import math
+import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -89,7 +90,8 @@ def check(
 
     A bare function may give z alone; it is checked in float32 and bfloat16, and on the options
     (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
-    An exception in the function is a failure of its case, not of the check. kinds, of
+    An exception in the function is a failure of its case, not of the check; where it refuses an
+    option by its name, the report says that the function does not take it. kinds, of
     `cases.KINDS` and `cases.FIELD_KINDS`, are all that is tried; or workloads by name, whose own
     d_head is taken where `d_head` is None. watch(done, of, what) is told of each case.
     caller, when given, calls the function in place of this process. With `backward` the gradients
@@ -103,6 +105,7 @@ def check(
     run = _Run(record, caller or InProcess(record), torch.device(device), d_head)
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
+    refused: dict[str, str] = {}
     known = kinds if isinstance(kinds, Mapping) else {one: known_kind(one) for one in kinds}
     if backward:
         known = {name: replace(one, backward=True) for name, one in known.items()}
@@ -118,18 +121,69 @@ def check(
         if watch is not None:
             run.say = partial(watch, done, len(tasks))
         told = any(one.cause and one.case.startswith(f"{case.kind},") for one in findings)
-        findings += _examine(run, case, dtype, seed=seed, explain=not told)
+        try:
+            findings += _examine(run, case, dtype, seed=seed, explain=not told)
+        except _RefusedError as error:
+            refused.setdefault(error.options, str(error))
         seed += 2
     if not findings:
-        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        reasons = "; ".join(dict.fromkeys((*skipped.values(), *refused.values())))
         raise AttentionError(f"{record.name} was not checked at all: {reasons}.")
-    return ParityReport(record.name, tuple(findings), tuple(skipped))
+    return ParityReport(record.name, tuple(findings), tuple(skipped), refused)
+
+
+class _RefusedError(Exception):
+    """The function raised an error to say that it does not take these options of the call."""
+
+    def __init__(self, options: str, told: str) -> None:
+        super().__init__(told)
+        self.options = options
+
+
+#: How people write the options of a call in an error.
+_WRITTEN = {
+    "lengths": "length|seq_?lens|padding",
+    "causal": "causal",
+    "window": "window",
+    "prefix": "prefix",
+    "soft_cap": "soft.?cap|logits?_cap",
+    "alibi_slopes": "alibi|slopes",
+    "sinks": r"\bsinks?\b|s_aux",
+    "mask": "mask",
+    "bias": "bias",
+    "scale": r"\bscal(?:e|ing)|_scale\b",
+    "packed": "packed|cu_seqlens|varlen",
+    "packed_keys": "packed|cu_seqlens|varlen",
+    "pages": r"\bpages?\b|block_table",
+    "groups": "gqa|groups|kv_?heads|key heads",
+    "value_size": r"value|d_?v\b",
+}
+_REFUSES = re.compile(
+    r"not (?:yet )?(?:support|implement|take|accept|allow|handle)|n't (?:support|take|accept|allow)"
+    r"|unsupported|unexpected keyword|(?:must|should|has to|expected to) be (?:None|False|0)",
+    re.IGNORECASE,
+)
+
+
+def _refusal(told: str, asks: Collection[str]) -> str:
+    """The options of a call that an error refuses by their names; "" for any other error.
+
+    A NotImplementedError without a text refuses all that is asked beside query, key and value.
+    """
+    if re.match(r"raised NotImplementedError(?!:)", told):
+        return ", ".join(sorted(asks))
+    if not (_REFUSES.search(told) or told.startswith("raised AssertionError")):
+        return ""
+    return ", ".join(one for one in sorted(asks) if re.search(_WRITTEN[one], told, re.IGNORECASE))
 
 
 def _examine(
     run: _Run, case: Case, dtype: torch.dtype, *, seed: int, explain: bool
 ) -> list[Finding]:
-    """The findings of two calls with different inputs in the same tensors."""
+    """The findings of two calls with different inputs in the same tensors.
+
+    Raises _RefusedError where the function refuses an option of the case.
+    """
     findings: list[Finding] = []
     what = f"{case}, {short(dtype)}"
     for call in range(2):
@@ -149,6 +203,8 @@ def _examine(
         # Whatever a user's function raises is a finding about it.
         except Exception as error:
             cause = _told(error, run.record.fn)
+            if options := _refusal(cause, case.work.asks()):
+                raise _RefusedError(options, cause) from error
             return [*findings, Finding(where, dtype, "call", math.inf, 0.0, cause)]
         compared = _compare(run, where, problem, outputs, explain=explain)
         run.say(what)

@@ -1,7 +1,8 @@
 """What a check found: each output of each case beside its tolerance, and the verdict."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -32,11 +33,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """What `check` found; `ok` when something was checked and everything is within tolerance."""
+    """What `check` found; `ok` when something was checked and everything is within tolerance.
+
+    skipped  kinds of calls that the function takes no argument for
+    refused  options that it refuses by an error, and the error
+    """
 
     name: str
     findings: tuple[Finding, ...]
     skipped: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -62,7 +68,13 @@ class ParityReport:
         lines += [f"  {worst}" for worst in (bad[:10] if bad else self._tightest())]
         if len(bad) > 10:
             lines.append(f"  and {len(bad) - 10} more")
-        return "\n".join([*lines, *(f"  not covered: {reason}" for reason in self.skipped)])
+        lines += [f"  not covered: {reason}" for reason in self.skipped]
+        return "\n".join([*lines, *(f"  {line}" for line in self.not_taken)])
+
+    @property
+    def not_taken(self) -> list[str]:
+        """A line for each option that the function refuses."""
+        return [f"does not take {name}: it {told}" for name, told in self.refused.items()]
 
     def _tightest(self) -> list[Finding]:
         """For each dtype the finding nearest to its tolerance."""

@@ -8,6 +8,5 @@ worker, worker_process           where it runs, and the judge's end of that
 shared_bytes                     what goes there and comes back
 judged_function, judged_run      a user's function as the judge sees it: checked, timed
 kernel_gate, workload, baselines, measure   a user's kernel beside others, and the roofline
-read_file                        what can be said of a kernel where there is no GPU
-tables                           what is printed; two files of rows beside each other
+tables                           what is printed
 """

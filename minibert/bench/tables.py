@@ -1,16 +1,12 @@
 """What `minibert check`, `minibert bench` and the benchmarks print.
 
-Verdicts and causes, times, the list of implementations, workloads and signatures, and two files of
-rows beside each other: what became faster, what slower, and what is noise.
+Verdicts and causes, times, and the list of implementations, workloads and signatures.
 """
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
-from minibert.bench.result_rows import Row, read_rows
 from minibert.bench.signatures import SIGNATURES
-from minibert.errors import MinibertError
 from minibert.kernels.call import OPTIONS, SHAPES
 from minibert.kernels.check.report import Finding, ParityReport
 from minibert.kernels.check.workload import WORKLOADS, Workload
@@ -47,6 +43,7 @@ def check_lines(report: ParityReport, terminal: Terminal, *, context: str) -> li
             "",
             f"  not covered, as the function takes no such argument: {', '.join(missing)}",
         ]
+    lines += [f"  {line}" for line in report.not_taken]
     kinds = {one.case.split(",")[0] for one in report.findings}
     if "causal" in kinds and "causal cache" not in kinds:
         lines.append("  not covered: fewer queries than keys, as with a cache (--cache)")
@@ -199,91 +196,3 @@ def list_lines(terminal: Terminal) -> list[str]:
     lines += ["", "Signatures (--signature)"]
     lines += [f"  {name:<18}  {one.says}" for name, one in SIGNATURES.items()]
     return lines
-
-
-_PLACE = ("tokens", "batch", "heads", "d_head", "dtype", "causal", "lengths", "about", "cache")
-#: Less than this is noise, however quiet both machines say they were.
-_LEAST_NOISE = 0.02
-_TIMES = ("median_ms", "p20_ms", "p80_ms")
-
-
-def kernel_rows(path: Path) -> list[Row]:
-    """The rows of a file that `minibert bench --output` wrote.
-
-    Raises MinibertError, with the number of the line, when it is no such file.
-    """
-    rows = read_rows(path)
-    for number, row in enumerate(rows, 1):
-        if not {"role", "implementation", "tokens", "ok"} <= set(row):
-            raise MinibertError(
-                f"{path}, line {number} is no row of minibert bench; expected what --output wrote."
-            )
-        if row["ok"] and not all(_is_time(row.get(name)) for name in _TIMES):
-            raise MinibertError(
-                f"{path}, line {number}: expected {', '.join(_TIMES)} in milliseconds above 0."
-            )
-    if not rows:
-        raise MinibertError(f"{path} has no rows; expected what minibert bench --output wrote.")
-    return rows
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and 0 < value < math.inf
-
-
-def comparison_lines(paths: tuple[Path, Path], terminal: Terminal) -> tuple[list[str], bool]:
-    """The table of what stands in both files, and whether the kernel became slower somewhere.
-
-    The kernels are matched with each other whatever they are called. The noise is the largest of:
-    how far two timings of the same kernel were apart, half of the spread from p20 to p80, and 2 %.
-    Raises MinibertError for files that `minibert bench` did not write or that share no shape.
-    """
-    before, after = (kernel_rows(path) for path in paths)
-    lines = [f"{paths[0].name} -> {paths[1].name}"]
-    machines = [rows[0].get("device") for rows in (before, after)]
-    if machines[0] != machines[1]:
-        lines.append(f"other machines: {machines[0]} and {machines[1]}; their times say little.")
-    earlier = {_key(row): row for row in before if row["ok"]}
-    both = [(earlier[_key(row)], row) for row in after if row["ok"] and _key(row) in earlier]
-    if not both:
-        raise MinibertError(
-            f"{paths[0].name} and {paths[1].name}: nothing was timed in both, no shape is the same."
-        )
-    header = ("", "where", "before ms", "after ms", "after/before", "noise", "")
-    rows = [_change(*pair) for pair in both]
-    slower = any(row[0] == "yours" and row[-1] == "slower" for row in rows)
-    return [*lines, *terminal.table(header, rows, "<<>>>><")], slower
-
-
-def _change(before: Row, after: Row) -> tuple[str, ...]:
-    """A row of the table: faster, slower, or same, within the noise of both timings."""
-    noise = max(_LEAST_NOISE, _noise(after), _noise(before))
-    ratio = after["median_ms"] / before["median_ms"]
-    same = max(ratio, 1 / ratio) <= 1 + noise
-    return (
-        str(_key(after)[0]),
-        ", ".join(said for one in _PLACE if (said := _said(after, one))),
-        f"{before['median_ms']:.4g}",
-        f"{after['median_ms']:.4g}",
-        f"{ratio:.3f}",
-        f"{100 * noise:.0f} %",
-        "same" if same else "faster" if ratio < 1 else "slower",
-    )
-
-
-def _key(row: Row) -> tuple[object, ...]:
-    name = "yours" if row["role"] == "kernel" else row["implementation"]
-    # Rows of before there was "about" said nothing by it.
-    return (name, *(row.get(one, "") for one in _PLACE))
-
-
-def _noise(row: Row) -> float:
-    spread = (row["p80_ms"] - row["p20_ms"]) / 2 / row["median_ms"]
-    return max(float(row.get("noise") or 0.0), float(spread))
-
-
-def _said(row: Row, name: str) -> str:
-    value = row.get(name, "")
-    if name == "causal":
-        return "causal" if value else "full"
-    return f"{name} {value}" if name in ("tokens", "batch", "heads", "d_head") else str(value)

@@ -37,7 +37,7 @@ from minibert.kernels.interpreter import prepare_once_a_launch
 
 _Given = TypeVar("_Given")
 #: The end of the message where a function asks for a GPU.
-NEEDS_GPU = "; it needs a GPU: without one, `minibert check FILE.py:function --compile` reads it"
+_NEEDS_GPU = "; it needs a GPU, and there is none here"
 
 #: What the dictionary may hold; offset_mass is at the offsets −1, 0 and 1.
 OUTPUTS = (
@@ -95,20 +95,13 @@ class UserFunction:
             "masked": self.masked,
         }
 
-    def run(self, problem: Problem) -> None:
-        """Call it, and leave what it gives unread. Raises MinibertError as `bound` does."""
-        self._result(self._bind(problem))
-
-    def _bind(self, problem: Problem) -> Callable[[], list[object]]:
-        return self.signature.bind(self.function, problem, self.parameters, self.way)
-
     def bound(self, problem: Problem) -> Callable[[], dict[str, Tensor]]:
         """A call with these inputs, and the gradients where the problem has one of z.
 
         What the convention makes of the inputs is made here, once. The call raises MinibertError,
         in one line, whatever the function does instead of giving tensors.
         """
-        run = self._bind(problem)
+        run = self.signature.bind(self.function, problem, self.parameters, self.way)
 
         def call() -> dict[str, Tensor]:
             found = self._outputs(self._result(run), problem)
@@ -138,6 +131,9 @@ class UserFunction:
     def _told(self, error: BaseException) -> str:
         """The error in one line, with the line of the file where it arose."""
         text = " ".join(str(error).split())[:300]
+        if isinstance(error, AssertionError) and not text:
+            # What was asserted says as much as a message.
+            text = traceback.extract_tb(error.__traceback__)[-1].line or ""
         return f"{type(error).__name__}{': ' if text else ''}{text}{self._line(error)}"
 
     def _line(self, error: BaseException) -> str:
@@ -149,7 +145,7 @@ def _without_gpu(error: Exception) -> str:
     """What can be done where a function asks for a GPU and there is none; "" for other errors."""
     if torch.cuda.is_available() or not re.search(r"cuda|\bgpu\b", str(error), re.IGNORECASE):
         return ""
-    return NEEDS_GPU
+    return _NEEDS_GPU
 
 
 def target_parts(target: str) -> tuple[Path | str, str]:

@@ -18,7 +18,6 @@ import typer
 
 from minibert.cli.options import (
     check_file,
-    check_picture,
     refusing,
     say_json,
     spread,
@@ -142,7 +141,6 @@ def check(
     asked: Asked,
     tokens: list[int] | None = None,
     cache: bool = False,
-    compile_only: bool = False,
     as_json: bool = False,
 ) -> None:
     """Say whether an attention kernel is right and, if not, what is probably wrong with it.
@@ -163,13 +161,7 @@ def check(
         target [argument, FILE.py:FUNCTION]: The function.
         tokens [--tokens, >=1, <=4096]: Number of keys; repeatable.
         cache [--cache]: Also check fewer queries than keys, as with a KV cache.
-        compile_only [--compile]: Without a GPU: compile its Triton kernels, judge nothing.
     """
-    if compile_only:
-        if as_json:
-            unusable("--compile reads the code and judges nothing, so it has no --json.")
-        _compile(target, asked)
-        return
     # A workload that does not exist is known at once.
     _ = asked.work
     with asked.judged(target) as user:
@@ -202,27 +194,11 @@ def _document(report: "ParityReport", user: "JudgedFunction", target: str) -> di
         "how": user.said,
         "not_covered": [
             *report.skipped,
+            *report.not_taken,
             *user.uncovered,
             *(f"{name}: it {why}" for name, why in user.untried.items()),
         ],
     }
-
-
-def _compile(target: str, asked: Asked) -> None:
-    from minibert.bench.read_file import read_lines
-    from minibert.bench.user_file import target_parts
-
-    width, terminal = asked.d_head or 64, Terminal.of(sys.stdout)
-    with refusing():
-        source, name = target_parts(target)
-        if isinstance(source, str):
-            raise MinibertError(f"There is no file {source}; --compile reads FILE.py:FUNCTION.")
-        lines, fine = read_lines(
-            source, name, asked.signature, d_head=width, seconds=asked.timeout, terminal=terminal
-        )
-    say(*lines)
-    if not fine:
-        raise typer.Exit(1)
 
 
 def _checked(
@@ -302,7 +278,6 @@ class Timed:
         batch [>=1]: Sentences. Default: 16384 tokens in all on CUDA, else 1.
         rounds [>=1]: Turns of each implementation. Default: 5, with --quick 2.
         output [-o, FILE]: Also write the rows, as JSON lines.
-        plot [FILE]: Draw the times: .svg, .pdf or .png.
     """
 
     baselines: list[str] | None = None
@@ -313,7 +288,6 @@ class Timed:
     batch: int | None = None
     rounds: int | None = None
     output: Path | None = None
-    plot: Path | None = None
 
 
 @spread()
@@ -322,7 +296,6 @@ def bench(
     *,
     asked: Asked,
     timed: Timed,
-    compare: tuple[Path, Path] | None = None,
     list_all: bool = False,
 ) -> None:
     """Check an attention kernel, then time it beside other implementations.
@@ -333,30 +306,29 @@ def bench(
     permissions: bench only files you trust. On a CPU, Triton kernels are checked through the
     interpreter and not timed.
 
-    Exits with 0 when the kernel is right (with --compare: not slower than before, beyond the
-    noise), 1 when it is not, 2 for a command that cannot be run.
+    Exits with 0 when the kernel is right, 1 when it is not or could not be timed, 2 for a command
+    that cannot be run.
 
     Options:
         target [argument, FILE.py:FUNCTION]: The function.
-        compare [BEFORE AFTER]: Compare two files of rows; nothing is run.
         list_all [--list]: What each implementation takes, the workloads and signatures; runs
             nothing.
     """
-    if compare is not None:
-        _compare(compare)
-    elif list_all:
+    if list_all:
         from minibert.bench.tables import list_lines
 
         say(*list_lines(Terminal.of(sys.stdout)))
     elif target is None:
-        unusable("no function is given; expected FILE.py:FUNCTION, or --compare BEFORE AFTER.")
+        unusable("no function is given; expected FILE.py:FUNCTION.")
     else:
-        _check_files(timed.output, timed.plot)
+        if timed.output is not None:
+            _check_output(timed.output)
         if asked.work and (timed.causal is not None or asked.d_head or timed.lengths != "full"):
             unusable("--workload says --causal, --lengths and --d-head itself; leave them out.")
         with asked.judged(target) as user:
             rows = _check_and_time(user, asked, timed)
-        _finish(rows, timed.plot)
+        if any(not row["ok"] for row in rows if row["role"] == "kernel"):
+            raise typer.Exit(1)
 
 
 def _check_and_time(user: "JudgedFunction", asked: Asked, timed: Timed) -> "Rows":
@@ -411,17 +383,6 @@ def _shapes(
     return [replace(one, dtype=kind, backward=asked.backward) for kind in dtypes for one in cut]
 
 
-def _finish(rows: "Rows", plot: Path | None) -> None:
-    """Draw the times. Exits with 1, and draws nothing, where the kernel could not be timed."""
-    if any(not row["ok"] for row in rows if row["role"] == "kernel"):
-        raise typer.Exit(1)
-    if plot is not None and rows:
-        from minibert.viz.plots.bench import bench_times
-
-        bench_times(rows, plot)
-        say("", str(plot))
-
-
 def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: int) -> "Rows":
     """The result rows of all workloads; each is printed and written when it is ready."""
     import torch
@@ -459,27 +420,13 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
     return rows
 
 
-def _compare(files: tuple[Path, Path]) -> None:
-    from minibert.bench.tables import comparison_lines
-
-    with refusing():
-        lines, slower = comparison_lines(files, Terminal.of(sys.stdout))
-    say(*lines)
-    if slower:
-        raise typer.Exit(1)
-
-
-def _check_files(output: Path | None, plot: Path | None) -> None:
-    for option, path, name in (("--output", output, "rows.jsonl"), ("--plot", plot, "times.svg")):
-        if path is not None and str(path) == "-":
-            unusable(
-                f"{option} -: standard output is used for the table; expected a file name, for "
-                f"instance {option} {name}."
-            )
-    if output is not None:
-        check_file(output)
-    if plot is not None:
-        check_picture(plot)
+def _check_output(path: Path) -> None:
+    if str(path) == "-":
+        unusable(
+            "--output -: standard output is used for the table; expected a file name, for "
+            "instance --output rows.jsonl."
+        )
+    check_file(path)
 
 
 def _check_baselines(names: list[str] | None) -> None:

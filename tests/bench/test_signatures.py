@@ -149,6 +149,32 @@ def test_functions_of_transformers_are_right_as_they_are_named(family):
     assert {one.output for one in found.findings} == {"z", "z, mean", "probs"}
 
 
+def test_what_a_function_of_transformers_refuses_by_an_error_is_not_called_wrong():
+    module = "transformers.integrations.sdpa_attention"
+    found = report(module, "sdpa_attention_forward")
+    assert found.ok, str(found)
+    assert list(found.refused) == ["soft_cap"]
+    assert "does not take soft_cap: it raised ValueError: `sdpa` attention does not" in str(found)
+    kinds = {one.case.split(",")[0] for one in found.findings}
+    assert {"causal", "lengths", "window", "mask", "groups"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("assert not causal", "causal"),
+        ("if causal: raise NotImplementedError", "causal"),
+        ("if causal: raise ValueError('causal is not supported')", "causal"),
+        ("if causal: raise IndexError('causal: index 3 is out of range')", None),
+        ("if causal: q[0, 9]", None),
+    ],
+)
+def test_an_error_is_a_refusal_only_where_it_says_so(tmp_path, line, refused):
+    found = report(written(tmp_path, PLAIN, line), "attention")
+    assert found.ok == bool(refused), str(found)
+    assert list(found.refused) == [refused] * bool(refused)
+
+
 def test_a_file_that_compiles_by_torch_is_not_one_of_triton(tmp_path):
     path = tmp_path / "kernel.py"
     path.write_text("import torch._inductor.runtime.triton_helpers\n" + source(PLAIN))
