@@ -1,8 +1,8 @@
-"""The door for every byte from outside: files, folders, and what a server answers.
+"""The door for every byte from outside.
 
 A file is opened here or not at all. It must be a regular file of bounded size, JSON must be
-shallow and of bounded count, a commit must be a hash, and whatever a library throws while it
-reads becomes an error of minibert.
+shallow and of bounded count, and whatever a library throws while it reads becomes an error of
+minibert.
 """
 
 import json
@@ -40,7 +40,6 @@ _LEAST_STORED, _SPARSE_FROM = 1 / 16, 2**26
 
 Error = type[MinibertError]
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"\w[\w./-]{0,254}")
 
 
@@ -160,16 +159,12 @@ def read_json(path: Path, error: Error = CheckpointError) -> dict[str, Any]:
     Raises `error` for what cannot be read, is no object, or has more values or deeper nesting
     than any honest file.
     """
-    return parse_json(read_bytes(path, error), path, error)
-
-
-def parse_json(content: bytes, where: object, error: Error = CheckpointError) -> dict[str, Any]:
-    """The JSON object in these bytes; `error`, which begins with `where`, as of `read_json`."""
-    with guarded(where, error, "cannot be read as JSON"):
+    content = read_bytes(path, error)
+    with guarded(path, error, "cannot be read as JSON"):
         value = json.loads(content.decode("utf-8"))
     if not isinstance(value, dict):
-        raise error(f"{where}: expected an object, found {type(value).__name__}.")
-    check_nesting(value, where, error)
+        raise error(f"{path}: expected an object, found {type(value).__name__}.")
+    check_nesting(value, path, error)
     return value
 
 
@@ -189,16 +184,6 @@ def check_nesting(value: Any, where: object, error: Error = CheckpointError) -> 
     raise error(f"{where}: nested more than {_DEEPEST} deep; no such file is.")
 
 
-def check_commit(commit: Any, where: str) -> str:
-    """The commit, once it is one: 40 hexadecimal digits, which are safe in a path."""
-    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-        raise CheckpointError(
-            f"{where}: the server names the commit {commit!r:.80}; expected 40 hexadecimal digits. "
-            "Nothing was fetched. Check HF_ENDPOINT: this is no Hub to be trusted."
-        )
-    return commit
-
-
 def check_revision(revision: Any) -> str:
     """The revision, once it is a branch, tag or commit as git allows them."""
     if not isinstance(revision, str) or not _REVISION.fullmatch(revision) or ".." in revision:
@@ -211,8 +196,3 @@ def check_revision(revision: Any) -> str:
 def present(path: Path) -> bool:
     """True where anything has that name, even a link that leads nowhere: it is not left out."""
     return os.path.lexists(path)
-
-
-def beneath(path: Path, folder: Path) -> bool:
-    """True where the path stays in the folder, `..` and links counted."""
-    return path.resolve().is_relative_to(folder.resolve())

@@ -1,47 +1,32 @@
 """From a Hub id to a local folder: the files of a checkpoint that minibert reads, and no others.
 
-The huggingface_hub client downloads, into the cache that other programs share. The config comes
-first, so that an unknown family costs one small file. The weights come last, and the branch is
-pointed at the snapshot after them, so that what the cache names is whole.
-
-Where requests may go and what an answer may be, hub_http.py says.
+huggingface_hub downloads them into the cache that other programs share, and says what went wrong;
+here its errors become ours. The config comes first, so that an unknown family costs one small file,
+and the weights last, so that a folder that has them is whole.
 """
 
-import hashlib
-import os
-import re
-import warnings
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
-from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub import HfApi, constants, errors, hf_hub_download
 
 from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.files import WEIGHT_FILES, shard_names
-from minibert.checkpoint.hub_http import NO_HUB, UnreachableError, asking
-from minibert.errors import CheckpointError
-from minibert.untrusted import (
-    MOST_BYTES,
-    beneath,
-    check_commit,
-    check_revision,
-    parse_json,
-    read_json,
+from minibert.errors import CheckpointError, MinibertError
+from minibert.untrusted import check_revision, read_json
+
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
+_SMALL = (
+    *("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "merges.txt", *_VOCABULARIES),
 )
 
-# The first kind that a repository has is enough; tokenizer_files.py prefers them in this order.
-_VOCABULARIES = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
-_TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_GENERATION = "generation_config.json"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-# Of a listing: room for 16,000 files.
-_MOST_OF_A_LISTING = 2**22
+
+class UnreachableError(CheckpointError):
+    """The Hub did not answer, or said that it cannot just now."""
 
 
 def fetch(
@@ -57,253 +42,125 @@ def fetch(
     cache_dir  where the Hub's cache is; HF_HUB_CACHE when not given
     offline    make no request and use the cache alone, as HF_HUB_OFFLINE=1 does
 
-    What the cache holds is not fetched again. Each file that is fetched is compared with the
-    digest its repository has for it. A Hub that cannot be reached gives a warning when the cache
-    holds a whole copy.
+    What the cache holds is not fetched again; it is also used where the Hub cannot be reached.
 
     Raises CheckpointError when there is no such repository or no access to it, when it is of an
     unknown family or has no weights that can be read, and when a download fails.
     """
+    revision = check_revision(revision or constants.DEFAULT_REVISION)
+    offline = offline or bool(constants.HF_HUB_OFFLINE)
+    where = f"{repo_id} (revision {revision})"
     cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir).expanduser()
-    repository = _Repository(repo_id, check_revision(revision or constants.DEFAULT_REVISION), cache)
-    try:
-        found = repository.snapshot()
-    except HFValidationError as error:
-        raise CheckpointError(
-            f"{repo_id!r} is neither a folder nor a Hub id (owner/name): {error}"
-        ) from error
-    if offline or constants.HF_HUB_OFFLINE:
-        return _whole(found, repository)
-    # What a commit holds never changes, so there is nothing to ask.
-    if found is not None and _COMMIT.fullmatch(repository.revision) and _has_everything(found):
-        return found
-    try:
-        listing = _list(repository)
-    except UnreachableError as error:
-        if found is None or _missing(found):
-            raise
-        # Level 4 is the line that called minibert.load.
-        warnings.warn(f"{error} Using the copy in the cache, {found}.", stacklevel=4)
-        return found
-    return _download(repository, listing)
+    get = partial(hf_hub_download, repo_id, cache_dir=cache, local_files_only=offline)
+    with _explained(repo_id, where, cache):
+        config = Path(get("config.json", revision=revision))
+        try:
+            # Which head is wanted is the reader's choice; here only the body has to be known.
+            config_from_hf(read_json(config), task="none")
+        except CheckpointError as error:
+            raise CheckpointError(f"{where}: {error} Nothing more was fetched.") from error
+        folder, commit = config.parent, config.parent.name
+        if _is_whole(folder) or offline and _has_weights(folder):
+            return folder
+        if offline:
+            raise errors.LocalEntryNotFoundError("The weights are not in the cache.")
+        files = HfApi().list_repo_files(repo_id, revision=commit)
+        weights = next((name for name in WEIGHT_FILES if name in files), None)
+        if weights is None:
+            raise CheckpointError(
+                f"{where} has no weights of a kind that is read ({', '.join(WEIGHT_FILES)}); it "
+                f"holds {', '.join(sorted(files)[:12])}. Save it with transformers' "
+                "save_pretrained and load that folder."
+            )
+        for name in (*(name for name in _SMALL if name in files), weights):
+            get(name, revision=commit)
+        if weights.endswith(".index.json"):
+            for name in shard_names(folder / weights):
+                get(name, revision=commit)
+    return folder
 
 
-@dataclass(frozen=True)
-class _Repository:
-    """A repository at one revision, and the cache that holds it."""
-
-    name: str
-    revision: str
-    cache: Path
-
-    def __str__(self) -> str:
-        return f"{self.name} (revision {self.revision})"
-
-    def cached(self, file: str, commit: str | None = None) -> Path | None:
-        """The file in the cache, at the last commit of the revision that the cache knows."""
-        path = try_to_load_from_cache(
-            self.name, file, cache_dir=self.cache, revision=commit or self.revision
-        )
-        return Path(path) if isinstance(path, str) and self.holds(Path(path).parent) else None
-
-    def holds(self, path: Path) -> bool:
-        """True where the path, `..` counted, stays in the cache."""
-        return Path(os.path.normpath(path)).is_relative_to(os.path.normpath(self.cache))
-
-    def snapshot(self) -> Path | None:
-        """The folder of the revision in the cache, whole or not."""
-        config = self.cached("config.json")
-        return None if config is None else config.parent
-
-    def download(self, file: str, revision: str) -> Path:
-        """The file in the cache, fetched if it is not there."""
-        return Path(hf_hub_download(self.name, file, revision=revision, cache_dir=self.cache))
-
-    def asking(self, what: str, most: int | None) -> AbstractContextManager[None]:
-        """Around what is asked of the Hub, for answers of at most `most` bytes: see hub_http.py."""
-        return asking(self.name, f"{self}: {what} could not be fetched", self.cache, most)
+def _has_weights(folder: Path) -> bool:
+    present = next((name for name in WEIGHT_FILES if (folder / name).is_file()), "")
+    shards = shard_names(folder / present) if present.endswith(".index.json") else []
+    return bool(present) and all((folder / name).is_file() for name in shards)
 
 
-@dataclass(frozen=True)
-class _File:
-    """What a repository says of a file; None where it does not."""
-
-    size: int | None
-    digest: str | None
-    """The SHA-256 of a large file, git's name for a small one."""
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """What a repository holds at one commit."""
-
-    commit: str
-    files: Mapping[str, _File]
-
-    def __str__(self) -> str:
-        names = sorted(self.files)
-        return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-
-
-def _missing(snapshot: Path) -> list[str]:
-    """The weight files that the folder lacks. They come last: a folder that has them is whole."""
-    present = next((name for name in WEIGHT_FILES if (snapshot / name).is_file()), None)
-    if present is None:
-        return ["its weights"]
-    shards = shard_names(snapshot / present) if present.endswith(".index.json") else []
-    return [name for name in shards if not (snapshot / name).is_file()]
-
-
-def _has_everything(snapshot: Path) -> bool:
+def _is_whole(folder: Path) -> bool:
     # Another program may have fetched the weights and no tokenizer.
-    vocabulary = any((snapshot / kind[0]).is_file() for kind in _VOCABULARIES)
-    return vocabulary and not _missing(snapshot)
+    return _has_weights(folder) and any((folder / name).is_file() for name in _VOCABULARIES)
 
 
-def _whole(snapshot: Path | None, repository: _Repository) -> Path:
-    missing = [] if snapshot is None else _missing(snapshot)
-    if snapshot is not None and not missing:
-        return snapshot
-    lack = f"it lacks {', '.join(missing)}" if missing else "it has no whole copy of it"
-    raise CheckpointError(
-        f"{repository} cannot be taken from the cache {repository.cache}: {lack}. No request was "
-        "made, because offline=True or HF_HUB_OFFLINE=1 is set. Load it once with a connection, "
-        "or give the folder of a checkpoint."
-    )
+_LOG_IN = "log in with `hf auth login` or set HF_TOKEN."
+#: The first kind that an error is of says what it means.
+_MEANINGS: tuple[tuple[type[Exception], str], ...] = (
+    (
+        errors.GatedRepoError,
+        "the repository is gated. Ask for access at {endpoint}/{name}, then " + _LOG_IN,
+    ),
+    (
+        errors.RepositoryNotFoundError,
+        "{endpoint} has no such repository, or it is private. Check the spelling; for a private "
+        "one " + _LOG_IN,
+    ),
+    (
+        errors.RevisionNotFoundError,
+        "the repository has no such revision. Give one of its branches, tags or commits, or none "
+        "for main.",
+    ),
+    (
+        errors.LocalEntryNotFoundError,
+        "the cache {cache} has no whole copy of it, and no request was made (offline=True or "
+        "HF_HUB_OFFLINE=1). Load it once with a connection, or give the folder of a checkpoint.",
+    ),
+    (
+        errors.EntryNotFoundError,
+        "a file is not there ({line}); expected a checkpoint as transformers saves it.",
+    ),
+)
 
 
-def _list(repository: _Repository) -> _Listing:
-    revision = quote(repository.revision, safe="")
-    with repository.asking("the list of its files", _MOST_OF_A_LISTING):
-        answer = get_session().get(
-            f"{constants.ENDPOINT}/api/models/{repository.name}/revision/{revision}",
-            params={"blobs": "true"},
-            headers=build_hf_headers(),
-            timeout=constants.HF_HUB_ETAG_TIMEOUT,
-        )
-        hf_raise_for_status(answer)
-    where = f"{repository}: the list of its files"
-    about = parse_json(answer.content, where)
-    siblings = about.get("siblings")
-    if not isinstance(siblings, list):
-        raise CheckpointError(f"{where} has no siblings, the Hub's list of files. {NO_HUB}")
-    commit = check_commit(about.get("sha"), str(repository))
-    return _Listing(commit, dict(_listed(one, where) for one in siblings))
-
-
-def _listed(entry: Any, where: str) -> tuple[str, _File]:
-    """The name of a file in a listing, and what is said of it."""
-    large = entry.get("lfs") if isinstance(entry, dict) else ()
-    if large is None or isinstance(large, dict):
-        name, size = entry.get("rfilename"), entry.get("size")
-        digest = entry.get("blobId") if large is None else large.get("sha256")
-        long = size is None or (type(size) is int and size >= 0)
-        if long and isinstance(name, str) and isinstance(digest, str | None):
-            return name, _File(size, digest)
-    raise CheckpointError(
-        f"{where} has the entry {entry!r:.300}; expected rfilename, size and digest as the Hub "
-        f"gives them. {NO_HUB}"
-    )
-
-
-def _download(repository: _Repository, listing: _Listing) -> Path:
-    if "config.json" not in listing.files:
-        raise CheckpointError(
-            f"{repository} has no config.json; expected a checkpoint as transformers saves it, "
-            f"found {listing or 'nothing'}."
-        )
-    config = _get("config.json", repository, listing)
-    _check_config(config, repository)
-    weights = _weights(repository, listing)
-    if _GENERATION in listing.files:
-        _get(_GENERATION, repository, listing)
-    for name in _tokenizer_files(listing):
-        _get(name, repository, listing)
-    path = _get(weights, repository, listing)
-    if weights.endswith(".index.json"):
-        for name in shard_names(path):
-            _get(name, repository, listing)
-    known = repository.snapshot()
-    if known is None or known.name != config.parent.name:
-        # Asked for by branch and not by commit, the client notes what the branch stands for.
-        with repository.asking("config.json", MOST_BYTES["config.json"]):
-            repository.download("config.json", repository.revision)
-    return config.parent
-
-
-def _check_config(path: Path, repository: _Repository) -> None:
+@contextmanager
+def _explained(name: str, where: str, cache: Path) -> Iterator[None]:
+    """Around what is asked of the client; what fails inside becomes a CheckpointError."""
     try:
-        # Which head is wanted is the reader's choice; here only the body has to be known.
-        config_from_hf(read_json(path), task="none")
-    except CheckpointError as error:
-        raise CheckpointError(f"{repository}: {error} Nothing more was fetched.") from error
+        yield
+    except MinibertError:
+        raise
+    except errors.HFValidationError as error:
+        raise CheckpointError(
+            f"{name!r} is neither a folder nor a Hub id (owner/name): {error}"
+        ) from error
+    # The client passes on what the disk and its HTTP library raise, which differs by version.
+    except Exception as error:
+        raise _meaning(error, name, where, cache) from error
 
 
-def _weights(repository: _Repository, listing: _Listing) -> str:
-    for name in WEIGHT_FILES:
-        if name in listing.files:
-            return name
-    raise CheckpointError(
-        f"{repository} has no weights of a kind that is read ({', '.join(WEIGHT_FILES)}); "
-        f"it holds {listing}. Save it with transformers' save_pretrained and load that folder."
+def _meaning(error: BaseException, name: str, where: str, cache: Path) -> CheckpointError:
+    # The client's way to say that something else happened and that the cache did not help.
+    while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+    names = {"endpoint": constants.ENDPOINT, "name": name, "cache": cache, "line": line}
+    for kind, meaning in _MEANINGS:
+        if isinstance(error, kind):
+            return CheckpointError(f"{where}: {meaning.format(**names)}")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return CheckpointError(f"{where}: access was refused ({status}); {_LOG_IN}")
+    if "hf_xet" in str(error):
+        return CheckpointError(
+            f"{where}: the Hub sends a file of it by Xet alone. Install the package hf_xet, or "
+            "download it by `hf download` and load that folder."
+        )
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
+    if getattr(error, "errno", None) in full:
+        return CheckpointError(
+            f"{where}: {cache} cannot be written to ({line}). Make room or give access, or choose "
+            "another place with cache_dir or HF_HUB_CACHE."
+        )
+    return UnreachableError(
+        f"{where}: it could not be fetched from {constants.ENDPOINT} ({type(error).__name__}: "
+        f"{line}). Check the network and HF_ENDPOINT, or try again later; what was fetched whole "
+        "is kept. A folder or an embedded model needs no network."
     )
-
-
-def _tokenizer_files(listing: _Listing) -> list[str]:
-    kinds = (kind for kind in _VOCABULARIES if listing.files.keys() >= set(kind))
-    vocabulary = next(kinds, ())
-    return [name for name in (*vocabulary, *_TOKENIZER_SETTINGS) if name in listing.files]
-
-
-def _get(name: str, repository: _Repository, listing: _Listing) -> Path:
-    """The file in the cache, fetched and compared with its digest if it was not there."""
-    known = listing.files.get(name)
-    if known is None:
-        raise CheckpointError(
-            f"{repository} has no {name}, which its index of weights names; the upload is not "
-            "whole. Try another revision."
-        )
-    if known.size is not None and known.size > MOST_BYTES.get(name, known.size):
-        raise CheckpointError(
-            f"{repository}: {name} is {known.size} bytes long; expected at most "
-            f"{MOST_BYTES[name]}. It was not fetched."
-        )
-    path = repository.cached(name, listing.commit)
-    if path is not None and known.size in (None, path.stat().st_size):
-        return path
-    if path is not None:
-        _discard(path, repository)
-    most = MOST_BYTES.get(name) if known.size is None else known.size
-    with repository.asking(name, most):
-        path = repository.download(name, listing.commit)
-        whole = _has_its_digest(path, known)
-    if not whole:
-        _discard(path, repository)
-        raise CheckpointError(
-            f"{repository}: {name} arrived with other bytes than the repository has, so it was "
-            "deleted. Load it again; if it happens again, a proxy or the disk damages files."
-        )
-    return path
-
-
-def _has_its_digest(path: Path, known: _File) -> bool:
-    # A proxy may leave digests out of its list; the client names its blobs by them.
-    blob = path.readlink().name if path.is_symlink() else ""
-    expected = known.digest or blob
-    if re.fullmatch(r"[0-9a-f]{64}", expected):
-        digest = hashlib.sha256()
-    elif _COMMIT.fullmatch(expected):
-        # Git's name for a file: the SHA-1 of this header and the content.
-        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    else:
-        return True
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest() == expected
-
-
-def _discard(path: Path, repository: _Repository) -> None:
-    blob = path.resolve()
-    path.unlink(missing_ok=True)
-    # A link may lead to a store that other caches share.
-    if beneath(blob, repository.cache):
-        blob.unlink(missing_ok=True)

@@ -151,7 +151,7 @@ class Loading:
             return replace(self, **chosen).load()  # type: ignore[arg-type]
         import torch
 
-        from minibert.checkpoint.hub_http import UnreachableError
+        from minibert.checkpoint.hub import UnreachableError
         from minibert.loading import load
 
         options = {name: value for name, value in vars(self).items() if name != "model"}
