@@ -9,7 +9,6 @@ import json
 import os
 import re
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
@@ -63,31 +62,6 @@ def guarded(
         reason = getattr(caught, "strerror", None) or reason
         # Without the cause: its message is not bounded, and Python prints it.
         raise error(f"{where}: {problem} ({printable(reason, 400)}).") from None
-
-
-_silencing = threading.Lock()
-
-
-@contextmanager
-def silenced() -> Iterator[None]:
-    """Lose what is written to standard error inside, as a panic of a library in Rust is.
-
-    That of other threads is lost as well, so only a few milliseconds should be spent inside.
-    """
-    with _silencing:
-        try:
-            kept = os.dup(2)
-        except OSError:
-            yield
-            return
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, 2)
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            os.close(nowhere)
 
 
 def open_regular(path: Path, error: Error = CheckpointError) -> BufferedReader:

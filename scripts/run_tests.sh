@@ -7,8 +7,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 # Long ones first; what no other names is the rest, so that a new file is in one of them.
 parts=(rest documents models browser typed pages kernels)
-documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_gpu.py
-    tests/siege)
+documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_gpu.py)
 models=(tests/analysis tests/attached tests/checkpoint tests/hooked tests/survey tests/training)
 browser=(tests/browser)
 typed=(tests/layers tests/text tests/trace tests/kernels/test_any_call.py)

@@ -1,4 +1,4 @@
-"""The door by itself; what comes through it in whole checkpoints is in tests/siege."""
+"""The door by itself; test_hostile_files.py has what comes through it in whole checkpoints."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint, by the names the checkpoint gives them, read without a copy.
 
 safetensors files are mapped into memory: a tensor is a view of its file until somebody needs
-another layout or type. A pickle (`pytorch_model.bin`) is read as data, which runs no code. Both
+another layout or type. A pickle (`pytorch_model.bin`) is read by torch's reader of weights. Both
 may be split over several files with an index.
 """
 
@@ -9,11 +9,14 @@ import json
 import math
 import mmap
 import os
+import pickle
 import re
 import struct
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from minibert.checkpoint.torch_files import LazyTensor, read_torch_file
 from minibert.errors import CheckpointError
 from minibert.untrusted import MOST_TENSORS, guarded, open_regular, present, read_json
 
@@ -287,23 +289,47 @@ def _unaligned(
 
 
 def _read_pickle(path: Path) -> dict[str, Entry]:
-    try:
-        state = read_torch_file(path)
-    except CheckpointError:
-        raise
-    except (OSError, MemoryError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error or 'out of memory'}).") from None
-    # In a damaged file the reader stumbles over anything, from IndexError to struct.error.
-    except Exception as error:
-        raise CheckpointError(
-            f"{path}: not a whole torch file ({type(error).__name__}). "
-            "It was cut short or damaged; download or save it again."
-        ) from None
+    """The tensors of a file of `torch.save`, by torch's reader of weights.
+
+    It calls torch's own functions for tensors and no others that a file names.
+    """
+    with open_regular(path) as file, guarded(path, problem=_DAMAGED):
+        zipped = file.read(4) == b"PK\x03\x04"
+        if zipped:
+            _check_archive(file, path)
+    with guarded(path, problem=_DAMAGED):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        except pickle.UnpicklingError as error:
+            # Not torch's own words, which advise to run what the file names.
+            named = re.search(r"GLOBAL (\S+)", str(error))
+            asks = f": it asks for {named[1]:.100}" if named else ", or is damaged"
+            raise CheckpointError(
+                f"{path}: this pickle holds more than tensors{asks}. It could run code when it is "
+                "opened, so it is not. Convert it to safetensors where you trust it."
+            ) from None
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
-    named = isinstance(state, dict) and all(
-        isinstance(name, str) and isinstance(tensor, LazyTensor) for name, tensor in state.items()
-    )
-    if not named:
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
+    ):
         raise CheckpointError(f"{path}: expected a dictionary of tensors, a state dict.")
-    return {name: Entry(one.shape, one.dtype, one.load) for name, one in state.items()}
+    if meta := next((name for name, tensor in state.items() if tensor.is_meta), None):
+        raise CheckpointError(f"{path}: {meta} is a meta tensor, which has no values.")
+    with guarded(path):
+        return open_state_dict(state)
+
+
+_DAMAGED = "not a whole torch file; it was cut short or damaged; download or save it again"
+
+
+def _check_archive(file: BufferedReader, path: Path) -> None:
+    """Raise CheckpointError for damage, and for compression, which torch takes for numbers."""
+    with zipfile.ZipFile(file) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise CheckpointError(f"{path}: it is compressed; save it again by torch.save.")
+        if damaged := archive.testzip():
+            raise CheckpointError(
+                f"{path}: the check sum of {damaged} differs, so the file is damaged; download or "
+                "save it again."
+            )

@@ -60,7 +60,7 @@ def fetch(
         except CheckpointError as error:
             raise CheckpointError(f"{where}: {error} Nothing more was fetched.") from error
         folder, commit = config.parent, config.parent.name
-        if _is_whole(folder) or offline and _has_weights(folder):
+        if _is_whole(folder) or (offline and _has_weights(folder)):
             return folder
         if offline:
             raise errors.LocalEntryNotFoundError("The weights are not in the cache.")

@@ -5,7 +5,6 @@ tokenizer.json, vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BP
 """
 
 import re
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from minibert.errors import TokenizationError
-from minibert.text.tokenizer_trial import is_plain, tried_out
-from minibert.untrusted import guarded, present, read_json, read_text, silenced
+from minibert.untrusted import guarded, present, read_json, read_text
 
 # What the families call each part, where no file says it.
 WELL_KNOWN = {
@@ -33,8 +31,6 @@ ROBERTA_MARKS = {"<s>", "</s>", "<mask>"}
 META_SPACE = "\u2581"
 # The classes of transformers whose vocab.txt is BERT's WordPiece.
 _WORD_PIECE = re.compile(r"(Bert|DistilBert|Electra|MobileBert|LayoutLM)Tokenizer(Fast)?")
-# Where the library writes a vocabulary out, it takes memory up to the last id.
-_LAST_ID = 2**24
 _DAMAGED = "cannot be read as a tokenizer file; fetch it again"
 
 
@@ -57,9 +53,7 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     """
     if present(folder / "tokenizer.json"):
         path = folder / "tokenizer.json"
-        backend = parsed(read_text(path, TokenizationError), path)
-        _check_ids(backend, path)
-        return backend
+        return parsed(read_text(path, TokenizationError), path)
     try:
         if present(folder / "vocab.txt"):
             backend = _word_piece(folder / "vocab.txt", settings)
@@ -73,30 +67,15 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
             f"{folder}: a setting in tokenizer_config.json or added_tokens.json is not of the kind "
             f"it should be ({error}); correct it, or take it out for the default"
         ) from error
-    _check_ids(backend, folder)
     return backend
 
 
-def _check_ids(backend: Tokenizer, where: Path) -> None:
-    last = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
-    if last > _LAST_ID:
-        raise TokenizationError(
-            f"{where}: a token has the id {last}; expected at most {_LAST_ID}, for which no "
-            "vocabulary is too large."
-        )
-
-
 def parsed(content: str, where: object) -> Tokenizer:
-    """The tokenizer of a tokenizer.json's content, which is tried out where it is not plain.
+    """The tokenizer of a tokenizer.json's content.
 
     Raises TokenizationError, which begins with `where`, for a file that the library fails on.
     """
-    if not is_plain(content) and (ended := tried_out(content)):
-        raise TokenizationError(
-            f"{where}: the tokenizers library cannot be given this file: a process that read it "
-            f"{ended}. Fetch it again, or save it with transformers' save_pretrained."
-        )
-    with guarded(where, TokenizationError, _DAMAGED), silenced():
+    with guarded(where, TokenizationError, _DAMAGED):
         return Tokenizer.from_str(content)
 
 
@@ -159,7 +138,7 @@ def _word_piece(path: Path, settings: dict[str, Any]) -> Tokenizer:
     text = read_text(path, TokenizationError).replace("\r\n", "\n").replace("\r", "\n")
     lines = text.removesuffix("\n").split("\n")
     vocabulary = {line: i for i, line in enumerate(lines)}
-    _say_guess(vocabulary, settings, path)
+    _check_class(vocabulary, settings, path)
     unknown, start, end = _needed(vocabulary, settings, path, "[UNK]", "[CLS]", "[SEP]")
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
@@ -178,10 +157,10 @@ def _word_piece(path: Path, settings: dict[str, Any]) -> Tokenizer:
     return backend
 
 
-def _say_guess(vocabulary: dict[str, int], settings: dict[str, Any], path: Path) -> None:
-    """Warn where vocab.txt is read as lower-casing WordPiece and nothing says that it is one.
+def _check_class(vocabulary: dict[str, int], settings: dict[str, Any], path: Path) -> None:
+    """Raise TokenizationError where the settings name another kind of tokenizer.
 
-    Raises TokenizationError where the settings name another kind of tokenizer.
+    Warns where a vocabulary with capitals is lower-cased and no setting says so.
     """
     kind = settings.get("tokenizer_class")
     if kind is not None and not _WORD_PIECE.fullmatch(str(kind)):
@@ -192,24 +171,12 @@ def _say_guess(vocabulary: dict[str, int], settings: dict[str, Any], path: Path)
         )
     words = [word for word in vocabulary if not word.startswith(("[", "<"))]
     capitals = [word for word in words if word != word.lower()]
-    doubts = []
-    if kind is None and not any(word.startswith("##") for word in words):
-        doubts.append("no entry begins with ##, as parts of words do in WordPiece")
     if "do_lower_case" not in settings and capitals:
-        doubts.append(
-            f"{len(capitals)} entries have capitals ({', '.join(capitals[:3])}), which lower-cased "
-            "text never gives"
-        )
-    if doubts:
-        # The line of the program that called minibert.
-        level, frame = 1, sys._getframe()
-        while frame.f_back is not None and frame.f_globals["__name__"].startswith("minibert."):
-            level, frame = level + 1, frame.f_back
         warnings.warn(
-            f"{path} is read as BERT's lower-casing WordPiece, which is a guess: "
-            f"{'; '.join(doubts)}. Put tokenizer_class and do_lower_case into "
+            f"{path} is read as BERT's lower-casing WordPiece, which is a guess: {len(capitals)} "
+            f"entries have capitals ({', '.join(capitals[:3])}). Put do_lower_case into "
             "tokenizer_config.json, or save a tokenizer.json, to settle it.",
-            stacklevel=level,
+            stacklevel=2,
         )
 
 
@@ -218,7 +185,7 @@ def _byte_level(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     files = folder / "vocab.json", folder / "merges.txt"
     for file in files:
         read_text(file, TokenizationError)
-    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED), silenced():
+    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED):
         backend = Tokenizer(models.BPE.from_file(*map(str, files)))
     prefixed = settings.get("add_prefix_space", False)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)

@@ -4,9 +4,9 @@ import json
 import mmap
 import os
 import pickle
-import re
 import struct
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -127,10 +127,10 @@ def test_what_is_more_than_tensors_is_an_error_and_does_not_run(tmp_path, kind):
         path.write_bytes(others[kind])
     else:
         write(path, state, kind)
-    whole = kind not in ("page", "nothing")
-    said = "more than tensors: it asks for " if whole else "not a whole torch file"
+    said = "this pickle holds more than tensors" if kind != "nothing" else "not a whole torch file"
     assert said in open_error(tmp_path)
-    assert not whole or ".mkdir." in open_error(tmp_path)
+    assert kind not in KINDS or "it asks for posix.mkdir." in open_error(tmp_path)
+    assert "weights_only" not in open_error(tmp_path), "torch's advice to run it"
     assert not trace.exists()
     if kind in KINDS:
         torch.load(path, weights_only=False)
@@ -170,27 +170,13 @@ def test_tensors_that_do_not_lie_on_a_boundary_are_read(tmp_path):
     "content",
     [
         raw({"a": about()}, bytes(8), size=2**63),
-        raw({"a": about()}, bytes(8), size=2**40),
-        raw({"a": about()}, bytes(8), size=5),
-        raw({"a": about()}, bytes(8), size=0),
-        raw({"a": about()}, bytes(9)),
         raw({"a": about()}, bytes(7)),
         raw({"a": about(), "b": about(offsets=(4, 12))}, bytes(12)),
-        raw({"a": about(), "b": about(offsets=(0, 8))}, bytes(8)),
-        raw({"a": about(), "b": about(offsets=(12, 20))}, bytes(20)),
         raw({"a": about(offsets=(8, 0))}, bytes(8)),
-        raw({"a": about(offsets=(-8, 0))}, bytes(8)),
-        raw({"a": about(offsets=(0, 2**64))}, bytes(8)),
         raw({"a": about(shape=(3,))}, bytes(8)),
         raw({"a": about(shape=(2**62, 2**62))}, bytes(8)),
-        raw({"a": about(shape=(-2,))}, bytes(8)),
-        raw({"a": about("F64")}, bytes(8)),
-        raw({"a": about("F31")}, bytes(8)),
         raw({"a": {"dtype": "F32"}}, bytes(8)),
-        raw({"a": about()} | {"__metadata__": 3}, bytes(8)),
         raw(b'{"a": 1', bytes(8)),
-        raw(b"\xff\xfe", bytes(8)),
-        raw([], bytes(8)),
         b"<!DOCTYPE html><html>The login page of a hotel.</html>",
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 133466304\n",
     ],
@@ -247,32 +233,34 @@ def test_the_first_kind_of_weights_is_read_and_the_others_are_not_looked_at(tmp_
     assert same(open_checkpoint(tmp_path), expected)
 
 
-class Larger:
-    """A tensor with more numbers than its storage."""
-
-    def __reduce__(self):
-        function, (storage, offset, _, stride, *rest) = torch.ones(2)._reduce_ex_internal(2)
-        return function, (storage, offset, (3,), stride, *rest)
+def quantised(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"\x80\x02N0N.", "more than tensors: it has the instruction POP"),
-        (b"\x80\x02N2\x86.", "more than tensors: it has the instruction DUP"),
-        # A tuple as a key: the hash of nested ones can take longer than a life.
-        (b"\x80\x02}N\x85Ns.", r"not a whole torch file \(TypeError\)"),
-        (b"\x80\x02]Nb.", r"not a whole torch file \(ValueError\)"),
-        (Larger(), r"not a whole torch file \(ValueError\)"),
-    ],
-)
-def test_a_pickle_that_torch_does_not_write_is_an_error(tmp_path, content, said):
-    path = tmp_path / PICKLE
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        write(path, {"a": content}, "zip")
-    assert re.search(said, open_error(tmp_path))
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, quantised, lambda one: one.to("meta")])
+def test_a_tensor_of_another_kind_is_an_error(tmp_path, change):
+    torch.save(tensors() | {"odd": change(torch.ones(2, 3))}, tmp_path / PICKLE)
+    assert "odd" in open_error(tmp_path)
+
+
+def test_an_archive_with_a_flipped_bit_or_compressed_is_an_error(tmp_path):
+    path, expected = (
+        tmp_path / PICKLE,
+        {"a": torch.randn(2, 3), "b": torch.arange(12).view(3, 4).t()},
+    )
+    torch.save({"state_dict": expected, "epoch": 3}, path)
+    assert same(open_checkpoint(tmp_path), expected)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        contents = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+    # torch itself would map the compressed bytes as numbers.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    assert "it is compressed" in open_error(tmp_path)
+    values = expected["a"].numpy().tobytes()
+    path.write_bytes(whole.replace(values, bytes([values[0] ^ 4]) + values[1:]))
+    assert "the check sum of" in open_error(tmp_path)
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, torch.ones(2), {1: torch.ones(2)}])

@@ -1,7 +1,6 @@
 """The Triton kernels: drawn calls against NumPy float64, tiles of every size, and what is refused.
 
-They run in Triton's interpreter, or on a GPU where there is one. Many more calls are drawn by
-`make siege`, class "fused".
+They run in Triton's interpreter, or on a GPU where there is one.
 """
 
 import math

@@ -1,0 +1,296 @@
+"""Folders with damage, known and drawn: they are refused in good form, or read as they stand.
+
+A damaged file may still be a right one. Then the weights must be what safetensors' or torch's own
+reader finds, and the model's answers must be finite.
+"""
+
+import json
+import os
+import shutil
+import struct
+import traceback
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import minibert
+from minibert.checkpoint.files import open_checkpoint
+from minibert.layers.config import Config
+from minibert.model import Model
+from minibert.text.tokenizer import Tokenizer
+from tests.vocabularies import word_piece
+
+SAFE, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"
+TEXTS = ["The quick brown fox", "\u202e\x1b[31m ½ 我", "a [MASK] b", " "]
+HOSTILE: list[Any] = [
+    None, True, 0, -1, 1, 7, 2**31, 2**63, 10**400, 0.5, 1e308, float("nan"), float("inf"), "", "x",
+    "\x1b[31mred\x1b[0m", "../../x", "/dev/zero", "\ud800", "a\0b", "9" * 5000, "y" * 100_000, [],
+    {}, [[]], {"0": "a", "5": "b"}, {"\x1b]0;title\x07": 1}, "gelu", "gpt2", "[UNK]", "##",
+]  # fmt: skip
+KINDS = ("FIFO", "folder", "/dev/zero", "/proc/self/mem", "loop", "sparse")
+
+pytestmark = [
+    pytest.mark.usefixtures("unchecked"),
+    pytest.mark.filterwarnings("ignore:.*which is a guess"),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One small model in each kind of file, with vocab.txt or tokenizer.json."""
+    root = tmp_path_factory.mktemp("honest")
+    tokenizer = Tokenizer.from_folder(word_piece(root))
+    sizes = {"n_positions": 31, "n_layers": 2, "n_heads": 2, "d_model": 8, "d_mlp": 12}
+    config = Config("bert", "masked-lm", tokenizer.vocab_size, **sizes, n_segments=2, pad_id=0)
+    Model.from_config(config, tokenizer=tokenizer).save(root / "whole")
+    for name in ("old", "shards"):
+        shutil.copytree(root / "whole", root / name)
+        (root / name / "tokenizer.json").unlink()
+        shutil.copy(root / "vocab.txt", root / name)
+        (root / name / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    tensors = load_file(root / "whole" / SAFE)
+    (root / "old" / SAFE).unlink()
+    torch.save(tensors, root / "old" / PICKLE)
+    in_shards(root / "shards")
+    return [root / name for name in ("whole", "old", "shards")]
+
+
+def in_shards(folder: Path, *, extra: dict[str, torch.Tensor] | None = None) -> None:
+    names = sorted(tensors := load_file(folder / SAFE))
+    parts = [names[::2], names[1::2]]
+    for number, part in enumerate(parts):
+        held = {name: tensors[name] for name in part} | (extra or {} if number else {})
+        save_file(held, folder / f"{number}.safetensors")
+    places = {name: f"{number}.safetensors" for number, part in enumerate(parts) for name in part}
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    (folder / SAFE).unlink()
+
+
+def put(path: Path, kind: str) -> None:
+    """Something that is no honest file, in the place of one."""
+    path.unlink(missing_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "sparse":
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    else:
+        path.symlink_to(path.name if kind == "loop" else kind)
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def text(name: str, content: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_text(content)
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
+    def rewrite(folder: Path) -> None:
+        found = load_file(folder / SAFE)
+        change(found)
+        save_file(found, folder / SAFE)
+
+    return rewrite
+
+
+def fake_layers(folder: Path) -> None:
+    """Sixty thousand layers of tensors without numbers."""
+    content = (folder / SAFE).read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    end = len(content) - 8 - size
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [end, end]}
+    name = "bert.encoder.layer.{}.output.dense.bias"
+    about = json.loads(content[8 : 8 + size])
+    header = json.dumps(about | {name.format(n): empty for n in range(2, 60_000)}).encode()
+    (folder / SAFE).write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
+    config(num_hidden_layers=60_000)(folder)
+
+
+# The library panics when it splits a text with it.
+NOBODY = {
+    "version": "1.0",
+    "model": {"type": "WordLevel", "vocab": {"u": 0}, "unk_token": "u"},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    },
+}
+MANY = "{" + ",".join(f'"{i}":"{i}"' for i in range(10**6)) + "}"
+KNOWN: dict[str, Callable[[Path], Any]] = {
+    **{
+        f"{kind} as {name}": lambda folder, kind=kind, name=name: put(folder / name, kind)
+        for kind in KINDS
+        for name in ("config.json", SAFE, "tokenizer.json")
+    },
+    "epsilon of 400 digits": config(layer_norm_eps=10**400),
+    "epsilon of 5,000 digits": text("config.json", '{"layer_norm_eps": 1' + "0" * 5000 + "}"),
+    "label key of 5,000 digits": config(id2label={"9" * 5000: "a"}),
+    "a million labels": config(num_labels=10**9),
+    "config value of 50 MB": config(model_type="x" * 50_000_000),
+    "escapes in a config value": config(model_type="\x1b]0;title\x07\x1b[31m"),
+    "deep config": text("config.json", "[" * 200_000),
+    "60,000 fake layers": fake_layers,
+    "index of a million shards": lambda folder: (
+        (folder / SAFE).unlink(),
+        (folder / INDEX).write_text(f'{{"weight_map": {MANY}}}'),
+    ),
+    "tensor that no index names": lambda folder: in_shards(folder, extra={"more": torch.ones(2)}),
+    "escapes in a tensor name": tensors(lambda t: t.update({"\x1b[31mred": torch.ones(2)})),
+    "tensor name of 1 MB": tensors(lambda t: t.update({"n" * 2**20: torch.ones(2)})),
+    "header of 2**40 bytes": lambda folder: (folder / SAFE).write_bytes(
+        struct.pack("<Q", 2**40) + b"{}"
+    ),
+    "huge weights": tensors(lambda t: [one.fill_(3e38) for one in t.values()]),
+    "template that names nobody": text("tokenizer.json", json.dumps(NOBODY)),
+    "unigram without entries": text(
+        "tokenizer.json", '{"version":"1.0","model":{"type":"Unigram","unk_id":0,"vocab":[]}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_hostile_folder_is_refused_in_good_form(
+    name: str, folders: list[Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders[0], tmp_path / "folder")
+    KNOWN[name](folder)
+    assert judged(folder) == "refused"
+
+
+@pytest.mark.parametrize("first", range(0, 240, 20))
+def test_a_damaged_folder_is_refused_in_good_form_or_read_as_it_stands(
+    first: int, folders: list[Path], tmp_path: Path
+) -> None:
+    found = set()
+    for seed in range(first, first + 20):
+        random = Random(seed)
+        folder = shutil.copytree(random.choice(folders), tmp_path / str(seed))
+        path = random.choice(sorted(folder.iterdir()))
+        done = random.choice((change_bytes, change_json))(path, random)
+        found.add(judged(folder, f"seed {seed}, {folder.name}/{path.name}: {done}"))
+    assert found == {"refused", "read"}
+
+
+def judged(folder: Path, done: str = "") -> str:
+    """What became of it, once the promise is kept: short and printable errors, right weights."""
+    try:
+        model = minibert.load(folder)
+        compare_weights(folder)
+        for line in TEXTS:
+            try:
+                tokens = model.tokenize(line)
+                assert bool(model(tokens).isfinite().all()), done
+                assert model.tokenizer is not None
+                model.tokenizer.decode(tokens.ids[0])
+            except minibert.TokenizationError as error:
+                check_form(error)
+                if "panic" in str(error).lower() or "SpecialToken" in str(error):
+                    return "refused"
+    except minibert.MinibertError as error:
+        check_form(error)
+        return "refused"
+    except BaseException as error:
+        raise AssertionError(f"{done}: {type(error).__name__} {error!s:.300}") from error
+    return "read"
+
+
+def check_form(error: minibert.MinibertError) -> None:
+    message, shown = str(error), "".join(traceback.format_exception(error))
+    assert len(message.encode()) < 2048
+    assert all(c.isprintable() or c == "\n" for c in message + shown)
+    assert len(shown) < 20_000
+
+
+def compare_weights(folder: Path) -> None:
+    ours = {name: entry.load() for name, entry in open_checkpoint(folder).items()}
+    theirs: dict[str, torch.Tensor] = {}
+    if (folder / PICKLE).exists():
+        theirs = torch.load(folder / PICKLE, weights_only=True)
+    else:
+        for path in [folder / SAFE] if (folder / SAFE).exists() else folder.glob("*.safetensors"):
+            theirs |= load_file(path)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def change_bytes(path: Path, random: Random) -> str:
+    """Flip, set, cut, repeat, insert or drop bytes."""
+    content = bytearray(path.read_bytes())
+    for _ in range(random.choice((1, 1, 1, 2, 8))):
+        place = random.randrange(len(content) or 1)
+        kind = random.choice(("flip", "set", "cut", "repeat", "insert", "drop"))
+        if kind == "flip" and content:
+            content[place] ^= 1 << random.randrange(8)
+        elif kind == "set" and content:
+            content[place] = random.choice((0, 0xFF, 0x22, 0x7B, random.randrange(256)))
+        elif kind == "cut":
+            del content[place:]
+        elif kind == "repeat":
+            content[place:place] = content[place : place + random.randrange(1, 64)]
+        elif kind == "insert":
+            content[place:place] = random.randbytes(random.randrange(1, 16))
+        else:
+            del content[place : place + random.randrange(1, 64)]
+    path.write_bytes(content)
+    return "bytes"
+
+
+def change_json(path: Path, random: Random) -> str:
+    """A change of one of JSON's values; in safetensors of the header's."""
+    content, rest = path.read_bytes(), b""
+    if path.suffix == ".safetensors":
+        size = struct.unpack("<Q", content[:8])[0]
+        content, rest = content[8 : 8 + size], content[8 + size :]
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return change_bytes(path, random)
+    done = change_value(value, random)
+    header = json.dumps(value).encode("utf-8", "surrogatepass")
+    size_of_it = struct.pack("<Q", len(header)) if path.suffix == ".safetensors" else b""
+    path.write_bytes(size_of_it + header + rest)
+    return done
+
+
+def change_value(value: Any, random: Random) -> str:
+    """Change one value somewhere in parsed JSON; what was done."""
+    container, where = value, "."
+    while True:
+        keys = list(container) if isinstance(container, dict) else range(len(container))
+        if not keys:
+            return "nothing to change"
+        key = random.choice(list(keys))
+        inner, where = container[key], f"{where}{str(key)[:40]}."
+        if not isinstance(inner, dict | list) or not inner or random.random() < 0.2:
+            break
+        container = inner
+    kind = random.choice(("value", "value", "value", "drop", "nest", "swap"))
+    if kind == "value":
+        container[key] = deepcopy(random.choice(HOSTILE))
+    elif kind == "drop":
+        del container[key]
+    elif kind == "nest":
+        for _ in range(random.choice((1, 70, 400))):
+            inner = [inner]
+        container[key] = inner
+    else:
+        other = random.choice(list(keys))
+        container[key], container[other] = container[other], container[key]
+    return f"{kind} at {where}"
