@@ -34,7 +34,7 @@ from minibert.analysis.arguments import (
     whole_number,
 )
 from minibert.analysis.rows import rows_of, wide
-from minibert.analysis.stream import Component, FrozenNorm, check_total, written
+from minibert.analysis.stream import Component, FrozenNorm, Written, check_total
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
 from minibert.layers.heads import VocabularyHead
@@ -217,8 +217,7 @@ def logit_direction(
 def _logit_terms(rows: Trace, head: VocabularyHead, token: Tensor, against: Tensor | None) -> Terms:
     """Every component and its value, in the order of the data, at the one position of `rows`."""
     direction, behind = logit_direction(rows, head, token, against)
-    stream = written(rows, len(rows) - 1, "resid_post", heads=True)
-    parts = zip(stream.components, stream.parts, strict=True)
+    parts = Written(rows, len(rows) - 1, "resid_post", heads=True).vectors()
     terms = [(component, (part[:, 0] * direction).sum(-1)) for component, part in parts]
     return terms + behind
 

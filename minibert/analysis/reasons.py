@@ -48,19 +48,23 @@ from minibert.analysis.stream import (
     SUM_ROUNDING,
     Component,
     FrozenNorm,
+    Reader,
+    Written,
     check_total,
     layer_of,
-    written,
 )
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
 from minibert.layers.linear import matrix_of, offset_of
+from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import Bool, Float
 from minibert.result import Result, sourced
 from minibert.trace.read import Trace
 
 # Positions whose parts of width d_model are held at once.
 _ROWS = 32
+# Queries whose weights are held at once.
+_LOOKS = 128
 _LISTED = 5
 
 
@@ -85,75 +89,67 @@ Constants = list[tuple[Component, Float[Tensor, "position read"]]]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Numbers that are linear in the stream of one sentence, norms frozen.
+    """Numbers that are linear in the stream of one sentence at some positions, norms frozen.
 
-    At each position p and for each `read`, directions[p, read] · stream[p] + constants. The stream
-    is `point` (resid_pre, resid_mid or resid_post) of `layer`; constants are what biases on the way
-    from there add.
+    At each position they are reader · stream + constants. The stream is `point` (resid_pre,
+    resid_mid or resid_post) of `layer`; constants are what biases on the way from there add.
     """
 
     trace: Trace
     layer: int
     point: str
     positions: tuple[int, ...]
-    directions: Float[Tensor, "position read d_model"]
+    reader: Reader
     constants: Constants
 
     def at(self, row: int) -> "Reading":
         """The numbers at one of the positions alone."""
         one = slice(row, row + 1)
         constants = [(component, values[one]) for component, values in self.constants]
-        return replace(
-            self,
-            positions=self.positions[one],
-            directions=self.directions[one],
-            constants=constants,
-        )
+        positions = self.positions[one]
+        return replace(self, positions=positions, reader=self._some(one), constants=constants)
 
     def parts(self) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
         """What each component wrote into each number; the sum over components is the number."""
         embedding, found = _embedding(self.trace), list[Tensor]()
-        components: list[Component] = []
-        for first in range(0, len(self.positions), _ROWS):
-            some = slice(first, first + _ROWS)
-            places = list(self.positions[some])
-            cut = at_positions(self.trace, [places])
-            start = [(component, part[:, places]) for component, part in embedding]
-            stream = written(cut, self.layer, self.point, heads=True, embedding=start)
-            components = stream.components
-            parts = torch.stack(stream.parts)[:, 0]  # component position d_model
-            found.append(torch.einsum("cpm,prm->cpr", parts, self.directions[some]))
-        constant = [values[None] for _, values in self.constants]
-        names = (*components, *(component for component, _ in self.constants))
-        return names, torch.cat([torch.cat(found, 1), *constant])
+        components = tuple[Component, ...]()
+        alike = len(self.reader.directions) == 1
+        size = len(self.positions) if alike else _ROWS
+        for first in range(0, len(self.positions), size):
+            some = slice(first, first + size)
+            written = self._written(some, embedding, folded=alike and size > _ROWS)
+            components, parts = written.numbers(self._some(some))
+            found.append(parts)
+        return _with_constants(components, torch.cat(found, 1), self.constants)
 
-    def to_block(self, component: Component) -> Float[Tensor, "position read d_model"]:
-        """The directions that read the same of what a component's attention or MLP wrote."""
-        own = (component.layer or 0, "attention" if component.kind == "head" else "mlp")
-        blocks = [(n, block) for n in range(self.layer + 1) for block in ("attention", "mlp")]
-        behind = {"resid_pre": -2, "resid_mid": -1}.get(self.point)
-        cut, directions = at_positions(self.trace, [self.positions]), self.directions
-        for layer, block in reversed(blocks[blocks.index(own) : behind]):
-            at = cut[layer]
-            if layer_of(at).after:
-                before, wrote = (
-                    (at.resid_pre, at.attn_out)
-                    if block == "attention"
-                    else (at.resid_mid, at.mlp_out)
-                )
-                directions = _pulled(
-                    FrozenNorm.of_layer(at, f"{block}_norm", before + wrote), directions
-                )
-        at, block = cut[own[0]], own[1]
-        wrote = at.attn_out if block == "attention" else at.mlp_out
-        return _pulled(FrozenNorm.of_layer(at, f"{block}_output_norm", wrote), directions)
+    def to_block(self, component: Component) -> Reader:
+        """What reads the same of what a component's attention or MLP wrote."""
+        written = self._written(slice(None), [], folded=True)
+        return written.reader_of(component, self.reader)
+
+    def _some(self, rows: slice) -> Reader:
+        directions = self.reader.directions
+        some = directions if len(directions) == 1 else directions[rows]
+        return Reader(some, self.reader.scale[rows])
+
+    def _written(
+        self,
+        rows: slice,
+        embedding: Sequence[tuple[Component, Float[Tensor, "1 position d_model"]]],
+        *,
+        folded: bool,
+    ) -> Written:
+        places = list(self.positions[rows])
+        start = [(component, part[:, places]) for component, part in embedding]
+        cut = at_positions(self.trace, [places])
+        return Written(cut, self.layer, self.point, heads=True, embedding=start, folded=folded)
 
 
-def _pulled(norm: FrozenNorm | None, directions: Tensor) -> Tensor:
-    """The directions in front of a norm of these positions."""
-    if norm is None:
-        return directions
-    return replace(norm, deviation=norm.deviation[0][:, None]).pull(directions)
+def _with_constants(
+    components: tuple[Component, ...], parts: Tensor, constants: Constants
+) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
+    names = (*components, *(component for component, _ in constants))
+    return names, torch.cat([parts, *(values[None] for _, values in constants)])
 
 
 def _embedding(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 position d_model"]]]:
@@ -198,15 +194,18 @@ def _into_stream(
     head: int,
     positions: Sequence[int],
     directions: Float[Tensor, "position read d_head"],
+    *,
+    rotated: bool = True,
 ) -> Reading:
     """The reading of resid_pre that gives directions · query (key, value) of a head.
 
-    `head` is a key-value head for key and value.
+    `head` is a key-value head for key and value. Directions are those of each position, or one for
+    all. `rotated=False` reads query and key before their rotation.
     """
     at = trace[layer]
     attention, places = layer_of(at).attention, list(positions)
     constants: Constants = []
-    if attention.rotary is not None and name != "value":
+    if attention.rotary is not None and name != "value" and rotated:
         directions = _turned_back(trace, layer, places, directions)
     matrix, bias = wide(attention.rows_of(name)), getattr(attention, f"b_{name[0].upper()}")
     norm = getattr(attention, f"{name}_norm", None)
@@ -218,38 +217,44 @@ def _into_stream(
         whole[:, :, head] = directions
         directions, matrix = whole.flatten(2), matrix.flatten(0, 1)
         bias = None if bias is None else wide(bias).flatten()
+    reader = Reader(directions, directions.new_ones(len(places), 1))
     if norm is not None:
         x = wide(at.quantity(f"{name}_input"))[0, 0 if name == "query" else head, places]
-        flat = (x @ matrix.mT if bias is None else x @ matrix.mT + bias)[:, None]
-        frozen = FrozenNorm.of(norm, flat)
+        frozen = FrozenNorm.of(norm, x @ matrix.mT if bias is None else x @ matrix.mT + bias)
         if frozen.bias is not None:
-            constants.append((Component(f"{name} norm bias"), directions @ frozen.bias))
-        directions = frozen.pull(directions)
+            constants.append((Component(f"{name} norm bias"), reader.constant(frozen.bias)))
+        reader = reader.in_front_of(frozen)
     if bias is not None:
-        constants.append((Component(f"{name} bias"), directions @ bias))
-    directions = directions @ matrix
+        constants.append((Component(f"{name} bias"), reader.constant(bias)))
+    reader = reader.behind(matrix)
     if not layer_of(at).after:
         before = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre)
         if before is not None:
-            before = replace(before, deviation=before.deviation[0, places][:, None])
+            before = replace(before, deviation=before.deviation[0, places])
             if before.bias is not None:
-                bias = directions @ before.bias
+                bias = reader.constant(before.bias)
                 constants.append((Component("attention norm bias", at.layer), bias))
-            directions = before.pull(directions)
-    return Reading(trace, at.layer, "resid_pre", tuple(places), directions, constants[::-1])
+            reader = reader.in_front_of(before)
+    return Reading(trace, at.layer, "resid_pre", tuple(places), reader, constants[::-1])
 
 
 def _turned_back(
     trace: Trace, layer: int, places: list[int], directions: Tensor
 ) -> Float[Tensor, "position read d_head"]:
     """The directions that read of unrotated vectors what these read of rotated ones."""
+    cosine, sine = (part[0, 0, places][:, None] for part in _turns(trace, layer))
+    dims = cosine.shape[-1]
+    first, rest = directions[..., :dims], directions[..., dims:]
+    turned = first * cosine + (first * sine).roll(dims // 2, -1)
+    return torch.cat([turned, rest.expand(*turned.shape[:-1], -1)], -1)
+
+
+def _turns(trace: Trace, layer: int) -> Turns:
+    """Cosine and sine of each position of a layer with rotary positions."""
     attention = layer_of(trace[layer]).attention
     assert attention.rotary is not None
     cosine, sine = trace.evaluation.turns(attention.rotary, attention.query.weight.dtype)
-    cosine, sine = (wide(part)[0, 0, places][:, None] for part in (cosine, sine))
-    dims = cosine.shape[-1]
-    first, rest = directions[..., :dims], directions[..., dims:]
-    return torch.cat([first * cosine + (first * sine).roll(dims // 2, -1), rest], -1)
+    return wide(cosine), wide(sine)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -331,7 +336,8 @@ class Why(Result[Tensor]):
         layer, head = writer.layer or 0, writer.head or 0
         attention = layer_of(trace[layer]).attention
         one = slice(head, head + 1)
-        wanted = reading.to_block(writer)[:, 0] @ wide(attention.W_O[head]).mT  # position d_head
+        reader = reading.to_block(writer).behind(wide(attention.W_O[head]).mT)
+        wanted = reader.directions[:, 0] * reader.scale  # position d_head
         length, probs = trace.allowed.position, torch.empty(0)
         read = wanted.new_zeros(length, 1, attention.d_head)
         for first in range(0, len(reading.positions), _ROWS):
@@ -513,11 +519,7 @@ class WhyScore(Result[Tensor]):
             signed=True,
             components=components,
             number=values.sum().item(),
-            reading=replace(
-                reading,
-                directions=torch.einsum("prm,r->pm", reading.directions, vector)[:, None],
-                constants=along,
-            ),
+            reading=replace(reading, reader=reading.reader.along(vector), constants=along),
         )
 
     def _sides(self, side: str) -> tuple[int, int]:
@@ -555,10 +557,9 @@ class WhyScore(Result[Tensor]):
         place = self.place(f"{side}_component", component)
         part = self.values.sum(1 - own)[place].item()
         at, position = trace[self.layer], (self.query, self.key)[own]
-        eye = torch.eye(trace.config.d_model, dtype=self.values.dtype)[None]
-        stream = Reading(
-            trace, self.layer, "resid_pre", (position,), eye.to(self.values.device), []
-        )
+        eye = torch.eye(trace.config.d_model).to(self.values)[None]
+        reader = Reader(eye, self.values.new_ones(1, 1))
+        stream = Reading(trace, self.layer, "resid_pre", (position,), reader, [])
         components, parts = stream.parts()
         writer = (self.query_components, self.key_components)[own][place]
         if writer not in components:
@@ -778,11 +779,12 @@ def _neurons(
 ) -> tuple[Float[Tensor, "neuron read"], Float[Tensor, "1 read"]]:
     """What each neuron of an MLP wrote into each number, summed over positions; and its bias."""
     at = at_positions(reading.trace, [reading.positions])[writer.layer or 0]
-    mlp, directions = layer_of(at).mlp, reading.to_block(writer)
-    post = wide(at.mlp_post)[0]  # position neuron
+    mlp, reader = layer_of(at).mlp, reading.to_block(writer)
+    post = wide(at.mlp_post)[0] * reader.scale  # position neuron
+    directions = reader.directions.expand(len(post), -1, -1)
     by_neuron = torch.einsum("pn,nm,prm->nr", post, wide(mlp.W_out), directions)
     bias = directions.new_zeros(1, directions.shape[1])
-    return by_neuron, bias if mlp.b_out is None else (directions @ wide(mlp.b_out)).sum(0)[None]
+    return by_neuron, bias if mlp.b_out is None else reader.constant(wide(mlp.b_out)).sum(0)[None]
 
 
 def _by_neurons(
@@ -817,10 +819,11 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
     pairs of components. What is equal for all keys is 0 in it. A large entry of a head says that
     the head finds its tokens by this pair: in data, where `composition_scores` reads the weights.
 
-    No matrix of query and key is held whole: rows of 32 queries at a time, one attention a
+    No matrix of query and key is held whole: rows of 128 queries at a time, one attention a
     component, in which the component's part of the keys stands in the place of the values. Memory:
-    component x position x d_model numbers. Time: many forward passes, since the parts of every
-    token are computed. The sums are those of `why` within 1e-5 of the largest entry in float32.
+    component x position x d_head numbers for each side of one head, and z and mlp_out of all layers
+    below. Time: 2 forward passes for the last layer of GPT-2 at 512 tokens. The sums are those of
+    `why` within 1e-5 of the largest entry in float32.
 
     Raises TraceError for a layer that does not exist, and where an edit wrote something that no
     component did.
@@ -853,22 +856,63 @@ def _over_text(
     Float[Tensor, " head"],
 ]:
     """The sum over the queries of one sentence, the components, and what its scores give."""
-    attention, length = layer_of(text[layer]).attention, text.allowed.position
-    key_names, keys = _of_all_heads(text, layer, "key", range(length))
-    keys = keys.repeat_interleave(attention.group, 2)  # component position head d_head
-    found, query_names = keys.new_zeros(()), tuple[Component, ...]()
-    expected = keys.new_zeros(attention.n_heads)
-    for first in range(0, length, _ROWS):
-        places = range(first, min(first + _ROWS, length))
-        query_names, queries = _of_all_heads(text, layer, "query", places)
+    attention = layer_of(text[layer]).attention
+    embedding = _embedding(text)
+    written = Written(text, layer, "resid_pre", heads=True, embedding=embedding, folded=True)
+    tables, expected = list[Tensor](), list[Tensor]()
+    names, keys = tuple[tuple[str, ...], ...](), torch.empty(0)
+    key_names = tuple[Component, ...]()
+    for head in range(attention.n_heads):
+        if head % attention.group == 0:
+            key_names, keys = _of_head(text, layer, "key", head // attention.group, written)
+        query_names, queries = _of_head(text, layer, "query", head, written)
+        table, number = _of_pairs(text, layer, head, queries, keys)
+        tables.append(table * attention.scale)
+        expected.append(number)
+        names = tuple(tuple(each.label for each in side) for side in (query_names, key_names))
+    return torch.stack(tables), names, torch.stack(expected)
+
+
+def _of_pairs(
+    text: Trace,
+    layer: int,
+    head: int,
+    queries: Float[Tensor, "component position d_head"],
+    keys: Float[Tensor, "component position d_head"],
+) -> tuple[Float[Tensor, "query_component key_component"], Float[Tensor, ""]]:
+    """The sum over all pairs of positions, weighted; and that of the scores.
+
+    One attention a component, in which its part of the keys stands in the place of the values.
+    """
+    length, found = queries.shape[1], queries.new_zeros(len(queries), len(keys))
+    side_by_side = keys.transpose(0, 1).flatten(1)  # position component*d_head
+    expected = found.new_zeros(())
+    for first in range(0, length, _LOOKS):
+        places = list(range(first, min(first + _LOOKS, length)))
         seen = _seen(text, layer, places).to(keys.dtype)
-        at = text.at(layer, slice(None), list(places))
-        rows = wide(at.probs)[0] - seen / seen.sum(-1, keepdim=True)  # head query key
-        expected += (rows * wide(at.scores)[0].where(seen > 0, 0)).sum((1, 2))
-        looked = torch.einsum("hqk,bkhd->bqhd", rows, keys)
-        found = found + torch.einsum("aqhd,bqhd->hab", queries, looked)
-    names = tuple(tuple(each.label for each in side) for side in (query_names, key_names))
-    return found * attention.scale, names, expected
+        at = text.at(layer, slice(head, head + 1), places)
+        rows = wide(at.probs)[0, 0] - seen / seen.sum(-1, keepdim=True)
+        expected = expected + (rows * wide(at.scores)[0, 0].where(seen > 0, 0)).sum()
+        some = seen.any(0).nonzero()[:, 0]
+        here = slice(int(some[0]), int(some[-1]) + 1)
+        looked = (rows[:, here] @ side_by_side[here]).unflatten(1, (len(keys), -1))
+        found += queries[:, places].flatten(1) @ looked.transpose(0, 1).flatten(1).mT
+    return found, expected
+
+
+def _of_head(
+    text: Trace, layer: int, name: str, head: int, written: Written
+) -> tuple[tuple[Component, ...], Float[Tensor, "component position d_head"]]:
+    """The parts of the queries or keys of one head at all positions, rotated."""
+    attention, places = layer_of(text[layer]).attention, range(text.allowed.position)
+    eye = torch.eye(attention.d_head, dtype=wide(text.embed).dtype, device=text.embed.device)
+    # As one set of directions for all positions: a rotation would give each its own.
+    reading = _into_stream(text, layer, name, head, places, eye[None], rotated=False)
+    found = written.numbers(reading.reader)
+    names, parts = _with_constants(*found, reading.constants)
+    if attention.rotary is not None:
+        parts = rotate(parts[:, None], _turns(text, layer))[:, 0]
+    return names, parts
 
 
 def _seen(text: Trace, layer: int, places: Sequence[int]) -> Bool[Tensor, "query key"]:
@@ -877,28 +921,6 @@ def _seen(text: Trace, layer: int, places: Sequence[int]) -> Bool[Tensor, "query
     mask = replace(text.allowed, window=window).rows(list(places))
     size, device = (len(places), length), text.embed.device
     return torch.ones(size, dtype=torch.bool, device=device) if mask is None else mask[0, 0]
-
-
-def _of_all_heads(
-    text: Trace, layer: int, name: str, places: Sequence[int]
-) -> tuple[tuple[Component, ...], Float[Tensor, "component position some_head d_head"]]:
-    """The parts of the queries or keys of all heads."""
-    attention = layer_of(text[layer]).attention
-    count = attention.n_heads if name == "query" else attention.n_kv_heads
-    found, names = list[Tensor](), tuple[Component, ...]()
-    for first in range(0, len(places), _ROWS):
-        some = places[first : first + _ROWS]
-        eye = torch.eye(attention.d_head, dtype=wide(text.embed).dtype, device=text.embed.device)
-        eye = eye.expand(len(some), -1, -1)
-        heads = [_into_stream(text, layer, name, head, some, eye) for head in range(count)]
-        constants = [
-            (same[0][0], torch.cat([values for _, values in same], -1))
-            for same in zip(*(head.constants for head in heads), strict=True)
-        ]
-        directions = torch.cat([head.directions for head in heads], 1)
-        names, parts = replace(heads[0], directions=directions, constants=constants).parts()
-        found.append(parts.unflatten(-1, (count, -1)))
-    return names, torch.cat(found, 1)
 
 
 @sourced
@@ -927,7 +949,8 @@ def why_stream(
     place, at = _place(text, position, "position"), text[layer]
     along = direction.detach().to(wide(text.embed))[None, None]
     number = (wide(at.quantity(point))[0, place] * along[0, 0]).sum().item()
-    reading = Reading(text, at.layer, point, (place,), along, [])
+    reader = Reader(along, along.new_ones(1, 1))
+    reading = Reading(text, at.layer, point, (place,), reader, [])
     return _why(reading, number, f"a direction of {point} {at.layer} at {place}", "")
 
 
@@ -959,7 +982,8 @@ def why_logit(
     direction, behind = logit_direction(here, head, ids, others)
     constants = [(component, value[:, None]) for component, value in behind]
     last = len(text) - 1
-    reading = Reading(text, last, "resid_post", (place,), direction[:, None], constants)
+    reader = Reader(direction[:, None], direction.new_ones(1, 1))
+    reading = Reading(text, last, "resid_post", (place,), reader, constants)
     logits = head.uncapped(here.hidden) if head.soft_cap is not None else here.hidden
     number = wide(logits if head.soft_cap is not None else text.logits[:, place : place + 1])[0, 0]
     value = number[ids[0]] - (0 if others is None else number[others[0]])

@@ -23,7 +23,7 @@ Analysis of Masked Language Models" (the block), who with Modarressi et al. 2022
 through LayerNorm in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -156,7 +156,11 @@ class FrozenNorm:
 
     def pull(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
         """The transpose of `carry`: pull(direction)·part = direction·carry(part)."""
-        return self._centred(self.weight * direction) / self.deviation
+        return self.transposed(direction) / self.deviation
+
+    def transposed(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        """The transpose of `scaled`."""
+        return self._centred(self.weight * direction)
 
     def _centred(self, x: Tensor) -> Tensor:
         return x - x.mean(-1, keepdim=True) if self.centres else x
@@ -184,13 +188,6 @@ class NormsOfBlock(NamedTuple):
 def layer_of(at: LayerTrace) -> Layer:
     """The layer's weights."""
     return at.trace.model.body.layers[at.layer]
-
-
-def attention_bias(at: LayerTrace, head_out: Tensor) -> Hidden | None:
-    """b_O, which attention writes beside its heads; None where it has none."""
-    attention = layer_of(at).attention
-    # The sum over no heads leaves the bias.
-    return None if attention.b_O is None else attention.sum_of_heads(head_out[:, :0])
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -266,47 +263,31 @@ def decompose(
     whole = positions is None and trace.until is None
     cut = trace if whole else at_positions(trace, columns)
     size = max(1, _ROWS // len(chosen))
-    parts = torch.empty(0)
+    parts, components = torch.empty(0), tuple[Component, ...]()
     for first in range(0, len(columns[0]), size):
         some = slice(first, first + size)
         places = [each[some] if whole else range(len(each))[some] for each in columns]
-        stream = written(at_positions(cut, places), layer, point, heads=heads)
+        found = Written(at_positions(cut, places), layer, point, heads=heads).vectors()
+        components, of_rows = zip(*found, strict=True)
         if trace.edited_from is not None:
-            _check_sum(stream.parts, getattr(cut[layer], point)[:, some], f"{point} {layer}")
+            _check_sum(of_rows, getattr(cut[layer], point)[:, some], f"{point} {layer}")
         if not first:
             rows = (len(chosen), len(columns[0]), trace.config.d_model)
-            parts = stream.parts[0].new_empty(len(stream.parts), *rows)
-        for target, part in zip(parts, stream.parts, strict=True):
+            parts = of_rows[0].new_empty(len(of_rows), *rows)
+        for target, part in zip(parts, of_rows, strict=True):
             target[:, some] = part
     strings = zip(trace.tokens.strings, chosen, strict=True)
     return Decomposition(
         parts,
         "component batch position d_model",
         title=f"{point} {layer}",
-        labels={"component": tuple(component.label for component in stream.components)},
+        labels={"component": tuple(component.label for component in components)},
         tokens=tuple(tuple(tokens[place] for place in places) for tokens, places in strings),
-        components=tuple(stream.components),
+        components=components,
         layer=layer,
         point=point,
         positions=chosen,
     )
-
-
-def written(
-    trace: Trace,
-    layer: int,
-    point: str,
-    *,
-    heads: bool,
-    embedding: "Sequence[tuple[Component, Hidden]]" = (),
-) -> "Stream":
-    """What was written up to this point of the stream; `embedding` are the parts of embed."""
-    stream = Stream(trace, embedding)
-    for each in range(layer + (point != "resid_pre")):
-        stream.attention(trace[each], heads=heads)
-        if each < layer or point == "resid_post":
-            stream.mlp(trace[each])
-    return stream
 
 
 def _check_sum(parts_of: Sequence[Tensor], stream: Tensor, name: str) -> None:
@@ -341,63 +322,194 @@ def check_total(
         )
 
 
-class Stream:
-    """The parts so far, each with the shape (batch, position, d_model)."""
+class Reader(NamedTuple):
+    """Numbers that are linear in the vectors of one sentence: scale · (directions · vector).
 
-    def __init__(self, trace: Trace, embedding: Sequence[tuple[Component, Hidden]] = ()) -> None:
-        start = embedding or [(Component("embed"), trace.embed)]
-        self.components = [component for component, _ in start]
-        self.parts = [wide(part) for _, part in start]
+    directions   those of each position, or one for all of them
+    scale        what differs from position to position, such as what a norm divided by
+    """
 
-    def attention(self, here: LayerTrace, *, heads: bool) -> None:
-        """Add what a layer's attention wrote."""
-        layer, parts = here.layer, list[tuple[Component, Tensor]]()
-        if heads:
-            head_out = here.head_out
-            for head in range(head_out.shape[1]):
-                parts.append((Component("head", layer, head), head_out[:, head]))
-            if (bias := attention_bias(here, head_out)) is not None:
-                parts.append((Component("attention bias", layer), bias))
-        else:
-            parts.append((Component("attention", layer), here.attn_out))
-        self._write("attention", here, parts, here.attn_out)
-        self._carry("attention", here, here.resid_pre + here.attn_out)
+    directions: Float[Tensor, "position read width"]
+    scale: Float[Tensor, "position 1"]
 
-    def mlp(self, here: LayerTrace) -> None:
-        """Add what a layer's MLP wrote."""
-        mlp_out = here.mlp_out
-        self._write("mlp", here, [(Component("mlp", here.layer), mlp_out)], mlp_out)
-        self._carry("mlp", here, here.resid_mid + mlp_out)
+    def in_front_of(self, norm: FrozenNorm) -> "Reader":
+        """The same numbers, read in front of a norm of these positions."""
+        deviation = norm.deviation.reshape(self.scale.shape)
+        return Reader(norm.transposed(self.directions), self.scale / deviation)
 
-    def _write(
+    def behind(self, matrix: Float[Tensor, "width d_model"]) -> "Reader":
+        """The same numbers, read in front of a projection that gives matrix · vector."""
+        return Reader(self.directions @ matrix, self.scale)
+
+    def along(self, vector: Float[Tensor, " read"]) -> "Reader":
+        """The numbers of each position weighted and summed, as one."""
+        return Reader(torch.einsum("prm,r->pm", self.directions, vector)[:, None], self.scale)
+
+    def constant(self, bias: Float[Tensor, " width"]) -> Float[Tensor, "position read"]:
+        """The numbers of a vector that is the same at all positions."""
+        return (self.directions @ bias) * self.scale
+
+    def of(self, write: "Write") -> Float[Tensor, "component position read"]:
+        """The numbers of what was written, one sentence."""
+        values, to = write.values[:, 0], self.directions
+        if len(to) == 1:
+            to = to if write.matrix is None else to @ write.matrix.mT
+            return (values @ to.mT) * self.scale
+        vectors = write.vectors()[:, 0]
+        return torch.einsum("npm,prm->npr", vectors, to) * self.scale
+
+
+class Write(NamedTuple):
+    """What some components wrote: values · matrix, or values where there is no matrix."""
+
+    components: tuple[Component, ...]
+    values: Float[Tensor, "component batch position width"]
+    matrix: Float[Tensor, "component width d_model"] | None = None
+
+    def vectors(self) -> Float[Tensor, "component batch position d_model"]:
+        """What each wrote."""
+        return self.values if self.matrix is None else self.values @ self.matrix[:, None]
+
+
+class Block(NamedTuple):
+    """What the attention or MLP of a layer wrote to the stream, and the norms that it went through.
+
+    output   the norm of what the block wrote alone; None without one
+    after    the norm of its sum with the stream; None without one
+    """
+
+    name: str
+    layer: int | None
+    writes: Sequence[Write]
+    output: FrozenNorm | None = None
+    after: FrozenNorm | None = None
+
+    def bias(self, place: str) -> Component:
+        """The bias of one of the norms, place "output norm" or "norm"."""
+        return Component(f"{self.name} {place} bias", self.layer)
+
+
+class Written:
+    """What was written to the stream of a trace, in front of a point of it, writer by writer.
+
+    vectors   the parts of the stream, whose sum it is
+    numbers   the parts of numbers that are linear in the stream, without the vectors
+
+    `folded=True` keeps z and W_O of the heads instead of what each adds, d_model numbers.
+    """
+
+    def __init__(
         self,
-        block: str,
-        here: LayerTrace,
-        parts: Sequence[tuple[Component, Tensor]],
-        whole: Tensor,
+        trace: Trace,
+        layer: int,
+        point: str,
+        *,
+        heads: bool,
+        embedding: Sequence[tuple[Component, Hidden]] = (),
+        folded: bool = False,
     ) -> None:
-        """Add what a block wrote, through the norm of its output."""
-        frozen = FrozenNorm.of_layer(here, f"{block}_output_norm", whole)
-        for component, part in parts:
-            self._add(component, part if frozen is None else frozen.carry(wide(part)))
-        if frozen is not None and frozen.bias is not None:
-            bias = frozen.bias.expand(self.parts[0].shape)
-            self._add(Component(f"{block} output norm bias", here.layer), bias)
+        start = embedding or [(Component("embed"), trace.embed)]
+        writes = [Write((component,), wide(part)[None]) for component, part in start]
+        self.blocks = [Block("embedding", None, writes)]
+        for each in range(layer + (point != "resid_pre")):
+            at = trace[each]
+            self.blocks.append(_attention(at, heads=heads, folded=folded))
+            if each < layer or point == "resid_post":
+                self.blocks.append(_mlp(at))
 
-    def _carry(self, block: str, here: LayerTrace, summed: Tensor) -> None:
-        """Carry all parts through the norm behind the block's sum with the stream, if any."""
-        if not layer_of(here).after:
-            return
-        norm = FrozenNorm.of_layer(here, f"{block}_norm", summed)
-        assert norm is not None, "a layer with norms behind its sums has both"
-        self.parts = [norm.carry(part) for part in self.parts]
-        if norm.bias is not None:
-            bias = norm.bias.expand(self.parts[0].shape)
-            self._add(Component(f"{block} norm bias", here.layer), bias)
+    def vectors(self) -> list[tuple[Component, Hidden]]:
+        """Each part of the stream, (batch, position, d_model)."""
+        found = list[tuple[Component, Tensor]]()
+        for block in self.blocks:
+            output, after = block.output, block.after
+            for write in block.writes:
+                parts = write.vectors()
+                parts = parts if output is None else output.carry(parts)
+                found += zip(write.components, parts, strict=True)
+            like = found[0][1]
+            if output is not None and output.bias is not None:
+                found.append((block.bias("output norm"), output.bias.expand_as(like)))
+            if after is not None:
+                found = [(component, after.carry(part)) for component, part in found]
+                if after.bias is not None:
+                    found.append((block.bias("norm"), after.bias.expand_as(like)))
+        return found
 
-    def _add(self, component: Component, part: Tensor) -> None:
-        self.components.append(component)
-        self.parts.append(wide(part))
+    def numbers(
+        self, reader: Reader
+    ) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
+        """What each component wrote into each number, of one sentence; the sum is the number."""
+        names, found = list[Component](), list[Tensor]()
+        for block, behind, own in self._back(reader):
+            if block.after is not None and block.after.bias is not None:
+                names.append(block.bias("norm"))
+                found.append(behind.constant(block.after.bias)[None])
+            if block.output is not None and block.output.bias is not None:
+                within = behind if block.after is None else behind.in_front_of(block.after)
+                names.append(block.bias("output norm"))
+                found.append(within.constant(block.output.bias)[None])
+            for write in reversed(block.writes):
+                names += reversed(write.components)
+                found.append(own.of(write).flip(0))
+        return tuple(reversed(names)), torch.cat(found).flip(0)
+
+    def reader_of(self, component: Component, reader: Reader) -> Reader:
+        """What reads the same of what the component's attention or MLP wrote."""
+        name = "attention" if component.kind == "head" else "mlp"
+        return next(
+            own
+            for block, _, own in self._back(reader)
+            if (block.name, block.layer) == (name, component.layer)
+        )
+
+    def _back(self, reader: Reader) -> Iterator[tuple[Block, Reader, Reader]]:
+        """From the last block to the first: what reads the stream behind it, and what it wrote."""
+        for block in reversed(self.blocks):
+            before = reader if block.after is None else reader.in_front_of(block.after)
+            own = before if block.output is None else before.in_front_of(block.output)
+            yield block, reader, own
+            reader = before
+
+
+def _attention(at: LayerTrace, *, heads: bool, folded: bool) -> Block:
+    """What the attention of a layer wrote: its heads and its bias, or all as one."""
+    attention, layer = layer_of(at).attention, at.layer
+    if not heads:
+        writes = [Write((Component("attention", layer),), wide(at.attn_out)[None])]
+        return _block(at, "attention", writes, lambda: at.attn_out, lambda: at.resid_pre)
+    names = tuple(Component("head", layer, head) for head in range(attention.n_heads))
+    # An edit may have written what the heads add.
+    if folded and (layer >= len(at.trace.records) or "head_out" not in at.trace.records[layer]):
+        writes = [Write(names, wide(at.z).transpose(0, 1), wide(attention.W_O))]
+    else:
+        writes = [Write(names, wide(at.head_out).transpose(0, 1))]
+    if attention.b_O is not None:
+        bias = wide(attention.b_O).expand(*writes[0].values[:1].shape[:-1], -1)
+        writes.append(Write((Component("attention bias", layer),), bias))
+    return _block(at, "attention", writes, lambda: at.attn_out, lambda: at.resid_pre)
+
+
+def _mlp(at: LayerTrace) -> Block:
+    """What the MLP of a layer wrote."""
+    mlp_out = at.mlp_out
+    writes = [Write((Component("mlp", at.layer),), wide(mlp_out)[None])]
+    return _block(at, "mlp", writes, lambda: mlp_out, lambda: at.resid_mid)
+
+
+def _block(
+    at: LayerTrace,
+    name: str,
+    writes: list[Write],
+    wrote: Callable[[], Tensor],
+    before: Callable[[], Tensor],
+) -> Block:
+    """What a block wrote, with its norms as they were; `wrote` and `before` are read for these."""
+    layer, output, after = layer_of(at), None, None
+    if getattr(layer, f"{name}_output_norm") is not None:
+        output = FrozenNorm.of_layer(at, f"{name}_output_norm", wrote())
+    if layer.after:
+        after = FrozenNorm.of_layer(at, f"{name}_norm", before() + wrote())
+    return Block(name, at.layer, writes, output, after)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
