@@ -8,6 +8,7 @@ both for a short text, and only the vectors for a long one and on a page that wo
 they give the model's weights: after an edit they may not.
 """
 
+import math
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,16 @@ import numpy as np
 
 from minibert.errors import AttentionError
 from minibert.viz.inputs import ConfigLike, TokensLike, TraceLike, checked_layer, of_heads, to_array
-from minibert.viz.payload import THUMBNAIL, Array, Block, Json, pack_layer, pack_thumbnails, pool
+from minibert.viz.payload import (
+    THUMBNAIL,
+    Array,
+    Block,
+    Json,
+    encode_probs,
+    pack_layer,
+    pack_thumbnails,
+    pool,
+)
 from minibert.viz.vectors import (
     Holding,
     looking_header,
@@ -150,6 +160,8 @@ class Example:
 
     about: Json
     blocks: tuple[Block, ...]
+    small: Array
+    """A little picture of each head, in codes: (layer, head, row, column); not in the file."""
 
     @property
     def size(self) -> int:
@@ -170,6 +182,21 @@ class Example:
         """The same with more numbers, or with a note."""
         notes = [*self.about["notes"], *([note] if note else [])]
         return replace(self, about={**self.about, "notes": notes}, blocks=(*self.blocks, *blocks))
+
+
+# Pixels a side of a head in the little pictures, at most; of all heads together.
+_TILE, _PIXELS = 36, 250_000
+
+
+def small_side(n_heads: int) -> int:
+    """Cells a side of a head's little picture, so that many heads do not make a large image."""
+    return max(1, min(_TILE, math.isqrt(_PIXELS // n_heads)))
+
+
+def _little(pooled: Sequence[Array]) -> Array:
+    """The little pictures of the weights of all layers, (head, query, key) each."""
+    side = small_side(len(pooled) * len(pooled[0]))
+    return encode_probs(np.stack([pool(weights, side) for weights in pooled]))
 
 
 def needed_parts(examples: Sequence[Example]) -> tuple[str, ...]:
@@ -210,7 +237,7 @@ def weights_example(
         sizes={"d_head": None, "n_heads": n_heads, "n_layers": n_layers},
         texts=[*written_texts(labels), *written_texts(key_labels or ())],
     )
-    return Example(about, tuple(blocks))
+    return Example(about, tuple(blocks), _little(list(shown.values())))
 
 
 def header_of(labels: Sequence[Label], **about: object) -> Json:
@@ -308,8 +335,10 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         about["apart"] = apart
     if read.vectors:
         about |= rotation_header(config, holding.layers, len(labels))
-    thumbnails = [pack_thumbnails(read.pooled)] if read.pooled else []
-    return Example(about, (*thumbnails, *read.probs, *read.vectors))
+    shrunk = holding.overview or len(labels) > THUMBNAIL
+    thumbnails = [pack_thumbnails(read.pooled)] if shrunk else []
+    blocks = (*thumbnails, *read.probs, *read.vectors)
+    return Example(about, blocks, _little(read.pooled))
 
 
 def sizes_of(config: ConfigLike) -> dict[str, int]:
@@ -339,8 +368,7 @@ def _read(sentence: Sentence, holding: Holding) -> _Read:
         probs = of_heads(sentence.probs(layer), holding.heads)
         if with_probs:
             read.probs.append(pack_layer(layer, probs))
-        if length > THUMBNAIL or holding.overview:
-            read.pooled.append(pool(probs))
+        read.pooled.append(pool(probs))
         if not holding.overview:
             blocks, agreeing = packed_vectors(
                 sentence.trace, layer, sentence.vectors, probs, holding

@@ -9,12 +9,10 @@ output, and so of the notebook's file.
 
 import base64
 import hashlib
-import json
-import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from urllib.parse import urlencode
 
@@ -22,64 +20,22 @@ import numpy as np
 
 from minibert.errors import AttentionError
 from minibert.viz.document import Written, cell, document, page_header
-from minibert.viz.example import Example, needed_parts
-from minibert.viz.less import SAVED, has_weights, layers_of, lessened
-from minibert.viz.payload import CODE_MAX, Array, cells_of, pool
+from minibert.viz.example import Example, needed_parts, small_side
+from minibert.viz.payload import CODE_MAX, Array
 
 # marimo shows no output above this size, Colab and VS Code become slow.
 CELL_BYTES = 8_000_000
 # CSS pixels: of a frame, and of a cell at most, which is as tall as what it shows.
 CELL_HEIGHT, CELL_TALLEST = 720, 900
-# What the image and the text take beside script and numbers, at most.
-_STILL = 300_000
-# Pixels a side of a head in the picture without scripts, at most, and between two; of all heads.
-_TILE, _GAP, _PIXELS = 36, 4, 250_000
+_TOO_LARGE = (
+    "This page is too large for a notebook. `.save(path)` writes it to a file; a page of fewer"
+    " layers or heads can be shown here."
+)
+# Pixels between two heads in the picture without scripts.
+_GAP = 4
 # Fewer shades than codes: the image is half as large, and looks the same.
 _SHADE = 8
 _PAPER, _INK = (255, 255, 255), (29, 60, 110)
-
-
-def fitting(examples: Sequence[Example], limit: int = CELL_BYTES) -> tuple[Example, ...]:
-    """The examples with as much of their numbers as a cell can hold, noting what was left out.
-
-    What goes first is in less.py; empty when not even an overview fits.
-    """
-    room = limit - surroundings()
-    for tried in lessened(tuple(examples)):
-        written = sum(example.size + len(json.dumps(example.about)) for example in tried)
-        if written <= room:
-            return tried
-    return ()
-
-
-def surroundings() -> int:
-    """Bytes of a cell that hold no numbers, at most."""
-    return sum(len(piece.encode()) for piece in cell("", "{}", (), height=CELL_TALLEST)) + _STILL
-
-
-def cell_html(
-    examples: Sequence[Example],
-    header: Callable[[Sequence[Example]], str],
-    *,
-    limit: int = CELL_BYTES,
-    height: int = CELL_TALLEST,
-) -> str:
-    """HTML of at most `limit` bytes: an element with a text and an image, and a script for it.
-
-    `header` gives the page's header, as JSON that may stand in a script, of the examples it holds.
-    """
-    held = fitting(examples, limit)
-    if not held:
-        too_large = f"This page is too large for a notebook. {SAVED}"
-        return f"<div>{_still(examples, too_large)}</div>"
-    untrusted = "To use the picture, trust this notebook or run its cell again."
-    blocks = [named for i, one in enumerate(held) for named in one.named_blocks(i)]
-    written = header(held)
-    identity = _identity(written, blocks)
-    parts = needed_parts(held)
-    script = "".join(cell(identity, written, blocks, height=height, parts=parts))
-    still = _still(held, untrusted)
-    return f'<div data-minibert="{identity}">{still}\n<script>\n{script}</script></div>'
 
 
 def _identity(header: str, blocks: Sequence[tuple[str, str]]) -> str:
@@ -100,12 +56,9 @@ def _still(examples: Sequence[Example], advice: str) -> str:
     what += f" {sizes['n_heads']} heads, {n_tokens} tokens."
     text = _printable(" / ".join(about["texts"]))
     lines = f"<p><b>{escape(_printable(what))}</b><br>{escape(text)}</p><p>{escape(advice)}</p>"
-    image = picture(examples[0])
-    if not image:
-        return lines
     seen = "A row a layer, a column a head; in each, a row a token that looks, a column a token "
     seen += "that is looked at: the darker, the more."
-    source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+    source = f"data:image/png;base64,{base64.b64encode(picture(examples[0])).decode()}"
     return f'{lines}<p><img alt="{seen}" src="{source}"></p><p>{seen}</p>'
 
 
@@ -116,42 +69,18 @@ def _printable(text: str, limit: int = 400) -> str:
 
 
 def picture(example: Example) -> bytes:
-    """A PNG of every head, a row a layer; empty when the example holds no weights.
+    """A PNG of every head, a row a layer.
 
     Written by hand: it is small, and the same with and without matplotlib.
     """
-    codes = _pooled(example)
-    if codes is None:
-        return b""
-    n_layers, n_heads, n_queries, n_keys = codes.shape
-    enlarged = max(1, _side(example) // max(n_queries, n_keys))
-    tiles = codes.repeat(enlarged, -2).repeat(enlarged, -1)
+    n_layers, n_heads, n_queries, n_keys = example.small.shape
+    enlarged = max(1, small_side(n_layers * n_heads) // max(n_queries, n_keys))
+    tiles = example.small.repeat(enlarged, -2).repeat(enlarged, -1)
     height, width = tiles.shape[-2:]
     image = np.zeros((n_layers, height + _GAP, n_heads, width + _GAP), np.uint8)
     shades = np.maximum(tiles // _SHADE, 2)
     image[:, :height, :, :width] = shades.transpose(0, 2, 1, 3)
     return _png(image.reshape(n_layers * (height + _GAP), n_heads * (width + _GAP)))
-
-
-def _pooled(example: Example) -> Array | None:
-    """Codes of all heads, (layer, head, query, key), at most a tile's pixels a side."""
-    side = _side(example)
-    ready = [one for one in example.blocks if one.entry["quantity"] == "thumbnails"]
-    if ready:
-        return _shrunk(cells_of(ready[0]), side)
-    if not has_weights(example):
-        return None
-    return np.stack([_shrunk(codes, side) for codes in layers_of(example)])
-
-
-def _side(example: Example) -> int:
-    """Pixels a side of a head, so that many heads do not make a large image."""
-    n_heads = len(example.about["layers"]) * len(example.about["heads"])
-    return max(1, min(_TILE, math.isqrt(_PIXELS // n_heads)))
-
-
-def _shrunk(codes: Array, side: int) -> Array:
-    return pool(codes.astype(np.float32), side).astype(np.uint8)
 
 
 def _png(shades: Array) -> bytes:
@@ -194,12 +123,15 @@ class Page(Written):
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
-        blocks = (named for i, one in enumerate(self.examples) for named in one.named_blocks(i))
-        parts = needed_parts(self.examples)
-        return document(self._header(self.examples), blocks, parts=parts)
+        return document(self._header, self._blocks, parts=needed_parts(self.examples))
 
-    def _header(self, examples: Sequence[Example]) -> str:
-        written = [one.written(i) for i, one in enumerate(examples)]
+    @property
+    def _blocks(self) -> Iterator[tuple[str, str]]:
+        return (named for i, one in enumerate(self.examples) for named in one.named_blocks(i))
+
+    @property
+    def _header(self) -> str:
+        written = [one.written(i) for i, one in enumerate(self.examples)]
         return page_header(written, title=self.title, view=self.view, start=urlencode(self.start))
 
     @property
@@ -212,17 +144,29 @@ class Page(Written):
         return f"<Page of {self.size / 1000:.0f} kB; save('attention.html') writes it to a file>"
 
     def _repr_html_(self) -> str:
-        """The page in a frame, where it reaches nothing outside; below 8 MB, see notebook.py."""
-        held = replace(self, examples=fitting(self.examples) or self.examples)
-        return (
-            f'<iframe srcdoc="{escape(held.html)}" sandbox="allow-scripts allow-downloads"'
+        """The page in a frame, where it reaches nothing outside; above 8 MB only its picture."""
+        html = (
+            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts allow-downloads"'
             f' title="Attention" style="width: 100%; height: {CELL_HEIGHT}px; border: 0">'
             f"{escape(repr(self))}</iframe>"
         )
+        return html if len(html) <= CELL_BYTES else self._still_alone
+
+    @property
+    def _still_alone(self) -> str:
+        return f"<div>{_still(self.examples, _TOO_LARGE)}</div>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """The page in a cell of Jupyter, VS Code or Colab, below 8 MB."""
-        return {"text/html": cell_html(self.examples, self._header), "text/plain": repr(self)}
+        """The page in a cell of Jupyter, VS Code or Colab; above 8 MB only its picture."""
+        blocks, parts = list(self._blocks), needed_parts(self.examples)
+        identity = _identity(self._header, blocks)
+        script = "".join(cell(identity, self._header, blocks, height=CELL_TALLEST, parts=parts))
+        still = _still(
+            self.examples, "To use the picture, trust this notebook or run its cell again."
+        )
+        html = f'<div data-minibert="{identity}">{still}\n<script>\n{script}</script></div>'
+        html = html if len(html) <= CELL_BYTES else self._still_alone
+        return {"text/html": html, "text/plain": repr(self)}
 
     def _mime_(self) -> tuple[str, str]:
         """The page in marimo, which runs no script of an output outside a frame."""

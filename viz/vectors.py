@@ -34,7 +34,6 @@ from minibert.viz.payload import (
     Block,
     Json,
     block_of,
-    bytes_of,
     pack_remainders,
     pack_vectors,
     refined,
@@ -70,14 +69,6 @@ class Looking:
             getattr(config, "attention_soft_cap", None),
         )
 
-    @classmethod
-    def of_page(cls, about: Json, layer: int) -> "Looking":
-        """That of a layer, by its number, of a page's example."""
-        place = about["layers"].index(layer)
-        window = about["windows"][place] if "windows" in about else None
-        seen = None if window is None else tuple(window)
-        return cls(about["scale"][place], about["causal"], seen, about.get("soft_cap"))
-
     def scores(self, products: Array, rows: Array) -> Array:
         """query·key, (..., row, key), as what the softmax is taken of; −inf where masked.
 
@@ -102,12 +93,6 @@ class Looking:
 def n_key_heads(config: ConfigLike) -> int:
     """How many heads keys and values have."""
     return int(getattr(config, "n_kv_heads", config.n_heads))
-
-
-def key_head(sizes: Json, head: int) -> int:
-    """The key-value head that a head of a page's example reads; `sizes` are the example's."""
-    shared: int = sizes["n_kv_heads"] if "n_kv_heads" in sizes else sizes["n_heads"]
-    return head * shared // int(sizes["n_heads"])
 
 
 def key_heads(config: ConfigLike, heads: Sequence[int]) -> list[int]:
@@ -244,16 +229,6 @@ def pack_finer(name: str, layer: int, head: int, vectors: Coded, place: int, *, 
         shape=parts.shape,
         packing="none",
     )
-
-
-def rests_of(block: Block) -> Array:
-    """What `pack_finer` packed, in steps, read back."""
-    shape, bits = block.entry["shape"], 2 if block.entry["coding"] == "quarters" else 4
-    packed = np.frombuffer(bytes_of(block), np.uint8)[:, None]
-    parts = (packed >> np.arange(0, 8, bits, dtype=np.uint8) & 2**bits - 1).ravel()
-    parts = parts[: int(np.prod(shape))].astype(np.int8).reshape(shape)
-    signed = np.where(parts < 2 ** (bits - 1), parts, parts - 2**bits)
-    return _middles(signed) if bits == 2 else signed.astype(np.float32) / np.float32(_PARTS)
 
 
 # What rounding to half precision may cost a weight, and what single precision may.

@@ -33,8 +33,6 @@ from minibert.model import Model
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from minibert.viz import Page, view
-from minibert.viz.less import has_weights, layers_of, lessened
-from minibert.viz.payload import encode_probs
 from minibert.viz.vectors import Coded, coded
 
 
@@ -271,18 +269,6 @@ def test_every_head_of_a_group_is_as_fine_as_the_finest() -> None:
     }
     assert finer["query rest"] | finer["query"] == {0, 1}
     assert finer["key rest"] | finer["key"] == {0}
-
-
-def test_less_of_a_page_keeps_its_weights(other: Trace) -> None:
-    expected = [encode_probs(other[layer].probs[0].numpy()) for layer in range(3)]
-    kept = 0
-    for (example,) in lessened(view(other, exact=[(0, 1), (2, 3)]).examples):
-        if not has_weights(example) or example.about["notes"][-1].startswith("Only"):
-            continue
-        kept += 1
-        for codes, wanted in zip(layers_of(example), expected, strict=True):
-            assert np.abs(codes.astype(int) - wanted).max() <= 1
-    assert kept >= 3
 
 
 def test_the_page_knows_how_query_and_key_were_turned(other: Trace) -> None:
