@@ -5,38 +5,44 @@ one axis        bars: tokens in their order, parts by size; singular values as a
 two axes        a heat map: layer x head, query x key, layer x token
 three and four  a small map for each head, or a heat map for each pattern
 rank            the tokens of a lens, written into the cells of their probabilities
+
+Signed numbers go from red by white at 0 to blue, shares from white to dark blue; grey is no number.
+Over queries and keys, where most numbers are faint, colour grows with the root of a share.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from minibert.analysis.lens import LogitLens
 from minibert.errors import TraceError, check_index
 from minibert.result import Result
-from minibert.viz.plots.panels import (
-    Heat,
-    eigenvalue_plane,
-    head_grid,
-    heat_maps,
-    lens_table,
-    parts,
-    spectrum,
-    token_bars,
-)
+from minibert.viz.payload import pool
 from minibert.viz.plots.sheet import (
+    COLOURS,
+    FAINT,
+    INK,
+    Axes,
     Figure,
     Output,
-    array,
+    label_axis,
+    plain,
     sheet,
 )
 
 Choice = int | str | None
 _OF_TOKENS = ("position", "query", "key")
-# Where an axis is cut to one place unless somebody chooses another.
-_USUAL = {"rank": 0}
+# Inches of a cell at most, of a picture's side at least and at most, and of a small map's side.
+_CELL, _LEAST, _MOST, _TILE = 0.42, 1.2, 6.6, 1.5
+# Inches beside a picture for names and a colour bar.
+_AROUND = 1.6
+# Cells along a side of a small map; beyond them blocks are drawn as what is farthest from 0.
+_FINEST = 128
+_BLUE, _RED = COLOURS[:2]
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,10 @@ class _Cut:
     labels: Mapping[str, Sequence[str]]
     title: str
     sentence: int
-    tokens: str
-    """The axes of a heat map along which labels are tokens: "x" or "xy"."""
+
+    def named(self, axis: int) -> Sequence[str]:
+        """The labels along an axis, by its place."""
+        return self.labels[self.axes[axis]]
 
 
 def drawn(
@@ -68,26 +76,33 @@ def drawn(
     if isinstance(result, Sequence):
         return _beside([_cut(each, {}) for each in result], path)
     cut = _cut(result, choices)
-    form = len(cut.axes)
-    if "rank" in result.axes and "row" in result.axes:
-        rank = choices.get("rank")
-        return _lens(cut, result.place("rank", 0 if rank is None else rank), path)
-    if form == 1 and cut.axes[0] == "component":
+    form, axes = len(cut.axes), cut.axes
+    if form == 1 and axes[0] == "component":
         return _parts(cut, count, path)
     if form == 1:
         return _beside([cut], path)
     if form == 2 and not np.iscomplexobj(cut.values):
-        return heat_maps([_heat(cut, cut.values)], path)
-    if cut.axes[-2:] == ("query", "key"):
-        return _grid(cut, path)
-    if form == 3 and cut.axes[:2] == ("layer", "head") and cut.axes[2] in _OF_TOKENS:
-        heads = [f"{n}-{h}" for n in cut.labels["layer"] for h in cut.labels["head"]]
-        whole = replace(cut, axes=("head", cut.axes[2]), labels={**cut.labels, "head": heads})
-        return heat_maps([_heat(whole, cut.values.reshape(len(heads), -1))], path)
+        texts = None
+        if isinstance(result, LogitLens):
+            texts = result.texts(cut.sentence, result.place("rank", choices.get("rank") or 0))
+        return _maps([cut], path, texts)
+    if axes[-2:] == ("query", "key"):
+        return _small_maps(cut, path)
+    if form == 3 and axes[:2] == ("layer", "head") and axes[2] in _OF_TOKENS:
+        heads = [f"{n}-{h}" for n in cut.named(0) for h in cut.named(1)]
+        labels, values = {**cut.labels, "head": heads}, cut.values.reshape(len(heads), -1)
+        return _maps([replace(cut, axes=axes[1:], labels=labels, values=values)], path)
     if form == 3 and not np.iscomplexobj(cut.values):
-        return _maps(cut, path)
-    left = " and ".join(cut.axes[:-2] or cut.axes[:1])
-    raise TraceError(f"There is no picture of {', '.join(cut.axes)}; choose a place on {left}.")
+        each = [
+            replace(cut, axes=axes[:2], values=cut.values[..., n], title=name)
+            for n, name in enumerate(cut.named(2))
+            if np.isfinite(cut.values[..., n]).any()
+        ]
+        if not each:
+            raise TraceError("Nothing was measured, so there is nothing to draw.")
+        return _maps(each, path)
+    left = " and ".join(axes[:-2] or axes[:1])
+    raise TraceError(f"There is no picture of {', '.join(axes)}; choose a place on {left}.")
 
 
 def _cut(result: Result[Tensor], choices: Mapping[str, Choice]) -> _Cut:
@@ -97,25 +112,24 @@ def _cut(result: Result[Tensor], choices: Mapping[str, Choice]) -> _Cut:
     wanted = {
         axis: place for axis, place in choices.items() if axis != "sentence" and place is not None
     }
-    usual = _USUAL | ({"position": -1} if "component" in axes else {})
+    # Cut to one place unless somebody chooses another.
+    usual: dict[str, int | str] = {"rank": 0} if "rank" in axes else {}
+    usual |= {"position": -1} if {"component", "position"} <= set(axes) else {}
     found = {}
-    for axis, place in {**{a: p for a, p in usual.items() if a in axes}, **wanted}.items():
+    for axis, place in (usual | wanted).items():
         if axis in _OF_TOKENS and tokens and axis in axes:
             found[axis] = check_index(axis, place, len(tokens))
         else:
             found[axis] = result.place(axis, place)
     whole = [slice(len(tokens)) if tokens and axis in _OF_TOKENS else slice(None) for axis in axes]
     labels = {axis: _labels(result, axis, tokens) for axis in axes}
-    left = tuple(axis for axis in axes if axis not in found)
-    along = "".join(name for name, axis in zip("yx", left[-2:], strict=False) if axis in _OF_TOKENS)
     return _Cut(
-        result=result,
-        values=values[tuple(found.get(axis, all_) for axis, all_ in zip(axes, whole, strict=True))],
-        axes=left,
-        labels=labels,
-        title=_title(result, sentence, {axis: labels[axis][found[axis]] for axis in wanted}),
-        sentence=sentence,
-        tokens=along if tokens and not set(_OF_TOKENS) & set(result.labels) else "",
+        result,
+        values[tuple(found.get(axis, all_) for axis, all_ in zip(axes, whole, strict=True))],
+        tuple(axis for axis in axes if axis not in found),
+        labels,
+        _title(result, sentence, {axis: labels[axis][found[axis]] for axis in wanted}),
+        sentence,
     )
 
 
@@ -123,7 +137,7 @@ def _of_sentence(
     result: Result[Tensor], sentence: Choice
 ) -> tuple[np.ndarray, tuple[str, ...], int]:
     """The numbers of one sentence or the mean of all, their axes, and which sentence it is."""
-    values, axes = array(result.values), tuple(axis for axis in result.axes if axis != "batch")
+    values, axes = _array(result.values), tuple(axis for axis in result.axes if axis != "batch")
     if axes == result.axes:
         return values, axes, check_index("sentence", 0 if sentence is None else sentence, 1)
     batch = result.axes.index("batch")
@@ -136,6 +150,13 @@ def _of_sentence(
             "one, as plot(sentence=0)."
         )
     return values.mean(batch), axes, 0
+
+
+def _array(values: Tensor) -> np.ndarray:
+    """The numbers on the host in double precision; nan for what is not finite."""
+    host = values.detach().cpu()
+    numbers = host.to(torch.complex128 if host.is_complex() else torch.float64).numpy()
+    return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def _title(result: Result[Tensor], sentence: int, chosen: dict[str, str]) -> str:
@@ -155,96 +176,182 @@ def _labels(result: Result[Tensor], axis: str, tokens: Sequence[str]) -> Sequenc
     return [str(number) for number in range(result.sizes[axis])]
 
 
-def _heat(cut: _Cut, values: np.ndarray, title: str | None = None) -> Heat:
-    down, across = cut.axes[:2]
-    vocabulary = down in cut.result.labels and across in cut.result.labels
-    return Heat(
-        values,
-        rows=cut.labels[down],
-        columns=cut.labels[across],
-        title=cut.title if title is None else title,
-        unit=cut.result.unit,
-        row_title=down.replace("_", " "),
-        column_title="" if cut.tokens == "x" else across.replace("_", " "),
-        signed=cut.result.signed,
-        limits=cut.result.limits,
-        tokens=cut.tokens,
-        vocabulary=vocabulary,
+def _maps(cuts: Sequence[_Cut], path: Output, texts: list[list[str]] | None = None) -> Figure:
+    """A figure of tables of one shape beside each other, on one scale of colours."""
+    height, width = (
+        min(_MOST, max(_LEAST, (0.6 if texts and axis else _CELL) * size))
+        for axis, size in enumerate(cuts[0].values.shape)
     )
+    limits = _limits(cuts[0].result, np.stack([cut.values for cut in cuts]))
+    across = min(len(cuts), max(1, int(9 // width)))
+    down = -(-len(cuts) // across)
+    with sheet(path, across * width + _AROUND, down * (height + 0.9)) as figure:
+        panels = list(figure.subplots(down, across, squeeze=False).flat)
+        for panel in panels[len(cuts) :]:
+            panel.remove()
+        panels = panels[: len(cuts)]
+        for panel, cut in zip(panels, cuts, strict=True):
+            _draw_map(panel, cut, limits, texts, (height, width))
+        figure.colorbar(panels[0].images[0], ax=panels, label=cuts[0].result.unit)
+    return figure
 
 
-def _maps(cut: _Cut, path: Output) -> Figure:
-    """A heat map for each place on the last axis that was measured at all."""
-    names = cut.labels[cut.axes[2]]
-    measured = [n for n in range(len(names)) if np.isfinite(cut.values[..., n]).any()]
-    if not measured:
-        raise TraceError("Nothing was measured, so there is nothing to draw.")
-    return heat_maps([_heat(cut, cut.values[..., n], names[n]) for n in measured], path)
+def _limits(result: Result[Tensor], values: np.ndarray) -> tuple[float, float]:
+    """The numbers at both ends of the colours."""
+    largest = float(np.nanmax(np.abs(values), initial=0)) or 1.0
+    return result.limits or ((-largest, largest) if result.signed else (0.0, largest))
 
 
-def _grid(cut: _Cut, path: Output) -> Figure:
+def _draw_map(
+    panel: Axes,
+    cut: _Cut,
+    limits: tuple[float, float],
+    texts: list[list[str]] | None = None,
+    inches: tuple[float, float] = (_MOST, _MOST),
+) -> None:
+    image = panel.imshow(
+        np.ma.masked_invalid(cut.values), cmap=_colours(limits), norm=_scale(cut, limits),
+        aspect="auto",
+    )  # fmt: skip
+    for axis, place in (("x", 1), ("y", 0)):
+        label_axis(panel, axis, cut.named(place), inches[place])
+    panel.set(xlabel=cut.axes[1].replace("_", " "), ylabel=cut.axes[0].replace("_", " "))
+    panel.set_title(plain(cut.title, 90), parse_math=False)
+    if max(cut.values.shape) * 0.3 > _MOST:
+        return
+    for (row, column), value in np.ndenumerate(cut.values):
+        if np.isfinite(value):
+            text = plain(texts[row][column], 9) if texts else _digits(value)
+            red, green, blue, _ = image.cmap(image.norm(value))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+            panel.text(
+                column, row, text, color="white" if dark else INK, fontsize=6, ha="center",
+                va="center", parse_math=False,
+            )  # fmt: skip
+
+
+def _digits(value: float) -> str:
+    """A number in at most five characters where it has them."""
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    # Rounded first: there is no −0.00.
+    return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
+
+
+def _colours(limits: tuple[float, float]) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["RdBu" if limits[0] < 0 else "Blues"].with_extremes(bad="#e4e4e4")
+
+
+def _scale(cut: _Cut, limits: tuple[float, float]) -> Any:
+    from matplotlib.colors import Normalize, PowerNorm
+
+    faint = cut.axes[-2:] == ("query", "key") and limits[0] == 0
+    return PowerNorm(0.5, *limits) if faint else Normalize(*limits)
+
+
+def _small_maps(cut: _Cut, path: Output) -> Figure:
+    """A small map of query and key for each head, a row a layer, in one image with grey between."""
     values = cut.values if cut.values.ndim == 4 else cut.values[None]
-    layered = cut.values.ndim == 4
-    return head_grid(
-        values,
-        rows=cut.labels[cut.axes[0]],
-        names=[f"{cut.axes[-3]} {label}" for label in cut.labels[cut.axes[-3]]],
-        title=cut.title if not layered else f"{cut.title}, every head",
-        unit=cut.result.unit,
-        signed=cut.result.signed,
-        path=path,
-    )
+    values = _pooled(values)
+    (L, H), (N, M) = values.shape[:2], values.shape[2:]
+    gap = max(1, N // 24)
+    canvas = np.full((L, H, N + gap, M + gap), np.nan)
+    canvas[..., :N, :M] = values
+    whole = canvas.transpose(0, 2, 1, 3).reshape(L * (N + gap), H * (M + gap))[:-gap, :-gap]
+    limits = _limits(cut.result, values)
+    side = min(_TILE, _MOST / max(L, H))
+    with sheet(path, H * side + _AROUND, L * side + 0.9) as figure:
+        panel = figure.subplots()
+        image = panel.imshow(
+            np.ma.masked_invalid(whole), cmap=_colours(limits), norm=_scale(cut, limits)
+        )
+        named = cut.axes[-3]
+        panel.set_xticks((M - 1) / 2 + (M + gap) * np.arange(H), cut.labels[named])
+        panel.set_xlabel(named)
+        layers = cut.named(0) if cut.values.ndim == 4 else ()
+        panel.set_yticks((N - 1) / 2 + (N + gap) * np.arange(len(layers)), layers)
+        panel.set_ylabel(cut.axes[0] if len(layers) else "")
+        panel.set_title(plain(cut.title, 90), parse_math=False)
+        figure.colorbar(image, ax=panel, label=cut.result.unit)
+    return figure
+
+
+def _pooled(values: np.ndarray) -> np.ndarray:
+    """What is farthest from 0 in each block, at most so many blocks a side."""
+    high, low = pool(values, _FINEST), -pool(-values, _FINEST)
+    return np.where(high >= -low, high, low)
 
 
 def _beside(cuts: Sequence[_Cut], path: Output) -> Figure:
     """Panels of one axis each."""
-    with sheet(path) as figure:
-        left = 0.0
-        for cut in cuts:
+    longest = max(len(cut.values) if cut.axes[0] in _OF_TOKENS else 0 for cut in cuts)
+    width = max(4.2 if len(cuts) == 1 else 3.2, min(_MOST, 0.3 * longest))
+    with sheet(path, len(cuts) * width + 0.5, 3.4) as figure:
+        for panel, cut in zip(figure.subplots(1, len(cuts), squeeze=False)[0], cuts, strict=True):
             if cut.axes[0] in _OF_TOKENS:
-                position = getattr(cut.result, "positions", None)
-                outlined = None if position is None else position[cut.sentence]
-                token_bars(
-                    figure, left, cut.values, cut.labels[cut.axes[0]], cut.title, cut.result.unit,
-                    outlined,
-                )  # fmt: skip
+                _draw_tokens(panel, cut, width)
             elif np.iscomplexobj(cut.values):
-                eigenvalue_plane(figure, left, cut.values, cut.title)
+                panel.axhline(0, color=FAINT, linewidth=0.5)
+                panel.axvline(0, color=FAINT, linewidth=0.5)
+                colours = _signs(cut.values.real)
+                panel.scatter(cut.values.real, cut.values.imag, s=11, c=colours, linewidths=0)
+                panel.set(xlabel="real part", ylabel="imaginary part")
             else:
-                spectrum(figure, left, cut.values, cut.title, cut.result.unit)
-            left += 3.45
+                panel.plot(cut.values, marker="o", markersize=2.5, linewidth=0.9, color=_BLUE)
+                panel.set(xlabel=cut.axes[0], ylabel=cut.result.unit, ylim=(0, None))
+                panel.xaxis.get_major_locator().set_params(integer=True)
+            panel.set_title(plain(cut.title, 90), parse_math=False)
     return figure
+
+
+def _signs(numbers: np.ndarray) -> list[str]:
+    """Blue for numbers of at least 0, red for others."""
+    return [_RED if number < 0 else _BLUE for number in numbers]
+
+
+def _draw_tokens(panel: Axes, cut: _Cut, inches: float) -> None:
+    """A bar a token, blue up and red down; that of a result's own position is outlined."""
+    bars = panel.bar(range(len(cut.values)), cut.values, color=_signs(cut.values), width=0.8)
+    position = getattr(cut.result, "positions", None)
+    if position is not None:
+        bars[position[cut.sentence]].set(edgecolor="black", linewidth=1.0)
+    panel.axhline(0, color=FAINT, linewidth=0.6)
+    panel.set_ylabel(cut.result.unit)
+    label_axis(panel, "x", cut.named(0), inches)
 
 
 def _parts(cut: _Cut, count: int, path: Output) -> Figure:
     """Bars of the largest parts of a sum, with a map of the heads beside them, if any."""
-    check_count(count)
-    total = f"{cut.result.unit}; all of them {cut.values.sum():+.2f}"
-    heads = _heads_of(cut)
-    return parts(cut.values, cut.labels["component"], count, cut.title, total, heads, path)
-
-
-def _heads_of(cut: _Cut) -> Heat | None:
-    by_head = getattr(cut.result, "by_head", None)
-    if by_head is None:
-        return None
-    values = by_head()
-    values = values if values.dim() == 2 else values[cut.sentence]
-    layers, heads = ([str(n) for n in range(size)] for size in values.shape)
-    return Heat(
-        values.numpy(force=True), layers, heads, title="Heads", unit=cut.result.unit,
-        row_title="layer", column_title="head", signed=True,
-    )  # fmt: skip
-
-
-def _lens(cut: _Cut, rank: int, path: Output) -> Figure:
-    lens: LogitLens = cut.result  # type: ignore[assignment]
-    heat = replace(_heat(cut, cut.values), column_title="token", tokens="x")
-    texts, positions = lens.texts(cut.sentence, rank), lens.positions[cut.sentence]
-    return lens_table(heat, texts, positions, path)
-
-
-def check_count(count: int) -> None:
-    """Raise TraceError for what is no number of bars."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise TraceError(f"count={count!r}: expected a whole number of at least 1.")
+    order = np.argsort(-np.abs(np.nan_to_num(cut.values)), kind="stable")
+    # One part left over is better shown than called the rest.
+    count = len(order) if len(order) <= count + 1 else count
+    numbers, names = cut.values[order[:count]], [cut.named(0)[index] for index in order[:count]]
+    if len(order) > count:
+        numbers = np.append(numbers, cut.values[order[count:]].sum())
+        names.append(f"{len(order) - count} others")
+    by_head = getattr(cut.result, "by_head", None)
+    with sheet(path, 3.2 if by_head is None else 7.0, 0.19 * max(3, len(names)) + 1) as figure:
+        panels = figure.subplots(1, 1 if by_head is None else 2, squeeze=False)[0]
+        panels[0].bar_label(
+            panels[0].barh(range(len(names)), numbers, color=_signs(numbers)), fmt="%+.2f",
+            fontsize=6.5, padding=2,
+        )  # fmt: skip
+        panels[0].margins(x=0.25)
+        panels[0].invert_yaxis()
+        label_axis(panels[0], "y", names, 0.19 * len(names))
+        panels[0].set_xlabel(f"{cut.result.unit}; all of them {cut.values.sum():+.2f}")
+        panels[0].set_title(plain(cut.title, 90), parse_math=False)
+        if by_head is not None:
+            values = by_head()
+            heads = _array(values if values.dim() == 2 else values[cut.sentence])
+            labels = {
+                axis: [str(n) for n in range(size)]
+                for axis, size in zip(("layer", "head"), heads.shape, strict=True)
+            }
+            table = replace(cut, values=heads, axes=("layer", "head"), labels=labels, title="Heads")
+            _draw_map(panels[1], table, _limits(replace(cut.result, signed=True), heads))
+            figure.colorbar(panels[1].images[0], ax=panels[1])
+    return figure
