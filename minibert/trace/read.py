@@ -250,8 +250,8 @@ class Trace(PassRecord):
     def to_transformer_lens(self, *, attn_result: bool = False) -> NamedQuantities:
         """The quantities by the names and axes of TransformerLens' cache, computed when read.
 
-        `attn_result` adds what each head writes (`attn.hook_result`), d_model numbers a head. The
-        cache has all methods of ActivationCache; see `minibert.transformer_lens`.
+        `attn_result` lists what each head writes (`attn.hook_result`, d_model numbers a head), too.
+        The cache has all methods of `minibert.transformer_lens.ActivationCache`.
         """
         cache: NamedQuantities = opened("transformer_lens")(self, attn_result=attn_result)
         return cache

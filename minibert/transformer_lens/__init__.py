@@ -6,10 +6,10 @@ Names, arguments, axes and numbers are those of TransformerLens 3.9; docs/transf
 what is not offered. Nothing here imports TransformerLens; `import minibert` does not import this.
 """
 
-from minibert.transformer_lens import evals, hook_points, patching, utils
+from minibert.transformer_lens import hook_points, patching, utils
 from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
-from minibert.transformer_lens.hooks import HookedRootModule, HookPoint
+from minibert.transformer_lens.hook_points import HookedRootModule, HookPoint
 from minibert.transformer_lens.model import HookedTransformer, TransformerBridge
 from minibert.transformer_lens.weights import FactoredMatrix
 
@@ -21,7 +21,6 @@ __all__ = [
     "HookedTransformer",
     "HookedTransformerConfig",
     "TransformerBridge",
-    "evals",
     "hook_points",
     "patching",
     "utils",

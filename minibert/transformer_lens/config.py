@@ -1,149 +1,97 @@
 """The facts about a model that notebooks read from `model.cfg`, by TransformerLens' names."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
-
-import torch
+from collections.abc import Callable
+from typing import Any
 
 from minibert.errors import EditError
 from minibert.layers.config import Config
-from minibert.transformer_lens.points import INPUT_SWITCHES
+from minibert.model import Model
 
-if TYPE_CHECKING:
-    from minibert.model import Model
-
-_CHANGEABLE = ("use_attn_result", "default_prepend_bos", *INPUT_SWITCHES)
 _ACTIVATIONS = {"gelu_tanh": "gelu_new"}
 
+_FACTS: dict[str, Callable[[Model], Any]] = {
+    "n_layers": lambda model: model.config.n_layers,
+    "d_model": lambda model: model.config.d_model,
+    "n_ctx": lambda model: model.config.n_positions,
+    "d_head": lambda model: model.config.d_head,
+    "n_heads": lambda model: model.config.n_heads,
+    # None where every head has keys and values of its own.
+    "n_key_value_heads": lambda model: (
+        None if model.config.n_kv_heads == model.config.n_heads else model.config.n_kv_heads
+    ),
+    "d_mlp": lambda model: model.config.d_mlp,
+    "d_vocab": lambda model: model.body.word.weight.shape[0],
+    "d_vocab_out": lambda model: getattr(model.head, "decoder").weight.shape[0],  # noqa: B009
+    "act_fn": lambda model: _ACTIVATIONS.get(model.config.activation, model.config.activation),
+    "gated_mlp": lambda model: model.config.gated,
+    "parallel_attn_mlp": lambda model: model.config.parallel,
+    "eps": lambda model: model.config.norm_eps,
+    "model_name": lambda model: model.name,
+    "tokenizer_name": lambda model: None if model.tokenizer is None else model.name,
+    "original_architecture": lambda model: model.config.model_type,
+    "positional_embedding_type": lambda model: (
+        "standard" if model.config.rotary is None else "rotary"
+    ),
+    "rotary_dim": lambda model: None if model.config.rotary is None else model.config.rotary.dims,
+    # What scores are divided by.
+    "attn_scale": lambda model: 1 / model.config.attention_scale(0),
+    # -1 where there is none.
+    "attn_scores_soft_cap": lambda model: model.config.attention_soft_cap or -1.0,
+    "output_logits_soft_cap": lambda model: model.config.logit_soft_cap or -1.0,
+    "window_size": lambda model: max(model.config.windows, default=0) or None,
+    "n_params": lambda model: _counted(model.config),
+    "device": lambda model: model.body.word.weight.device,
+    "dtype": lambda model: model.body.word.weight.dtype,
+}
 
-@dataclass
+
 class HookedTransformerConfig:
-    """What there is to know about a HookedTransformer.
+    """What there is to know about a hooked model: `_FACTS`, read from the model, and these.
 
-    default_prepend_bos and the switches (use_attn_result, use_attn_in, use_split_qkv_input,
-    use_hook_mlp_in) can be set; EditError for the rest, since setting it would change no model, and
-    for use_attn_in together with use_split_qkv_input or where heads share keys and values.
+    normalization_type    LN, LNPre, RMS or RMSPre: Pre where the norms' weights were folded away
+    default_prepend_bos   whether texts get a first token; can be set
+    use_attn_result       whether caches have attn.hook_result without being asked for it by name;
+                          can be set
+
+    Raises EditError for setting anything else, since that would change no model.
     """
 
-    n_layers: int
-    d_model: int
-    n_ctx: int
-    d_head: int
-    n_heads: int
-    d_mlp: int
-    d_vocab: int
-    d_vocab_out: int
-    act_fn: str
-    eps: float
-    model_name: str
-    original_architecture: str
-    normalization_type: str
-    """LN | LNPre | RMS | RMSPre: Pre where the norms' weights were folded away."""
-    positional_embedding_type: str
-    final_rms: bool
-    gated_mlp: bool
-    parallel_attn_mlp: bool
-    n_key_value_heads: int | None
-    """None where every head has keys and values of its own."""
-    rotary_dim: int | None
-    attn_scale: float
-    """What scores are divided by."""
-    attn_scores_soft_cap: float
-    """-1 where there is none, as of the logits."""
-    output_logits_soft_cap: float
-    window_size: int | None
-    use_local_attn: bool
-    n_params: int
-    """As TransformerLens counts: W_Q, W_K, W_V and W_O of every head, and the MLPs."""
-    device: torch.device
-    dtype: torch.dtype
-    tokenizer_name: str | None
-    default_prepend_bos: bool = True
-    use_attn_result: bool = False
-    """Whether `run_with_cache` keeps attn.hook_result without being asked for it by name."""
-    use_attn_in: bool = False
-    """Whether each head's input has a point, hook_attn_in, as the next ones have theirs."""
-    use_split_qkv_input: bool = False
-    use_hook_mlp_in: bool = False
-    attn_only: bool = False
-    attention_dir: str = "causal"
-    use_attn_scale: bool = True
-    n_devices: int = 1
-    seed: int | None = None
-    checkpoint_index: int | None = None
-    checkpoint_value: int | None = None
+    default_prepend_bos: bool
+    use_attn_result: bool
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_made", True)
+    def __init__(self, model: Model, *, folded: bool, default_prepend_bos: bool) -> None:
+        norm = "RMS" if model.config.norm == "rms" else "LN"
+        vars(self).update(
+            _model=model,
+            normalization_type=f"{norm}Pre" if folded else norm,
+            default_prepend_bos=default_prepend_bos,
+            use_attn_result=False,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _FACTS:
+            raise AttributeError(f"cfg has no {name}; it has {', '.join(self.to_dict())}.")
+        return _FACTS[name](vars(self)["_model"])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _CHANGEABLE and getattr(self, "_made", False):
+        if name not in ("default_prepend_bos", "use_attn_result"):
             raise EditError(
                 f"cfg.{name} describes the model and cannot be set; what can is "
-                f"{', '.join(_CHANGEABLE)}."
+                "default_prepend_bos and use_attn_result."
             )
-        if name in ("use_attn_in", "use_split_qkv_input") and value:
-            self._check_heads(name)
-        object.__setattr__(self, name, value)
-
-    def _check_heads(self, name: str) -> None:
-        if name == "use_attn_in" and self.n_key_value_heads is not None:
-            raise EditError(
-                "use_attn_in: heads share keys and values here, so no input is one head's; use "
-                "use_split_qkv_input."
-            )
-        other = "use_attn_in" if name == "use_split_qkv_input" else "use_split_qkv_input"
-        if getattr(self, other):
-            raise EditError(f"{name}: a head has one input; set {other} to False first.")
+        vars(self)[name] = value
 
     def to_dict(self) -> dict[str, Any]:
         """The facts by name."""
-        return asdict(self)
+        own = {name: value for name, value in vars(self).items() if name != "_model"}
+        return {name: getattr(self, name) for name in _FACTS} | own
 
-
-def config_of(
-    model: "Model", *, folded: bool, default_prepend_bos: bool
-) -> HookedTransformerConfig:
-    """The facts about a model, whose norms may be folded into the weights behind them."""
-    config = model.config
-    weight = model.body.word.weight
-    norm = "RMS" if config.norm == "rms" else "LN"
-    decoder = getattr(model.head, "decoder")  # noqa: B009, not every head has one
-    grouped = config.n_kv_heads != config.n_heads
-    return HookedTransformerConfig(
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        n_ctx=config.n_positions,
-        d_head=config.d_head,
-        n_heads=config.n_heads,
-        d_mlp=config.d_mlp,
-        d_vocab=weight.shape[0],
-        d_vocab_out=decoder.weight.shape[0],
-        act_fn=_ACTIVATIONS.get(config.activation, config.activation),
-        eps=config.norm_eps,
-        model_name=model.name,
-        original_architecture=config.model_type,
-        normalization_type=f"{norm}Pre" if folded else norm,
-        positional_embedding_type="rotary" if config.rotary is not None else "standard",
-        final_rms=config.norm == "rms",
-        gated_mlp=config.gated,
-        parallel_attn_mlp=config.parallel,
-        n_key_value_heads=config.n_kv_heads if grouped else None,
-        rotary_dim=None if config.rotary is None else config.rotary.dims,
-        attn_scale=1 / config.attention_scale(0),
-        attn_scores_soft_cap=config.attention_soft_cap or -1.0,
-        output_logits_soft_cap=config.logit_soft_cap or -1.0,
-        window_size=max(config.windows, default=0) or None,
-        use_local_attn=any(config.windows),
-        n_params=_counted(config),
-        device=weight.device,
-        dtype=weight.dtype,
-        tokenizer_name=None if model.tokenizer is None else model.name,
-        default_prepend_bos=default_prepend_bos,
-    )
+    def __repr__(self) -> str:
+        return f"HookedTransformerConfig({self.to_dict()})"
 
 
 def _counted(config: Config) -> int:
+    """As TransformerLens counts: W_Q, W_K, W_V and W_O of every head, and the MLPs."""
     of_heads = 4 * config.d_model * config.d_head * config.n_heads
     of_mlp = config.d_model * config.d_mlp * (3 if config.gated else 2)
     return config.n_layers * (of_heads + of_mlp)

@@ -1,6 +1,5 @@
 """`HookedTransformer`: a minibert model with TransformerLens' attributes, hooks and methods."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,6 +10,7 @@ from minibert.errors import CheckpointError, TokenizationError, TraceError, chec
 from minibert.kernels.eager import soft_capped
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
+from minibert.layers.weight_views import read_only
 from minibert.loading import load
 from minibert.model import Model
 from minibert.quantities import Hidden, Logits
@@ -19,23 +19,14 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
 from minibert.transformer_lens.cache import ActivationCache
-from minibert.transformer_lens.config import config_of
+from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_edits import layer_edits, listening
-from minibert.transformer_lens.hooks import HookedRootModule, HookPoint
-from minibert.transformer_lens.modules import Part, StackedMethods, build_tree
-from minibert.transformer_lens.points import INPUT_SWITCHES
-from minibert.transformer_lens.reading import (
-    USE_DEFAULT_VALUE,
-    Generating,
-    as_ids,
-    lm_cross_entropy_loss,
-    right_side,
-)
-from minibert.transformer_lens.weights import Processing, processed
+from minibert.transformer_lens.modules import build_tree, named_weights, stacked
+from minibert.transformer_lens.tokens import WithTokens, as_ids, right_side
+from minibert.transformer_lens.utils import lm_cross_entropy_loss
+from minibert.transformer_lens.weights import PROCESSING, FactoredMatrix, processed, steps_of
 
-Bridge = TypeVar("Bridge", bound="TransformerBridge")
-
-Hooked = TypeVar("Hooked", bound="Loading")
+Hooked = TypeVar("Hooked", bound="HookedTransformer")
 
 # Names that TransformerLens has of its own for models of the Hub.
 _SIZES = ("14m", "31m", "70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")
@@ -50,91 +41,15 @@ _ONLY = {
     "checkpoint_index": (None, 'pass revision="step1000"'),
     "checkpoint_value": (None, 'pass revision="step1000"'),
     "checkpoint_label": (None, 'pass revision="step1000"'),
+    "default_padding_side": ("right", "in a causal model padding on the right changes no token"),
     "n_devices": (1, "a model lives on one device"),
     "move_to_device": (True, "pass device="),
     "first_n_layers": (None, "use stop_at_layer= when calling the model"),
     "n_ctx": (None, "the checkpoint says how many positions there are"),
+    "refactor_factored_attn_matrices": (False, "model.QK.svd() and model.OV.svd() have factors"),
     "trust_remote_code": (False, "no code of a checkpoint is run"),
 }
-
-
-class Loading:
-    """How a hooked model is loaded."""
-
-    @classmethod
-    def from_pretrained(
-        cls: type[Hooked],
-        model_name: Any,
-        fold_ln: bool | None = None,
-        center_writing_weights: bool | None = None,
-        center_unembed: bool | None = None,
-        refactor_factored_attn_matrices: bool = False,
-        *,
-        fold_value_biases: bool | None = None,
-        hf_model: nn.Module | None = None,
-        device: torch.device | str | None = None,
-        tokenizer: Any = None,
-        default_prepend_bos: bool | None = None,
-        default_padding_side: str | None = None,
-        dtype: torch.dtype | str = torch.float32,
-        **options: Any,
-    ) -> Hooked:
-        """The model of a name that `minibert.load` knows, or of TransformerLens' aliases.
-
-        fold_ln, center_writing_weights, center_unembed, fold_value_biases: see `Processing`. Not
-            given they are done wherever they leave the predictions as they are, as in
-            TransformerLens; with True where they would not, CheckpointError says why
-        hf_model    a transformers model, whose weights are copied
-        tokenizer   of minibert, or a fast one of transformers; by default the checkpoint's
-        dtype       float32 when not given, as in TransformerLens
-        options     revision, cache_dir, offline, as in `minibert.load`
-
-        Raises CheckpointError also for an option that is not offered.
-        """
-        _check_options(options)
-        if default_padding_side not in (None, "right"):
-            raise CheckpointError(f'default_padding_side={default_padding_side!r}: only "right".')
-        processing = Processing(
-            fold_ln,
-            center_writing_weights,
-            center_unembed,
-            fold_value_biases,
-            refactor_factored_attn_matrices,
-        )
-        for name, flag in vars(processing).items():
-            if flag is not None:
-                check_flag(name, flag, CheckpointError)
-        source = _ALIASES.get(model_name, model_name) if hf_model is None else hf_model
-        hub = {name: options[name] for name in _HUB_OPTIONS if name in options}
-        model = load(source, dtype=_dtype(dtype), device=device, **hub)
-        check_that_it_generates(model)
-        if tokenizer is not None:
-            model.tokenizer = _tokenizer(tokenizer)
-        wanted = processing.checked(model.config)
-        # A transformers model keeps weights of its own.
-        if wanted.any or hf_model is not None:
-            model = processed(model, wanted)
-        prepends = True if default_prepend_bos is None else default_prepend_bos
-        check_flag("default_prepend_bos", prepends, CheckpointError)
-        return cls(  # type: ignore[call-arg]
-            model, folded=bool(wanted.fold_ln), default_prepend_bos=prepends
-        )
-
-    @classmethod
-    def from_pretrained_no_processing(cls: type[Hooked], model_name: Any, **options: Any) -> Hooked:
-        """The same with the checkpoint's weights as they are."""
-        off = ("fold_ln", "center_writing_weights", "center_unembed", "fold_value_biases")
-        return cls.from_pretrained(model_name, **(dict.fromkeys(off, False) | options))
-
-
-def check_that_it_generates(model: Model) -> None:
-    """Raise CheckpointError for a model that does not predict a next token."""
-    if not model.config.generates:
-        raise CheckpointError(
-            f"{model.name} ({model.config.model_type}, {model.config.task}) does not continue "
-            "texts; HookedTransformer is for causal language models. model.trace and "
-            "trace.to_transformer_lens() read the others."
-        )
+_RETURNS = ("logits", "loss", "both", None)
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -142,7 +57,7 @@ def _check_options(options: dict[str, Any]) -> None:
         if name in _HUB_OPTIONS:
             continue
         if name not in _ONLY:
-            known = ", ".join((*_HUB_OPTIONS, *_ONLY))
+            known = ", ".join((*PROCESSING, *_HUB_OPTIONS, *_ONLY))
             raise CheckpointError(f"from_pretrained has no option {name:.80}; it has {known}.")
         only, instead = _ONLY[name]
         if value != only:
@@ -168,9 +83,6 @@ def _tokenizer(given: Any) -> Tokenizer:
     return Tokenizer.from_json(fast.to_str())
 
 
-_RETURNS = ("logits", "loss", "both", None)
-
-
 class Output(NamedTuple):
     """What return_type="both" gives."""
 
@@ -178,11 +90,14 @@ class Output(NamedTuple):
     loss: Tensor
 
 
-class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
+class HookedTransformer(WithTokens):
     """A model of minibert's that is called, hooked and read as one of TransformerLens.
 
     `HookedTransformer.from_pretrained(name)` loads one and processes its weights as TransformerLens
     does; `HookedTransformer(minibert.load(name))` shows a model as it is. `model` is minibert's.
+    W_Q to b_out are those of all layers, (layer, ...), copies that cannot be written; W_E, W_pos,
+    W_U and b_U are the model's.
+
     Raises CheckpointError for a model that does not predict a next token, or whose norms follow the
     sum with the stream.
     """
@@ -196,27 +111,80 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
                 f"HookedTransformer was given {type(model).__name__}; expected a model of "
                 "minibert.load, or use HookedTransformer.from_pretrained(name)."
             )
-        check_that_it_generates(model)
+        if not model.config.generates:
+            raise CheckpointError(
+                f"{model.name} ({model.config.model_type}, {model.config.task}) does not continue "
+                "texts; HookedTransformer is for causal language models. model.trace and "
+                "trace.to_transformer_lens() read the others."
+            )
         # In place writes into the views of the weights would go past packed copies.
         model.unpack()
         # As in TransformerLens; under torch.no_grad() nothing is kept for gradients.
         model.requires_grad_(True)
+        check_flag("default_prepend_bos", default_prepend_bos, CheckpointError)
         # Beside the tree of parts, which has TransformerLens' names alone.
-        self.__dict__["model"] = model
-        self.__dict__["cfg"] = config_of(
+        vars(self)["model"] = model
+        vars(self)["cfg"] = HookedTransformerConfig(
             model, folded=folded, default_prepend_bos=default_prepend_bos
         )
         build_tree(self, model, folded=folded)
         self.setup()
         self.train(False)
 
+    @classmethod
+    def from_pretrained(
+        cls: type[Hooked],
+        model_name: Any,
+        fold_ln: bool | None = None,
+        center_writing_weights: bool | None = None,
+        center_unembed: bool | None = None,
+        *,
+        fold_value_biases: bool | None = None,
+        hf_model: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        tokenizer: Any = None,
+        default_prepend_bos: bool | None = None,
+        dtype: torch.dtype | str = torch.float32,
+        **options: Any,
+    ) -> Hooked:
+        """The model of a name that `minibert.load` knows, or of TransformerLens' aliases.
+
+        fold_ln to fold_value_biases    as in `weights.PROCESSING`. Not given they are done wherever
+                    they leave the predictions as they are, as in TransformerLens; with True where
+                    they would not, CheckpointError says why
+        hf_model    a transformers model, whose weights are copied
+        tokenizer   of minibert, or a fast one of transformers; by default the checkpoint's
+        dtype       float32 when not given, as in TransformerLens
+        options     revision, cache_dir, offline, as in `minibert.load`
+
+        Raises CheckpointError also for an option that is not offered.
+        """
+        _check_options(options)
+        source = _ALIASES.get(model_name, model_name) if hf_model is None else hf_model
+        hub = {name: options[name] for name in _HUB_OPTIONS if name in options}
+        model = load(source, dtype=_dtype(dtype), device=device, **hub)
+        if tokenizer is not None:
+            model.tokenizer = _tokenizer(tokenizer)
+        flags = (fold_ln, center_writing_weights, center_unembed, fold_value_biases)
+        steps = steps_of(model.config, dict(zip(PROCESSING, flags, strict=True)))
+        # A transformers model keeps weights of its own.
+        if model.config.generates and (steps or hf_model is not None):
+            model = processed(model, steps)
+        prepends = True if default_prepend_bos is None else default_prepend_bos
+        return cls(model, folded="fold_ln" in steps, default_prepend_bos=prepends)
+
+    @classmethod
+    def from_pretrained_no_processing(cls: type[Hooked], model_name: Any, **options: Any) -> Hooked:
+        """The same with the checkpoint's weights as they are."""
+        return cls.from_pretrained(model_name, **(dict.fromkeys(PROCESSING, False) | options))
+
     def forward(
         self,
         input: Any,
         return_type: str | None = "logits",
         loss_per_token: bool = False,
-        prepend_bos: bool | None = USE_DEFAULT_VALUE,
-        padding_side: str | None = USE_DEFAULT_VALUE,
+        prepend_bos: bool | None = None,
+        padding_side: str | None = None,
         start_at_layer: int | None = None,
         tokens: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -241,7 +209,7 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
             )
         right_side(padding_side)
         start, stop = self._span(start_at_layer, stop_at_layer)
-        with listening(self.hook_dict, self.model.body, self.cfg):
+        with listening(self.hook_dict, self.model.body):
             if start_at_layer is None:
                 inputs = self._inputs(input, prepend_bos, attention_mask)
                 hidden, tokens = self._embedded(inputs), inputs.ids
@@ -300,35 +268,6 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
         """
         self.cfg.use_attn_result = use_attn_result
 
-    def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
-        """Whether the stream that each query, key and value reads, before its norm, has a point.
-
-        hook_q_input is (batch, position, head, d_model); hook_k_input and hook_v_input have an
-        input for each key-value head. The points of ln1 are called once for each of the three then,
-        with its axes. Raises EditError while use_attn_in is on.
-        """
-        self.cfg.use_split_qkv_input = use_split_qkv_input
-
-    def set_use_attn_in(self, use_attn_in: bool) -> None:
-        """Whether the stream that each head reads, before its norm, has a point.
-
-        hook_attn_in is (batch, position, head, d_model), as ln1's points are then. Raises EditError
-        where heads share keys and values, and while use_split_qkv_input is on.
-        """
-        self.cfg.use_attn_in = use_attn_in
-
-    def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
-        """Whether the stream that an MLP reads, before its norm, has a point: hook_mlp_in."""
-        self.cfg.use_hook_mlp_in = use_hook_mlp_in
-
-    def set_ungroup_grouped_query_attention(self, ungroup_grouped_query_attention: bool) -> None:
-        """False changes nothing; True is refused: TraceError."""
-        if ungroup_grouped_query_attention:
-            raise TraceError(
-                "ungroup_grouped_query_attention=True is not offered; what it is used for can be "
-                "done at hook_k and hook_v of key-value heads."
-            )
-
     def train(self, mode: bool = True) -> "HookedTransformer":
         """Training mode, of minibert's model too."""
         self.model.train(mode)
@@ -343,10 +282,7 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
 
         Their gradients are read from `model.parameters()`, or from minibert's `model.model`.
         """
-        for name, part in self.named_modules():
-            if isinstance(part, Part):
-                found = ((each, getattr(part, each)) for each in part.shown)
-                yield from ((f"{name}.{each}", x) for each, x in found if isinstance(x, Tensor))
+        return named_weights(self)
 
     tl_named_parameters = named_parameters
 
@@ -362,19 +298,33 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "HookedTransformer":
         self.model._apply(fn, recurse)
-        weight = self.model.body.word.weight
-        # What `to`, `half` and their like move.
-        vars(self.cfg).update(device=weight.device, dtype=weight.dtype)
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:2] in ("W_", "b_"):
+            return stacked(self, name)
+        return super().__getattr__(name)
+
+    @property
+    def W_E_pos(self) -> Tensor:  # noqa: N802
+        """Both tables, one below the other."""
+        return read_only(torch.cat([self.W_E, self.W_pos]), "W_E and W_pos in one")
+
+    @property
+    def QK(self) -> FactoredMatrix:  # noqa: N802
+        """W_Q·W_Kᵀ of each layer and head."""
+        return FactoredMatrix(self.W_Q, self.W_K.mT)
+
+    @property
+    def OV(self) -> FactoredMatrix:  # noqa: N802
+        """W_V·W_O of each layer and head."""
+        return FactoredMatrix(self.W_V, self.W_O)
 
     def _cached_names(self, names_filter: Any) -> list[str]:
         names = list(self.hook_dict)
-        if names_filter is not None and not callable(names_filter):
+        if self.cfg.use_attn_result or not (names_filter is None or callable(names_filter)):
             return names
-        off: tuple[str, ...] = () if self.cfg.use_attn_result else ("hook_result",)
-        for switch, inputs in INPUT_SWITCHES.items():
-            off += () if getattr(self.cfg, switch) else inputs
-        return [name for name in names if not name.endswith(off)]
+        return [name for name in names if not name.endswith("hook_result")]
 
     def _inputs(self, given: Any, prepend_bos: bool | None, mask: Tensor | None) -> Inputs:
         text = isinstance(given, str) or (
@@ -420,7 +370,7 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
 
     def _through(self, hidden: Hidden, inputs: Inputs, start: int, stop: int) -> Hidden:
         evaluation = Evaluation(self.model.allowed(inputs.ids, inputs.mask), self.model.impl)
-        edits = layer_edits(self.hook_dict, self.model.body, evaluation, self.cfg)
+        edits = layer_edits(self.hook_dict, self.model.config, evaluation)
         return run_layers(self.model.body, hidden, evaluation, start=start, stop=stop, edits=edits)
 
     def _span(self, start: int | None, stop: int | None) -> tuple[int, int]:
@@ -434,24 +384,15 @@ class HookedTransformer(Loading, StackedMethods, Generating, HookedRootModule):
         return found[0], found[1]
 
 
-# What 4 calls the input and output of a module, and HookedTransformer's point with the same tensor.
-_SAME = {
-    "hook_in": "hook_resid_pre",
-    "hook_out": "hook_resid_post",
-    "attn.hook_out": "hook_attn_out",
-    "mlp.hook_out": "hook_mlp_out",
-}
-
-
 class TransformerBridge(HookedTransformer):
     """A hooked model that begins with the checkpoint's weights, as TransformerLens 4's does.
 
     Its hook points have the names of HookedTransformer from the start, with the numbers that they
-    have there. Of the names that 4 adds around modules, hooks go on those of `_SAME` by name.
+    have there; those that 4 adds around modules (`hook_in`, `hook_out`) are not offered.
     """
 
     @classmethod
-    def boot_transformers(cls: type[Bridge], model_name: Any, **options: Any) -> Bridge:
+    def boot_transformers(cls: type[Hooked], model_name: Any, **options: Any) -> Hooked:
         """The model of that name with the weights as they are; options as `from_pretrained`."""
         return cls.from_pretrained_no_processing(model_name, **options)
 
@@ -462,19 +403,14 @@ class TransformerBridge(HookedTransformer):
 
         disable_warnings changes nothing: there are none. Hooks that were added before are gone.
         """
-        wanted = Processing(**processing).checked(self.model.config)
-        if no_processing or not wanted.any:
+        steps = [] if no_processing else steps_of(self.model.config, processing)
+        if not steps:
             return
-        bos = self.cfg.default_prepend_bos
-        switches = {name: getattr(self.cfg, name) for name in ("use_attn_result", *INPUT_SWITCHES)}
+        cfg = self.cfg
         made = type(self)(
-            processed(self.model, wanted), folded=bool(wanted.fold_ln), default_prepend_bos=bos
+            processed(self.model, steps),
+            folded="fold_ln" in steps,
+            default_prepend_bos=cfg.default_prepend_bos,
         )
+        made.cfg.use_attn_result = cfg.use_attn_result
         self.__dict__ = made.__dict__
-        for name, value in switches.items():
-            setattr(self.cfg, name, value)
-
-    def _points(self, name: Any) -> list[HookPoint]:
-        if isinstance(name, str) and (found := re.fullmatch(r"(blocks\.\d+\.)(.*)", name)):
-            name = found[1] + _SAME.get(found[2], found[2])
-        return super()._points(name)

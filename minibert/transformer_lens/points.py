@@ -1,9 +1,9 @@
 """The points of a model by TransformerLens' names: one table.
 
-From it follow what a cache reads from a trace (`readers`), what a hook edits and at which module it
-listens (hooks.py), and the tree of parts (modules.py). A model has the names of the parts that it
-has: as its config says, since a trace may be without its weights. Where the norms follow the sum
-with the stream (BERT) the names are HookedEncoder's, elsewhere HookedTransformer's.
+From it follow what a cache reads from a trace (`readers`), what a hook edits and at which module
+it listens (hook_edits.py), and the tree of parts (modules.py). A model has the names of the parts
+that it has: as its config says, since a trace may be without its weights. Where the norms follow
+the sum with the stream (BERT) the names are HookedEncoder's, elsewhere HookedTransformer's.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,13 +31,6 @@ from minibert.trace.layer_view import (
 
 Stream = Float[Tensor, "batch position width"]
 At = TypeVar("At")
-
-INPUT_SWITCHES = {
-    "use_attn_in": ("hook_attn_in",),
-    "use_split_qkv_input": ("hook_q_input", "hook_k_input", "hook_v_input"),
-    "use_hook_mlp_in": ("hook_mlp_in",),
-}
-"""The points of a block's inputs, by what switches them on."""
 
 
 @runtime_checkable
@@ -78,15 +71,14 @@ OfLayer = dict[str, Point[LayerTrace]]
 OfTrace = dict[str, Point[CachedTrace]]
 
 
-def readers(trace: CachedTrace, attn_result: bool) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+def readers(trace: CachedTrace) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     """Each name with what reads it, in the order of the data."""
     config = trace.config
     for name, point in before_layers(config).items():
         yield name, partial(point.read, trace)
     for layer in trace:
         for name, of_layer in layer_points(config, layer.layer).items():
-            if attn_result or name != "attn.hook_result":
-                yield f"blocks.{layer.layer}.{name}", partial(of_layer.read, layer)
+            yield f"blocks.{layer.layer}.{name}", partial(of_layer.read, layer)
     if trace.until is None:
         for name, point in behind_layers(config).items():
             yield name, partial(point.read, trace)

@@ -1,46 +1,24 @@
 """Helpers that notebooks written for TransformerLens import as `utils`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from minibert.errors import TraceError
-from minibert.transformer_lens.names import Slice, whole_name
-from minibert.transformer_lens.reading import (
-    USE_DEFAULT_VALUE,
-    lm_accuracy,
-    lm_cross_entropy_loss,
-    sample_logits,
-)
-from minibert.transformer_lens.weights import composition_scores
-
-if TYPE_CHECKING:
-    from minibert.transformer_lens.model import HookedTransformer
-else:
-    # A model imports this file's neighbours; a run-time type checker must not ask for it.
-    HookedTransformer = Any
+from minibert.quantities import Float
+from minibert.transformer_lens.names import whole_name
 
 __all__ = [
-    "USE_DEFAULT_VALUE",
-    "Slice",
-    "composition_scores",
     "get_act_name",
     "get_corner",
-    "get_cumsum_along_dim",
     "get_device",
-    "is_lower_triangular",
-    "is_square",
-    "lm_accuracy",
     "lm_cross_entropy_loss",
-    "remove_batch_dim",
-    "repeat_along_head_dimension",
-    "sample_logits",
     "test_prompt",
     "to_numpy",
-    "transpose",
 ]
 
 
@@ -60,6 +38,27 @@ def get_act_name(name: str, layer: int | str | None = None, layer_type: str | No
     return found
 
 
+def lm_cross_entropy_loss(
+    logits: Float[Tensor, "*batch position vocab"],
+    tokens: Tensor,
+    attention_mask: Tensor | None = None,
+    per_token: bool = False,
+) -> Tensor:
+    """The mean of −ln p of each next token in nats; with per_token (batch, position − 1).
+
+    With a mask, which is 1 where a real token is, pairs of two real tokens alone count; the others
+    are 0 in what per_token gives.
+    """
+    targets = tokens[..., 1:, None].to(logits.device)
+    losses = -F.log_softmax(logits, -1)[..., :-1, :].gather(-1, targets)[..., 0]
+    if attention_mask is None:
+        return losses if per_token else losses.mean()
+    real = torch.as_tensor(attention_mask, device=logits.device).bool()
+    both = real[..., :-1] & real[..., 1:]
+    losses = losses * both
+    return losses if per_token else losses.sum() / both.sum()
+
+
 def to_numpy(tensor: Any) -> NDArray[Any]:
     """A tensor, list or number as an array; bfloat16, which NumPy does not have, as float32."""
     if isinstance(tensor, Tensor):
@@ -73,42 +72,9 @@ def get_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def get_corner(tensor: Tensor, n: int = 3) -> Tensor:
-    """The first n of every axis."""
+def get_corner(tensor: Any, n: int = 3) -> Any:
+    """The first n of every axis, of a FactoredMatrix too."""
     return tensor[tuple(slice(n) for _ in range(tensor.ndim))]
-
-
-def remove_batch_dim(tensor: Tensor) -> Tensor:
-    """Without the first axis, where it has size 1; else the tensor."""
-    return tensor[0] if tensor.shape[0] == 1 else tensor
-
-
-def transpose(tensor: Tensor) -> Tensor:
-    """With the last two axes swapped."""
-    return tensor.mT
-
-
-def is_square(x: Tensor) -> bool:
-    """Whether it is a matrix with as many rows as columns."""
-    return x.ndim == 2 and x.shape[0] == x.shape[1]
-
-
-def is_lower_triangular(x: Tensor) -> bool:
-    """Whether it is a square matrix with 0 above the diagonal."""
-    return is_square(x) and x.equal(x.tril())
-
-
-def get_cumsum_along_dim(tensor: Tensor, dim: int, reverse: bool = False) -> Tensor:
-    """The running sum along an axis, from its end where `reverse`."""
-    if reverse:
-        return tensor.flip(dim).cumsum(dim).flip(dim)
-    return tensor.cumsum(dim)
-
-
-def repeat_along_head_dimension(tensor: Tensor, n_heads: int, clone_tensor: bool = True) -> Tensor:
-    """(batch, position, d_model) as (batch, position, head, d_model), the same for each head."""
-    repeated = tensor[:, :, None].expand(-1, -1, n_heads, -1)
-    return repeated.clone() if clone_tensor else repeated
 
 
 def __getattr__(name: str) -> Any:
@@ -121,7 +87,7 @@ def __getattr__(name: str) -> Any:
 def print_ranks(
     prompt: str,
     answer: str | list[str],
-    model: HookedTransformer,
+    model: Any,
     prepend_space_to_answer: bool = True,
     print_details: bool = True,
     prepend_bos: bool | None = None,
@@ -131,40 +97,27 @@ def print_ranks(
 
     Of several answers each is looked at by itself. Ranks begin at 0.
     """
-    answers = [answer] if isinstance(answer, str) else answer
     ranks = []
-    for one in answers:
+    for one in [answer] if isinstance(answer, str) else answer:
         text = f" {one}" if prepend_space_to_answer and not one.startswith(" ") else one
         before = model.to_tokens(prompt, prepend_bos)
         wanted = model.to_tokens(text, prepend_bos=False)
-        logits = model(torch.cat([before, wanted], 1))[0]
         if print_details:
             print("Tokenized prompt:", model.to_str_tokens(prompt, prepend_bos))
             print("Tokenized answer:", model.to_str_tokens(text, prepend_bos=False))
-        for number, token in enumerate(wanted[0].tolist()):
-            ranks.append(
-                _rank(model, logits[before.shape[1] - 1 + number], token, print_details, top_k)
-            )
+        logits = model(torch.cat([before, wanted], 1))[0, before.shape[1] - 1 :]
+        for row, token in zip(logits, wanted[0].tolist(), strict=False):
+            shares, places = row.softmax(-1), row.argsort(descending=True).tolist()
+            rank = places.index(token)
+            ranks.append((model.to_single_str_token(token), rank))
+            shown = [(f"Answer, rank {rank}", token)]
+            shown += [(f"Top {n}", place) for n, place in enumerate(places[:top_k])]
+            for name, each in shown if print_details else ():
+                print(
+                    f"{name:<16} logit {row[each].item():6.2f}  probability "
+                    f"{shares[each].item():7.2%}  token |{model.to_single_str_token(each)}|"
+                )
     print(f"Ranks of the answer tokens: {ranks}")
-
-
-def _rank(
-    model: HookedTransformer, logits: torch.Tensor, token: int, details: bool, top_k: int
-) -> tuple[str, int]:
-    """A token as a string, and how many have larger logits."""
-    shares, (_values, places) = logits.softmax(-1), logits.sort(descending=True)
-    rank = int((places == token).nonzero())
-    if details:
-        rows = [
-            (f"Answer, rank {rank}", token),
-            *((f"Top {n}", int(places[n])) for n in range(top_k)),
-        ]
-        for name, each in rows:
-            print(
-                f"{name:<16} logit {logits[each].item():6.2f}  "
-                f"probability {shares[each].item():7.2%}  token |{model.to_single_str_token(each)}|"
-            )
-    return model.to_single_str_token(token), rank
 
 
 # Under its own name a linter takes the function for a test.

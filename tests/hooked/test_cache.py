@@ -11,6 +11,7 @@ import torch
 
 import minibert
 from minibert.errors import MinibertError, TokenizationError, TraceError
+from minibert.trace.edit import zero
 from minibert.transformer_lens import HookedTransformer
 from tests.analysis.test_stream import edited
 from tests.hooked.models import FAMILIES, close, ids, lens_of, ours_of, transformers_model
@@ -46,20 +47,10 @@ def test_parts_sum_to_the_stream_and_to_what_a_norm_makes_of_it(family: str) -> 
         for layer in range(LAYERS + 1):
             stream = each["resid_pre", layer] if layer < LAYERS else each["resid_post", -1]
             close(each.decompose_resid(layer).sum(0), stream)
-            for neurons in (True, False):
-                whole, labels = each.get_full_resid_decomposition(
-                    layer, expand_neurons=neurons, return_labels=True
-                )
-                close(whole.sum(0), stream)
-                assert len(labels) == len(set(labels)) == len(whole)
-            for name in ("decompose_resid", "get_full_resid_decomposition"):
-                if layer < LAYERS and family != "gpt_neox":
-                    parts = getattr(each, name)(layer, mlp_input=True)
-                    close(parts.sum(0), each["resid_mid", layer], name)
-            for name in ("stack_head_results", "stack_neuron_results") if layer else ():
-                close(getattr(each, name)(layer, incl_remainder=True).sum(0), stream, name)
-        parts = each.get_full_resid_decomposition(apply_ln=True, pos_slice=-1)
-        close(parts.sum(0), each["ln_final.hook_normalized"][:, -1])
+            if layer < LAYERS and family != "gpt_neox":
+                parts = each.decompose_resid(layer, mlp_input=True)
+                close(parts.sum(0), each["resid_mid", layer])
+            close(each.stack_head_results(layer, incl_remainder=True).sum(0), stream)
         middle = each.decompose_resid(1, apply_ln=True)
         close(middle.sum(0), each["blocks.1.ln1.hook_normalized"])
 
@@ -68,7 +59,7 @@ def test_attributions_sum_to_the_logit_and_the_last_norm_gives_the_lens() -> Non
     folded = HookedTransformer.from_pretrained("a test", hf_model=transformers_model("gpt2"))
     with torch.no_grad():
         logits, cache = folded.run_with_cache(ids())
-    parts, tokens = cache.get_full_resid_decomposition(expand_neurons=False), ids(9)
+    parts, tokens = cache.decompose_resid(), ids(9)
     attributed = cache.logit_attrs(parts, tokens).sum(0) + folded.b_U[tokens]
     close(attributed.detach(), logits.gather(-1, tokens[..., None])[..., 0])
     against = cache.logit_attrs(parts, 3, 5).sum(0) + (folded.b_U[3] - folded.b_U[5])
@@ -81,19 +72,7 @@ def test_attributions_sum_to_the_logit_and_the_last_norm_gives_the_lens() -> Non
             close(stack[1], model.ln_final(each["resid_pre", 1]))
 
 
-def test_projected_neurons_are_the_neurons_projected() -> None:
-    for each in caches():
-        width = each["resid_pre", 0].shape[-1]
-        onto = torch.randn(width, 2, generator=torch.Generator().manual_seed(1))
-        for apply_ln in (False, True):
-            options = {"apply_ln": apply_ln, "incl_remainder": True, "pos_slice": [0, 4]}
-            whole = each.stack_neuron_results(2, **options)
-            for directions in (onto, onto[:, 0]):
-                cut = each.stack_neuron_results(2, **options, project_output_onto=directions)
-                close(cut, whole @ directions)
-
-
-def test_a_cache_moves_is_cut_and_loses_the_axis_of_sentences() -> None:
+def test_a_cache_moves_and_loses_the_axis_of_sentences() -> None:
     model = ours_of(transformers_model("gpt2"))
     with torch.no_grad():
         _, filled = model.run_with_cache(ids(sentences=1))
@@ -107,29 +86,23 @@ def test_a_cache_moves_is_cut_and_loses_the_axis_of_sentences() -> None:
     for each in caches():
         with pytest.raises(TraceError, match="expected one"):
             each.remove_batch_dim()
-        for chosen in (1, [1]):
-            cut = each.apply_slice_to_batch_dim(chosen)
-            assert torch.equal(cut["resid_pre", 0], each["resid_pre", 0][chosen])
-            assert cut.has_batch_dim is not isinstance(chosen, int)
-        with torch.enable_grad():
-            for mode in (False, True):
-                each.toggle_autodiff(mode)
-                assert torch.is_grad_enabled() is mode
 
 
 def test_head_results_are_there_when_they_were_not_kept() -> None:
     model = ours_of(transformers_model("gpt2"))
     with torch.no_grad():
         _, cache = model.run_with_cache(ids(), names_filter=["blocks.1.attn.hook_z"])
-    assert "blocks.1.attn.hook_result" not in list(cache)
-    trace = model.model.trace(ids())
-    result = trace[1].head_out.transpose(1, 2).detach()
-    close(cache["result", 1].detach(), result)
+    trace = model.model.trace(ids(), edit={("head_out", 0, 1): zero})
+    late = trace.to_transformer_lens()
+    for each in (cache, late):
+        assert "blocks.1.attn.hook_result" not in list(each)
+        assert ("result", 1) in each
+    close(cache["result", 1], model.model.trace(ids())[1].head_out.transpose(1, 2))
+    close(late["result", 0], trace[0].head_out.transpose(1, 2))
     with pytest.raises(KeyError, match="names_filter"):
         cache["result", 0]
-    late = trace.to_transformer_lens()
     late.compute_head_results()
-    close(late["result", 1].detach(), result)
+    assert "blocks.0.attn.hook_result" in list(late)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +150,7 @@ WRONG: dict[str, Any] = {
     "expected one of all": lambda cache: cache.decompose_resid(mode="both"),
     "nothing was added": lambda cache: cache.decompose_resid(0, incl_embeds=False),
     "expected 1 to": lambda cache: cache.stack_activation("resid_post", 0),
-    "expected one from 0": lambda cache: cache.get_neuron_results(LAYERS),
     "is no slice": lambda cache: cache.decompose_resid(pos_slice="a"),
-    "d_mod": lambda cache: cache.get_neuron_results(0, project_output_onto=torch.ones(2, 2, 2)),
     "outside the vocabulary": lambda cache: cache.logit_attrs(cache.decompose_resid(), 41),
     "whole numbers": lambda cache: cache.logit_attrs(cache.decompose_resid(), 1.5),
     "no tokenizer": lambda cache: cache.logit_attrs(cache.decompose_resid(), " a"),
@@ -226,29 +197,12 @@ STACKS: dict[str, list[dict[str, Any]]] = {
         {"pos_slice": [0, 3], "apply_ln": True, "incl_remainder": True},
         {"layer": 0},
     ],
-    "stack_neuron_results": [
-        {"layer": 1, "incl_remainder": True},
-        {"layer": -1, "neuron_slice": (3, 8), "pos_slice": -1, "apply_ln": True},
-        {"layer": -1, "project_output_onto": 3, "apply_ln": True, "incl_remainder": True},
-    ],
-    "get_full_resid_decomposition": [
-        {},
-        {"layer": 1, "expand_neurons": False},
-        {"apply_ln": True, "pos_slice": -1},
-        {"project_output_onto": 2, "apply_ln": True},
-    ],
     "stack_activation": [
         {"activation_name": "resid_post"},
         {"activation_name": "pattern", "layer": 1},
         {"activation_name": "scale", "layer": 1, "sublayer_type": "ln2"},
     ],
-    "get_neuron_results": [
-        {"layer": 1},
-        {"layer": 0, "neuron_slice": 4, "pos_slice": -1},
-        {"layer": 0, "neuron_slice": [1, 2], "pos_slice": (2, 5)},
-    ],
 }
-UNLABELLED = ("stack_activation", "get_neuron_results")
 
 
 @every_family
@@ -262,14 +216,10 @@ def test_names_stacks_and_labels_are_those_of_transformer_lens(family: str) -> N
             if family == "gpt_neox" and {"incl_mid", "mlp_input"} & set(options):
                 # A parallel model has no stream between attention and MLP.
                 continue
-            if count := options.get("project_output_onto"):
-                like = wanted["resid_post", 0]
-                drawn = torch.randn(like.shape[-1], count).to(like.dtype)
-                options = options | {"project_output_onto": drawn}
-            if name not in UNLABELLED:
+            if name != "stack_activation":
                 options = options | {"return_labels": True}
             expected, found = (getattr(cache, name)(**options) for cache in (wanted, each))
-            if name not in UNLABELLED:
+            if name != "stack_activation":
                 (expected, labels), (found, own) = expected, found
                 assert own == labels
             close(found, expected, f"{name} {options}")
@@ -309,7 +259,7 @@ def test_without_the_axis_of_sentences_it_is_the_same(family: str) -> None:
         for name, options in (
             ("accumulated_resid", {"apply_ln": True}),
             ("stack_head_results", {"apply_ln": True}),
-            ("get_full_resid_decomposition", {"apply_ln": True, "pos_slice": 3}),
+            ("decompose_resid", {"apply_ln": True, "pos_slice": 3}),
         ):
             close(getattr(each, name)(**options), getattr(wanted, name)(**options), name)
         close(each.logit_attrs(stack, 5, has_batch_dim=False), attributed)
