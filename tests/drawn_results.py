@@ -7,7 +7,7 @@ from figure_texts import tokens
 from torch import Tensor
 
 from minibert.analysis.attribution import LogitAttribution
-from minibert.analysis.circuits import CompositionScores, CopyingScores, QKCircuit
+from minibert.analysis.composition import CompositionScores
 from minibert.analysis.flow import OfPosition
 from minibert.analysis.gradients import Integrated, PatchEstimates
 from minibert.analysis.lens import LogitLens
@@ -17,7 +17,7 @@ from minibert.analysis.stream import Component, Decomposition
 from minibert.result import Result
 
 L, H, BATCH = 3, 5, 2
-Drawn = Result[Tensor] | QKCircuit
+Drawn = Result[Tensor]
 
 
 def numbers(*shape: int) -> Tensor:
@@ -62,8 +62,6 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
     both = {"signed": True, **given}
     parts = (Component("embed"), *(Component("head", n, h) for n in range(L) for h in range(H)))
     names = {"component": [part.label for part in parts]}
-    factors = {"left": signed(11, 3), "right": signed(3, 11)}
-    biases = {"query_bias": signed(3), "key_bias": signed(3)}
     one = torch.tensor(2)
     where = {"positions": (3, 1), "labels": {"batch": ["“fox” at 3", "“the” at 1"]}}
     rows = {"row": [f"resid_post {n}" for n in range(L)]}
@@ -103,9 +101,4 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
         "composition": CompositionScores(
             numbers(L, H, L, H), "layer head later_layer later_head", "K-composition", "score"
         ),
-        "copying": CopyingScores(
-            signed(L, H), "layer head", "Copying",
-            eigenvalues=torch.complex(signed(L, H, 4), signed(L, H, 4).flip(0)),
-        ),
-        "circuit": QKCircuit(1, 2, **factors, **biases, scale=0.5),
     }  # fmt: skip

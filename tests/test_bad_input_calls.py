@@ -77,7 +77,6 @@ ROLLED = TRACED | {"layer": None, "reduce": "mean", "residual": 0.5}
 SWEPT = TRACED | {"metric": metric, "positions": None, "batch": 64}
 PATCHED = SWEPT | {"source": zeroed}
 TEXT = {"text": ids(), "pair": None}
-HEAD = {"model": model, "layer": 0, "head": 1}
 
 # MAKERS among the good values make the value when it is needed.
 CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
@@ -161,28 +160,14 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
         {"model": model, "text": ids(), "positions": None, "segments": None},
     ),
     "shared_dimensions": (analysis.shared_dimensions, TRACED | {"top": 2}),
-    "qk_circuit": (analysis.qk_circuit, HEAD),
-    "ov_circuit": (analysis.ov_circuit, HEAD),
     "composition_scores": (analysis.composition_scores, {"model": model, "kind": "K"}),
-    "copying_scores": (analysis.copying_scores, {"model": model}),
-    "qk_on_tokens": (analysis.qk_on_tokens, HEAD | {"queries": [1, 2], "keys": [3]}),
-    "ov_on_tokens": (analysis.ov_on_tokens, HEAD | {"sources": [1, 2], "targets": [3]}),
     "rollout": (rollout, ROLLED),
     "rollout_of": (analysis.rollout_of, ROLLED | {"position": 3}),
-    "attention_flow": (analysis.attention_flow, ROLLED | {"position": 3}),
     "head_norms": (analysis.head_norms, TRACED | {"layer": 0}),
     "summed_norms": (analysis.summed_norms, TRACED | {"layer": 0}),
     "block_norms": (analysis.block_norms, TRACED | {"layer": 0}),
-    "gradient_x_attention": (
-        analysis.gradient_x_attention,
-        {"trace": differentiated, "layers": None},
-    ),
     "relevance": (relevance, {"trace": differentiated}),
     "relevance_of": (analysis.relevance_of, {"trace": differentiated, "position": 3}),
-    "integrated_attention": (
-        analysis.integrated_attention,
-        TRACED | {"number": logit, "layer": 0, "steps": 2},
-    ),
     "integrated_embeddings": (
         analysis.integrated_embeddings,
         TRACED | {"number": logit, "baseline": None, "steps": 2},

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minibert.analysis import ablate_heads, logit_attribution, logit_difference, ov_circuit
+from minibert.analysis import ablate_heads, logit_attribution, logit_difference
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.edit import replace
@@ -109,14 +109,14 @@ def test_fold_value_biases_takes_them_out_of_what_a_head_reads_and_writes() -> N
     mine, their, changed = caches("fold_value_biases")
     assert changed - {"result"} == {"v", "z"}
     for layer in range(LAYERS):
-        circuits = [ov_circuit(ours(), layer, head) for head in range(3)]
-        biases = torch.stack([circuit.value_bias for circuit in circuits])
+        attention = ours().body.layers[layer].attention
+        biases = attention.b_V
         for name in (f"blocks.{layer}.attn.hook_{letter}" for letter in "vz"):
             assert close(mine[name] - biases, their[name])
         result = f"blocks.{layer}.attn.hook_result"
         # 4.3 computes it on request alone.
         if result in their:
-            written = torch.stack([circuit.bias for circuit in circuits])
+            written = torch.einsum("hd,hdm->hm", biases, attention.W_O)
             assert close(mine[result] - written, their[result])
 
 
@@ -136,7 +136,7 @@ def test_with_folded_value_biases_a_zeroed_head_still_writes_its_bias() -> None:
             expected = metric(
                 peer.run_with_hooks(ids(), fwd_hooks=hooks), lengths=trace.tokens.lengths
             )
-        bias = ov_circuit(ours(), layer, head).value_bias
+        bias = ours().body.layers[layer].attention.b_V[head]
         kept = trace.rerun({("z", layer, head): replace(bias)})
         assert close(metric(kept), expected)
         assert not close(away.values[layer, head], expected[0])

@@ -16,58 +16,16 @@ comparison.py   where two checkpoints of one model differ, and how far
 arguments.py    checks of what is given; rows.py, a trace cut to some positions
 """
 
-from minibert.analysis.arguments import (
-    phrase_positions,
-    to_single_token,
-)
-from minibert.analysis.attribution import (
-    LogitAttribution,
-    logit_attribution,
-)
-from minibert.analysis.circuits import (
-    OVCircuit,
-    QKCircuit,
-    composition_scores,
-    copying_scores,
-    ov_circuit,
-    ov_on_tokens,
-    qk_circuit,
-    qk_on_tokens,
-)
-from minibert.analysis.comparison import (
-    ModelComparison,
-    compare_models,
-)
-from minibert.analysis.embeddings import (
-    EmbeddingParts,
-    embedding_parts,
-)
-from minibert.analysis.flow import (
-    attention_flow,
-    gradient_x_attention,
-    relevance,
-    relevance_of,
-    rollout,
-    rollout_of,
-)
-from minibert.analysis.gradients import (
-    PatchEstimates,
-    attribution_patching,
-    integrated_attention,
-    integrated_embeddings,
-)
-from minibert.analysis.lens import (
-    LogitLens,
-    logit_lens,
-)
-from minibert.analysis.losses import (
-    TokenLosses,
-    token_losses,
-)
-from minibert.analysis.metrics import (
-    answer_probability,
-    logit_difference,
-)
+from minibert.analysis.arguments import phrase_positions, to_single_token
+from minibert.analysis.attribution import LogitAttribution, logit_attribution
+from minibert.analysis.comparison import ModelComparison, compare_models
+from minibert.analysis.composition import composition_scores
+from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
+from minibert.analysis.flow import relevance, relevance_of, rollout, rollout_of
+from minibert.analysis.gradients import PatchEstimates, attribution_patching, integrated_embeddings
+from minibert.analysis.lens import LogitLens, logit_lens
+from minibert.analysis.losses import TokenLosses, token_losses
+from minibert.analysis.metrics import answer_probability, logit_difference
 from minibert.analysis.patching import (
     CausalTraces,
     Effects,
@@ -98,13 +56,7 @@ from minibert.analysis.reasons import (
     why_logit,
     why_stream,
 )
-from minibert.analysis.stream import (
-    Decomposition,
-    block_norms,
-    decompose,
-    head_norms,
-    summed_norms,
-)
+from minibert.analysis.stream import Decomposition, block_norms, decompose, head_norms, summed_norms
 
 __all__ = [
     "PATTERNS",
@@ -116,9 +68,7 @@ __all__ = [
     "LogitAttribution",
     "LogitLens",
     "ModelComparison",
-    "OVCircuit",
     "PatchEstimates",
-    "QKCircuit",
     "SharedDimensions",
     "TokenLosses",
     "Why",
@@ -126,35 +76,27 @@ __all__ = [
     "WhyTokens",
     "ablate_heads",
     "answer_probability",
-    "attention_flow",
     "attention_knockout",
     "attribution_patching",
     "block_norms",
     "causal_tracing",
     "compare_models",
     "composition_scores",
-    "copying_scores",
     "decompose",
     "draws_for",
     "embedding_parts",
-    "gradient_x_attention",
     "head_norms",
     "head_scores",
-    "integrated_attention",
     "integrated_embeddings",
     "logit_attribution",
     "logit_difference",
     "logit_lens",
-    "ov_circuit",
-    "ov_on_tokens",
     "patch_head_positions",
     "patch_heads",
     "patch_positions",
     "path_patching",
     "pattern_scores",
     "phrase_positions",
-    "qk_circuit",
-    "qk_on_tokens",
     "relevance",
     "relevance_of",
     "repeated_ids",

@@ -5,13 +5,9 @@ rollout, rollout_of
     A = (1 − residual)·P + residual·1, its rows brought to sum 1. Rollout is the product of the
     layers, A_last ··· A_1·A_0 (Abnar and Zuidema 2020, "Quantifying Attention Flow in
     Transformers", section 3; residual = 0.5 and the mean over heads are theirs).
-attention_flow
-    The layers as a graph: position i above a layer is joined to position j below it by an edge
-    of capacity A[i, j]. The flow of a pair of positions is the largest that the edges between them
-    can carry (the same paper, section 3; the maximum flow after Dinic 1970).
-gradient_x_attention, relevance, relevance_of
-    Gradient x attention is dy/dP ∘ P: to first order, what the number y loses without that weight
-    of attention. Relevance takes of that what speaks for y, as a mean over heads,
+relevance, relevance_of
+    Gradient x attention, dy/dP ∘ P, is to first order what the number y loses without that weight
+    of attention. Relevance takes of it what speaks for y, as a mean over heads,
     Ā = mean_h (dy/dP ∘ P)⁺, and lets it flow beside the residual stream: R ← R + Ā·R from the
     first layer to the last, starting from R = 1 (Chefer, Gur and Wolf 2021, "Generic
     attention-model explainability", equations 5 and 6). They read `trace.grad`: call
@@ -23,9 +19,7 @@ to the first, r ← r·A, and no product of matrices is ever made.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,10 +42,6 @@ from minibert.trace.statistics import (
 REDUCTIONS = ("mean", "max", "min")
 # Numbers of probs that are held at a time: 16 MiB in float32.
 _NUMBERS = 2**22
-# Seconds a position in 12 layers; the work grows with the cube of the tokens at least.
-LARGEST = 64
-
-Matrices = Sequence[np.ndarray[tuple[int, int], np.dtype[np.float64]]]
 Rows = Iterator[tuple[slice, Float[Tensor, "batch query key"]]]
 """A matrix in blocks of rows, each with its slice."""
 
@@ -60,8 +50,7 @@ Rows = Iterator[tuple[slice, Float[Tensor, "batch query key"]]]
 class OfPosition(Result[Tensor]):
     """A number for each position that enters the layers, (layer, batch, key), about one output.
 
-    values[0] is over the embeddings, values[l] over what enters layer l. A flow has no axis of
-    layers: it is over the embeddings.
+    values[0] is over the embeddings, values[l] over what enters layer l.
 
     positions   the output position of each sentence
     """
@@ -125,73 +114,6 @@ def rollout_of(
         return _times(row, mixing(trace, index, reduce=reduce, residual=residual, queries=queries))
 
     return _one_position(trace, position, last, step, "Attention rollout", "of", "share")
-
-
-@sourced
-def attention_flow(
-    trace: Trace,
-    position: int | Sequence[int],
-    *,
-    layer: int | None = None,
-    reduce: str = "mean",
-    residual: float | int = 0.5,
-) -> OfPosition:
-    """The maximum flow, 0 to 1, from one position of what leaves a layer to each embedding.
-
-    The axes are (batch, key). `position` and the options are those of `rollout_of`; padding gets 0.
-    Computed on the CPU, one maximum flow for each input position; `shares` are what the authors'
-    code gives. The result is float64 for a trace in float64, otherwise float32.
-    Raises TraceError as `rollout_of`, and for more than 64 tokens: take `rollout_of` for those.
-    """
-    last = _check_choices(trace, layer, reduce, residual)
-    positions, lengths = one_position_each(trace, position), real_tokens(trace)
-    N = trace.allowed.position
-    if N > LARGEST:
-        raise TraceError(
-            f"Attention flow of {N} tokens is {N} maximum flows over {N} x {N} edges a layer; "
-            f"expected at most {LARGEST} tokens. rollout_of answers for longer texts."
-        )
-    with torch.no_grad():
-        layers = [_matrix(trace, index, reduce, residual) for index in range(last, -1, -1)]
-    values = torch.zeros(len(lengths), N, dtype=torch.float64)
-    for sentence, length in enumerate(lengths):
-        matrices = [matrix[sentence, :length, :length] for matrix in layers]
-        for key in range(length):
-            values[sentence, key] = maximum_flow(matrices, positions[sentence], key)
-    found = values.to(result_dtype(trace))
-    return _about(trace, found, positions, "Attention flow", "from", "maximum flow")
-
-
-def _matrix(
-    trace: Trace, layer: int, reduce: str, residual: float | int
-) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
-    rows = mixing(trace, layer, reduce=reduce, residual=residual)
-    return torch.cat([part for _, part in rows], dim=1).double().cpu().numpy()
-
-
-@sourced
-def gradient_x_attention(
-    trace: Trace, *, layers: int | Sequence[int] | None = None
-) -> Result[Tensor]:
-    """dy/dP ∘ P for every head of these layers, by default of all; 0 where masked.
-
-    The axes are (layer, batch, head, query, key). Of a row the sum over keys is dz·z. Memory: the
-    result, and one layer twice.
-    Raises TraceError for a layer that is not there, and before `trace.backward`.
-    """
-    check_trace(trace)
-    chosen = _layers(trace, layers)
-    with torch.no_grad():
-        values = torch.stack([trace.grad[layer].probs * trace[layer].probs for layer in chosen])
-    return Result(
-        values,
-        "layer batch head query key",
-        title="Gradient x attention",
-        unit="dy/dP ∘ P",
-        labels={} if layers is None else {"layer": chosen},
-        tokens=trace.tokens.strings,
-        signed=True,
-    )
 
 
 @sourced
@@ -289,8 +211,9 @@ def _about(
         f"{joined} “{strings[place].strip()}” at position {place}"
         for strings, place in zip(tokens, positions, strict=True)
     ]
-    names = "layer batch key" if values.dim() == 3 else "batch key"
-    return OfPosition(values, names, title, unit, {"batch": words}, tokens, positions=positions)
+    return OfPosition(
+        values, "layer batch key", title, unit, {"batch": words}, tokens, positions=positions
+    )
 
 
 def _times(row: Float[Tensor, "batch key"], matrix: Rows) -> Float[Tensor, "batch key"]:
@@ -353,99 +276,3 @@ def _check_choices(trace: Trace, layer: int | None, reduce: str, residual: float
 def result_dtype(trace: Trace) -> torch.dtype:
     """float64 for a trace in float64, otherwise float32."""
     return torch.promote_types(trace.embed.dtype, torch.float32)
-
-
-def _layers(trace: Trace, layers: int | Sequence[int] | None) -> tuple[int, ...]:
-    if layers is None:
-        return tuple(range(len(trace)))
-    given = layers if isinstance(layers, Sequence) and not isinstance(layers, str) else [layers]
-    if not given:
-        raise TraceError("layers is empty; expected some layers, or None for all.")
-    return tuple(check_index("layer", layer, len(trace)) for layer in given)
-
-
-def maximum_flow(matrices: Matrices, source: int, sink: int) -> float:
-    """The largest flow from a position above the first matrix to one below the last.
-
-    matrices[l][i, j] is the capacity from position i above layer l to position j below it.
-    """
-    if len(matrices) == 1:
-        return float(matrices[0][source, sink])
-    network = _Network(matrices, source, sink)
-    total = 0.0
-    while network.measure_distances():
-        while pushed := network.push():
-            total += pushed
-    return total
-
-
-class _Network:
-    """What each edge can still carry, in both directions. A node is (matrices above it, position).
-
-    left[node] maps each neighbour to what can still go there.
-    """
-
-    def __init__(self, matrices: Matrices, source: int, sink: int) -> None:
-        size, depth = len(matrices[0]), len(matrices)
-        self.source, self.sink = source, depth * size + sink
-        self.left: list[dict[int, float]] = [{} for _ in range((depth + 1) * size)]
-        for level, matrix in enumerate(matrices):
-            for above, row in enumerate(matrix.tolist()):
-                # Nothing else is above the first matrix or below the last: dead ends.
-                if level == 0 and above != source:
-                    continue
-                for below, capacity in enumerate(row):
-                    if capacity > 0 and (level < depth - 1 or below == sink):
-                        upper, lower = level * size + above, (level + 1) * size + below
-                        self.left[upper][lower] = capacity
-                        self.left[lower][upper] = 0.0
-        self.neighbours = [list(edges) for edges in self.left]
-
-    def measure_distances(self) -> bool:
-        """Count the steps to the sink from every node; False where the source cannot reach it."""
-        # From the sink up, against the edges: neighbours are mutual.
-        self.distance = [-1] * len(self.left)
-        self.distance[self.sink] = 0
-        reached = [self.sink]
-        for node in reached:
-            for neighbour in self.left[node]:
-                if self.distance[neighbour] < 0 and self.left[neighbour][node] > 0:
-                    self.distance[neighbour] = self.distance[node] + 1
-                    reached.append(neighbour)
-        # Edges that were tried in vain are not tried again until the distances change.
-        self.tried = [0] * len(self.left)
-        return self.distance[self.source] >= 0
-
-    def push(self) -> float:
-        """Send what fits along one shortest path; 0 when no such path is left."""
-        path = self._shortest_path()
-        if not path:
-            return 0.0
-        steps = list(pairwise(path))
-        amount = min(self.left[a][b] for a, b in steps)
-        for a, b in steps:
-            self.left[a][b] -= amount
-            self.left[b][a] += amount
-        return amount
-
-    def _shortest_path(self) -> list[int]:
-        path = [self.source]
-        while path and path[-1] != self.sink:
-            step = self._step_from(path[-1])
-            if step is not None:
-                path.append(step)
-                continue
-            path.pop()
-            if path:
-                self.tried[path[-1]] += 1
-        return path
-
-    def _step_from(self, node: int) -> int | None:
-        """The next neighbour that is one step nearer to the sink and can be reached."""
-        neighbours, left = self.neighbours[node], self.left[node]
-        for number in range(self.tried[node], len(neighbours)):
-            neighbour = neighbours[number]
-            if self.distance[neighbour] == self.distance[node] - 1 and left[neighbour] > 0:
-                self.tried[node] = number
-                return neighbour
-        return None

@@ -6,19 +6,17 @@ attribution_patching
     once, where a sweep of patches needs a forward pass for each. It misses what is far from linear:
     a head that only moves a softmax from nearly 1 is estimated too small. Confirm what is found by
     patching (`patch_heads`).
-integrated_attention, integrated_embeddings
-    On the straight way from the baseline x' to x, the gradient is averaged and multiplied with the
-    difference: (x − x') ∘ ∫₀¹ dF(x' + α(x − x'))/dx dα. Summed up this is F(x) − F(x'), whatever F:
-    completeness. Here x is the embeddings, or all attention of one layer (with x' = 0: nobody
-    attends to anything). The integral is taken at the nodes of Gauss and Legendre, which need far
-    fewer steps than equal ones where F is smooth. Unless a number of steps is given, it is doubled
-    until the sum misses the difference by less than 1 % (`gap`), or until 1024 steps; `converged`
-    says which.
+integrated_embeddings
+    On the straight way from the baseline x' to the embeddings x, the gradient is averaged and
+    multiplied with the difference: (x − x') ∘ ∫₀¹ dF(x' + α(x − x'))/dx dα. Summed up this is
+    F(x) − F(x'), whatever F: completeness. The integral is taken at the nodes of Gauss and
+    Legendre, which need far fewer steps than equal ones where F is smooth. Unless a number of steps
+    is given, it is doubled until the sum misses the difference by less than 1 % (`gap`), or until
+    1024 steps; `converged` says which.
 
 Sources: Nanda 2023, "Attribution patching: activation patching at industrial scale"; Syed, Rager
 and Conmy 2023, "Attribution patching outperforms automated circuit discovery"; Sundararajan, Taly
-and Yan 2017, "Axiomatic attribution for deep networks", section 3; Hao, Dong, Wei and Xu 2021,
-"Self-attention attribution", equation 2.
+and Yan 2017, "Axiomatic attribution for deep networks", section 3.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +37,7 @@ from minibert.analysis.arguments import (
 )
 from minibert.analysis.metrics import Metric, numbers_of
 from minibert.analysis.patching import standard_error
-from minibert.errors import EditError, TraceError, check_index
+from minibert.errors import EditError, TraceError
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES, Float
 from minibert.result import Result, sourced
@@ -50,7 +48,6 @@ from minibert.trace.read import Trace
 from minibert.trace.record import check_grad, record
 
 Number = Callable[[Trace], Tensor]
-Point = str | tuple[str, int]
 # The nodes are eigenvalues of a steps x steps matrix.
 _MOST_STEPS = 2**12
 # Where nobody gives a number of steps: the first one, and the last one that is tried.
@@ -178,13 +175,11 @@ def _differentiable(trace: Trace) -> Trace:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Integrated(Result[Tensor]):
-    """What each part gives to the difference of a number from its baseline.
+    """What each entry of the embeddings gives to the difference of a number from its baseline.
 
-    The parts are weights of attention (batch, head, query, key), or entries of the embeddings
-    (batch, position, d_model).
+    The axes are (batch, position, d_model).
 
-    difference   the number, less the number at the baseline: without this layer's attention, or
-                 with the baseline's embeddings
+    difference   the number, less the number at the baseline
     steps        the nodes at which the gradient was taken
     """
 
@@ -203,18 +198,11 @@ class Integrated(Result[Tensor]):
         return abs(gap) < _GAP * abs(self.difference) or gap == 0
 
     def by_token(self) -> Float[Tensor, "batch position"]:
-        """What each token gives: the sum over its embedding.
-
-        Raises TraceError for weights of attention, which belong to two tokens each.
-        """
-        if self.axes[-1] != "d_model":
-            raise TraceError("A weight of attention belongs to two tokens; read `values`.")
+        """What each token gives: the sum over its embedding."""
         return self.values.sum(-1)
 
     def shown(self) -> Result[Tensor]:
-        """What each token gives, or each weight of attention."""
-        if self.axes[-1] != "d_model":
-            return self
+        """What each token gives."""
         title = f"Integrated gradients of a difference of {self.difference:.3g}"
         values, unit = self.by_token(), "given by the token"
         return Result(values, "batch position", title, unit, tokens=self.tokens, signed=True)
@@ -226,28 +214,6 @@ class Integrated(Result[Tensor]):
         return (
             f"difference {self.difference:.4g}, gap {self.gap:.2g} after {self.steps} steps{state}"
         )
-
-
-@sourced
-def integrated_attention(
-    trace: Trace, number: Number, *, layer: int, steps: int | None = None
-) -> Integrated:
-    """P ∘ ∫₀¹ dF(αP)/dP dα for all heads of a layer, scaled together; 0 where masked.
-
-    `number` reads F from a trace, such as `lambda trace: trace.logits[0, 5, token]`. It is called
-    with traces of the same input with edited attention: twice, and once for each step. Only the
-    layers from this one on are computed. Any trace will do, with or without `grad=True`.
-    For None the steps are doubled from 16 until the result is `converged`, to 1024 at most.
-
-    Raises TraceError for a layer that is not there, a trace made with edits, and where `number`
-    gives no single number that depends on the attention of this layer.
-    """
-    check_unedited(trace)
-    layer = check_index("layer", layer, len(trace))
-    with torch.no_grad():
-        probs = trace[layer].probs.detach()
-    title, start = f"Integrated attention, layer {layer}", torch.zeros_like(probs)
-    return _integrate(trace, number, ("probs", layer), start, probs, steps, title)
 
 
 @sourced
@@ -270,34 +236,20 @@ def integrated_embeddings(
     gives no single number that depends on the embeddings.
     """
     check_unedited(trace)
-    embed = trace.embed.detach()
-    start = torch.zeros_like(embed) if baseline is None else _fitting(baseline, embed)
-    return _integrate(trace, number, "embed", start, embed, steps, "Integrated gradients")
-
-
-def _integrate(
-    trace: Trace,
-    number: Number,
-    point: Point,
-    start: Tensor,
-    end: Tensor,
-    steps: int | None,
-    title: str,
-) -> Integrated:
-    """(end − start) times the mean gradient on the way, with as many steps as it needs."""
+    end = trace.embed.detach()
+    start = torch.zeros_like(end) if baseline is None else _fitting(baseline, end)
     check_callable(number, "number", TraceError)
     taken, last = _FIRST, _LAST
     if steps is not None:
         taken = last = whole_number("steps", steps, TraceError, least=1, most=_MOST_STEPS)
     check_grad(True, None, trace.model.body.parameters())
     with torch.no_grad():
-        here, there = (_number_at(trace, number, point, value).item() for value in (end, start))
+        here, there = (_number_at(trace, number, value).item() for value in (end, start))
     while True:
-        values = (end - start) * _mean_gradient(trace, number, point, start, end, taken)
         found = Integrated(
-            values,
-            "batch position d_model" if point == "embed" else "batch head query key",
-            title=title,
+            (end - start) * _mean_gradient(trace, number, start, end, taken),
+            "batch position d_model",
+            title="Integrated gradients",
             unit="share of the difference",
             tokens=trace.tokens.strings,
             signed=True,
@@ -309,26 +261,24 @@ def _integrate(
         taken *= 2
 
 
-def _mean_gradient(
-    trace: Trace, number: Number, point: Point, start: Tensor, end: Tensor, steps: int
-) -> Tensor:
+def _mean_gradient(trace: Trace, number: Number, start: Tensor, end: Tensor, steps: int) -> Tensor:
     """The gradient of the number, its mean on the straight way from start to end."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     mean = torch.zeros_like(end)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         value = torch.lerp(start, end, float(node)).requires_grad_()
-        found = _number_at(trace, number, point, value)
+        found = _number_at(trace, number, value)
         [slope] = torch.autograd.grad(found, [value], allow_unused=True)
         if slope is None:
-            raise TraceError(f"The number does not depend on {point}: there is nothing to share.")
+            raise TraceError("The number does not depend on embed: there is nothing to share.")
         mean.add_(slope, alpha=float(weight))
     return mean
 
 
-def _number_at(trace: Trace, number: Number, point: Point, value: Tensor) -> Tensor:
-    """The number where the quantity at a point has this value."""
+def _number_at(trace: Trace, number: Number, value: Tensor) -> Tensor:
+    """The number where the embeddings are these."""
     with torch.set_grad_enabled(value.requires_grad):
-        found = number(trace.rerun({point: lambda _: value}))
+        found = number(trace.rerun({"embed": lambda _: value}))
     if not isinstance(found, Tensor) or found.numel() != 1:
         what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise TraceError(
@@ -337,7 +287,7 @@ def _number_at(trace: Trace, number: Number, point: Point, value: Tensor) -> Ten
         )
     if value.requires_grad and not found.requires_grad:
         raise TraceError(
-            f"The number does not depend on {point} of the trace that number(trace) is given, or "
+            "The number does not depend on embed of the trace that number(trace) is given, or "
             "was cut off from it by .detach() or torch.no_grad()."
         )
     return found

@@ -1,27 +1,17 @@
-"""Rollout, flow and relevance against products of whole matrices, networkx and autograd."""
+"""Rollout and relevance against products of whole matrices and autograd."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from small_traces import KINDS, LAYERS, small_trace
 from torch import Tensor
 from vocabulary_models import ROTARY_CLASSES, both
 
 import minibert
 from minibert.analysis import flow as module
-from minibert.analysis.flow import (
-    attention_flow,
-    gradient_x_attention,
-    maximum_flow,
-    relevance,
-    relevance_of,
-    rollout,
-    rollout_of,
-)
+from minibert.analysis.flow import relevance, relevance_of, rollout, rollout_of
 from minibert.errors import TraceError
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
@@ -99,56 +89,6 @@ def test_one_position_reads_few_rows_and_a_mean_over_heads_none(
     assert {name for name, _ in asked} <= {"query", "key"}
 
 
-def flow_by_networkx(matrices: Any, source: int, sink: int) -> float:
-    networkx = pytest.importorskip("networkx")
-    graph = networkx.DiGraph()
-    graph.add_nodes_from([(0, source), (len(matrices), sink)])
-    for level, matrix in enumerate(matrices):
-        for (above, below), capacity in np.ndenumerate(matrix):
-            if capacity > 0:
-                graph.add_edge((level, above), (level + 1, below), capacity=float(capacity))
-    return networkx.maximum_flow_value(graph, (0, source), (len(matrices), sink))
-
-
-@given(
-    depth=st.integers(1, 5),
-    size=st.integers(1, 6),
-    seed=st.integers(0, 2**20),
-    kind=st.sampled_from(["dense", "sparse", "causal", "whole"]),
-    data=st.data(),
-)
-def test_the_maximum_flow_is_that_of_networkx(
-    depth: int, size: int, seed: int, kind: str, data: st.DataObject
-) -> None:
-    generator = np.random.default_rng(seed)
-    matrices = generator.random((depth, size, size))
-    if kind == "sparse":
-        matrices *= generator.random(matrices.shape) < 0.4
-    if kind == "causal":
-        matrices = np.tril(matrices)
-    if kind == "whole":
-        # Ties, and edges that are filled to the brim together.
-        matrices = generator.integers(0, 3, matrices.shape).astype(float)
-    source, sink = (data.draw(st.integers(0, size - 1)) for _ in range(2))
-    found = maximum_flow(list(matrices), source, sink)
-    assert found == pytest.approx(flow_by_networkx(matrices, source, sink), abs=1e-12)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("reduce", "residual", "layer"), [("mean", 0.5, 2), ("max", 0.25, 1)])
-def test_the_flow_of_a_model_is_that_of_its_probs(
-    causal: bool, reduce: str, residual: float, layer: int
-) -> None:
-    trace = small_trace(7, causal=causal)
-    matrices = mixed(trace, reduce, residual)[layer::-1, 0]
-    found = attention_flow(trace, -3, layer=layer, reduce=reduce, residual=residual)
-    expected = [flow_by_networkx(matrices, 4, key) for key in range(7)]
-    np.testing.assert_allclose(found.values[0], expected, atol=1e-6)
-    np.testing.assert_allclose(found.shares[0], expected / np.sum(expected), atol=1e-6)
-    assert found.positions == (4,)
-    assert found.tokens == trace.tokens.strings
-
-
 def test_choices_that_do_not_exist_are_refused() -> None:
     trace, one = small_trace(), lambda *given, **named: rollout_of(*given, 0, **named)
     for options, message in (
@@ -158,13 +98,11 @@ def test_choices_that_do_not_exist_are_refused() -> None:
         ({"residual": 0, "reduce": "min"}, "give the residual some weight"),
         ({"layer": 3}, "There is no layer 3; expected 0 to 2"),
     ):
-        for call in (rollout, one, lambda t, **named: attention_flow(t, 0, **named)):
+        for call in (rollout, one):
             with pytest.raises(TraceError, match=message):
                 call(trace, **options)
     with pytest.raises(TraceError, match="Layer 2 was not computed"):
         rollout(trace.model.trace(trace.tokens, until=1), layer=2)
-    with pytest.raises(TraceError, match=r"67 tokens is 67 maximum flows .* expected at most 64"):
-        attention_flow(small_trace(67, n_positions=71), 0)
 
 
 CLASSES = {
@@ -212,26 +150,8 @@ def test_of_a_rotary_model_it_is_that_of_transformers_own_gradients(family: str,
         expected = expected + part[0].clamp(min=0).mean(0) @ expected
     trace = model.trace(tokens, grad=True)
     trace.backward(trace.logits[0, 5, 7])
-    same(gradient_x_attention(trace).values[:, 0], torch.stack(parts)[:, 0])
     same(relevance(trace).values[0], expected)
     same(relevance_of(trace, [5, 5, 0]).values[0, 0], expected[5])
-
-
-def test_gradient_x_attention_is_the_product_of_both(trace: Trace, products: list[Tensor]) -> None:
-    result = gradient_x_attention(trace)
-    same(result.values, torch.stack(products))
-    assert (result.values[:, ~trace.mask.expand_as(result.values[0])] == 0).all()
-    some = gradient_x_attention(trace, layers=[2, -3])
-    assert some.labels["layer"] == (2, 0)
-    assert torch.equal(some.at(layer=2), result.at(layer=2))
-    assert torch.equal(some.values, result.values[[2, 0]])
-    assert torch.equal(gradient_x_attention(trace, layers=1).values, result.values[[1]])
-    # A row adds up to that of z.
-    for rows, grad, at in zip(result.values.sum(-1), trace.grad, trace, strict=True):
-        same(rows, (grad.z * at.z).sum(-1))
-    for layers in (3, -4, [], [0, 3]):
-        with pytest.raises(TraceError, match="layer"):
-            gradient_x_attention(trace, layers=layers)
 
 
 @pytest.mark.parametrize("numbers", [1, 10**9])
@@ -271,11 +191,7 @@ def test_where_probs_have_a_gradient_of_their_own_relevance_counts_it(
 
 
 def test_the_results_say_what_they_are_and_are_part_of_no_graph(trace: Trace) -> None:
-    whole, square, row = gradient_x_attention(trace), relevance(trace), relevance_of(trace, 0)
-    assert repr(whole).splitlines()[:2] == [
-        "Result 'Gradient x attention' of layer 3, batch 3, head 2, query 13, key 13",
-        "  in dy/dP ∘ P",
-    ]
+    square, row = relevance(trace), relevance_of(trace, 0)
     source = repr(square).splitlines()[2]
     assert source.startswith("  computed with function='relevance', trace='Trace(")
     lines = repr(row).splitlines()
@@ -286,12 +202,12 @@ def test_the_results_say_what_they_are_and_are_part_of_no_graph(trace: Trace) ->
     ]
     rolled = rollout_of(trace, 0)
     assert rolled.values.shape == (LAYERS, 3, 13)
-    for each in (whole, square, row, rollout(trace), rolled):
+    for each in (square, row, rollout(trace), rolled):
         assert not each.values.requires_grad
 
 
 def test_without_backward_the_error_says_what_to_do(trace: Trace) -> None:
     fresh = trace.model.trace([[2, 3, 5]], grad=True)
-    for call in (gradient_x_attention, relevance, lambda trace: relevance_of(trace, 0)):
+    for call in (relevance, lambda trace: relevance_of(trace, 0)):
         with pytest.raises(minibert.TraceError, match=r"call trace.backward"):
             call(fresh)

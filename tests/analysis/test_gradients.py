@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from vocabulary_models import ROTARY_CLASSES, both
 
 import minibert
 from minibert.analysis import gradients as module
-from minibert.analysis.gradients import integrated_attention, integrated_embeddings
+from minibert.analysis.gradients import integrated_embeddings
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
 from tests.explicit_forward import Explicit
@@ -45,40 +44,6 @@ def a_baseline(trace: Trace) -> Tensor:
     return torch.randn(1, 1, trace.config.d_model, dtype=torch.float64) / 3
 
 
-@pytest.mark.parametrize("layer", [0, -1])
-def test_integrated_attention_is_the_mean_gradient_times_attention_and_adds_up(
-    trace: Trace, layer: int
-) -> None:
-    result, index = integrated_attention(trace, number, layer=layer, steps=32), layer % 2
-
-    def gradient(factor: float) -> Tensor:
-        explicit = Explicit(trace, scale=(index, factor))
-        return explicit.gradients(number(explicit))[index, "probs"]
-
-    expected = simpson(gradient) * trace[layer].probs
-    assert torch.allclose(result.values, expected, rtol=0, atol=1e-4 * expected.abs().max())
-    assert (result.values.masked_select(~trace.mask) == 0).all()
-    full, none = (number(Explicit(trace, scale=(index, each))).item() for each in (1.0, 0.0))
-    assert result.difference == pytest.approx(full - none, abs=1e-9)
-    assert result.values.sum().item() == pytest.approx(full - none, abs=1e-7)
-    assert result.gap == pytest.approx(full - none - result.values.sum().item(), abs=1e-9)
-    assert result.title == f"Integrated attention, layer {index}"
-    assert result.tokens == trace.tokens.strings
-
-
-@pytest.mark.parametrize(("family", "name"), ROTARY_CLASSES)
-def test_of_a_rotary_model_it_adds_up(family: str, name: str) -> None:
-    _, model, _, tokens = both(family, name)
-    trace = model.trace(tokens)
-    found = integrated_attention(trace, number, layer=0)
-    difference = (number(trace) - number(trace.rerun({("probs", 0): 0.0}))).item()
-    assert found.difference == pytest.approx(difference, rel=1e-9)
-    # A norm at the output of attention leaves nothing of its size: all of the change is near 0.
-    assert found.converged or model.body.layers[0].attention_output_norm is not None
-    near = abs(found.values.sum().item() - difference) <= 1e-2 * abs(difference)
-    assert near == found.converged
-
-
 def test_integrated_embeddings_are_the_mean_gradient_times_the_difference_and_add_up(
     trace: Trace,
 ) -> None:
@@ -106,14 +71,11 @@ def test_a_trace_with_gradients_gives_the_same(trace: Trace) -> None:
     graded = trace.model.trace(trace.tokens, grad=True)
     graded.backward(number(graded))
     before = graded.grad.embed
-    for call in (
-        lambda any_trace: integrated_embeddings(any_trace, number, steps=3),
-        lambda any_trace: integrated_attention(any_trace, number, layer=1, steps=3),
-    ):
-        with torch.no_grad():
-            ours = call(graded)
-        assert torch.allclose(ours.values, call(trace).values, rtol=1e-9, atol=1e-12)
-        assert not ours.values.requires_grad
+    with torch.no_grad():
+        ours = integrated_embeddings(graded, number, steps=3)
+    theirs = integrated_embeddings(trace, number, steps=3)
+    assert torch.allclose(ours.values, theirs.values, rtol=1e-9, atol=1e-12)
+    assert not ours.values.requires_grad
     assert torch.equal(graded.grad.embed, before)
 
 
@@ -146,26 +108,22 @@ def test_steps_are_doubled_until_the_gap_is_small_and_a_result_says_when_it_is_n
         assert re.search(rf"after {steps} steps, NOT CONVERGED: \d+% of the diff", repr(result))
 
 
-def of_layer(read: Any, layer: int = 0, **options: Any) -> Any:
-    return lambda trace: integrated_attention(trace, read, layer=layer, **options)
+def of(read: Any, **options: Any) -> Any:
+    return lambda trace: integrated_embeddings(trace, read, **options)
 
 
 WRONG: dict[str, Callable[[Trace], Any]] = {
-    "no layer 2": of_layer(number, 2),
-    "steps=0": of_layer(number, steps=0),
-    "steps=1.5": of_layer(number, steps=1.5),
-    r"gave \(3, 13, 41\)": of_layer(lambda a: a.logits),
-    "gave float": of_layer(lambda a: 3.0),
-    "not depend on .*probs": of_layer(lambda a: a[0].z.sum(), 1),
-    "not depend": lambda t: integrated_attention(t, lambda a: t.logits.sum(), layer=0),
-    "detach": lambda t: integrated_embeddings(t, lambda a: a.logits.detach().sum()),
-    r"shape \(3,\)": lambda t: integrated_embeddings(t, number, baseline=torch.ones(3)),
-    "expected a tensor": lambda t: integrated_embeddings(t, number, baseline=0),
+    "steps=0": of(number, steps=0),
+    "steps=1.5": of(number, steps=1.5),
+    r"gave \(3, 13, 41\)": of(lambda a: a.logits),
+    "gave float": of(lambda a: 3.0),
+    "not depend": lambda t: integrated_embeddings(t, lambda a: t.logits.sum()),
+    "detach": of(lambda a: a.logits.detach().sum()),
+    r"shape \(3,\)": of(number, baseline=torch.ones(3)),
+    "expected a tensor": of(number, baseline=0),
     "finite": lambda t: integrated_embeddings(t, number, baseline=t.embed * torch.nan),
     "made with edits": lambda t: integrated_embeddings(t.rerun({("z", 0): 0.0}), number),
-    "edits": lambda t: integrated_attention(t.rerun({("z", 0): 0.0}), number, layer=1),
-    "belongs to two tokens": lambda t: integrated_attention(t, number, layer=0, steps=1).by_token(),
-    "inference_mode": lambda t: torch.inference_mode()(of_layer(number))(t),
+    "inference_mode": lambda t: torch.inference_mode()(of(number))(t),
 }
 
 

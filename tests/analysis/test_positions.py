@@ -103,12 +103,8 @@ def integrated(trace: Trace, draw: Drawn, each: list[int]) -> Named:
     def number(edited: Trace) -> Tensor:
         return read(edited, draw).sum()
 
-    attention = analysis.integrated_attention(trace, number, layer=0, steps=1)
     embeddings = analysis.integrated_embeddings(trace, number, steps=1)
-    return [
-        (attention.values, ("batch", "head", "query", "key")),
-        (embeddings.values, ("batch", "position", "d_model")),
-    ]
+    return [(embeddings.values, ("batch", "position", "d_model"))]
 
 
 RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
@@ -118,12 +114,6 @@ RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
     ],
     "rollout_of one for each": lambda t, d, each: [
         (analysis.rollout_of(t, each, reduce="max", residual=0.25).values, KEYS)
-    ],
-    "attention_flow": lambda t, d, each: [
-        (analysis.attention_flow(t, each).values, ("batch", "key"))
-    ],
-    "gradient_x_attention": lambda t, d, each: [
-        (analysis.gradient_x_attention(t).values, ("layer", "batch", "head", "query", "key"))
     ],
     "relevance": lambda t, d, each: [(relevance(t).values, ("batch", "query", "key"))],
     "relevance_of": lambda t, d, each: [
@@ -158,7 +148,7 @@ def of_padding(value: Tensor, axes: Axes, sentence: int, length: int) -> Tensor:
 
 
 # 0 for keys that are padding; of the others what stands there means nothing.
-WITHOUT_PADDING = ("rollout", "attention_flow", "relevance", "gradient_x_attention")
+WITHOUT_PADDING = ("rollout", "relevance")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -186,7 +176,6 @@ def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(
 
 POSITIONS: dict[str, Callable[[Trace, Any], Any]] = {
     "rollout_of": lambda trace, position: analysis.rollout_of(trace, position).positions,
-    "attention_flow": lambda trace, position: analysis.attention_flow(trace, position).positions,
     "relevance_of": lambda trace, position: analysis.relevance_of(trace, position).positions,
     "logit_lens": lambda t, p: tuple(p for [p] in analysis.logit_lens(t, positions=p).positions),
     "decompose": lambda t, p: tuple(p for [p] in analysis.decompose(t, positions=p).positions),
@@ -215,7 +204,7 @@ def test_results_say_the_positions_of_each_sentence_and_padding_is_refused(
             resolved(trace, position)
 
 
-@pytest.mark.parametrize("name", ["rollout_of", "attention_flow", "relevance_of"])
+@pytest.mark.parametrize("name", ["rollout_of", "relevance_of"])
 def test_one_position_for_each_sentence_is_counted_in_it(name: str, trace: Trace) -> None:
     assert POSITIONS[name](trace, [4, -2, 2]) == (4, 0, 2)
     with pytest.raises(TraceError, match="There are 2 positions for 3 sentences"):

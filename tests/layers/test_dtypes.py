@@ -107,7 +107,6 @@ def analysed(model: Model) -> list[Tensor]:
 
     results: list[Any] = [
         analysis.rollout_of(trace, 3),
-        analysis.attention_flow(trace, 3),
         analysis.block_norms(trace, 1),
         analysis.head_norms(trace, 1),
         analysis.composition_scores(model, "K"),
@@ -115,8 +114,8 @@ def analysed(model: Model) -> list[Tensor]:
         # Not token 5, whose logit is near 0 and rounded as the others are.
         analysis.logit_attribution(trace, 7, position=3),
         analysis.ablate_heads(model.trace(ids()[:1]), lambda logits: logits[:, 3, 7]),
-        analysis.gradient_x_attention(graded),
-        analysis.integrated_attention(trace, logit, layer=1, steps=3),
+        analysis.relevance_of(graded, 3),
+        analysis.integrated_embeddings(trace, logit, steps=3),
     ]
     parts = [part for result in results for part in vars(result).values()]
     return [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]

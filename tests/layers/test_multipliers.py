@@ -9,7 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minibert.analysis import decompose, head_norms, logit_attribution, logit_lens, qk_circuit
+from minibert.analysis import (
+    composition_scores,
+    decompose,
+    head_norms,
+    logit_attribution,
+    logit_lens,
+)
 from minibert.layers.layer import layer_quantities
 from minibert.loading import from_transformers
 from minibert.model import Model
@@ -88,8 +94,8 @@ def test_analyses_read_the_weights_with_their_factors(traces: tuple[Trace, Trace
     same(decompose(granite, heads=True).values, decompose(llama, heads=True).values)
     same(logit_lens(granite).values, logit_lens(llama).values)
     same(logit_attribution(granite, 7).values, logit_attribution(llama, 7).values)
-    circuits = [qk_circuit(trace.model, 1, 2, distance=1).matrix() for trace in traces]
-    scale = MULTIPLIERS["attention_multiplier"] * granite.config.d_head**0.5
-    same(circuits[0] * scale, circuits[1])
+    for kind, distance in (("Q", 1), ("V", None)):
+        both = (composition_scores(trace.model, kind, distance=distance) for trace in traces)
+        same(*(each.values for each in both))
     ours, theirs = granite.to_transformer_lens(), llama.to_transformer_lens()
     same(ours.stack_head_results(), theirs.stack_head_results())

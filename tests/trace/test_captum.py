@@ -1,18 +1,15 @@
 """Integrated gradients and gradients equal captum's in float64, where captum is installed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from minibert.analysis import integrated_attention, integrated_embeddings
-from minibert.layers.evaluation import Evaluation
+from minibert.analysis import integrated_embeddings
 from minibert.loading import from_transformers
 from minibert.trace.read import Trace
-from minibert.trace.run import run_layers
 from tests.families import Sizes, batch, hf_model
 from tests.trace.gradient_models import close
 
@@ -68,38 +65,3 @@ def test_integrated_embeddings_are_those_of_captum_on_transformers(
     found = integrated_embeddings(trace, number, baseline=baseline, steps=STEPS)
     assert close(found.values, expected)
     assert found.values.abs().max() > 1e-3
-
-
-def from_probs(trace: Trace, layer: int) -> Callable[[Tensor], Tensor]:
-    """The logit as a function of a layer's probs, with the layer's arithmetic spelled out."""
-    model, here = trace.model, trace[layer]
-    block, pre_norm = model.body.layers[layer], model.config.pre_norm
-    output = block.attention.output
-
-    def forward(probs: Tensor) -> Tensor:
-        merged = (probs @ here.value.detach()).transpose(1, 2).flatten(2)
-        mid = here.resid_pre.detach() + F.linear(merged, output.weight, output.bias)
-        mid = mid if pre_norm else norm(block.attention_norm, mid)
-        read = norm(block.mlp_norm, mid) if pre_norm else mid
-        post = F.gelu(F.linear(read, block.mlp.up.weight, block.mlp.up.bias))
-        hidden = mid + F.linear(post, block.mlp.down.weight, block.mlp.down.bias)
-        hidden = hidden if pre_norm else norm(block.mlp_norm, hidden)
-        # captum asks about many inputs at once.
-        several = ids().expand(len(hidden), -1)
-        evaluation = Evaluation(model.allowed(several))
-        hidden = run_layers(model.body, hidden, evaluation, start=layer + 1)
-        return model.head(model.body.final(hidden), None, several, None)[:, POSITION, TOKEN]
-
-    return forward
-
-
-def norm(weights: Any, x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], weights.weight, weights.bias, weights.eps)
-
-
-def test_integrated_attention_is_that_of_captum(trace: Trace, exact_weights: None) -> None:
-    layer = 0
-    probs = trace[layer].probs.detach()
-    theirs = attr.IntegratedGradients(from_probs(trace, layer))
-    expected = theirs.attribute(probs, baselines=torch.zeros_like(probs), **RULE)
-    assert close(integrated_attention(trace, number, layer=layer, steps=STEPS).values, expected)

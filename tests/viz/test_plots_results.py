@@ -13,7 +13,7 @@ import torch
 from drawn_results import H, L, numbers, results
 from figure_texts import cut_off, image, named, tokens
 
-from minibert.analysis.circuits import CompositionScores
+from minibert.analysis.composition import CompositionScores
 from minibert.analysis.patterns import HeadScores
 from minibert.errors import MinibertError, TraceError
 from minibert.result import Result
@@ -134,18 +134,6 @@ def test_composition_leaves_out_heads_that_no_other_head_reads() -> None:
         CompositionScores(numbers(1, H, 1, H), "layer head later_layer later_head").plot()
 
 
-def test_eigenvalues_stand_in_the_complex_plane_and_singular_values_on_a_line() -> None:
-    circuit = results()["circuit"]
-    line, plane = circuit.plot().axes
-    assert line.lines[0].get_ydata() == pytest.approx(circuit.singular_vectors().values.numpy())
-    points = plane.collections[0].get_offsets()
-    found = circuit.eigenvalues()
-    assert np.allclose(np.ma.getdata(points), np.stack([found.real, found.imag], 1))
-    head = results()["copying"]
-    points = head.plot(layer=2, head=-1).axes[0].collections[0].get_offsets()
-    assert np.allclose(np.ma.getdata(points)[:, 0], head.eigenvalues[2, 4].real)
-
-
 @pytest.mark.parametrize(
     ("token", "label"),
     [
@@ -213,8 +201,6 @@ def test_what_cannot_be_drawn_or_saved_is_refused(
         ("heads", {"layer": 3}),
         ("heads", {"layer": 1, "head": 5}),
         ("heads", {"row": 1}),
-        ("copying", {"layer": 1}),
-        ("copying", {"layer": 3, "head": 0}),
         *((name, {"sentence": 2}) for name in ("token", "query x key", "lens", "position")),
         ("token", {"sentence": True}),
     ],

@@ -32,8 +32,7 @@ from data import data_path
 from small_traces import small_trace
 
 import minibert
-from minibert.analysis import gradient_x_attention, integrated_embeddings, relevance_of
-from minibert.analysis.flow import relevance
+from minibert.analysis import integrated_embeddings, relevance, relevance_of
 from minibert.errors import AttentionError
 from minibert.survey.patterns import patterns_of_attention
 from minibert.trace.read import Trace
@@ -300,7 +299,7 @@ class TestRelevance:
         long = small_trace(521, n_positions=521)
         for shown, given, message in (
             (fake, np.zeros(7), r"choose one with sentences=\[i\]"),
-            (trace, gradient_x_attention(trace), "relevance_of"),
+            (trace, relevance(trace), "relevance_of"),
             (other, relevance_of(trace, 0), "of another text"),
             ([fake, fake], [np.zeros(7)], "a list of 2, None"),
             ({"a": fake}, np.zeros(7), r"as for traces a name each: \{'a'"),

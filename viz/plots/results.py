@@ -1,7 +1,6 @@
 """The figure of any Result, chosen by the axes that are left when places on the others are chosen.
 
-one axis        bars: tokens in their order, parts by size; singular values as a line, complex
-                numbers in the plane
+one axis        bars: tokens in their order, parts by size; other numbers as a line
 two axes        a heat map: layer x head, query x key, layer x token
 three and four  a small map for each head, or a heat map for each pattern
 rank            the tokens of a lens, written into the cells of their probabilities
@@ -15,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from minibert.analysis.lens import LogitLens
@@ -62,26 +60,24 @@ class _Cut:
 
 
 def drawn(
-    result: Result[Tensor] | Sequence[Result[Tensor]],
+    result: Result[Tensor],
     path: Output = None,
     *,
     count: int = 15,
     **choices: Choice,
 ) -> Figure:
-    """The figure of a result, or of several with one axis beside each other.
+    """The figure of a result.
 
     `choices` are places on axes, by number or label. Of a batch `sentence` is shown, the first
     unless chosen; None: the mean. `count` is how many parts have bars of their own.
     """
-    if isinstance(result, Sequence):
-        return _beside([_cut(each, {}) for each in result], path)
     cut = _cut(result, choices)
     form, axes = len(cut.axes), cut.axes
     if form == 1 and axes[0] == "component":
         return _parts(cut, count, path)
     if form == 1:
-        return _beside([cut], path)
-    if form == 2 and not np.iscomplexobj(cut.values):
+        return _line(cut, path)
+    if form == 2:
         texts = None
         if isinstance(result, LogitLens):
             texts = result.texts(cut.sentence, result.place("rank", choices.get("rank") or 0))
@@ -92,7 +88,7 @@ def drawn(
         heads = [f"{n}-{h}" for n in cut.named(0) for h in cut.named(1)]
         labels, values = {**cut.labels, "head": heads}, cut.values.reshape(len(heads), -1)
         return _maps([replace(cut, axes=axes[1:], labels=labels, values=values)], path)
-    if form == 3 and not np.iscomplexobj(cut.values):
+    if form == 3:
         each = [
             replace(cut, axes=axes[:2], values=cut.values[..., n], title=name)
             for n, name in enumerate(cut.named(2))
@@ -155,7 +151,7 @@ def _of_sentence(
 def _array(values: Tensor) -> np.ndarray:
     """The numbers on the host in double precision; nan for what is not finite."""
     host = values.detach().cpu()
-    numbers = host.to(torch.complex128 if host.is_complex() else torch.float64).numpy()
+    numbers = host.double().numpy()
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
@@ -283,25 +279,19 @@ def _pooled(values: np.ndarray) -> np.ndarray:
     return np.where(high >= -low, high, low)
 
 
-def _beside(cuts: Sequence[_Cut], path: Output) -> Figure:
-    """Panels of one axis each."""
-    longest = max(len(cut.values) if cut.axes[0] in _OF_TOKENS else 0 for cut in cuts)
-    width = max(4.2 if len(cuts) == 1 else 3.2, min(_MOST, 0.3 * longest))
-    with sheet(path, len(cuts) * width + 0.5, 3.4) as figure:
-        for panel, cut in zip(figure.subplots(1, len(cuts), squeeze=False)[0], cuts, strict=True):
-            if cut.axes[0] in _OF_TOKENS:
-                _draw_tokens(panel, cut, width)
-            elif np.iscomplexobj(cut.values):
-                panel.axhline(0, color=FAINT, linewidth=0.5)
-                panel.axvline(0, color=FAINT, linewidth=0.5)
-                colours = _signs(cut.values.real)
-                panel.scatter(cut.values.real, cut.values.imag, s=11, c=colours, linewidths=0)
-                panel.set(xlabel="real part", ylabel="imaginary part")
-            else:
-                panel.plot(cut.values, marker="o", markersize=2.5, linewidth=0.9, color=_BLUE)
-                panel.set(xlabel=cut.axes[0], ylabel=cut.result.unit, ylim=(0, None))
-                panel.xaxis.get_major_locator().set_params(integer=True)
-            panel.set_title(plain(cut.title, 90), parse_math=False)
+def _line(cut: _Cut, path: Output) -> Figure:
+    """The panel of one axis."""
+    of_tokens = cut.axes[0] in _OF_TOKENS
+    width = max(4.2, min(_MOST, 0.3 * len(cut.values) * of_tokens))
+    with sheet(path, width + 0.5, 3.4) as figure:
+        panel: Any = figure.subplots()
+        if of_tokens:
+            _draw_tokens(panel, cut, width)
+        else:
+            panel.plot(cut.values, marker="o", markersize=2.5, linewidth=0.9, color=_BLUE)
+            panel.set(xlabel=cut.axes[0], ylabel=cut.result.unit, ylim=(0, None))
+            panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.set_title(plain(cut.title, 90), parse_math=False)
     return figure
 
 

@@ -1,0 +1,193 @@
+"""Composition of heads: against full matrices, the model's own scores and TransformerLens."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from vocabulary_models import both
+
+from minibert.analysis import composition_scores
+from minibert.analysis.composition import COMPOSITIONS, at_distance, head_weights
+from minibert.errors import MinibertError
+from minibert.loading import from_transformers
+from minibert.model import Model
+from tests.circuit_models import FAMILIES, ROTARY, SIZES, Array, Weights, model_pair, their_layer
+from tests.families import Sizes, batch, hf_model, sizes
+from tests.rotary.classes import LANGUAGE
+from tests.transformer_lens_models import hooked, lens_model
+
+every_family = pytest.mark.parametrize("family", [*FAMILIES, *ROTARY])
+
+
+def layers_of(theirs: Any, family: str) -> list[Weights]:
+    count = theirs.config.num_hidden_layers
+    return [their_layer(theirs, family, layer) for layer in range(count)]
+
+
+def ours(family: str, chosen: Sizes = SIZES) -> Model:
+    return model_pair(family, chosen)[1]
+
+
+def at_zero(family: str, kind: str = "Q") -> dict[str, Any]:
+    """The distance at which nothing is turned, where the family asks for one."""
+    return {"distance": 0} if family in LANGUAGE and kind != "V" else {}
+
+
+def same(found: Any, expected: Any, atol: float = 1e-12) -> None:
+    np.testing.assert_allclose(found, expected, atol=atol)
+
+
+# Rotary families whose queries and keys have no bias.
+@pytest.mark.parametrize("family", ["llama", "gemma2", "modernbert"])
+def test_turned_weights_give_the_scores_of_keys_that_far_away(family: str) -> None:
+    _, model, _, tokens = both(family, LANGUAGE[family])
+    trace, layer = model.trace(tokens[0]), 1
+    x = model.body.layers[layer].attention_input(trace[layer].resid_pre)[0]
+    for distance in (-3, 0, 1, 12):
+        weights = at_distance(model, layer, head_weights(model, layer), distance)
+        query, key = x @ weights.query, x @ weights.key
+        scores = model.config.attention_scale(layer) * query @ key.mT
+        expected = trace[layer].scores[0].diagonal(-distance, -2, -1)
+        same(scores.diagonal(-distance, -2, -1), expected)
+
+
+def full_scores(layers: list[Weights], kind: str, fold: str) -> Array:
+    """Every score from d_model x d_model matrices. `fold` is "before", "behind" or nothing."""
+    W = [each.folded() if fold == "before" else each.W for each in layers]
+    size = (len(layers), len(W[0]["query"]))
+    scores = np.zeros(size + size)
+    for a, h, b, g in np.ndindex(*scores.shape):
+        if a >= b:
+            continue
+        write = W[a]["value"][h] @ W[a]["output"][h]
+        for between in layers[a:b] if fold == "behind" else ():
+            for name in ("attention_norm", "mlp_norm"):
+                write = write @ between.centre @ np.diag(between.norms[name])
+        query, key, value, output = (W[b][n][g] for n in ("query", "key", "value", "output"))
+        read = {"Q": query @ key.T, "K": key @ query.T, "V": value @ output}[kind]
+        norms = np.linalg.norm(write) * np.linalg.norm(read)
+        scores[a, h, b, g] = np.linalg.norm(write @ read) / norms
+    return scores
+
+
+@every_family
+@settings(max_examples=4)
+@given(chosen=sizes, kind=st.sampled_from(COMPOSITIONS), fold_norm=st.booleans())
+def test_every_pair_scores_what_full_matrices_give(
+    family: str, chosen: Sizes, kind: str, fold_norm: bool
+) -> None:
+    theirs, model = model_pair(family, chosen)
+    fold = ("before" if model.config.pre_norm else "behind") if fold_norm else ""
+    found = composition_scores(model, kind, fold_norm=fold_norm, **at_zero(family, kind))
+    same(found.values, full_scores(layers_of(theirs, family), kind, fold))
+    assert found.title == f"{kind}-composition"
+
+
+def test_queries_of_a_rotary_model_compose_by_their_distance() -> None:
+    _, model = model_pair("llama")
+    near, far = (composition_scores(model, "Q", distance=n).values for n in (0, 5))
+    assert not torch.allclose(near, far)
+
+
+def test_pairs_are_read_by_name_and_the_best_come_first() -> None:
+    found = composition_scores(ours("gpt2"), "Q")
+    assert found.between((0, 1), (2, -1)) == found.values[0, 1, 2, 2].item()
+    ranking = found.best(1000)
+    assert len(ranking) == 3 * 9
+    assert [score for *_, score in ranking] == sorted((s for *_, s in ranking), reverse=True)
+    earlier, later, score = ranking[0]
+    assert found.values[earlier][later].item() == score == found.values.max().item()
+    assert found.largest(1) == [(*earlier, *later, score)]
+    first = f"{earlier[0]}-{earlier[1]}, {later[0]}-{later[1]}"
+    assert str(found).splitlines()[1].split() == [*first.split(), f"{score:+.3f}"]
+    alone = composition_scores(ours("gpt2", Sizes(layers=1)), "K")
+    assert not alone.best()
+    with pytest.raises(MinibertError, match="one layer has no head that reads another"):
+        alone.plot()
+
+
+def test_a_head_whose_matrix_is_zero_scores_zero_and_a_broken_one_nan() -> None:
+    _, model = model_pair("gpt2")
+    value = model.body.layers[0].attention.value.weight
+    value[:5], value[7, 3] = 0, torch.nan
+    found = composition_scores(model, "V")
+    assert not found.values[0, 0].any()
+    assert found.values[0, 1, 1:].isnan().all()
+    assert found.values[0, 2, 1:].gt(0).all()
+    assert found.best()[0][2] > 0
+
+
+def test_what_is_given_out_is_a_copy_in_float32_at_least_and_needs_no_gradient() -> None:
+    _, model = model_pair("bert", dtype=torch.bfloat16)
+    model.requires_grad_()
+    ids = batch("bert")["input_ids"]
+    before = model(ids)
+    for tensor in vars(head_weights(model, 1)).values():
+        assert (tensor.dtype, tensor.requires_grad) == (torch.float32, False)
+        tensor.fill_(torch.nan)
+    assert torch.equal(model(ids), before)
+
+
+REFUSED: dict[str, Any] = {
+    "one QK circuit for each distance: give": lambda: composition_scores(ours("llama"), "K"),
+    "smaller than the 31": lambda: composition_scores(ours("llama"), "Q", distance=31),
+    "distance=True: .* smaller": lambda: composition_scores(ours("llama"), "Q", distance=True),
+    "no rotary positions": lambda: composition_scores(ours("gpt2"), "K", distance=1),
+    "whose divisor differs": lambda: composition_scores(ours("olmo2"), "K", distance=1),
+    "V-composition is about values": lambda: composition_scores(ours("llama"), "V", distance=1),
+    "kind='q': expected one of 'Q', 'K', 'V'": lambda: composition_scores(ours("bert"), "q"),
+    "head of the earlier layer first": lambda: composition_scores(ours("gpt2"), "Q").between(
+        (1, 2), (1, 0)
+    ),
+    "There is no head 3; expected": lambda: composition_scores(ours("gpt2"), "Q").between(
+        (0, 3), (1, 0)
+    ),
+    "count=0: expected a whole number from 1": lambda: composition_scores(ours("gpt2"), "Q").best(
+        0
+    ),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_does_not_exist_or_fit_is_refused(words: str) -> None:
+    with pytest.raises(MinibertError, match=words):
+        REFUSED[words]()
+
+
+def peers(case: str) -> tuple[Model, Any, dict[str, bool]]:
+    """The same random weights here and in TransformerLens, and whether they are folded."""
+    pytest.importorskip("transformer_lens")
+    chosen = Sizes(layers=3, heads=3, d_head=5, seed=3)
+    if case == "bert":
+        theirs = hf_model("bert", "BertForPreTraining", chosen)
+        return from_transformers(theirs), hooked(theirs), {}
+    theirs = hf_model("gpt2", "GPT2LMHeadModel", chosen)
+    folded = case == "gpt2 folded"
+    # What from_pretrained does to weights of a pre-norm model.
+    flags = dict.fromkeys(("fold_ln", "center_writing_weights"), True) if folded else {}
+    return from_transformers(theirs), lens_model(theirs, **flags), {"fold_norm": folded}
+
+
+def near(found: Tensor, expected: Tensor, rtol: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=rtol)
+
+
+@pytest.mark.parametrize("case", ["gpt2", "gpt2 folded", "bert"])
+def test_scores_are_those_of_transformer_lens(case: str) -> None:
+    model, peer, fold = peers(case)
+    from transformer_lens.utilities import composition_scores as score
+
+    later = torch.arange(3)[:, None, None, None] < torch.arange(3)[:, None]
+    for kind in COMPOSITIONS:
+        # HookedEncoder has no all_composition_scores; this is what it is made of.
+        reads = {"Q": peer.QK, "K": peer.QK.T, "V": peer.OV}[kind]
+        expected = score(peer.OV, reads, broadcast_dims=True) * later
+        near(composition_scores(model, kind, **fold).values, expected)
+        if case != "bert":
+            made = peer.all_composition_scores(kind)
+            # 4.3 wraps the tensor.
+            near(getattr(made, "scores", made), expected)
