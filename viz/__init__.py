@@ -2,7 +2,7 @@
 
 viewing.py   `view` for traces and `attention_page` for tensors
 drop_in.py   `head_view` and `model_view` as BertViz has them
-neuron_view.py   `show` and `get_attention` as BertViz has them, of any model and tokenizer
+neuron_view.py   `show` as BertViz has it, of any model
 page.py      a page as a value that can be saved, and as a cell shows it
 plots/       figures for print (matplotlib)
 survey_folder.py   the report of a survey and its examples, in its folder

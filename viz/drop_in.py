@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from minibert.errors import AttentionError
 from minibert.viz.example import Example, Label, labels_from_strings, weights_example
 from minibert.viz.inputs import (
@@ -82,8 +80,7 @@ def head_view(
     attention         one tensor (1, head, query, key) a layer, in a list or stacked, or one
                       (layer, head, query, key), with `tokens`; or, of an encoder and a decoder,
                       any of the three below. Rows that do not add up to 1, as after dropout, are
-                      drawn as they are, and the page says so; with weights above 1 all are divided
-                      by the largest
+                      drawn as they are, and the page says so
     sentence_b_start  the position of the second text's first token, where there are two
     prettify_tokens   show Ġ, ▁, ## and </w> as the spaces and joints they stand for
     layer, heads      what is chosen when the page opens; by default the first layer, all heads, or
@@ -201,8 +198,8 @@ def _example(argument: str, given: dict[str, Outside]) -> Example:
         attention = list(attention)
     if isinstance(attention, list | tuple):
         _check_one_sentence(attention, argument)
-    read = attention_layers(attention, 0, argument, square=square, normalised=False)
-    checked, note = _drawable(read, argument)
+    checked = attention_layers(attention, 0, argument, square=square, normalised=False)
+    note = _note(checked)
     n_heads, n_queries, n_keys = checked[0].shape
     start = checked_second_start(given["sentence_b_start"], n_queries)
     labels = _labels(given, looking, n_queries, f"{argument}'s query axis", start)
@@ -226,39 +223,16 @@ def _example(argument: str, given: dict[str, Outside]) -> Example:
     return replace(example, about=about).with_blocks((), note)
 
 
-def _sums(layers: list[Array], axis: int) -> tuple[float, float]:
-    """The least and the largest sum along an axis."""
-    sums = [layer.sum(axis=axis) for layer in layers]
-    return min(float(one.min()) for one in sums), max(float(one.max()) for one in sums)
-
-
-def _drawable(layers: list[Array], name: str) -> tuple[list[Array], str]:
-    """The layers with weights of at most 1, and what to say where rows have another sum.
-
-    Raises AttentionError where the columns add up to 1 in place of the rows.
-    """
-    low, high = _sums(layers, -1)
+def _note(layers: list[Array]) -> str:
+    """What to say where rows have another sum than 1; "" where they do not."""
+    sums = [layer.sum(axis=-1) for layer in layers]
+    low, high = min(float(one.min()) for one in sums), max(float(one.max()) for one in sums)
     if max(1 - low, high - 1) <= ROW_SUM_TOLERANCE:
-        return layers, ""
-    column_low, column_high = _sums(layers, -2)
-    if max(1 - column_low, column_high - 1) <= ROW_SUM_TOLERANCE:
-        raise AttentionError(
-            f"in {name} the columns add up to 1 and the rows do not; expected (head, query, key),"
-            " where a row is a token that looks: swap the last two axes"
-        )
-    sums = (
+        return ""
+    return (
         f"The weights of a token do not always add up to 1 here: the sums are from {low:.3g} to"
-        f" {high:.3g}."
-    )
-    largest = max(float(layer.max()) for layer in layers)
-    if largest > 1 + ROW_SUM_TOLERANCE:
-        layers = [layer / np.float32(largest) for layer in layers]
-        drawn = f"All of them are divided by the largest weight, {largest:.4g}."
-    else:
-        drawn = "They are drawn as they were given."
-    return layers, (
-        f"{sums} {drawn} Dropout does this (a model in training mode), and masks after the"
-        " softmax. Statistics are of the weights as drawn."
+        f" {high:.3g}. They are drawn as they were given. Dropout does this (a model in training"
+        " mode), and masks after the softmax. Statistics are of the weights as drawn."
     )
 
 

@@ -141,7 +141,7 @@ def attention_layers(
 
     Takes a list or tuple of (batch, head, query, key), one a layer, of which `sentence` is
     picked, or one (layer, head, query, key) tensor or array. `name` is the argument's, for errors.
-    Rows add up to one, unless `normalised` is False; then any weights from zero up will do.
+    Rows add up to one, unless `normalised` is False.
     """
     if isinstance(attention, list | tuple):
         layers = [_one_sentence(item, f"{name}[{i}]", sentence) for i, item in enumerate(attention)]
@@ -160,13 +160,7 @@ def attention_layers(
                 f"{name}[{i}] has (head, query, key) {layer.shape}, {name}[0] has"
                 f" {layers[0].shape}; all layers of a page must be alike"
             )
-        checked_layer(
-            layer,
-            f"{name}[{i}]",
-            row_sums=normalised,
-            square=square,
-            largest=1.0 if normalised else np.inf,
-        )
+        checked_layer(layer, f"{name}[{i}]", row_sums=normalised, square=square)
     return layers
 
 
@@ -199,14 +193,12 @@ def checked_index(chosen: Outside, n: int, name: str, holder: str) -> int:
     return number
 
 
-def checked_layer(
-    probs: Array, name: str, *, row_sums: bool, square: bool = True, largest: float = 1.0
-) -> Array:
+def checked_layer(probs: Array, name: str, *, row_sums: bool, square: bool = True) -> Array:
     """`probs` of one layer, (head, query, key), if they can be attention weights.
 
     Raises AttentionError when an axis is empty, queries and keys differ in number (with
-    `square`), a value is NaN, infinite, below 0 or above `largest`, or, with `row_sums`, a row
-    does not add up to one.
+    `square`), a value is NaN, infinite, below 0 or above 1, or, with `row_sums`, a row does
+    not add up to one.
     """
     if probs.ndim != 3 or 0 in probs.shape:
         raise AttentionError(
@@ -218,15 +210,14 @@ def checked_layer(
             " the attention of a text to itself, where both are the tokens"
         )
     # NaN is neither: two passes over the numbers, where a search takes many.
-    top = min(largest + ROW_SUM_TOLERANCE, float(np.finfo(np.float32).max))
-    if not (probs.min() >= -ROW_SUM_TOLERANCE and probs.max() <= top):
-        _refuse(probs, name, top)
+    if not (probs.min() >= -ROW_SUM_TOLERANCE and probs.max() <= 1 + ROW_SUM_TOLERANCE):
+        _refuse(probs, name)
     if row_sums:
         _check_row_sums(probs, name)
     return probs
 
 
-def _refuse(probs: Array, name: str, top: float) -> None:
+def _refuse(probs: Array, name: str) -> None:
     """Raise AttentionError for the first value that is no weight."""
     finite = np.isfinite(probs)
     if not finite.all():
@@ -236,11 +227,12 @@ def _refuse(probs: Array, name: str, top: float) -> None:
             " attention weights must be finite numbers. Where these are rows of padding, cut it"
             " away from weights and tokens"
         )
-    outside = (probs < -ROW_SUM_TOLERANCE) | (probs > top)
+    outside = (probs < -ROW_SUM_TOLERANCE) | (probs > 1 + ROW_SUM_TOLERANCE)
     head, query, key = np.argwhere(outside)[0]
     raise AttentionError(
         f"{name} is {probs[head, query, key]:.4g} at head {head}, query {query}, key {key};"
-        " attention weights lie between 0 and 1. Are these scores, before the softmax?"
+        " attention weights lie between 0 and 1. Are these scores, before the softmax, or weights"
+        " with dropout, from a model without model.eval()?"
     )
 
 
