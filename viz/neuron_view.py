@@ -43,7 +43,7 @@ def show(
     ours = isinstance(model, Model)
     if ours:
         read = model.tokenize
-        known = (model.config.model_type, model.config.family)
+        known: tuple[str, ...] = (model.config.model_type, model.config.family)
         if tokenizer not in (None, model.tokenizer):
             raise AttentionError(
                 "tokenizer: a model of minibert reads texts with its own; leave it out"
