@@ -28,7 +28,6 @@ from minibert.layers.packing import is_packed, pack, unpack
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
 from minibert.text.inputs import Inputs, as_inputs, by_name
 from minibert.text.tokens import Tokens
-from minibert.text.windows import LongText, Whole, Windows, windows
 from minibert.text.words import Words, is_text
 from minibert.trace.edit import as_point
 from minibert.trace.identity import Sources
@@ -138,10 +137,6 @@ class Model(Trainable):
                 "merges.txt beside its weights); give token ids instead of text."
             )
         return self.tokenizer(text, pair, truncate=truncate, max_positions=self.config.n_positions)
-
-    def windows(self, text: LongText, *, stride: Whole, size: Whole | None = None) -> Windows:
-        """A text of any length as overlapping windows; see `minibert.text.windows`."""
-        return windows(self, text, stride=stride, size=size)
 
     def forward(self, text: Input | None = None, pair: Text | None = None, **named: Any) -> Logits:
         """The logits of the task head, or the last hidden state of a model without one.

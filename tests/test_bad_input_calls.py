@@ -87,10 +87,6 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
     ),
     "model.packed": (lambda text, pair: model().packed(text, pair), TEXT),
     "model.tokenize": (lambda text, pair: lone().tokenize(text, pair), {"text": "x", "pair": None}),
-    "model.windows": (
-        lambda **given: lone().windows(**given),
-        {"text": "a b c d e", "stride": 2, "size": 5},
-    ),
     "model.generate": (
         lambda **given: model().generate(**given),
         {"text": [3, 4], "max_new_tokens": 2, "temperature": 0.8, "top_k": None, "top_p": None}

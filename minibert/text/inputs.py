@@ -138,7 +138,7 @@ class Inputs:
         return Inputs(ids, self.mask, segments, self.tokens, self.embeds)
 
 
-NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+NAMES = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
 # What a tokenizer says beside them about the text, and no model reads.
 _BESIDE = frozenset(
     {
@@ -233,8 +233,6 @@ def _of_mapping(given: Mapping[str, Any], config: Config, weight: Tensor, name: 
         segments = None if segments is None else segments.gather(1, columns)
         if embeds is not None:
             embeds = embeds.gather(1, columns[..., None].expand_as(embeds))
-    if "position_ids" in found:
-        _check_positions(_beside(found["position_ids"], ids, "position_ids"), real, columns, config)
     return Inputs(ids, real, segments, embeds=embeds)
 
 
@@ -305,23 +303,6 @@ def _segments(values: object, ids: Tensor, config: Config, name: str) -> Tensor 
             f"token_type_ids: {name} has no embeddings of segments. Leave token_type_ids out."
         )
     return table if config.n_segments else None
-
-
-def _check_positions(
-    given: Tensor, real: TokenMask | None, columns: Tensor | None, config: Config
-) -> None:
-    """Raise TokenizationError for other positions than those that the model gives the tokens."""
-    given = given if columns is None else given.gather(1, columns)
-    own = torch.arange(given.shape[1], device=given.device) + config.position_offset
-    differs = given != own if real is None else (given != own) & real
-    if bool(differs.any()):
-        row, position = differs.nonzero()[0].tolist()
-        raise TokenizationError(
-            f"position_ids row {row}: token {position} of the sentence has position "
-            f"{int(given[row, position])}; expected {config.position_offset + position}, as the "
-            f"tokens of a sentence have positions from {config.position_offset} on here. Leave "
-            "position_ids out."
-        )
 
 
 def _embeds(values: object, config: Config, weight: Tensor, name: str) -> Tensor:

@@ -202,12 +202,12 @@ def test_a_config_that_cannot_be_used_costs_one_file(served: Hub) -> None:
     assert served.log == ["config.json"]
 
 
-def test_a_repository_without_weights_or_config_is_an_error(served: Hub) -> None:
+def test_a_repository_without_weights_or_config_is_an_error(served: Hub, tmp_path: Path) -> None:
     for name in ("model.safetensors", "pytorch_model.bin"):
         (served.folders["main"] / name).unlink()
     assert "no weights of a kind that is read (model.safetensors, " in failed()
     (served.folders["main"] / "config.json").unlink()
-    assert "a file is not there" in failed(revision="main", cache_dir="elsewhere")
+    assert "a file is not there" in failed(cache_dir=tmp_path / "other")
 
 
 REFUSALS = [

@@ -143,22 +143,6 @@ def test_a_padded_batch_is_continued_as_each_text_alone(form: str) -> None:
     assert model.generate({"input_ids": [3, 1, 4]}, **options).n_prompt == 3
 
 
-def test_positions_are_taken_where_they_are_the_models_own() -> None:
-    given = left("gpt2")
-    mask = given["attention_mask"]
-    own = (mask.cumsum(1) - 1).clamp(min=0)
-    theirs, model = pair("gpt2")
-    with torch.no_grad():
-        expected = run(theirs, **given, position_ids=own)
-    found = model(**given, position_ids=own)
-    for row, wanted, n in zip(found, expected, LENGTHS, strict=True):
-        torch.testing.assert_close(row[:n], wanted[-n:], atol=ATOL, rtol=0)
-    with pytest.raises(TokenizationError, match=r"position_ids row 1: token 0 .* position 6"):
-        model(**given, position_ids=torch.arange(13)[None])
-    offset = pair("roberta")[1]
-    assert offset(input_ids=[3, 4], position_ids=[2, 3]).equal(offset([3, 4]))
-
-
 def test_lists_of_different_lengths_are_filled_up() -> None:
     tokens = Tokens.from_ids([[3, 1, 4], [1]])
     assert tokens.lengths == (3, 1)
@@ -228,6 +212,7 @@ def test_what_cannot_be_read_is_an_error_that_says_where(given: dict[str, Any], 
         (TWO, {"input_ids": TWO}, "given twice"),
         (TWO, {"keep_all": True}, "keep_all= is neither an option"),
         ({"input_ids": TWO, "labels": TWO}, {}, "'labels' is no input"),
+        ({"input_ids": TWO, "position_ids": [[5, 6, 7]] * 2}, {}, "'position_ids' is no input"),
     ],
 )
 def test_a_name_that_does_not_go_with_the_rest_is_an_error(first, named, message) -> None:

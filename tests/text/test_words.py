@@ -160,8 +160,6 @@ def test_words_stand_wherever_a_text_does():
     written = gpt2.generate(words, max_new_tokens=3, seed=5)
     assert written.text.startswith(words.text)
     assert written.ids == gpt2.generate(" " + words.text, max_new_tokens=3, seed=5).ids
-    cut = gpt2.windows(Words(["horse"] * 300), stride=40)
-    assert cut.whole.words[0][-1] == 299
     assert gpt2.tokenize(Words(["horse"] * 300), truncate=True).words[0][-1] < 299
 
 
