@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
-from minibert.text.tokens import Tokens
 from tests.rotary.classes import CAUSAL, LANGUAGE
 from tests.rotary.drawn import Drawn, drawn, plain
 from tests.rotary.theirs import as_tokens, batch, computing, forget, model_of
@@ -71,22 +70,6 @@ def _is_cached_rightly(chosen: Drawn) -> bool:
     """transformers' cache for a window of 1 keeps every key (its slice is [-1 + 1:]), and what it
     writes for a text then depends on the padding beside it."""
     return not chosen.depends_on_length and chosen.options.get("sliding_window") != 1
-
-
-@pytest.mark.parametrize("family", CAUSAL)
-@settings(max_examples=2)
-@given(data=st.data())
-def test_each_step_has_the_logits_of_the_whole_text(family: str, data: st.DataObject) -> None:
-    chosen = data.draw(drawn(family).filter(lambda one: not one.depends_on_length))
-    model = minibert.load(model_of(chosen, LANGUAGE[family]))
-    steps: list[Tensor] = []
-    handle = model.head.register_forward_hook(lambda module, given, out: steps.append(out[:, 0]))
-    made = model.generate(as_tokens(batch(PROMPTS)), max_new_tokens=NEW, temperature=0)
-    handle.remove()
-    for i, one in enumerate(made):
-        whole = model(Tokens.from_ids([one.ids]))[0, one.n_prompt - 1 : -1]
-        found = torch.stack([step[i] for step in steps])
-        assert (found - whole).abs().max() <= 1e-10 * max(1.0, float(whole.abs().max()))
 
 
 def test_frequencies_that_grow_with_the_text_do_so_while_it_is_written() -> None:

@@ -14,8 +14,7 @@ from transformers.activations import ACT2FN
 import minibert
 from minibert.trace.read import Trace
 from tests.rotary.classes import FAMILIES, LANGUAGE
-from tests.rotary.drawn import ORIGINAL, Drawn, drawn
-from tests.rotary.rotations import turned
+from tests.rotary.drawn import Drawn, drawn
 from tests.rotary.theirs import as_tokens, batch, model_of
 
 LENGTHS = (13, 7, 1)
@@ -34,12 +33,6 @@ def traced(chosen: Drawn) -> Trace:
     """A ragged batch through the model of the family that says words."""
     model = minibert.load(model_of(chosen, LANGUAGE[chosen.family]))
     return model.trace(as_tokens(batch(LENGTHS)))
-
-
-def rope_of(config: Any, layer: int) -> dict[str, Any]:
-    """The rope_parameters of a layer in transformers' config."""
-    rope = config.rope_parameters
-    return rope[config.layer_types[layer]] if "full_attention" in rope else rope
 
 
 def window_of(config: Any, layer: int) -> tuple[int, int]:
@@ -61,29 +54,6 @@ def scale_of(config: Any, d_head: int) -> float:
     if config.model_type == "granite":
         return float(config.attention_multiplier)
     return float(getattr(config, "query_pre_attn_scalar", d_head)) ** -0.5
-
-
-@family
-@settings(max_examples=4)
-@given(data=st.data())
-def test_queries_and_keys_are_turned_as_the_papers_say(family: str, data: st.DataObject) -> None:
-    chosen = data.draw(drawn(family))
-    config, trace = chosen.config(), traced(chosen)
-    for layer, at in enumerate(trace):
-        rope = rope_of(config, layer)
-        dims = round(at.query.shape[-1] * rope.get("partial_rotary_factor", 1.0))
-        if rope["rope_type"] == "longrope" and "factor" not in rope:
-            rope = rope | {"factor": config.max_position_embeddings / ORIGINAL}
-        for name in ("query", "key"):
-            before, after = getattr(at, f"{name}_unrotated"), getattr(at, name)
-            for text, length in enumerate(LENGTHS):
-                expected = turned(
-                    before[text, :, :length].numpy(),
-                    rope,
-                    dims=dims,
-                    longest=config.max_position_embeddings,
-                )
-                assert close(after[text, :, :length], expected), (layer, name, text, rope)
 
 
 @family
