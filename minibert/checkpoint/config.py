@@ -40,7 +40,7 @@ def config_from_hf(config: Json, task: str | None = None) -> Config:
     name = MODEL_TYPES[model_type]
     family = FAMILIES[name]
     check_contract(config, model_type)
-    said = {ours: field.read(config) for ours, field in family.fields.items()}
+    said = family.read(config)
     task = task_of(config) if task is None else task
     check_task(name, task)
     return Config(
@@ -50,7 +50,7 @@ def config_from_hf(config: Json, task: str | None = None) -> Config:
         pooler=task in family.pooled,
         labels=_labels(config),
         problem_type=_problem_type(config),
-        **{"causal": bool(shapes.FAMILIES[name].causal), **said, **family.read(config, said)},
+        **{"causal": bool(shapes.FAMILIES[name].causal), **said},
     )
 
 
@@ -64,8 +64,6 @@ def config_to_hf(config: Config) -> dict[str, Any]:
         "model_type": config.model_type,
         "architectures": [class_name(config.model_type, config.family, config.task)],
     }
-    for ours, field in family.fields.items():
-        content[field.names[0]] = field.write(getattr(config, ours))
     content |= family.write(config)
     if config.problem_type:
         content["problem_type"] = config.problem_type

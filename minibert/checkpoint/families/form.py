@@ -1,13 +1,14 @@
 """What a family is made of: names of tensors, kinds of fields in config.json, verdicts, windows.
 
-A `Field` says how one field is checked, read into Config and written back; a `Judged` what becomes
-of a field that Config does not have; `layer_types` names the layers that see only a window.
+A `Field` says how one field is checked, read into Config and written back, a `Group` how several
+are; a `Judged` what becomes of a field that Config does not have.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 
 from minibert.errors import CheckpointError
 from minibert.layers.config import ACTIVATIONS, Config
@@ -256,31 +257,106 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 _MOST_LAYERS = 2**9
 
 
-def read_windows(
-    config: Json, n_layers: int, size: int | None, slides: Callable[[int], bool]
-) -> tuple[int, ...]:
-    """The windows of Config: `size` in each layer that `layer_types` calls sliding.
+class Group(Protocol):
+    """Fields of Config that follow from several fields of a config.json."""
 
-    `slides` says which do so where the file has no layer_types.
-    """
-    types: Any = config.get("layer_types")
-    if types is None:
-        types = [SLIDING if slides(layer) else FULL for layer in range(min(n_layers, _MOST_LAYERS))]
-    elif not isinstance(types, list | tuple) or not all(one in (FULL, SLIDING) for one in types):
-        raise refuse("layer_types", types, f"a list of {FULL} and {SLIDING}")
-    elif len(types) != n_layers:
-        raise refuse("layer_types", types, f"one for each of {n_layers} layers")
-    if SLIDING not in types:
-        return ()
-    if size is None:
-        raise CheckpointError(
-            "config.json: layers have sliding_attention, and sliding_window is null or turned off; "
-            "expected a number of tokens."
-        )
-    return tuple(size if one == SLIDING else 0 for one in types)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of config.json that it reads, beside those of the family."""
+
+    def read(self, config: Json, said: Json) -> dict[str, Any]:
+        """Fields of Config; `said` has what the family's fields say."""
+
+    def write(self, config: Config) -> dict[str, Any]:
+        """What `read` reads, as config.json says it; replaces what the fields give."""
 
 
-def window_of(config: Config) -> int | None:
+@dataclass(frozen=True)
+class Own:
+    """What one family alone has."""
+
+    names: tuple[str, ...]
+    read: Callable[[Json, Json], dict[str, Any]]
+    write: Callable[[Config], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of those layers that `layer_types` calls sliding."""
+
+    size: Callable[[Json], int | None]
+    slides: Callable[[Json, int], bool]
+    """Whether a layer does so where the file has no layer_types."""
+    said: Callable[[int | None], dict[str, Any]]
+    """The fields that say the size."""
+    others: tuple[str, ...]
+    """The fields that these read."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of config.json that are read."""
+        return ("layer_types", *self.others)
+
+    def read(self, config: Json, said: Json) -> dict[str, Any]:
+        """The windows of Config."""
+        size, n_layers = self.size(config), said["n_layers"]
+        types: Any = config.get("layer_types")
+        if types is None:
+            layers = range(min(n_layers, _MOST_LAYERS))
+            types = [SLIDING if self.slides(config, layer) else FULL for layer in layers]
+        elif not isinstance(types, list | tuple) or any(
+            one not in (FULL, SLIDING) for one in types
+        ):
+            raise refuse("layer_types", types, f"a list of {FULL} and {SLIDING}")
+        elif len(types) != n_layers:
+            raise refuse("layer_types", types, f"one for each of {n_layers} layers")
+        if SLIDING not in types:
+            return {"windows": ()}
+        if size is None:
+            raise CheckpointError(
+                "config.json: layers have sliding_attention, and sliding_window is null or turned "
+                "off; expected a number of tokens."
+            )
+        return {"windows": tuple(size if one == SLIDING else 0 for one in types)}
+
+    def write(self, config: Config) -> dict[str, Any]:
+        """The size and layer_types."""
+        sizes = config.windows or (0,) * config.n_layers
+        types = [SLIDING if size else FULL for size in sizes]
+        return {"layer_types": types} | self.said(_window_of(config))
+
+
+@dataclass(frozen=True)
+class OneWindow:
+    """The window of `sliding_window`, which all layers have."""
+
+    usual: int | None
+    names: tuple[str, ...] = ("sliding_window",)
+
+    def read(self, config: Json, said: Json) -> dict[str, Any]:
+        """The windows of Config."""
+        size = read_window(config, self.usual)
+        n_layers = min(said["n_layers"], _MOST_LAYERS)
+        return {"windows": () if size is None else (size,) * n_layers}
+
+    def write(self, config: Config) -> dict[str, Any]:
+        """The size, or null."""
+        size = _window_of(config)
+        if size is not None and 0 in config.windows:
+            raise CheckpointError(
+                f"config: some layers have windows and some have none; {config.family} checkpoints "
+                "have one window for all layers, or none."
+            )
+        return {"sliding_window": size}
+
+
+def read_window(config: Json, usual: int | None) -> int | None:
+    """`sliding_window`: a positive whole number, or None."""
+    value = config.get("sliding_window", usual)
+    return None if value is None else read_whole(config, "sliding_window", usual)
+
+
+def _window_of(config: Config) -> int | None:
     """The one size of all windows; None where no layer has one.
 
     Raises CheckpointError for several sizes: a config.json has place for one.
@@ -292,36 +368,6 @@ def window_of(config: Config) -> int | None:
             "as a config.json has place for one."
         )
     return next(iter(sizes), None)
-
-
-def write_layer_types(config: Config) -> list[str]:
-    """The layer_types of these windows."""
-    sizes = config.windows or (0,) * config.n_layers
-    return [SLIDING if size else FULL for size in sizes]
-
-
-def read_window(config: Json, usual: int | None) -> int | None:
-    """`sliding_window`: a positive whole number, or None."""
-    value = config.get("sliding_window", usual)
-    return None if value is None else read_whole(config, "sliding_window", usual)
-
-
-def one_window(config: Json, said: Json, usual: int | None) -> dict[str, Any]:
-    """The windows of Config where all layers have the one of `sliding_window`."""
-    size = read_window(config, usual)
-    n_layers = min(said["n_layers"], _MOST_LAYERS)
-    return {"windows": () if size is None else (size,) * n_layers}
-
-
-def write_one_window(config: Config) -> dict[str, Any]:
-    """What `one_window` reads."""
-    size = window_of(config)
-    if size is not None and 0 in config.windows:
-        raise CheckpointError(
-            f"config: some layers have windows and some have none; {config.family} checkpoints "
-            "have one window for all layers, or none."
-        )
-    return {"sliding_window": size}
 
 
 @dataclass(frozen=True)
@@ -352,10 +398,6 @@ class Names:
     """Names of files -> what a transformers object calls the same tensor."""
 
 
-def _nothing(*given: object) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Family:
     """One family of models, as Hugging Face's files have it."""
@@ -367,10 +409,8 @@ class Family:
     """Field of Config -> where config.json says it."""
     verdicts: Mapping[str, Judged] = field(default_factory=dict)
     """What becomes of the other fields of config.json."""
-    read: Callable[[Json, Json], dict[str, Any]] = _nothing
-    """(config.json, what its fields say) -> fields of Config that take more than one field."""
-    write: Callable[[Config], dict[str, Any]] = _nothing
-    """What `read` reads, as config.json says it; replaces what the fields give."""
+    groups: tuple[Group, ...] = ()
+    """Fields of Config that take more than one field of config.json."""
     pooled: tuple[str, ...] = ()
     """Tasks whose body ends in a pooler: tanh(W·hidden[0] + b)."""
     class_names: Mapping[str, str] = field(default_factory=dict)
@@ -378,8 +418,27 @@ class Family:
     taken_over: str = ""
     """How `auto_map` of old files names code that transformers has taken over since."""
 
+    def read(self, config: Json) -> dict[str, Any]:
+        """The fields of Config that a config.json says."""
+        said = {ours: field.read(config) for ours, field in self.fields.items()}
+        found = dict(said)
+        for group in self.groups:
+            found |= group.read(config, said)
+        return found
+
+    def write(self, config: Config) -> dict[str, Any]:
+        """What `read` reads, as config.json says it."""
+        content = {
+            field.names[0]: field.write(getattr(config, ours))
+            for ours, field in self.fields.items()
+        }
+        for group in self.groups:
+            content |= group.write(config)
+        return content
+
     @property
     def contract(self) -> Mapping[str, Judged]:
         """The verdict on every field that a config.json of this family may have."""
-        read = dict.fromkeys((name for each in self.fields.values() for name in each.names), READ)
+        names = [*(field.names for field in self.fields.values()), *(g.names for g in self.groups)]
+        read = dict.fromkeys(chain.from_iterable(names), READ)
         return {**EVERY, **self.verdicts, **read}

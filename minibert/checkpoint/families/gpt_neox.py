@@ -4,7 +4,6 @@ from minibert.checkpoint.families.bert_like import PLAIN_HEADS
 from minibert.checkpoint.families.form import (
     DECODER,
     HEAD_WIDTH,
-    READ,
     TRAINING,
     Family,
     Names,
@@ -18,7 +17,6 @@ from minibert.checkpoint.families.form import (
 )
 from minibert.checkpoint.families.rotary import Turned
 
-_TURNED = Turned(base="rotary_emb_base", fraction="rotary_pct", usual_fraction=0.25)
 _BIAS = boolean("attention_bias", True)
 GPT_NEOX = Family(
     class_prefixes={"gpt_neox": "GPTNeoX"},
@@ -64,9 +62,7 @@ GPT_NEOX = Family(
     verdicts={
         **DECODER,
         **dict.fromkeys(("attention_dropout", "hidden_dropout", "classifier_dropout"), TRAINING),
-        **dict.fromkeys(_TURNED.names, READ),
         "head_dim": HEAD_WIDTH,
     },
-    read=_TURNED.read,
-    write=_TURNED.write,
+    groups=(Turned(base="rotary_emb_base", fraction="rotary_pct", usual_fraction=0.25),),
 )

@@ -5,7 +5,6 @@ from typing import Any
 from minibert.checkpoint.families.form import (
     HEAD_WIDTH,
     ONE_WAY,
-    READ,
     SPEED,
     TRAINING,
     WHOLE_HEAD,
@@ -13,17 +12,16 @@ from minibert.checkpoint.families.form import (
     Json,
     Judged,
     Names,
+    Own,
+    Windows,
     activation,
     boolean,
     norm_eps,
     pad,
     read_whole,
-    read_windows,
     refuse,
     size,
     whole,
-    window_of,
-    write_layer_types,
 )
 from minibert.checkpoint.families.rotary import TurnedByType
 from minibert.layers.config import Config
@@ -41,24 +39,32 @@ _HEAD = {"transform": "head.dense", "norm": "head.norm"}
 _CLASSIFIER = _HEAD | {"classifier": "classifier"}
 
 
-def _read(config: Json, said: Json) -> dict[str, Any]:
-    # A token sees local_attention // 2 tokens to each side, and itself.
-    window = 2 * (read_whole(config, "local_attention", 128, least=0) // 2) + 1
-    every = read_whole(config, "global_attn_every_n_layers", 3)
+def _read_pooling(config: Json, said: Json) -> dict[str, Any]:
     pooling = config.get("classifier_pooling", "cls")
     if not isinstance(pooling, str) or pooling not in _POOLINGS:
         raise refuse("classifier_pooling", pooling, "cls or mean")
-    windows = read_windows(config, said["n_layers"], window, lambda layer: layer % every != 0)
-    return _TURNED.read(config, said) | {"windows": windows, "pooling": _POOLINGS[pooling]}
+    return {"pooling": _POOLINGS[pooling]}
 
 
-def _write(config: Config) -> dict[str, Any]:
-    window = window_of(config)
-    content = _TURNED.write(config) | {
-        "layer_types": write_layer_types(config),
-        "classifier_pooling": next(k for k, v in _POOLINGS.items() if v == config.pooling),
-    }
-    return content if window is None else content | {"local_attention": window - 1}
+def _write_pooling(config: Config) -> dict[str, Any]:
+    return {"classifier_pooling": next(k for k, v in _POOLINGS.items() if v == config.pooling)}
+
+
+def _window(config: Json) -> int:
+    # A token sees local_attention // 2 tokens to each side, and itself.
+    return 2 * (read_whole(config, "local_attention", 128, least=0) // 2) + 1
+
+
+def _slides(config: Json, layer: int) -> bool:
+    return layer % read_whole(config, "global_attn_every_n_layers", 3) != 0
+
+
+_WINDOWS = Windows(
+    _window,
+    _slides,
+    lambda size: {} if size is None else {"local_attention": size - 1},
+    ("local_attention", "global_attn_every_n_layers"),
+)
 
 
 MODERNBERT = Family(
@@ -109,10 +115,8 @@ MODERNBERT = Family(
         "head_activation": activation("classifier_activation", "gelu"),
     },
     verdicts={
-        **dict.fromkeys(_TURNED.names, READ),
         **dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), TRAINING),
         **dict.fromkeys(("classifier_dropout", "initializer_cutoff_factor"), TRAINING),
-        **dict.fromkeys(("local_attention", "global_attn_every_n_layers", "layer_types"), READ),
         **dict.fromkeys(("deterministic_flash_attn", "reference_compile"), SPEED),
         **dict.fromkeys(
             ("sparse_prediction", "sparse_pred_ignore_index"),
@@ -122,10 +126,8 @@ MODERNBERT = Family(
             ("cls_token_id", "sep_token_id"), Judged("irrelevant", "the tokenizer says them")
         ),
         **dict.fromkeys(("is_decoder", "add_cross_attention"), ONE_WAY),
-        "classifier_pooling": READ,
         "partial_rotary_factor": WHOLE_HEAD,
         "head_dim": HEAD_WIDTH,
     },
-    read=_read,
-    write=_write,
+    groups=(_TURNED, _WINDOWS, Own(("classifier_pooling",), _read_pooling, _write_pooling)),
 )
