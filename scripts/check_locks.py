@@ -22,7 +22,7 @@ PLATFORMS = (
     "aarch64-apple-darwin",
     "x86_64-pc-windows-msvc",
 )
-LISTS = {"runtime": (), "development": ("--extra", "dev", "--extra", "docs", "--extra", "ray")}
+LISTS = {"runtime": (), "development": ("--extra", "dev", "--extra", "docs")}
 UNREACHABLE = re.compile(r"error sending request|dns error|failed to fetch|connect", re.IGNORECASE)
 # What torch's wheels for macOS ask for.
 SETTINGS = {**os.environ, "MACOSX_DEPLOYMENT_TARGET": "14.0", "UV_HTTP_RETRIES": "1"}

@@ -7,17 +7,11 @@ vectors of 128 numbers every fourth is drawn.
 from collections.abc import Callable, Sequence
 from html import escape
 
-import torch
 from torch import Tensor
 
 import minibert
 from minibert.analysis import embedding_parts
 from minibert.course.texts import BOYS, HORSE
-from minibert.model import Model
-from minibert.survey import Document
-from minibert.survey.distances import head_distances
-from minibert.survey.head_map import metric_scaling
-from minibert.survey.sample_texts import SAMPLE_PAIRS
 
 _STYLE = """
 .t{font:13px sans-serif;fill:#24292f}.q{fill:#57606a}.m{text-anchor:middle}.r{text-anchor:end}
@@ -236,47 +230,10 @@ def no_op() -> str:
     return _svg("Weight on [SEP] and its gradient", 36 * len(weights) + 36, body)
 
 
-def head_map() -> str:
-    """The heads on a plane by their Jensen-Shannon divergences."""
-    model: Model = minibert.load("tiny-bert")
-    documents = [Document(f"pair {n}", a, pair=b) for n, (a, b) in enumerate(SAMPLE_PAIRS)]
-    points = torch.from_numpy(metric_scaling(head_distances(model, documents).mean).points)
-    low, high = points.min(0).values, points.max(0).values
-    places = (points - low) / (high - low).max() * 290 + torch.tensor([24.0, 50.0])
-    places = _apart(places)
-    bottom = float(places[:, 1].max()) + 24
-    body = [
-        _text(x, y, f"{n // 4}-{n % 4}", f"m b l{n // 4}")
-        for n, (x, y) in enumerate(places.round().tolist())
-    ]
-    legend = [_text(8 + 82 * layer, 18, f"layer {layer}", f"b l{layer}") for layer in range(4)]
-    return _svg("Heads of tiny-bert by how they attend", bottom, [*legend, *body])
-
-
-def _apart(places: Tensor) -> Tensor:
-    """The places, moved until no two names lie on each other."""
-    places = places.clone()
-    room = torch.tensor([30.0, 17.0], dtype=places.dtype)
-    for _ in range(200):
-        for one in range(len(places)):
-            for other in range(one):
-                gap = places[one] - places[other]
-                over = room - gap.abs()
-                if bool((over > 0).all()):
-                    axis = int((over / room).argmin())
-                    push = float(over[axis]) / 2 * (1 if gap[axis] >= 0 else -1)
-                    places[one, axis] += push
-                    places[other, axis] -= push
-        places[:, 0] = places[:, 0].clamp(20, 320)
-        places[:, 1] = places[:, 1].clamp(44, 500)
-    return places
-
-
 PICTURES: dict[str, Callable[[], str]] = {
     "projection": projection,
     "embeddings": embeddings,
     "heads": heads,
     "norm": norm,
     "no_op": no_op,
-    "head_map": head_map,
 }

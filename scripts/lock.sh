@@ -11,5 +11,5 @@ compile() {
 }
 compile -o requirements/runtime.txt "$@"
 compile -o requirements/development.txt \
-    --extra dev --extra docs --extra notebook --extra plots --extra ray --extra serve --extra survey \
+    --extra dev --extra docs --extra notebook --extra plots --extra serve --extra survey \
     --extra triton "$@"

@@ -54,7 +54,6 @@ OPTIONAL = {
     "jaxtyping": "minibert.quantities",
     "matplotlib": ("minibert.doors", "minibert.viz"),
     "pyarrow": "minibert.survey",
-    "ray": "minibert.survey",
     "transformers": "minibert.verification",
     "triton": "minibert.kernels",
     **dict.fromkeys(("starlette", "uvicorn"), "minibert.viz.serve"),

@@ -1,7 +1,7 @@
 """The report of a survey: one self-contained HTML page of figures, made from its tables alone.
 
-tables, patterns, distances -> `survey_report`: the figures of Clark et al. 2019 (2 to 4 and 6) and
-of Kobayashi et al. 2020; static/views/survey draws them
+tables, patterns -> `survey_report`: the figures of Clark et al. 2019 (2 and 4) and of Kobayashi et
+al. 2020; static/views/survey draws them
 documents -> `write_example_pages`: one file in which each head can be seen at its work; an entry
 holds some heads of one layer in one document, so that all examples fit into a small file
 `write_survey_report` puts both into the folder of the survey.
@@ -22,19 +22,21 @@ from minibert.attached.attach import Attached
 from minibert.attached.layout import title_of
 from minibert.errors import SurveyError, TokenizationError, TraceError
 from minibert.quantities import Int
-from minibert.survey.distances import HeadDistances
-from minibert.survey.document_rows import Rows, document_rows, surveyable
-from minibert.survey.documents import Document, check_list, document_of
-from minibert.survey.findings import findings
-from minibert.survey.head_map import layer_closeness, metric_scaling
-from minibert.survey.measures import BY_NORM, GRADIENT, measures
+from minibert.survey.document_rows import Rows, document_rows, surveyable, text_parts
+from minibert.survey.documents import Document, check_list
+from minibert.survey.measures import BY_NORM, measures_of
 from minibert.survey.pattern_table import PATTERNS
-from minibert.survey.patterns import MEASURES, HeadPatterns, PatternHead, patterns_of_survey
+from minibert.survey.patterns import (
+    MEASURES,
+    HeadPatterns,
+    PatternHead,
+    patterns,
+    patterns_of_survey,
+)
 from minibert.survey.run import identity_of_surveyed
-from minibert.survey.segments import in_pairs
 from minibert.survey.tables import Survey
-from minibert.survey.windows import hash_documents, windows
-from minibert.viz.document import Written, document
+from minibert.survey.windows import windows
+from minibert.viz.document import Written, document, write_bytes
 from minibert.viz.example import Example, without_folder
 from minibert.viz.page import Page
 from minibert.viz.payload import Array, Json, header_json
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 _LISTED = 6
 # Sizes stand elsewhere, and how documents are read in portions changes no number.
 _LEFT_OUT = ("config", "format", "window")
-_IN_ONE_LINE = ("largest_difference", "versions")
+_IN_ONE_LINE = ("versions",)
 
 
 def title(manifest: Mapping[str, object]) -> str:
@@ -76,11 +78,7 @@ def _facts(manifest: Mapping[str, object], before: str) -> list[list[str]]:
         if isinstance(value, Mapping) and name not in _IN_ONE_LINE:
             found += _facts(value, f"{label}: ")
         elif isinstance(value, Mapping):
-            # The largest drift first; versions have an order of their own.
-            pairs = list(value.items())
-            if name == "largest_difference":
-                pairs.sort(key=lambda one: one[1], reverse=True)
-            found.append([label, _list([f"{one} {_plain(of)}" for one, of in pairs])])
+            found.append([label, _list([f"{one} {_plain(of)}" for one, of in value.items()])])
         elif isinstance(value, Sequence) and not isinstance(value, str):
             found.append([label, _list([_plain(one) for one in value])])
         else:
@@ -278,7 +276,6 @@ def survey_report(
     survey: Survey,
     *,
     patterns: HeadPatterns | None = None,
-    distances: HeadDistances | None = None,
     pages: ExamplePages = NO_PAGES,
     command: str = "",
 ) -> Report:
@@ -286,8 +283,7 @@ def survey_report(
 
     patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`; by
                default those that follow from the survey's own measures
-    distances  are drawn as a map of heads: `minibert.survey.distances.head_distances`
-    pages      where a head can be seen in a document: `survey_pages.write_example_pages`
+    pages      where a head can be seen in a document: `write_example_pages`
     command    what makes the survey again
 
     Numbers have seven digits. The same survey gives the same bytes.
@@ -296,16 +292,14 @@ def survey_report(
     patterns = patterns_of_survey(survey) if patterns is None else patterns
     written = [_measure(survey, name, ids) for name in survey.names]
     of_patterns = [_pattern(survey, patterns, name, ids, pages.cut) for name in PATTERNS]
-    of_distances = None if distances is None else _distances(distances)
     links = [
         [ids.number(entry.document), entry.layer, number, list(entry.heads)]
         for number, entry in enumerate(pages.entries)
     ]
     header = {
         "command": command,
-        "distances": of_distances,
         "documents": list(ids.numbers),
-        "facts": facts(survey.manifest) + _sampled(distances),
+        "facts": facts(survey.manifest),
         "links": links,
         "measures": written,
         "n_heads": survey.n_heads,
@@ -357,12 +351,12 @@ def _measure(survey: Survey, name: str, ids: _Ids) -> Json:
 def _described(survey: Survey) -> dict[str, tuple[str, str]]:
     """The words and the source of each measure, by its name."""
     prefixes = ("to_offset_", "to_token:")
-    plain = [name.removesuffix(BY_NORM).removeprefix(GRADIENT) for name in survey.names]
+    plain = [name.removesuffix(BY_NORM) for name in survey.names]
     offsets, tokens = (
         [name.removeprefix(prefix) for name in dict.fromkeys(plain) if name.startswith(prefix)]
         for prefix in prefixes
     )
-    known = measures(offsets=[int(n) for n in offsets], tokens=tokens, gradients=True)
+    known = measures_of(offsets=[int(n) for n in offsets], tokens=tokens)
     return {one.name: (one.words, one.source) for one in known}
 
 
@@ -426,16 +420,6 @@ def _examples(survey: Survey, head: PatternHead, ids: _Ids, cut: frozenset[str])
     ]
 
 
-def _distances(distances: HeadDistances) -> Json:
-    scaling = metric_scaling(distances.mean)
-    closeness = layer_closeness(distances)
-    return {
-        "points": [[_digits(x), _digits(y)] for x, y in scaling.points.tolist()],
-        "stress": _digits(scaling.stress),
-        **{name: _digits(value) for name, value in closeness._asdict().items()},
-    }
-
-
 def _profile(survey: Survey) -> Json | None:
     """The mass at the offsets that are drawn; None where it was not measured."""
     reach = survey.profile.shape[-1] // 2
@@ -464,12 +448,6 @@ def _size(survey: Survey) -> str:
     )
 
 
-def _sampled(distances: HeadDistances | None) -> list[list[str]]:
-    if distances is None:
-        return []
-    return [["patterns and distances", f"on the first {distances.documents} documents"]]
-
-
 def write_survey_report(
     folder: str | Path,
     model: "Given",
@@ -484,9 +462,9 @@ def write_survey_report(
     `model` is the one that was surveyed, loaded or attached; of an attached one the folder knows
     the stack. `documents` are those that were surveyed, a list or a function that opens them; they
     are read once more for the texts of examples, in pairs, as far as the survey did and cut as it
-    cut them. On the first `sample` of them heads are named and their distances measured, which go
-    into the folder as patterns.json and head_distances.parquet; 0 leaves both out. `repeated` is
-    that of `minibert.survey.patterns.patterns`. `command` is what makes the survey again.
+    cut them. On the first `sample` of them that can become tokens heads are named, which goes into
+    the folder as patterns.json; 0 leaves it out. `repeated` is that of
+    `minibert.survey.patterns.patterns`. `command` is what makes the survey again.
 
     Raises SurveyError before anything is measured for a folder without a finished survey and for
     another model, and MinibertError for files that cannot be written.
@@ -503,24 +481,30 @@ def write_survey_report(
     longest = survey.manifest.get("options", {}).get("longest")
 
     def again() -> Iterator[Document]:
-        return _as_surveyed(survey, documents() if callable(documents) else documents)
+        options = survey.manifest.get("options", {})
+        given = documents() if callable(documents) else documents
+        pairs, limit = options.get("pairs", False), options.get("limit")
+        return (one for of in windows(given, pairs=pairs, limit=limit) for one in of.documents)
 
     found = None
     if sample:
-        found = findings(subject, islice(again(), sample), repeated=repeated, longest=longest)
-        found.write(path)
-    patterns = None if found is None else found.patterns
+        first = (one for one in islice(again(), sample) if _is_readable(subject, one, longest))
+        found = patterns(subject, first, repeated=repeated, longest=longest)
+        text = json.dumps(found.to_dict(), indent=1)
+        write_bytes(f"{text}\n".encode(), path / "patterns.json")
     pages = write_example_pages(
-        path / "examples.html", wanted_examples(survey, patterns), again(), subject, longest=longest
+        path / "examples.html", wanted_examples(survey, found), again(), subject, longest=longest
     )
-    report = survey_report(
-        survey,
-        patterns=patterns,
-        distances=None if found is None else found.distances,
-        pages=pages,
-        command=command,
-    )
+    report = survey_report(survey, patterns=found, pages=pages, command=command)
     return report.save(path / "report.html")
+
+
+def _is_readable(model: "Surveyable", document: Document, longest: int | None) -> bool:
+    """Whether it has tokens; the survey has said of which it could not be."""
+    try:
+        return any(text_parts(model, [document], longest=longest))
+    except TokenizationError:
+        return False
 
 
 def _surveyed(survey: Survey, model: "Given") -> "Surveyable":
@@ -542,25 +526,3 @@ def _surveyed(survey: Survey, model: "Given") -> "Surveyable":
             "line with --model."
         )
     return subject
-
-
-def check_documents(survey: Survey, documents: "Corpus") -> None:
-    """Raise SurveyError unless the survey is of these documents.
-
-    They are read to their end, or as far as the survey did.
-    """
-    corpus = ""
-    for window in windows(_as_surveyed(survey, documents)):
-        corpus = hash_documents(corpus, window.documents)
-    if corpus != survey.manifest["corpus"]["sha256"]:
-        raise SurveyError(
-            "The documents are not those that were surveyed. Give the same files, and the same "
-            "options for reading them (as --unit, --field or --shortest)."
-        )
-
-
-def _as_surveyed(survey: Survey, documents: "Corpus") -> Iterator[Document]:
-    """The documents in pairs and as far as the survey took them."""
-    options = survey.manifest.get("options", {})
-    named = (document_of(one, number) for number, one in enumerate(documents))
-    return islice(in_pairs(named) if options.get("pairs") else named, options.get("limit"))

@@ -60,8 +60,7 @@ def check_model(model: object) -> None:
     if isinstance(model, Attached):
         raise TraceError(
             f"{model.name} is attached, and this reads a model that minibert loads. Of an attached "
-            "model there are pages, survey, patterns, head_distances, findings and "
-            "query_key_dimensions. See docs/attach.md#a-corpus"
+            "model there are pages, survey and patterns. See docs/attach.md#a-corpus"
         )
     if not isinstance(getattr(model, "config", None), Config) or not hasattr(model, "body"):
         raise TraceError(

@@ -592,8 +592,7 @@ def shared_dimensions(trace: Trace, *, top: int = 4) -> SharedDimensions:
 
     where largest(i) are the `top` dimensions of query i with the largest product with the key that
     it attends to most. Two queries that choose at random share top / d_head. Source: Vig 2019,
-    "Deconstructing BERT, part 2", who shows it in pictures. How many dimensions carry a head is in
-    survey/query_key_dimensions.py.
+    "Deconstructing BERT, part 2", who shows it in pictures.
 
     Sentences of one token have no pair and do not count. Raises TraceError for what is no trace,
     for a `top` that is none of 1 to d_head, and where no sentence has two tokens.

@@ -20,8 +20,7 @@ from minibert.cli.models import models
 from minibert.cli.pages import live, serve, view
 from minibert.cli.patterns import patterns
 from minibert.cli.predict import predict
-from minibert.cli.probe import probe
-from minibert.cli.survey import survey, survey_diff, survey_report
+from minibert.cli.survey import survey
 from minibert.cli.train import train
 from minibert.cli.verify import verify
 from minibert.errors import MinibertError, lacks_memory, printable
@@ -41,13 +40,9 @@ _OPTIONS = {
     "restart=True": "--restart",
     "resume=False": "--restart",
     'on_error="skip"': "--on-error skip",
-    'engine="ray"': "--engine ray",
-    "workers=": "--workers ",
-    "give threads=": "give --threads ",
-    "threads= is": "--threads is",
     "with kind=": "with --kind",
     "with encoding=": "with --encoding",
-    "Survey.read": "minibert survey-report, survey-diff or patterns --survey",
+    "Survey.read": "minibert patterns --survey",
 }
 
 
@@ -149,8 +144,6 @@ for command in (
     generate,
     train,
     survey,
-    survey_report,
-    survey_diff,
     patterns,
     collect,
     check,
@@ -159,7 +152,6 @@ for command in (
     models,
 ):
     app.command()(command)
-app.add_typer(probe, name="probe")
 
 
 def main() -> None:

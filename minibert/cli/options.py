@@ -200,8 +200,7 @@ class Reading:
 
     Options:
         kind [--kind]: What the files are, where their names do not say it.
-        unit [NAME]: A document: paragraph, line or file of plain text; sentence or document of
-            CoNLL-U.
+        unit [NAME]: A document of plain text: paragraph, line or file.
         field [NAME]: The field or column with the text. Default: text.
         pair_field [NAME]: The field or column with a second text.
         encoding [NAME]: Of plain text and JSON lines. Default: utf-8.
@@ -209,7 +208,7 @@ class Reading:
         on_error [--on-error]: Stop at what cannot be read, or skip and count it.
     """
 
-    kind: Literal["text", "jsonl", "parquet", "conllu"] | None = None
+    kind: Literal["text", "jsonl", "parquet"] | None = None
     unit: str | None = None
     field: str | None = None
     pair_field: str | None = None

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from minibert.model import Model
     from minibert.survey.document_rows import Texts
     from minibert.survey.patterns import Example, HeadPatterns, PatternHead
-    from minibert.survey.query_key_dimensions import QueryKeyDimensions
 
 _BAR = 20
 
@@ -30,7 +29,6 @@ def patterns(
     limit: int | None = None,
     survey: Path | None = None,
     examples: bool = False,
-    dimensions: bool = False,
     seed: int = 0,
     as_json: bool = False,
     loading: Loading,
@@ -41,50 +39,37 @@ def patterns(
     pattern, and the whole confidence interval over documents is above that.
 
     Options:
-        corpus [argument, CORPUS]: Files or folders of text, JSON lines, Parquet or CoNLL-U.
-            Default: twelve built-in pairs of sentences.
+        corpus [argument, CORPUS]: Files or folders of text, JSON lines or Parquet. Default: twelve
+            built-in pairs of sentences.
         survey [--survey, DIR]: Name heads from a finished survey; no model is run.
         examples [--examples]: Show the best rows of the heads.
-        dimensions [--dimensions]: Also count the dimensions that carry query·key. A second pass.
         seed: Draws how far baselines are measured from the words.
         as_json [--json]: Every head and every number, as JSON.
     """
     if survey is not None:
         others = {
             "CORPUS": corpus, "--pairs": pairs, "--limit": limit, "--examples": examples,
-            "--dimensions": dimensions, "--model": loading.model, "--dtype": loading.dtype,
-            "--revision": loading.revision,
+            "--model": loading.model, "--dtype": loading.dtype, "--revision": loading.revision,
         }  # fmt: skip
         given = (*reading.given, *(name for name, value in others.items() if value))
-        _print(_of_survey(survey, given), None, as_json=as_json, examples=False)
+        _print(_of_survey(survey, given), as_json=as_json, examples=False)
         return
     # Before the model is loaded: a corpus that cannot be read is known at once.
     documents = _documents(corpus, reading, pairs=pairs)
     model = loading.load(task="none")
     from minibert.survey.patterns import patterns as patterns_of
-    from minibert.survey.query_key_dimensions import query_key_dimensions
 
     if documents is None:
         note("note", "no corpus is named, so twelve built-in pairs of sentences are read.")
     found = patterns_of(model, islice(documents or _sample(model), limit), seed=seed)
-    counted = None
-    if dimensions:
-        again = _documents(corpus, reading, pairs=pairs) or _sample(model)
-        counted = query_key_dimensions(model, islice(again, limit))
-    _print(found, counted, as_json=as_json, examples=examples)
+    _print(found, as_json=as_json, examples=examples)
 
 
-def _print(
-    found: "HeadPatterns", counted: "QueryKeyDimensions | None", *, as_json: bool, examples: bool
-) -> None:
+def _print(found: "HeadPatterns", *, as_json: bool, examples: bool) -> None:
     if as_json:
-        tables = found.to_dict()
-        say_json(tables if counted is None else {**tables, "dimensions": counted.to_dict()})
-        return
-    terminal = Terminal.of(sys.stdout)
-    say(*_pattern_table(found, terminal, examples=examples))
-    if counted is not None:
-        say("", *_dimension_table(counted, found, terminal))
+        say_json(found.to_dict())
+    else:
+        say(*_pattern_table(found, Terminal.of(sys.stdout), examples=examples))
 
 
 def _of_survey(folder: Path, given: Sequence[str]) -> "HeadPatterns":
@@ -136,27 +121,6 @@ def _pattern_table(found: "HeadPatterns", terminal: Terminal, *, examples: bool)
                 f"    {one.layer}-{one.head}  {_shown(e)}" for one in best for e in one.examples
             ]
     return lines
-
-
-def _dimension_table(
-    counted: "QueryKeyDimensions", found: "HeadPatterns", terminal: Terminal
-) -> list[str]:
-    """How many dimensions carry query·key in the heads that each pattern names, as lines."""
-    import numpy as np
-
-    from minibert.survey.query_key_dimensions import dimensions_by_pattern
-
-    title = f"dimensions that carry query·key, of {counted.d_head} (participation ratio)"
-    rows = [
-        [name, str(heads), f"{of_all:.1f}", f"{of_row:.1f}"]
-        for name, (heads, of_all, of_row) in dimensions_by_pattern(counted, found).items()
-    ]
-    medians = (counted.participation, counted.participation_of_rows)
-    rows.append(
-        ["all heads, median", str(counted.count.size), *(f"{np.nanmedian(m):.1f}" for m in medians)]
-    )
-    header = ["heads named", "", "over all rows", "in one row"]
-    return [terminal.paint(title, "bold"), *terminal.table(header, rows, "<>>>")]
 
 
 def _row(one: "PatternHead", terminal: Terminal) -> list[str]:

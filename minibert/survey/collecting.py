@@ -1,7 +1,7 @@
 """Values of a pass for every token of a corpus, in arrays on the disk that are read back mapped.
 
-What probes and sparse autoencoders are trained on. The corpus is streamed, the texts go through
-the model in packed passes, and an interrupted run resumes with identical bytes.
+What probes and sparse autoencoders are trained on. The corpus is read in windows of documents, the
+texts go through the model in packed passes, and an interrupted run resumes with identical bytes.
 
 resid_post-3.npy, z-3-5.npy   the values of each point: (token, ...)
 token_ids, segments, words, spans, positions .npy   for each token; see `Collected`
@@ -11,23 +11,19 @@ manifest.json                 what was collected, of what, by which model; writt
 progress.json                 how far an unfinished run has come
 """
 
-import hashlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from io import BufferedRandom, TextIOWrapper
 from pathlib import Path
-from typing import NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from minibert.analysis.arguments import check_model
 from minibert.errors import SurveyError, TokenizationError, check_index
@@ -39,12 +35,21 @@ from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.collected import Collected
-from minibert.survey.documents import Document, Documents, corpus_hash, document_of
+from minibert.survey.documents import Document, check_list
+from minibert.survey.segments import Parts, grouped, parts_of
 from minibert.survey.tables import versions
+from minibert.survey.windows import (
+    MOST_NAMED,
+    Bar,
+    Read,
+    Window,
+    check_same,
+    files_told,
+    unread,
+    windows,
+)
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
-from minibert.text.windows import equal_parts
-from minibert.text.words import Words
 from minibert.trace.identity import weights_digest
 from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
 from minibert.training.folder import folder_locked
@@ -52,7 +57,7 @@ from minibert.untrusted import guarded, read_json
 from minibert.writing import made, replacing
 
 Floats = npt.NDArray[np.floating]
-Item = TypeVar("Item")
+Whole = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -65,24 +70,6 @@ class CollectedPoint:
 
     def __str__(self) -> str:
         return "-".join(str(p) for p in (self.name, self.layer, self.head) if p is not None)
-
-
-@dataclass(frozen=True, eq=False)
-class TokenizedText:
-    """The tokens of a document, and the windows that the model sees of it.
-
-    windows   positions of the whole text, special tokens in each window; one window for a text
-              that fits
-    """
-
-    document: Document
-    tokens: Tokens
-    windows: tuple[npt.NDArray[np.int64], ...]
-
-    @property
-    def size(self) -> int:
-        """Tokens that the model computes."""
-        return sum(map(len, self.windows))
 
 
 def as_points(keys: Iterable[object], model: Model) -> tuple[CollectedPoint, ...]:
@@ -129,36 +116,44 @@ def _as_point(key: object, model: Model) -> CollectedPoint:
     return CollectedPoint(name, *numbers)
 
 
-def tokenized(document: Document, model: Model) -> TokenizedText:
-    """The tokens of a document; a text that is longer than the model is cut into windows.
+@dataclass(frozen=True, eq=False)
+class CutText:
+    """A document, and the parts of it that the model sees at once."""
 
-    Windows are of about the same length, and no token of the text is in two of them. Raises
-    TokenizationError for a text without tokens, and for a pair that is longer than the model.
-    """
-    tokenizer = model.tokenizer
-    assert tokenizer is not None
-    limit = model.config.n_positions
-    longest = limit if document.pair else None
-    tokens = tokenizer(*document.contents, max_positions=longest)
-    return TokenizedText(document, tokens, equal_parts(tokens, limit))
+    document: Document
+    parts: Parts
 
+    @property
+    def size(self) -> int:
+        """Tokens that the model computes."""
+        return sum(map(len, self.parts.places))
 
-def batches(items: Iterable[Item], most: int, size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """The items in their order, in batches that end with the one that reaches `most` tokens."""
-    held: list[Item] = []
-    tokens = 0
-    for item in items:
-        held.append(item)
-        tokens += size(item)
-        if tokens >= most:
-            yield held
-            held, tokens = [], 0
-    if held:
-        yield held
+    def index(self) -> dict[str, np.ndarray]:
+        """What is known of each token of the parts, and which are kept always."""
+        tokens, places = self.parts.tokens, np.concatenate(self.parts.places)
+        spans = np.array([(-1, -1) if span is None else span for span in tokens.spans[0]])
+        words = np.array([-1 if word is None else word for word in tokens.words[0]])
+        return {
+            "token_ids": tokens.ids[0].numpy()[places],
+            "segments": tokens.segments[0].numpy()[places],
+            "words": words[places],
+            "spans": spans[places],
+            "positions": np.concatenate([np.arange(len(part)) for part in self.parts.places]),
+            "kept": spans[places, 0] >= 0,
+        }
+
+    def written(self) -> bytes:
+        """The document as a line of the file of texts."""
+        # The name of a file, which is in the id, need not be valid UTF-8.
+        about = json.dumps(asdict(self.document), ensure_ascii=False)
+        return about.encode(errors="surrogatepass") + b"\n"
 
 
 class PackedPass:
-    """Computes the values of points for texts, without padding, `most` tokens or more at a time."""
+    """Computes the values of points for texts, without padding, at most so many tokens at a time.
+
+    A part that is longer is a pass of its own.
+    """
 
     def __init__(self, model: Model, points: Sequence[CollectedPoint], most: int) -> None:
         self.model, self.points, self.most = model, points, most
@@ -166,42 +161,42 @@ class PackedPass:
         whole = any(p.name == "logits" for p in points)
         self._stop = model.config.n_layers if whole else max(layers, default=-1) + 1
 
-    def shapes(self) -> dict[CollectedPoint, tuple[int, ...]]:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of one token's value at each point."""
         found = self._values(torch.zeros(1, 1, dtype=torch.int64), None, [1])
-        return {point: value.shape[1:] for point, value in found.items()}
+        return {name: value.shape[1:] for name, value in found.items()}
 
-    def __call__(self, texts: Sequence[TokenizedText]) -> dict[CollectedPoint, Floats]:
-        """(token, ...) for each point, for the tokens of all windows of the texts, in order."""
-        windows = [(text.tokens, window) for text in texts for window in text.windows]
+    def __call__(self, texts: Sequence[CutText]) -> dict[str, Floats]:
+        """(token, ...) for each point, for the tokens of all parts of the texts, in order."""
+        parts = [(text.parts.tokens, place) for text in texts for place in text.parts.places]
         # A text may be a whole book, too long for one pass.
-        groups = batches(windows, self.most, lambda one: len(one[1]))
-        parts = [self._of_windows(group) for group in groups]
-        return {point: np.concatenate([part[point] for part in parts]) for point in self.points}
+        groups = grouped(parts, self.most, lambda one: len(one[1]))
+        found = [self._of_parts(group) for group in groups]
+        return {
+            name: np.concatenate([one[name] for one in found]) for name in map(str, self.points)
+        }
 
-    def _of_windows(
-        self, windows: Sequence[tuple[Tokens, npt.NDArray[np.int64]]]
-    ) -> dict[CollectedPoint, Floats]:
-        ids = padded([tokens.ids[0][window].tolist() for tokens, window in windows], 0)
-        kinds = padded([tokens.segments[0][window].tolist() for tokens, window in windows], 0)
-        return self._values(ids, kinds, [len(window) for _, window in windows])
+    def _of_parts(self, parts: Sequence[tuple[Tokens, Whole]]) -> dict[str, Floats]:
+        ids = padded([tokens.ids[0][place].tolist() for tokens, place in parts], 0)
+        kinds = padded([tokens.segments[0][place].tolist() for tokens, place in parts], 0)
+        return self._values(ids, kinds, [len(place) for _, place in parts])
 
     @torch.no_grad()
     def _values(
         self, ids: TokenIds, kinds: TokenIds | None, lengths: list[int]
-    ) -> dict[CollectedPoint, Floats]:
+    ) -> dict[str, Floats]:
         model, device = self.model, self.model.body.word.weight.device
         mask = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
         inputs = Inputs(
             ids.to(device), mask.to(device), None if kinds is None else kinds.to(device)
         ).checked(model.config, model.name)
         allowed = AllowedKeys(1, sum(lengths), device, model.config.causal, packed=tuple(lengths))
-        found: dict[CollectedPoint, Floats] = {}
+        found: dict[str, Floats] = {}
 
         def visit(at: LayerPass) -> None:
             for point in self.points:
                 if point.layer == at.index:
-                    found[point] = _rows(getattr(at, point.name), point)
+                    found[str(point)] = _rows(getattr(at, point.name), point)
 
         embed = embedded(model.body, inputs, allowed)
         hidden = run_layers(
@@ -214,10 +209,10 @@ class PackedPass:
         )
         for point in self.points:
             if point.name == "embed":
-                found[point] = _rows(embed, point)
+                found[str(point)] = _rows(embed, point)
             elif point.name == "logits":
                 final = model.body.final(hidden)
-                found[point] = _rows(logits_of(model, final, inputs, allowed), point)
+                found[str(point)] = _rows(logits_of(model, final, inputs, allowed), point)
         return found
 
 
@@ -232,8 +227,6 @@ def _rows(value: Tensor, point: CollectedPoint) -> Floats:
 
 
 _HEADER = 256
-LOCK, MANIFEST, PROGRESS, TEXTS = ".lock", "manifest.json", "progress.json", "texts.jsonl"
-_FORMAT, _MOST_NAMED = 1, 100
 
 
 @dataclass(frozen=True)
@@ -284,6 +277,11 @@ INDEX = {
 }
 
 
+LOCK, MANIFEST, PROGRESS, TEXTS = ".lock", "manifest.json", "progress.json", "texts.jsonl"
+#: 2: what was read is counted in windows.
+_FORMAT = 2
+
+
 def _opened(path: Path, size: int, empty: bytes) -> BufferedRandom:
     """The file cut to so many bytes, which grows from there; OSError where it is shorter."""
     if size <= len(empty):
@@ -309,15 +307,16 @@ def _on_disk(file: BufferedRandom | TextIOWrapper) -> None:
 class State:
     """How far a collection has come.
 
-    documents   read, whether they have tokens or not; documents_sha256 is the hash of these
-    texts, windows, tokens, text_bytes   written
-    n_skipped, skipped                   documents without tokens; the first hundred, and why
+    read                               the windows of the corpus that are done
+    documents                          in these, whether they have tokens or not
+    texts, parts, tokens, text_bytes   written
+    n_skipped, skipped                 documents without tokens; the first hundred, and why
     """
 
+    read: Read = field(default_factory=Read)
     documents: int = 0
-    documents_sha256: str = ""
     texts: int = 0
-    windows: int = 0
+    parts: int = 0
     tokens: int = 0
     text_bytes: int = 0
     n_skipped: int = 0
@@ -326,7 +325,7 @@ class State:
     def skip(self, document: str, reason: str) -> None:
         """Count a document that has no tokens."""
         self.n_skipped += 1
-        if len(self.skipped) < _MOST_NAMED:
+        if len(self.skipped) < MOST_NAMED:
             self.skipped.append([document, reason])
 
 
@@ -357,14 +356,16 @@ class GrowingCollection:
         path = self.folder / name
         about = read_json(path, SurveyError)
         with guarded(path, SurveyError, "is not of this version of minibert"):
+            options = about["options"]
+            if not resume:
+                arrays = [f"{one}.npy" for one in (*INDEX, *map(str, options["points"]))]
+                for other in (*arrays, TEXTS, MANIFEST, PROGRESS):
+                    (self.folder / Path(other).name).unlink(missing_ok=True)
+                return
             if about["format"] != _FORMAT:
                 raise ValueError(f"format {about['format']}")
-            options, state = about["options"], State(**about["counts"])
-        if not resume:
-            arrays = [f"{one}.npy" for one in (*INDEX, *map(str, options["points"]))]
-            for other in (*arrays, TEXTS, MANIFEST, PROGRESS):
-                (self.folder / Path(other).name).unlink(missing_ok=True)
-            return
+            counts = about["counts"]
+            state = State(**counts | {"read": Read(**counts["read"])})
         for key, wanted in self.options.items():
             if options.get(key) != wanted:
                 raise SurveyError(
@@ -382,29 +383,23 @@ class GrowingCollection:
                 size, path = array.size(self._rows(array)), self.folder / f"{name}.npy"
                 self._files[name] = _opened(path, size, array.empty())
             self._files[TEXTS] = _opened(self.folder / TEXTS, self.state.text_bytes, b"")
-        self.save()
+        self.save(self.state)
 
     def _rows(self, array: ArrayFile) -> int:
         return self.state.texts if array.rows == "texts" else self.state.tokens
 
-    def add(
-        self,
-        texts: Sequence[TokenizedText],
-        values: Mapping[str, npt.NDArray[np.floating]],
-        read: State,
-    ) -> None:
-        """Write a batch; `read` has what was read and skipped up to its end."""
-        state = deepcopy(self.state)
+    def add(self, state: State, texts: Sequence[CutText], values: Mapping[str, Floats]) -> None:
+        """Write some texts, which `state` counts; they are complete once it is saved."""
+        kept = []
         with self._writing():
-            kept = []
             for text in texts:
-                rows = _index_rows(text)
+                rows = text.index()
                 mine = rows.pop("kept") | self.options["special"]
                 kept.append(mine)
                 state.texts += 1
-                state.windows += len(text.windows)
+                state.parts += len(text.parts.places)
                 state.tokens += int(mine.sum())
-                state.text_bytes += self._files[TEXTS].write(_written(text.document))
+                state.text_bytes += self._files[TEXTS].write(text.written())
                 for name, column in rows.items():
                     self._append(name, column[mine])
                 self._append("starts", np.array([state.tokens]))
@@ -412,17 +407,9 @@ class GrowingCollection:
             every = np.concatenate(kept)
             for name, array in values.items():
                 self._append(name, self._converted(name, array[every]))
-        self.state = state
-        self.count(read)
 
     def _append(self, name: str, rows: np.ndarray) -> None:
         self._files[name].write(self._arrays[name].bytes(rows))
-
-    def count(self, read: State) -> None:
-        """Take over what was read and skipped."""
-        state = self.state
-        state.documents, state.documents_sha256 = read.documents, read.documents_sha256
-        state.n_skipped, state.skipped = read.n_skipped, list(read.skipped)
 
     def _converted(self, name: str, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -434,17 +421,16 @@ class GrowingCollection:
             )
         return found
 
-    def save(self) -> None:
-        """Have what is complete on the disk, and `progress.json` say so."""
-        if TEXTS in self._files:
-            with self._writing():
-                for file in self._files.values():
-                    _on_disk(file)
-                self._replace(PROGRESS, {"counts": asdict(self.state)})
+    def save(self, state: State) -> None:
+        """Have what was written up to this state on the disk, and `progress.json` say so."""
+        with self._writing():
+            for file in self._files.values():
+                _on_disk(file)
+            self._replace(PROGRESS, {"counts": asdict(state)})
+        self.state = state
 
     def finish(self, about: Mapping[str, object]) -> None:
         """Complete the files and write the manifest, `about` in it."""
-        self.save()
         with self._writing():
             for name, array in self._arrays.items():
                 self._files[name].seek(0)
@@ -452,7 +438,6 @@ class GrowingCollection:
                 _on_disk(self._files[name])
             self._replace(MANIFEST, {"counts": asdict(self.state), **about})
             (self.folder / PROGRESS).unlink()
-        self.finished = True
 
     def close(self) -> None:
         """Close the files."""
@@ -482,36 +467,12 @@ class GrowingCollection:
             ) from error
 
 
-def _written(document: Document) -> bytes:
-    """A document as a line of the file of texts."""
-    # The name of a file, which is in the id, need not be valid UTF-8.
-    about = json.dumps(asdict(document), ensure_ascii=False)
-    return about.encode(errors="surrogatepass") + b"\n"
-
-
-def _index_rows(text: TokenizedText) -> dict[str, np.ndarray]:
-    """What is known of each token of the windows of a text, and which are kept always."""
-    places, tokens = np.concatenate(text.windows), text.tokens
-    spans = np.array([(-1, -1) if span is None else span for span in tokens.spans[0]])
-    words = np.array([-1 if word is None else word for word in tokens.words[0]])
-    return {
-        "token_ids": tokens.ids[0].numpy()[places],
-        "segments": tokens.segments[0].numpy()[places],
-        "words": words[places],
-        "spans": spans[places],
-        "positions": np.concatenate([np.arange(len(window)) for window in text.windows]),
-        "kept": spans[places, 0] >= 0,
-    }
-
-
 DTYPES = ("float32", "float16", "float64")
-#: A process that is killed loses at most what it did in so many seconds.
-SECONDS_BETWEEN_SAVES = 5.0
 
 
 def collect(
     model: Model,
-    texts: Iterable[str | Words | Document],
+    texts: Iterable[object],
     points: Iterable[object],
     *,
     output: str | Path,
@@ -525,20 +486,21 @@ def collect(
     """The values of points for every token of the texts, written to the folder `output`.
 
     texts         str, Words or Documents, one after the other: what `read_documents` gives, a
-                  list, a generator. A text longer than the model's positions is cut into windows
+                  list, a generator. A text longer than the model's positions is cut into parts
     points        ("resid_post", 3): a layer's quantity; ("z", 3, 5): of one head; "embed"
     dtype         of the arrays: float32, float16 or float64
     special       whether special tokens ([CLS], [SEP]) have rows
-    batch_tokens  a pass takes texts until it has so many tokens
+    batch_tokens  tokens that go through the model together
     on_error      what to do with a text that gives no token, and a pair longer than the model's
                   positions: "raise", or "skip" and count it in the manifest
-    resume        go on where an interrupted run of the same call stopped; False starts again
+    resume        go on where an interrupted run of the same call stopped, a window of documents
+                  (windows.py) at a time; False starts again
     progress      show a progress bar
 
     Raises TraceError for what is no model that minibert loads; SurveyError before the first pass
-    for points the model does not have, options that do
-    not fit and a folder that holds something else; while it runs for a full disk, after which what
-    is complete is kept and the same call resumes.
+    for points the model does not have, options that do not fit and a folder that holds something
+    else; while it runs for a full disk, after which what is complete is kept and the same call
+    resumes.
     """
     check_model(model)
     if model.tokenizer is None:
@@ -548,8 +510,7 @@ def collect(
             raise SurveyError(f"{name}={value!r}: expected {', '.join(known)}.")
     if not isinstance(batch_tokens, int) or isinstance(batch_tokens, bool) or batch_tokens < 1:
         raise SurveyError(f"batch_tokens={batch_tokens!r}: expected a whole number from 1 on.")
-    if isinstance(texts, str | Words):
-        raise SurveyError("texts is one text; expected a list of texts, or read_documents(...).")
+    check_list(texts, "texts")
     chosen = as_points(points, model)
     options = {
         "model": {"name": model.name, "weights_sha256": weights_digest(model), "impl": model.impl},
@@ -559,129 +520,50 @@ def collect(
         "batch_tokens": batch_tokens,
         "on_error": on_error,
     }
-    passes = PackedPass(model, chosen, batch_tokens)
     folder = Path(output)
     with (
         folder_locked(folder, SurveyError, file=LOCK, work="collecting"),
         closing(GrowingCollection(folder, options, resume=resume)) as growing,
     ):
-        reading = _Reading(texts, model, growing.state, skip=on_error == "skip")
-        _go(reading, passes, growing, batch_tokens, show=progress)
-        if not growing.finished:
-            files = {"files": _files(texts)} if isinstance(texts, Documents) else {}
-            device = str(model.body.word.weight.device)
-            growing.finish({**files, "versions": {**versions(), "device": device}})
+        if growing.finished:
+            check_same(windows(texts), growing.state.read.sha256)
+        else:
+            passes = PackedPass(model, chosen, batch_tokens)
+            _collect_windows(texts, passes, growing, progress=progress)
+            about = {**versions(), "device": str(model.body.word.weight.device)}
+            growing.finish({"corpus": files_told(texts), "versions": about})
     return Collected.read(output)
 
 
-def _go(
-    reading: "_Reading",
-    passes: PackedPass,
-    growing: GrowingCollection,
-    batch_tokens: int,
-    *,
-    show: bool,
+def _collect_windows(
+    texts: Iterable[object], passes: PackedPass, growing: GrowingCollection, *, progress: bool
 ) -> None:
-    """Compute and write what is missing, and save now and then."""
-    reading.pass_over(growing.state)
-    if growing.finished:
-        return reading.expect_end()
-    growing.open({str(point): shape for point, shape in passes.shapes().items()})
-    saved = time.monotonic()
-    bar = _bar(reading.texts, show)
-    try:
-        for batch in batches(reading, batch_tokens, lambda text: text.size):
-            values = {str(point): array for point, array in passes(batch).items()}
-            growing.add(batch, values, reading.state)
-            if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
-                growing.save()
-                saved = time.monotonic()
-            _advance(bar, reading.texts, growing.state)
-    finally:
-        bar.close()
-        # What is complete is kept, whatever stopped the run.
-        with suppress(SurveyError):
-            growing.save()
-    # There may be documents without tokens behind the last text.
-    growing.count(reading.state)
+    """Compute and write what is missing, and save after each window."""
+    growing.open(passes.shapes())
+    skip = growing.options["on_error"] == "skip"
+    with closing(Bar(texts, shown=progress)) as bar:
+        for window in unread(windows(texts), growing.state.read, bar):
+            state = deepcopy(growing.state)
+            state.read = state.read.with_window(window)
+            state.documents += len(window.documents)
+            cut = _cut(window, passes.model, state, skip=skip)
+            for batch in grouped(cut, passes.most, lambda text: text.size):
+                growing.add(state, batch, passes(batch))
+            growing.save(state)
+            bar.show(state.documents, state.tokens)
     if not growing.state.texts:
         raise SurveyError("There is no text that has tokens; nothing was collected.")
 
 
-class _Reading:
-    """The documents of a corpus as tokens, and how many were read, of what hash."""
-
-    def __init__(self, texts: Iterable[object], model: Model, state: State, *, skip: bool) -> None:
-        self.texts, self.model, self.skip = texts, model, skip
-        self.state = deepcopy(state)
-        self._hash = hashlib.sha256()
-        self._items = enumerate(texts)
-
-    def pass_over(self, state: State) -> None:
-        """Read over the documents that were read already; SurveyError where they are others."""
-        for _ in range(state.documents):
-            if self._next() is None:
-                break
-        if state.documents and self._hash.hexdigest() != state.documents_sha256:
-            raise self._others()
-
-    def expect_end(self) -> None:
-        """Raise SurveyError where there are more documents."""
-        if self._next() is not None:
-            raise self._others()
-
-    def __iter__(self) -> Iterator[TokenizedText]:
-        while (document := self._next()) is not None:
-            self.state.documents += 1
-            self.state.documents_sha256 = self._hash.hexdigest()
-            try:
-                text = tokenized(document, self.model)
-            except TokenizationError as error:
-                if not self.skip:
-                    raise SurveyError(f"{document.id}: {error}") from None
-                self.state.skip(document.id, str(error))
-            else:
-                yield text
-
-    def _next(self) -> Document | None:
-        number, item = next(self._items, (0, None))
-        if item is None:
-            return None
-        document = document_of(item, number)
-        content = [document.text, document.words, document.pair]
-        self._hash.update(json.dumps(content).encode() + b"\n")
-        return document
-
-    def _others(self) -> SurveyError:
-        return SurveyError(
-            "The folder holds a collection of other texts: they are not the same in number, "
-            "content or order. Choose another folder, or start again with resume=False."
-        )
-
-
-def _files(texts: Documents) -> dict[str, object]:
-    """What the manifest says of the files of a corpus."""
-    return {
-        "names": [path.name for path in texts.files],
-        "sha256": corpus_hash(texts.files),
-        "shorter": texts.n_short,
-        "unreadable": texts.n_skipped,
-        "first_unreadable": texts.skipped,
-    }
-
-
-def _bar(texts: Iterable[object], show: bool) -> "tqdm[NoReturn]":
-    """A progress bar: of the bytes of files, else of texts."""
-    options: dict[str, object] = {
-        "unit": " texts",
-        "total": len(texts) if isinstance(texts, Sized) else None,
-    }
-    if isinstance(texts, Documents):
-        options = {"unit": "B", "unit_scale": True, "total": texts.n_bytes}
-    # tqdm shows no bar where standard error is no terminal.
-    return tqdm(disable=None if show else True, **options)
-
-
-def _advance(bar: "tqdm[NoReturn]", texts: Iterable[object], state: State) -> None:
-    bar.update((texts.bytes_read if isinstance(texts, Documents) else state.documents) - bar.n)
-    bar.set_postfix_str(f"{state.texts} texts, {state.tokens} tokens", refresh=False)
+def _cut(window: Window, model: Model, state: State, *, skip: bool) -> Iterator[CutText]:
+    """The documents of a window as tokens; the state counts those that are skipped."""
+    assert model.tokenizer is not None
+    for document in window.documents:
+        try:
+            parts = parts_of(document, model.tokenizer, model.config.n_positions)
+        except TokenizationError as error:
+            if not skip:
+                raise SurveyError(f"{document.id}: {error}") from None
+            state.skip(document.id, str(error))
+        else:
+            yield CutText(document, parts)

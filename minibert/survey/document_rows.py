@@ -17,23 +17,23 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_model
 from minibert.attached.attach import Attached
-from minibert.attached.call import Call, repeated
+from minibert.attached.call import Call
 from minibert.attached.layout import title_of
 from minibert.attached.page_trace import PageTrace, page_trace
 from minibert.attached.stack import StackTrace
 from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model
 from minibert.quantities import Float
-from minibert.survey.documents import Document
+from minibert.survey.documents import Document, document_of
 from minibert.survey.live import AttachedStack, Given, Surveyable
-from minibert.survey.pattern_table import Queries, Seen
-from minibert.survey.segments import grouped
+from minibert.survey.pattern_table import Seen
+from minibert.survey.segments import grouped, parts_of
 from minibert.text.tokens import Tokens, padded
-from minibert.text.windows import columns, equal_parts
+from minibert.text.windows import columns
 from minibert.text.words import Words
 from minibert.trace.read import Trace
 
-Texts = Iterable[object]
+Texts = Iterable[Any]
 """Texts or Words, (text, second text) pairs, Tokens or ids of one sentence each, or Documents."""
 
 
@@ -49,10 +49,9 @@ class TextPart:
 def text_parts(
     model: Surveyable, texts: Texts, *, longest: int | None = None
 ) -> Iterator[TextPart]:
-    """The parts of each document, in the order of the corpus.
+    """The parts of each document, in the order of the corpus, as `segments.parts_of` cuts them.
 
-    A text longer than `longest`, by default the model's positions, is cut into parts of about the
-    same length; no token is in two of them, and each has the special tokens of a whole text.
+    Parts have at most `longest` tokens, by default the model's positions.
 
     Raises TokenizationError for what the model cannot read: an empty text, a pair that is too
     long, or something that is no text at all.
@@ -62,34 +61,21 @@ def text_parts(
     if isinstance(texts, Tokens | Tensor):
         texts = [texts[index] for index in range(len(texts))]
     for number, text in enumerate(texts):
-        yield from _of_document(model, number, text, longest or model.config.n_positions)
-
-
-def _of_document(model: Surveyable, number: int, document: Any, longest: int) -> Iterator[TextPart]:
-    name = str(number)
-    if isinstance(document, Document):
-        name = document.id
-        contents = document.contents
-        document = contents if len(contents) > 1 else contents[0]
-    pair = isinstance(document, tuple) and len(document) == 2
-    if isinstance(document, str | Words) and model.tokenizer is not None:
-        whole = model.tokenizer(document)
-        tokens = [columns(whole, [part.tolist()]) for part in equal_parts(whole, longest)]
-    elif pair and isinstance(document[0], str | Words) and model.tokenizer is not None:
-        tokens = [model.tokenizer(*document)]
-        if tokens[0].lengths[0] > longest:
-            raise TokenizationError(
-                f"Document {name} is a pair of {tokens[0].lengths[0]} tokens, more than the "
-                f"{longest} positions of {model.name}; shorten its texts, or give them alone."
+        written = isinstance(text, str | Words | Document | tuple) and model.tokenizer is not None
+        if written and model.tokenizer is not None:
+            document = document_of(text, number)
+            whole, places, _ = parts_of(
+                document, model.tokenizer, longest or model.config.n_positions
             )
-    else:
-        tokens = [model.inputs(document).as_tokens(model.tokenizer)]
-    for part in tokens:
-        if len(part) != 1:
+            for place in places:
+                yield TextPart(number, document.id, columns(whole, [place.tolist()]))
+            continue
+        tokens = model.inputs(text).as_tokens(model.tokenizer)
+        if len(tokens) != 1:
             raise TokenizationError(
-                f"Document {name} is a batch of {len(part)} sentences; give them one by one."
+                f"Document {number} is a batch of {len(tokens)} sentences; give them one by one."
             )
-        yield TextPart(number, name, part)
+        yield TextPart(number, str(number), tokens)
 
 
 # Numbers that the trace of one batch may keep: 128 MiB in float32.
@@ -118,9 +104,6 @@ def _joined(parts: list[Tokens]) -> Tokens:
     )
 
 
-Vectors = tuple[Tensor, Tensor, float]
-
-
 @runtime_checkable
 class Rows(Protocol):
     """The rows of attention of one part of a document."""
@@ -130,11 +113,8 @@ class Rows(Protocol):
     def seen(self) -> list[tuple[Seen, list[int]]]:
         """Which keys the queries see, and the layers in which they do; None: no limit."""
 
-    def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
+    def probs(self, layer: int, queries: slice) -> Float[Tensor, "head query key"]:
         """The rows of some queries in one layer, on the processor."""
-
-    def vectors(self, layer: int) -> Vectors:
-        """(head, position, d_head) of query and of the key that each head reads, and the scale."""
 
     def paged(self) -> Trace | PageTrace:
         """The same as a page reads it. Raises TraceError where there is no page of it."""
@@ -158,19 +138,9 @@ class LoadedRows:
         """The windows of the model that cut this text."""
         return [*self.trace.config.layers_by_window(self.tokens.lengths[0]).items()]
 
-    def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
+    def probs(self, layer: int, queries: slice) -> Float[Tensor, "head query key"]:
         """Some rows of one layer."""
-        if isinstance(queries, slice):
-            of_layer = self.trace.at(layer, queries=queries)
-        else:
-            of_layer = self.trace.at(layer).of_rows(queries.tolist())
-        return of_layer.probs[0].detach().cpu()
-
-    def vectors(self, layer: int) -> Vectors:
-        """Query, key and scale of one layer."""
-        query, key = (self.trace.read(name, layer).detach() for name in ("query", "key"))
-        scale = self.trace.config.attention_scale(layer)
-        return query[0], repeated(key, query.shape[1])[0], scale
+        return self.trace.at(layer, queries=queries).probs[0].detach().cpu()
 
     def paged(self) -> Trace:
         """The trace."""
@@ -215,23 +185,10 @@ class AttachedRows:
             )
         return of_heads[0]
 
-    def probs(self, layer: int, queries: Queries) -> Float[Tensor, "head query key"]:
+    def probs(self, layer: int, queries: slice) -> Float[Tensor, "head query key"]:
         """Some rows of one layer."""
         probs: Tensor = self.calls[layer].read("probs", rows=queries)[0]
         return probs.detach().cpu().to(self.model.dtype)
-
-    def vectors(self, layer: int) -> Vectors:
-        """Query, key and scale of one layer."""
-        call, first = self.calls[layer], self.calls[0]
-        scale = call.scale
-        one_scale = not isinstance(scale, Tensor) or scale.numel() == 1
-        if not one_scale or call.query.shape[-1] != first.query.shape[-1]:
-            raise SurveyError(
-                f"{self.model.name}, {self.model.stack} {layer}: its heads have widths or scales "
-                "of their own, and dimensions are counted over heads that have the same."
-            )
-        query, key = call.read("query").detach(), call.read("key").detach()
-        return query[0], repeated(key, call.n_heads)[0], float(scale)
 
     def paged(self) -> PageTrace:
         """The stack, whose tokens are those of the text. Raises TraceError; see `page_trace`."""

@@ -5,13 +5,12 @@
 'wiki.valid.tokens:2'
 
 The kind of a file is known by its name: .txt and .tokens are plain text, .jsonl and .ndjson JSON
-lines, .parquet, and .conllu; .gz behind any but .parquet is unpacked. Nothing is left out
+lines, and .parquet; .gz behind any but .parquet is unpacked. Nothing is left out
 silently: `Documents` counts what was read, what was skipped, and why.
 """
 
 import codecs
 import gzip
-import hashlib
 import json
 import os
 from collections import Counter
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minibert.errors import SurveyError, TokenizationError, how_to_install
-from minibert.survey.conllu import LONGEST_LINE, TreebankReader, blocks
 from minibert.text.words import Words
 from minibert.untrusted import guarded, lines_of, open_regular
 
@@ -70,15 +68,25 @@ def check_list(texts: object, name: str) -> None:
 
 
 def document_of(item: object, number: int) -> Document:
-    """A text of a list as a document, named by its place; SurveyError for what is no text."""
-    if isinstance(item, Document):
-        return item
-    if isinstance(item, Words):
-        return Document(str(number), None, tuple(item))
-    if isinstance(item, str):
-        return Document(str(number), item)
+    """A text or a pair of texts of a list as a document, named by its place.
+
+    Raises SurveyError for what is neither.
+    """
+    name = str(number)
+    match item:
+        case Document():
+            return item
+        case str():
+            return Document(name, item)
+        case Words():
+            return Document(name, None, tuple(item))
+        case tuple((str(first), str(second))):
+            return Document(name, first, None, second)
+        case tuple((Words() as words, Words() as others)):
+            return Document(name, None, tuple(words), tuple(others))
     raise SurveyError(
-        f"text {number} is a {type(item).__name__}; expected a str, Words or a Document."
+        f"text {number} is a {type(item).__name__}; expected a str, Words, a pair of either or a "
+        "Document."
     )
 
 
@@ -177,18 +185,6 @@ def parquet_reader(name: str) -> Any:
     return ParquetFile
 
 
-def _sentence_groups(file: BufferedIOBase, reading: Reading) -> Iterator[Record]:
-    group: list[Any] = []
-    for block in blocks(enumerate(lines_of(file, LONGEST_LINE), start=1), reading.name):
-        new = any(line.startswith(b"# newdoc") for _, line in block)
-        if group and (new or reading.unit == "sentence"):
-            yield Record(group[0][0][0], group)
-            group = []
-        group.append(block)
-    if group:
-        yield Record(group[0][0][0], group)
-
-
 def _of_text(record: Record, reading: Reading) -> Document:
     text = _decoded(record, reading).strip()
     return Document(reading.id(record.number), _checked(text, record.number, reading))
@@ -238,16 +234,6 @@ def _text_or_words(
         return tuple(Words(words)) if words or field == reading.pair_field else words
     except TokenizationError as error:
         raise SurveyError(f"{place}: {field!r}: {error}.") from None
-
-
-def _of_sentences(record: Record, reading: Reading) -> Document:
-    reader = TreebankReader(reading.name)
-    sentences = [reader.sentence(block) for block in record.content]
-    name = reading.id(record.number)
-    if reading.field == "words":
-        return Document(name, None, tuple(word for s in sentences for word in s.words))
-    text = " ".join(sentence.text for sentence in sentences)
-    return Document(name, _checked(text, record.number, reading))
 
 
 def _field(values: Mapping[str, object], field: str, place: str) -> Any:
@@ -301,7 +287,6 @@ FORMATS = {
     "file": Format(_whole, _of_text),
     "jsonl": Format(_lines, _of_json),
     "parquet": Format(_rows, _of_fields),
-    "conllu": Format(_sentence_groups, _of_sentences),
 }
 
 
@@ -310,14 +295,12 @@ KINDS = {
     "text": (".txt", ".tokens"),
     "jsonl": (".jsonl", ".ndjson"),
     "parquet": (".parquet",),
-    "conllu": (".conllu",),
 }
 #: The units a file of each kind can be cut into, the usual one first.
 UNITS = {
     "text": ("paragraph", "line", "file"),
     "jsonl": ("line",),
     "parquet": ("row",),
-    "conllu": ("sentence", "document"),
 }
 # A line as long as this is rather a damaged file than a text; whole books are files.
 _LONGEST, _LONGEST_FILE = 2**19, 2**26
@@ -345,12 +328,11 @@ def read_documents(
 ) -> "Documents":
     """The documents of files and folders, in the order given; in a folder by name.
 
-    kind        text, jsonl, parquet or conllu, where the names of the files do not say it
-    unit        what a document is. Of plain text: paragraph (what stands between blank lines),
-                line (each line that is not blank; wikitext has a paragraph a line), or file. Of
-                CoNLL-U: sentence, or document (from one "# newdoc" to the next)
+    kind        text, jsonl or parquet, where the names of the files do not say it
+    unit        what a document of plain text is: paragraph (what stands between blank lines), line
+                (each line that is not blank; wikitext has a paragraph a line), or file
     field       the field or column with the text, "text" where none is given; a list of strings
-                there is taken as words. Of CoNLL-U: "words", or "text" for the untokenised text
+                there is taken as words
     pair_field  the field or column with a second text, a list of strings where the first is one
     encoding    of plain text and JSON lines; a byte order mark of UTF-8 is removed
     on_error    "raise" stops at the first document that cannot be read; "skip" goes on and counts
@@ -513,18 +495,6 @@ class Documents(Iterator[Document]):
             self.skipped.append(Skipped(place, reason))
 
 
-def corpus_hash(files: Iterable[Path]) -> str:
-    """The SHA-256 of the contents of files, in this order, whatever their names are.
-
-    It is the hash of their hashes. Raises SurveyError for a file that cannot be read.
-    """
-    whole = hashlib.sha256()
-    for path in files:
-        with open_regular(path, SurveyError) as file, guarded(path, SurveyError):
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
-
-
 def _kind(path: Path) -> str | None:
     name = path.name.removesuffix(".gz")
     kind = next((kind for kind, ends in KINDS.items() if name.endswith(ends)), None)
@@ -547,9 +517,7 @@ def _reading(
     """How this file is read; SurveyError for options that do not fit its kind."""
     chosen = UNITS[kind][0] if unit is None else _check(unit, UNITS[kind], f"{name}: unit")
     has_fields = kind in ("jsonl", "parquet")
-    if kind == "conllu" and field is not None:
-        _check(field, ("words", "text"), f"{name}: field")
-    elif not has_fields and field is not None:
+    if not has_fields and field is not None:
         raise SurveyError(f"{name}: plain text has no field {field!r}; leave field= out.")
     if not has_fields and pair_field is not None:
         raise SurveyError(f"{name}: only JSON lines and Parquet have a field for pairs.")
@@ -559,9 +527,9 @@ def _reading(
         name=name,
         kind=kind,
         unit=chosen,
-        field=field or ("words" if kind == "conllu" else "text"),
+        field=field or "text",
         pair_field=pair_field,
-        encoding="utf-8" if kind == "conllu" else encoding,
+        encoding=encoding,
         longest=longest or (_LONGEST_FILE if chosen == "file" else _LONGEST),
     )
 

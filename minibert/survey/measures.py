@@ -12,15 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import SurveyError
-from minibert.survey.rows import OFFSETS, RowMasses, visible_keys
+from minibert.survey.rows import OFFSETS, RowMasses
 from minibert.survey.segments import SegmentTokens
 
 Floats = npt.NDArray[np.floating]
 Flags = npt.NDArray[np.bool_]
 #: Behind the name of a measure: the same with rows weighed by norms.
 BY_NORM = "_by_norm"
-#: Before the name of a measure: how much the loss changes with one of these weights.
-GRADIENT = "gradient_"
 _CLARK, _VIG, _OURS = "Clark et al. 2019", "Vig 2019, part 1", "this project"
 _KOBAYASHI = "Kobayashi et al. 2020"
 OfRows = Callable[[RowMasses], Floats]
@@ -100,15 +98,6 @@ def _related(name: str) -> Callable[[RowMasses], Floats]:
     return lambda masses: masses.related(name)
 
 
-def _all_keys(masses: RowMasses) -> Floats:
-    assert masses.all_keys is not None
-    return masses.all_keys
-
-
-def _other_keys(masses: RowMasses) -> Floats:
-    return _all_keys(masses) - masses.on("sep") - masses.on("period_comma")
-
-
 def _to(words: str, source: str, of_rows: OfRows, rows: Counting = _every) -> Named:
     return lambda name: Measure(name, words, source, of_rows, rows)
 
@@ -153,28 +142,21 @@ _MASSES = _table({
         "mass on what stood behind the same token earlier, of the rows that have one",
         "Olsson et al. 2022", _related("induction"), _with(3)),
 })  # fmt: skip
-#: As masses they say nothing new: these are 1, and what the others leave.
-_ONLY_GRADIENTS = _table({
-    "to_any": _to("mass on any token", f"{_CLARK}, §3.3", _all_keys),
-    "to_other": _to('mass on tokens that are no [SEP], "." or ","', f"{_CLARK}, §3.3", _other_keys),
-})  # fmt: skip
 
 
-def measures(
+def measures_of(
     *,
     offsets: Sequence[int] = OFFSETS,
     tokens: Sequence[str] = (),
     by_norm: bool = True,
-    gradients: bool = False,
     names: Sequence[str] | None = None,
 ) -> tuple[Measure, ...]:
     """The measures of a survey in the order of its tables.
 
     Beside those that every survey has: one for each further offset (`to_offset_-2`) and for each
     chosen token (`to_token:the`), and each mass again with rows weighed by norms
-    (`to_previous_by_norm`). With `gradients` for each mass how much the loss changes with a weight
-    (`gradient_to_previous`). `names` chooses some of them. Raises SurveyError for a name that is
-    none of these.
+    (`to_previous_by_norm`). `names` chooses some of them. Raises SurveyError for one that
+    is none of these.
     """
     further = {
         f"to_offset_{n}": _to(f"mass on the token at offset {n}", f"{_CLARK}, §3.1", _at(n))
@@ -187,17 +169,12 @@ def measures(
     }
     masses = (*_MASSES, *_table(further), *_table(chosen))
     found = (*_ONLY_PROBS, *masses, *(map(_weighed, masses) if by_norm else ()))
-    if gradients:
-        every_offset = tuple(dict.fromkeys((*OFFSETS, *offsets)))
-        found += tuple(_of_gradient(one, every_offset) for one in (*masses, *_ONLY_GRADIENTS))
     if names is None:
         return found
     known = {one.name: one for one in found}
     if unknown := [name for name in names if name not in known]:
-        off = not gradients and any(name.startswith(GRADIENT) for name in unknown)
         raise SurveyError(
-            f"measure {', '.join(unknown)}: not known here; known are {', '.join(known)}"
-            f"{', and with gradients=True those of gradients' if off else ''}."
+            f"measure {', '.join(unknown)}: not known here; known are {', '.join(known)}."
         )
     return tuple(known[name] for name in names)
 
@@ -215,35 +192,4 @@ def _weighed(measure: Measure) -> Measure:
         words=f"{measure.words}, rows weighed by norms",
         source=f"{measure.source}; {_KOBAYASHI}",
         of_rows=of_rows,
-    )
-
-
-def _of_gradient(measure: Measure, offsets: tuple[int, ...]) -> Measure:
-    """The mean of |∂L/∂α| over the keys of a mass that a row sees; rows without one do not count.
-
-    Where every row sees the same keys, the mean over rows is that over all weights of the kind, as
-    in Clark et al. 2019, §3.3.
-    """
-
-    def keys(tokens: SegmentTokens) -> Floats:
-        return measure.of_rows(visible_keys(tokens, offsets))
-
-    def of_rows(masses: RowMasses) -> Floats:
-        assert masses.gradient is not None
-        # The gradients of a layer know its window.
-        sums, n_keys = measure.of_rows(masses.gradient), keys(masses.gradient.tokens)
-        return np.divide(sums, n_keys, out=np.zeros_like(sums), where=n_keys > 0)
-
-    def rows(tokens: SegmentTokens) -> Flags:
-        # Of a text of one token nothing is predicted.
-        has_loss = np.repeat(np.array(tokens.lengths) > 1, tokens.lengths)
-        return measure.rows(tokens) & (keys(tokens)[0] > 0) & has_loss
-
-    return replace(
-        measure,
-        name=GRADIENT + measure.name,
-        words=f"change of the loss with a weight {measure.words.removeprefix('mass ')}",
-        source=f"{_CLARK}, §3.3",
-        of_rows=of_rows,
-        rows=rows,
     )

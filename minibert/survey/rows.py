@@ -8,9 +8,9 @@ same columns times ‖f(x)‖ of each key (Kobayashi et al. 2020), and the sum o
 its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -56,9 +56,6 @@ class RowMasses:
                     to n − 1; None where it was not asked for
     by_norm         the same of rows weighed by norms: each prob times ‖f(x)‖ of its key, divided
                     by the sum of the row (Kobayashi et al. 2020); None without norms
-    gradient        the same of |∂L/∂α| in place of each prob α, for the loss L of the text
-                    (Clark et al. 2019, §3.3); None where it was not asked for
-    all_keys        (head, query): the sum of the whole row; None where it is 1
     """
 
     tokens: SegmentTokens
@@ -70,8 +67,6 @@ class RowMasses:
     profile: Floats | None = None
     by_norm: "RowMasses | None" = None
     offsets: tuple[int, ...] = OFFSETS
-    gradient: "RowMasses | None" = None
-    all_keys: Floats | None = None
 
     def on(self, name: str) -> Floats:
         """(head, query): mass on the keys of a class."""
@@ -91,46 +86,6 @@ class RowMasses:
         first, second = self.on("text_0"), self.on("text_1")
         text = self.tokens.text
         return np.where(text == 0, second, np.where(text == 1, first, 0))
-
-
-def sums_of_rows(rows: Floats, tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
-    """The sums over kinds of keys of any numbers (head, query, key) of one segment."""
-    n = len(tokens)
-    places = np.arange(n)[:, None] + np.array(offsets)
-    inside = (places >= 0) & (places < n)
-    offset_mass = rows[:, np.arange(n)[:, None], places.clip(0, n - 1)] * inside
-    pairs, _ = tokens.pairs
-    return RowMasses(
-        tokens,
-        rows @ tokens.classes.astype(rows.dtype),
-        offset_mass,
-        sums_of_pairs(rows[:, pairs[:, 0], pairs[:, 1]], tokens),
-        offsets=offsets,
-        all_keys=rows.sum(-1),
-    )
-
-
-def joined_rows(parts: Sequence[RowMasses], tokens: SegmentTokens) -> RowMasses:
-    """The sums of segments, each made by `sums_of_rows`, as those of all their `tokens`."""
-    names = ("class_mass", "offset_mass", "relation_mass", "all_keys")
-    joined = {name: np.concatenate([getattr(one, name) for one in parts], 1) for name in names}
-    return RowMasses(tokens, **joined, offsets=parts[0].offsets)
-
-
-# Every measure asks for those of a batch, and threads measure several batches side by side.
-@lru_cache(maxsize=16)
-def visible_keys(tokens: SegmentTokens, offsets: tuple[int, ...]) -> RowMasses:
-    """How many keys of each kind each query sees, the same for every head: the head axis is 1.
-
-    In layers with windows the tokens say theirs.
-    """
-    parts = []
-    for number, length in enumerate(tokens.lengths):
-        own = tokens.one(number)
-        before, after = (length, length) if own.window is None else own.window
-        seen = np.triu(np.ones((1, length, length)), -before)
-        parts.append(sums_of_rows(np.tril(seen, 0 if own.causal else after), own, offsets))
-    return joined_rows(parts, tokens)
 
 
 def sums_of_pairs(cells: Floats, tokens: SegmentTokens) -> Floats:
@@ -269,15 +224,9 @@ class PassMasses:
     """Gives the masses of every layer of a loaded model for batches of segments."""
 
     def __init__(
-        self,
-        model: Model,
-        *,
-        offsets: tuple[int, ...],
-        by_norm: bool,
-        profile: bool,
-        impl: str | None = None,
+        self, model: Model, *, offsets: tuple[int, ...], by_norm: bool, profile: bool
     ) -> None:
-        self.model, self.impl = model, model.impl if impl is None else impl
+        self.model = model
         self._rows = partial(BatchRows, offsets=offsets, profile=profile)
         layers: list[Layer] = list(model.body.layers)
         self.corners = [corner_of(one.attention.W_O) if by_norm else None for one in layers]
@@ -299,7 +248,7 @@ class PassMasses:
         def told(at: LayerPass) -> None:
             visit(at.index, rows.masses(at.statistics))
 
-        evaluation = Evaluation(allowed, self.impl, rows.want, of_layer)
+        evaluation = Evaluation(allowed, self.model.impl, rows.want, of_layer)
         last = len(body.layers) - 1
         hidden = embedded(body, batch.inputs(device), allowed)
         hidden = run_layers(body, hidden, evaluation, stop=last, visit=told)

@@ -1,16 +1,15 @@
-"""Documents as segments that fit the model, what is known of their tokens, and batches of them.
+"""Documents as parts that fit a model, what is known of their tokens, and batches of them.
 
-A document that is longer than the model's positions is cut into windows of about the same length;
-no token is in two of them, and each has the special tokens of a whole text. Measures need to know
-the kinds of tokens, their words, and which pairs belong together: `SegmentTokens`.
+`parts_of` cuts a document for everybody who reads a corpus. Measures need to know the kinds of
+tokens, their words, and which pairs belong together: `SegmentTokens`, of a part a `Segment`.
 """
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from minibert.errors import SurveyError, TokenizationError
 from minibert.survey.documents import Document
 from minibert.survey.live import Surveyable
 from minibert.text.inputs import Inputs
+from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import equal_parts
 
@@ -46,8 +46,6 @@ class SegmentTokens:
     word         a number for each different word, whatever its case; −1 for a special token
     occurrence   a number for each place of a word; the pieces of one word share it
     classes      True where a token is of a class, by `class_names`
-    causal       a token sees no key behind it
-    window       how many keys before and after its own position a token sees; None: no limit
 
     Classes: `cls` and `sep` as the tokenizer adds them; `period_comma` "." and "," (what Clark et
     al. 2019 count as punctuation); `punctuation` every token of punctuation characters alone;
@@ -62,8 +60,6 @@ class SegmentTokens:
     occurrence: Whole
     classes: Flags
     class_names: tuple[str, ...] = CLASSES
-    causal: bool = False
-    window: tuple[int, int] | None = None
 
     _ARRAYS: ClassVar = ("ids", "text", "word", "occurrence", "classes")
 
@@ -133,19 +129,12 @@ class SegmentTokens:
         found = np.stack([query, keys], axis=1)
         return found[query != keys]
 
-    def one(self, number: int) -> "SegmentTokens":
-        """A segment alone."""
-        first = int(self.starts[number])
-        cut = slice(first, first + self.lengths[number])
-        arrays = {name: getattr(self, name)[cut] for name in self._ARRAYS}
-        return replace(self, lengths=(self.lengths[number],), **arrays)
-
     @classmethod
     def joined(cls, segments: Sequence["SegmentTokens"]) -> "SegmentTokens":
         """The segments one after the other."""
         arrays = {n: np.concatenate([getattr(one, n) for one in segments]) for n in cls._ARRAYS}
         lengths = tuple(length for one in segments for length in one.lengths)
-        return replace(segments[0], lengths=lengths, window=None, **arrays)
+        return cls(lengths, **arrays, class_names=segments[0].class_names)
 
 
 def kind_of(token: str, *, cls: bool, sep: bool, chosen: Sequence[str] = ()) -> list[bool]:
@@ -168,6 +157,42 @@ def with_places(kinds: Flags, text: Whole) -> Flags:
         kinds[:, CLASSES.index("text_0")] = text == 0
         kinds[:, CLASSES.index("text_1")] = text == 1
     return kinds
+
+
+class Parts(NamedTuple):
+    """The tokens of a document, and the positions of each part that a model sees at once.
+
+    `cut` is True for a pair whose ends were left out.
+    """
+
+    tokens: Tokens
+    places: tuple[Whole, ...]
+    cut: bool = False
+
+
+def parts_of(
+    document: Document, tokenizer: Tokenizer, longest: int, *, truncate: bool = False
+) -> Parts:
+    """The parts of a document, of at most `longest` tokens and of about the same length.
+
+    No token is in two of them, and each has the special tokens of a whole text. A pair is one part;
+    with `truncate` the ends of a longer one are left out. Raises TokenizationError for a text
+    without tokens, and for a pair that is longer.
+    """
+    contents = document.contents
+    whole = tokenizer(*contents)
+    if document.pair is None:
+        return Parts(whole, equal_parts(whole, longest))
+    length = whole.lengths[0]
+    cut = length > longest
+    if cut and not truncate:
+        raise TokenizationError(
+            f"Document {document.id} is a pair of {length} tokens, more than the {longest} that "
+            "the model reads at once; shorten its texts, or give them alone."
+        )
+    if cut:
+        whole = tokenizer(*contents, truncate=True, max_positions=longest)
+    return Parts(whole, (np.arange(whole.lengths[0]),), cut)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,18 +220,6 @@ class Batch:
     def tokens(self) -> SegmentTokens:
         """All their tokens."""
         return SegmentTokens.joined([one.tokens for one in self.segments])
-
-    def seen_by(self, window: tuple[int, int] | None) -> SegmentTokens:
-        """The same as a layer with this window sees them; made once."""
-        if window is None:
-            return self.tokens
-        if window not in self._seen_by:
-            self._seen_by[window] = replace(self.tokens, window=window)
-        return self._seen_by[window]
-
-    @cached_property
-    def _seen_by(self) -> dict[tuple[int, int], SegmentTokens]:
-        return {}
 
     def inputs(self, device: torch.device) -> Inputs:
         """The same as a model reads them, padded."""
@@ -237,7 +250,6 @@ class Segmenter:
         if longest is not None and not 8 <= longest <= limit:
             raise SurveyError(f"longest={longest}: expected from 8 to {limit} tokens of a segment.")
         self.longest = limit if longest is None else longest
-        self.causal = model.config.causal
         self.class_names = (*CLASSES, *(f"token:{one}" for one in chosen))
         self.kinds = self._kinds(chosen)
         for column, one in enumerate(chosen, len(CLASSES)):
@@ -272,11 +284,12 @@ class Segmenter:
         return found, wrong
 
     def _of_document(self, number: int, document: Document) -> list[Segment]:
-        tokens = self._tokens(document)
+        tokens, places, cut = parts_of(document, self.tokenizer, self.longest, truncate=True)
+        self.pairs_cut += cut
         ids, kinds = tokens.ids[0].numpy(), tokens.segments[0].numpy()
         text, word, occurrence = _word_numbers(tokens)
         found = []
-        for place in equal_parts(tokens, self.longest):
+        for place in places:
             own = SegmentTokens(
                 (len(place),),
                 ids[place],
@@ -285,19 +298,9 @@ class Segmenter:
                 occurrence[place],
                 with_places(self.kinds[ids[place]], text[place]),
                 self.class_names,
-                self.causal,
             )
             found.append(Segment(number, ids[place].tolist(), kinds[place].tolist(), own))
         return found
-
-    def _tokens(self, document: Document) -> Tokens:
-        """The tokens of a document; of a pair no more than fit."""
-        contents = document.contents
-        whole = self.tokenizer(*contents)
-        if document.pair is None or whole.lengths[0] <= self.longest:
-            return whole
-        self.pairs_cut += 1
-        return self.tokenizer(*contents, truncate=True, max_positions=self.longest)
 
 
 def _word_numbers(tokens: Tokens) -> tuple[Whole, Whole, Whole]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from minibert.errors import SurveyError, how_to_install
 from minibert.survey.intervals import layer_intervals
-from minibert.survey.windows import BEST, PART, Part, Sums
+from minibert.survey.sums import BEST, PART, Part, Sums
 from minibert.training.folder import folder_locked
 from minibert.writing import replacing
 
@@ -109,8 +109,8 @@ class Survey:
         return self.sums.profile / max(1, int(self.sums.documents.max(initial=0)))
 
     def count(self, measure: str) -> int:
-        """The documents that the measure applies to, in the layer where they are most."""
-        return int(self.sums.documents[self._number(measure)].max())
+        """The documents that the measure applies to."""
+        return int(self.sums.documents[self._number(measure)])
 
     def table(self, measure: str, *, weight: str = "document") -> Floats:
         """(layer, head): the mean over documents, or with weight="row" over all rows; nan for none.
@@ -121,7 +121,7 @@ class Survey:
         if weight not in ("document", "row"):
             raise SurveyError(f'weight={weight!r}: expected "document" or "row".')
         of_documents = weight == "document"
-        count = (self.sums.documents if of_documents else self.sums.rows)[number][:, None]
+        count = (self.sums.documents if of_documents else self.sums.rows)[number]
         total = (self.sums.total if of_documents else self.sums.row_total)[number]
         return np.asarray(total / np.where(count, count, np.nan))
 
@@ -132,7 +132,8 @@ class Survey:
         """
         number = self._number(measure)
         sums = self.sums
-        found = layer_intervals(sums.documents[number], sums.total[number], sums.squares[number])
+        counts = np.full(self.n_layers, sums.documents[number])
+        found = layer_intervals(counts, sums.total[number], sums.squares[number])
         return np.stack([found.low, found.high], axis=-1)
 
     def examples(self, measure: str, layer: int, head: int) -> tuple[Example, ...]:
@@ -175,9 +176,9 @@ class Survey:
             "mean": np.stack([self.table(name) for name in self.names]).ravel(),
             "low": low_high[..., 0].ravel(),
             "high": low_high[..., 1].ravel(),
-            "documents": sums.documents[measure, layer],
+            "documents": sums.documents[measure],
             "row_mean": np.stack([self.table(n, weight="row") for n in self.names]).ravel(),
-            "rows": sums.rows[measure, layer],
+            "rows": sums.rows[measure],
             "total": sums.total.ravel(),
             "squares": sums.squares.ravel(),
             "row_total": sums.row_total.ravel(),
@@ -248,9 +249,9 @@ def _sums_of(
     best[(order, *where)] = examples["score"]
     best_document[(order, *where)] = examples["number"]
     sums = Sums(
-        rows=np.array(table["rows"]).reshape(size)[..., 0],
+        rows=np.array(table["rows"]).reshape(size)[:, 0, 0],
         row_total=np.array(table["row_total"]).reshape(size),
-        documents=np.array(table["documents"]).reshape(size)[..., 0],
+        documents=np.array(table["documents"]).reshape(size)[:, 0, 0],
         best=best,
         best_document=best_document,
         profile=np.array(profile["total"]).reshape(*size[1:], -1),
@@ -267,14 +268,33 @@ class OutputFolder:
     """
 
     def __init__(self, folder: Path | None, about: Mapping[str, object], *, resume: bool) -> None:
-        self.folder, self._resume = folder, resume
+        self.folder, self._about, self._resume = folder, about, resume
         self._identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def finished(self) -> Survey | None:
+        """The survey of an earlier run that came to its end, where there is one.
+
+        Raises SurveyError for one of another model or other options.
+        """
+        if self.folder is None or not (self.folder / MANIFEST).exists():
+            return None
+        found = Survey.read(self.folder)
+        mine = json.loads(json.dumps(self._about))
+        # A model has as many names as there are ways to it.
+        for one in (mine, there := dict(found.manifest)):
+            one["model"] = {**one["model"], "name": ""}
+        if other := [name for name in ("model", "options") if mine[name] != there.get(name)]:
+            raise SurveyError(
+                f"{self.folder}: has a finished survey with another {' and other '.join(other)}. "
+                "Read it with Survey.read, name another folder, or replace it with resume=False."
+            )
+        return found
 
     def part(self) -> Part | None:
         """What an earlier run has measured, where there is one to go on with."""
         if self.folder is None or not self._resume:
             return None
-        return Part.read(self.folder, self._identity)
+        return Part.kept(self.folder, self._identity)
 
     def keep(self, part: Part) -> None:
         """Write what is measured so far."""
@@ -299,17 +319,12 @@ class OutputFolder:
 def opened(
     output: str | Path | None, about: Mapping[str, object], *, resume: bool
 ) -> Iterator[OutputFolder]:
-    """The folder, where one is named: writable, of this run alone, without a finished survey."""
+    """The folder, where one is named: writable, and of this run alone."""
     if output is None:
         yield OutputFolder(None, about, resume=resume)
         return
     folder = Path(output)
     parquet()
-    if (folder / MANIFEST).exists() and resume:
-        raise SurveyError(
-            f"{folder}: has a finished survey. Read it with Survey.read, name another folder, or "
-            "replace it with resume=False."
-        )
     with folder_locked(folder, SurveyError, file=".lock", work="surveying"):
         # First of all: what is replaced is not to be taken for finished.
         for name in () if resume else (MANIFEST, PART):

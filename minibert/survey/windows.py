@@ -1,176 +1,27 @@
-"""A window of documents measured: the piece of work a survey is cut into, and its sums.
+"""A corpus in windows of documents: the steps of a run that may be interrupted.
 
-The corpus is read a window at a time, so that memory does not depend on its size. The documents of
-a window are sorted by length into batches, and what these give is added in their order: in float64
-and in the order of the documents. So the same corpus gives the same bits whether it was interrupted
-or not, and whoever measures a window. What is measured so far is one file, replaced whole after
-each window: a run that ends at any moment leaves the last whole one behind.
+The corpus is read a window at a time, so that memory does not depend on its size. What the windows
+gave is kept in the folder of a run after each; when the run goes on it reads over these again, and
+the hash of their documents says whether they are the same.
 """
 
 import hashlib
 import json
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NoReturn
 
-import numpy as np
-import numpy.typing as npt
-import torch
+from tqdm import tqdm
 
 from minibert.errors import SurveyError
-from minibert.survey.documents import Document
-from minibert.survey.live import AttachedStack, Surveyable
-from minibert.survey.measures import Measure
-from minibert.survey.rows import RowMasses
-from minibert.survey.segments import Batch, Segmenter, SegmentTokens, batches
-from minibert.writing import replacing
-
-Floats = npt.NDArray[np.floating]
-Whole = npt.NDArray[np.int64]
-
-#: Documents kept as examples.
-BEST = 3
-#: A document is an example only where so many rows count: a row or two can show anything.
-LEAST_ROWS = 8
-
-
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """The sums of some documents.
-
-    rows, row_total       (measure, layer), (measure, layer, head): rows that count, and their sum
-    documents             (measure, layer): documents with a row that counts; layers differ where
-                          their windows do
-    total, squares        (measure, layer, head): sums over documents of its mean, and of its square
-    best                  (measure, layer, head, 3): the largest means, largest first; −inf: none
-    best_document         the same shape: numbers of these documents in reading order; −1: none
-    profile               (layer, head, offset): sum over documents of the mean profile; the middle
-                          is offset 0
-    """
-
-    rows: Floats
-    row_total: Floats
-    documents: Whole
-    total: Floats
-    squares: Floats
-    best: Floats
-    best_document: Whole
-    profile: Floats
-
-    @classmethod
-    def empty(cls, measures: int, layers: int, heads: int, reach: int) -> "Sums":
-        """Those of no document; the profile goes from −reach to reach."""
-        size = (measures, layers, heads)
-        return cls(
-            np.zeros(size[:2]),
-            np.zeros(size),
-            np.zeros(size[:2], dtype=np.int64),
-            np.zeros(size),
-            np.zeros(size),
-            np.full((*size, BEST), -np.inf),
-            np.full((*size, BEST), -1, dtype=np.int64),
-            np.zeros((layers, heads, 2 * reach + 1)),
-        )
-
-    def __add__(self, other: "Sums") -> "Sums":
-        """Both together; the documents of `other` come behind those of this."""
-        plain = {
-            one.name: getattr(self, one.name) + getattr(other, one.name)
-            for one in fields(self)
-            if not one.name.startswith("best")
-        }
-        best = np.concatenate([self.best, other.best], axis=-1)
-        numbers = np.concatenate([self.best_document, other.best_document], axis=-1)
-        best, numbers = _largest(best, numbers)
-        return Sums(**plain, best=best, best_document=numbers)
-
-
-def _largest(scores: Floats, numbers: Whole) -> tuple[Floats, Whole]:
-    """The largest scores and their documents; of equals those that were read first."""
-    order = np.argsort(-scores, axis=-1, kind="stable")[..., :BEST]
-    return np.take_along_axis(scores, order, -1), np.take_along_axis(numbers, order, -1)
-
-
-def document_means(sums: Sums) -> Floats:
-    """(measure, layer, head): the means over documents; nan where none counts."""
-    counts = np.where(sums.documents > 0, sums.documents, np.nan)
-    return np.asarray(sums.total / counts[..., None])
-
-
-def rows_that_count(measures: Sequence[Measure], tokens: SegmentTokens) -> tuple[Floats, Floats]:
-    """1 where a row counts, (measure, token), and how many do, (measure, segment)."""
-    rows = np.stack([measure.rows(tokens) for measure in measures]).astype(np.float64)
-    return rows, np.add.reduceat(rows, tokens.starts, axis=1)
-
-
-def row_sums(measures: Sequence[Measure], masses: RowMasses, rows: Floats | None = None) -> Floats:
-    """Of one layer, for each segment the sums of the rows that count: (measure, head, segment).
-
-    `rows` is what `rows_that_count` gives for these tokens, where it is known already.
-    """
-    if rows is None:
-        rows, _ = rows_that_count(measures, masses.tokens)
-    sums = [
-        np.add.reduceat(measure.of_rows(masses) * counted, masses.tokens.starts, axis=1)
-        for measure, counted in zip(measures, rows, strict=True)
-    ]
-    return np.stack(sums)
-
-
-def document_sums(rows: Floats, counts: Floats, profile: Floats, numbers: Whole) -> Sums:
-    """The sums of documents from those of each.
-
-    rows (measure, layer, head, document), counts (measure, layer, document), profile (layer, head,
-    offset) summed over documents, and the numbers of the documents in reading order.
-    """
-    applies = counts > 0
-    each = np.where(applies, counts, 1)[:, :, None]
-    means = np.where(applies[:, :, None], rows / each, 0.0)
-    scores = np.where((counts >= LEAST_ROWS)[:, :, None], means, -np.inf)
-    where = np.broadcast_to(np.asarray(numbers, dtype=np.int64), scores.shape)
-    missing = [(0, 0)] * 3 + [(0, max(0, BEST - scores.shape[-1]))]
-    best, best_document = _largest(
-        np.pad(scores, missing, constant_values=-np.inf), np.pad(where, missing, constant_values=-1)
-    )
-    return Sums(
-        rows=counts.sum(-1),
-        row_total=rows.sum(-1),
-        documents=applies.sum(-1),
-        total=means.sum(-1),
-        squares=(means**2).sum(-1),
-        best=best,
-        best_document=np.where(np.isinf(best), -1, best_document),
-        profile=profile,
-    )
-
-
-@contextmanager
-def batch_threads(device: torch.device) -> Iterator[Executor]:
-    """Threads that batches are computed in: on a CPU as many as torch has, else one.
-
-    While they are there, torch computes with one thread in all of the process.
-    """
-    before = torch.get_num_threads()
-    if device.type != "cpu":
-        with ThreadPoolExecutor(1) as threads:
-            yield threads
-        return
-    threads = ThreadPoolExecutor(before, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        yield threads
-    finally:
-        # What has not begun is of no use to anyone after an error or Ctrl-C.
-        threads.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
-
+from minibert.survey.documents import Document, Documents, document_of
+from minibert.survey.segments import in_pairs
 
 #: A window ends with the document that reaches either: about 30,000 tokens.
 CHARACTERS, DOCUMENTS = 2**17, 512
-Masses = Callable[[Batch, Callable[[int, RowMasses], None]], None]
+#: Documents that could not be read are named up to here, and counted beyond.
+MOST_NAMED = 100
 
 
 @dataclass(frozen=True)
@@ -182,44 +33,17 @@ class Window:
     documents: tuple[Document, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """What some windows gave.
+def windows(
+    documents: Iterable[object], *, pairs: bool = False, limit: int | None = None
+) -> Iterator[Window]:
+    """The documents in windows, each two of them as one with `pairs`, and at most `limit`.
 
-    sums       over their documents
-    ids        of the documents that are among the best, by number
-    documents, segments, tokens: how many were measured
-    n_wrong    documents that could not become tokens; wrong: (document, reason) for the first
-    pairs_cut  pairs whose ends were left out
+    Raises SurveyError for what is no text.
     """
-
-    sums: Sums
-    ids: Mapping[int, str] = field(default_factory=dict)
-    documents: int = 0
-    segments: int = 0
-    tokens: int = 0
-    n_wrong: int = 0
-    pairs_cut: int = 0
-    wrong: tuple[tuple[str, str], ...] = ()
-
-    def __add__(self, other: "Measured") -> "Measured":
-        """Both together; the windows of `other` come behind those of this."""
-        sums, ids = self.sums + other.sums, {**self.ids, **other.ids}
-        kept = {int(n) for n in np.unique(sums.best_document) if n >= 0}
-        counts = ("documents", "segments", "tokens", "n_wrong", "pairs_cut")
-        return Measured(
-            sums,
-            {n: ids[n] for n in sorted(kept)},
-            **{name: getattr(self, name) + getattr(other, name) for name in counts},
-            wrong=(*self.wrong, *other.wrong)[:MOST_NAMED],
-        )
-
-
-def windows(documents: Iterable[Document]) -> Iterator[Window]:
-    """The documents in windows."""
+    named = (document_of(one, number) for number, one in enumerate(documents))
     held: list[Document] = []
     characters = first = number = 0
-    for document in documents:
+    for document in islice(in_pairs(named) if pairs else named, limit):
         held.append(document)
         characters += _length(document)
         if characters >= CHARACTERS or len(held) == DOCUMENTS:
@@ -235,227 +59,107 @@ def _length(document: Document) -> int:
     return sum(len(one) if isinstance(one, str) else sum(map(len, one)) for one in texts)
 
 
-class WindowSurvey:
-    """Measures windows with one model."""
+@dataclass(frozen=True)
+class Read:
+    """How many windows of a corpus were read, and the hash of their documents."""
+
+    windows: int = 0
+    sha256: str = ""
+
+    def with_window(self, window: Window) -> "Read":
+        """The same with the next window: SHA-256 of the hash so far and its ids and texts."""
+        digest = hashlib.sha256(self.sha256.encode())
+        for one in window.documents:
+            digest.update(json.dumps([one.id, one.text, one.words, one.pair]).encode())
+        return Read(self.windows + 1, digest.hexdigest())
+
+
+def unread(all_windows: Iterable[Window], done: Read, bar: "Bar | None" = None) -> Iterator[Window]:
+    """The windows after those that an earlier run has done.
+
+    Raises SurveyError where these have other documents.
+    """
+    seen = Read()
+    for window in all_windows:
+        if window.number < done.windows:
+            seen = seen.with_window(window)
+            if bar is not None:
+                bar.skip()
+            continue
+        if seen != done:
+            raise _others()
+        if bar is not None:
+            bar.begin()
+        yield window
+        seen = done = seen.with_window(window)
+    if seen != done:
+        raise _others()
+
+
+def check_same(all_windows: Iterable[Window], sha256: str) -> None:
+    """Raise SurveyError unless a finished run was over these windows. They are read to the end."""
+    seen = Read()
+    for window in all_windows:
+        seen = seen.with_window(window)
+    if seen.sha256 != sha256:
+        raise _others()
+
+
+def _others() -> SurveyError:
+    return SurveyError(
+        "The documents are not those that the run in this folder began with: they are not the same "
+        "in number, content or order. Give those, read with the same options (as unit= or "
+        "shortest=), or begin anew with resume=False."
+    )
+
+
+def files_told(documents: Iterable[object]) -> dict[str, object]:
+    """What a manifest says of the files of a corpus; nothing where it is a list."""
+    if not isinstance(documents, Documents):
+        return {}
+    skipped = [list(one) for one in documents.skipped]
+    return {
+        "files": [path.name for path in documents.files],
+        "too_short": documents.n_short,
+        "skipped": {"count": documents.n_skipped, "first": skipped},
+    }
+
+
+class Bar:
+    """A bar by bytes of the corpus; by documents where it is a list or has a limit.
+
+    The estimate is from the windows that this run measured: what an earlier run did costs no time.
+    """
 
     def __init__(
-        self,
-        model: Surveyable,
-        segmenter: Segmenter,
-        masses: Masses,
-        measures: Sequence[Measure],
-        *,
-        batch_tokens: int,
-        profile: bool,
-        gradients: bool,
+        self, documents: Iterable[object], limit: int | None = None, *, shown: bool
     ) -> None:
-        self.segmenter, self.masses, self.measures = segmenter, masses, measures
-        self.size, self.batch_tokens = (model.config.n_layers, model.config.n_heads), batch_tokens
-        self.reach = segmenter.longest - 1 if profile else 0
-        # A live model reads segments of one length together, without padding.
-        self.equal_lengths = isinstance(model, AttachedStack)
-        # Rows that count depend on what a layer sees where they are those of gradients.
-        layers = range(self.size[0])
-        self.layer_windows: list[tuple[int, int] | None] = [None for _ in layers]
-        if isinstance(model, AttachedStack):
-            self.device = model.device
-        else:
-            self.device = model.body.word.weight.device
-            if gradients:
-                self.layer_windows = [model.config.window(layer) for layer in layers]
+        self._files = documents if isinstance(documents, Documents) and limit is None else None
+        self._total = limit if self._files is None else self._files.n_bytes
+        self._shown, self._skipped = shown, 0
+        self._bar: tqdm[NoReturn] | None = None
 
-    def empty(self) -> Sums:
-        """The sums of no document."""
-        return Sums.empty(len(self.measures), *self.size, self.reach)
+    def close(self) -> None:
+        """Take it away."""
+        if self._bar is not None:
+            self._bar.close()
 
-    def __call__(self, window: Window) -> Measured:
-        """What its documents give."""
-        with batch_threads(self.device) as threads:
-            return self.begin(window, threads)()
+    def skip(self) -> None:
+        """A window was measured by an earlier run."""
+        self._skipped = 0 if self._files is None else self._files.bytes_read
 
-    def in_order(self, unread: Iterable[Window]) -> Iterator[tuple[Window, Measured]]:
-        """Each window with what its documents give; while one ends, the next one has begun."""
-        begun: deque[tuple[Window, Callable[[], Measured]]] = deque()
-        with batch_threads(self.device) as threads:
-            for window in unread:
-                begun.append((window, self.begin(window, threads)))
-                if len(begun) > 1:
-                    first, finish = begun.popleft()
-                    yield first, finish()
-            for last, finish in begun:
-                yield last, finish()
+    def begin(self) -> None:
+        """The first window that is new was read."""
+        if self._bar is None:
+            self._bar = tqdm(
+                total=self._total, initial=self._skipped,
+                unit=" documents" if self._files is None else "B", unit_scale=True,
+                disable=None if self._shown else True, mininterval=0,
+            )  # fmt: skip
 
-    def begin(self, window: Window, threads: Executor) -> Callable[[], Measured]:
-        """Have the window's batches measured by the threads; what is returned waits for them."""
-        cut_before = self.segmenter.pairs_cut
-        segments, wrong = self.segmenter.segments(window.documents)
-        reasons = tuple((window.documents[n].id, why) for n, why in sorted(wrong.items()))
-        cut = self.segmenter.pairs_cut - cut_before
-        n_tokens = np.zeros(len(window.documents))
-        for segment in segments:
-            n_tokens[segment.document] += len(segment.ids)
-        held = _Held(self, n_tokens)
-        parts = batches(segments, self.batch_tokens, equal_lengths=self.equal_lengths)
-        begun = [threads.submit(held.measured, one) for one in parts]
-
-        def finish() -> Measured:
-            for one in begun:
-                held.add(one.result())
-            good = np.flatnonzero(n_tokens)
-            if not len(good):
-                return Measured(self.empty(), n_wrong=len(wrong), wrong=reasons, pairs_cut=cut)
-            sums = document_sums(
-                held.rows[..., good], held.counts[..., good], held.profile, good + window.first
-            )
-            best = np.unique(sums.best_document)
-            return Measured(
-                sums,
-                {int(n): window.documents[n - window.first].id for n in best if n >= 0},
-                len(good),
-                len(segments),
-                int(n_tokens.sum()),
-                len(wrong),
-                cut,
-                reasons,
-            )
-
-        return finish
-
-
-@dataclass(frozen=True, eq=False)
-class _OfBatch:
-    """What a batch gave.
-
-    counts   (measure, layer, segment): rows that count
-    layers   for each layer the sums of rows, (measure, head, segment), and the profile
-    """
-
-    batch: Batch
-    counts: Floats
-    layers: list[tuple[Floats, Floats | None]]
-
-
-class _Held:
-    """The sums of each document of a window, batch by batch."""
-
-    def __init__(self, survey: WindowSurvey, n_tokens: Floats) -> None:
-        self.survey, self.n_tokens = survey, n_tokens
-        n_measures, n_documents = len(survey.measures), len(n_tokens)
-        self.rows = np.zeros((n_measures, *survey.size, n_documents))
-        self.counts = np.zeros((n_measures, survey.size[0], n_documents))
-        self.profile = survey.empty().profile
-
-    def measured(self, batch: Batch) -> _OfBatch:
-        """What the batch gives."""
-        survey = self.survey
-        of_window = {
-            window: rows_that_count(survey.measures, batch.seen_by(window))
-            for window in dict.fromkeys(survey.layer_windows)
-        }
-        layers: list[tuple[Floats, Floats | None]] = []
-
-        def visit(layer: int, masses: RowMasses) -> None:
-            rows, _ = of_window[survey.layer_windows[layer]]
-            layers.append((row_sums(survey.measures, masses, rows), masses.profile))
-
-        survey.masses(batch, visit)
-        counts = np.stack([of_window[window][1] for window in survey.layer_windows], axis=1)
-        return _OfBatch(batch, counts, layers)
-
-    def add(self, found: _OfBatch) -> None:
-        """Add it to the sums of its documents."""
-        owners = [one.document for one in found.batch.segments]
-        for number, owner in enumerate(owners):
-            self.counts[..., owner] += found.counts[..., number]
-        for layer, (sums, profile) in enumerate(found.layers):
-            for number, owner in enumerate(owners):
-                self.rows[:, layer, :, owner] += sums[..., number]
-            if profile is not None:
-                self._add_profile(layer, profile, found.batch.tokens.lengths, owners)
-
-    def _add_profile(
-        self, layer: int, profile: Floats, lengths: Sequence[int], owners: Sequence[int]
-    ) -> None:
-        first, middle = 0, self.survey.reach
-        for length, owner in zip(lengths, owners, strict=True):
-            own = profile[:, first : first + 2 * length - 1] / self.n_tokens[owner]
-            self.profile[layer, :, middle - length + 1 : middle + length] += own
-            first += 2 * length - 1
-
-
-PART = "unfinished.npz"
-#: Documents that could not be measured are named up to here, and counted beyond.
-MOST_NAMED = 100
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What the first windows of a corpus gave.
-
-    windows     how many they are
-    corpus      the hash of their documents
-    drift       what a narrower dtype changed, by measure; None before it is known
-    """
-
-    measured: Measured
-    corpus: str = ""
-    windows: int = 0
-    drift: Mapping[str, float] | None = None
-
-    def with_window(self, window: Window, measured: Measured) -> "Part":
-        """The same with the next window."""
-        if window.number != self.windows:
-            raise AssertionError(f"window {window.number} came behind {self.windows} windows")
-        corpus = hash_documents(self.corpus, window.documents)
-        return Part(self.measured + measured, corpus, self.windows + 1, self.drift)
-
-    def write(self, folder: Path, identity: str) -> None:
-        """Replace the file of the folder. Raises SurveyError where that cannot be done."""
-        counts = {name: one for name, one in vars(self.measured).items() if name != "sums"}
-        own = {name: one for name, one in vars(self).items() if name != "measured"}
-        told = np.array(json.dumps({"identity": identity, "counts": counts, **own}))
-        try:
-            with replacing(folder / PART) as fresh, fresh.open("wb") as file:
-                np.savez(file, told=told, **vars(self.measured.sums))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise SurveyError(
-                f"{folder / PART}: cannot be written ({error.strerror or error}). The "
-                f"{self.windows - 1} windows before are kept: make room and run the same again."
-            ) from error
-
-    @classmethod
-    def read(cls, folder: Path, identity: str) -> "Part | None":
-        """What the folder holds; None where there is nothing.
-
-        Raises SurveyError for a file that is damaged, or of another model or other options.
-        """
-        path = folder / PART
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                told = json.loads(str(found["told"]))
-                sums = Sums(**{one.name: found[one.name] for one in fields(Sums)})
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # a damaged zip file raises errors of many families
-            raise SurveyError(
-                f"{path}: cannot be read ({error}). Remove it, or begin anew with resume=False."
-            ) from error
-        if told.pop("identity") != identity:
-            raise SurveyError(
-                f"{path}: belongs to a survey with another model or other options. Run it with "
-                "those, or begin anew with resume=False."
-            )
-        counts = told.pop("counts")
-        counts["ids"] = {int(n): name for n, name in counts["ids"].items()}
-        counts["wrong"] = tuple((place, reason) for place, reason in counts["wrong"])
-        return cls(Measured(sums, **counts), **told)
-
-
-def hash_documents(before: str, documents: tuple[Document, ...]) -> str:
-    """The SHA-256 of the hash of what came before and of these documents' ids and texts."""
-    digest = hashlib.sha256(before.encode())
-    for one in documents:
-        digest.update(json.dumps([one.id, one.text, one.words, one.pair]).encode())
-    return digest.hexdigest()
+    def show(self, documents: int, tokens: int) -> None:
+        """So much was measured by now."""
+        if self._bar is not None:
+            done = documents if self._files is None else self._files.bytes_read
+            self._bar.set_postfix(documents=documents, tokens=tokens, refresh=False)
+            self._bar.update(done - self._bar.n)

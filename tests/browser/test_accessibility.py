@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from browser.head_view import Open
 from playwright.sync_api import Page
-from survey.made_surveys import distances_of, patterns_of, survey_of
+from survey.made_surveys import patterns_of, survey_of
 
 from minibert import load
 from minibert.survey.patterns import Example
@@ -59,14 +59,14 @@ def findings(page: Page) -> list[str]:
 
 
 def report() -> str:
-    names = ("entropy", "to_cls", "to_previous", "gradient_to_sep", "gradient_to_any")
+    names = ("entropy", "to_cls", "to_previous")
     means = np.random.default_rng(4).uniform(0.02, 0.3, size=(len(names), 4, 4))
     survey = survey_of(means, names, documents=("one", "two", "three"), reach=30)
     scores = np.zeros((4, 4))
     scores[2, 1] = 0.9
     example = Example("one", 3, "the", 2, "horse", 0.7, 0.8)
     patterns = patterns_of({"previous": scores, "delimiter": 0.9 - scores / 2}, [example])
-    return survey_report(survey, patterns=patterns, distances=distances_of(4, 4)).html
+    return survey_report(survey, patterns=patterns).html
 
 
 @pytest.mark.parametrize("kind", ["view", "live", "survey"])

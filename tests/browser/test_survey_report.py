@@ -13,7 +13,7 @@ from attention_pages import HOSTILE
 from browser.conftest import watch
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
-from survey.made_surveys import distances_of, patterns_of, survey_of
+from survey.made_surveys import patterns_of, survey_of
 
 from minibert import load
 from minibert.survey.documents import Document
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 LAYERS, HEADS = 4, 4
 NAMES = (
     "entropy", "entropy_cls", "to_cls", "to_sep", "to_punctuation", "to_self", "to_previous",
-    "to_next", "to_sep_by_norm", "gradient_to_sep", "gradient_to_any",
+    "to_next", "to_sep_by_norm",
 )  # fmt: skip
 TEXT = "the horse quickly ran away"
 IDS = (HOSTILE[0], HOSTILE[1], HOSTILE[3])
@@ -48,9 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pages = write_example_pages(
         folder / "examples.html", wanted_examples(survey, patterns), documents, load()
     )
-    report = survey_report(
-        survey, patterns=patterns, distances=distances_of(LAYERS, HEADS), pages=pages
-    )
+    report = survey_report(survey, patterns=patterns, pages=pages)
     report.save(folder / "report.html")
     return folder
 
@@ -67,7 +65,7 @@ def show(browser: Browser, folder: Path, complaints: list[str]) -> Iterator[Show
         watch(page, address, complaints)
         page.goto(f"{address}#{hash}")
         page.wait_for_function(
-            "document.querySelectorAll('.board').length > 5 &&"
+            "document.querySelectorAll('.board').length > 4 &&"
             " [...document.querySelectorAll('.board')].every((one) => one.dataset.drawn)"
         )
         return page
@@ -137,7 +135,7 @@ def test_everything_is_there_and_nothing_is_clipped(show: Show, width: int, sche
     page = show(viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert sections(page) == [
         "all-heads", "patterns", "tokens-by-layer", "places-by-layer", "entropy-by-layer",
-        "gradients-by-layer", "plain-and-by-norm", "distance-profile", "map-of-heads", "surveyed",
+        "plain-and-by-norm", "distance-profile", "surveyed",
     ]  # fmt: skip
     assert page.evaluate("document.documentElement.scrollWidth") == width
     clipped = page.evaluate(
@@ -153,7 +151,7 @@ def test_everything_is_there_and_nothing_is_clipped(show: Show, width: int, sche
     )
     assert clipped == []
     sentences = page.locator(".seen").all_inner_texts()
-    assert len(sentences) == 9
+    assert len(sentences) == 7
     assert all(sentence.endswith(".") for sentence in sentences)
     paper = page.locator("#page").evaluate("(page) => getComputedStyle(page).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 22, 25)"}[scheme]

@@ -7,7 +7,7 @@ import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/canvas.js";
 import { toSvg } from "../../viz/static/core/export/pens.js";
 import { layerPanels } from "../../viz/static/marks/layer_dots.js";
 import { fromHash, Survey, toHash } from "../../viz/static/views/survey/data.js";
-import { differentiated, gradientDrawing, layerParts } from "../../viz/static/views/survey/figures.js";
+import { layerParts } from "../../viz/static/views/survey/figures.js";
 import { assertNear } from "./near.js";
 
 const COLORS = { ink: "#000001", soft: "#000002", faint: "#000003", hair: "#000004", paper: "#ffffff", ground: "#000005" };
@@ -18,7 +18,7 @@ function measure(name, mean, more = {}) {
 }
 
 function survey(measures, more = {}) {
-  return new Survey({ n_layers: 2, n_heads: 3, documents: ["a", "b"], measures, patterns: [], links: [], pages: "", profile: null, distances: null, ...more });
+  return new Survey({ n_layers: 2, n_heads: 3, documents: ["a", "b"], measures, patterns: [], links: [], pages: "", profile: null, ...more });
 }
 
 test("round numbers mark an axis", () => {
@@ -49,9 +49,9 @@ test("heads stand in their layer, side by side and by number, and the line goes 
 });
 
 test("the address holds what was chosen, and passes over what the report does not have", () => {
-  const start = { theme: "auto", place: 2, measure: "to_sep", compared: "to_sep", changed: "to_sep", colored: "layer" };
-  const known = { nLayers: 2, nHeads: 3, measures: ["to_sep", "to_token:&="], compared: ["to_sep", "to_cls"], changed: ["to_sep", "to_self"] };
-  const state = { theme: "dark", place: 5, measure: "to_token:&=", compared: "to_cls", changed: "to_self", colored: "pattern" };
+  const start = { theme: "auto", place: 2, measure: "to_sep", compared: "to_sep" };
+  const known = { nLayers: 2, nHeads: 3, measures: ["to_sep", "to_token:&="], compared: ["to_sep", "to_cls"] };
+  const state = { theme: "dark", place: 5, measure: "to_token:&=", compared: "to_cls" };
   assert.equal(toHash(start, start, 3), "");
   assert.deepEqual(fromHash(`#${toHash(state, start, 3)}`, start, known), state);
   for (const hash of ["head=2-0", "head=0-3", "head=-1-0", "measure=none", "theme=__proto__", "head=1e0-0"]) {
@@ -70,25 +70,6 @@ test("figures are those that the survey has numbers for, and their sentences nam
   const rest = [...figure.rows()].filter(([name]) => name === "everything_else").map((row) => row[3]);
   assertNear(rest, [0.9, 0.9, 0.4, 0.3, 0.8, 0.7], 1e-12);
   assert.equal(points.length, 18);
-});
-
-test("attention stands beside the change of the loss, each with a scale of its own", () => {
-  const sep = measure("to_sep", [0.1, 0.1, 0.1, 0.9, 0.9, 0.9]);
-  const change = measure("gradient_to_sep", [0.04, 0.05, 0.03, 0.0001, 0.0002, 0.0003], { unit: "number" });
-  const any = measure("gradient_to_any", [0.02, 0.02, 0.02, 0.01, 0.01, 0.01], { unit: "number" });
-  const drawn = (measures) => gradientDrawing(survey(measures), { width: 1000, theme: "light", colors: COLORS, state: { place: 0, changed: "to_sep" } });
-  const first = [measure("to_first", sep.mean), measure("gradient_to_first", change.mean)];
-  const cls = measure("to_cls", sep.mean);
-  const offered = [[sep, any], [sep, change], first, [...first, cls, sep, change]];
-  assert.deepEqual(offered.map((measures) => differentiated(survey(measures))), [[], ["to_sep"], ["to_first"], ["to_sep"]]);
-  const { sentence, points } = drawn([sep, change, any]);
-  assert.equal(sentence, "Attention to [SEP] is largest in layer 1 (90.0\u202f% on average). There the loss changes by 2.0\u202f×\u202f10⁻⁴ nats for each unit that one such weight changes; it changes most in layer 0, by 0.04.");
-  assert.equal(points.length, 18);
-  // 0.05 of 0.05 is the top; 0.9 of 1 is not; and 0.02 is less than half of what both gradients share.
-  const [top, mass, other] = [points[7], points[3], points[12]].map(({ y }) => y);
-  assertNear([mass - top, other - top], [0.1 * 172, 0.6 * 172], 1e-9);
-  const also = drawn([measure("to_sep", [0.9, 0.9, 0.9, 0.1, 0.1, 0.1]), change]).sentence;
-  assert.ok(also.endsWith("by 0.04 nats for each unit that one such weight changes, the most of all layers."));
 });
 
 test("a model without [CLS] has the first token in its place, and no remainder that could be wrong", () => {

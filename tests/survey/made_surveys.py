@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.survey.distances import HeadDistances
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.patterns import Example, HeadPatterns
+from minibert.survey.sums import Sums
 from minibert.survey.tables import Survey
-from minibert.survey.windows import Sums
 
 #: Half of the documents of a made survey lie this much above each mean, half below.
 SPREAD = 0.01
@@ -32,8 +31,8 @@ def survey_of(
     """
     there = np.array([name not in absent for name in names])
     _, layers, heads = means.shape
-    counts = np.where(there, DOCUMENTS, 0)[:, None].repeat(layers, 1)
-    count = counts[:, :, None]
+    counts = np.where(there, DOCUMENTS, 0)
+    count = counts[:, None, None]
     offsets = np.arange(-reach, reach + 1)
     profile = np.broadcast_to(0.5 ** np.abs(offsets), (layers, heads, len(offsets)))
     empty = Sums.empty(len(names), layers, heads, reach)
@@ -76,12 +75,3 @@ def patterns_of(scores: Mapping[str, np.ndarray], examples: Sequence[Example] = 
         documents={name: DOCUMENTS * (name in scores) for name in PATTERNS},
         kept={(name, *place): tuple(examples) for name in scores for place in np.ndindex(shape)},
     )
-
-
-def distances_of(layers: int, heads: int) -> HeadDistances:
-    """Distances of heads that lie on a circle, one after the other."""
-    n = layers * heads
-    angle = 2 * np.pi * np.arange(n) / n
-    points = 0.2 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    mean = np.linalg.norm(points[:, None] - points, axis=-1)
-    return HeadDistances((layers, heads), mean, mean * 0, 1000, DOCUMENTS)

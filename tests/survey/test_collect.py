@@ -18,6 +18,7 @@ from command_line import fails, run
 import minibert
 from minibert.errors import SurveyError
 from minibert.model import Model
+from minibert.survey import windows
 from minibert.survey.collected import Collected
 from minibert.survey.collecting import collect
 from minibert.survey.documents import Document, read_documents
@@ -54,6 +55,14 @@ def of_trace(model: Model, text: Any, point: Any, *pair: str) -> np.ndarray:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_windows() -> Iterator[None]:
+    """A collection is saved after each four documents."""
+    before, windows.DOCUMENTS = windows.DOCUMENTS, 4
+    yield
+    windows.DOCUMENTS = before
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +156,7 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(
 
     with pytest.raises(KeyboardInterrupt):
         collect(bert, interrupted(), POINTS[:2], output=tmp_path, batch_tokens=64)
-    assert stop - 8 <= json.loads((tmp_path / "progress.json").read_text())["counts"]["texts"]
+    assert stop // 4 * 4 == json.loads((tmp_path / "progress.json").read_text())["counts"]["texts"]
     with pytest.raises(SurveyError, match="not finished; run the same command again"):
         Collected.read(tmp_path)
     collect(bert, iter(MANY), POINTS[:2], output=tmp_path, batch_tokens=64)
@@ -168,12 +177,12 @@ def test_two_runs_in_one_folder_at_a_time_are_refused(bert: Model, tmp_path: Pat
 
 RUN = """
 import sys
-import minibert.survey.collecting as module
 from minibert import load
+from minibert.survey import collect, windows
 sys.path[:0] = ["tests", "tests/survey"]
 from test_collect import MANY, POINTS
-module.SECONDS_BETWEEN_SAVES = 0
-module.collect(load("tiny-bert"), MANY, POINTS[:2], output=sys.argv[1], batch_tokens=64)
+windows.DOCUMENTS = 4
+collect(load("tiny-bert"), MANY, POINTS[:2], output=sys.argv[1], batch_tokens=64)
 """
 
 
@@ -220,7 +229,7 @@ def test_other_texts_options_and_files_are_refused(
     options: dict[str, Any] = {"output": whole, "batch_tokens": 64}
     before = contents(whole)
     for texts in (MANY[:-1], [*MANY, "more"], [*MANY[:5], "other", *MANY[6:]], MANY[::-1]):
-        with pytest.raises(SurveyError, match="of other texts"):
+        with pytest.raises(SurveyError, match="not those that the run in this folder"):
             collect(bert, texts, POINTS[:2], **options)
     with pytest.raises(SurveyError, match="special True, not False"):
         collect(bert, MANY, POINTS[:2], special=False, **options)
@@ -301,9 +310,9 @@ def test_the_manifest_says_what_was_read(bert: Model, tmp_path: Path) -> None:
     documents = read_documents(tmp_path / "a.txt", on_error="skip")
     manifest = collect(bert, documents, ["embed"], output=tmp_path / "out").manifest
     assert manifest["counts"]["texts"] == 2
-    assert manifest["files"]["names"] == ["a.txt"]
-    assert manifest["files"]["unreadable"] == 1
-    assert manifest["files"]["first_unreadable"][0][0] == "a.txt:3"
+    assert manifest["corpus"]["files"] == ["a.txt"]
+    assert manifest["corpus"]["skipped"]["count"] == 1
+    assert manifest["corpus"]["skipped"]["first"][0][0] == "a.txt:3"
 
 
 def test_the_command_collects_resumes_and_says_what_was_left_out(tmp_path: Path) -> None:

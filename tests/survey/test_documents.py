@@ -1,20 +1,17 @@
 """Reading a corpus: what becomes a document, and what cannot be read."""
 
 import gzip
-import hashlib
 import json
 import os
 import tracemalloc
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minibert.errors import SurveyError
-from minibert.survey.documents import Document, Documents, corpus_hash, read_documents
+from minibert.survey.documents import Document, Documents, read_documents
 from minibert.text.words import Words
-from tests.data import data_path
 
 TEXT = "\ufeffA first\r\nparagraph.\n\n \n  Zwölf  \nlast"
 JSON = (
@@ -96,19 +93,6 @@ def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(
         next(read_documents(tmp_path / "a.parquet", field="x"))
 
 
-def test_a_treebank_gives_words_or_texts_of_sentences_or_documents() -> None:
-    path = data_path("text", "ud-english-ewt", "en_ewt-ud-dev.conllu")
-    sentences = list(islice(read_documents(path), 40))
-    assert sentences[0].words == ("From", "the", "AP", "comes", "this", "story", ":")
-    assert sentences[1].id == "en_ewt-ud-dev.conllu:13"
-    whole = list(read_documents(path, unit="document", field="text"))
-    assert len(whole) == path.read_text(encoding="utf-8").count("# newdoc")
-    assert whole[0].text is not None
-    assert whole[0].text.startswith("From the AP comes this story : President Bush on Tuesday")
-    first = next(read_documents(path, unit="document")).words or ()
-    assert first == tuple(w for d in sentences for w in d.words or ())[: len(first)]
-
-
 def test_files_of_folders_are_read_by_name_and_what_is_no_text_is_counted(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name in ("c.txt", "b/a.txt", "picture.png"):
@@ -151,8 +135,6 @@ BROKEN: dict[str, tuple[bytes, str, list[str]]] = {
     "damaged.parquet": (b"PAR1" * 50, "cannot be read", []),
     "cut.txt.gz": (gzip.compress(b"good\n\n" + b"fine" * 2**16)[:-9], "EOFError", ["good"]),
     "plain.txt.gz": (b"good\n\nfine", "BadGzipFile", []),
-    "tree.conllu": (b"1\tgood\n\n", "line 1: expected ten columns", []),
-    "cut.conllu": (b"1\tgood\n", "line 1: the file ends within a sentence", []),
 }
 
 
@@ -230,10 +212,3 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.1 * peaks[0]
-
-
-def test_the_hash_is_of_the_contents_in_their_order(tmp_path: Path) -> None:
-    a, b = write(tmp_path / "a.txt", "one"), write(tmp_path / "b.txt", "two")
-    one, two = (hashlib.sha256(word).digest() for word in (b"one", b"two"))
-    assert corpus_hash([a, b]) == hashlib.sha256(one + two).hexdigest()
-    assert corpus_hash([b, a]) == hashlib.sha256(two + one).hexdigest()

@@ -5,20 +5,18 @@ import math
 import multiprocessing
 import os
 import random
-import sys
 import time
 
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 
 import minibert
 from minibert.errors import SurveyError
 from minibert.survey.documents import Document
 from minibert.survey.run import survey
+from minibert.survey.sums import PART
 from minibert.survey.tables import MANIFEST, Survey
-from minibert.survey.windows import PART
 from tests.survey.small_surveys import LONG, contents, run, texts
 
 pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")
@@ -104,12 +102,17 @@ def test_a_folder_of_something_else_is_refused_and_can_be_replaced(whole, tmp_pa
     with pytest.raises(SurveyError, match="another model or other options"):
         run(tmp_path, offsets=(2,))
     for others in (["The boat turned ."] * 12, few[:4]):
-        with pytest.raises(SurveyError, match="not those that the interrupted survey"):
+        with pytest.raises(SurveyError, match="not those that the run in this folder"):
             run(tmp_path, others)
     run(tmp_path, resume=False)
     assert contents(tmp_path) == whole[1]
-    with pytest.raises(SurveyError, match="has a finished survey"):
-        run(tmp_path)
+    # A finished survey of the same is read, and of anything else refused.
+    assert run(tmp_path).manifest == whole[0].manifest
+    with pytest.raises(SurveyError, match="not those that the run in this folder"):
+        run(tmp_path, [*texts(), "The boat turned ."])
+    with pytest.raises(SurveyError, match="a finished survey with another options"):
+        run(tmp_path, offsets=(2,))
+    assert contents(tmp_path) == whole[1]
     (tmp_path / MANIFEST).unlink()
     (tmp_path / PART).write_bytes(b"PK\x03\x04")
     with pytest.raises(SurveyError, match=f"{PART}: cannot be read"):
@@ -189,18 +192,6 @@ def test_two_documents_make_a_pair_and_one_pair_too_long_is_cut_and_counted():
     assert long.manifest["corpus"]["tokens"] == model.config.n_positions
 
 
-def test_a_narrow_dtype_says_how_far_it_is_from_float32():
-    model = minibert.load()
-    exact, found = (survey(model, texts(16), dtype=d) for d in (None, torch.bfloat16))
-    drift = found.manifest["corpus"]["drift"]
-    assert drift["documents"] == 16
-    assert "drift" not in exact.manifest["corpus"]
-    for name in ("entropy", "to_sep", "to_same_word_by_norm"):
-        right = np.abs(exact.table(name) - found.table(name)).max()
-        assert drift["largest_difference"][name] == pytest.approx(right) != 0
-    assert model.dtype == torch.float32
-
-
 def test_documents_without_tokens_stop_the_survey_or_are_counted():
     given = ["The horse ran .", Document("blank", " "), "A boat turned ."]
     with pytest.raises(SurveyError, match=r'blank: the text gives no token.*on_error="skip"'):
@@ -225,10 +216,6 @@ def test_documents_without_tokens_stop_the_survey_or_are_counted():
         ({"tokens": ("horseboat",)}, "token 'horseboat': the vocabulary of tiny-bert has no such"),
         ({"measures": ("to_nothing",)}, "measure to_nothing: not known here"),
         ({"on_error": "ignore"}, "on_error='ignore': expected"),
-        ({"engine": "spark"}, "engine='spark': expected local or ray"),
-        ({"engine": "ray"}, r"engine=\"ray\" needs Ray: pip install 'minibert-attention\[ray\]'"),
-        ({"workers": 2}, 'workers= is for engine="ray"; leave it out'),
-        ({"dtype": torch.int8}, "dtype=torch.int8: expected one of"),
     ],
 )
 def test_options_that_cannot_be_are_errors_before_a_document_is_read(options, message, monkeypatch):
@@ -238,7 +225,6 @@ def test_options_that_cannot_be_are_errors_before_a_document_is_read(options, me
 
     # The annotations are checked in tests alone: a user meets these messages.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(SurveyError, match=message):
         survey(minibert.load(), never(), **options)

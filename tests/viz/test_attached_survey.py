@@ -1,4 +1,4 @@
-"""Findings, report and example pages of live models, against numpy on transformers' attentions."""
+"""Patterns, report and example pages of live models, against numpy on transformers' attentions."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 from attention_pages import packed_in, unpacked
-from command_line import fails, run
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig, ViTConfig, ViTModel
 
 import minibert
 from minibert.analysis import repeated_ids
 from minibert.errors import SurveyError, TraceError
 from minibert.survey import collect, survey
-from minibert.survey.findings import findings
-from minibert.survey.probes.word_attention import check_readable
+from minibert.survey.patterns import patterns
 from minibert.viz.survey_folder import write_survey_report
 from tests.survey.live_models import (
     BACK,
@@ -28,11 +26,9 @@ from tests.survey.live_models import (
     gpt2,
     tokenizer_of,
 )
-from tests.survey.oracle import published
 
-pyarrow = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyarrow.parquet")
 
-# Fewer than 17 tokens, so that the distances are those of all rows.
 TEXTS = [
     "the horse ran home, and the horse slept.",
     "the wind turned, and the wind was cold.",
@@ -100,16 +96,7 @@ def test_the_report_has_the_numbers_of_the_models_own_attentions(name: str, tmp_
         found = np.reshape(entry["mean" if kind == "measures" else "score"], size)
         by_hand = np.mean([of_document(each) for each in probs], axis=0)
         np.testing.assert_allclose(found, by_hand, atol=1e-5, err_msg=one)
-    distances_are_those_of(tmp_path, probs)
     pages_are_those_of((tmp_path / "examples.html").read_text(), header, probs)
-
-
-def distances_are_those_of(folder: Path, probs: Sequence[Table]) -> None:
-    columns = pyarrow.read_table(folder / "head_distances.parquet").to_pydict()
-    flat = [one.reshape(-1, *one.shape[2:]) for one in probs]
-    rows = sum(one.shape[1] for one in flat)
-    expected = sum(map(published, flat)) / rows
-    np.testing.assert_allclose(columns["mean"], expected.ravel(), atol=1e-5)
 
 
 def pages_are_those_of(html: str, header: dict[str, Any], probs: Sequence[Table]) -> None:
@@ -145,25 +132,21 @@ def test_what_the_report_cannot_be_of_is_refused_before_anything_is_measured(
     with pytest.raises(SurveyError, match="reads them twice"):
         write_survey_report(tmp_path, attached, iter(TEXTS))
     with pytest.raises(SurveyError, match=r"several stacks; name one with stack="):
-        findings(attached, unread())
+        patterns(attached, unread())
     with pytest.raises(SurveyError, match=r"'decoder.cross' cannot be .*head_view"):
-        findings(attached, unread(), stack="decoder.cross")
+        patterns(attached, unread(), stack="decoder.cross")
     with pytest.raises(TraceError, match=r"BartModel is attached.*See docs/attach.md"):
         collect(attached, unread(), [("z", 0)], output=tmp_path / "collected")
-    with pytest.raises(TraceError, match="BartModel is attached"):
-        check_readable(attached, [SimpleNamespace(id="one", words=("a", "horse"))])
     assert sorted(tmp_path.iterdir()) == before
-    # The command line has no live models: it does not look for one of that name.
-    fails(run("survey-report", str(tmp_path), "LICENSE"), "Make its report from Python")
 
 
 @pytest.mark.parametrize("vocabulary", [None, "tiny-bert"])
-def test_a_model_of_pictures_has_no_findings_over_texts(vocabulary: str | None) -> None:
+def test_a_model_of_pictures_has_no_patterns_over_texts(vocabulary: str | None) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision = ViTModel(ViTConfig(**sizes, intermediate_size=8, image_size=8, patch_size=4)).eval()
     words = None if vocabulary is None else tokenizer_of(vocabulary)
     with pytest.raises(SurveyError, match=r"main input is pixel_values.*view\(image=picture\)"):
-        findings(minibert.attach(vision, tokenizer=words), TEXTS)
+        patterns(minibert.attach(vision, tokenizer=words), TEXTS)
 
 
 def test_heads_of_several_widths_have_no_pages_and_the_report_says_why(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attention_pages import HOSTILE
-from survey.made_surveys import distances_of, patterns_of, survey_of
+from survey.made_surveys import patterns_of, survey_of
 
 from minibert import load
 from minibert.errors import SurveyError
-from minibert.survey.distances import head_distances
 from minibert.survey.documents import Document
 from minibert.survey.patterns import Example, patterns
 from minibert.trace.file import identity_of
@@ -64,10 +63,10 @@ def test_the_report_has_the_numbers_of_the_tables() -> None:
     assert survey_report(survey_of(MEANS, NAMES, reach=0)).header["profile"] is None
 
 
-def test_patterns_have_their_heads_and_distances_their_points() -> None:
-    survey, distances = survey_of(MEANS, NAMES), distances_of(2, 3)
+def test_patterns_have_their_heads() -> None:
+    survey = survey_of(MEANS, NAMES)
     named = patterns_of({"previous": np.array([[0.9, 0.2, 0.7], [0.3, 0.555, 0.1]])}, [EXAMPLE])
-    header = survey_report(survey, patterns=named, distances=distances).header
+    header = survey_report(survey, patterns=named).header
     (previous,) = [one for one in header["patterns"] if one["name"] == "previous"]
     # 1-1 is not known by it: its interval begins below half of what the baseline of 0.1 leaves.
     known = [(one["place"], one["named"]) for one in previous["heads"]]
@@ -77,9 +76,6 @@ def test_patterns_have_their_heads_and_distances_their_points() -> None:
     tokens = {"key": 3, "key_token": "the", "query": 4, "query_token": "horse"}
     assert example == tokens | {"score": 0.8}
     assert not any(one["heads"] for one in header["patterns"] if one["name"] != "previous")
-    points = np.array(header["distances"]["points"])
-    found = np.linalg.norm(points[:, None] - points, axis=-1)
-    np.testing.assert_allclose(found, distances.mean, atol=1e-6)
     # Without a pass of their own, patterns follow from the survey's measures and its documents.
     (own,) = [p for p in survey_report(survey).header["patterns"] if p["name"] == "previous"]
     np.testing.assert_allclose(own["score"], MEANS[NAMES.index("to_previous")].ravel(), rtol=1e-6)
@@ -91,7 +87,6 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
         "model": {"name": "/home/ada/models/secret-name"},
         "corpus": {"files": list(HOSTILE), "skipped": [{"place": HOSTILE[0], "reason": "broken"}]},
         "options": {"dtype": "bfloat16", "limit": None, "pairs": True},
-        "drift": {"largest_difference": {"to_sep": 0.001, "entropy": 0.0312}},
         "versions": {"minibert": "0.1.0", "torch": "2.13"},
     }
     survey = survey_of(MEANS, NAMES, manifest=manifest, documents=HOSTILE[:3])
@@ -102,7 +97,6 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
     assert facts["options: dtype"] == "bfloat16"
     assert facts["options: pairs"] == "yes"
     assert "options: limit" not in facts
-    assert facts["drift: largest difference"] == "entropy 0.0312, to_sep 0.001"
     assert facts["model: name"] == "secret-name"
     assert facts["versions"] == "minibert 0.1.0, torch 2.13"
     assert facts["corpus: files"].endswith("and 4 more")
@@ -154,7 +148,7 @@ def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tm
 
 
 def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+    pytest.importorskip("pyarrow.parquet")
     model = load()
     with pytest.raises(SurveyError, match="no finished survey"):
         write_survey_report(tmp_path, model, lambda: iter(DOCUMENTS))
@@ -169,12 +163,7 @@ def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path: Path
     used = [one for one in DOCUMENTS if one.id in kept]
     named = json.loads((tmp_path / "patterns.json").read_text())
     assert named == json.loads(json.dumps(patterns(model, used).to_dict()))
-    table = parquet.read_table(tmp_path / "head_distances.parquet").to_pydict()
-    expected = head_distances(model, used).mean
-    places = [np.array(table[f"layer_{x}"]) * heads + table[f"head_{x}"] for x in "ab"]
-    assert len(table["mean"]) == expected.size
-    np.testing.assert_array_equal(table["mean"], expected[places[0], places[1]])
     assert {one.name for one in tmp_path.iterdir()} == {
-        "distance_profile.parquet", "examples.html", "examples.parquet", "head_distances.parquet",
+        "distance_profile.parquet", "examples.html", "examples.parquet",
         "manifest.json", "measures.parquet", "patterns.json", "report.html",
     }  # fmt: skip

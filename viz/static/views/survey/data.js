@@ -40,14 +40,6 @@
  * @property {OfHeads} baseline
  * @property {PatternHead[]} heads  those that it names and the best others, the highest first
  *
- * @typedef {object} Distances
- * @property {[number, number][]} points  of each head
- * @property {number} stress
- * @property {number} within  nats between two heads of a layer
- * @property {number} between  nats between heads of different layers
- * @property {number | null} nearest  the share of heads whose nearest head is of their layer
- * @property {number | null} chance
- *
  * @typedef {object} Header
  * @property {string} title
  * @property {number} n_layers
@@ -60,7 +52,6 @@
  * @property {Measure[]} measures
  * @property {{reach: number, mass: number[][]} | null} profile  for each head, from -reach to reach
  * @property {Pattern[]} patterns
- * @property {Distances | null} distances
  * @property {string} pages  the file with pages of examples; empty: none
  * @property {[number, number, number, number[]][]} links  document, layer, its number in that file, and its heads
  */
@@ -172,8 +163,6 @@ export function largest(numbers, of = (value) => value) {
  * @property {number} place  the head that is chosen: layer times heads plus head
  * @property {string} measure  that the grid is coloured by
  * @property {string} compared  the measure that is shown plain and by norm
- * @property {string} changed  the measure that is shown with its gradient
- * @property {"layer" | "pattern"} colored  what the map of heads is coloured by
  *
  * @typedef {object} Store
  * @property {() => State} get
@@ -184,7 +173,7 @@ export function largest(numbers, of = (value) => value) {
 /** @param {State} state @param {State} start @param {number} nHeads */
 export function toHash(state, start, nHeads) {
   const asked = new URLSearchParams();
-  for (const name of /** @type {const} */ (["theme", "measure", "compared", "changed", "colored"])) {
+  for (const name of /** @type {const} */ (["theme", "measure", "compared"])) {
     if (state[name] !== start[name]) asked.set(name, state[name]);
   }
   if (state.place !== start.place) asked.set("head", `${Math.floor(state.place / nHeads)}-${state.place % nHeads}`);
@@ -196,10 +185,10 @@ export function toHash(state, start, nHeads) {
  *
  * @param {string} hash
  * @param {State} start
- * @param {{nLayers: number, nHeads: number, measures: string[], compared: string[], changed: string[]}} known
+ * @param {{nLayers: number, nHeads: number, measures: string[], compared: string[]}} known
  * @returns {State}
  */
-export function fromHash(hash, start, { nLayers, nHeads, measures, compared, changed }) {
+export function fromHash(hash, start, { nLayers, nHeads, measures, compared }) {
   const asked = new URLSearchParams(hash.replace(/^#/, ""));
   /** @param {string} name @param {readonly string[]} possible */
   const one = (name, possible) => possible.find((value) => value === asked.get(name));
@@ -210,8 +199,6 @@ export function fromHash(hash, start, { nLayers, nHeads, measures, compared, cha
     place: there ? Number(layer) * nHeads + Number(head) : undefined,
     measure: one("measure", measures),
     compared: one("compared", compared),
-    changed: one("changed", changed),
-    colored: one("colored", ["layer", "pattern"]),
   };
   const given = Object.fromEntries(Object.entries(state).filter(([, value]) => value !== undefined));
   return { ...start, ...given };

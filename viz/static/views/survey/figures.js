@@ -3,17 +3,16 @@
  *
  * @import { Pen } from "../../core/export/figure.js"
  * @import { Colors } from "../../marks/layer_dots.js"
- * @import { Distances, Measure, Store, Survey } from "./data.js"
+ * @import { Measure, Store, Survey } from "./data.js"
  * @import { Drawing, Look, Part } from "./report.js"
  */
 
-import { headColor, hexOf, mixed, signColor, strongest } from "../../core/draw/colors.js";
+import { signColor, strongest } from "../../core/draw/colors.js";
 import { menu, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { placeOn, roundTop, ticks } from "../../core/draw/canvas.js";
-import { written } from "../../core/text/numbers.js";
 import { percent, running } from "../../core/text/text.js";
-import { drawAxes, drawRing, layerPanels, meanOf, wholeTicks } from "../../marks/layer_dots.js";
+import { drawAxes, layerPanels, meanOf, wholeTicks } from "../../marks/layer_dots.js";
 import { cornerOf, heightOf, layOut } from "../../marks/grid.js";
 import { largest, textOf, withInterval } from "./data.js";
 
@@ -148,8 +147,6 @@ const KINDS = { to_cls: "[CLS]", to_sep: "[SEP]", to_punctuation: "punctuation" 
 const PLACES = { to_previous: "the token before", to_next: "the token behind", to_self: "the token itself" };
 /** @type {Record<string, string>} */
 const TITLES = { to_first: "the first token", ...KINDS, ...PLACES };
-/** Before the name of a measure: how much the loss changes with one of its weights. */
-const GRADIENT = "gradient_";
 
 /** The parts that this survey has the measures for. @param {Survey} survey @param {Store} store @returns {Part[]} */
 export function layerParts(survey, store) {
@@ -162,7 +159,6 @@ export function layerParts(survey, store) {
     part(survey, "tokens-by-layer", "What attention goes to", rest ? [...masses, rest] : masses, mostSaid),
     part(survey, "places-by-layer", "The token before, behind, and itself", titled(survey, PLACES), mostSaid),
     part(survey, "entropy-by-layer", "How broad attention is", entropy, broadSaid),
-    gradientPart(survey, store),
     normPart(survey, store),
   ].flatMap((one) => (one ? [one] : []));
 }
@@ -271,65 +267,14 @@ function topLayer(survey, mean, sign = 1) {
   return largest(Array.from({ length: survey.nLayers }, (_, layer) => layerMean(survey, mean, layer)), (value) => sign * value);
 }
 
-/** The names of the measures that are there plain and by norm. @param {Survey} survey */
+/**
+ * The measures that are there plain and by norm. Where there is a [CLS] it is the first token.
+ *
+ * @param {Survey} survey
+ */
 export function comparable(survey) {
-  return kindsWith(survey, (name) => survey.byNorm(name));
-}
-
-/** The names of the measures that are there with their gradients. @param {Survey} survey */
-export function differentiated(survey) {
-  return kindsWith(survey, (name) => survey.found(GRADIENT + name));
-}
-
-/**
- * The kinds of keys that are there with another measure. Where there is a [CLS] it is the first token.
- *
- * @param {Survey} survey
- * @param {(name: string) => unknown} other
- */
-function kindsWith(survey, other) {
   const twice = survey.found("to_cls") ? "to_first" : "";
-  return Object.keys(TITLES).filter((name) => name !== twice && survey.found(name) && other(name));
-}
-
-/**
- * Attention beside the change of the loss with it, as figures 2 and 4 of Clark et al. 2019.
- *
- * @param {Survey} survey
- * @param {Store} store
- * @returns {Part | null}
- */
-function gradientPart(survey, store) {
-  const names = differentiated(survey);
-  if (!names.length) return null;
-  const choice = segments(names.map((id) => ({ id, label: TITLES[id] })), (changed) => store.set({ changed }), "Attention on");
-  return {
-    id: "gradients-by-layer",
-    heading: "How much a change would matter",
-    controls: [choice.root],
-    update: ({ changed }) => choice.show(changed),
-    draw: (look) => gradientDrawing(survey, look),
-  };
-}
-
-/** @param {Survey} survey @param {Look} look @returns {Drawing} */
-export function gradientDrawing(survey, look) {
-  const name = look.state.changed;
-  const panels = titled(survey, {
-    [name]: `attention to ${TITLES[name]}`,
-    [GRADIENT + name]: "change of the loss with it",
-    [`${GRADIENT}to_any`]: "with attention to any token",
-  });
-  return { ...panelsDrawing(survey, "gradients-by-layer", panels, look), sentence: changeSaid(survey, TITLES[name], panels) };
-}
-
-/** @param {Survey} survey @param {string} title @param {Titled[]} panels */
-function changeSaid(survey, title, [mass, gradient]) {
-  const [attended, sensitive] = [mass, gradient].map(({ mean }) => topLayer(survey, mean));
-  const change = (/** @type {number} */ layer) => textOf(layerMean(survey, gradient.mean, layer), gradient.unit);
-  const share = textOf(layerMean(survey, mass.mean, attended), mass.unit);
-  const most = attended === sensitive ? ", the most of all layers" : `; it changes most in layer ${sensitive}, by ${change(sensitive)}`;
-  return `Attention to ${title} is largest in layer ${attended} (${share} on average). There the loss changes by ${change(attended)} nats for each unit that one such weight changes${most}.`;
+  return Object.keys(TITLES).filter((name) => name !== twice && survey.found(name) && survey.byNorm(name));
 }
 
 /** @param {Survey} survey @param {Store} store @returns {Part | null} */
@@ -430,140 +375,4 @@ function profileSaid(head, numbers, reach) {
   const back = numbers.slice(0, reach).reduce((sum, value) => sum + value, 0);
   const ahead = numbers.slice(reach + 1).reduce((sum, value) => sum + value, 0);
   return `Head ${head} has most of its attention near these places: ${most.join(", ")}; up to ${reach} tokens back it gives ${percent(back)}, up to ${reach} ahead ${percent(ahead)}.`;
-}
-
-/** Colours from the first layer to the last. */
-const LAYERS = {
-  light: ["#3b1f78", "#2f6db0", "#1f9a7a", "#c98900"],
-  dark: ["#9a86ff", "#4ea6e6", "#4ed193", "#ffd257"],
-};
-const [MARGIN, TALLEST, ROW] = [22, 460, 20];
-
-/** @param {Survey} survey @param {Store} store @returns {Part | null} */
-export function mapPart(survey, store) {
-  const { distances, patterns } = survey.header;
-  if (!distances) return null;
-  const choices = [{ id: /** @type {const} */ ("layer"), label: "layer" }, { id: /** @type {const} */ ("pattern"), label: "pattern" }];
-  const choice = segments(patterns.length ? choices : choices.slice(0, 1), (colored) => store.set({ colored }), "Map coloured by");
-  return {
-    id: "map-of-heads",
-    heading: "Which heads are alike",
-    controls: [choice.root],
-    update: ({ colored }) => choice.show(colored),
-    draw: (look) => mapDrawing(survey, distances, look),
-  };
-}
-
-/** @param {Survey} survey @param {Distances} distances @param {Look} look @returns {Drawing} */
-function mapDrawing(survey, distances, { width, theme, colors, state }) {
-  const { nLayers, nHeads } = survey;
-  const kinds = state.colored === "pattern" ? kindsOf(survey) : null;
-  const legend = legendOf(survey, kinds, width, theme, colors);
-  const [across, up] = [0, 1].map((axis) => distances.points.map((point) => point[axis]));
-  const [left, low] = [Math.min(...across), Math.min(...up)];
-  const [wide, high] = [Math.max(...across) - left || 1, Math.max(...up) - low || 1];
-  const scale = Math.min((width - 2 * MARGIN) / wide, (TALLEST - 2 * MARGIN) / high);
-  const shift = (width - wide * scale) / 2;
-  const points = distances.points.map(([x, y], place) => ({
-    x: shift + (x - left) * scale, y: MARGIN + (high - (y - low)) * scale, place, panel: 0,
-  }));
-  const bottom = MARGIN * 2 + high * scale;
-  const colorOf = (/** @type {number} */ place) =>
-    kinds ? kindColor(kinds.of[place], theme, colors) : layerColor(Math.floor(place / nHeads), nLayers, theme);
-  return {
-    figure: {
-      name: "map-of-heads",
-      width,
-      height: bottom + legend.height,
-      paper: colors.paper,
-      paint(pen) {
-        // The chosen head last, so that no other hides it.
-        for (const { x, y, place } of [...points].sort((a, b) => Number(a.place === state.place) - Number(b.place === state.place))) {
-          if (place === state.place) {
-            drawRing(pen, x, y, colors);
-            const end = x > width - 60;
-            pen.text(x + (end ? -11 : 11), y + 4, survey.nameOf(place), { size: 12, color: colors.ink, bold: true, anchor: end ? "end" : "start" });
-          }
-          pen.dot(x, y, 4, colorOf(place), 0.9);
-        }
-        legend.paint(pen, bottom);
-      },
-      columns: ["layer", "head", "x", "y", "pattern"],
-      *rows() {
-        const { of, names } = kindsOf(survey);
-        for (const [place, [x, y]] of distances.points.entries()) {
-          yield [Math.floor(place / nHeads), place % nHeads, x, y, of[place] < 0 ? "" : names[of[place]]];
-        }
-      },
-    },
-    points,
-    said: ({ place }) => patternText(survey, place),
-    sentence: mapSaid(distances),
-  };
-}
-
-/** The pattern of each head: the one with the highest score of those that name it, or -1. @param {Survey} survey */
-function kindsOf({ header: { patterns }, size }) {
-  /** @type {number[]} */
-  const of = Array.from({ length: size }, () => -1);
-  patterns.forEach(({ heads, score }, number) => {
-    for (const { place, named } of heads) {
-      const there = of[place] < 0 ? -1 : patterns[of[place]].score[place] ?? -1;
-      if (named && (score[place] ?? 0) > there) of[place] = number;
-    }
-  });
-  return { of, names: patterns.map(({ name }) => name) };
-}
-
-/** @param {Survey} survey @param {number} place */
-function patternText({ header: { patterns } }, place) {
-  const found = patterns.filter(({ heads }) => heads.some((one) => one.named && one.place === place));
-  return found.length ? `looks at ${found.map(({ words }) => running(words)).join("; at ")}` : "known by no pattern";
-}
-
-/** @param {number} kind @param {"light" | "dark"} theme @param {Colors} colors */
-function kindColor(kind, theme, { faint }) {
-  return kind < 0 ? faint : headColor(kind, theme);
-}
-
-/** @param {number} layer @param {number} nLayers @param {"light" | "dark"} theme */
-export function layerColor(layer, nLayers, theme) {
-  return hexOf(mixed(LAYERS[theme], nLayers > 1 ? layer / (nLayers - 1) : 0));
-}
-
-/**
- * What the colours mean, in as many columns as there is room for.
- *
- * @param {Survey} survey
- * @param {{of: number[], names: string[]} | null} kinds
- * @param {number} width
- * @param {"light" | "dark"} theme
- * @param {Colors} colors
- */
-function legendOf({ nLayers }, kinds, width, theme, colors) {
-  const entries = kinds
-    ? [...kinds.names.keys(), -1].filter((kind) => kinds.of.includes(kind)).map((kind) => ({
-      color: kindColor(kind, theme, colors), text: kind < 0 ? "none of these" : kinds.names[kind].replaceAll("_", " "),
-    }))
-    : Array.from({ length: nLayers }, (_, layer) => ({ color: layerColor(layer, nLayers, theme), text: `layer ${layer}` }));
-  const column = kinds ? 178 : 74;
-  const columns = Math.max(1, Math.floor((width - 8) / column));
-  return {
-    height: Math.ceil(entries.length / columns) * ROW + 8,
-    /** @param {Pen} pen @param {number} top */
-    paint(pen, top) {
-      entries.forEach(({ color, text }, i) => {
-        const [x, y] = [8 + (i % columns) * column, top + Math.floor(i / columns) * ROW + 8];
-        pen.dot(x, y, 4, color);
-        pen.text(x + 9, y + 4, text, { size: 12, color: colors.soft });
-      });
-    },
-  };
-}
-
-/** @param {Distances} distances */
-function mapSaid({ within, between, nearest, chance, stress }) {
-  const near = nearest === null || chance === null ? "" : ` The head most like another is of the same layer in ${percent(nearest)} of cases, by chance in ${percent(chance)}.`;
-  const apart = nearest === null ? "Heads" : `Two heads of one layer are ${written(within, 2)} nats apart, two of different layers ${written(between, 2)} (Jensen–Shannon).${near} Heads`;
-  return `${apart} are drawn so that their distances are kept as well as a plane can; what it cannot show is its stress, ${written(stress, 2)}.`;
 }

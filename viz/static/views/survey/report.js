@@ -16,7 +16,7 @@ import { holdState } from "../../core/state/state.js";
 import { counted } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
 import { fromHash, Survey, toHash } from "./data.js";
-import { comparable, differentiated, gridPart, layerParts, mapPart, profilePart } from "./figures.js";
+import { comparable, gridPart, layerParts, profilePart } from "./figures.js";
 
 /** The measures that the grid begins with: the first that is there. */
 const FIRST = ["to_previous", "to_sep", "entropy"];
@@ -24,12 +24,12 @@ const FIRST = ["to_previous", "to_sep", "entropy"];
 /** @param {HTMLElement} host @param {Header} header @param {Address} address */
 export function mountReport(host, header, address) {
   const survey = new Survey(header);
-  const [compared, changed] = [comparable(survey), differentiated(survey)];
+  const compared = comparable(survey);
   const measure = FIRST.find((name) => survey.found(name)) ?? survey.measures[0].name;
   const best = survey.byName.get(measure)?.mean.reduce((/** @type {number} */ most, value, place, all) => ((value ?? -1) > (all[most] ?? -1) ? place : most), 0);
   /** @type {State} */
-  const start = { theme: "auto", place: best ?? 0, measure, compared: begin(compared), changed: begin(changed), colored: "layer" };
-  const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()], compared, changed };
+  const start = { theme: "auto", place: best ?? 0, measure, compared: compared.includes("to_sep") ? "to_sep" : compared[0] ?? "" };
+  const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()], compared };
   const store = holdState(fromHash(address.read(), start, known));
   const darkness = matchMedia("(prefers-color-scheme: dark)");
   const theme = () => {
@@ -38,7 +38,7 @@ export function mountReport(host, header, address) {
     return darkness.matches ? "dark" : "light";
   };
   const switcher = button("", () => store.set({ theme: theme() === "dark" ? "light" : "dark" }), { class: "theme" });
-  const parts = [gridPart(survey, store), ...layerParts(survey, store), profilePart(survey), mapPart(survey, store)];
+  const parts = [gridPart(survey, store), ...layerParts(survey, store), profilePart(survey)];
   const sections = parts.flatMap((part) => (part ? [new Section(part, survey, store, theme)] : []));
   const update = () => {
     host.dataset.theme = theme();
@@ -56,11 +56,6 @@ export function mountReport(host, header, address) {
   darkness.addEventListener("change", update);
   address.listen(() => store.set(fromHash(address.read(), start, known)));
   update();
-}
-
-/** The measure that a choice begins with. @param {string[]} names */
-function begin(names) {
-  return names.includes("to_sep") ? "to_sep" : names[0] ?? "";
 }
 
 /** @param {Header} header */
