@@ -15,6 +15,9 @@ the place of those in minibert/embedded.
 import argparse
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -23,7 +26,10 @@ from minibert import load
 from minibert.errors import MinibertError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
+from minibert.model import Model
+from minibert.text.tokenizer import Tokenizer
 from minibert.training import Document, Recipe, read_texts, train
+from minibert.training.vocabulary import train_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Words that become one token: of the lessons, and of present-day English in general.
@@ -126,16 +132,21 @@ def main() -> int:
         texts = [kept(text) for text in read_texts(chosen.texts / f"{n}.txt" for n in TEXTS)]
         held_out = read_texts(chosen.texts / f"{name}.txt" for name in HELD_OUT)
         for name in chosen.models:
+            tokenizer = tokenizer_of(texts, CONFIGS[name], whole_words(name))
+            config = replace(CONFIGS[name], vocab_size=tokenizer.vocab_size)
+            start = None
+            if name in STARTED:
+                start = carried_over(load(chosen.start / name), config, tokenizer)
             train(
                 texts,
                 held_out,
                 chosen.output / name,
-                config=CONFIGS[name],
+                config=config,
                 recipe=RECIPES[name],
+                tokenizer=tokenizer,
+                start=start,
                 device=chosen.device,
                 dtype=torch.float16,
-                whole=whole_words(name),
-                start=None if name not in STARTED else load(chosen.start / name),
                 name=name,
             )
     except MinibertError as error:
@@ -150,6 +161,59 @@ def whole_words(model: str) -> list[str]:
     words = [word for file in files for word in file.read_text(encoding="utf-8").split()]
     both = [word.removesuffix("^") for word in words if word.endswith("^")]
     return [" " + word.removesuffix("^") for word in words] + both
+
+
+def tokenizer_of(texts: Sequence[Document], config: Config, whole: Sequence[str]) -> Tokenizer:
+    """A tokenizer of these texts in which each of these words is one token."""
+    # BPE's last merges join pairs that occur 50 to 70 times in these texts.
+    often = (word for word in whole for _ in range(200))
+    read = chain((text.text for text in texts), often)
+    tokenizer = train_tokenizer(read, size=config.vocab_size, byte_level=config.causal)
+    if torn := [word for word in whole if len(tokenizer.encode(word)) != 1]:
+        raise MinibertError(f"{', '.join(torn[:8])}: {len(torn)} words are not single tokens.")
+    return tokenizer
+
+
+@torch.no_grad()
+def carried_over(old: Model, config: Config, tokenizer: Tokenizer) -> Model:
+    """A model with the weights of `old`, for another vocabulary and more positions.
+
+    A token that both know keeps its row of every table over tokens; any other token starts at the
+    mean of the rows of the old tokens that spell it (Gee et al. 2022, "Fast vocabulary transfer for
+    language model compression", section 3.2). Positions that `old` lacks start as its own again,
+    each copy shifted by one more step of half a row's length: equal copies stay equal for long.
+    """
+    new = Model.from_config(config, tokenizer=tokenizer, name=old.name)
+    assert old.tokenizer is not None
+    known = {old.tokenizer.raw(index): index for index in range(old.config.vocab_size)}
+    spelled = [
+        torch.tensor(spelling(known, old.tokenizer, tokenizer, token))
+        for token in range(config.vocab_size)
+    ]
+    weights = dict(old.named_parameters())
+    for name, parameter in new.named_parameters():
+        weight = weights[name]
+        if (len(weight), len(parameter)) == (old.config.vocab_size, config.vocab_size):
+            parameter.copy_(torch.stack([weight[ids].mean(0) for ids in spelled]))
+        elif name == "body.position.weight":
+            place = torch.arange(len(parameter))
+            step = torch.randn(weight.shape[1], generator=torch.Generator().manual_seed(0))
+            step *= weight.norm(dim=1).mean() / (2 * step.norm())
+            parameter.copy_(weight[place % len(weight)] + place[:, None] // len(weight) * step)
+        else:
+            parameter.copy_(weight)
+    return new
+
+
+def spelling(known: dict[str, int], old: Tokenizer, new: Tokenizer, token: int) -> list[int]:
+    """The ids of the tokens of `old` that spell a token of `new`; `known` has those of `old`."""
+    raw = new.raw(token)
+    if raw in known:
+        return [known[raw]]
+    if not raw.startswith("##"):
+        return old.encode(new.string(token))
+    first, *rest = old.encode(raw.removeprefix("##"))
+    return [known.get("##" + old.raw(first), first), *rest]
 
 
 def kept(text: Document) -> Document:

@@ -30,7 +30,7 @@ from minibert.checkpoint.save import save
 from minibert.errors import MinibertError
 from minibert.model import Model
 from minibert.text.tokens import Tokens
-from minibert.training.vocabulary import tokenizer_settings
+from minibert.training.vocabulary import write_tokenizer_settings
 from minibert.untrusted import read_bytes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -179,17 +179,8 @@ def main() -> int:
         "machine": f"{platform.machine()}, cpu, torch {torch.__version__}",
     }
     (chosen.output / "training.json").write_text(json.dumps(facts, indent=1) + "\n")
-    write_settings(model, chosen.output)
+    write_tokenizer_settings(model, chosen.output)
     return 0
-
-
-def write_settings(model: Model, folder: Path) -> None:
-    """Write what makes transformers use the tokenizer unchanged."""
-    assert model.tokenizer is not None
-    settings = tokenizer_settings(
-        model.tokenizer, family="bert", n_positions=model.config.n_positions
-    )
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def weights_of(name: str) -> Path:

@@ -10,7 +10,6 @@ from command_line import run
 from safetensors.torch import load_file
 
 import minibert
-from minibert.checkpoint.config import config_from_hf
 from tests.training.small_runs import SMALL, story_files
 
 
@@ -69,31 +68,3 @@ class TestResult:
         assert (theirs.hidden_size, theirs.intermediate_size) == (40, 112)
         assert (theirs.num_attention_heads, theirs.num_key_value_heads) == (4, 2)
         assert (theirs.head_dim, theirs.hidden_act) == (10, "silu")
-
-    @pytest.mark.parametrize("name", ["ElectraForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM"])
-    def test_a_config_json_says_the_shape(
-        self, name: str, texts: list[str], tmp_path: Path
-    ) -> None:
-        sizes = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
-        if name.startswith("GPT2"):
-            config = transformers.GPT2Config(
-                n_embd=24, n_layer=3, n_head=3, n_positions=40, vocab_size=331
-            )
-        elif name.startswith("Llama"):
-            config = transformers.LlamaConfig(
-                **sizes, max_position_embeddings=40, vocab_size=331, intermediate_size=56
-            )
-        else:
-            config = transformers.ElectraConfig(
-                **sizes, max_position_embeddings=40, vocab_size=331, embedding_size=16
-            )
-        config.architectures = [name]
-        config.to_json_file(tmp_path / "shape.json")
-        chosen = ["--config", str(tmp_path / "shape.json"), *SMALL, "--steps", "1"]
-        result = run("train", *texts, *chosen, "-o", str(tmp_path / "run"))
-        assert result.exit_code == 0, result.output
-        found = minibert.load(tmp_path / "run").config
-        expected = config_from_hf(config.to_dict())
-        for field in ("family", "task", "n_layers", "n_heads", "d_model", "d_embed", "n_positions"):
-            assert getattr(found, field) == getattr(expected, field)
-        assert type(getattr(transformers, name).from_pretrained(tmp_path / "run")).__name__ == name

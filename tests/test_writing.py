@@ -13,13 +13,12 @@ import minibert
 from minibert import writing
 from minibert.bench.result_rows import write_rows
 from minibert.checkpoint.save import save
-from minibert.training.snapshot import Snapshot, snapshot_path
+from minibert.training.loop import write_checkpoint
 from minibert.viz.document import write_bytes
 from tests.trace.editing import model_of
 
 MODEL = model_of("gpt2")
 TRACE = MODEL.trace([[5, 7, 11]])
-SNAPSHOT = Snapshot(1, {}, "", {}, [])
 
 #: By what is written: the file, and what writes it.
 WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -28,10 +27,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a page": ("a.html", lambda path: TRACE.view().save(path)),
     "a picture": ("a.svg", lambda path: write_bytes(b"<svg/>", path)),
     "rows of a benchmark": ("a.jsonl", lambda path: write_rows([], path)),
-    "a snapshot": (
-        str(snapshot_path(Path())),
-        lambda path: SNAPSHOT.save(path.parents[len(snapshot_path(Path()).parts) - 1]),
-    ),
+    "a checkpoint": ("a.pt", lambda path: write_checkpoint(path, {})),
 }
 
 

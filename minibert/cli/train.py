@@ -1,12 +1,11 @@
 """`minibert train`. torch is imported only when the command runs."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from minibert.cli.options import check_picture, spread, unusable
-from minibert.errors import TrainingError
-from minibert.terminal import note, say
+from minibert.terminal import say
 
 if TYPE_CHECKING:
     from minibert.layers.config import Config
@@ -15,12 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is trained: a config.json, or a family and its sizes.
+    """What is trained: a family and its sizes.
 
     Options:
-        task: causal-lm is a GPT-2, the others are BERTs; needed without --config.
+        task: causal-lm is a GPT-2, the others are BERTs.
         family: llama: a causal-lm with rotary positions and a gated MLP.
-        config [--config, FILE]: A config.json in place of the sizes.
         layers [>=1]: Layers.
         heads [>=1]: Heads in each layer.
         kv_heads [>=0]: Key-value heads of a llama; 0: as many as heads.
@@ -31,7 +29,6 @@ class Shape:
 
     task: Literal["causal-lm", "masked-lm", "pre-training"] | None = None
     family: Literal["bert", "gpt2", "llama"] | None = None
-    config: Path | None = None
     layers: int = 4
     heads: int = 4
     kv_heads: int = 0
@@ -41,13 +38,9 @@ class Shape:
 
     def read(self) -> "Config":
         """The Config. Exits with 2 for choices that do not go together."""
-        from minibert.checkpoint.config import config_from_hf
-        from minibert.untrusted import read_json
+        from minibert.layers.config import Config
+        from minibert.layers.rotary import Rotary
 
-        if self.config is not None:
-            if self.family is not None:
-                unusable("--config names the family; leave --family out.")
-            return config_from_hf(read_json(self.config, TrainingError), self.task)
         if self.task is None:
             unusable("The task is missing: give --task causal-lm, masked-lm or pre-training.")
         causal = self.task == "causal-lm"
@@ -59,11 +52,6 @@ class Shape:
             )
         if self.kv_heads and family != "llama":
             unusable(f"--kv-heads is for llama; a {family} has none of its own.")
-        return self._of_sizes(family, self.task)
-
-    def _of_sizes(self, family: str, task: str) -> "Config":
-        from minibert.layers.config import Config
-        from minibert.layers.rotary import Rotary
 
         gated = family == "llama"
         # As many weights as an MLP without a gate (Shazeer 2020, section 3.1), in whole eights.
@@ -71,7 +59,7 @@ class Shape:
         options: dict[str, object] = {
             "n_segments": 2,
             "pad_id": 0,
-            "pooler": task == "pre-training",
+            "pooler": self.task == "pre-training",
         }
         if family != "bert":
             options = {"causal": True, "norm_eps": 1e-5, "activation": "gelu_tanh"}
@@ -79,7 +67,7 @@ class Shape:
             options |= {"activation": "silu", "rotary": Rotary(self.width // self.heads)}
         return Config(
             family=family,
-            task=task,
+            task=self.task,
             vocab_size=self.vocabulary,
             n_positions=self.positions,
             n_layers=self.layers,
@@ -120,7 +108,7 @@ class Numbers:
         found |= {name: getattr(self, name) for name in ("steps", "batch", "seed", "threads")}
         known = {
             name: type(value)
-            for name, value in Recipe().to_dict().items()
+            for name, value in asdict(Recipe()).items()
             if name not in found and not isinstance(value, bool)
         }
         for part in self.settings or ():
@@ -151,8 +139,8 @@ def train(
     """Train a small model from scratch on text files.
 
     To resume an interrupted run, give the same command again. In the end FOLDER holds config.json,
-    model.safetensors, tokenizer.json, a card, and scores.jsonl, which has the losses and the scores
-    of every head during the training.
+    model.safetensors, tokenizer.json, training.json, and scores.jsonl, which has the losses and the
+    scores of every head during the training.
 
     Options:
         texts [argument, TEXT...]: UTF-8 text files.
@@ -166,34 +154,22 @@ def train(
     if plot is not None:
         check_picture(plot, made=output)
     recipe, config = numbers.recipe(), shape.read()
-    choices: dict[str, Any] = {"device": device, "restart": restart, "dtype": weights}
-    size = _run(texts, held_out or [], output, config=config, recipe=recipe, **choices)
+    import torch
+
+    from minibert.training import read_texts
+    from minibert.training import train as run
+    from minibert.training.texts import hold_out
+
+    training, unseen = read_texts(texts), read_texts(held_out or [])
+    if not unseen:
+        training, unseen = hold_out(training)
+    choices: dict[str, Any] = {"device": device, "restart": restart}
+    choices |= {"config": config, "recipe": recipe, "dtype": getattr(torch, weights)}
+    model = run(training, unseen, output, **choices)
+    size = sum(parameter.numel() for parameter in model.parameters())
     say(f"{output}  {size / 1e6:.2f} million parameters, {numbers.steps} steps")
     if plot is not None:
         from minibert.viz.plots import training_scores
 
         training_scores(output / "scores.jsonl", plot)
         say(str(plot))
-
-
-def _run(
-    texts: list[Path], held_out: list[Path], output: Path, *, dtype: str, **options: Any
-) -> int:
-    """Train, and return the number of parameters."""
-    import torch
-
-    from minibert.training import read_texts
-    from minibert.training import train as run
-    from minibert.training.snapshot import snapshot_path
-    from minibert.training.texts import hold_out
-
-    training, unseen = read_texts(texts), read_texts(held_out)
-    if not unseen:
-        training, unseen = hold_out(training)
-    try:
-        model = run(training, unseen, output, dtype=getattr(torch, dtype), **options)
-    except KeyboardInterrupt:
-        if snapshot_path(output).exists():
-            note("note", f"stopped; the same command resumes from the snapshot in {output}")
-        raise
-    return sum(parameter.numel() for parameter in model.parameters())

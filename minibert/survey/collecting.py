@@ -36,6 +36,7 @@ from minibert.model import Model
 from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.collected import Collected
 from minibert.survey.documents import Document, check_list
+from minibert.survey.folder_lock import folder_locked
 from minibert.survey.segments import Parts, grouped, parts_of
 from minibert.survey.tables import versions
 from minibert.survey.windows import (
@@ -52,7 +53,6 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.trace.identity import weights_digest
 from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
-from minibert.training.folder import folder_locked
 from minibert.untrusted import guarded, read_json
 from minibert.writing import made, replacing
 
@@ -522,7 +522,7 @@ def collect(
     }
     folder = Path(output)
     with (
-        folder_locked(folder, SurveyError, file=LOCK, work="collecting"),
+        folder_locked(folder, file=LOCK, work="collecting"),
         closing(GrowingCollection(folder, options, resume=resume)) as growing,
     ):
         if growing.finished:

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import SurveyError, how_to_install
+from minibert.survey.folder_lock import folder_locked
 from minibert.survey.intervals import layer_intervals
 from minibert.survey.sums import BEST, PART, Part, Sums
-from minibert.training.folder import folder_locked
 from minibert.writing import replacing
 
 
@@ -325,7 +325,7 @@ def opened(
         return
     folder = Path(output)
     parquet()
-    with folder_locked(folder, SurveyError, file=".lock", work="surveying"):
+    with folder_locked(folder, file=".lock", work="surveying"):
         # First of all: what is replaced is not to be taken for finished.
         for name in () if resume else (MANIFEST, PART):
             (folder / name).unlink(missing_ok=True)

@@ -42,16 +42,6 @@ class Batch:
         return replace(self, **moved)
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """Shares of the sentence pairs."""
-
-    alone: float = 0.0
-    """The share of all rows that have no second text."""
-    same_text: float = 0.0
-    """The share of the unrelated second texts that come from the same document as the first."""
-
-
 def check_corpus(corpus: Corpus, config: Config, *, what: str) -> None:
     """Raise TrainingError where a corpus is too short for the Config, or has too few texts."""
     longest = int(corpus.sizes.max()) if len(corpus) else 0
@@ -117,8 +107,8 @@ def masked_batch(
     count = recipe.batch * config.n_positions // length
     # A model without two segments reads single texts only.
     alone = 0.5 * short if config.n_segments > 1 else 1.0
-    kinds = Kinds(alone, recipe.same_text)
-    batch = pairs(corpus, config, tokenizer, count, length, generator, kinds)
+    shares = {"alone": alone, "same_text": recipe.same_text}
+    batch = pairs(corpus, config, tokenizer, count, length, generator, **shares)
     return corrupt(batch, config, recipe.masked, generator, tokenizer)
 
 
@@ -129,13 +119,15 @@ def pairs(
     count: int,
     length: int,
     generator: torch.Generator,
-    kinds: "Kinds | None" = None,
+    *,
+    alone: float = 0.0,
+    same_text: float = 0.0,
 ) -> Batch:
     """Rows of [CLS] A [SEP] B [SEP]: in half of them B follows A, in the others it does not.
 
-    A is made of whole sentences where there is room.
+    A is made of whole sentences where there is room. `alone` is the share of all rows that have no
+    second text, `same_text` that of the unrelated second texts that come from A's document.
     """
-    kinds = kinds or Kinds()
     pad = tokenizer.pad_id if config.pad_id is None else config.pad_id
     batch = Batch(
         ids=torch.full((count, length), pad or 0),
@@ -148,7 +140,7 @@ def pairs(
     chosen = torch.multinomial(corpus.sizes.double(), count, replacement=True, generator=generator)
     for row, document in enumerate(chosen.tolist()):
         draw = _Draw(corpus, document, length - 3, generator)
-        first, second, unrelated = draw.pair(kinds, pairing=pairing)
+        first, second, unrelated = draw.pair(alone, same_text, pairing=pairing)
         _fill(batch, row, tokenizer, first, second)
         if pairing and second is not None:
             batch.unrelated[row] = int(unrelated)  # type: ignore[index]
@@ -187,9 +179,11 @@ class _Draw:
     room: int
     generator: torch.Generator
 
-    def pair(self, kinds: Kinds, *, pairing: bool) -> tuple[Tensor, Tensor | None, bool]:
+    def pair(
+        self, alone: float, same_text: float, *, pairing: bool
+    ) -> tuple[Tensor, Tensor | None, bool]:
         """The ids of A, the ids of B or None, and True where B does not follow A."""
-        if self._happens(kinds.alone):
+        if self._happens(alone):
             start, cut = self._stretch(self.room, self.room)
             return self.corpus.ids[start:cut], None, False
         quarter = self.room // 4
@@ -199,7 +193,7 @@ class _Draw:
         unrelated = pairing and self._happens(0.5)
         begin, document = cut, self.document
         if unrelated:
-            begin, document = self._elsewhere(start, cut, kinds.same_text)
+            begin, document = self._elsewhere(start, cut, same_text)
         end = min(begin + self.room - len(first), self.corpus.end(document))
         second = self.corpus.ids[begin:end]
         # At the end of a document no text is left for B.

@@ -1,18 +1,29 @@
-"""A training run: from texts and a Config to a folder that minibert and transformers load."""
+"""A training run: from texts and a Config to a folder that minibert and transformers load.
+
+Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks") steps along the
+orthogonal matrix nearest to the momentum. It trains the matrices of attention and MLPs, AdamW
+everything else. In a model of this size the previous-token, next-token and induction heads then
+form within a few hundred steps; with AdamW alone they need thousands.
+"""
 
 import json
 import math
+import platform
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from tqdm import tqdm
 
-from minibert.analysis.patterns import LENGTH, HeadScores, draws_for, head_scores
+from minibert.analysis.patterns import LENGTH, draws_for, head_scores
 from minibert.checkpoint.save import save
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
@@ -20,77 +31,20 @@ from minibert.layers.finite import NumbersError
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
-from minibert.training.batches import Batch, batch_of, check_corpus
-from minibert.training.card import best_heads, write_card
-from minibert.training.folder import Interrupts, folder_locked, interrupts_held
+from minibert.trace.identity import weights_digest
+from minibert.training.batches import batch_of, check_corpus
 from minibert.training.objective import losses
-from minibert.training.optimizer import Optimizer
 from minibert.training.recipe import Recipe, check_task
-from minibert.training.snapshot import (
-    Snapshot,
-    about_run,
-    check_apart,
-    check_no_stranger,
-    check_writable,
-    fitting_snapshot,
-    write_atomically,
-)
-from minibert.training.starting import (
-    corpus_of,
-    device_of,
-    starting_model,
-    tokenizer_of,
-    with_tokenizer,
-)
 from minibert.training.texts import Corpus, Document
-from minibert.training.vocabulary import tokenizer_settings
+from minibert.training.vocabulary import END_OF_TEXT, train_tokenizer, write_tokenizer_settings
+from minibert.untrusted import open_regular
+from minibert.writing import replacing
 
-_BATCHES = 4
-_SENTENCES = 32
-
-
-class Measure:
-    """Measures a model on the same held-out batches each time."""
-
-    def __init__(self, model: Model, corpus: Corpus, recipe: Recipe) -> None:
-        self.model = model
-        causal = model.config.causal
-        plain = Recipe(
-            batch=_SENTENCES,
-            repeated=0.0,
-            short=0.0,
-            masked=0.15,
-            same_text=0.0,
-            seed=(recipe.seed + 1) % 2**32,
-        )
-        self.batches = [batch_of(corpus, model, plain, step) for step in range(_BATCHES)]
-        # A model with few positions is measured on shorter repetitions.
-        length = min(LENGTH, (model.config.n_positions - 2) // 2)
-        self.repeated = draws_for(model, length=length)
-        self.tokens = _as_tokens(self.batches[0], model, masked=not causal)
-
-    def __call__(self) -> dict[str, Any]:
-        """held_out_loss in nats for each predicted token, held_out_sentence_loss, and heads."""
-        model, found = self.model, {}
-        with torch.no_grad():
-            device = model.body.word.weight.device
-            parts = [losses(model, batch.to(device)) for batch in self.batches]
-            for name, key in (("tokens", "loss"), ("sentences", "sentence_loss")):
-                if name in parts[0]:
-                    mean = torch.stack([part[name] for part in parts]).mean()
-                    found[f"held_out_{key}"] = round(float(mean), 4)
-        return found | {"heads": self.scores().by_pattern()}
-
-    def scores(self) -> HeadScores:
-        """The scores of all heads."""
-        device = self.model.body.word.weight.device
-        return head_scores(self.model, self.tokens.to(device), repeated=self.repeated.to(device))
-
-
-def _as_tokens(batch: Batch, model: Model, *, masked: bool) -> Tokens:
-    # Heads are measured on the text without mask tokens.
-    ids = batch.ids if not masked else torch.where(batch.labels < 0, batch.ids, batch.labels)
-    return Tokens.from_ids(ids, mask=batch.mask, segments=batch.segments, tokenizer=model.tokenizer)
+CHECKPOINT = "checkpoint.pt"
+# What heads and held-out losses are measured on: so many batches of so many sequences.
+_BATCHES, _SEQUENCES = 4, 32
+# Amplitude of the sinusoids that positions start as.
+_AMPLITUDE = 0.05
 
 
 def train(
@@ -101,66 +55,407 @@ def train(
     config: Config,
     recipe: Recipe | None = None,
     tokenizer: Tokenizer | None = None,
-    whole: Sequence[str] = (),
     start: Model | None = None,
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     name: str | None = None,
     restart: bool = False,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[dict[str, Any]], None] | None = None,
 ) -> Model:
-    """The trained model; it is also saved in `folder` with its tokenizer, log and card.
+    """The trained model; it is also saved in `folder` with its tokenizer, log and facts.
 
-    `config.vocab_size` is the size wanted for the tokenizer; in the result it is the real size.
-    Each of the words `whole` becomes one token of a new tokenizer. The weights start from those of
-    the model `start`, which may have another tokenizer and fewer positions. A run that was
-    interrupted, even killed, resumes from its last snapshot when `train` is called again with the
-    same arguments. On the same kind of processor the final weights are then the same, bit for bit.
-    `restart` starts from step 0. `dtype` is the type of the saved weights (float16 halves the
-    file). `note` is called with each line of the log; without it the lines go to standard error.
+    Without a `tokenizer` one is trained on the texts, of `config.vocab_size` entries at most; in
+    the result that is the real size. The weights start as those of the model `start`, whose shapes
+    must be the same. A run that was interrupted, even killed, resumes from its last checkpoint when
+    `train` is called again with the same arguments; on the same kind of processor the final weights
+    are then the same, bit for bit. `restart` starts from step 0. `dtype` is the type of the saved
+    weights (float16 halves the file). `note` is called with each entry of the log; without it a
+    line goes to standard error.
 
     Raises TrainingError before anything is written, for texts that are too short, a task without
-    an objective, a folder that holds another run or that another process trains into, and a device
-    that cannot be used. Raises KeyboardInterrupt after Ctrl-C, once a snapshot is written.
+    an objective, a folder that holds another run, and a device that cannot be used.
     """
     folder, recipe = Path(folder), recipe or Recipe()
-    with folder_locked(folder):
-        check_task(config)
-        _check_pairs(config, recipe)
-        where = device_of(device)
-        about = about_run(texts, held_out, config, recipe, tokenizer, whole, where, start)
-        check_apart(texts, held_out)
-        snapshot = None if restart else fitting_snapshot(folder, about)
-        if snapshot is None and not restart:
-            check_no_stranger(folder)
-        chosen = tokenizer or tokenizer_of(texts, config, whole, snapshot)
-        config = with_tokenizer(config, chosen)
-        corpus, unseen = (corpus_of(part, chosen) for part in (texts, held_out))
-        check_corpus(corpus, config, what="texts")
-        check_corpus(unseen, config, what="held-out texts")
-        name = name or folder.resolve().name
-        model = starting_model(config, recipe, chosen, name=name, start=start).to(where)
-        model.requires_grad_()
-        run = Run(model, corpus, Measure(model, unseen, recipe), recipe, folder, about)
-        check_writable(folder)
-        if snapshot is not None:
-            run.resume(snapshot)
-        with _threads(recipe.threads):
-            run.finish(note)
-            save(model, folder, dtype=dtype)
-            if tokenizer is None:
-                _write_tokenizer_settings(model, folder)
-            write_card(folder, model, about, run.log, seconds=run.seconds)
-        model.requires_grad_(False)
+    check_task(config, recipe)
+    _check_apart(texts, held_out)
+    where = device_of(device)
+    tokenizer = tokenizer or train_tokenizer(
+        (text.text for text in texts), size=config.vocab_size, byte_level=config.causal
+    )
+    config = _with_tokenizer(config, tokenizer)
+    corpus, unseen = (_corpus_of(part, tokenizer) for part in (texts, held_out))
+    check_corpus(corpus, config, what="texts")
+    check_corpus(unseen, config, what="held-out texts")
+    model = starting_model(config, recipe, tokenizer, name=name or folder.resolve().name)
+    if start is not None:
+        _copy(start, model)
+    run = Run(model.to(where).requires_grad_(), corpus, recipe)
+    about = {
+        "texts": [[text.name, text.digest] for text in texts],
+        "held_out": [[text.name, text.digest] for text in held_out],
+        "config": json.loads(json.dumps(asdict(config))),
+        "recipe": asdict(recipe),
+        "tokenizer": tokenizer.to_json(),
+        "start": None if start is None else weights_digest(start),
+        "device": where.type,
+        "torch": str(torch.__version__),
+    }
+    _check_folder(folder, restart=restart)
+    if not restart:
+        run.resume(folder, about)
+    with _threads(recipe.threads):
+        run.finish(folder, about, Measure(model, unseen, recipe), note or _print)
+    model.requires_grad_(False)
+    save(model, folder, dtype=dtype)
+    write_tokenizer_settings(model, folder)
+    facts = {
+        "texts": sorted(text.name for text in texts),
+        "held_out": sorted(text.name for text in held_out),
+        **{name: about[name] for name in ("recipe", "start")},
+        "seconds": round(run.seconds),
+        "machine": f"{platform.machine()}, {where.type}, torch {torch.__version__}",
+        "last": run.log[-1],
+    }
+    _write(folder / "training.json", json.dumps(facts, indent=1) + "\n")
     return model
 
 
-def _check_pairs(config: Config, recipe: Recipe) -> None:
-    if config.n_segments < 2 and (recipe.delimiter or recipe.matching):
-        raise TrainingError(
-            f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets need "
-            "pairs of texts, and this model has no segments for them; expected 0."
+def starting_model(config: Config, recipe: Recipe, tokenizer: Tokenizer, *, name: str) -> Model:
+    """A model with random weights, and sinusoids as its positions where it has a table of them.
+
+    With random positions a model of this size needs most of the run to learn which tokens are
+    neighbours. Where norms stand before the blocks, the matrices that write into the stream start
+    smaller by 1/sqrt(2·layers) (Radford et al. 2019, section 2.3).
+    """
+    model = Model.from_config(config, seed=recipe.seed, tokenizer=tokenizer, name=name)
+    with torch.no_grad():
+        if recipe.waves and model.body.position is not None:
+            table = model.body.position.weight[config.position_offset :]
+            table.copy_(waves(*table.shape, longest=recipe.waves))
+        if config.pre_norm:
+            for place, parameter in model.named_parameters():
+                if place.endswith(("attention.output.weight", "mlp.down.weight")):
+                    parameter.mul_((2 * config.n_layers) ** -0.5)
+    return model
+
+
+def waves(positions: int, width: int, *, longest: float) -> Tensor:
+    """Sines and cosines of the position (Vaswani et al. 2017, section 3.5), of amplitude 0.05.
+
+    `longest` is the longest wavelength over 2π. The paper has 10,000. For 128 positions 100 is
+    better: neighbours differ more, so heads can tell them apart with smaller scores.
+    """
+    position = torch.arange(positions)[:, None]
+    frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(longest) / width))
+    table = torch.empty(positions, width)
+    table[:, 0::2] = torch.sin(position * frequency)
+    table[:, 1::2] = torch.cos(position * frequency)[:, : width // 2]
+    return _AMPLITUDE * table
+
+
+def device_of(name: str) -> torch.device:
+    """The device. Raises TrainingError where it cannot be trained on."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        # After the first line, CUDA's messages are advice for its own developers.
+        reason = str(error).partition("\n")[0]
+        raise TrainingError(f"The device {name!r} cannot be used: {reason}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise TrainingError(f"The device {name!r} cannot be trained on; expected cpu or cuda.")
+    return device
+
+
+class Measure:
+    """Measures a model on the same held-out batches each time."""
+
+    def __init__(self, model: Model, corpus: Corpus, recipe: Recipe) -> None:
+        self.model = model
+        plain = Recipe(
+            batch=_SEQUENCES,
+            repeated=0.0,
+            short=0.0,
+            masked=0.15,
+            same_text=0.0,
+            seed=(recipe.seed + 1) % 2**32,
         )
+        device = model.body.word.weight.device
+        batches = [batch_of(corpus, model, plain, step) for step in range(_BATCHES)]
+        self.batches = [batch.to(device) for batch in batches]
+        # A model with few positions is measured on shorter repetitions.
+        length = min(LENGTH, (model.config.n_positions - 2) // 2)
+        self.repeated = draws_for(model, length=length).to(device)
+        first = self.batches[0]
+        ids = first.ids
+        if not model.config.causal:
+            # Heads are measured on the text without mask tokens.
+            ids = torch.where(first.labels < 0, ids, first.labels)
+        self.tokens = Tokens.from_ids(
+            ids, mask=first.mask, segments=first.segments, tokenizer=model.tokenizer
+        )
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, Any]:
+        """held_out_loss in nats for each predicted token, held_out_sentence_loss, and heads."""
+        found: dict[str, Any] = {}
+        parts = [losses(self.model, batch) for batch in self.batches]
+        for name, key in (("tokens", "loss"), ("sentences", "sentence_loss")):
+            if name in parts[0]:
+                mean = torch.stack([part[name] for part in parts]).mean()
+                found[f"held_out_{key}"] = round(float(mean), 4)
+        scores = head_scores(self.model, self.tokens, repeated=self.repeated)
+        return found | {"heads": scores.by_pattern()}
+
+
+@dataclass
+class Run:
+    """The state of a run between two steps. `step` is the number of steps done."""
+
+    model: Model
+    corpus: Corpus
+    recipe: Recipe
+    step: int = 0
+    seconds: float = 0.0
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.optimizers = optimizers(self.model, self.recipe)
+
+    def finish(
+        self,
+        folder: Path,
+        about: dict[str, Any],
+        measure: Measure,
+        note: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Do the remaining steps; the log and checkpoints go to the folder on the way."""
+        every, start = self.recipe, time.monotonic() - self.seconds
+        progress = tqdm(initial=self.step, total=every.steps, disable=None, unit="step")
+        with progress:
+            while self.step < every.steps:
+                parts = self.advance()
+                progress.update()
+                self.seconds = time.monotonic() - start
+                last = self.step == every.steps
+                if last or self.step % every.log_every == 0:
+                    self.log.append(self._entry(parts) | measure())
+                    note(self.log[-1])
+                if last or self.step % every.save_every == 0:
+                    self.save(folder, about)
+                    lines = [json.dumps(entry) + "\n" for entry in self.log]
+                    _write(folder / "scores.jsonl", "".join(lines))
+
+    def advance(self) -> dict[str, float]:
+        """Do one step; returns the parts of its loss, in nats."""
+        device = self.model.body.word.weight.device
+        batch = batch_of(self.corpus, self.model, self.recipe, self.step).to(device)
+        weights = self.recipe.targets_at(self.step)
+        cast = torch.autocast(device.type, dtype=torch.bfloat16)
+        try:
+            with cast if self.recipe.bfloat16 else nullcontext():
+                parts = losses(self.model, batch, targets=weights)
+        except NumbersError as error:
+            raise self._diverged() from error
+        total = torch.stack([part.float() * weights.get(name, 1.0) for name, part in parts.items()])
+        total.sum().backward()
+        if not bool(total.isfinite().all()):
+            raise self._diverged()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        rates = (self.recipe.matrix_rate, self.recipe.rate)
+        for optimizer, rate in zip(self.optimizers, rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * self.recipe.pace(self.step)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return {name: part.item() for name, part in parts.items()}
+
+    def _diverged(self) -> TrainingError:
+        return TrainingError(
+            f"The loss of step {self.step + 1} is NaN or infinite. Lower rate or matrix_rate (now "
+            f"{self.recipe.rate} and {self.recipe.matrix_rate}), and start again with restart=True."
+        )
+
+    def _entry(self, parts: dict[str, float]) -> dict[str, Any]:
+        """The losses of the last step, as the log has them."""
+        tokens = self.step * self.recipe.batch * self.model.config.n_positions
+        entry = {"step": self.step, "tokens": tokens, "loss": round(parts["tokens"], 4)}
+        if "sentences" in parts:
+            entry["sentence_loss"] = round(parts["sentences"], 4)
+        return entry
+
+    def save(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write all that a run needs to resume."""
+        state = {
+            "about": about,
+            **{name: getattr(self, name) for name in ("step", "seconds", "log")},
+            "model": self.model.state_dict(),
+            "optimizers": [one.state_dict() for one in self.optimizers],
+        }
+        write_checkpoint(folder / CHECKPOINT, state)
+
+    def resume(self, folder: Path, about: dict[str, Any]) -> None:
+        """Take up the checkpoint of the folder, if there is one.
+
+        Raises TrainingError for one that is damaged, and for that of another run, naming what
+        differs.
+        """
+        path = folder / CHECKPOINT
+        if not path.exists():
+            return
+        state = read_checkpoint(path)
+        changed = [key for key, value in about.items() if state["about"].get(key) != value]
+        if changed:
+            raise TrainingError(
+                f"{folder} holds a run with other {', '.join(changed)} (step {state['step']}). "
+                "Give the same arguments to resume it, another folder, or restart=True to start "
+                "from step 0."
+            )
+        self.model.load_state_dict(state["model"])
+        for optimizer, one in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(one)
+        self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Replace the checkpoint at this path; a kill leaves the old file or the new one."""
+    try:
+        with replacing(path) as beside:
+            torch.save(state, beside)
+    # torch says that the disk is full with a RuntimeError.
+    except (OSError, RuntimeError) as error:
+        raise TrainingError(
+            f"{path}: could not be written ({error}). Once it can be, give the same command again "
+            "to resume."
+        ) from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint. Raises TrainingError for a file that is damaged or another's."""
+    keys = {"about", "step", "seconds", "log", "model", "optimizers"}
+    with open_regular(path, TrainingError) as file:
+        try:
+            # torch loads a damaged tensor without an error, although the file has checksums.
+            with zipfile.ZipFile(file) as archive:
+                whole = archive.testzip() is None
+            file.seek(0)
+            # weights_only: a file may hold tensors and plain Python values, and no code.
+            state = torch.load(file, map_location="cpu", weights_only=True) if whole else {}
+        # A damaged file can raise any exception, from IndexError to struct.error.
+        except Exception:
+            state = {}
+    if not isinstance(state, dict) or set(state) != keys or not isinstance(state["about"], dict):
+        raise TrainingError(
+            f"{path}: damaged, or not a checkpoint of this version of minibert. Delete it, or give "
+            "restart=True, to start from step 0."
+        )
+    return state
+
+
+def optimizers(model: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
+    """Muon for the matrices of the layers; AdamW for embeddings, classifiers, biases and norms."""
+    if not hasattr(torch.optim, "Muon"):
+        raise TrainingError(
+            f"Training needs torch.optim.Muon, which torch {torch.__version__} does not have; "
+            "expected torch 2.9 or newer."
+        )
+    kinds: tuple[list[nn.Parameter], ...] = ([], [], [])
+    for name, parameter in model.named_parameters():
+        inner = ".attention." in name or ".mlp." in name or name == "head.transform.weight"
+        kinds[2 if parameter.dim() < 2 else 0 if inner else 1].append(parameter)
+    matrices, tables, vectors = kinds
+    groups = [
+        {"params": tables, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return (
+        torch.optim.Muon(matrices, lr=recipe.matrix_rate, weight_decay=recipe.weight_decay),
+        torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), fused=True),
+    )
+
+
+def best_heads(entry: dict[str, Any]) -> dict[str, tuple[float, str]]:
+    """For each pattern that was measured its highest score, and whose that is."""
+    found = {}
+    for pattern, layers in entry["heads"].items():
+        rows = [(n, h, s) for n, row in enumerate(layers) for h, s in enumerate(row)]
+        if scores := [(s, f"{n}-{h}") for n, h, s in rows if s is not None]:
+            found[pattern] = max(scores)
+    return found
+
+
+def _print(entry: dict[str, Any]) -> None:
+    """Write an entry of the log as a line: losses, and the best head of each pattern."""
+    names = ("loss", "held_out_loss", "sentence_loss", "held_out_sentence_loss")
+    parts = [f"{name.replace('_', ' ')} {entry[name]:.3f}" for name in names if name in entry]
+    parts += [f"{kind} {score:.2f} ({head})" for kind, (score, head) in best_heads(entry).items()]
+    tqdm.write(f"step {entry['step']:>6}  " + "  ".join(parts), file=sys.stderr)
+
+
+def _check_apart(texts: Sequence[Document], held_out: Sequence[Document]) -> None:
+    names = {document.digest: document.name for document in texts}
+    for document in held_out:
+        if document.digest in names:
+            raise TrainingError(
+                f"{document.name} is held out, and trained on as {names[document.digest]}. "
+                "Held-out text must be new to the model: remove it from one of the two."
+            )
+
+
+def _check_folder(folder: Path, *, restart: bool) -> None:
+    """Make the folder. Raises TrainingError where it cannot be written to or has another model."""
+    found = [name for name in ("config.json", "model.safetensors") if (folder / name).exists()]
+    if found and not restart and not (folder / CHECKPOINT).exists():
+        raise TrainingError(
+            f"{folder} already holds a model ({', '.join(found)}) but no checkpoint of its "
+            "training; give another folder, or restart=True to replace the model."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise TrainingError(f"{folder}: cannot be written to ({error.strerror}).") from error
+
+
+def _with_tokenizer(config: Config, tokenizer: Tokenizer) -> Config:
+    """The config with the ids that the tokenizer decides."""
+    if not config.causal and None in (tokenizer.mask_id, tokenizer.pad_id):
+        raise TrainingError("A masked LM needs a tokenizer with a mask and a padding token.")
+    pad_id = config.pad_id if tokenizer.pad_id is None else tokenizer.pad_id
+    return replace(config, vocab_size=tokenizer.vocab_size, pad_id=pad_id)
+
+
+def _corpus_of(documents: Sequence[Document], tokenizer: Tokenizer) -> Corpus:
+    """The documents as ids, each followed by the end-of-text token where there is one."""
+    ids = tokenizer.encode(END_OF_TEXT)
+    between = ids if len(ids) == 1 and ids[0] in tokenizer.special_ids else []
+    return Corpus.of(documents, tokenizer, between=between)
+
+
+@torch.no_grad()
+def _copy(start: Model, model: Model) -> None:
+    """Give the model the weights of another. Raises TrainingError where a shape differs."""
+    given, wanted = dict(start.named_parameters()), dict(model.named_parameters())
+    for name in sorted(given.keys() | wanted.keys()):
+        shapes = [list(of[name].shape) if name in of else "missing" for of in (given, wanted)]
+        if shapes[0] != shapes[1]:
+            raise TrainingError(
+                f"{name} is {shapes[0]} in {start.name} and {shapes[1]} in the model to be trained;"
+                " expected the same Config and vocabulary."
+            )
+        wanted[name].copy_(given[name])
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with replacing(path) as beside:
+            beside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TrainingError(
+            f"{path}: could not be written ({error.strerror or error}). Once it can be, give the "
+            "same command again to resume."
+        ) from error
 
 
 @contextmanager
@@ -171,166 +466,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class Run:
-    """The state of a run between two steps. `step` is the number of steps done."""
-
-    def __init__(
-        self,
-        model: Model,
-        corpus: Corpus,
-        measure: Measure,
-        recipe: Recipe,
-        folder: Path,
-        about: dict[str, Any],
-    ) -> None:
-        self.model, self.corpus, self.measure = model, corpus, measure
-        self.recipe, self.folder, self.about = recipe, folder, about
-        self.optimizer = Optimizer(model, recipe)
-        self.step = 0
-        self.log: list[dict[str, Any]] = []
-        self.seconds = 0.0
-
-    def resume(self, snapshot: Snapshot) -> None:
-        """Take up the state of a snapshot."""
-        self.model.load_state_dict(snapshot.model)
-        self.optimizer.load_state_dict(snapshot.optimizer)
-        self.step, self.log, self.seconds = snapshot.step, snapshot.log, snapshot.seconds
-
-    def finish(self, note: Callable[[str], None] | None = None) -> None:
-        """Do the remaining steps. After an interrupt: save a snapshot, raise KeyboardInterrupt.
-
-        An interrupt waits for the end of a step and for a snapshot. Measuring is cut off, and done
-        when the run goes on.
-        """
-        note = note or _above_the_bar
-        progress = tqdm(initial=self.step, total=self.recipe.steps, disable=None, unit="step")
-        start = time.monotonic() - self.seconds
-        with interrupts_held() as interrupted, progress:
-            if self._measured(note, interrupted):
-                self.snapshot().save(self.folder)
-            if interrupted():
-                raise KeyboardInterrupt
-            while self.step < self.recipe.steps:
-                parts = self._advance_or_explain()
-                self.seconds = time.monotonic() - start
-                last = self.step == self.recipe.steps
-                if last or self.step % self.recipe.log_every == 0:
-                    self._log(parts)
-                    self._measured(note, interrupted)
-                save = last or interrupted() or self.step % self.recipe.save_every == 0
-                if save:
-                    self.snapshot().save(self.folder)
-                progress.update()
-                # Without a snapshot of this step an interrupt waits for the end of the next one.
-                if save and interrupted():
-                    raise KeyboardInterrupt
-        self._write_log()
-
-    def _advance_or_explain(self) -> dict[str, float]:
-        try:
-            return self.advance()
-        except RuntimeError as error:
-            # torch has no exception type for a CPU that runs out of memory.
-            if "alloc" not in str(error) and "out of memory" not in str(error):
-                raise
-            raise TrainingError(
-                f"There is not enough memory for step {self.step + 1}. Lower batch (now "
-                f"{self.recipe.batch}), the model's positions, or its width."
-            ) from error
-
-    def advance(self) -> dict[str, float]:
-        """Do one step; returns the parts of its loss, in nats."""
-        device = self.model.body.word.weight.device
-        batch = batch_of(self.corpus, self.model, self.recipe, self.step).to(device)
-        cast = torch.autocast(device.type, dtype=torch.bfloat16)
-        with cast if self.recipe.bfloat16 else nullcontext():
-            weights = self.recipe.targets_at(self.step)
-            try:
-                parts = losses(self.model, batch, targets=weights)
-            except NumbersError as error:
-                raise self._diverged(self.step + 1) from error
-        total = torch.stack([part.float() * weights.get(name, 1.0) for name, part in parts.items()])
-        total.sum().backward()
-        self.optimizer.step(self.step)
-        self.step += 1
-        found = {name: part.item() for name, part in parts.items()}
-        if not all(map(math.isfinite, found.values())):
-            raise self._diverged(self.step)
-        return found
-
-    def _diverged(self, step: int) -> TrainingError:
-        return TrainingError(
-            f"The loss of step {step} is NaN or infinite. Lower rate or matrix_rate (now "
-            f"{self.recipe.rate} and {self.recipe.matrix_rate}), and start again with restart=True."
-        )
-
-    def snapshot(self) -> Snapshot:
-        """Everything needed to resume from this step."""
-        assert self.model.tokenizer is not None
-        return Snapshot(
-            step=self.step,
-            about=self.about,
-            tokenizer=self.model.tokenizer.to_json(),
-            model=self.model.state_dict(),
-            optimizer=self.optimizer.state_dict(),
-            log=self.log,
-            seconds=self.seconds,
-        )
-
-    def _log(self, parts: dict[str, float]) -> None:
-        """Begin an entry of the log with the losses of the last step."""
-        tokens = self.step * self.recipe.batch * self.model.config.n_positions
-        entry: dict[str, Any] = {"step": self.step, "tokens": tokens}
-        entry["loss"] = round(parts["tokens"], 4)
-        if "sentences" in parts:
-            entry["sentence_loss"] = round(parts["sentences"], 4)
-        self.log.append(entry)
-
-    def _measured(self, note: Callable[[str], None], interrupted: Interrupts) -> bool:
-        """End the newest entry of the log with measurements: True where these were missing.
-
-        An interrupt leaves it as it is in the snapshot, for the next time.
-        """
-        if not self.log or "heads" in self.log[-1]:
-            return False
-        try:
-            with interrupted.acting():
-                found = self.measure()
-        except KeyboardInterrupt:
-            return False
-        self.log[-1] |= found
-        self._write_log()
-        note(_line(self.log[-1]))
-        return True
-
-    def _write_log(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(entry) + "\n" for entry in self.log]
-        write_atomically(self.folder / "scores.jsonl", "".join(lines))
-
-
-def _above_the_bar(line: str) -> None:
-    tqdm.write(line, file=sys.stderr)
-
-
-def _line(entry: dict[str, Any]) -> str:
-    """An entry of the log as a line of text: losses, and the best head of each pattern."""
-    losses_ = [
-        f"{name.replace('_', ' ')} {entry[name]:.3f}"
-        for name in ("loss", "held_out_loss", "sentence_loss", "held_out_sentence_loss")
-        if name in entry
-    ]
-    best = {name: heads[0] for name, heads in best_heads(entry["heads"]).items()}
-    heads = [f"{name} {score:.2f} ({head})" for name, (score, head) in best.items() if score]
-    return f"step {entry['step']:>6}  " + "  ".join(losses_ + heads)
-
-
-def _write_tokenizer_settings(model: Model, folder: Path) -> None:
-    assert model.tokenizer is not None
-    config = model.config
-    settings = tokenizer_settings(
-        model.tokenizer, family=config.family, n_positions=config.n_positions
-    )
-    write_atomically(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")

@@ -5,7 +5,6 @@ recipe gives it a weight.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,10 +118,6 @@ def _ids(ids: Collection[int | None], like: Tensor) -> Tensor:
     return torch.tensor([i for i in ids if i is not None], device=like.device)
 
 
-# Rows of logits at a time: 512 x 4,096 floats stay in a processor's cache.
-_ROWS = 512
-
-
 def losses(model: Model, batch: Batch, *, targets: Collection[str] = ()) -> dict[str, Tensor]:
     """The parts of the loss by name, each a mean over its own predictions, in nats.
 
@@ -174,84 +169,5 @@ def _token_loss(model: Model, hidden: Tensor, labels: Tensor) -> Tensor:
     assert isinstance(head, VocabularyHead)
     if not len(labels):
         return hidden.sum().float() * 0.0
-    if head.transform is not None and head.norm is not None:
-        hidden = head.norm(head.transform(hidden, activation=head.activation))
-    if hidden.is_cuda:
-        return F.cross_entropy(head.decoder(hidden).float(), labels)
-    return vocabulary_loss(hidden, head.W_U.mT, head.b_U, labels)
-
-
-def vocabulary_loss(
-    hidden: Float[Tensor, "token d_model"],
-    weight: Float[Tensor, "vocab d_model"],
-    bias: Float[Tensor, " vocab"] | None,
-    labels: Int[Tensor, " token"],
-) -> Float[Tensor, ""]:
-    """The mean of −log softmax(hidden·weightᵀ + bias)[label], without a token x vocab tensor.
-
-    The gradients are computed together with the loss, for some rows at a time. This takes a third
-    of the time that writing all logits to memory takes. Under autocast the products are bfloat16.
-    """
-    bfloat16 = torch.is_autocast_enabled("cpu") and hidden.is_cpu
-    dtype = torch.bfloat16 if bfloat16 else weight.dtype
-    with torch.autocast("cpu", enabled=False):
-        loss: Tensor = _VocabularyLoss.apply(hidden.to(weight.dtype), weight, bias, labels, dtype)
-    return loss
-
-
-class _VocabularyLoss(torch.autograd.Function):
-    """d loss / d logits = softmax − one-hot, divided by the number of tokens."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        """The loss; the gradients are saved for the backward pass."""
-        x, w = hidden.to(dtype), weight.to(dtype)
-        d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        d_bias = None if bias is None else torch.zeros_like(bias)
-        total = hidden.new_zeros(())
-        for first in range(0, len(hidden), _ROWS):
-            chosen = slice(first, first + _ROWS)
-            loss, d_logits = _rows(x[chosen], w, bias, labels[chosen])
-            total += loss
-            if d_bias is not None:
-                d_bias += d_logits.sum(0)
-            narrow = d_logits.to(dtype)
-            d_hidden[chosen] = narrow @ w
-            d_weight += narrow.T @ x[chosen]
-        ctx.save_for_backward(d_hidden, d_weight, d_bias)
-        ctx.count = max(1, len(hidden))
-        return total / ctx.count
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """The saved gradients, times the gradient of the loss."""
-        scale = upstream[0] / ctx.count
-        d_hidden, d_weight, d_bias = ctx.saved_tensors
-        return (
-            d_hidden * scale,
-            d_weight * scale,
-            None if d_bias is None else d_bias * scale,
-            None,
-            None,
-        )
-
-
-def _rows(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed loss of some tokens, and its gradient with respect to their logits."""
-    logits = (x @ weight.T).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    if bias is not None:
-        logits += bias
-    logits -= logits.amax(1, keepdim=True)
-    right = logits.gather(1, labels[:, None])
-    probs = logits.exp_()
-    total = probs.sum(1, keepdim=True)
-    loss = (total.log() - right).sum()
-    probs /= total
-    return loss, probs.scatter_add_(1, labels[:, None], torch.full_like(right, -1.0))
+    logits = head(hidden[None], None, labels[None], None)[0]
+    return F.cross_entropy(logits.float(), labels)

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
@@ -86,7 +85,7 @@ class Recipe:
     log_every: int = 200
     """Steps between two lines of the log, each with the scores of all heads."""
     save_every: int = 200
-    """Steps between two snapshots, from which an interrupted run resumes."""
+    """Steps between two checkpoints, from which an interrupted run resumes."""
 
     def __post_init__(self) -> None:
         for expected, (names, fits) in _FIELDS.items():
@@ -116,19 +115,19 @@ class Recipe:
         weights = {name: getattr(self, name) * share for name in _TARGETS}
         return {name: weight for name, weight in weights.items() if weight}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)
 
-
-def check_task(config: Config) -> None:
-    """Raise TrainingError for a Config that cannot be trained here."""
-    if config.task not in TASKS or (config.task == "pre-training" and config.family != "bert"):
+def check_task(config: Config, recipe: Recipe) -> None:
+    """Raise TrainingError for a Config that cannot be trained here, or not by this recipe."""
+    next_sentence = config.task == "pre-training"
+    if (
+        config.task not in TASKS
+        or config.family == "roberta"
+        or (next_sentence and config.family != "bert")
+    ):
         raise TrainingError(
             f"A {config.family} with the task {config.task!r} cannot be trained here; expected "
-            "causal-lm (gpt2), masked-lm (bert, roberta, distilbert, electra, albert) or "
-            "pre-training, which is masked LM and next sentence (bert). For a config.json without "
-            "architectures, give the task as well."
+            "causal-lm (gpt2, llama and their like), masked-lm (bert, distilbert, electra, albert) "
+            "or pre-training, which is masked LM and next sentence (bert)."
         )
     if config.causal != (config.task == "causal-lm"):
         sight = "sees no later token" if config.causal else "sees later tokens"
@@ -136,7 +135,7 @@ def check_task(config: Config) -> None:
             f"The task {config.task!r} does not fit a model that {sight}; "
             f"expected causal={not config.causal} (is_decoder in the config.json of a BERT)."
         )
-    if config.task == "pre-training" and not (config.pooler and config.n_segments > 1):
+    if next_sentence and not (config.pooler and config.n_segments > 1):
         raise TrainingError(
             f"Next-sentence prediction needs a pooler and two segments; this config has "
             f"pooler={config.pooler} and n_segments={config.n_segments} (type_vocab_size)."
@@ -144,4 +143,9 @@ def check_task(config: Config) -> None:
     if config.n_positions < 16:
         raise TrainingError(
             f"{config.n_positions} positions are too few to train on; expected 16 or more."
+        )
+    if config.n_segments < 2 and (recipe.delimiter or recipe.matching):
+        raise TrainingError(
+            f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets need "
+            "pairs of texts, and this model has no segments for them; expected 0."
         )

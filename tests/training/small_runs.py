@@ -73,7 +73,6 @@ def bert(task: str = "pre-training", **changes: Any) -> Config:
 
 # What each further family needs beside the sizes.
 FAMILIES: dict[str, dict[str, Any]] = {
-    "roberta": {"n_segments": 1, "pad_id": 1, "position_offset": 2, "vocab_size": 331},
     "distilbert": {"n_segments": 0},
     "electra": {"n_segments": 2, "d_embed": 16},
     "albert": {"n_segments": 2, "d_embed": 16, "n_layer_groups": 1, "activation": "gelu_tanh"},
@@ -92,7 +91,7 @@ def recipe(**changes: Any) -> Recipe:
 def run(folder: Path, **changes: Any) -> Model:
     """A whole small run into the folder."""
     arguments = {"texts": TEXTS, "held_out": UNSEEN, "config": gpt2(), "recipe": recipe()}
-    chosen = {**arguments, "note": lambda line: None, **changes}
+    chosen = {**arguments, "note": lambda entry: None, **changes}
     return train(chosen.pop("texts"), chosen.pop("held_out"), folder, **chosen)
 
 

@@ -1,29 +1,34 @@
-"""A whole run: what it learns, what it refuses, and the folder that it leaves behind."""
+"""A whole run: what it learns, what it refuses, how it resumes, and the folder it leaves behind."""
 
 import json
 import math
+import os
+import random
 import re
-import signal
+import subprocess
+import sys
+import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from command_line import run as command
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import minibert
 from minibert.errors import TrainingError
-from minibert.layers.config import Config
-from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.training import Document, Recipe, loop
-from minibert.training.loop import Run
-from minibert.training.snapshot import snapshot_path
-from minibert.training.starting import carry_over
+from minibert.training.loop import CHECKPOINT, Run, read_checkpoint
 from minibert.training.vocabulary import train_tokenizer
 from tests.training.small_runs import (
     OBJECTS,
+    SMALL,
     SUBJECTS,
     TAILS,
     TEXTS,
@@ -36,6 +41,7 @@ from tests.training.small_runs import (
     recipe,
     run,
     same_weights,
+    story_files,
 )
 
 QUOTED = "“The rabbit’s queen” heard a letter."
@@ -43,12 +49,6 @@ KINDS = {
     "gpt2": (gpt2(), "GPT2LMHeadModel"),
     "llama": (llama(), "LlamaForCausalLM"),
     "bert": (bert(), "BertForPreTraining"),
-    "roberta": (masked_lm("roberta"), "RobertaForMaskedLM"),
-    # As in a config.json that has another padding id than the tokenizer to come.
-    "odd roberta": (
-        bert("masked-lm", family="roberta", n_segments=1, position_offset=8, pad_id=7),
-        "RobertaForMaskedLM",
-    ),
     "distilbert": (masked_lm("distilbert"), "DistilBertForMaskedLM"),
     "electra": (masked_lm("electra"), "ElectraForMaskedLM"),
     "albert": (masked_lm("albert"), "AlbertForMaskedLM"),
@@ -57,7 +57,7 @@ KINDS = {
 
 def their_logits(model, tokens):
     inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
-    if getattr(model.config, "type_vocab_size", 0) and model.config.model_type != "roberta":
+    if getattr(model.config, "type_vocab_size", 0):
         inputs["token_type_ids"] = tokens.segments
     with torch.no_grad():
         found = model(**inputs)
@@ -71,19 +71,22 @@ def log_of(folder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_transformers_and_minibert_load_it_and_agree(kind, tmp_path):
     config, name = KINDS[kind]
-    config = Config(**{**vars(config), "vocab_size": 331})
-    model = run(tmp_path, config=config)
+    model = run(tmp_path, config=replace(config, vocab_size=331))
     theirs, about = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
     assert not any(about[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     reloaded = minibert.load(tmp_path)
     assert (reloaded.config.task, reloaded.config.family) == (config.task, config.family)
-    for tokens in (model.tokenize(QUOTED), model.tokenize("The old king saw a dog.", "It ran.")):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.model_max_length == config.n_positions
+    for texts in ((QUOTED,), ("The old king saw a dog.", "It ran.")):
+        tokens = model.tokenize(*texts)
         assert (model(tokens) - their_logits(theirs, tokens)).abs().max() <= 1e-5
         assert torch.equal(reloaded(tokens), model(tokens))
-    ids = transformers.AutoTokenizer.from_pretrained(tmp_path)(QUOTED)["input_ids"]
-    assert (
-        ids == model.tokenize(QUOTED).ids[0].tolist() == reloaded.tokenize(QUOTED).ids[0].tolist()
-    )
+        given = tokenizer(*texts)
+        assert given["input_ids"] == tokens.ids[0].tolist()
+        assert given["input_ids"] == reloaded.tokenize(*texts).ids[0].tolist()
+        if "token_type_ids" in given:
+            assert given["token_type_ids"] == tokens.segments[0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def entropy(counts):
 
 @pytest.mark.parametrize(
     ("config", "share", "bfloat16"),
-    [(gpt2(), 0.35, True), (llama(), 0.35, True), (bert("masked-lm"), 0.8, False)],
+    [(llama(), 0.35, True), (bert("masked-lm"), 0.8, False)],
 )
 def test_a_few_dozen_steps_teach_more_than_the_frequency_of_words(
     config, share, bfloat16, tmp_path
@@ -145,54 +148,28 @@ def test_a_few_dozen_steps_teach_more_than_the_frequency_of_words(
         assert set(re.findall(r"[a-z]+(?=[ .!?])", text.lower())) <= known
 
 
-def test_the_folder_holds_the_log_and_a_card_that_says_how_it_was_made(tmp_path):
-    said, folder = [], tmp_path / "my-bert"
-    model = run(folder, config=bert(), recipe=recipe(steps=7, seed=17), note=said.append)
+def test_the_folder_holds_the_log_and_the_facts(tmp_path):
+    noted, folder = [], tmp_path / "my-bert"
+    run(folder, config=bert(), recipe=recipe(steps=7, seed=17), note=noted.append)
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".training", "README.md", "config.json", "model.safetensors", "scores.jsonl",
-        "tokenizer.json", "tokenizer_config.json", "training.json",
+        "checkpoint.pt", "config.json", "model.safetensors", "scores.jsonl", "tokenizer.json",
+        "tokenizer_config.json", "training.json",
     ]  # fmt: skip
     lines = log_of(folder)
-    assert [line["step"] for line in lines] == [3, 6, 7]
-    assert [line["tokens"] for line in lines] == [n * 4 * 32 for n in (3, 6, 7)]
-    assert [line.split()[1] for line in said] == ["3", "6", "7"]
+    assert noted == lines
+    assert [(line["step"], line["tokens"]) for line in lines] == [(n, n * 128) for n in (3, 6, 7)]
     for line in lines:
         assert {"loss", "held_out_loss", "sentence_loss", "held_out_sentence_loss"} <= set(line)
         assert set(line["heads"]) == {"previous", "next", "duplicate", "induction", "delimiter"}
         for layers in line["heads"].values():
             assert [len(row) for row in layers] == [4, 4]
             assert all(0 <= score <= 1 for row in layers for score in row)
-    card, facts = (folder / "README.md").read_text(), (folder / "training.json").read_text()
-    about, last = json.loads(facts), lines[-1]
-    assert (about["last"], about["recipe"]["seed"]) == (last, 17)
-    assert (about["texts"], about["held_out"]) == (
-        ["story 1", "story 2", "story 3"], ["story 11", "story 12"],
-    )  # fmt: skip
-    size = sum(parameter.numel() for parameter in model.parameters())
-    scores = last["heads"]["previous"]
-    best = max((s, f"{n}-{h}") for n, row in enumerate(scores) for h, s in enumerate(row))
-    for part in (
-        "---\npipeline_tag: fill-mask\n---\n", "# my-bert", f"{size / 1e6:.2f} million",
-        "story 1, story 2", "seed 17", f"{last['held_out_loss']:.3f} nats",
-        f"| previous heads | {best[1]} {best[0]:.2f},",
-    ):  # fmt: skip
-        assert part in card
-    assert str(tmp_path) not in card + facts, "a path of this machine"
-
-
-def test_a_readme_of_ones_own_stays_and_an_old_card_does_not(tmp_path):
-    run(tmp_path)
-    first = (tmp_path / "README.md").read_text()
-    assert first.startswith("---\npipeline_tag: text-generation\n---\n")
-    # A score that does not apply is null.
-    assert log_of(tmp_path)[0]["heads"]["next"] == [[None] * 4] * 2
-    assert "sentence_loss" not in log_of(tmp_path)[0]
-    run(tmp_path, recipe=recipe(seed=5), restart=True)
-    assert "seed 5" in (tmp_path / "README.md").read_text() != first
-    (tmp_path / "README.md").write_text("# Mine\n")
-    run(tmp_path, restart=True)
-    assert (tmp_path / "README.md").read_text() == "# Mine\n"
-    assert json.loads((tmp_path / "training.json").read_text())["recipe"]["seed"] == 0
+    facts = (folder / "training.json").read_text()
+    about = json.loads(facts)
+    assert about["last"] == lines[-1]
+    assert about["recipe"] == asdict(recipe(steps=7, seed=17))
+    assert about["held_out"] == ["story 11", "story 12"]
+    assert str(tmp_path) not in facts, "a path of this machine"
 
 
 def test_float16_halves_the_file_and_loads(tmp_path):
@@ -203,37 +180,80 @@ def test_float16_halves_the_file_and_loads(tmp_path):
     tensors = load_file(tmp_path / "half" / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
     assert (minibert.load(tmp_path / "half")(QUOTED) - full(QUOTED)).abs().max() <= 0.01
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "half", dtype="auto")
-    assert theirs.dtype == torch.float16
 
 
 def test_the_seed_decides_and_the_process_is_as_before(tmp_path):
-    threads = torch.get_num_threads()
+    threads, seen = torch.get_num_threads(), []
     torch.set_num_threads(2)
-    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    seen = []
     try:
-        one = run(tmp_path / "a", note=lambda line: seen.append(torch.get_num_threads()))
+        one = run(tmp_path / "a", note=lambda entry: seen.append(torch.get_num_threads()))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
     assert seen == [1, 1]
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     assert not any(parameter.requires_grad for parameter in one.parameters())
     torch.manual_seed(5)
     assert same_weights(one, run(tmp_path / "b"))
     assert not same_weights(one, run(tmp_path / "c", recipe=recipe(seed=1)))
 
 
-def test_a_tokenizer_of_ones_own_is_kept(tmp_path):
-    own = train_tokenizer([document.text for document in UNSEEN], family="gpt2", size=300)
-    model = run(tmp_path, tokenizer=own)
-    assert model.config.vocab_size == own.vocab_size
-    assert Tokenizer.from_folder(tmp_path).to_json() == own.to_json()
-    assert not (tmp_path / "tokenizer_config.json").exists()
+@pytest.mark.parametrize("step", [0, 1, 3, 5])
+@pytest.mark.parametrize("config", [gpt2(), bert()], ids=["gpt2", "bert"])
+def test_a_run_that_is_stopped_anywhere_resumes_with_identical_results(
+    config, step, tmp_path, monkeypatch
+):
+    chosen = {"config": config, "recipe": recipe(bfloat16=config.causal)}
+    whole = run(tmp_path / "whole", **chosen)
+    advance = Run.advance
+
+    def stopped(self):
+        if self.step == step:
+            raise KeyboardInterrupt
+        return advance(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "advance", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "parts", **chosen)
+    assert not (tmp_path / "parts" / "model.safetensors").exists()
+    done = []
+    monkeypatch.setattr(Run, "advance", lambda self: done.append(self.step) or advance(self))
+    assert same_weights(run(tmp_path / "parts", **chosen), whole)
+    # A checkpoint comes after every second step.
+    assert done == list(range(step // 2 * 2, 6))
+    for name in ("model.safetensors", "tokenizer.json", "config.json", "scores.jsonl"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    done.clear()
+    run(tmp_path / "parts", **chosen)
+    assert done == []
+
+
+def test_the_command_resumes_after_a_kill(tmp_path: Path):
+    options = [*story_files(tmp_path, 1, 2, 3), "--task", "causal-lm", *SMALL, "--steps", "40"]
+    options += ["--set", "save_every=3", "--set", "log_every=4"]
+    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minibert", "train", *options, "-o", str(parts)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 120
+    while not (parts / CHECKPOINT).exists():
+        assert process.poll() is None
+        assert time.monotonic() < until, "nothing happens"
+        time.sleep(0.0005)
+    process.kill()
+    process.wait()
+    assert not (parts / "model.safetensors").exists()
+    assert 0 < read_checkpoint(parts / CHECKPOINT)["step"] < 40
+    for folder in (parts, whole):
+        assert command("train", *options, "-o", str(folder)).exit_code == 0
+    for name in ("model.safetensors", "scores.jsonl"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
 
 
 SAME = [Document("book.txt", document.text) for document in TEXTS]
+OWN = train_tokenizer([document.text for document in UNSEEN], size=300, byte_level=True)
 
 
 @pytest.mark.parametrize(
@@ -241,33 +261,83 @@ SAME = [Document("book.txt", document.text) for document in TEXTS]
     [
         ({"recipe": recipe(rate=0.001)}, "recipe"),
         ({"config": gpt2(n_layers=3)}, "config"),
-        ({"texts": SAME[::-1]}, "texts"),
-        ({"texts": [SAME[0]] * 3}, "texts"),
-        ({"texts": SAME[:2], "held_out": UNSEEN[:1]}, "texts, held_out"),
-        ({"tokenizer": train_tokenizer(["A b."], family="gpt2", size=300)}, "own_tokenizer"),
-        ({"whole": [" apple"]}, "whole"),
+        ({"texts": [SAME[1], SAME[0], SAME[2]]}, "texts"),
+        ({"held_out": UNSEEN[:1]}, "held_out"),
     ],
 )
-def test_other_arguments_than_those_of_the_snapshot_are_named(changes, named, tmp_path):
-    given = {"texts": SAME, "recipe": recipe(steps=1)}
+def test_other_arguments_than_those_of_the_checkpoint_are_named(changes, named, tmp_path):
+    given = {"texts": SAME, "recipe": recipe(steps=1), "tokenizer": OWN}
     run(tmp_path, **given)
-    before = snapshot_path(tmp_path).read_bytes()
+    before = (tmp_path / CHECKPOINT).read_bytes()
     with pytest.raises(TrainingError, match=rf"holds a run with other {named} \(step 1\)\. Give"):
         run(tmp_path, **given | changes)
-    assert snapshot_path(tmp_path).read_bytes() == before
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_never_taken_for_another(tmp_path):
+    run(tmp_path, recipe=recipe(steps=1))
+    path, draw, refused = tmp_path / CHECKPOINT, random.Random(0), 0
+    content, whole = path.read_bytes(), read_checkpoint(path)["model"]
+    for kind in range(60):
+        changed = bytearray(content)
+        at = draw.randrange(len(changed))
+        if kind % 2:
+            del changed[at:]
+        else:
+            changed[at : at + 40] = draw.randbytes(len(changed[at : at + 40]))
+        path.write_bytes(changed)
+        try:
+            found = read_checkpoint(path)["model"]
+        except TrainingError as error:
+            assert f"{path}: " in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            # Some bytes of a zip file, such as dates, mean nothing.
+            assert all(torch.equal(found[name], whole[name]) for name in whole)
+    assert refused >= 40
+    for other in ([1, 2], {"step": 3}, {"step": Run}):
+        torch.save(other, path)
+        with pytest.raises(TrainingError, match="Delete it, or give restart=True"):
+            read_checkpoint(path)
 
 
 def test_restart_begins_anew_whatever_lies_there(tmp_path):
     run(tmp_path, recipe=recipe(seed=3))
-    snapshot_path(tmp_path).write_bytes(b"damaged")
-    with pytest.raises(TrainingError, match=r"snapshot\.pt: the snapshot cannot be read"):
+    (tmp_path / CHECKPOINT).write_bytes(b"damaged")
+    with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged"):
         run(tmp_path)
-    snapshot_path(tmp_path).unlink()
+    (tmp_path / CHECKPOINT).unlink()
     weights = (tmp_path / "model.safetensors").read_bytes()
     with pytest.raises(TrainingError, match="already holds a model"):
         run(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == weights
     assert same_weights(run(tmp_path, restart=True), run(tmp_path / "new"))
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torch.save", full)
+    with pytest.raises(TrainingError, match=r"checkpoint\.pt: could not be written \(.*No space"):
+        run(tmp_path)
+
+
+def test_a_run_starts_from_given_weights_of_the_same_shapes(tmp_path):
+    config = gpt2(vocab_size=OWN.vocab_size)
+    start = minibert.Model.from_config(config, seed=1, tokenizer=OWN)
+    # A rate so small that float32 does not change.
+    still = Recipe(steps=1, batch=2, rate=1e-30, matrix_rate=1e-30, bfloat16=False)
+    arguments = {"config": config, "recipe": still, "tokenizer": OWN}
+    model = run(tmp_path, **arguments, start=start)
+    assert Tokenizer.from_folder(tmp_path).to_json() == OWN.to_json()
+    for name, weight in start.named_parameters():
+        torch.testing.assert_close(dict(model.named_parameters())[name], weight, rtol=0, atol=1e-9)
+    with pytest.raises(TrainingError, match="holds a run with other start"):
+        run(tmp_path, **arguments)
+    wide = replace(config, d_mlp=96)
+    with pytest.raises(TrainingError, match=r"down\.weight is \[32, 64\] in .* and \[32, 96\]"):
+        run(tmp_path / "other", **arguments | {"config": wide}, start=start)
 
 
 @pytest.mark.parametrize(
@@ -279,14 +349,17 @@ def test_restart_begins_anew_whatever_lies_there(tmp_path):
         ({"config": gpt2(vocab_size=100)}, "vocabulary of 100 has no room"),
         ({"config": bert(), "texts": TEXTS[:1]}, "one text for texts. Next-sentence"),
         ({"config": bert("none")}, "cannot be trained here"),
-        (
-            {"config": bert(), "tokenizer": train_tokenizer(["A."], family="gpt2", size=300)},
-            "a mask and a padding token",
-        ),
+        ({"config": bert("masked-lm", family="roberta")}, "A roberta with the task"),
+        ({"config": bert(family="electra")}, "'pre-training' cannot be trained here"),
+        ({"config": bert("masked-lm", causal=True)}, "expected causal=False"),
+        ({"config": gpt2(causal=False)}, "expected causal=True"),
+        ({"config": bert(n_segments=1)}, "two segments; .* n_segments=1"),
+        ({"config": bert(pooler=False)}, "needs a pooler .* pooler=False"),
+        ({"config": gpt2(n_positions=15)}, "15 positions are too few"),
+        ({"config": bert(), "tokenizer": OWN}, "a mask and a padding token"),
         ({"recipe": recipe(delimiter=0.1)}, "delimiter=0.1, matching=0.0: these targets"),
         ({"device": "cuda:77"}, "The device 'cuda:77' cannot be used"),
         ({"device": "meta"}, "The device 'meta' cannot be trained on; expected cpu or cuda"),
-        ({"device": "abacus"}, "The device 'abacus' cannot be used"),
     ],
 )
 def test_what_cannot_be_trained_is_an_error_and_nothing_is_written(changes, message, tmp_path):
@@ -295,12 +368,11 @@ def test_what_cannot_be_trained_is_an_error_and_nothing_is_written(changes, mess
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_place_that_is_no_folder_is_an_error_before_the_first_step(place, tmp_path, monkeypatch):
+def test_a_place_that_is_no_folder_is_an_error_before_the_first_step(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(Run, "advance", lambda self: pytest.fail("a step was done"))
     with pytest.raises(TrainingError, match=r"file.*: cannot be written to"):
-        run(tmp_path / place)
+        run(tmp_path / "file" / "below")
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
@@ -309,66 +381,45 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     assert not (tmp_path / "model.safetensors").exists()
 
 
-BERT, GPT2 = bert(vocab_size=127, n_positions=31), gpt2(vocab_size=307, n_positions=31)
+# What no field of a kind may be, and the fields of the kind.
+WRONG = [
+    ((0, -1), "steps batch threads log_every save_every"),
+    ((0.0, -1.0, math.inf, math.nan), "matrix_rate rate clip"),
+    ((-0.5, math.inf, math.nan), "waves weight_decay delimiter matching previous induction"),
+    (
+        (-0.1, 1.1, math.nan),
+        "masked repeated short half cool_down targets_until targets_kept same_text",
+    ),
+    ((-1,), "warm_up seed"),
+    ((2**32,), "seed"),
+    ((513,), "threads"),
+    ((0.0,), "masked"),
+]
 
 
-def model_of(config, *, seed, whole=()):
-    texts = [document.text for document in TEXTS]
-    tokenizer = train_tokenizer(texts, family=config.family, size=config.vocab_size, whole=whole)
-    config = replace(config, vocab_size=tokenizer.vocab_size)
-    return Model.from_config(config, seed=seed, tokenizer=tokenizer)
+def test_every_number_of_a_recipe_is_checked_and_a_wrong_one_is_named():
+    checked = [(name, value) for values, of in WRONG for name in of.split() for value in values]
+    for name, value in checked:
+        with pytest.raises(TrainingError, match=f"^{name}={value}: "):
+            Recipe(**{name: value})
+    assert {name for name, _ in checked} == set(asdict(Recipe())) - {"bfloat16"}
+    with pytest.raises(TrainingError, match=r"short=0\.6 and half=0\.6: .* at most 1"):
+        Recipe(short=0.6, half=0.6)
 
 
-@pytest.mark.parametrize(
-    ("config", "word", "table"),
-    [(BERT, "goldnight", "head.decoder.bias"), (GPT2, " goldnight", "body.word.weight")],
-)
-def test_tokens_start_at_the_mean_of_the_tokens_that_spell_them(config, word, table):
-    old = model_of(config, seed=1)
-    larger = replace(config, vocab_size=config.vocab_size + 40, n_positions=67)
-    new = model_of(larger, seed=2, whole=(word,))
-    carry_over(old, new)
-    rows = [dict(of.named_parameters())[table] for of in (old, new)]
-    spelled = old.tokenizer.encode(word)
-    (whole,) = new.tokenizer.encode(word)
-    assert len(spelled) > 1
-    torch.testing.assert_close(rows[1][whole], rows[0][spelled].mean(0))
-    (a,), (b,) = (of.tokenizer.encode("a") for of in (old, new))
-    assert torch.equal(rows[1][b], rows[0][a])
-    first, second = (of.body.position.weight for of in (old, new))
-    assert torch.equal(second[:31], first)
-    shifts = [second[start : start + 5] - first[:5] for start in (31, 62)]
-    torch.testing.assert_close(2 * shifts[0], shifts[1])
-    torch.testing.assert_close(shifts[0], shifts[0][:1].expand(5, -1))
-    torch.testing.assert_close(shifts[0][0].norm(), first.norm(dim=1).mean() / 2)
-    for name, weight in old.named_parameters():
-        if "groups" in name:
-            assert torch.equal(dict(new.named_parameters())[name], weight), name
+@given(st.integers(1, 60), st.integers(0, 80), st.floats(0, 1))
+def test_the_pace_goes_up_stays_and_goes_down(steps, warm_up, down):
+    pace = [Recipe(steps=steps, warm_up=warm_up, cool_down=down).pace(n) for n in range(steps)]
+    for n, found in enumerate(pace):
+        up = min(1, (n + 1) / warm_up) if warm_up else 1
+        fall = min(1, (steps - n) / steps / down) if down else 1
+        assert found == pytest.approx(up * fall)
+        assert 0 < found <= 1
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"d_mlp": 96}, r"mlp\.up\.weight is \[64, 32\] in .* and \[96, 32\]"),
-        (
-            {"n_layers": 3, "n_layer_groups": 3},
-            "has other weights than the model to be trained: body.groups.2",
-        ),
-        ({"n_positions": 29}, r"body\.position\.weight is \[31, 32\]"),
-    ],
-)
-def test_a_start_of_another_shape_is_refused(change, expected):
-    with pytest.raises(TrainingError, match=expected):
-        carry_over(model_of(GPT2, seed=1), model_of(replace(GPT2, **change), seed=2))
-
-
-def test_a_run_starts_from_the_weights_and_resumes_only_with_them(tmp_path):
-    start = model_of(GPT2, seed=1)
-    # A rate so small that float32 does not change.
-    still = Recipe(steps=1, batch=2, rate=1e-30, matrix_rate=1e-30, bfloat16=False)
-    arguments = {"config": GPT2, "recipe": still, "tokenizer": start.tokenizer}
-    found = dict(run(tmp_path, **arguments, start=start).named_parameters())
-    for name, weight in start.named_parameters():
-        torch.testing.assert_close(found[name], weight, rtol=0, atol=1e-9)
-    with pytest.raises(TrainingError, match="start"):
-        run(tmp_path, **arguments, start=model_of(GPT2, seed=2))
+@pytest.mark.parametrize(("kept", "expected"), [(0.0, [2, 1, 0, 0]), (0.25, [2, 1.25, 0.5, 0.5])])
+def test_what_is_given_to_help_fades_in_a_straight_line(kept, expected):
+    numbers = Recipe(steps=100, delimiter=2.0, targets_until=0.2, targets_kept=kept)
+    weights = [numbers.targets_at(n).get("delimiter", 0) for n in (0, 10, 20, 99)]
+    assert weights == pytest.approx(expected)
+    assert Recipe(matching=0.6, targets_until=0.0).targets_at(0) == {}

@@ -1,21 +1,17 @@
 """Files to documents, documents to sentences and token ids, and the tokenizer that is trained."""
 
-import json
 import os
 import random
 import re
-from itertools import permutations
 
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
 from minibert.errors import TrainingError
-from minibert.text.tokenizer import Tokenizer
 from minibert.training.texts import (
     Corpus,
     Document,
@@ -24,7 +20,7 @@ from minibert.training.texts import (
     read_texts,
     sentence_starts,
 )
-from minibert.training.vocabulary import END_OF_TEXT, tokenizer_settings, train_tokenizer
+from minibert.training.vocabulary import END_OF_TEXT, train_tokenizer
 from tests.training.small_runs import story
 
 LETTERS = "abcdeéßçİñ'Aÿ"
@@ -47,12 +43,12 @@ def joined(parts):
 
 @pytest.fixture(scope="module")
 def byte_level():
-    return train_tokenizer(["a bc. Abc 'de"], family="gpt2", size=300)
+    return train_tokenizer(["a bc. Abc 'de"], size=300, byte_level=True)
 
 
 @pytest.fixture(scope="module")
 def word_piece():
-    return train_tokenizer([" ".join(LETTERS) + LETTERS * 2 + ' .!?"'], family="bert", size=100)
+    return train_tokenizer([" ".join(LETTERS) + LETTERS * 2 + ' .!?"'], size=100, byte_level=False)
 
 
 @pytest.mark.parametrize(
@@ -177,107 +173,52 @@ def test_a_decimal_point_ends_nothing_and_documents_know_where_they_end(byte_lev
     assert silent.ids.tolist() == word_piece.encode("a.")
 
 
-FAMILIES = ("bert", "distilbert", "electra", "albert", "roberta", "gpt2", "llama")
-SIZE = 331
 STORIES = [story(1), story(2)]
 LINES = ("The old king saw a queen.", "“Don’t”, said ‘she’—twice!", "Ünknöwn 日本 🙂 zq 42")
-SPECIAL = {
-    "gpt2": {END_OF_TEXT},
-    "llama": {END_OF_TEXT},
-    "roberta": {"<s>", "<pad>", "</s>", "<unk>", "<mask>"},
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_trained_tokenizer_is_the_same_in_transformers_and_from_its_folder(family, tmp_path):
-    tokenizer = train_tokenizer(STORIES, family=family, size=SIZE)
-    settings = tokenizer_settings(tokenizer, family=family, n_positions=64)
-    for name, content in {
-        "tokenizer.json": tokenizer.to_json(),
-        "tokenizer_config.json": json.dumps(settings),
-        "config.json": json.dumps({"model_type": family}),
-    }.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
-    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    file = str(tmp_path / "tokenizer.json")
-    again = Tokenizer.from_folder(tmp_path)
-    for arguments in [(line,) for line in LINES] + [(LINES[0], LINES[1])]:
-        ids = tokenizer(*arguments).ids[0].tolist()
-        assert again(*arguments).ids[0].tolist() == ids
-        for theirs in (auto, transformers.PreTrainedTokenizerFast(tokenizer_file=file)):
-            assert theirs(*arguments)["input_ids"] == ids
-    pair = auto(LINES[0], LINES[2])
-    assert ("token_type_ids" in pair) == (family in ("bert", "electra", "albert"))
-    if "token_type_ids" in pair:
-        assert pair["token_type_ids"] == tokenizer(LINES[0], LINES[2]).segments[0].tolist()
-    for role in ("pad", "unk", "cls", "sep", "mask", "bos", "eos"):
-        assert getattr(auto, f"{role}_token_id") == getattr(tokenizer, f"{role}_id")
-    assert auto.model_max_length == 64
-    special = SPECIAL.get(family, {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})
-    assert {tokenizer.raw(i) for i in tokenizer.special_ids} == special
-    assert again.special_ids == tokenizer.special_ids
-    assert tokenizer.pad_id == {"gpt2": None, "llama": None, "roberta": 1}.get(family, 0)
-    assert tokenizer.vocab_size <= SIZE
-    if special == {END_OF_TEXT}:
-        # Bytes decode to the text, whatever it is, and nothing is added to it.
-        for line in LINES:
-            assert tokenizer.decode(tokenizer(line).ids[0]) == line
-
-
-def test_words_become_whole_tokens_with_the_space_in_front_of_them():
-    words = [" spaghetti", " astronomers", "leaves"]
-    tokenizer = train_tokenizer(STORIES, family="llama", size=SIZE, whole=words)
-    found = tokenizer.encode("leaves spaghetti astronomers")
-    assert [tokenizer.decode([i]) for i in found] == ["leaves", *words[:2]]
-    without = train_tokenizer(STORIES, family="llama", size=SIZE)
-    assert all(len(without.encode(word)) > 1 for word in words)
-    words = [" spaghetti", "Astronomers"]
-    tokenizer = train_tokenizer(STORIES, family="bert", size=SIZE, whole=words)
-    found = tokenizer.encode("Astronomers spaghetti spaghettis")
-    assert [tokenizer.raw(i) for i in found[:3]] == ["astronomers", "spaghetti", "spaghetti"]
-
-
 CHARACTERS = " ".join(chr(0x4E00 + n) for n in range(200))
 
 
+@pytest.mark.parametrize("byte_level", [True, False])
+def test_special_tokens_have_their_roles_and_bytes_decode_to_the_text(byte_level):
+    tokenizer = train_tokenizer(STORIES, size=331, byte_level=byte_level)
+    special = {END_OF_TEXT} if byte_level else {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+    assert {tokenizer.raw(i) for i in tokenizer.special_ids} == special
+    assert tokenizer.pad_id == (None if byte_level else 0)
+    assert tokenizer.vocab_size <= 331
+    for line in LINES if byte_level else ():
+        assert tokenizer.decode(tokenizer(line).ids[0]) == line
+
+
 @pytest.mark.parametrize(
-    ("family", "options", "message"),
+    ("byte_level", "size", "texts", "message"),
     [
-        ("llama", {"whole": [" two words"]}, r" two words: 1 of 1 words are no single token"),
-        ("llama", {"whole": ["".join(p) for p in permutations("abcdef")]}, "of 720 words are no"),
-        ("bert", {"whole": ["two words"]}, "two words: 1 of 1 words are no single token"),
-        ("bert", {"size": 99}, "vocabulary of 99 .*expected at least 100"),
-        ("gpt2", {"size": 299}, "vocabulary of 299 .*expected at least 300"),
-        ("roberta", {"size": 1}, "vocabulary of 1 .*expected at least 300"),
-        ("bert", {"size": 100, "texts": [CHARACTERS]}, r"different characters.*100 .*at least 20"),
+        (False, 99, STORIES, "vocabulary of 99 .*expected at least 100"),
+        (True, 299, STORIES, "vocabulary of 299 .*expected at least 300"),
+        (False, 100, [CHARACTERS], r"different characters.*100 .*at least 20"),
     ],
 )
-def test_a_vocabulary_that_cannot_be_is_an_error(family, options, message):
+def test_a_vocabulary_that_cannot_be_is_an_error(byte_level, size, texts, message):
     with pytest.raises(TrainingError, match=message):
-        train_tokenizer(**{"texts": STORIES[:1], "family": family, "size": SIZE} | options)
-
-
-@pytest.mark.parametrize(("family", "size"), [("bert", 100), ("gpt2", 300), ("roberta", 300)])
-def test_the_smallest_vocabulary_is_enough(family, size):
-    assert train_tokenizer(STORIES[:1], family=family, size=size).vocab_size <= size
+        train_tokenizer(texts, size=size, byte_level=byte_level)
 
 
 def test_curly_quotes_are_the_straight_ones_of_cleaned_texts():
-    tokenizer = train_tokenizer(["\"Don't\", said 'she'--twice!"], family="bert", size=100)
-    straight = tokenizer.encode("\"Don't\", said 'she'--twice!")
-    assert tokenizer.encode("“Don’t”, said ‘she’—twice!") == straight
-    assert tokenizer.unk_id not in straight
+    straight = "\"Don't\", said 'she'--twice!"
+    tokenizer = train_tokenizer([straight], size=100, byte_level=False)
+    ids = tokenizer.encode(straight)
+    assert tokenizer.encode("“Don’t”, said ‘she’—twice!") == ids
+    assert tokenizer.unk_id not in ids
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_the_same_texts_give_the_same_vocabulary(family, monkeypatch):
+@pytest.mark.parametrize("byte_level", [True, False])
+def test_the_same_texts_give_the_same_vocabulary(byte_level, monkeypatch):
     # Words of three letters tie in their counts everywhere.
     draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefghij", k=3)) for _ in range(3000)]
+    text = " ".join("".join(draw.choices("abcdefghij", k=3)) for _ in range(3000))
     found = set()
     for parallel in ("false", "true", "true"):
         monkeypatch.setitem(os.environ, "TOKENIZERS_PARALLELISM", parallel)
-        found.add(train_tokenizer([" ".join(words)] * 3, family=family, size=400).to_json())
+        found.add(train_tokenizer([text] * 3, size=400, byte_level=byte_level).to_json())
     assert len(found) == 1
 
 
@@ -290,5 +231,5 @@ def test_word_pieces_are_those_that_the_library_learns():
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = trainers.WordPieceTrainer(vocab_size=100, special_tokens=special, show_progress=False)
     library.train_from_iterator([text.replace("é", "e")], trainer)
-    ours = train_tokenizer([text], family="bert", size=100)
+    ours = train_tokenizer([text], size=100, byte_level=False)
     assert {ours.raw(i) for i in range(ours.vocab_size)} == set(library.get_vocab())

@@ -1,29 +1,20 @@
-"""One run at a time in a folder, and Ctrl-C and SIGTERM that wait for the end of a step."""
+"""One run at a time in a folder."""
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
-from minibert.errors import MinibertError, TrainingError
+from minibert.errors import SurveyError
 
 
 @contextmanager
-def folder_locked(
-    folder: Path,
-    error: type[MinibertError] = TrainingError,
-    *,
-    file: str = ".training/lock",
-    work: str = "training",
-) -> Iterator[None]:
+def folder_locked(folder: Path, *, file: str, work: str) -> Iterator[None]:
     """Make the folder and hold its lock; afterwards remove the lock, and the folder if empty.
 
     The operating system gives the lock back when the process ends, so one that was killed holds
-    nobody up. Raises `error` at once where another run has it, and where the folder cannot be
+    nobody up. Raises SurveyError at once where another run has it, and where the folder cannot be
     written to. `file` is the lock's place in the folder, `work` what the message calls the run.
     """
     path = folder / file
@@ -33,12 +24,14 @@ def folder_locked(
         number = _acquired(path)
     except BlockingIOError as holder:
         owner = str(holder) or "of another run"
-        raise error(
+        raise SurveyError(
             f"{folder}: process {owner} is {work} into this folder. Wait for it, stop it, or give "
             "another folder."
         ) from None
     except OSError as reason:
-        raise error(f"{folder}: cannot be written to ({reason.strerror or reason}).") from reason
+        raise SurveyError(
+            f"{folder}: cannot be written to ({reason.strerror or reason})."
+        ) from reason
     try:
         # Half-written files of a run that was killed.
         for left in {*path.parent.glob(".*.unfinished"), *folder.glob(".*.unfinished")}:
@@ -113,57 +106,3 @@ else:
         except BlockingIOError:
             return False
         return True
-
-
-class Interrupts:
-    """Whether there was an interrupt: called, it says so."""
-
-    def __init__(self) -> None:
-        self._noted, self._act = threading.Event(), False
-
-    def __call__(self) -> bool:
-        """True from the first interrupt on."""
-        return self._noted.is_set()
-
-    def note(self) -> None:
-        """There is one."""
-        self._noted.set()
-        if self._act:
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def acting(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt in this block at once, also for an interrupt that was before."""
-        self._act = True
-        try:
-            if self():
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._act = False
-
-
-@contextmanager
-def interrupts_held() -> Iterator[Interrupts]:
-    """Delay interrupts inside a `with` block, but where what it gives says `acting`.
-
-    A second interrupt acts at once. In other threads than the main one this does nothing, because
-    signals reach only the main thread.
-    """
-    interrupts = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, before[signal.Signals(number)])
-        interrupts.note()
-
-    try:
-        for number in before:
-            signal.signal(number, note)
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
