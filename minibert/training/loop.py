@@ -321,8 +321,8 @@ class Run:
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Replace the checkpoint at this path; a kill leaves the old file or the new one."""
     try:
-        with replacing(path) as beside:
-            torch.save(state, beside)
+        with replacing(path) as beside, beside.open("wb") as file:
+            torch.save(state, file)
     # torch says that the disk is full with a RuntimeError.
     except (OSError, RuntimeError) as error:
         raise TrainingError(
