@@ -1,5 +1,6 @@
 """`HookedTransformer`: a minibert model with TransformerLens' attributes, hooks and methods."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from minibert.trace.run import run_layers
 from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_edits import layer_edits, listening
+from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.modules import build_tree, named_weights, stacked
 from minibert.transformer_lens.tokens import WithTokens, as_ids, right_side
 from minibert.transformer_lens.utils import lm_cross_entropy_loss
@@ -384,12 +386,26 @@ class HookedTransformer(WithTokens):
         return found[0], found[1]
 
 
+# What 4 calls the input and output of a module, and HookedTransformer's point with the same tensor.
+_SAME = {
+    "hook_in": "hook_resid_pre",
+    "hook_out": "hook_resid_post",
+    "attn.hook_out": "hook_attn_out",
+    "mlp.hook_out": "hook_mlp_out",
+}
+
+
 class TransformerBridge(HookedTransformer):
     """A hooked model that begins with the checkpoint's weights, as TransformerLens 4's does.
 
     Its hook points have the names of HookedTransformer from the start, with the numbers that they
-    have there; those that 4 adds around modules (`hook_in`, `hook_out`) are not offered.
+    have there. Of the names that 4 adds around modules, hooks go on those of `_SAME` by name.
     """
+
+    def _points(self, name: Any) -> list[HookPoint]:
+        if isinstance(name, str) and (found := re.fullmatch(r"(blocks\.\d+\.)(.*)", name)):
+            name = found[1] + _SAME.get(found[2], found[2])
+        return super()._points(name)
 
     @classmethod
     def boot_transformers(cls: type[Hooked], model_name: Any, **options: Any) -> Hooked:

@@ -219,6 +219,10 @@ def test_a_bridge_begins_unprocessed() -> None:
     bridge.enable_compatibility_mode(disable_warnings=True)
     assert bridge.cfg.normalization_type == "LNPre"
     close(bridge(TEXT), HookedTransformer.from_pretrained("tiny-gpt2")(TEXT))
+    seen: list[str] = []
+    hooks = [("blocks.1.hook_in", lambda x, hook: seen.append(hook.name))]
+    bridge.run_with_hooks(TEXT, fwd_hooks=hooks)
+    assert seen == ["blocks.1.hook_resid_pre"]
 
 
 @torch.no_grad()
