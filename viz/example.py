@@ -329,8 +329,6 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         texts=list(known) or written_texts(labels),
         **looking_header(config, holding.layers),
     )
-    if pictures := getattr(trace, "pictures", ()):
-        about |= {"image": pictures[sentence.index], "texts": ["The picture"]}
     if not read.agreeing and (apart := getattr(config, "apart", "")):
         about["apart"] = apart
     if read.vectors:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from minibert.attached.edits import Edits, plan
 from minibert.attached.layout import Report, Stack
 from minibert.attached.listen import attention_interface, listening
-from minibert.attached.page_trace import patches_of
 from minibert.attached.read import AttachedTrace
 from minibert.attached.recording import Known, Pass, Recording, Visit, Visits
 from minibert.attached.stack import StackTrace
@@ -197,7 +196,6 @@ class Attached:
         return AttachedTrace(
             stacks, one.output, model_name, again,
             ids=one.ids, texts=texts, tokenizer=self.tokenizer,
-            patches=patches_of(getattr(self.model, "config", None), one.pixels),
         )  # fmt: skip
 
     def _encoded(

@@ -1,14 +1,13 @@
 """Reading the attention of one forward pass of a live model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from minibert.attached.call import Call
 from minibert.attached.layout import READABLE
-from minibert.attached.page_trace import PageTrace, Patches, page_trace, pictures_of
+from minibert.attached.page_trace import PageTrace, page_trace
 from minibert.attached.stack import AttachedLayer, StackTrace, Tokens2D
 from minibert.doors import Page, opened
 from minibert.errors import TraceError
@@ -33,11 +32,10 @@ class AttachedTrace:
         ids: Mapping[str, Tensor] | None = None,
         texts: Sequence[str] = (),
         tokenizer: Any = None,
-        patches: Patches | None = None,
     ) -> None:
         self._stacks, self.output, self.model_name = dict(stacks), output, model_name
         self._again, self.texts, self.tokenizer = again, tuple(texts), tokenizer
-        self.ids, self.patches = dict(ids or {}), patches
+        self.ids = dict(ids or {})
 
     @property
     def model(self) -> nn.Module | None:
@@ -119,24 +117,12 @@ class AttachedTrace:
             )
         return self._again(edit)
 
-    def view(self, *, stack: str | None = None, image: object = None, **options: Any) -> Page:
+    def view(self, *, stack: str | None = None, **options: Any) -> Page:
         """The page of a stack, the only one by default; `options` are those of `minibert.viz.view`.
 
-        `image` is the picture that a vision model was given, or a list with one for each of the
-        batch, cut as its processor cuts it: (height, width, 3) of uint8, or a PIL image. The text
-        view draws the patches on it, and the page opens with that.
-
-        Raises TraceError where a stack has no page: one whose queries are not its keys, and for a
-        picture of which the patches are not known.
+        Raises TraceError where a stack has no page: one whose queries are not its keys.
         """
-        page = self.paged(stack)
-        if image is not None:
-            options = {"view": "text"} | options
-            n_positions = page.layers[0].call.query.shape[2]
-            pictures = tuple(pictures_of(image, self.patches, n_positions))
-            assert self.patches is not None
-            page = replace(page, pictures=pictures, tokens=self.patches.tokens(n_positions))
-        shown: Page = opened("view")(page, **options)
+        shown: Page = opened("view")(self.paged(stack), **options)
         return shown
 
     def paged(self, stack: str | None = None) -> PageTrace:

@@ -60,8 +60,6 @@ class Pass:
         """The (batch, position) masks that the model was given, by keyword."""
         self.ids: dict[str, Tensor] = {}
         """The (batch, position) ids that the model was given, by keyword."""
-        self.pixels: Tensor | None = None
-        """The pixel_values that the model was given."""
         self._counts: dict[str, int] = {}
 
     def number(self, pattern: str) -> int:
@@ -121,8 +119,6 @@ class Recording:
         self.passes.append(one := Pass())
         first = {getattr(model, "main_input_name", "input_ids"): inputs[0]} if inputs else {}
         for name, given in {**first, **keywords}.items():
-            if name == "pixel_values" and isinstance(given, Tensor):
-                one.pixels = given
             if not isinstance(given, Tensor) or given.dim() != 2:
                 continue
             if name.endswith("attention_mask"):

@@ -248,8 +248,7 @@ def _no_text(model: object) -> str:
         return ""
     return (
         f"Its main input is {reads}, and patterns and measures are about the tokens of texts. Look "
-        f"at one input at a time: attached.trace({reads}=...), whose page of a vision model is "
-        "trace.view(image=picture)."
+        f"at one input at a time: attached.trace({reads}=...).view()."
     )
 
 

@@ -1,12 +1,10 @@
 """Pages of live models, BertViz' functions on them, and docs/attach.md, which runs."""
 
-import base64
 import contextlib
 import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -16,8 +14,6 @@ from transformers import (
     Gemma2ForCausalLM,
     T5Config,
     T5Model,
-    ViTConfig,
-    ViTModel,
 )
 
 import minibert
@@ -65,52 +61,6 @@ def test_bertviz_functions_take_what_is_attached() -> None:
     assert not shown.examples[0].about["edited"]
     with pytest.raises(AttentionError, match=r"model_type='gpt2', but the model is bert"):
         show(with_bert, "gpt2", None, text)
-
-
-def vit() -> ViTModel:
-    torch.manual_seed(0)
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 44}
-    config = ViTConfig(image_size=(24, 40), patch_size=8, intermediate_size=40, **sizes)
-    return ViTModel(config).eval()
-
-
-def test_a_page_of_a_picture_has_its_patches_and_the_picture_itself() -> None:
-    picture = torch.randint(0, 256, (24, 40, 3), dtype=torch.uint8)
-    pixels = picture.permute(2, 0, 1)[None] / 255
-    trace = minibert.attach(vit()).trace(pixel_values=pixels)
-    page = trace.view(image=picture)
-    [one] = page.examples
-    assert page.view == "text"
-    names = one.about["tokens"]["text"]
-    assert names[:3] == ["[0]", "row 0, column 0", "row 0, column 1"]
-    assert names[-1] == "row 2, column 4"
-    image = one.about["image"]
-    assert (image["first"], image["rows"], image["columns"]) == (1, 3, 5)
-    # Another reader of PNG files finds the pixels that were given.
-    file = base64.b64decode(image["source"].removeprefix("data:image/png;base64,"))
-    assert torch.equal(decode_png(file), picture)
-    assert "image" not in trace.view().examples[0].about
-
-
-def decode_png(file: bytes) -> torch.Tensor:
-    """The pixels of a file, by Pillow."""
-    image = pytest.importorskip("PIL.Image")
-    return torch.from_numpy(np.array(image.open(io.BytesIO(file))))
-
-
-@pytest.mark.parametrize(
-    ("image", "message"),
-    [
-        (torch.zeros(24, 40, 3), r"found float32 of shape \(24, 40, 3\); expected \(height, width"),
-        ([np.zeros((4, 4), np.uint8)] * 2, "2 given, and pixel_values have 1"),
-    ],
-)
-def test_what_is_no_picture_of_the_model_is_refused(image: Any, message: str) -> None:
-    trace = minibert.attach(vit()).trace(pixel_values=torch.zeros(1, 3, 24, 40))
-    with pytest.raises(TraceError, match=message):
-        trace.view(image=image)
-    with pytest.raises(TraceError, match="was given no pixel_values"):
-        minibert.attach(bert()).trace(ids()).view(image=image)
 
 
 def test_a_page_shows_real_tokens_and_the_vectors_give_the_weights() -> None:

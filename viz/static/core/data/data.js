@@ -52,19 +52,12 @@
  * @property {number[]} [turned]  of each layer on the page: which of `rotary`
  * @property {boolean} edited  probs are not the softmax of these scores, as an edit changed them or as `apart` says
  * @property {string} [apart]  a sentence: what the model's weights have beside query and key
- * @property {Picture} [image]  of a vision model
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON
  * @property {Relevance | null} [relevance]
  * @property {Named[] | null} [patterns]  names of heads, from many texts
  * @property {string[]} notes  what was left out and why, for a person to read
  * @property {ArrayEntry[]} arrays
- *
- * @typedef {object} Picture  whose patches are tokens, in reading order, from `first` on
- * @property {string} source  the file, as a data address
- * @property {number} first
- * @property {number} rows
- * @property {number} columns
  *
  * @typedef {object} Header
  * @property {number} format

@@ -4,7 +4,7 @@
  * A very long text is on the page in parts.
  *
  * @import { Focus, Side } from "../../core/data/attention.js"
- * @import { Picture, Tokens } from "../../core/data/data.js"
+ * @import { Tokens } from "../../core/data/data.js"
  * @import { Example } from "../../core/data/example.js"
  * @import { Scene } from "./text.js"
  */
@@ -19,10 +19,7 @@ const PART = 680;
 
 export class Texts {
   /** @param {Example} example @param {() => void} changed  called when another part is on the page */
-  constructor({ tokens, keyTokens, header }, changed) {
-    this.picture = header.image ?? null;
-    /** How many tokens are on the page at a time; a picture is whole. */
-    this.part = this.picture ? tokens.text.length : PART;
+  constructor({ tokens, keyTokens }, changed) {
     this.tokens = { query: tokens, key: keyTokens };
     this.apart = keyTokens !== tokens;
     this.changed = changed;
@@ -34,8 +31,7 @@ export class Texts {
     this.roots = { query: element("div", attributes), key: element("div", attributes) };
     const long = Math.max(tokens.text.length, keyTokens.text.length) > MANY;
     for (const root of Object.values(this.roots)) root.classList.toggle("dense", long);
-    const whole = this.picture ? "Patches of the picture" : "Tokens of the text";
-    this.roots.query.setAttribute("aria-label", this.apart ? "Tokens that look" : whole);
+    this.roots.query.setAttribute("aria-label", this.apart ? "Tokens that look" : "Tokens of the text");
     this.roots.key.setAttribute("aria-label", "Tokens that are looked at");
   }
 
@@ -66,18 +62,16 @@ export class Texts {
     for (const side of this.sides()) {
       const index = this.keptIn(side, kept);
       const first = this.first[side];
-      if (first < 0 || (index !== null && (index < first || index >= first + this.part))) this.open(side, index ?? 0);
+      if (first < 0 || (index !== null && (index < first || index >= first + PART))) this.open(side, index ?? 0);
     }
   }
 
   /** @param {Side} side @param {number} index  a token of the part */
   open(side, index) {
     const size = this.tokens[side].text.length;
-    const from = this.part * Math.floor(index / this.part);
-    const to = Math.min(from + this.part, size);
-    const { lines, items } = this.picture
-      ? patchedPicture(this.tokens[side], this.picture)
-      : runningText(this.tokens[side], this.apart ? side : "", from, to);
+    const from = PART * Math.floor(index / PART);
+    const to = Math.min(from + PART, size);
+    const { lines, items } = runningText(this.tokens[side], this.apart ? side : "", from, to);
     this.first[side] = from;
     this.items[side] = items;
     if (items[0]) items[0].tabIndex = 0;
@@ -197,27 +191,6 @@ function runningText(tokens, side, from, to) {
     return made;
   });
   return { lines, items };
-}
-
-/**
- * A picture with its patches on it, and what stands before them as a line of tokens.
- *
- * @param {Tokens} tokens
- * @param {Picture} picture
- * @returns {{lines: HTMLElement[], items: HTMLElement[]}}
- */
-function patchedPicture(tokens, { source, first, rows, columns }) {
-  const front = runningText(tokens, "", 0, first);
-  const image = element("img", { src: source, alt: "The picture" });
-  const patches = Array.from({ length: rows * columns }, (_, i) => {
-    const patch = wordOf(tokens, "", first + i);
-    patch.classList.add("patch");
-    return patch;
-  });
-  const grid = element("div", { class: "text-picture" }, [image, ...patches]);
-  grid.style.gridTemplate = `repeat(${rows}, 1fr) / repeat(${columns}, 1fr)`;
-  grid.style.aspectRatio = `${columns} / ${rows}`;
-  return { lines: [...front.lines, grid], items: [...front.items, ...patches] };
 }
 
 /** @param {Tokens} tokens @param {Side | ""} side @param {number} index */
