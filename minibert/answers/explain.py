@@ -17,7 +17,7 @@ from minibert.answers.generate import AnsweringModel
 from minibert.errors import TraceError, check_index
 from minibert.kernels.eager import soft_capped
 from minibert.quantities import Bool, Float
-from minibert.terminal import Terminal, bar, cell_width, cut, number, signed_bar, visible
+from minibert.terminal import Terminal, bar, cut, number, signed_bar, visible
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 
@@ -201,9 +201,7 @@ def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
     if position is not None:
         if not -len(strings) <= position < len(strings):
             expected = f"0 to {len(strings) - 1}: {_listed(strings)}"
-            written = token_note(tokens, wanted, what=what, sentence=sentence)
-            note = f" {written[0].upper()}{written[1:]}" if written else ""
-            raise TraceError(f"There is no {what} {position}; expected {expected}.{note}")
+            raise TraceError(f"There is no {what} {position}; expected {expected}.")
         return position % len(strings)
     name = str(wanted).strip()
     found = _matches(tokens, sentence, name, str) or _matches(tokens, sentence, name, str.casefold)
@@ -222,22 +220,6 @@ def find_token(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 
             "Give one of these numbers instead."
         )
     raise TraceError(f'No token is "{shown}" (the {what}); the tokens are {_listed(strings)}.')
-
-
-def token_note(tokens: Tokens, wanted: int | str, *, what: str, sentence: int = 0) -> str:
-    """A note where `wanted` is a position, and also a token at another position; otherwise ""."""
-    position = _whole_number(wanted)
-    if position is None or not isinstance(wanted, str):
-        return ""
-    name = wanted.strip()
-    found = _matches(tokens, sentence, name, str)
-    if not found or position % len(tokens.strings[sentence]) in found:
-        return ""
-    places = f"position {found[0]}" if len(found) == 1 else f"positions {_comma(found)}"
-    return (
-        f'{name} is taken as a position. The token "{visible(name)}" is at '
-        f"{places}: to choose it, give {' or '.join(map(str, found))} as the {what}."
-    )
 
 
 def _whole_number(wanted: int | str) -> int | None:
@@ -276,238 +258,143 @@ def _listed(strings: tuple[str, ...], most: int = 40) -> str:
 
 
 # A row of this many keys is shown whole; of a longer one the most attended keys are.
-_WHOLE_ROW = 24
-_WHOLE_SENTENCE = 60
-_NEAR = 8
-_BAR = 40
-_MOST_OF_Z = 12
+_WHOLE_ROW, _WHOLE_SENTENCE = 24, 60
+# Columns of a bar, and of a token at most.
+_BAR, _TOKEN = 20, 16
+_NUMBERS_OF_Z = 2
 
 
-def render(explanation: Explanation, terminal: Terminal | None = None, *, top: int = 8) -> str:
+def render(about: Explanation, terminal: Terminal | None = None, *, top: int = 8) -> str:
     """The calculation as text; `top` is the number of largest terms of each sum.
 
     Every number is the model's own, or computed from these in float64, and rounded to the digits
     shown. Characters in tokens that would disturb the terminal are written out.
     """
-    page = _Page(explanation, terminal or Terminal(), top)
-    sections = (page.heading(), page.vectors(), page.terms(), page.score(), page.row(), page.sum())
+    page = terminal or Terminal()
+    sections = (_heading(about, page), _products(about, page, top), _score(about, page))
+    sections = (*sections, _row(about, page, top), _sum(about, page, top))
     return "\n\n".join("\n".join(section) for section in sections)
 
 
-class _Page:
-    """The sections of one explanation, in the order of the data."""
+def _heading(about: Explanation, terminal: Terminal) -> list[str]:
+    """Which model, which head, which tokens; that its numbers are rounded, where they are."""
+    lines = [
+        visible(about.model_name, space=" "),
+        f"layer {about.layer}, head {about.head} of {about.n_layers} layers x"
+        f" {about.n_heads} heads, counted from 0",
+    ]
+    if about.n_kv_heads not in (0, about.n_heads):
+        lines.append(
+            f"key and value are those of key-value head {about.kv_head} of {about.n_kv_heads}, "
+            f"which {about.n_heads // about.n_kv_heads} heads share"
+        )
+    shown = [f"{p} {_token(about, p)}" for p in range(min(len(about.tokens), _WHOLE_SENTENCE))]
+    shown += ["…"] * (len(about.tokens) > _WHOLE_SENTENCE)
+    reason = "" if about.chosen else "   the most attended key"
+    lines += ["", *terminal.wrapped(shown), ""]
+    lines.append(f"  query  {about.query_position} {_token(about, about.query_position)}")
+    lines.append(f"  key    {about.key_position} {_token(about, about.key_position)}{reason}")
+    if about.query.dtype in (torch.bfloat16, torch.float16):
+        name = str(about.query.dtype).removeprefix("torch.")
+        lines.append(f"  This model rounds to {name}, so sums agree to a few digits.")
+    return lines
 
-    def __init__(self, explanation: Explanation, terminal: Terminal, top: int) -> None:
-        self.about = explanation
-        self.terminal = terminal
-        self.top = top
-        self.token_width = 16 if terminal.width < 100 else 28
 
-    def heading(self) -> list[str]:
-        """Which model, which head, which tokens; that its numbers are rounded, where they are."""
-        about, paint = self.about, self.terminal.paint
-        where = paint(f"layer {about.layer}, head {about.head}", "bold")
-        lines = [
-            paint(visible(about.model_name, space=" "), "bold"),
-            f"{where} of {about.n_layers} layers x {about.n_heads} heads, counted from 0",
+def _products(about: Explanation, terminal: Terminal, top: int) -> list[str]:
+    """The largest products, the sum of the others, and the sum of all."""
+    products = about.product.double()
+    kept = products.abs().topk(min(top, len(products))).indices.tolist()
+    most = products.abs().max().item() or 1.0
+    rows = [
+        [
+            *(str(i), *map(number, (about.query[i].item(), about.key[i].item()))),
+            *(number(products[i].item()), signed_bar(products[i].item() / most, _BAR // 2)),
         ]
-        if about.n_kv_heads not in (0, about.n_heads):
-            lines.append(
-                f"key and value are those of key-value head {about.kv_head} of {about.n_kv_heads}, "
-                f"which {about.n_heads // about.n_kv_heads} heads share"
-            )
-        reason = "" if about.chosen else "   the most attended key"
-        lines += ["", *self.terminal.wrapped(self.sentence()), ""]
-        lines.append(f"  query  {self.place(about.query_position)}")
-        lines.append(f"  key    {self.place(about.key_position)}{reason}")
-        if about.query.dtype in (torch.bfloat16, torch.float16):
-            name = str(about.query.dtype).removeprefix("torch.")
-            rounds = f"This model rounds to {name} after each step, so sums agree to a few digits."
-            lines += ["", f"  {rounds}"]
-        return lines
+        for i in kept
+    ]
+    if others := len(products) - len(kept):
+        rows.append([f"{others} others", "", "", number(_without(products, kept).sum().item()), ""])
+    rows.append(["sum", "", "", number(about.dot), ""])
+    return [
+        f"query·key = the products query[i]·key[i] of {len(products)} numbers, the largest first",
+        *terminal.table(["i", "query[i]", "key[i]", "product", ""], rows, ">>>><"),
+    ]
 
-    def sentence(self) -> list[str]:
-        """The tokens with their positions; of a long sentence those near the query and the key."""
-        chosen = (self.about.query_position, self.about.key_position)
-        length = len(self.about.tokens)
-        positions = [
-            p
-            for p in range(length)
-            if length <= _WHOLE_SENTENCE or min(abs(p - c) for c in chosen) <= _NEAR
+
+def _score(about: Explanation, terminal: Terminal) -> list[str]:
+    """The scaled dot product, the soft cap, and which keys the mask allows."""
+    product = f"{number(about.dot)} x {number(about.scale)}"
+    allowed, size = int(about.mask.sum()), len(about.mask)
+    mask = "allows every key" if allowed == size else f"allows {allowed} of {size} keys"
+    if not about.mask[about.key_position]:
+        mask += "; this one is masked"
+    lines = [
+        f"score = query·key x scale, scale = {_scale(about)}",
+        f"  score  {product} = {number(about.score)}",
+    ]
+    if about.soft_cap is not None:
+        cap, now = number(about.soft_cap), number(about.capped[about.key_position].item())
+        lines.append(f"  capped {cap} x tanh({number(about.score)} / {cap}) = {now}")
+    return [*lines, f"  mask   {mask}"]
+
+
+def _row(about: Explanation, terminal: Terminal, top: int) -> list[str]:
+    """The softmax over the keys of this query: all, or the most attended and the chosen one."""
+    exponentials, probs = about.exponentials, about.probs.double()
+    order = [p for p in probs.argsort(descending=True, stable=True).tolist() if about.mask[p]]
+    shown = {*order[: None if len(order) <= _WHOLE_ROW else max(top, 1)], about.key_position}
+    rows = [
+        [
+            *(str(p), _token(about, p), number(about.capped[p].item())),
+            number(exponentials[p].item()) if about.mask[p] else "masked",
+            *(number(probs[p].item()), bar(probs[p].item(), _BAR)),
         ]
-        pieces: list[str] = []
-        for before, position in zip([-1, *positions], positions, strict=False):
-            if position > before + 1:
-                pieces.append("…")
-            quiet = f"{self.terminal.paint(str(position), 'dim')} {self.token(position)}"
-            pieces.append(self.place(position) if position in chosen else quiet)
-        return pieces if positions[-1] == length - 1 else [*pieces, "…"]
+        for p in sorted(shown)
+    ]
+    for name, allowed in (("other keys", True), ("masked keys", False)):
+        hidden = [p for p in range(len(probs)) if p not in shown and about.mask[p] == allowed]
+        if hidden:
+            sums = exponentials[hidden].sum().item(), probs[hidden].sum().item()
+            rows.append(["", f"{len(hidden)} {name}", "", *map(number, sums), ""])
+    rows.append(["", "sum", "", *map(number, (about.total, probs.sum().item())), ""])
+    score = "score" if about.soft_cap is None else "capped"
+    return [
+        f"probs = softmax of the row, exp(score − max) / sum; max = {number(about.largest)}",
+        *terminal.table(["key", "", score, "exp(score − max)", "prob", ""], rows, "><>>><"),
+    ]
 
-    def vectors(self) -> list[str]:
-        """The first numbers of query and key, and their lengths; before the rotation as well."""
-        about, width = self.about, len(self.about.query)
-        named = {"query": about.query, "key": about.key}
-        title = self.title(f"query and key, {width} numbers each")
-        if about.query_unrotated is not None and about.key_unrotated is not None:
-            before = {
-                "query unrotated": about.query_unrotated,
-                "key unrotated": about.key_unrotated,
-            }
-            named = before | named
-            places = f"{about.query_position} and {about.key_position}"
-            title += f", turned by their positions {places}"
 
-        def table(shown: int) -> list[str]:
-            dots = "…" if shown < width else ""
-            rows = [
-                [name, *map(number, vector[:shown].tolist()), dots, f"‖{name}‖ = {_norm(vector)}"]
-                for name, vector in named.items()
-            ]
-            return self.terminal.table([""] * len(rows[0]), rows, "<" + ">" * shown + "<<")
+def _sum(about: Explanation, terminal: Terminal, top: int) -> list[str]:
+    """The largest prob·value, and z, the sum of all of them."""
+    terms = about.contributions
+    allowed = int(about.mask.sum())
+    norms = terms.norm(dim=-1).masked_fill(~about.mask, -1.0)
+    kept = norms.topk(min(top, allowed)).indices.tolist()
+    dims = about.z.double().abs().topk(min(_NUMBERS_OF_Z, len(about.z))).indices.sort().values
 
-        return [title, *self.fitting(width, table)]
+    def numbers(vector: Tensor) -> list[str]:
+        return [_norm(vector), *map(number, vector[dims].tolist())]
 
-    def terms(self) -> list[str]:
-        """The largest products, the sum of the others, and the sum of all."""
-        about, products = self.about, self.about.product.double()
-        kept = products.abs().topk(min(self.top, len(products))).indices.tolist()
-        most = products.abs().max().item() or 1.0
-        both = bool((products[kept] < 0).any())
-        end = [["sum", "", "", self.bold(about.dot), ""]]
-        if others := len(products) - len(kept):
-            rest = number(_without(products, kept).sum().item())
-            end.insert(0, [f"{others} others", "", "", rest, ""])
-
-        def row(i: int, room: int) -> list[str]:
-            share = products[i].item() / most
-            drawn = signed_bar(share, room // 2) if both else bar(share, room)
-            terms = (about.query[i].item(), about.key[i].item(), products[i].item())
-            style = "positive" if share > 0 else "negative"
-            return [str(i), *map(number, terms), self.terminal.paint(drawn, style)]
-
-        def table(room: int) -> list[str]:
-            header = ["i", "query[i]", "key[i]", "product", ""]
-            return self.terminal.table(header, [*(row(i, room) for i in kept), *end], ">>>><")
-
-        title = self.title("query·key", f"the products query[i]·key[i], {_largest(kept)} first")
-        return [title, *self.fitting(_BAR, table)]
-
-    def score(self) -> list[str]:
-        """The scaled dot product, the soft cap, and which keys the mask allows."""
-        about = self.about
-        product = f"{number(about.dot)} x {number(about.scale)}"
-        allowed, size = int(about.mask.sum()), len(about.mask)
-        mask = "allows every key" if allowed == size else f"allows {allowed} of {size} keys"
-        if not about.mask[about.key_position]:
-            mask += "; this one is masked"
-        capped = []
-        if about.soft_cap is not None:
-            cap, now = number(about.soft_cap), number(about.capped[about.key_position].item())
-            capped = [f"  capped {cap} x tanh({number(about.score)} / {cap}) = {now}"]
-        return [
-            self.title("score", f"query·key x scale, scale = {_scale(about)}"),
-            f"  score  {product} = {self.bold(about.score)}",
-            *capped,
-            f"  mask   {mask}",
+    rows = [
+        [
+            *(str(p), _token(about, p), number(about.probs[p].item())),
+            *(_norm(about.value[p]), *numbers(terms[p])),
         ]
-
-    def row(self) -> list[str]:
-        """The softmax over the keys of this query."""
-        about = self.about
-        shown, exponentials = self.keys_of_row(), about.exponentials
-        hidden = set(range(len(about.tokens))) - set(shown)
-        end = []
-        for name, allowed in (("other keys", True), ("masked keys", False)):
-            if group := sorted(p for p in hidden if bool(about.mask[p]) == allowed):
-                sums = (exponentials[group].sum().item(), about.probs[group].double().sum().item())
-                end.append(["", f"{len(group)} {name}", "", *map(number, sums), ""])
-        whole = (about.total, about.probs.double().sum().item())
-        end.append(["", "sum", "", *map(self.bold, whole), ""])
-        score = "score" if about.soft_cap is None else "capped"
-
-        def table(room: int) -> list[str]:
-            rows = [self.key_row(p, exponentials[p].item(), room) for p in shown]
-            header = ["key", "", score, "exp(score − max)", "prob", ""]
-            return self.terminal.table(header, [*rows, *end], "><>>><")
-
-        softmax = f"softmax of the row, exp(score − max) / sum; max = {number(about.largest)}"
-        return [self.title("probs", softmax), *self.fitting(_BAR, table)]
-
-    def key_row(self, position: int, exponential: float, room: int) -> list[str]:
-        about, paint = self.about, self.terminal.paint
-        prob = about.probs[position].item()
-        cells = [
-            str(position),
-            self.token(position),
-            number(about.capped[position].item()),
-            number(exponential) if about.mask[position] else "masked",
-            number(prob),
-        ]
-        if position == about.key_position:
-            cells = [paint(cell, "chosen") for cell in cells]
-        return [*cells, paint(bar(prob, room), "positive")]
-
-    def keys_of_row(self) -> list[int]:
-        """The keys shown, in reading order: all, or the most attended ones and the chosen one."""
-        about = self.about
-        order = about.probs.double().argsort(descending=True, stable=True).tolist()
-        allowed = [p for p in order if about.mask[p]]
-        if len(allowed) > _WHOLE_ROW:
-            allowed = allowed[: max(self.top, 1)]
-        return sorted({*allowed, about.key_position})
-
-    def sum(self) -> list[str]:
-        """The largest prob·value, and z, the sum of all of them."""
-        about, terms = self.about, self.about.contributions
-        n_allowed = int(about.mask.sum())
-        norms = terms.norm(dim=-1).masked_fill(~about.mask, -1.0)
-        kept = norms.topk(min(self.top, n_allowed)).indices.tolist()
-
-        def table(shown: int) -> list[str]:
-            dims = about.z.double().abs().topk(shown).indices.sort().values.tolist()
-
-            def numbers(vector: Tensor) -> list[str]:
-                return [_norm(vector), *(number(vector[d].item()) for d in dims)]
-
-            rows = []
-            for p in kept:
-                cells = [str(p), self.token(p), number(about.probs[p].item())]
-                rows.append([*cells, _norm(about.value[p]), *numbers(terms[p])])
-            if others := n_allowed - len(kept):
-                rest = _without(terms, kept).sum(dim=0)
-                rows.append(["", f"{others} others", "", "", *numbers(rest)])
-            z = [self.terminal.paint(cell, "bold") for cell in numbers(about.z)]
-            header = ["key", "", "prob", "‖value‖", "length", *(f"z[{d}]" for d in dims)]
-            align = "><" + ">" * (3 + shown)
-            return self.terminal.table(header, [*rows, ["", "z", "", "", *z]], align)
-
-        order = _largest(kept).replace("largest", "longest")
-        title = self.title("z", f"the sum of prob·value, {order} first; length = ‖prob·value‖")
-        return [title, *self.fitting(min(_MOST_OF_Z, len(about.z)), table)]
-
-    def fitting(self, most: int, table: Callable[[int], list[str]]) -> list[str]:
-        """The table with as many numbers, or as long bars, as a line has room for; at least one."""
-        lines = table(most)
-        while most > 1 and max(map(cell_width, lines)) > self.terminal.width:
-            most -= 1
-            lines = table(most)
-        return lines
-
-    def title(self, name: str, text: str = "") -> str:
-        return self.terminal.paint(name, "bold") + (f" = {text}" if text else "")
-
-    def bold(self, value: float) -> str:
-        return self.terminal.paint(number(value), "bold")
-
-    def token(self, position: int) -> str:
-        return cut(visible(self.about.tokens[position]), self.token_width)
-
-    def place(self, position: int) -> str:
-        return self.terminal.paint(f"{position} {self.token(position)}", "chosen")
+        for p in kept
+    ]
+    if others := allowed - len(kept):
+        rest = numbers(_without(terms, kept).sum(dim=0))
+        rows.append(["", f"{others} others", "", "", *rest])
+    rows.append(["", "z", "", "", *numbers(about.z)])
+    header = ["key", "", "prob", "‖value‖", "length", *(f"z[{d}]" for d in dims.tolist())]
+    return [
+        "z = the sum of prob·value, the longest first; length = ‖prob·value‖",
+        *terminal.table(header, rows, "><>>>" + ">" * len(dims)),
+    ]
 
 
-def _largest(kept: Sequence[int]) -> str:
-    return "the largest" if len(kept) == 1 else f"the {len(kept)} largest"
+def _token(about: Explanation, position: int) -> str:
+    return cut(visible(about.tokens[position]), _TOKEN)
 
 
 def _norm(vector: Tensor) -> str:
@@ -521,14 +408,7 @@ def _without(values: Tensor, left_out: Sequence[int]) -> Tensor:
 
 
 def _scale(about: Explanation) -> str:
-    """The formula of the factor, found from its value."""
-    width, layer = len(about.query), about.layer + 1
-    value = number(about.scale)
-    formulas = {
-        "1": 1.0,
-        f"1/√{width} = {value}": width**-0.5,
-        f"1/(layer + 1) = 1/{layer} = {value}": 1 / layer,
-        f"1/(√{width}·(layer + 1)) = 1/(√{width}·{layer}) = {value}": width**-0.5 / layer,
-    }
-    alike = (said for said, one in formulas.items() if math.isclose(about.scale, one, rel_tol=1e-9))
-    return next(alike, value)
+    """The factor, as a formula where it is the usual one."""
+    width, value = len(about.query), number(about.scale)
+    usual = math.isclose(about.scale, width**-0.5, rel_tol=1e-9)
+    return f"1/√{width} = {value}" if usual else value

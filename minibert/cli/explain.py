@@ -3,7 +3,7 @@
 import sys
 
 from minibert.cli.options import Loading, Texts, say_json, spread
-from minibert.terminal import Terminal, note, say
+from minibert.terminal import Terminal, say
 
 
 @spread()
@@ -33,14 +33,11 @@ def explain(
     """
     model, tokens = texts.tokens(loading)
     from minibert.answers.explain import explain as explain_row
-    from minibert.answers.explain import find_token, render, token_note, trace_of_head
+    from minibert.answers.explain import find_token, render, trace_of_head
 
     # Searched here too, so that a wrong token is an error before anything is computed.
     row = find_token(tokens, query, what="query")
     column = None if key is None else find_token(tokens, key, what="key")
-    for what, wanted in (("query", query), ("key", key)):
-        if wanted is not None and (about := token_note(tokens, wanted, what=what)):
-            note("note", about)
     trace = trace_of_head(model, tokens, layer=layer, head=head)
     explanation = explain_row(trace, layer=layer, head=head, query=row, key=column)
     place = (layer, head, row, explanation.key_position)

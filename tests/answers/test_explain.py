@@ -15,11 +15,10 @@ from minibert.answers.explain import (
     explain,
     find_token,
     render,
-    token_note,
     trace_of_head,
 )
 from minibert.loading import load
-from minibert.terminal import Terminal, cell_width
+from minibert.terminal import cell_width
 from minibert.text.tokens import Tokens
 
 
@@ -71,7 +70,6 @@ def test_a_rotary_model_with_groups_and_a_soft_cap_shows_them() -> None:
     assert (shown["kv_head"], shown["soft_cap"]) == (0, 2.0)
     assert len(shown["query_unrotated"]) == len(shown["key_unrotated"]) == 7
     assert "key-value head 0 of 1, which 2 heads share" in page
-    assert "turned by their positions 7 and 5" in page
     assert f"2.0000 x tanh({got.score:.4f} / 2.0000)" in page
 
 
@@ -111,21 +109,11 @@ FOUND: dict[int | str, int] = {3: 3, "3": 3, "-1": 5, "Straw": 2, "straw": 2}
 FOUND |= {"##berries": 3, "Ġthe": 1, "[cls]": 0}
 EVERY = r"0 \[CLS\], 1 the.*5 \\u202e"
 YEARS = tokens(("[CLS]", "in", "1984", "it", "was", "[SEP]"))
-NUMBERS = tokens(("[CLS]", "1", "5", "2", "5", "[SEP]"))
-NOTES: dict[int | str, str] = {
-    "2": 'The token "2" is at position 3: to choose it, give 3 as the query.',
-    "5": 'The token "5" is at positions 2, 4: to choose it, give 2 or 4 as the query.',
-    **dict.fromkeys(("1", "4", "saw", 2), ""),
-}
 
 
 def test_a_token_is_found_by_position_or_string() -> None:
     for wanted, position in FOUND.items():
         assert find_token(STRAW, wanted, what="query") == position
-    for wanted, note in NOTES.items():
-        got = token_note(NUMBERS, wanted, what="query")
-        assert got.partition("is taken as a position. ")[2] == note
-        assert bool(got) == bool(note)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +121,7 @@ def test_a_token_is_found_by_position_or_string() -> None:
     [
         (STRAW, "the", r'query "the" is the token at positions 1, 4'),
         *((STRAW, wanted, EVERY) for wanted in ("absent", "", 6, "-7", "99999999999999999999")),
-        (YEARS, "1984", r'no query 1984.* "1984" is at position 2'),
+        (YEARS, "1984", "no query 1984; expected 0 to 5: .* 2 1984"),
     ],
 )
 def test_a_token_that_is_not_there_once_is_an_error(
@@ -206,7 +194,7 @@ def test_the_row_shows_every_allowed_key_and_adds_up_the_masked_ones(about: Expl
 
 
 def test_the_contributions_and_the_others_add_up_to_z(about: Explanation) -> None:
-    lines = section(render(about, Terminal(120), top=2), "z")
+    lines = section(render(about, top=2), "z")
     dims = [int(i) for i in re.findall(r"z\[(\d+)\]", lines[0])]
     z = [about.z[d].item() for d in dims]
     assert row_of(lines, "z")[1:] == near(*z)
@@ -244,23 +232,15 @@ def test_a_page_fits_the_terminal_and_its_tokens_cannot_disturb_it(about: Explan
     for n_tokens in (1, 11, 47):
         wide = explain(small_trace(n_tokens=n_tokens), layer=0, head=1, query=0)
         wide = replace(wide, tokens=("日本語の長い長い長い長い長い長い言葉",) * n_tokens)
-        for width in (80, 97, 120, 200):
-            for colour in (False, True):
-                lines = render(wide, Terminal(width, colour)).splitlines()
-                assert max(map(cell_width, lines)) <= width
+        assert max(map(cell_width, render(wide).splitlines())) <= 80
     text = render(replace(about, tokens=(*HOSTILE, *"aaa")))
     assert not set(text) & set("\x1b\u202e\x07\u200b\ud800\x9b")
     assert all(written in text for written in HOSTILE.values())
-    coloured = render(about, Terminal(80, colour=True))
-    assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render(about, Terminal(80))
 
 
 SCALES: dict[str, dict[str, Any]] = {
     "scale = 1/√7 = 0.3780": {},
-    "scale = 1": {"query_scalar": 1.0},
-    "scale = 1/(√7·(layer + 1)) = 1/(√7·3) = 0.1260": {"scale_by_layer": True},
-    "scale = 1/(layer + 1) = 1/3 = 0.3333": {"query_scalar": 1.0, "scale_by_layer": True},
+    "scale = 0.1260": {"scale_by_layer": True},
 }
 
 
