@@ -232,23 +232,6 @@ def note(kind: str, message: str) -> None:
     print(encodable(f"{kind}: {message}", sys.stderr.encoding), file=sys.stderr)
 
 
-def open_closed_streams() -> None:
-    """Put something in the place of closed standard streams, before any file takes their numbers.
-
-    Reading a closed input and writing a closed output are then errors like others. What is written
-    to a closed standard error is lost, so that the exit status alone tells of a failure.
-    """
-    for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The lowest number that is free, which is this one.
-            os.open(os.devnull, flags)
-    sys.stdin = sys.stdin or os.fdopen(0, "r", encoding="utf-8", closefd=False)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
-
-
 def abandon_output() -> None:
     """Discard the buffered output, which would fail again when Python closes standard output."""
     with suppress(OSError):

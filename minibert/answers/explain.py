@@ -271,8 +271,8 @@ def render(about: Explanation, terminal: Terminal | None = None, *, top: int = 8
     shown. Characters in tokens that would disturb the terminal are written out.
     """
     page = terminal or Terminal()
-    sections = (_heading(about, page), _products(about, page, top), _score(about, page))
-    sections = (*sections, _row(about, page, top), _sum(about, page, top))
+    sections = [_heading(about, page), _products(about, page, top), _score(about, page)]
+    sections += [_row(about, page, top), _sum(about, page, top)]
     return "\n\n".join("\n".join(section) for section in sections)
 
 

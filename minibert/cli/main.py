@@ -28,7 +28,6 @@ from minibert.terminal import (
     OutputError,
     abandon_output,
     note,
-    open_closed_streams,
     say,
     to_output,
     warning_line,
@@ -156,7 +155,6 @@ for command in (
 
 def main() -> None:
     """Run the command line with the arguments of this process."""
-    open_closed_streams()
     warnings.formatwarning = warning_line
     try:
         # What is written outside of a command: help, version, messages of wrong usage.

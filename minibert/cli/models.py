@@ -1,7 +1,6 @@
-"""`minibert models`: what is on this machine, how it multiplies, and what config.json may say."""
+"""`minibert models`: what is on this machine, and how it multiplies."""
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,23 +19,20 @@ _SHAPES = ((128, 128), (384, 384), (768, 768), (768, 3072), (3072, 768))
 
 
 @spread()
-def models(backends: bool = False, fields: bool = False, as_json: bool = False) -> None:
+def models(backends: bool = False, as_json: bool = False) -> None:
     """List the models on this machine: embedded ones, and those in the Hugging Face cache.
 
     Options:
         backends [--backends]: Also show how linear layers multiply on this machine.
-        fields [--fields]: Also show which fields of a config.json are read, or refused, and why.
     """
     if as_json:
-        say_json(document(backends=backends, fields=fields))
+        say_json(document(backends=backends))
         return
     terminal = Terminal.of(sys.stdout)
     say(*_model_table("embedded", embedded(), terminal))
     say("", *_model_table("in the Hugging Face cache", cached(), terminal))
     if backends:
         say("", *_backend_table(terminal))
-    if fields:
-        say("", *_field_tables(terminal))
 
 
 @dataclass(frozen=True)
@@ -133,8 +129,8 @@ def _read(folder: Path) -> dict[str, object]:
         return {}
 
 
-def document(*, backends: bool, fields: bool) -> dict[str, object]:
-    """The models as plain values, and on request the linear back ends and the fields."""
+def document(*, backends: bool) -> dict[str, object]:
+    """The models as plain values, and on request the linear back ends."""
     found: dict[str, object] = {
         "embedded": [entry.plain() for entry in embedded()],
         "cached": [entry.plain() for entry in cached()],
@@ -144,14 +140,6 @@ def document(*, backends: bool, fields: bool) -> dict[str, object]:
 
         name, named = linear_backends.processor().name, linear_backends.named()
         found["linear_backends"] = {"processor": name, "named": named, "weights": linear_choices()}
-    if fields:
-        from minibert.checkpoint.config import CONTRACT
-
-        found["fields"] = [
-            {"family": family, "field": name, "verdict": one.verdict, "reason": one.reason}
-            for family, held in CONTRACT.items()
-            for name, one in held.items()
-        ]
     return found
 
 
@@ -228,29 +216,3 @@ def _backend_table(terminal: Terminal) -> list[str]:
         names = [call["backend"] for call in calls]
         cells.append([str(dtype), str(weight), *names, "packed" if packed else "-", str(rule)])
     return [*lines, *terminal.table(header, cells, "<" * len(header))]
-
-
-def _field_tables(terminal: Terminal) -> list[str]:
-    """What becomes of the fields of config.json, as lines: how many, then each that is not read."""
-    from minibert.checkpoint.config import CONTRACT
-
-    verdicts = ("read", "irrelevant", "refused")
-    rows = []
-    for family, fields in CONTRACT.items():
-        count = Counter(judged.verdict for judged in fields.values())
-        rows.append([family, *(str(count[verdict]) for verdict in verdicts), str(count.total())])
-    lines = [terminal.paint("fields of config.json", "bold")]
-    lines += terminal.table(["family", *verdicts, "fields"], rows, "<>>>>")
-    for verdict in verdicts[1:]:
-        families: dict[tuple[str, str], list[str]] = {}
-        for family, fields in CONTRACT.items():
-            for name, judged in fields.items():
-                if judged.verdict == verdict:
-                    families.setdefault((name, judged.reason), []).append(family)
-        cells = [
-            [name, "every family" if len(held) == len(CONTRACT) else ", ".join(held), reason]
-            for (name, reason), held in families.items()
-        ]
-        lines += ["", terminal.paint(verdict, "bold")]
-        lines += terminal.table(["field", "of", "why"], cells, "<<<")
-    return lines

@@ -1,41 +1,22 @@
 """`minibert view`, `live` and `serve`: pages of attention, as files or before a running model."""
 
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 import typer
 
 from minibert.cli.options import Loading, Texts, spread
+from minibert.doors import Page
 from minibert.errors import MinibertError
-from minibert.terminal import note, say, to_output
+from minibert.terminal import note, say
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
-
-
-class _Page(Protocol):
-    """A page that can be written."""
-
-    def pieces(self) -> Iterable[str]:
-        """Its text, piece by piece."""
-
-    def save(self, path: Path) -> Path:
-        """Write it to a file."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
 
 
 @spread()
 def view(
     texts: Texts,
     output: Path = Path("attention.html"),
-    layer: list[int] | None = None,
-    head: list[int] | None = None,
     picture: str = "head",
-    vectors: bool = True,
     browse: bool = False,
     *,
     loading: Loading,
@@ -43,19 +24,13 @@ def view(
     """Write a page that shows which token attends to which, and how that is computed.
 
     Options:
-        output [-o, FILE]: The page to write; "-" is stdout.
-        layer: Only this layer; repeatable.
-        head: Only this head; repeatable.
+        output [-o, FILE]: The page to write.
         picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map, text or
             layers.
-        vectors [--vectors/--no-vectors]: Include query and key, which two views need; the file is
-            larger.
     """
-    _check_place(output, browse)
+    _check_place(output)
     model, tokens = texts.tokens(loading)
-    trace = model.trace(tokens)
-    page = trace.view(view=picture, layers=layer or None, heads=head or None, vectors=vectors)
-    _write(page, output, browse, "{:.0f} kB", 1000)
+    _write(model.trace(tokens).view(view=picture), output, browse, "{:.0f} kB", 1000)
 
 
 @spread("dtype", "impl")
@@ -69,12 +44,12 @@ def live(
     """Write a page that runs the model: type, change heads, and see what moves. No network.
 
     Options:
-        output [-o, FILE]: The page to write; "-" is stdout.
+        output [-o, FILE]: The page to write.
         text: What the page opens with; twice for a pair of texts.
     """
     if len(text or ()) > 2:
         raise typer.BadParameter("--text can be given twice at most")
-    _check_place(output, browse)
+    _check_place(output)
     model = loading.load()
     from minibert.viz.live import live_page
 
@@ -111,24 +86,13 @@ def serve(
     server.run()
 
 
-def _piped(output: Path) -> bool:
-    return str(output) in ("-", "/dev/stdout")
-
-
-def _check_place(output: Path, browse: bool) -> None:
-    """Raise where the page cannot be written or opened, before a model is loaded."""
-    if _piped(output) and browse:
-        raise typer.BadParameter("--open needs a file; name one with --output")
+def _check_place(output: Path) -> None:
+    """Raise where the page cannot be written, before a model is loaded."""
     if not output.parent.is_dir():
         raise MinibertError(f"There is no folder {output.parent} to write {output.name} to.")
 
 
-def _write(page: _Page, output: Path, browse: bool, size: str, unit: float) -> None:
-    if _piped(output):
-        pieces = [piece.encode() for piece in page.pieces()]
-        with to_output():
-            sys.stdout.buffer.writelines(pieces)
-        return
+def _write(page: Page, output: Path, browse: bool, size: str, unit: float) -> None:
     path = page.save(output)
     say(f"{path}  {size.format(page.size / unit)}")
     if browse:
