@@ -15,7 +15,6 @@ from minibert.kernels.allowed_keys import Window
 from minibert.kernels.call import MATRICES, Call, Outputs, parse_want
 from minibert.kernels.checks import check_call, check_outputs, check_wanted_tensors
 from minibert.kernels.folding import folded, padded_call, reads_packed, unpadded
-from minibert.kernels.operators import call_operator, has_operator
 from minibert.kernels.registry import (
     Implementation,
     check_name,
@@ -229,24 +228,14 @@ def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Outpu
             return unpadded(_outputs(chosen, of_rows, of_rows.asks), call)
         call = folded(call, taken)
     # What a pass over z alone is made of torch.compile can look into.
-    wanted = call.want or not chosen.second_pass
-    if chosen.opaque and wanted and torch.compiler.is_compiling():
-        if has_operator(chosen, call):
-            return call_operator(chosen.name, call)
-        if chosen.second_pass:
-            return _apart(chosen, call)
+    if chosen.opaque and (call.want or not chosen.second_pass) and torch.compiler.is_compiling():
+        return _uncompiled(chosen, call)
     return _checked(chosen, call) if chosen.checked else chosen.fn(call)
 
 
-def _apart(chosen: Implementation, call: Call) -> Outputs:
-    """z, into which torch.compile looks, and as one node of the graph what has no gradient.
-
-    The node computes z again; where nothing of it is used, torch.compile leaves it out.
-    """
-    fixed: dict[str, Any] = {name: one.detach() for name, one in call.tensors.items()}
-    beside = replace(call, **fixed)
-    z = _outputs(chosen, replace(call, want={}), call.asks)["z"]
-    return _outputs(chosen, beside, call.asks) | {"z": z}
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _uncompiled(chosen: Implementation, call: Call) -> Outputs:
+    return chosen.fn(call)
 
 
 def _checked(chosen: Implementation, call: Call) -> Outputs:

@@ -417,17 +417,6 @@ def check_outputs(
             _check_output(f'impl="{name}" gave {output}', found[output], shape, (dtype, *wider))
 
 
-def empty_outputs(call: Call) -> list[Tensor]:
-    """Tensors in the shapes and dtypes of z and of what the call wants, not filled."""
-    shapes = _promised_shapes(call.query, call.key, call.value, call.want)
-    if call.allowed.packed is not None:
-        keys = call.allowed.packed_keys or call.allowed.packed
-        both = zip(call.allowed.packed, keys, strict=True)
-        shapes["profile"] = (*shapes["z"][:2], sum(q + k - 1 for q, k in both))
-    query = call.query
-    return [query.new_empty(shapes[n], dtype=_dtype(n, query)) for n in ("z", *call.want)]
-
-
 def _promised_shapes(
     query: Tensor, key: Tensor, value: Tensor, want: Want
 ) -> dict[str, tuple[int, ...]]:

@@ -1,11 +1,10 @@
 """`column_sums`: how much a key is looked at, or counts, summed over weighted queries; O(N) memory.
 
 For analyses that send one row of numbers through attention (rollout and relevance of one output
-position). The Triton kernels compute it on a GPU, the blocks of `blocks.py` on any other device.
+position).
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,11 +12,9 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.allowed_keys import Window
-from minibert.kernels.api import compute
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
 from minibert.kernels.call import Call
 from minibert.kernels.checks import check_call, check_rows
-from minibert.kernels.registry import Request, implementations
 from minibert.kernels.row_blocks import RowSums
 from minibert.quantities import Float, Shaped
 
@@ -25,9 +22,6 @@ __all__ = ["COLUMNS", "column_sums"]
 
 #: What can be summed, P the probs and dP = z_gradient · valueᵀ their gradient.
 COLUMNS = ("probs", "relevance", "positive_relevance", "absolute_relevance")
-_BACK_ENDS = ("auto", "chunked", "triton")
-# Options that the Triton kernels for columns do not take.
-_BLOCKS_ONLY = frozenset({"window", "soft_cap"})
 
 
 def column_sums(
@@ -46,7 +40,6 @@ def column_sums(
     scale: float | None = None,
     soft_cap: float | None = None,
     bias: Shaped[Tensor, "..."] | None = None,
-    impl: str = "auto",
 ) -> Float[Tensor, "batch head key"]:
     """For each key the sum over queries of w · f(P, P ∘ dP), without an N x N tensor.
 
@@ -59,7 +52,7 @@ def column_sums(
     impl="eager", whose scores are rounded); it is computed where it is not given.
     The other options are those of `attend`. float32, float64 for float64; no gradient.
 
-    Raises AttentionError as `attend` does, for another `of` or `impl`, and where value, z_gradient,
+    Raises AttentionError as `attend` does, for another `of`, and where value, z_gradient,
     weights or lse are missing or do not fit.
     Source of P∘dP: Chefer et al. 2021, equation 5, whose Ā is the mean over heads of
     "positive_relevance"; w is the row of relevance that passes through the layers.
@@ -76,12 +69,7 @@ def column_sums(
     # float32 is promised, whatever autocast would make of the products.
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         of_values = None if of == "probs" else z_gradient
-        if _back_end(impl, call) == "chunked":
-            return _in_blocks(call, lse=lse, weights=weights, z_gradient=of_values, of=of)
-        if lse is None:
-            lse = compute(replace(call, value=key, want={"lse": ()})).lse
-            assert lse is not None
-        return _by_triton(call, of_values, of, lse=lse, weights=weights)
+        return _in_blocks(call, lse=lse, weights=weights, z_gradient=of_values, of=of)
 
 
 def _in_blocks(
@@ -168,43 +156,3 @@ def _check(
     for name, (tensor, shapes, meaning) in given.items():
         if tensor is not None:
             check_rows(name, tensor, query, shapes, meaning)
-
-
-def _back_end(impl: str, call: Call) -> str:
-    if not isinstance(impl, str) or impl not in _BACK_ENDS:
-        known = ", ".join(f'"{name}"' for name in _BACK_ENDS)
-        raise AttentionError(
-            f"impl is {impl!r:.80}; expected one of {known}. Leave it out for the fastest."
-        )
-    if impl == "chunked":
-        return impl
-    triton, query, asks = implementations().get("triton"), call.query, call.asks - {"value_size"}
-    wants, device = frozenset({"received"}), query.device.type
-    request = Request(wants, asks, device, query.dtype, gradient=False, d_head=query.shape[-1])
-    refusal = "it is not known" if triton is None else triton.refusal(request)
-    if others := asks & _BLOCKS_ONLY:
-        refusal = f"its columns take no {' and no '.join(sorted(others))}"
-    if impl == "auto":
-        # Where Triton is interpreted it is for seeing that it is right.
-        return "chunked" if refusal or triton is None or triton.rank is None else "triton"
-    if refusal:
-        raise AttentionError(f'impl="triton" cannot do this: {refusal}; impl="chunked" can.')
-    return impl
-
-
-def _by_triton(
-    call: Call,
-    z_gradient: Tensor | None,
-    of: str,
-    *,
-    lse: Tensor,
-    weights: Tensor | None,
-) -> Tensor:
-    # Triton is an extra, and importing it takes as long as torch: only a call needs it.
-    if z_gradient is None:
-        from minibert.kernels.fused.columns import column_sums as sums_of_probs
-
-        return sums_of_probs(call, lse=lse, weights=weights)
-    from minibert.kernels.fused.backward import relevance_columns
-
-    return relevance_columns(call, z_gradient, lse=lse, weights=weights, of=of)

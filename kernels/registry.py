@@ -62,10 +62,7 @@ class Implementation:
     largest_head    the largest d_head it takes; None: any
     second_pass     its statistics take a pass of their own: auto prefers whoever needs one
     checked         what it gives is checked at each call
-    opaque          torch.compile cannot look into it: in a graph it is one operator
-    backward        backward(call, z_gradient, z, lse, *, lse_gradient, wanted) -> {name: gradient}
-                    of query, key, value, bias and sinks: what a graph of torch.compile calls;
-                    elsewhere fn has its own autograd
+    opaque          torch.compile cannot look into it: its graph breaks there
     lse_error       how far lse may be off in half precision, beyond the rounding of float32 sums
     """
 
@@ -82,7 +79,6 @@ class Implementation:
     second_pass: bool = False
     checked: bool = True
     opaque: bool = False
-    backward: Callable[..., Outputs] | None = None
     lse_error: float = 0.0
 
     def refusal(self, request: Request) -> str | None:
@@ -186,12 +182,6 @@ def _triton(call: Call) -> Outputs:
     return attention.attend(call)
 
 
-def _triton_backward(*tensors: Any, **options: Any) -> Outputs:
-    from minibert.kernels.fused import attention
-
-    return attention.gradients(*tensors, **options)
-
-
 #: Triton's interpreter runs kernels on a CPU, slowly: to see that they are right.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
@@ -255,7 +245,6 @@ _BUILT_IN = (
         # The widest head whose vectors fit the registers of a program beside its scores.
         largest_head=256,
         opaque=True,
-        backward=_triton_backward,
     ),
     Implementation("math", torch_kernels.math_backend, options=_PADDED),
     Implementation(

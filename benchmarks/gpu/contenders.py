@@ -21,7 +21,6 @@ from minibert.kernels.check.problem import Problem
 from minibert.kernels.registry import implementations
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-RELEVANCE = "positive_relevance"
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ def build(name: str, given: Problem) -> Built:
         return Built(lambda: {"z": by_torch(name, given)}, {})
     if name == "flex":
         return flex(given)
-    if name in ("backward", "backward relevance"):
-        return our_backward(given, name)
+    if name == "backward":
+        return our_backward(given)
     if name.removesuffix(" backward") in BACKENDS:
         return torch_backward(name.removesuffix(" backward"), given)
     raise ValueError(f"no contender is called {name!r}")
@@ -115,17 +114,16 @@ def flex(given: Problem) -> Built:
     return Built(lambda: {"z": called(given.query, given.key, given.value, **options)}, {})
 
 
-def our_backward(given: Problem, name: str) -> Built:
-    """Our gradients from what our forward left; "backward relevance" has its sums beside them."""
+def our_backward(given: Problem) -> Built:
+    """Our gradients from what our forward left."""
     from minibert.kernels.fused.backward import backward
 
-    relevance = RELEVANCE if name.endswith("relevance") else None
     call = given.call()
     forward = registered("triton", given, {}).run()
 
     def run() -> dict[str, Tensor]:
         left = (given.z_gradient, forward["z"], forward["lse"])
-        return backward(call, *left, relevance=relevance)
+        return backward(call, *left)
 
     return Built(run, {})
 

@@ -71,7 +71,7 @@ class Task:
 
 FORWARD = ("plain", "cudnn", "flash")
 STATISTICS = ("plain", "T1", "T2", "T3")
-BACKWARD = ("backward", "backward relevance", "cudnn backward", "flash backward")
+BACKWARD = ("backward", "cudnn backward", "flash backward")
 EAGER = ("T1", "eager")
 
 

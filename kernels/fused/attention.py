@@ -1,13 +1,10 @@
 """The implementation "triton": attention and its statistics in fused kernels, O(N) memory.
 
-This file picks the kernels: `one_tile.py` for short texts, and `forward.py` for longer ones,
-followed by `columns.py` for what is summed over queries. Where an input requires gradients the call
-is an autograd function, whose backward is `backward.py`.
+`forward.py`, followed by `columns.py` for what is summed over queries. Where an input requires
+gradients the call is an autograd function, whose backward is `backward.py`.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,23 +17,6 @@ from minibert.kernels.call import Call, Outputs
 from minibert.kernels.fused.backward import backward
 from minibert.kernels.fused.columns import received_and_map
 from minibert.kernels.fused.forward import forward
-from minibert.kernels.fused.one_tile import fits, one_tile
-from minibert.quantities import Float
-
-_double_check: ContextVar[bool] = ContextVar("double_check", default=False)
-
-
-@contextmanager
-def double_check() -> Iterator[None]:
-    """Every backward of attention made in here is computed again, in float64, and compared.
-
-    A gradient that rounding does not explain raises AttentionError with the place. N x N memory.
-    """
-    token = _double_check.set(True)
-    try:
-        yield
-    finally:
-        _double_check.reset(token)
 
 
 def attend(call: Call) -> Outputs:
@@ -66,17 +46,14 @@ def attend(call: Call) -> Outputs:
     tensors = call.tensors
     # Autograd keeps the tensors; what is kept beside them knows their shapes alone.
     shapes: dict[str, Any] = {n: torch.empty_like(x, device="meta") for n, x in tensors.items()}
-    told = _Told(replace(call, **shapes), tuple(tensors), _double_check.get())
+    told = _Told(replace(call, **shapes), tuple(tensors))
     outputs = _Attention.apply(told, *tensors.values())
     return dict(zip(told.outputs, outputs, strict=True))
 
 
 def _attend(call: Call) -> Outputs:
-    summed = "received" in call.want or "map" in call.want
-    if summed and call.packed is None and fits(call):
-        return one_tile(call)
     found = forward(call)
-    if summed:
+    if "received" in call.want or "map" in call.want:
         found |= received_and_map(call, lse=found["lse"])
     return found
 
@@ -84,8 +61,8 @@ def _attend(call: Call) -> Outputs:
 class _Told:
     """What autograd passes on as it is: the call without its tensors, and their names."""
 
-    def __init__(self, call: Call, names: tuple[str, ...], check: bool) -> None:
-        self.call, self.names, self.check = call, names, check
+    def __init__(self, call: Call, names: tuple[str, ...]) -> None:
+        self.call, self.names = call, names
         #: The names of the outputs, z and lse first, once they are known.
         self.outputs: tuple[str, ...] = ()
 
@@ -122,33 +99,6 @@ class _Attention(torch.autograd.Function):
         call = told.with_tensors(tensors[: len(told.names)])
         asked = zip(told.names, ctx.needs_input_grad[1:], strict=True)
         z_gradient = torch.zeros_like(z) if z_gradient is None else z_gradient
-        found = gradients(
-            call, z_gradient, z, lse, lse_gradient=lse_gradient,
-            wanted=[name for name, needed in asked if needed], check=told.check,
-        )  # fmt: skip
+        wanted = [name for name, needed in asked if needed]
+        found = backward(call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted)
         return (None, *(found.get(name) for name in told.names))
-
-
-def gradients(
-    call: Call,
-    z_gradient: Float[Tensor, "batch head query d_value"],
-    z: Float[Tensor, "batch head query d_value"],
-    lse: Float[Tensor, "batch head query"],
-    *,
-    lse_gradient: Float[Tensor, "batch head query"] | None,
-    wanted: Iterable[str],
-    check: bool | None = None,
-) -> Outputs:
-    """The gradients of what is `wanted` of query, key, value, bias and sinks.
-
-    z and lse are what `attend` gave for the same call. With `check`, which is that of
-    `double_check` unless given, they are computed again in float64 and compared.
-    """
-    found = backward(call, z_gradient, z, lse, lse_gradient=lse_gradient, wanted=wanted)
-    if _double_check.get() if check is None else check:
-        from minibert.kernels.check.gradients import check_gradients
-        from minibert.kernels.check.problem import Problem
-
-        problem = Problem.of(call, z_gradient=z_gradient)
-        check_gradients(found, problem, lse_gradient=lse_gradient)
-    return found

@@ -1,4 +1,4 @@
-"""The backward of attention by Triton, and the relevance of its cells, without an N x N tensor.
+"""The backward of attention by Triton, without an N x N tensor.
 
 It starts the kernels of `backward_kernels.py`: their arguments, block sizes and memory for the
 outputs.
@@ -40,9 +40,6 @@ from minibert.kernels.fused.launch import (
 from minibert.kernels.fused.tuning import KINDS, best_config, candidates, generation
 from minibert.quantities import Float
 
-#: What can be summed over the cells, and the number by which the kernels know it.
-RELEVANCES = {"relevance": 1, "positive_relevance": 2, "absolute_relevance": 3}
-
 _VECTORS = ("query", "key", "value")
 
 
@@ -54,61 +51,31 @@ def backward(
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     wanted: Iterable[str] = _VECTORS,
-    relevance: str | None = None,
-    weights: Float[Tensor, "batch #head query"] | None = None,
     configs: dict[str, Config] | None = None,
 ) -> Outputs:
     """The gradients of what is `wanted`: "query", "key", "value", "bias", "sinks".
 
     They have the inputs' dtypes. z and lse are what the forward gave for the same call;
-    dead rows (lse −inf) take no part. `relevance`, one of RELEVANCES, adds in the same
-    pass "relevance_by_key", the sum over the queries of w·f(P ∘ dP), (batch, head, key), and
-    "relevance_by_query", the sum over the keys of f(P ∘ dP), (batch, head, query), both float32,
-    with the query's heads. There f is the number itself, its positive part or its size,
-    dP = z_gradient·valueᵀ, and w are `weights`, 1 unless given.
-    Memory beside the results: 8 bytes a query and head, 12 with weights. `configs` replaces the
-    config of "key_value" or "query". The same call gives the same bits.
+    dead rows (lse −inf) take no part. Memory beside the results: 8 bytes a query and head.
+    `configs` replaces the config of "key_value" or "query". The same call gives the same bits.
     Raises AttentionError for an unknown name, for "bias" or "sinks" without one, for heads too wide
     for this GPU.
     Source: Dao 2023, "FlashAttention-2", algorithm 2.
     """
-    chosen, kind, configs = _chosen(wanted, call), _kind(relevance), configs or {}
+    chosen, configs = _chosen(wanted, call), configs or {}
     problem, of_sinks = fill(
-        problem_of(call, z_gradient),
-        lse,
-        z=z,
-        lse_gradient=lse_gradient,
-        weights=weights if kind else None,
-        sinks="sinks" in chosen,
+        problem_of(call, z_gradient), lse, z=z, lse_gradient=lse_gradient, sinks="sinks" in chosen
     )
     found: Outputs = {}
-    if kind or chosen & {"key", "value"}:
-        found |= by_keys(problem, kind=kind, cut=configs.get("key_value"))
-    if kind or "query" in chosen:
-        found |= by_queries(problem, kind=kind, cut=configs.get("query"))
+    if chosen & {"key", "value"}:
+        found |= by_keys(problem, cut=configs.get("key_value"))
+    if "query" in chosen:
+        found["query"] = by_queries(problem, cut=configs.get("query"))
     if call.bias is not None and "bias" in chosen:
         found["bias"] = of_bias(problem, call.bias, cut=configs.get("query"))
     if call.sinks is not None and of_sinks is not None:
         found["sinks"] = of_sinks.to(call.sinks.dtype)
-    return {name: one for name, one in found.items() if name in chosen or name not in _VECTORS}
-
-
-def relevance_columns(
-    call: Call,
-    z_gradient: Float[Tensor, "batch head query d_value"],
-    *,
-    lse: Float[Tensor, "batch head query"],
-    of: str = "relevance",
-    weights: Float[Tensor, "batch #head query"] | None = None,
-) -> Float[Tensor, "batch head key"]:
-    """The sum over the queries of w·f(P ∘ dP) for each key, float32: relevance without gradients.
-
-    f, dP and w as in `backward`. With "positive_relevance", and as weights the relevance r of the
-    queries, the mean over heads is the step r·Ā of Chefer et al. 2021 (equation 5).
-    Raises AttentionError for an unknown `of`.
-    """
-    problem, _ = fill(problem_of(call, z_gradient), lse, weights=weights)
-    return by_keys(problem, kind=_kind(of), cut=None)["relevance_by_key"]
+    return {name: one for name, one in found.items() if name in chosen}
 
 
 def _chosen(wanted: Iterable[str], call: Call) -> set[str]:
@@ -124,16 +91,6 @@ def _chosen(wanted: Iterable[str], call: Call) -> set[str]:
     return chosen
 
 
-def _kind(relevance: str | None) -> int:
-    if relevance is None:
-        return 0
-    if relevance not in RELEVANCES:
-        raise AttentionError(
-            f"{relevance!r} is no relevance; expected one of {', '.join(RELEVANCES)}."
-        )
-    return RELEVANCES[relevance]
-
-
 #: Of queries that are written together.
 _BLOCK: int = FILL.value
 
@@ -147,8 +104,6 @@ class Rows(NamedTuple):
     z: Any
     lse: Any
     lse_gradient: Any
-    weights: Any
-    weight_strides: Any
     sink_parts: Any
 
 
@@ -166,10 +121,8 @@ class Problem:
         """How many there are."""
         return int(self.sizes.n_places // self.sizes.n_heads)
 
-    def strides_of(self, vectors: Tensor | None) -> tuple[int, ...]:
+    def strides_of(self, vectors: Tensor) -> tuple[int, ...]:
         """Those of vectors that lie as the inputs do."""
-        if vectors is None:
-            return (0, 0, 0)
         batch, head, row, _ = vectors.stride()
         return (batch if self.inputs.starts is None else 0, head, row)
 
@@ -182,16 +135,14 @@ class Problem:
         constants |= {"sizes": self.sizes._replace(n_blocks=blocks), "scale": self.call.scale}
         return constants, self.sentences * heads * blocks
 
-    def tuned(
-        self, kernel: str, more: str, launch: Callable[[Config], None], cut: Config | None
-    ) -> None:
+    def tuned(self, kernel: str, launch: Callable[[Config], None], cut: Config | None) -> None:
         """Runs `launch` with `cut`, or else with the fastest config that this GPU has room for.
 
         Raises AttentionError when it has room for none.
         """
         query, key, wide = self.inputs.query, self.inputs.key, self._widest
         groups = "groups" * (self.sizes.group > 1)
-        shape = " ".join(filter(None, (words(self.call), groups, more)))
+        shape = f"{words(self.call)} {groups}".strip()
         with on_device(query):
             if cut is not None:
                 return launch(cut)
@@ -237,28 +188,22 @@ def fill(
     problem: Problem,
     lse: Tensor,
     *,
-    z: Tensor | None = None,
-    lse_gradient: Tensor | None = None,
-    weights: Tensor | None = None,
-    sinks: bool = False,
+    z: Tensor,
+    lse_gradient: Tensor | None,
+    sinks: bool,
 ) -> tuple[Problem, Tensor | None]:
-    """The problem with lse, with a z δ, and weights; with `sinks` their gradient, float32."""
+    """The problem with lse and δ; with `sinks` their gradient, float32."""
     inputs, sizes = problem.inputs, problem.sizes
     heads = sizes.n_heads if inputs.starts is not None else sizes.n_places
-    names = ["lse", *["delta"] * (z is not None), *["weights"] * (weights is not None)]
-    filled = lse.new_empty(len(names), heads, sizes.n_filled, dtype=torch.float32)
-    inputs = inputs._replace(**dict(zip(names, filled, strict=True)))
+    filled_lse, delta = lse.new_empty(2, heads, sizes.n_filled, dtype=torch.float32)
+    inputs = inputs._replace(lse=filled_lse, delta=delta)
     blocks = -(-longest(problem.call)[0] // _BLOCK)
     parts = lse.new_empty(sizes.n_places, blocks, dtype=torch.float32) if sinks else None
-    z = None if z is None else row_contiguous(z.detach())
-    if weights is not None:
-        weights = weights.detach().expand(-1, sizes.n_heads, -1)
+    z = row_contiguous(z.detach())
     given = Rows(
         z,
         lse.detach().float().contiguous(),
         None if lse_gradient is None else lse_gradient.float().contiguous(),
-        weights,
-        None if weights is None else weights.stride(),
         parts,
     )
     D = inputs.value.shape[-1]
@@ -278,46 +223,34 @@ def fill(
     return Problem(inputs, problem.call, problem.strides, sizes), of_sinks
 
 
-def by_keys(problem: Problem, *, kind: int, cut: Config | None) -> dict[str, Tensor]:
-    """The gradients "key" and "value" where there is a δ, "relevance_by_key" with a kind."""
-    inputs, sizes = problem.inputs, problem.sizes
-    found: dict[str, Tensor] = {}
-    if inputs.delta is not None:
-        found = {"key": torch.empty_like(inputs.key), "value": torch.empty_like(inputs.value)}
-    if kind:
-        shape = (inputs.query.shape[0], sizes.n_heads, inputs.key.shape[2])
-        found["relevance_by_key"] = inputs.lse.new_empty(shape)
-    outputs = tuple(found.get(name) for name in ("key", "value", "relevance_by_key"))
-    strides = tuple(problem.strides_of(one) for one in outputs[:2])
+def by_keys(problem: Problem, *, cut: Config | None) -> dict[str, Tensor]:
+    """The gradients "key" and "value"."""
+    inputs = problem.inputs
+    outputs = (torch.empty_like(inputs.key), torch.empty_like(inputs.value))
+    strides = tuple(problem.strides_of(one) for one in outputs)
 
     def launch(cut: Config) -> None:
         arguments, programs = problem.arguments(cut, owns_keys=True)
         backward_key_value_kernel[(programs,)](
-            inputs, problem.strides, outputs, strides, GROUPED=sizes.group > 1, KIND=kind,
-            **arguments,
-        )  # fmt: skip
+            inputs, problem.strides, outputs, strides, GROUPED=problem.sizes.group > 1, **arguments
+        )
 
-    beside = bool(kind) and inputs.delta is not None
-    problem.tuned("backward keys", "relevance" * beside, launch, cut)
-    return found
+    problem.tuned("backward keys", launch, cut)
+    return dict(zip(("key", "value"), outputs, strict=True))
 
 
-def by_queries(problem: Problem, *, kind: int, cut: Config | None) -> dict[str, Tensor]:
-    """The gradient "query", and "relevance_by_query" with a kind."""
-    inputs = problem.inputs
-    found = {"query": torch.empty_like(inputs.query)}
-    if kind:
-        found["relevance_by_query"] = inputs.lse.new_empty(inputs.query.shape[:3])
-    outputs = (found["query"], found.get("relevance_by_query"))
-    strides = (problem.strides_of(found["query"]),)
+def by_queries(problem: Problem, *, cut: Config | None) -> Tensor:
+    """The gradient of the query."""
+    found = torch.empty_like(problem.inputs.query)
+    strides = problem.strides_of(found)
 
     def launch(cut: Config) -> None:
         arguments, programs = problem.arguments(cut)
         backward_query_kernel[(programs,)](
-            inputs, problem.strides, outputs, strides, KIND=kind, **arguments
+            problem.inputs, problem.strides, found, strides, **arguments
         )
 
-    problem.tuned("backward queries", "relevance" * bool(kind), launch, cut)
+    problem.tuned("backward queries", launch, cut)
     return found
 
 
@@ -337,5 +270,5 @@ def of_bias(problem: Problem, bias: Tensor, *, cut: Config | None) -> Tensor:
             inputs, problem.strides, found, tuple(bias.shape), spans, **arguments
         )
 
-    problem.tuned("backward bias", "", launch, cut)
+    problem.tuned("backward bias", launch, cut)
     return found

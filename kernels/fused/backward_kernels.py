@@ -1,4 +1,4 @@
-"""The kernels of the backward: δ, the gradients of query, key, value and bias, and relevance.
+"""The kernels of the backward: δ, and the gradients of query, key, value and bias.
 
 P = exp(s − lse) is computed again, tile by tile. dz is the gradient of z. For each query, δ is the
 sum of dz·z over d_value minus the gradient of lse:
@@ -6,8 +6,7 @@ sum of dz·z over d_value minus the gradient of lse:
     dP = dz·valueᵀ      dS = P ∘ (dP − δ)      dC = dS ∘ (1 − tanh²(s/c)) with a soft cap c, or dS
     d value = Pᵀ·dz     d key = scale·dCᵀ·query     d query = scale·dC·key     d bias = dS
 
-A sink has no value, so that its dP is 0: d sink = −Σ exp(sink − lse)·δ over the queries. The
-relevance of a cell is f(P ∘ dP): the number itself, its positive part or its absolute value.
+A sink has no value, so that its dP is 0: d sink = −Σ exp(sink − lse)·δ over the queries.
 
 As in FlashAttention-2 (Dao 2023, §3.1) a program owns a block of keys and walks over the queries,
 or owns a block of queries and walks over the keys. The keys of a group of query heads belong to one
@@ -20,7 +19,7 @@ In programs that own keys it is transposed, (key, query): then the tile is the l
 the matrix instructions take from registers. `rows` and `columns` are positions of queries and keys
 with an axis of size 1 added, so the same lines work for both forms.
 
-lse (in base 2), δ and weights lie filled: each head of each sentence has whole blocks of FILL
+lse (in base 2) and δ lie filled: each head of each sentence has whole blocks of FILL
 queries, so that they are read without a mask. Where a row is dead or not there, lse is so large
 that P is 0.
 
@@ -46,7 +45,6 @@ from minibert.kernels.fused.primitives import (
     block_offsets,
     head_start,
     head_view,
-    key_start,
     load_cells,
     load_rows,
     row_start,
@@ -69,7 +67,7 @@ def head_rows(vectors, strides, starts, batch, head):
 @triton.jit
 @no_type_check
 def filled_start(inputs, sizes, batch, head):
-    """Where lse, δ and weights of one head begin.
+    """Where lse and δ of one head begin.
 
     Of packed sentences sentence b begins at the block start // FILL + b: as blocks are rounded up,
     each sentence needs one more than its tokens fill, at most.
@@ -164,18 +162,6 @@ def cap_slope(score_gradient, products, scale, inputs):
 
 @triton.jit
 @no_type_check
-def relevance_of(probs, probs_gradient, KIND: tl.constexpr):
-    """f(P ∘ dP) of each cell: itself (KIND 1), its positive part (2), or its absolute value (3)."""
-    relevance = probs * probs_gradient
-    if KIND == 2:
-        relevance = tl.maximum(relevance, 0.0)
-    elif KIND == 3:
-        relevance = tl.abs(relevance)
-    return relevance
-
-
-@triton.jit
-@no_type_check
 def whole_query_blocks(span, n_queries, BLOCK: tl.constexpr):
     """The range of `masks.query_range` with its inner limits at whole blocks, counted from 0.
 
@@ -208,10 +194,10 @@ def backward_delta_kernel(
     inputs, rows, strides, sizes, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """Fills lse (in base 2), δ and weights of `inputs` from what the forward gave for each row.
+    """Fills lse (in base 2) and δ of `inputs` from what the forward gave for each row.
 
-    `rows` is a `backward.Rows`. Without z there is no δ. Of a sink it writes what this block
-    of queries adds to its gradient.
+    `rows` is a `backward.Rows`. Of a sink it writes what this block of queries adds to its
+    gradient.
     """
     pair, first = tl.program_id(0) // sizes.n_blocks, tl.program_id(0) % sizes.n_blocks * BLOCK_M
     batch, head = pair // sizes.n_heads, pair % sizes.n_heads
@@ -226,43 +212,34 @@ def backward_delta_kernel(
     dead = logs == float("-inf")
     logs = tl.where(dead, 1e30, logs * LOG2E)
     tl.store(inputs.lse + filled, logs, mask=owned)
-    if inputs.delta is not None:
-        z = head_rows(rows.z, strides.z, inputs.starts, batch, head)
-        dz = head_rows(inputs.z_gradient, strides.z_gradient, inputs.starts, batch, head)
-        z_tile = rows_from(z, strides.z[2], first, counts[0], D_VALUE, BLOCK_M, BLOCK_V, True)
-        dz_tile = rows_from(
-            dz, strides.z_gradient[2], first, counts[0], D_VALUE, BLOCK_M, BLOCK_V, True
+    z = head_rows(rows.z, strides.z, inputs.starts, batch, head)
+    dz = head_rows(inputs.z_gradient, strides.z_gradient, inputs.starts, batch, head)
+    z_tile = rows_from(z, strides.z[2], first, counts[0], D_VALUE, BLOCK_M, BLOCK_V, True)
+    dz_tile = rows_from(
+        dz, strides.z_gradient[2], first, counts[0], D_VALUE, BLOCK_M, BLOCK_V, True
+    )
+    sums = tl.sum(z_tile.to(tl.float32) * dz_tile.to(tl.float32), axis=1)
+    if rows.lse_gradient is not None:
+        sums -= tl.load(rows.lse_gradient + given, mask=there, other=0.0)
+    sums = tl.where(dead, 0.0, sums)
+    tl.store(inputs.delta + filled, sums, mask=owned)
+    if rows.sink_parts is not None:
+        sink = tl.load(inputs.sinks + head) * LOG2E
+        tl.store(
+            rows.sink_parts + tl.program_id(0),
+            -tl.sum(tl.math.exp2(sink - logs) * sums, axis=0),
         )
-        sums = tl.sum(z_tile.to(tl.float32) * dz_tile.to(tl.float32), axis=1)
-        if rows.lse_gradient is not None:
-            sums -= tl.load(rows.lse_gradient + given, mask=there, other=0.0)
-        sums = tl.where(dead, 0.0, sums)
-        tl.store(inputs.delta + filled, sums, mask=owned)
-        if rows.sink_parts is not None:
-            sink = tl.load(inputs.sinks + head) * LOG2E
-            tl.store(
-                rows.sink_parts + tl.program_id(0),
-                -tl.sum(tl.math.exp2(sink - logs) * sums, axis=0),
-            )
-    if inputs.weights is not None:
-        weights = rows.weights + head_start(rows.weight_strides, batch, head)
-        if inputs.starts is not None:
-            weights = rows.weights + head_start(rows.weight_strides, 0, head)
-            weights += tl.load(inputs.starts + batch) * rows.weight_strides[2]
-        weights = tl.load(weights + queries * rows.weight_strides[2], mask=there, other=0.0)
-        tl.store(inputs.weights + filled, weights.to(tl.float32), mask=owned)
 
 
 @triton.jit
 @no_type_check
 def over_keys(
-    query_tile, dz_tile, numbers, sums, head, inputs, strides, sizes, place, counts, scale, span,
+    query_tile, dz_tile, numbers, d_query, head, inputs, strides, sizes, place, counts, scale, span,
     first_query, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, CAUSAL: tl.constexpr,
-    EDGE: tl.constexpr, KIND: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+    EDGE: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`sums` of a block of queries, d query (without the scale) and relevance, grown."""
+    """d query of a block of queries, without the scale, with what these keys add."""
     logs, delta = numbers
-    d_query, relevance = sums
     BLOCK_D: tl.constexpr = query_tile.shape[1]
     BLOCK_V: tl.constexpr = dz_tile.shape[1]
     rows = first_query + tl.arange(0, query_tile.shape[0])[:, None]
@@ -285,22 +262,19 @@ def over_keys(
             inputs, strides, sizes, place[0], place[1], scale, CAUSAL, EDGE,
         )  # fmt: skip
         d_probs = tl.dot(dz_tile, tl.trans(value_tile), input_precision=PRECISION)
-        if KIND:
-            relevance += tl.sum(relevance_of(probs, d_probs, KIND), axis=1)
         d_scores = cap_slope(probs * (d_probs - delta), products, scale, inputs)
         d_query = tl.dot(d_scores.to(key_tile.dtype), key_tile, d_query, input_precision=PRECISION)
-    return d_query, relevance
+    return d_query
 
 
 @triton.jit
 @no_type_check
 def backward_query_kernel(
-    inputs, strides, outputs, output_strides, sizes, scale,
+    inputs, strides, output, output_strides, sizes, scale,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr, D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr, KIND: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """`outputs` of one block of queries: d query; with a KIND, sum of f(P ∘ dP) over the keys."""
+    """d query of one block of queries."""
     pair, block = tl.program_id(0) // sizes.n_blocks, tl.program_id(0) % sizes.n_blocks
     if CAUSAL:
         # The longest rows first, so that no program is left working alone at the end.
@@ -329,25 +303,22 @@ def backward_query_kernel(
         )
     seen = key_range(inputs, sizes, place[0], first, first + (BLOCK_M - 1), counts, CAUSAL)
     begin, full, whole, stop = whole_blocks(seen, BLOCK_N)
-    sums = (tl.zeros((BLOCK_M, BLOCK_D), tl.float32), tl.zeros((BLOCK_M,), tl.float32))
+    d_query = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     span = (full, whole, full, whole)
-    sums = over_keys(
-        query_tile, dz_tile, numbers, sums, head, inputs, strides, sizes, place, counts, scale,
-        span, first, D_HEAD, D_VALUE, False, False, KIND, BLOCK_N, PRECISION,
+    d_query = over_keys(
+        query_tile, dz_tile, numbers, d_query, head, inputs, strides, sizes, place, counts, scale,
+        span, first, D_HEAD, D_VALUE, False, False, BLOCK_N, PRECISION,
     )  # fmt: skip
     if sizes.before is None:
         span = (whole, stop, full, whole)
     else:
         span = (begin, full + (stop - whole), full, whole)
-    d_query, relevance = over_keys(
-        query_tile, dz_tile, numbers, sums, head, inputs, strides, sizes, place, counts, scale,
-        span, first, D_HEAD, D_VALUE, CAUSAL, True, KIND, BLOCK_N, PRECISION,
+    d_query = over_keys(
+        query_tile, dz_tile, numbers, d_query, head, inputs, strides, sizes, place, counts, scale,
+        span, first, D_HEAD, D_VALUE, CAUSAL, True, BLOCK_N, PRECISION,
     )  # fmt: skip
-    to_query = head_rows(outputs[0], output_strides[0], inputs.starts, place[0], place[1])
-    store_tile(to_query, output_strides[0][2], d_query * scale, first, n_queries, D_HEAD)
-    if KIND:
-        at = row_start(inputs, sizes, pair) + queries
-        tl.store(outputs[1] + at, relevance, mask=queries < n_queries)
+    to_query = head_rows(output, output_strides, inputs.starts, place[0], place[1])
+    store_tile(to_query, output_strides[2], d_query * scale, first, n_queries, D_HEAD)
 
 
 @triton.jit
@@ -355,13 +326,13 @@ def backward_query_kernel(
 def over_queries(
     key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span, first_key,
     D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
-    KIND: tl.constexpr, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`sums` of a block of keys, d key (without the scale), d value and relevance, grown.
+    """`sums` of a block of keys, d key (without the scale) and d value, grown.
 
     The length plays no part: a key beyond it spoils its own row alone, which the caller drops.
     """
-    d_key, d_value, relevance = sums
+    d_key, d_value = sums
     batch, head = place
     query = head_rows(inputs.query, strides.query, inputs.starts, batch, head)
     dz = head_rows(inputs.z_gradient, strides.z_gradient, inputs.starts, batch, head)
@@ -385,31 +356,24 @@ def over_queries(
             inputs, strides, sizes, batch, head, scale, CAUSAL, EDGE,
         )  # fmt: skip
         d_probs = tl.dot(value_tile, tl.trans(dz_tile), input_precision=PRECISION)
-        if KIND:
-            found = relevance_of(probs, d_probs, KIND)
-            if inputs.weights is not None:
-                found *= tl.load(inputs.weights + at)
-            relevance += tl.sum(found, axis=1)
-        if inputs.delta is not None:
-            rounded = probs.to(dz_tile.dtype)
-            d_value = tl.dot(rounded, dz_tile, d_value, input_precision=PRECISION)
-            d_scores = probs * (d_probs - tl.load(inputs.delta + at))
-            rounded = cap_slope(d_scores, products, scale, inputs).to(query_tile.dtype)
-            d_key = tl.dot(rounded, query_tile, d_key, input_precision=PRECISION)
-    return d_key, d_value, relevance
+        rounded = probs.to(dz_tile.dtype)
+        d_value = tl.dot(rounded, dz_tile, d_value, input_precision=PRECISION)
+        d_scores = probs * (d_probs - tl.load(inputs.delta + at))
+        rounded = cap_slope(d_scores, products, scale, inputs).to(query_tile.dtype)
+        d_key = tl.dot(rounded, query_tile, d_key, input_precision=PRECISION)
+    return d_key, d_value
 
 
 @triton.jit
 @no_type_check
 def over_head(
-    key_tile, value_tile, d_key, d_value, inputs, strides, relevances, sizes, place, counts, scale,
-    first_key, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, CAUSAL: tl.constexpr,
-    KIND: tl.constexpr, BLOCK_M: tl.constexpr, PRECISION: tl.constexpr,
+    key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, first_key,
+    D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """d key and d value with what one query head adds; writes the relevance that it gives."""
+    """`sums` of `over_queries` with what one query head adds."""
     KEYS: tl.constexpr = key_tile.shape[0]
     ORDERED: tl.constexpr = CAUSAL or sizes.before is not None or sizes.after is not None
-    sums = (d_key, d_value, tl.zeros((KEYS,), tl.float32))
     if ORDERED:
         seen = query_range(
             inputs, sizes, place[0], first_key, first_key + (KEYS - 1), counts, CAUSAL
@@ -418,22 +382,16 @@ def over_head(
         span = (begin, full + (stop - whole), full, whole)
         sums = over_queries(
             key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span,
-            first_key, D_HEAD, D_VALUE, CAUSAL, True, KIND, BLOCK_M, PRECISION,
+            first_key, D_HEAD, D_VALUE, CAUSAL, True, BLOCK_M, PRECISION,
         )  # fmt: skip
         span = (full, whole, full, whole)
     else:
         # No query attends to a block of padding.
         span = (0, tl.where(first_key < counts[2], counts[0], 0), 0, 0)
-    d_key, d_value, relevance = over_queries(
+    return over_queries(
         key_tile, value_tile, sums, inputs, strides, sizes, place, counts, scale, span,
-        first_key, D_HEAD, D_VALUE, False, False, KIND, BLOCK_M, PRECISION,
+        first_key, D_HEAD, D_VALUE, False, False, BLOCK_M, PRECISION,
     )  # fmt: skip
-    if KIND:
-        keys = first_key + tl.arange(0, KEYS)
-        at = key_start(inputs, sizes, place[0] * sizes.n_heads + place[1]) + keys
-        relevance = tl.where(keys < counts[2], relevance, 0.0)
-        tl.store(relevances + at, relevance, mask=keys < counts[1])
-    return d_key, d_value
 
 
 @triton.jit
@@ -441,13 +399,10 @@ def over_head(
 def backward_key_value_kernel(
     inputs, strides, outputs, output_strides, sizes, scale,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr, D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr, GROUPED: tl.constexpr, KIND: tl.constexpr,
+    D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr, GROUPED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """`outputs` of one block of keys: d key, d value, sum of w·f(P ∘ dP) over the queries.
-
-    Without delta there are no gradients, with KIND 0 no relevance, and None in their places.
-    """
+    """`outputs` of one block of keys: d key and d value."""
     pair, first_key = tl.program_id(0) // sizes.n_blocks, tl.program_id(0) % sizes.n_blocks
     first_key *= BLOCK_N
     n_key_heads = sizes.n_heads
@@ -463,30 +418,26 @@ def backward_key_value_kernel(
     value_tile = rows_from(
         head[2], strides.value[2], first_key, n_keys, D_VALUE, BLOCK_N, BLOCK_V, True
     )
-    d_key = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
-    d_value = tl.zeros((BLOCK_N, BLOCK_V), tl.float32)
+    sums = (tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_N, BLOCK_V), tl.float32))
     if GROUPED:
         for query_head in range(first_head, first_head + sizes.group):
-            d_key, d_value = over_head(
-                key_tile, value_tile, d_key, d_value, inputs, strides, outputs[2], sizes,
-                (batch, query_head), counts, scale, first_key,
-                D_HEAD, D_VALUE, CAUSAL, KIND, BLOCK_M, PRECISION,
+            sums = over_head(
+                key_tile, value_tile, sums, inputs, strides, sizes, (batch, query_head), counts,
+                scale, first_key, D_HEAD, D_VALUE, CAUSAL, BLOCK_M, PRECISION,
             )  # fmt: skip
     else:
-        d_key, d_value = over_head(
-            key_tile, value_tile, d_key, d_value, inputs, strides, outputs[2], sizes,
-            (batch, first_head), counts, scale, first_key,
-            D_HEAD, D_VALUE, CAUSAL, KIND, BLOCK_M, PRECISION,
+        sums = over_head(
+            key_tile, value_tile, sums, inputs, strides, sizes, (batch, first_head), counts, scale,
+            first_key, D_HEAD, D_VALUE, CAUSAL, BLOCK_M, PRECISION,
         )  # fmt: skip
-    if inputs.delta is not None:
-        real = (first_key + tl.arange(0, BLOCK_N) < counts[2])[:, None]
-        starts = inputs.starts if inputs.key_starts is None else inputs.key_starts
-        to_key = head_rows(outputs[0], output_strides[0], starts, batch, key_head)
-        to_value = head_rows(outputs[1], output_strides[1], starts, batch, key_head)
-        d_key = tl.where(real, d_key * scale, 0.0)
-        d_value = tl.where(real, d_value, 0.0)
-        store_tile(to_key, output_strides[0][2], d_key, first_key, n_keys, D_HEAD)
-        store_tile(to_value, output_strides[1][2], d_value, first_key, n_keys, D_VALUE)
+    real = (first_key + tl.arange(0, BLOCK_N) < counts[2])[:, None]
+    starts = inputs.starts if inputs.key_starts is None else inputs.key_starts
+    to_key = head_rows(outputs[0], output_strides[0], starts, batch, key_head)
+    to_value = head_rows(outputs[1], output_strides[1], starts, batch, key_head)
+    d_key = tl.where(real, sums[0] * scale, 0.0)
+    d_value = tl.where(real, sums[1], 0.0)
+    store_tile(to_key, output_strides[0][2], d_key, first_key, n_keys, D_HEAD)
+    store_tile(to_value, output_strides[1][2], d_value, first_key, n_keys, D_VALUE)
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 It needs the lse that the forward gave:
 
-    sums[k] = sum over queries q of weights[q]·P[q, k]       P[q, k] = exp(s[q, k] − lse[q])
+    sums[k] = sum over queries q of P[q, k]       P[q, k] = exp(s[q, k] − lse[q])
 
 A program owns a block of keys and walks over the queries. No two programs add to the same number,
 so results are the same each time, bit by bit. Tiles are transposed, (key, query), because then a
@@ -33,7 +33,6 @@ from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     cells_of,
-    head_start,
     head_view,
     key_start,
     load_at,
@@ -50,8 +49,6 @@ class Columns(NamedTuple):
     """What the kernel writes, and reads in addition to the inputs; None where not wanted."""
 
     lse: Any
-    weights: Any
-    weight_strides: Any
     sums: Any
     map: Any
 
@@ -76,7 +73,6 @@ def walk_queries(
     BLOCK_N: tl.constexpr = key_tile.shape[0]
     BLOCK_D: tl.constexpr = key_tile.shape[1]
     n_counted, begin = span[2], row_start(inputs, sizes, place)
-    batch, number = place // sizes.n_heads, place % sizes.n_heads
     for tile in range(span[0], span[1]):
         queries, filled = positions_of(
             tile, grid.query_cell, grid.query_parts, QUERY_PLACES, BLOCK_M
@@ -91,9 +87,6 @@ def walk_queries(
         )  # fmt: skip
         scores *= factor
         probs = tl.math.exp2(scores - normaliser[None, :])
-        if columns.weights is not None:
-            weights = columns.weights + head_start(columns.weight_strides, batch, number)
-            probs *= tl.load(weights + queries, mask=inside, other=0.0)[None, :]
         if columns.map is not None:
             ROWS: tl.constexpr = BLOCK_M // QUERY_PLACES
             by_row = tl.sum(tl.reshape(probs, (BLOCK_N, ROWS, QUERY_PLACES)), 2)
@@ -130,7 +123,7 @@ def columns_kernel(
     QUERY_PLACES: tl.constexpr, KEY_PLACES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """sums[k] = sum over queries of weights·P for a block of keys, and sums of the map's cells.
+    """sums[k] = sum over queries of P for a block of keys, and sums of the map's cells.
 
     With REAL_QUERIES the queries behind a sentence's length do not count.
     """
@@ -186,26 +179,6 @@ def columns_kernel(
         tl.store(columns.sums + at, sums, mask=keys < counts[1])
 
 
-def column_sums(
-    call: Call,
-    *,
-    lse: Float[Tensor, "batch head query"],
-    weights: Float[Tensor, "batch #head query"] | None = None,
-) -> Float[Tensor, "batch head key"]:
-    """Per key the sum over queries of weights·P, in float32; O(N) memory.
-
-    lengths says which keys are real; every query counts, by its weight (1 unless given).
-    """
-    query, key = call.query, call.key
-    if weights is not None:
-        weights = weights.float().expand(query.shape[:3])
-    sums = query.new_empty((*query.shape[:2], key.shape[2]), dtype=lse.dtype)
-    strides = None if weights is None else weights.stride()
-    columns = Columns(lse.contiguous(), weights, strides, sums, None)
-    _launch(call, columns, real_queries=False)
-    return sums
-
-
 def received_and_map(
     call: Call, *, lse: Float[Tensor, "batch head query"], config: Config | None = None
 ) -> Outputs:
@@ -215,7 +188,7 @@ def received_and_map(
     if "received" in want:
         found["received"] = call.query.new_empty((B, H, K), dtype=torch.float32)
     blocks = want["map"][0] if "map" in want else None
-    columns = Columns(lse, None, None, found.get("received"), None)
+    columns = Columns(lse, found.get("received"), None)
     real = Q == K and call.lengths is not None
     sums = _launch(call, columns, real_queries=real, blocks=blocks, config=config)
     if sums is not None:

@@ -41,8 +41,8 @@ class Config(NamedTuple):
 class Inputs(NamedTuple):
     """Tensors a kernel reads, and the soft cap; None where a call has none. mask is uint8.
 
-    slopes are (batch, head) and sinks (head), float32. The last four are of the backward: lse (in
-    base 2), delta and weights are float32, (batch · head, queries filled up to whole blocks).
+    slopes are (batch, head) and sinks (head), float32. The last three are of the backward: lse (in
+    base 2) and delta are float32, (batch · head, queries filled up to whole blocks).
     """
 
     query: Any
@@ -60,7 +60,6 @@ class Inputs(NamedTuple):
     z_gradient: Any = None
     lse: Any = None
     delta: Any = None
-    weights: Any = None
 
 
 class Strides(NamedTuple):

@@ -66,8 +66,7 @@ def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tupl
     """The configs of "backward keys", "backward queries" or "backward bias", the likeliest first.
 
     `shape` is in the words of `tuning.candidates`; beside them "groups" where several query heads
-    share a key head, and "relevance" where it is summed beside gradients. Those after the first
-    are for a GPU that has less memory for a program.
+    share a key head. Those after the first are for a GPU that has less memory for a program.
     """
     words, size = set(shape.split()), 4 if kind == "fp32" else 2
     owner = "keys" if kernel == "backward keys" else "queries"
@@ -86,14 +85,14 @@ def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tupl
     first = plain
     if case == ("keys", 2, 128):
         # The sums of keys and values take half of the registers there.
-        heavy = words & {"relevance", "groups", "shaped", "edges"}
+        heavy = words & {"groups", "shaped", "edges"}
         # In causal order two stages would make each wgmma wait for the one before it.
         first = narrow if heavy else plain._replace(num_stages=2 + ("causal" in words))
-        if "groups" in words and words & {"relevance", "packed"}:
+        if {"groups", "packed"} <= words:
             first = _NARROWEST
     if "ampere" in words and size == 2 and d_head <= 128:
         first = _on_ampere(owner, case[2], words, plain)
-    elif "edges" in words or ("relevance" in words and case == ("keys", 4, 64)):
+    elif "edges" in words:
         first = narrow
     if "blackwell" in words and size == 2 and d_head <= 128:
         first = _on_blackwell(owner, case[2], words, first)
@@ -104,7 +103,7 @@ def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tupl
 def _on_ampere(owner: str, width: int, words: set[str], plain: Config) -> Config:
     """The config for heads of at most 128 in 16 bits, of GPUs without wgmma."""
     if owner == "keys" and "groups" in words and "edges" not in words:
-        return Config(32, 32 if "relevance" in words else 64, 8, 2)
+        return Config(32, 64, 8, 2)
     if "edges" in words:
         return _AMPERE_EDGES.get((owner, width), _AMPERE)
     return _AMPERE if width == 128 or words & {"groups", "shaped"} else plain
@@ -118,7 +117,7 @@ def _on_blackwell(owner: str, width: int, words: set[str], hopper: Config) -> Co
     """
     if owner == "keys" and "groups" in words:
         return Config(64, 128 if width == 64 and "edges" not in words else 64, 8, 1)
-    return hopper._replace(num_stages=2) if owner == "queries" and "relevance" in words else hopper
+    return hopper
 
 
 #: The word for a compute capability in the shapes that `candidates` takes.
@@ -146,18 +145,9 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     if block_of_features(d_head) > 128:
         return _widest(kernel, kind, words)
     wide = block_of_features(d_head) > 64
-    if kind == "fp32" and kernel == "one tile":
-        return (Config(16 if wide else 32, 128, 8, 1),)
     if kind == "fp32":
         # Without matrix instructions the registers hold what the multiplications need.
         return (Config(32, 16 if wide else 32, 4, 2),)
-    if kernel == "one tile":
-        if {"edges", "shaped"} & set(words):
-            # The places of the cells of mask and bias take the registers of most of the rows.
-            return (Config(16, 128, 4, 1),)
-        # Fewer warps repeat less, as long as their registers hold a block's scores.
-        crowded = "128 keys" in shape and ("causal" in words or kind == "fp16")
-        return (Config(64, 128, 8 if crowded else 4, 1),)
     if kernel == "columns":
         crowded = wide or "shaped" in words
         return (*[Config(64, 128, 4, 3)] * (not crowded), Config(64, 128, 8, 3))

@@ -23,19 +23,16 @@ FUNCTIONS = {
     "positive_relevance": lambda probs, slopes: np.maximum(probs * slopes, 0),
     "absolute_relevance": lambda probs, slopes: np.abs(probs * slopes),
 }
-TAKEN = {
-    "chunked": {"lengths", "mask", "causal", "window", "scale", "soft_cap", "bias"},
-    "triton": {"lengths", "mask", "causal", "scale", "bias"},
-}
+TAKEN = {"lengths", "mask", "causal", "window", "scale", "soft_cap", "bias"}
 
 
-def call_of(seed: int, impl: str, dtype: torch.dtype) -> Drawn:
+def call_of(seed: int, dtype: torch.dtype) -> Drawn:
     """A drawn call of whole sentences, with the options that `column_sums` takes."""
     random = Random(seed)
     call = drawn(random, dtype)
     while {"packed", "pages"} & call.options.keys():
         call = drawn(random, dtype)
-    return replace(call, options={n: x for n, x in call.options.items() if n in TAKEN[impl]})
+    return replace(call, options={n: x for n, x in call.options.items() if n in TAKEN})
 
 
 @pytest.mark.parametrize("of", COLUMNS)
@@ -46,18 +43,11 @@ def test_sums_are_those_of_whole_matrices(of, dtype, seed, cells):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(work_memory, "CELLS", cells)
         patch.setattr(work_memory, "LEAST_ROWS", 2)
-        check_sums(of, "chunked", dtype, seed)
+        check_sums(of, dtype, seed)
 
 
-@pytest.mark.parametrize("of", COLUMNS)
-@pytest.mark.parametrize("seed", range(4))
-def test_tritons_sums_are_those_of_whole_matrices(of, seed):
-    pytest.importorskip("triton")
-    check_sums(of, "triton", torch.float32, seed)
-
-
-def check_sums(of, impl, dtype, seed):
-    call, wide = call_of(seed, impl, dtype), torch.promote_types(dtype, torch.float32)
+def check_sums(of, dtype, seed):
+    call, wide = call_of(seed, dtype), torch.promote_types(dtype, torch.float32)
     generator, (B, H, Q, _) = torch.Generator().manual_seed(seed), call.query.shape
     z_gradient = torch.randn(B, H, Q, call.value.shape[3], generator=generator).to(dtype)
     heads = Random(seed).choice((1, H))
@@ -66,7 +56,7 @@ def check_sums(of, impl, dtype, seed):
     right = truth(call, Units(eps, eps, eps, eps, eps))
     lse = torch.from_numpy(right.lse).to(wide) if seed % 2 else None
     more = {"value": call.value, "z_gradient": z_gradient, "weights": weights, "lse": lse}
-    found = column_sums(call.query, call.key, of=of, impl=impl, **more, **call.options)
+    found = column_sums(call.query, call.key, of=of, **more, **call.options)
     values, dz = (one.double().numpy() for one in (call.value, z_gradient))
     values = np.repeat(values, H // values.shape[1], axis=1)
     slopes = np.einsum("bhqd,bhkd->bhqk", dz, values)
@@ -135,8 +125,6 @@ def test_without_weights_every_query_counts_and_columns_add_up_to_their_number()
             {"z_gradient": torch.ones(B, H, K, D)},
             r"z_gradient has shape \(2, 3, 7, 11\); expected \(2, 3, 5, 11\), that of z",
         ),
-        ({"impl": "fast"}, 'impl is \'fast\'; expected one of "auto", "chunked", "triton"'),
-        ({"impl": "triton"}, 'impl="triton" cannot do this: .*impl="chunked" can'),
         ({"mask": some_mask().float()}, "mask is torch.float32"),
     ],
 )
@@ -150,7 +138,7 @@ def test_what_does_not_fit_is_refused(wrong, message):
 @pytest.mark.parametrize("of", ["probs", "relevance"])
 def test_autocast_changes_nothing(of):
     query, key, value, z_gradient = torch.randn(4, 1, 2, 90, 16).unbind()
-    given = {"value": value, "z_gradient": z_gradient, "of": of, "impl": "chunked"}
+    given = {"value": value, "z_gradient": z_gradient, "of": of}
     expected = column_sums(query, key, **given)
     with torch.autocast("cpu", torch.bfloat16):
         found = column_sums(query, key, **given)

@@ -23,7 +23,9 @@ from minibert.errors import AttentionError
 from minibert.kernels.api import attend, implementations
 from minibert.kernels.call import Call, parse_want
 from minibert.kernels.check.cases import KINDS
+from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
+from minibert.kernels.check.problem import Problem
 
 pytest.importorskip("triton")
 from triton.runtime.errors import OutOfResources
@@ -33,7 +35,6 @@ from minibert.kernels.fused import (
     backward,
     columns,
     forward,
-    one_tile,
     primitives,
     tuning,
 )
@@ -109,19 +110,20 @@ def test_the_drawn_calls_have_groups_of_eight_and_every_layout():
 
 
 @pytest.mark.parametrize("seed", range(14))
-def test_gradients_of_z_and_lse_reach_everything_and_pass_the_double_check(seed, monkeypatch):
+def test_gradients_of_z_and_lse_reach_everything_and_are_those_of_the_formulas(seed, monkeypatch):
     random = Random(seed)
     cut_like(monkeypatch, random.choice((SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1))))
     dtype = random.choice((torch.float32, torch.float16))
     call = drawn(random, dtype, sizes=(1, 17, 40), groups=GROUPS, most=2)
     leaves, options = options_as_leaves(call, ("bias", "sinks"))
     generator = torch.Generator().manual_seed(seed)
-    with attention.double_check():
-        found = attend(*list(leaves.values())[:3], impl="triton", **options)
-        dz = torch.randn(found.z.shape, generator=generator).to(dtype)
-        dlse = torch.randn(found.lse.shape, generator=generator)
-        torch.autograd.backward([found.z, found.lse], [dz, dlse])
-    assert all(one.grad is not None and one.grad.isfinite().all() for one in leaves.values()), call
+    found = attend(*list(leaves.values())[:3], impl="triton", **options)
+    dz = torch.randn(found.z.shape, generator=generator).to(dtype)
+    dlse = torch.randn(found.lse.shape, generator=generator)
+    torch.autograd.backward([found.z, found.lse], [dz, dlse])
+    told = {"scale": call.query.shape[-1] ** -0.5} | call.options
+    problem = Problem(call.query, call.key, call.value, z_gradient=dz, **told)
+    check_gradients({n: x.grad for n, x in leaves.items()}, problem, lse_gradient=dlse)
 
 
 def two_groups(**options: Any) -> tuple[dict[str, torch.Tensor], Call]:
@@ -162,25 +164,6 @@ def test_dead_rows_and_padding_have_gradients_of_exactly_0_whatever_their_lse():
         assert part.eq(0).all()
 
 
-@pytest.mark.parametrize("of", ["relevance", "positive_relevance", "absolute_relevance"])
-def test_relevance_beside_gradients_is_summed_over_the_cells(of):
-    leaves, call = two_groups()
-    weights = torch.rand(2, 1, 80, device=DEVICE)
-    expected = attend(*leaves.values(), causal=True, impl="eager", want=("probs",))
-    dz = torch.randn_like(expected.z)
-    (slopes,) = torch.autograd.grad(expected.z, expected.probs, dz)
-    cells = (expected.probs * slopes).detach()
-    cells = {"positive_relevance": cells.clamp_min(0), "absolute_relevance": cells.abs()}.get(
-        of, cells
-    )
-    options = {"relevance": of, "weights": weights}
-    found = backward.backward(call, dz, expected.z.detach(), expected.lse.detach(), **options)
-    assert {"query", "key", "value"} < found.keys()
-    by_key = (cells * weights.unsqueeze(-1)).sum(2)
-    torch.testing.assert_close(found["relevance_by_key"], by_key, rtol=1e-5, atol=5e-5)
-    torch.testing.assert_close(found["relevance_by_query"], cells.sum(3), rtol=1e-5, atol=5e-5)
-
-
 def test_what_has_no_gradient_is_refused():
     leaves, call = two_groups(alibi_slopes=torch.ones(4, device=DEVICE, requires_grad=True))
     with pytest.raises(AttentionError, match=r"no gradient for alibi_slopes.*eager"):
@@ -190,24 +173,6 @@ def test_what_has_no_gradient_is_refused():
     (gradient,) = torch.autograd.grad(z.square().sum(), leaves["query"], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-def test_the_double_check_names_the_place_of_a_wrong_gradient(monkeypatch):
-    right = attention.backward
-
-    def spoiled(*tensors, **options):
-        found = right(*tensors, **options)
-        found["key"][1, 0, 7, 3] += 0.1
-        return found
-
-    monkeypatch.setattr(attention, "backward", spoiled)
-    _, call = two_groups()
-    with attention.double_check():
-        z = attention.attend(call)["z"]
-    with pytest.raises(AttentionError, match=r"gradient of key is wrong at \[1, 0, 7, 3\] and 1"):
-        z.sum().backward()
-    # Outside, nothing is compared.
-    attention.attend(call)["z"].sum().backward()
 
 
 @pytest.mark.parametrize("window", [(20, 0), (40, 25)])
@@ -267,34 +232,21 @@ def test_nothing_is_made_on_the_host_at_the_second_call(monkeypatch):
         assert all(again[name].equal(one) for name, one in before.items())
 
 
-def in_one_tile(cut: Config) -> Any:
-    return lambda call: one_tile.one_tile(call, config=cut)
-
-
-(WIDE,), (NARROW,) = (candidates("one tile", "fp32", d, "causal keys") for d in (80, 24))
-NO_MAP = ALL[:-1]
-#: The kernels, kinds, keys, size of a head, dtype, factors on the inputs, and what is wanted.
+#: Kinds, keys, size of a head, dtype and factors on the inputs; the first is what is asked before
+#: every benchmark.
 TILES = [
-    # What is asked before every benchmark.
-    (None, tuple(KINDS), 17, 16, "float16", (1.0,), ALL),
-    (None, ("causal lengths", "causal cache"), 130, 40, "float32", (30.0,), ALL),
-    (None, ("plain",), 70, 256, "float16", (1.0,), ALL),
-    # A mask in float32 takes two passes.
-    (None, ("mask", "bias"), 20, 16, "float32", (1.0,), ALL),
-    (in_one_tile(Config(16, 128, 4, 1)), ("mask", "bias"), 61, 24, "float16", (1.0,), ALL),
-    (in_one_tile(Config(16, 128, 4, 1)), ("causal lengths",), 59, 80, "float16", (1.0,), ALL),
-    (one_tile.one_tile, ("mask",), 127, 80, "float16", (1.0,), ALL),
-    # A cell of the map of 251 is larger than the 16 rows of a block.
-    (one_tile.one_tile, ("bias",), 251, 24, "float16", (1.0,), NO_MAP),
-    (in_one_tile(WIDE._replace(block_n=32)), ("causal lengths",), 30, 80, "float32", (1.0,), ALL),
-    (in_one_tile(NARROW._replace(block_n=64)), ("causal lengths",), 64, 24, "float32", (1.0,), ALL),
+    (tuple(KINDS), 17, 16, "float16", (1.0,)),
+    (("causal lengths", "causal cache"), 130, 40, "float32", (30.0,)),
+    (("plain",), 70, 256, "float16", (1.0,)),
+    (("mask", "bias"), 20, 16, "float32", (1.0,)),
 ]
 
 
-@pytest.mark.parametrize(("fn", "kinds", "keys", "d_head", "dtype", "scales", "wants"), TILES)
-def test_tiles_of_every_size_are_right(fn, kinds, keys, d_head, dtype, scales, wants):
-    record = implementations()["triton"]
-    record = replace(record, fn=fn or record.fn, wants=frozenset(wants))
+@pytest.mark.parametrize(("kinds", "keys", "d_head", "dtype", "scales"), TILES)
+def test_all_statistics_of_what_is_asked_before_a_benchmark_are_right(
+    kinds, keys, d_head, dtype, scales
+):
+    record = replace(implementations()["triton"], wants=frozenset(ALL))
     report = check(
         record, kinds=kinds, sizes=(keys,), d_head=d_head, input_scales=scales,
         dtypes=(getattr(torch, dtype),), device=DEVICE,
@@ -303,31 +255,9 @@ def test_tiles_of_every_size_are_right(fn, kinds, keys, d_head, dtype, scales, w
 
 
 @pytest.mark.parametrize(
-    ("n", "d_head", "dtype", "bias", "fits"),
-    [
-        (256, 64, "float16", False, True),
-        (257, 64, "float16", False, False),
-        (129, 65, "float16", False, False),
-        (64, 64, "float32", False, True),
-        (65, 64, "float32", False, False),
-        (33, 65, "float32", False, False),
-        (256, 64, "float16", True, True),
-        (16, 64, "float32", True, False),
-    ],
-)
-def test_no_tile_is_larger_than_the_registers_hold(n, d_head, dtype, bias, fits):
-    vectors = torch.empty(1, 1, n, d_head, dtype=getattr(torch, dtype), device=DEVICE)
-    given = vectors.new_empty(1, 1, 1, 1) if bias else None
-    call = Call.of(vectors, vectors, vectors, want={"received": ()}, bias=given)
-    assert one_tile.fits(call) == fits
-
-
-@pytest.mark.parametrize(
     ("dtype", "d_head"), [(torch.float32, 80), (torch.float16, 40), (torch.float16, 256)]
 )
-def test_the_gradients_by_the_tiles_that_a_gpu_gets_pass_the_double_check(
-    dtype, d_head, monkeypatch
-):
+def test_the_gradients_by_the_tiles_that_a_gpu_gets_are_right(dtype, d_head, monkeypatch):
     kind = "fp32" if dtype == torch.float32 else "fp16"
 
     def of_a_gpu(kernel, *_):
@@ -335,10 +265,14 @@ def test_the_gradients_by_the_tiles_that_a_gpu_gets_pass_the_double_check(
 
     monkeypatch.setattr(backward, "best_config", of_a_gpu)
     query, key, value = torch.randn(3, 1, 2, 71, d_head, device=DEVICE).to(dtype).unbind()
-    query = query[:, :, :37].requires_grad_()
-    with attention.double_check():
-        z = attend(query, key.requires_grad_(), value.requires_grad_(), causal=True, impl="triton")
-    z.z.square().sum().backward()
+    leaves = {"query": query[:, :, :37], "key": key, "value": value}
+    leaves = {name: one.detach().requires_grad_() for name, one in leaves.items()}
+    z = attend(**leaves, causal=True, impl="triton").z
+    dz = torch.randn_like(z)
+    z.backward(dz)
+    given = {name: one.detach() for name, one in leaves.items()}
+    problem = Problem(**given, scale=d_head**-0.5, causal=True, z_gradient=dz)
+    check_gradients({n: x.grad for n, x in leaves.items()}, problem)
 
 
 def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused():
@@ -352,12 +286,12 @@ def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused():
             raise OutOfResources(300_000, 100_000, "shared memory")
 
     failing = 1
-    problem.tuned("backward keys", "", launch, None)
+    problem.tuned("backward keys", launch, None)
     assert len(tried) == 2
     assert tried[1].block_n < candidates("backward keys", "fp16", 128, "")[0].block_n
     tried, failing = [], 9
     with pytest.raises(AttentionError, match=r"d_head 128 in torch\.float16 .*300000.*eager"):
-        problem.tuned("backward keys", "", launch, None)
+        problem.tuned("backward keys", launch, None)
 
 
 def test_what_the_copy_unit_brings_is_what_is_computed_with(monkeypatch):
