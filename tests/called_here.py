@@ -16,9 +16,9 @@ from minibert.kernels.registry import Implementation
 class Here:
     """Calls a `UserFunction` as a worker does."""
 
-    def __init__(self, user, causal_only):
-        self.user, self.causal_only = user, causal_only
-        self.signature, self.declared, self.masked = user.signature, user.declared, user.masked
+    def __init__(self, user, causal_only, layout=""):
+        self.user, self.causal_only, self.layout = user, causal_only, layout
+        self.signature, self.masked = user.signature, user.masked
         self.said, self.uncovered = [], []
         self.called(user.way)
 
@@ -39,7 +39,15 @@ class Here:
 
 
 def report(
-    source, name, *, signature=None, causal_only=False, workload=None, kinds=None, **options
+    source,
+    name,
+    *,
+    signature=None,
+    layout="",
+    causal_only=False,
+    workload=None,
+    kinds=None,
+    **options,
 ):
     """The report of `parity.check` at 17 keys in float32, of a file or a module's function."""
     defaults = {
@@ -49,7 +57,7 @@ def report(
         "d_head": 32,
     }
     options = defaults | options
-    user = Here(load_function(source, name, signature), causal_only)
+    user = Here(load_function(source, name, signature), causal_only, layout)
     drawn = {"dtype": options["dtypes"][0], "device": torch.device("cpu")}
     learn(user, partial(learning_problem, user, d_head=options["d_head"], **drawn))
     told = {"causal_only": user.causal_only, "workload": workload}

@@ -53,24 +53,6 @@ def attention(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, d
         found.append(z[0].transpose(0, 1))
     return torch.cat(found)
 """
-PREFILL = """
-def attention(q, k, v, custom_mask=None, packed_custom_mask=None, causal=False, kv_layout="NHD",
-              sm_scale=None, window_left=-1, logits_soft_cap=None, return_lse=False):
-    SLIP
-    one = (x.transpose(0, 1)[None] for x in (q, k, v))
-    z = right(*one, scale=sm_scale, causal=causal, before=window_left if window_left >= 0 else None,
-              cap=logits_soft_cap)
-    return z[0].transpose(0, 1)
-"""
-DECODE = """
-def attention(q, k, v, kv_layout="NHD", use_tensor_cores=False, sm_scale=None, window_left=-1,
-              logits_soft_cap=None):
-    SLIP
-    one = (q[None, :, None], *(x.transpose(0, 1)[None] for x in (k, v)))
-    z = right(*one, scale=sm_scale, before=window_left if window_left >= 0 else None,
-              cap=logits_soft_cap)
-    return z[0, :, 0]
-"""
 TRANSFORMERS = """
 def attention(module, query, key, value, attention_mask, scaling, dropout=0.0):
     groups = module.num_key_value_groups

@@ -1,6 +1,5 @@
 """A user's function as the judge sees it: numbers in, numbers out, from another process."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from minibert.bench.channel import alike
 from minibert.bench.result_rows import Row
 from minibert.bench.signatures import SIGNATURES, TOLD
 from minibert.bench.user_file import OUTPUTS, target_parts
-from minibert.bench.ways import DECLARED, OTHER, Way
+from minibert.bench.ways import OTHER, USUAL, Way
 from minibert.bench.worker_process import Printed, WorkerError, WorkerProcess
 from minibert.kernels.call import SHAPES
 from minibert.kernels.check.gradients import GRADIENTS
@@ -37,18 +36,21 @@ class JudgedFunction:
         *,
         seconds: float,
         signature: str | None = None,
+        layout: str = "",
         causal_only: bool = False,
     ) -> None:
         """Run the file.
 
-        `signature` names the calling convention; None: it is guessed. With `causal_only` the
-        function is always causal, without being told.
+        `signature` names the calling convention; None: its parameters tell. `layout` says how its
+        vectors lie, as `Way.told` takes it. With `causal_only` the function is always causal,
+        without being told.
 
         Raises MinibertError when there is no such file or function, and WorkerEndedError when it
         ends the process.
         """
         self.source, self.name = target_parts(target)
-        self.device, self.causal_only = device, causal_only
+        self.device, self.causal_only, self.layout = device, causal_only, layout
+        USUAL.told(layout or USUAL.layout)
         known = self.source if isinstance(self.source, str) else self.source.name
         self.label = f"{known}:{self.name}"
         self.printed = Printed(known)
@@ -63,8 +65,7 @@ class JudgedFunction:
             self.close()
             raise
         self.signature = SIGNATURES[str(answer.get("signature"))]
-        self.declared = next((one for one in DECLARED if one == answer.get("declared")), "")
-        self.way = replace(self.signature.way, layout=self.declared or self.signature.way.layout)
+        self.way = self.signature.way
         self.triton = bool(answer.get("triton"))
         self.masked = bool(answer.get("masked"))
         # What is found out about it, and what is not judged.

@@ -51,7 +51,7 @@ Draw = Callable[[str], Problem]
 class Called(Protocol):
     """A function that can be called in several ways.
 
-    declared     the layout of the vectors that its text names, or ""
+    layout       the layout that the user names, or ""
     masked       it takes a mask
     causal_only  it is always causal, without being told
     said         what was found out about it; uncovered: what is not judged of it
@@ -60,7 +60,7 @@ class Called(Protocol):
     signature: Signature
     way: Way
     options: tuple[str, ...]
-    declared: str
+    layout: str
     masked: bool
     causal_only: bool
     said: list[str]
@@ -78,6 +78,8 @@ def learn(user: Called, draw: Draw) -> None:
 
     Where no way works, it is called as its convention has it, and says itself why that fails.
     """
+    if user.layout:
+        user.called(user.way.told(user.layout))
     if user.signature.open:
         _learn_layout(user, draw)
         if user.masked:
@@ -93,10 +95,8 @@ def learn(user: Called, draw: Draw) -> None:
 
 def _learn_layout(user: Called, draw: Draw) -> None:
     start, problem = user.way, draw("plain")
-    ordered = sorted(_LAYOUTS, key=lambda one: one[0] != start.layout)
-    ways = [replace(start, layout=layout, z=z) for layout, z in ordered]
-    if user.declared:
-        ways = [one for one in ways if one.layout == start.layout]
+    layouts = [(start.layout, start.z)] if user.layout else _LAYOUTS
+    ways = [replace(start, layout=layout, z=z) for layout, z in layouts]
     causal = replace(problem, causal=True)
     unsaid = user.causal_only or "causal" not in user.options
     asked = [causal] if user.causal_only else [problem, causal] if unsaid else [problem]

@@ -180,8 +180,7 @@ _TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
     ("window_size", "window", _Told.flash_window),
     # The keys before a query and itself.
     ("sliding_window", "window", lambda t: _less((t.problem.window or (None,))[0], 1)),
-    ("window_left", "window", lambda t: (t.problem.window or (None,))[0]),
-    ("soft_cap softcap logits_soft_cap logit_cap", "soft_cap", lambda t: t.problem.soft_cap),
+    ("soft_cap softcap logit_cap", "soft_cap", lambda t: t.problem.soft_cap),
     ("alibi_slopes slopes", "alibi_slopes", lambda t: t.problem.alibi_slopes),
     ("sinks s_aux sink attn_sinks", "sinks", lambda t: t.problem.sinks),
     ("bias attn_bias position_bias", "bias", lambda t: t.problem.bias),
@@ -247,11 +246,8 @@ class Signature:
     parameters those that are given where a function's own cannot be read
     way        the axes of the vectors and of a mask, by its documentation
     layout     "padded", or "packed": sentences one after the other
-    apart      each packed sentence is a call
-    one_query  a call has one query
     shapes     of groups and value_size, what functions of it usually take
     never      a parameter that no function of it has
-    free       options that need no parameter
     open       its documentation says nothing about axes, masks and results: they are found out
     dead_rows  a row without an allowed key is asked for: z is 0 there
     """
@@ -262,11 +258,8 @@ class Signature:
     parameters: str = "query key value"
     way: Way = USUAL
     layout: str = "padded"
-    apart: bool = False
-    one_query: bool = False
     shapes: frozenset[str] = frozenset()
     never: str = ""
-    free: tuple[str, ...] = ()
     open: bool = False
     dead_rows: bool = False
 
@@ -322,31 +315,18 @@ class Signature:
     def _vectors(self, problem: Problem, way: Way) -> Iterator[dict[str, Tensor]]:
         """query, key and value of each call."""
         whole: tuple[Tensor, ...] = (problem.query, problem.key, problem.value)
-        if not self.apart:
-            groups = problem.query.shape[1] // problem.key.shape[1]
-            if "h" not in way.layout or "(" in way.layout:
-                # Each head of its own has its own keys.
-                whole = (whole[0], *(one.repeat_interleave(groups, 1) for one in whole[1:]))
-            for three in zip(*(laid(one, way.layout) for one in whole), strict=True):
-                yield dict(zip(_VECTORS, three, strict=True))
-            return
-        queries, keys = _packed(problem)
-        for q, k, v in zip(
-            whole[0].split(queries, 2),
-            whole[1].split(keys, 2),
-            whole[2].split(keys, 2),
-            strict=True,
-        ):
-            layout = "hd" if self.one_query else "nhd"
-            (query,) = laid(q, layout)
-            (key,), (value,) = laid(k, "nhd"), laid(v, "nhd")
-            yield {"query": query, "key": key, "value": value}
+        groups = problem.query.shape[1] // problem.key.shape[1]
+        if "h" not in way.layout or "(" in way.layout:
+            # Each head of its own has its own keys.
+            whole = (whole[0], *(one.repeat_interleave(groups, 1) for one in whole[1:]))
+        for three in zip(*(laid(one, way.layout) for one in whole), strict=True):
+            yield dict(zip(_VECTORS, three, strict=True))
 
     def taken(self, parameters: Parameters, way: Way | None = None) -> tuple[str, ...]:
         """The options of a call that a function with these parameters can be told."""
         way = way or self.way
         names = [one.name for one in self.read(parameters)]
-        found = {one for name in names for one in _options_of(name, way)} | {*self.free}
+        found = {one for name in names for one in _options_of(name, way)}
         if not {"b", "h"} <= {*way.layout} or "(" in way.layout:
             # Told sentence by sentence or head by head: what is the same for all.
             packed = {"packed", "packed_keys"} if self.layout == "packed" else set()
@@ -366,8 +346,6 @@ class Signature:
             if work.mask or work.bias or work.prefix:
                 return None
             work = replace(work, layout="packed", lengths="varied")
-        if self.one_query:
-            work = replace(work, queries=1)
         return work
 
 
@@ -464,7 +442,6 @@ def guessed_by(names: Collection[str]) -> str:
 _SHAPES = frozenset({"groups", "value_size"})
 _GROUPS = frozenset({"groups"})
 _FLASH = "softmax_scale causal window_size softcap alibi_slopes"
-_INFER = "sm_scale window_left logits_soft_cap"
 
 SIGNATURES = {
     one.name: one
@@ -508,32 +485,6 @@ SIGNATURES = {
             "q k v cu_seqlens max_seqlen causal softmax_scale",
             Way("nhd"),
             layout="packed",
-        ),
-        Signature(
-            "flashinfer-prefill",
-            "single_prefill_with_kv_cache(q, k, v, causal, sm_scale, window_left, "
-            "logits_soft_cap, ...) -> z, of one sentence, all (position, head, d_head)",
-            frozenset({"custom_mask", "kv_layout"}),
-            f"q k v causal {_INFER}",
-            Way("nhd", others=()),
-            layout="packed",
-            apart=True,
-            shapes=_GROUPS,
-            free=("packed", "packed_keys"),
-        ),
-        Signature(
-            "flashinfer-decode",
-            "single_decode_with_kv_cache(q, k, v, sm_scale, window_left, logits_soft_cap, ...) "
-            "-> z, of one query (head, d_head) and keys (position, head, d_head)",
-            frozenset({"kv_layout", "use_tensor_cores"}),
-            f"q k v {_INFER}",
-            Way("nhd", "hd", others=()),
-            layout="packed",
-            apart=True,
-            one_query=True,
-            shapes=_GROUPS,
-            # The last query sees all keys in causal order too.
-            free=("packed", "packed_keys", "causal"),
         ),
         Signature(
             "flex",

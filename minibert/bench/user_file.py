@@ -65,8 +65,6 @@ class UserFunction:
     parameters: Parameters
     triton: bool
     way: Way
-    #: What its text says of itself, where its convention is open: the axes of the vectors, or "".
-    declared: str = ""
     #: Options that its code reads of what it is handed, and shapes that its text speaks of.
     more: tuple[str, ...] = ()
 
@@ -91,7 +89,6 @@ class UserFunction:
             "options": self.options,
             "triton": self.triton,
             "signature": self.signature.name,
-            "declared": self.declared,
             "masked": self.masked,
         }
 
@@ -166,7 +163,7 @@ def target_parts(target: str) -> tuple[Path | str, str]:
 
 
 def load_function(source: Path | str, name: str, signature: str | None = None) -> UserFunction:
-    """The function of this name; the convention is guessed where none is named.
+    """The function of this name; its parameters tell the convention where none is named.
 
     A file is run, with its folder on sys.path; a module, by its dotted name, is imported. Raises
     MinibertError when there is no such function or when the file fails.
@@ -194,9 +191,7 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
     more = ["groups"] if chosen.open and _GROUPS.search(whole) else []
     if "module" in {one.name for one in chosen.read(parameters)} and ".sinks" in text:
         more.append("sinks")
-    declared = declared_layout(text) if chosen.open else ""
-    way = replace(chosen.way, layout=declared or chosen.way.layout)
-    return UserFunction(path, function, chosen, parameters, triton, way, declared, tuple(more))
+    return UserFunction(path, function, chosen, parameters, triton, chosen.way, tuple(more))
 
 
 def _callable(found: Any, told: str, name: str) -> Callable[..., object]:
@@ -267,21 +262,6 @@ def _applied(owner: type[torch.autograd.Function]) -> Callable[..., object]:
 
 #: What a text says where a function takes fewer key heads than query heads.
 _GROUPS = re.compile(r"gqa|mqa|groups?\b|n_?rep|kv_?heads|heads?_kv|n_?kv|hkv|repeat", re.I)
-_BATCH = r"(?:b|bs|bsz|batch\w*|n_batch)"
-_HEAD = r"(?:h|hq|nh|n_?heads?|num_(?:attention_)?heads|heads?)"
-_POSITION = r"(?:n|t|s|l|nq|lq|sq|tq|q_?len|seq\w*|len\w*|n_?ctx|pos\w*|tokens?|query)"
-_BETWEEN = r"[\s,]{1,3}"
-_LAYOUTS = {
-    "bnhd": re.compile(rf"\b{_BATCH}{_BETWEEN}{_POSITION}{_BETWEEN}{_HEAD}\b|\bb[nstlq]hd\b", re.I),
-    "bhnd": re.compile(rf"\b{_BATCH}{_BETWEEN}{_HEAD}{_BETWEEN}{_POSITION}\b|\bbh[nstlq]d\b", re.I),
-    "nbhd": re.compile(rf"\b{_POSITION}{_BETWEEN}{_BATCH}{_BETWEEN}{_HEAD}\b|\b[nstlq]bhd\b", re.I),
-}
-
-
-def declared_layout(text: str) -> str:
-    """The axes of the vectors that a text names first, as `B, H, N, D = q.shape`; "" for none."""
-    found = {layout: one.start() for layout, said in _LAYOUTS.items() if (one := said.search(text))}
-    return min(found, key=found.__getitem__) if found else ""
 
 
 def _text(function: Callable[..., object]) -> str:

@@ -1,12 +1,13 @@
 """How vectors are laid out for a user's function, and how what it gives is read.
 
 A layout is a word of letters, one an axis: b sentence, h head, n position, d a number of a vector.
-Axes in brackets are one axis, "(bh)nd"; a letter that is missing is one call each, "nd".
+Axes in brackets are one axis, "(bh)nd"; a letter that is missing is one call each, "nd". Behind a
+comma stands the layout of z where it is another one: "bhnd,bn(hd)".
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -22,8 +23,6 @@ _ORDER = "bhnd"
 _NAMES = {"b": "batch", "h": "head", "n": "position", "d": "d_head", "k": "key", "1": "1"}
 #: Forms of a mask: True is allowed; True is hidden; 0 or the lowest number is added to the scores.
 MASKS = ("allowed", "hidden", "added")
-#: The layouts that a text can name.
-DECLARED = ("bnhd", "bhnd", "nbhd")
 #: What is given beside z, as sent to the judge before anybody knows what it is.
 OTHER = "output "
 
@@ -61,6 +60,20 @@ class Way:
         made = None if others is None else tuple(Other(**one) for one in others)
         return cls(**{**fields, "others": made})
 
+    def told(self, layout: str) -> "Way":
+        """The same in a layout that a user names. Raises MinibertError for what is none."""
+        vectors, _, z = layout.partition(",")
+        for one in filter(None, (vectors, z)):
+            letters = "".join(axes_of(one))
+            whole = re.fullmatch(r"(?:[bhnd]|\([bhnd]{2,}\))+", one)
+            if not whole or len({*letters}) < len(letters) or not {"n", "d"} <= {*letters}:
+                raise MinibertError(
+                    f"layout {layout!r:.40}: expected the letters b (sentence), h (head), n "
+                    "(position) and d once each, such as bhnd, bnhd, (bh)nd or nd, and that of z "
+                    "behind a comma where it differs, such as bhnd,bn(hd)"
+                )
+        return replace(self, layout=vectors, z=z)
+
     def fields(self) -> dict[str, Any]:
         """It as plain values."""
         return asdict(self)
@@ -83,7 +96,8 @@ class Way:
         parts = [_parts(one) for one in results]
         sizes = dict(zip(_ORDER, problem.z_shape, strict=True))
         columns = list(zip(*parts, strict=True))
-        z = _z([one for one in columns[0] if one is not None], self.z or self.layout, sizes)
+        z = torch.stack([one for one in columns[0] if one is not None])
+        z = back(z, self.z or self.layout, sizes)
         # NumPy widens float32 where a number of float64 takes part.
         numpy = isinstance(_first(results[0]), np.ndarray)
         found = {"z": z.to(problem.query.dtype) if numpy else z}
@@ -144,15 +158,6 @@ def back(numbers: Tensor, layout: str, sizes: Mapping[str, int], order: str = _O
     there = [*(one for one in order if one not in letters), *letters]
     whole = numbers.reshape([sizes[one] for one in there])
     return whole.permute([there.index(one) for one in order])
-
-
-def _z(column: list[Tensor], layout: str, sizes: Mapping[str, int]) -> Tensor:
-    if len(column) > 1 and "b" not in layout and sizes["b"] == 1:
-        # Packed sentences, one a call: those of one query come without an axis of positions.
-        axis = layout.find("n")
-        column = [torch.stack(column) if axis < 0 else torch.cat(column, axis)]
-        layout = layout if axis >= 0 else f"n{layout}"
-    return back(torch.stack(column), layout, sizes)
 
 
 def other_output(numbers: Tensor, one: Other, problem: Problem) -> Tensor:

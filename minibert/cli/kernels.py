@@ -56,6 +56,8 @@ class Asked:
         workload [--workload, NAME]: One of those that bench --list names.
         signature [--signature, NAME]: How the function is called, as bench --list says. Default: by
             its parameters.
+        layout [--layout, AXES]: How query, key and value lie, and z behind a comma: bhnd, bnhd,
+            nbhd, (bh)nd, nd; "bhnd,bn(hd)". Default: by the signature, or found out.
         causal_only [--causal-only]: The function is always causal: ask nothing else.
         backward [--backward]: Also the gradients of query, key and value.
         quick [--quick]: Fewer cases, for a first answer.
@@ -67,6 +69,7 @@ class Asked:
     d_head: int | None = None
     workload: str | None = None
     signature: str | None = None
+    layout: str = ""
     causal_only: bool = False
     backward: bool = False
     quick: bool = False
@@ -120,6 +123,7 @@ class Asked:
                 place,
                 seconds=self.timeout,
                 signature=self.signature,
+                layout=self.layout,
                 causal_only=self.causal_only,
             )
         except WorkerEndedError:
@@ -151,8 +155,8 @@ def check(
     query, key and value are (batch, head, position, d_head). lengths is the number of real keys of
     each sentence, or None where all are real. The scale is 1/sqrt(d_head). It may also name window,
     prefix, soft_cap, alibi_slopes, sinks, mask, bias, scale, packed and pages, as attend() does.
-    Functions written for flash-attn, FlashInfer, FlexAttention, torch's SDPA or transformers are
-    called in their own way (--signature). In place of FILE.py, a dotted module name is imported.
+    Functions written for flash-attn, FlexAttention, torch's SDPA or transformers are called in
+    their own way (--signature). In place of FILE.py, a dotted module name is imported.
     On a CPU, Triton kernels run in Triton's interpreter.
 
     Exits with 0 when the kernel is right, 1 when it is wrong, 2 for a command that cannot be run.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from called_here import report
-from planted_signatures import DECODE, FLASH, PLAIN, PREFILL, TRANSFORMERS, VARLEN, source
+from planted_signatures import FLASH, PLAIN, TRANSFORMERS, VARLEN, source
 
 from minibert.bench.signatures import SIGNATURES, guessed_by
 from minibert.bench.user_file import load_function
@@ -24,8 +24,6 @@ def written(folder, text, slip="pass"):
     [
         (FLASH, "flash-attn", 9),
         (VARLEN, "flash-attn-varlen", 6),
-        (PREFILL, "flashinfer-prefill", 6),
-        (DECODE, "flashinfer-decode", 4),
         (TRANSFORMERS, "transformers", 6),
         (PLAIN, "plain", 4),
     ],
@@ -57,10 +55,6 @@ def test_a_right_function_is_right_and_its_convention_is_known_by_its_parameters
         ),
         (VARLEN, "keys = slice(cu_seqlens_k[i], cu_seqlens_k[i + 1] - 1)", "the last key of each"),
         (VARLEN, "keys = slice(0, len(k))", "the packed sentences see each other"),
-        (PREFILL, "causal = False", "causal is ignored"),
-        (PREFILL, "window_left = window_left + (window_left >= 0)", "window is off by one"),
-        (DECODE, "k = k[:, :1].expand_as(k)", "of key: the first key head is read by all"),
-        (DECODE, "logits_soft_cap = None", "the soft cap is left out"),
         (TRANSFORMERS, "attention_mask = None", "causal is ignored"),
         (TRANSFORMERS, "scaling = scaling**2", "wrong scale: it behaves as"),
         (PLAIN, "causal = False", "causal is ignored"),
@@ -80,6 +74,23 @@ def test_a_function_that_is_always_causal_is_asked_nothing_else(tmp_path):
         found = report(tmp_path / "kernel.py", "attention", causal_only=causal_only)
         assert found.ok, str(found)
         assert all("causal" in one.case for one in found.findings)
+
+
+def test_a_layout_that_is_named_is_the_only_one(tmp_path):
+    text = "\ndef attention(q, k, v):\n    q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n"
+    (tmp_path / "kernel.py").write_text(source(text + "    return right(q, k, v).flatten(2)\n"))
+    assert report(tmp_path / "kernel.py", "attention", layout="bnhd,bh(nd)").ok
+    (tmp_path / "kernel.py").write_text(
+        source(text + "    return right(q, k, v).transpose(1, 2)\n")
+    )
+    for layout in ("", "bnhd", "bnhd,bnhd"):
+        assert report(tmp_path / "kernel.py", "attention", layout=layout).ok
+    found = report(tmp_path / "kernel.py", "attention", layout="bhnd")
+    assert not found.ok
+    assert any("layout: the axes are taken for" in one for one in found.causes), str(found)
+    for layout in ("bhn", "bhhnd", "bhxd", "b(h)nd"):
+        with pytest.raises(MinibertError, match="expected the letters b"):
+            report(tmp_path / "kernel.py", "attention", layout=layout)
 
 
 def test_gradients_are_checked_through_a_convention_and_a_lost_one_is_named(tmp_path):
