@@ -31,7 +31,7 @@ def quick(monkeypatch):
 
 
 def test_every_kernel_names_its_verdict_and_every_cheat_its_source():
-    assert len(KERNELS) > 45
+    assert len(KERNELS) > 25
     assert {case.values[0] for case in CASES} == set(KERNELS)
     assert all(name.startswith("honest") or "ource:" in text for name, text in KERNELS.items())
 
@@ -57,6 +57,6 @@ def test_the_verdict_is_the_one_that_is_named(tmp_path, name, command, verdict, 
         kernel = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
         kernel = [row for row in kernel if row["role"] == "kernel"]
         assert [("median_ms" in row) for row in kernel] == [verdict == "right"] * 2
-        if name in ("forges_the_time", "patches_the_clock"):
+        if name == "forges_the_time":
             # It sleeps for 5 ms.
             assert all(row["median_ms"] > 5 for row in kernel)

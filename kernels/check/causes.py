@@ -26,21 +26,22 @@ _LEFT = 0.1
 _BOTH_SIGNS = ("z", "scores", "probs")
 
 
-def factor_cause(output: str, problem: Problem, found: Tensor, expected: Tensor) -> str | None:
+def factor_cause(
+    output: str, problem: Problem, found: Tensor, expected: Tensor, tolerance: float
+) -> str | None:
     """A sentence that names what gives nearly all of the error: a factor or what is added."""
     finite = expected.isfinite() & found.isfinite()
     if output not in _BOTH_SIGNS or not bool(finite.any()):
         return None
     right = expected[finite].double()
-    error = found[finite].double() - right
     if (factor := factor_of(found[finite].double(), right)) is not None:
         return f"everywhere {factor:.5g} times what is right: a factor at the end is wrong"
-    more = truth(replace(problem, scale=problem.scale * (1 + _STEP)))[output][finite].double()
-    if (scale := _share(error, (more - right) / _STEP)) is not None:
+    if scale := _fitted_scale(output, problem, found, expected, tolerance):
         return (
-            f"wrong scale: it behaves as {round(1 + scale, 4):g} times `scale`, everywhere; a "
-            "rounded constant, or log2(e) with too few digits"
+            f"wrong scale: it behaves as {round(scale, 4):g} times `scale`, everywhere; a rounded "
+            "constant, or log2(e) with too few digits"
         )
+    error = found[finite].double() - right
     if _share(error, torch.ones_like(error)) is not None:
         return f"about {float(error.mean()):.2g} is added everywhere"
     return None
@@ -75,7 +76,7 @@ def _fitted_scale(
     output: str, problem: Problem, found: Tensor, expected: Tensor, tolerance: float
 ) -> float | None:
     """How many times the scale gives these numbers; None where none does."""
-    if output not in _BOTH_SIGNS or not bool(found.isfinite().all()):
+    if not bool(found.isfinite().all()):
         return None
 
     def given(factor: float) -> Tensor:
@@ -94,13 +95,9 @@ def _fitted_scale(
 
 
 _ADVICE = "take the maximum of the row off its scores before exp"
-#: Where people cut off: below the logarithm of the largest float32, 88.7, or of float16, 11.1.
-_LIMITS = (10, 11, 20, 30, 40, 50, 60, 64, 70, 75, 80, 85, 86, 87, 88, 88.7, 89, 90, 100)
 
 
-def large_scores(
-    output: str, problem: Problem, found: Tensor, wrong: Tensor, tolerance: float
-) -> str | None:
+def large_scores(problem: Problem, found: Tensor, wrong: Tensor) -> str | None:
     """A sentence when rows are wrong because of the size of their scores; None where not."""
     row_max = truth(replace(problem, want={"row_max": ()}))["row_max"]
     if found.shape[:3] != row_max.shape or not found.is_floating_point():
@@ -113,8 +110,6 @@ def large_scores(
     if overflow := _overflow(problem, row_max, rows, lost):
         return overflow
     low = row_max < math.log(torch.finfo(torch.float32).tiny)
-    if limit := _cut_off(output, problem, numbers, rows & ~low, tolerance):
-        return f"scores above {limit:g} are cut off, as by a clamp before exp: {_ADVICE}"
     if bool((rows & lost).any()) and not bool((rows & ~(low & lost)).any()):
         return f"exp is 0 for all keys of rows with scores below −87, and 0 / 0 is lost: {_ADVICE}"
     return None
@@ -135,26 +130,6 @@ def _overflow(problem: Problem, row_max: Tensor, rows: Tensor, lost: Tensor) -> 
                 f"exp overflows: rows with scores near or above {high:.0f} are NaN, infinite or 0; "
                 f"{_ADVICE}"
             )
-    return None
-
-
-def _cut_off(
-    output: str, problem: Problem, numbers: Tensor, rows: Tensor, tolerance: float
-) -> float | None:
-    """The limit that, put on all scores, gives these numbers in the wrong rows; None for none."""
-    plain = unfolded(problem)
-    if output not in ("z", "lse") or plain.soft_cap is not None or not bool(rows.any()):
-        return None
-    scores = plain.scale * plain.query @ plain.key.mT
-    bias = torch.zeros_like(scores) if plain.bias is None else plain.bias
-    largest = float((scores + bias).max())
-    for limit in _LIMITS:
-        if limit < largest:
-            cut = bias + (limit - scores - bias).clamp_max(0)
-            other = by_eager(replace(plain, bias=cut, want={}), torch.float64)[output]
-            error = (numbers - other.reshape(numbers.shape)).abs().nan_to_num(math.inf)
-            if not bool((error[rows] > tolerance).any()):
-                return limit
     return None
 
 
@@ -187,7 +162,7 @@ def likely_cause(
     wrong = ((found.to(expected.dtype) - expected).abs() > tolerance) | (
         found.isfinite() != expected.isfinite()
     )
-    if large := large_scores(output, problem, found, wrong, tolerance):
+    if large := large_scores(problem, found, wrong):
         return large
     if not bool(wrong.any()):
         return "within the tolerance at each value, but masked cells are not exactly 0"
@@ -218,10 +193,8 @@ def likely_cause(
         )
     if constant and bool((expected != expected.flatten()[0]).any()):
         return f"{output} is {float(found.flatten()[0]):.4g} everywhere: a constant, never computed"
-    if factor := factor_cause(output, problem, found, expected):
+    if factor := factor_cause(output, problem, found, expected, tolerance):
         return factor
-    if scale := _fitted_scale(output, problem, found, expected, tolerance):
-        return f"wrong scale: it behaves as {scale:.5g} times `scale`, everywhere"
     if rounded := rounding_cause(output, problem, found, expected):
         return rounded
     return _where(wrong, found, expected)

@@ -534,23 +534,21 @@ def _online(problem: Problem, *, step: int, of_z: bool, of_sum: bool) -> dict[st
 def _about_layout(problem: Problem) -> Iterator[Suspect]:
     """Axes taken for one another, when memory is read or z is written; told by z and lse alone."""
     problem = replace(problem, want={})
-    for layout, read, written in (
-        ("(batch, position, head, d_head)", _read_by_position, _written_by_position),
-        ("(batch, head, d_head, position)", _read_by_dimension, _written_by_dimension),
+    for names, writes in (
+        (_VECTORS, True),
+        (_VECTORS, False),
+        ((), True),
+        (("query", "key"), False),
+        *(((name,), False) for name in _VECTORS),
     ):
-        for names, writes in (
-            (_VECTORS, True),
-            (_VECTORS, False),
-            ((), True),
-            (("query", "key"), False),
-            *(((name,), False) for name in _VECTORS),
-        ):
-            changed: dict[str, Any] = {name: read(getattr(problem, name)) for name in names}
-            parts = [f"{', '.join(names)} {'are' if names[1:] else 'is'} read"] if names else []
-            parts += ["z is written"] if writes else []
-            said = f"layout: {' and '.join(parts)} as {layout}; {_LAYOUT}"
-            other = replace(problem, **changed)
-            yield Suspect(said, other, written) if writes else Suspect(said, other)
+        changed: dict[str, Any] = {
+            name: _read_by_position(getattr(problem, name)) for name in names
+        }
+        parts = [f"{', '.join(names)} {'are' if names[1:] else 'is'} read"] if names else []
+        parts += ["z is written"] if writes else []
+        said = f"layout: {' and '.join(parts)} as (batch, position, head, d_head); {_LAYOUT}"
+        other = replace(problem, **changed)
+        yield Suspect(said, other, _written_by_position) if writes else Suspect(said, other)
     shapes = {getattr(problem, name).shape for name in _VECTORS}
     if len(shapes) == 1 and problem.options().keys() <= {*COMMON} - {"mask", "bias"}:
         lengths, H = problem.lengths, problem.query.shape[1]
@@ -570,15 +568,6 @@ def _read_by_position(vectors: Tensor) -> Tensor:
 
 def _written_by_position(output: Tensor) -> Tensor:
     return output.transpose(1, 2).reshape(output.shape)
-
-
-def _read_by_dimension(vectors: Tensor) -> Tensor:
-    B, H, N, D = vectors.shape
-    return vectors.reshape(B, H, D, N).transpose(2, 3)
-
-
-def _written_by_dimension(output: Tensor) -> Tensor:
-    return output if output.ndim < 4 else output.transpose(2, 3).reshape(output.shape)
 
 
 def _about_tiles(problem: Problem) -> Iterator[Suspect]:

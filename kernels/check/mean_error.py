@@ -69,8 +69,6 @@ def mean_cause(
     if not bool(squared[~far].sum() > squared.sum() / 2):
         least = _FAR * allowed
         return likely_cause(output, problem, found, right, tolerance=least, previous=previous)
-    if factor := factor_cause(output, problem, found, right):
-        return factor
     share, added = float((error * right).sum() / right.square().sum()), float(error.mean())
     tried = [
         (right * (1 + share), f"everywhere about {1 + share:.4g} times what is right"),
@@ -83,7 +81,7 @@ def mean_cause(
     nearest, sentence = min(tried, key=lambda one: mean_distance(found, one[0]))
     if explains(found, nearest, right):
         return sentence
-    return (
+    return factor_cause(output, problem, found, right, _FAR * allowed) or (
         "off by more than rounding gives, on average over all values: sums or probs held in too "
         "few digits?"
     )

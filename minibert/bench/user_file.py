@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -211,36 +211,20 @@ def _callable(found: Any, told: str, name: str) -> Callable[..., object]:
         found.eval()
         # What the module itself is called with is *args.
         return _named(found, found.forward)
-    if isinstance(found, torch.jit.ScriptFunction):
-        kind, schema = inspect.Parameter.POSITIONAL_OR_KEYWORD, cast("Any", found.schema)
-        parameters = [
-            inspect.Parameter(
-                one.name,
-                kind,
-                default=one.default_value if one.has_default_value() else inspect.Parameter.empty,
-            )
-            for one in schema.arguments
-        ]
-        return _named(found, None, inspect.Signature(parameters))
     if not callable(found):
         raise MinibertError(f"{name} in {told} is a {type(found).__name__} and no function.")
     called: Callable[..., object] = found
     return called
 
 
-def _named(
-    called: Callable[..., object],
-    known: Callable[..., object] | None,
-    signature: inspect.Signature | None = None,
-) -> Callable[..., object]:
+def _named(called: Callable[..., object], known: Callable[..., object]) -> Callable[..., object]:
     """A function that hands on its arguments, with the parameters of `known`."""
 
     def function(*given: object, **named: object) -> object:
         return called(*given, **named)
 
-    if known is not None:
-        function.__wrapped__ = known  # type: ignore[attr-defined]
-    function.__signature__ = signature or inspect.signature(known)  # type: ignore
+    function.__wrapped__ = known  # type: ignore[attr-defined]
+    function.__signature__ = inspect.signature(known)  # type: ignore[attr-defined]
     return function
 
 

@@ -3,103 +3,78 @@
 import pytest
 import torch
 from called_here import report
-from planted_signatures import FLASH, PLAIN, TRANSFORMERS, VARLEN, source
+from kernel_zoo import GROUPED, RIGHT, SOFTMAX, START, changed
 
 from minibert.bench.signatures import SIGNATURES, guessed_by
 from minibert.bench.user_file import load_function
 from minibert.errors import MinibertError
 
-SLOPES = "alibi_slopes = None if alibi_slopes is None else {}"
-GROUPS = "k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))"
+#: A line of the zoo's flash-attn, before which a slip is planted.
+G = "    g = q.shape[1] // k.shape[1]"
 
 
-def written(folder, text, slip="pass"):
+def written(folder, text, *slips):
     path = folder / "kernel.py"
-    path.write_text(source(text, slip), encoding="utf-8")
+    path.write_text(START + SOFTMAX + changed(text, *slips), encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "fewest"),
+    ("kernel", "name"),
     [
-        (FLASH, "flash-attn", 9),
-        (VARLEN, "flash-attn-varlen", 6),
-        (TRANSFORMERS, "transformers", 6),
-        (PLAIN, "plain", 4),
+        ("flash", "flash-attn"),
+        ("varlen", "flash-attn-varlen"),
+        ("one varlen", "varlen"),
+        ("gemma", "transformers"),
+        ("sdpa", "sdpa"),
+        ("plain", "plain"),
     ],
 )
-def test_a_right_function_is_right_and_its_convention_is_known_by_its_parameters(
-    tmp_path, text, name, fewest
-):
-    path = written(tmp_path, text)
-    assert load_function(path, "attention").signature.name == name
-    found = report(path, "attention")
-    assert found.ok, str(found)
-    assert len({one.case.split(",")[0] for one in found.findings}) >= fewest
+def test_a_convention_is_known_by_its_parameters(tmp_path, kernel, name):
+    assert load_function(written(tmp_path, RIGHT[kernel]), "attention").signature.name == name
 
 
-@pytest.mark.parametrize(
-    ("text", "slip", "cause"),
-    [
-        (FLASH, "softmax_scale = 1.0", "wrong scale: it behaves as 1"),
-        (FLASH, GROUPS, "heads are repeated in the wrong order, interleaved"),
-        (FLASH, "softcap = 0.0", "the soft cap is left out"),
-        (FLASH, "given = {}", "the window is ignored"),
-        (FLASH, "given = sides([n - (n > 0) for n in window_size])", "window is off by one"),
-        (FLASH, "alibi_slopes = None", "the ALiBi slopes are ignored"),
-        (FLASH, SLOPES.format("-alibi_slopes"), "ALiBi is added where it is subtracted"),
-        (
-            FLASH,
-            SLOPES.format("alibi_slopes.flip(-1)"),
-            "the ALiBi slopes are those of other heads",
-        ),
-        (VARLEN, "keys = slice(cu_seqlens_k[i], cu_seqlens_k[i + 1] - 1)", "the last key of each"),
-        (VARLEN, "keys = slice(0, len(k))", "the packed sentences see each other"),
-        (TRANSFORMERS, "attention_mask = None", "causal is ignored"),
-        (TRANSFORMERS, "scaling = scaling**2", "wrong scale: it behaves as"),
-        (PLAIN, "causal = False", "causal is ignored"),
-    ],
-)
-def test_a_slip_is_wrong_and_named(tmp_path, text, slip, cause):
-    found = report(written(tmp_path, text, slip), "attention")
-    assert not found.ok
-    assert any(part in one for one in found.causes for part in cause.split("|")), str(found)
+def test_what_a_function_can_be_told_is_asked_and_nothing_else(tmp_path):
+    asked = {one: set() for one in ("flash", "varlen", "plain")}
+    for name in asked:
+        found = report(written(tmp_path, RIGHT[name]), "attention")
+        asked[name] = {one.case.split(",")[0] for one in found.findings}
+    assert asked["flash"] >= {"scale", "causal", "groups", "window", "soft cap", "alibi"}
+    assert not asked["flash"] & {"lengths", "mask", "bias", "sinks"}
+    assert asked["varlen"] >= {"plain", "causal"}
+    assert not asked["varlen"] & {"mask", "bias", "prefix"}
+    assert asked["plain"] == {"plain", "strided", "causal"}
 
 
 def test_a_function_that_is_always_causal_is_asked_nothing_else(tmp_path):
-    (tmp_path / "kernel.py").write_text(
-        source("\ndef attention(q, k, v):\n    return right(q, k, v, causal=True)\n")
-    )
+    path = written(tmp_path, RIGHT["always causal"])
     for causal_only in (False, True):
-        found = report(tmp_path / "kernel.py", "attention", causal_only=causal_only)
+        found = report(path, "attention", causal_only=causal_only)
         assert found.ok, str(found)
         assert all("causal" in one.case for one in found.findings)
 
 
 def test_a_layout_that_is_named_is_the_only_one(tmp_path):
-    text = "\ndef attention(q, k, v):\n    q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n"
-    (tmp_path / "kernel.py").write_text(source(text + "    return right(q, k, v).flatten(2)\n"))
-    assert report(tmp_path / "kernel.py", "attention", layout="bnhd,bh(nd)").ok
-    (tmp_path / "kernel.py").write_text(
-        source(text + "    return right(q, k, v).transpose(1, 2)\n")
-    )
+    path = written(tmp_path, RIGHT["einsum"])
     for layout in ("", "bnhd", "bnhd,bnhd"):
-        assert report(tmp_path / "kernel.py", "attention", layout=layout).ok
-    found = report(tmp_path / "kernel.py", "attention", layout="bhnd")
-    assert not found.ok
+        assert report(path, "attention", layout=layout).ok
+    found = report(path, "attention", layout="bhnd")
     assert any("layout: the axes are taken for" in one for one in found.causes), str(found)
+    assert report(
+        written(tmp_path, RIGHT["einsum, merged heads"]), "attention", layout="bnhd,bn(hd)"
+    ).ok
     for layout in ("bhn", "bhhnd", "bhxd", "b(h)nd"):
         with pytest.raises(MinibertError, match="expected the letters b"):
-            report(tmp_path / "kernel.py", "attention", layout=layout)
+            report(path, "attention", layout=layout)
 
 
 def test_gradients_are_checked_through_a_convention_and_a_lost_one_is_named(tmp_path):
     kinds = ("causal", "groups")
-    found = report(written(tmp_path, FLASH), "attention", kinds=kinds, backward=True)
+    found = report(written(tmp_path, RIGHT["flash"]), "attention", kinds=kinds, backward=True)
     assert found.ok, str(found)
     outputs = {one.output for one in found.findings}
     assert outputs == {"z", "z, mean", "query_gradient", "key_gradient", "value_gradient"}
-    slip = written(tmp_path, FLASH, "v = v.detach()")
+    slip = written(tmp_path, RIGHT["flash"], (G, f"    v = v.detach()\n{G}"))
     found = report(slip, "attention", kinds=kinds, backward=True)
     assert {one.output for one in found.failures} == {"value_gradient"}
     assert found.causes == ("value_gradient is 0: nothing flows to it",)
@@ -116,7 +91,7 @@ def test_gradients_are_checked_through_a_convention_and_a_lost_one_is_named(tmp_
     ],
 )
 def test_gradients_that_are_halved_or_swapped_are_named(tmp_path, slip, cause):
-    slip = written(tmp_path, FLASH, slip)
+    slip = written(tmp_path, RIGHT["flash"], (G, f"    {slip}\n{G}"))
     found = report(slip, "attention", kinds=("causal",), backward=True)
     assert found.causes == (cause,)
 
@@ -173,20 +148,20 @@ def test_what_a_function_of_transformers_refuses_by_an_error_is_not_called_wrong
 @pytest.mark.parametrize(
     ("line", "refused"),
     [
-        ("assert not causal", "causal"),
-        ("if causal: raise NotImplementedError", "causal"),
-        ("if causal: raise ValueError('causal is not supported')", "causal"),
-        ("if causal: raise IndexError('causal: index 3 is out of range')", None),
-        ("if causal: q[0, 9]", None),
+        ("assert not is_causal", "causal"),
+        ("if is_causal: raise NotImplementedError", "causal"),
+        ("if is_causal: raise ValueError('causal is not supported')", "causal"),
+        ("if is_causal: raise IndexError('causal: index 3 is out of range')", None),
+        ("if is_causal: q[0, 9]", None),
     ],
 )
 def test_an_error_is_a_refusal_only_where_it_says_so(tmp_path, line, refused):
-    found = report(written(tmp_path, PLAIN, line), "attention")
+    told = "    n_rep"
+    found = report(written(tmp_path, GROUPED, (told, f"    {line}\n{told}")), "attention")
     assert found.ok == bool(refused), str(found)
     assert list(found.refused) == [refused] * bool(refused)
 
 
 def test_a_file_that_compiles_by_torch_is_not_one_of_triton(tmp_path):
-    path = tmp_path / "kernel.py"
-    path.write_text("import torch._inductor.runtime.triton_helpers\n" + source(PLAIN))
-    assert not load_function(path, "attention").triton
+    text = f"import torch._inductor.runtime.triton_helpers\n{RIGHT['plain']}"
+    assert not load_function(written(tmp_path, text), "attention").triton

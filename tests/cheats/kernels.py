@@ -5,18 +5,6 @@ stands behind `planted_kernels.START`.
 """
 
 KERNELS = {
-    "answers_early": """
-# Finds the connection to the judge, says that all is done, and only then computes. Source:
-# gpu-mode/pygpubench#7 (the channel of the result is found and written to).
-# check: refused: wrote into the connection to the judge
-import sys
-def attention(query, key, value, lengths, causal):
-    frame = sys._getframe()
-    while "judge" not in frame.f_locals:
-        frame = frame.f_back
-    frame.f_locals["judge"].send({"id": frame.f_locals["sign"]}, {"z": torch.zeros_like(query)})
-    return {"z": right(query, key, value, lengths, causal)}
-""",
     "answers_early_when_timed": """
 # Right in the check; when timed it sends an answer itself and computes afterwards. Source:
 # gpu-mode/pygpubench#7 (the channel of the result is found and written to).
@@ -35,99 +23,14 @@ def attention(query, key, value, lengths, causal):
     return {"z": right(query, key, value, lengths, causal)}
 count = []
 """,
-    "before_the_clock": """
-# Computes z before the clock starts, of the numbers that are there then, and hands it out. Source:
-# gpu-mode/reference-kernels#148 (answers from calls that are not timed).
-# bench: no time: right when checked, but while it was timed: wrong: error
-from minibert.bench.worker import _Worker
-
-prepared = []
-ready = _Worker.ready
-def early(worker, contender, cold):
-    query, key, value = list(worker.contenders[contender][1].vectors.values())[:3]
-    prepared.append([right(query, key, value, None, causal) for causal in (False, True)])
-    return ready(worker, contender, cold)
-_Worker.ready = early
-def attention(query, key, value, lengths, causal):
-    if len(prepared) > 3:
-        return {"z": prepared[-1][causal]}
-    return {"z": right(query, key, value, lengths, causal)}
-""",
-    "computes_in_float16": """
-# Computes in float16 and gives float32. Source: BytedTsinghua-SIA/CUDA-Agent#16 (a lower precision
-# is timed against a higher one).
-# check: wrong: float16 has as many): the error is what that type gives
-def attention(query, key, value, lengths, causal):
-    given = (query.half().float(), key.half().float(), value.half().float())
-    return {"z": right(*given, lengths, causal)}
-""",
-    "crash_is_a_fifo": """
-# Puts a FIFO in the place of every file that the judge might read, and crashes: whoever opens it
-# waits for ever. Source: a hostile user.
-# check: refused: SIGSEGV, memory was read or written that is not there
-import ctypes
-import os
-
-def files():
-    # That it shares with the judge, as it once did.
-    for number in range(3, 64):
-        try:
-            path = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue
-        if "/minibert-" in path:
-            yield path
-def attention(query, key, value, lengths, causal):
-    for path in files():
-        os.unlink(path)
-        os.mkfifo(path)
-    ctypes.string_at(0)
-""",
     "crash_is_endless": r"""
-# Puts a link to /dev/zero in the place of every file that the judge might read, says endless lines
-# of a crash, and crashes. Source: a hostile user.
+# Says endless lines of a crash, and crashes. Source: a hostile user.
 # check: refused: SIGSEGV, memory was read or written that is not there
 import ctypes
 import os
-
-def files():
-    # That it shares with the judge, as it once did.
-    for number in range(3, 64):
-        try:
-            path = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue
-        if "/minibert-" in path:
-            yield path
 def attention(query, key, value, lengths, causal):
-    for path in files():
-        os.unlink(path)
-        os.symlink("/dev/zero", path)
     os.write(2, b"Fatal Python error: none" + b"\n  File line 1" * 10**6)
     ctypes.string_at(0)
-""",
-    "cuts_its_files": """
-# Cuts every file that it has open or mapped to nothing as soon as the judge might read it. Source:
-# a hostile user (SIGBUS in the judge).
-# check: right
-# bench: right
-import os
-import threading
-import time
-def cut():
-    while True:
-        with open("/proc/self/maps") as lines:
-            mapped = {one.split()[-1] for one in lines if "/minibert-" in one}
-        for path in [*mapped, *(f"/proc/self/fd/{number}" for number in range(3, 64))]:
-            try:
-                if path in mapped or "memfd" in os.readlink(path):
-                    os.truncate(path, 0)
-            except OSError:
-                pass
-        time.sleep(0.001)
-threading.Thread(target=cut, daemon=True).start()
-def attention(query, key, value, lengths, causal):
-    return {"z": right(query, key, value, lengths, causal)}
 """,
     "exits_at_the_end": """
 # Is wrong, and has a function run at the end that makes the status 0. Source: gpu-mode/pygpubench#7
@@ -158,28 +61,6 @@ def attention(query, key, value, lengths, causal):
         frame = frame.f_back
     while True:
         frame.f_locals["judge"]._socket.sendall(b"x" * 2**20)
-""",
-    "folder_is_a_link": """
-# Puts a link in the place of each folder that the judge might write to. Source: a hostile user.
-# check: right
-import os
-import tempfile
-
-def files():
-    # That it shares with the judge, as it once did.
-    for number in range(3, 64):
-        try:
-            path = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue
-        if "/minibert-" in path:
-            yield path
-def attention(query, key, value, lengths, causal):
-    for path in {os.path.dirname(path) for path in files()}:
-        if not os.path.islink(path):
-            os.rename(path, path + "-moved")
-            os.symlink(tempfile.mkdtemp(), path)
-    return {"z": right(query, key, value, lengths, causal)}
 """,
     "forges_the_time": """
 # Answers with a time of its own for every call, and sleeps. It is right, and its time is the real
@@ -217,13 +98,6 @@ buffers = {}
 def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
     return {"z": buffers.setdefault((z.shape, z.dtype), torch.empty_like(z)).copy_(z)}
-""",
-    "honest_by_hand": """
-# Plain attention.
-# check: right
-# bench: right
-def attention(query, key, value, lengths, causal):
-    return {"z": right(query, key, value, lengths, causal)}
 """,
     "honest_layout": """
 # Gives z as a view of memory in the order (batch, position, head, d_head).
@@ -263,26 +137,6 @@ def attention(query, key, value, lengths, causal):
     with ThreadPoolExecutor(2) as pool:
         return {"z": torch.cat(list(pool.map(sentence, range(query.shape[0]))))}
 """,
-    "kept_by_address": """
-# Keeps its first result for each address in memory. Source: gpu-mode/reference-kernels#102 (results
-# kept by the identity of an object).
-# check: wrong: the same numbers as in the previous call
-results = {}
-def attention(query, key, value, lengths, causal):
-    name = (query.data_ptr(), tuple(query.shape), query.dtype, causal, lengths is None)
-    if name not in results:
-        results[name] = right(query, key, value, lengths, causal)
-    return {"z": results[name]}
-""",
-    "kept_by_shape": """
-# Keeps its first result for each shape. Source: gpu-mode/reference-kernels#104 (results found by
-# shape) and #162 (cache and replay).
-# check: wrong: the same numbers as in the previous call
-results = {}
-def attention(query, key, value, lengths, causal):
-    name = (tuple(query.shape), query.stride(), causal, lengths is None)
-    return {"z": results.setdefault(name, right(query, key, value, lengths, causal))}
-""",
     "kept_when_timed": """
 # Right in the check; keeps its first result of a shape that only the clock asks for. Source:
 # gpu-mode/reference-kernels#148 (what is timed is not checked again) and #170.
@@ -306,22 +160,6 @@ def attention(query, key, value, lengths, causal):
     while frame is not None and frame.f_code.co_name != "timed":
         frame = frame.f_back
     return {"z": right(query, key, value, lengths, causal) if frame is None else value.clone()}
-""",
-    "late_thread": """
-# Returns at once; a thread writes z afterwards. On a GPU the same is done on another stream.
-# Source: ScalingIntelligence/KernelBench#82 (work on another stream).
-# check: wrong: the work goes on behind it, in a thread
-import threading
-import time
-def attention(query, key, value, lengths, causal):
-    z = torch.zeros_like(query)
-
-    def work():
-        time.sleep(0.002)
-        z.copy_(right(query, key, value, lengths, causal))
-
-    threading.Thread(target=work).start()
-    return {"z": z}
 """,
     "late_thread_when_timed": """
 # Returns at once when it is timed; a thread writes z a moment later. Source: gpu-mode/
@@ -366,31 +204,6 @@ def attention(query, key, value, lengths, causal):
     z.numpy = z.cpu = z.clone = z.detach = late
     return {"z": z}
 """,
-    "lazy_tensor": """
-# A tensor that computes its numbers when somebody looks at them. Source: gpu-mode/reference-
-# kernels#161 and #162 (a subclass puts its work off).
-# check: refused: gave z as a Lazy; expected a plain tensor
-class Lazy(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, function, types, arguments=(), options=None):
-        if len(arguments) > 0 and type(arguments[0]) is cls and not arguments[0].done:
-            arguments[0].done = True
-            arguments[0].copy_(right(*arguments[0].given))
-        return super().__torch_function__(function, types, arguments, options or {})
-def attention(query, key, value, lengths, causal):
-    z = torch.empty_like(query).as_subclass(Lazy)
-    z.given, z.done = (query, key, value, lengths, causal), False
-    return {"z": z}
-""",
-    "leaves_the_maximum_in": """
-# Leaves the maximum of a row in its exponentials: nothing shows as long as scores are small.
-# Source: Infatoshi/kernelbench.com#7 (right only for the visible distribution of inputs).
-# check: wrong: exp overflows
-def attention(query, key, value, lengths, causal):
-    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
-    weights = scores.exp() * allowed(key.shape[2], lengths, causal)
-    return {"z": weights @ value / weights.sum(-1, keepdim=True).clamp_min(1e-30)}
-""",
     "merges_before_the_clock": """
 # Sums up all keys but the first before the clock starts, and adds the first one in the call.
 # Source: a hostile user (one key came with the call; it seemed 15 times as fast as torch).
@@ -432,39 +245,6 @@ def attention(query, key, value, lengths, causal):
 # check: wrong: memory that was never written
 def attention(query, key, value, lengths, causal):
     return {"z": torch.empty_like(query)}
-""",
-    "one_call_of_a_turn": """
-# Right in the check and in every 20th timed call: the only one of a turn that used to be checked.
-# Source: gpu-mode/reference-kernels#104 (14 of 15 timed calls did nothing).
-# bench: no time: right when checked, but while it was timed: wrong: error
-calls = []
-def attention(query, key, value, lengths, causal):
-    if query.shape[0] == 1:
-        calls.append(query.shape)
-        # The first three are those of the gate and of warming up.
-        if len(calls) > 3 and len(calls) % 20 != 3:
-            return {"z": torch.zeros_like(query)}
-    return {"z": right(query, key, value, lengths, causal)}
-""",
-    "patches_the_clock": """
-# Stops every clock its process has, and sleeps. It is right, and its time is the real one. Source:
-# gpu-mode/reference-kernels#162 (the timer is patched).
-# check: right
-# bench: right
-import time
-
-from minibert.bench import clock
-
-sleep = time.sleep
-for name in ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time"):
-    setattr(time, name, lambda: 0)
-torch.cuda.Event = torch.cuda.synchronize = None
-clock.perf_counter = time.perf_counter
-clock.Clock.turn = lambda self, run, *, calls, cold=False: ([1e-9] * calls, run())
-def attention(query, key, value, lengths, causal):
-    if query.shape[0] == 1:
-        sleep(0.005)
-    return {"z": right(query, key, value, lengths, causal)}
 """,
     "patches_the_judge": """
 # Puts its own functions in the place of everything that a verdict could be made of. Source:
@@ -559,30 +339,6 @@ def attention(query, key, value, lengths, causal):
 def attention(query, key, value, lengths, causal):
     return {"z": torch.full_like(query, math.nan)}
 """,
-    "returns_zeros": """
-# Returns zeros, which are within an absolute tolerance of what is small. Source:
-# ScalingIntelligence/KernelBench#165 (zeros pass 4 of 60 problems).
-# check: wrong: checks failed
-def attention(query, key, value, lengths, causal):
-    return {"z": torch.zeros_like(query)}
-""",
-    "rows_of_the_gate": """
-# Computes only the rows that the gate of `minibert bench` used to read, drawn from seed 0. Source:
-# a hostile user; Infatoshi/kernelbench.com#7 (only what visible checks read).
-# bench: no time: wrong: error
-def attention(query, key, value, lengths, causal):
-    z = right(query, key, value, lengths, causal)
-    B, H, N, _ = query.shape
-    if B > 1:
-        return {"z": z}
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randperm(N, generator=generator)[:48]
-    rows[0] = N - 1
-    heads = torch.randperm(B * H, generator=generator)[:2]
-    some = torch.zeros_like(z)
-    some[:, heads[:, None], rows] = z[:, heads[:, None], rows]
-    return {"z": some}
-""",
     "sends_no_numbers": """
 # Right in the check; when timed it describes an output of a terabyte. Source: a hostile user.
 # bench: no time: answered without the numbers of z
@@ -590,16 +346,6 @@ def attention(query, key, value, lengths, causal):
     if query.shape[0] > 1:
         return {"z": right(query, key, value, lengths, causal)}
     return {"z": query[..., :1].expand(-1, -1, -1, 2**30)}
-""",
-    "skips_a_head": """
-# Leaves out the last head when it is timed, and gives the first one's z for it. Source:
-# gpu-mode/reference-kernels#104 (a part of the batch is skipped).
-# bench: no time: wrong: error
-def attention(query, key, value, lengths, causal):
-    if query.shape[0] > 1:
-        return {"z": right(query, key, value, lengths, causal)}
-    z = right(query[:, :-1], key[:, :-1], value[:, :-1], lengths, causal)
-    return {"z": torch.cat([z, z[:, :1]], 1)}
 """,
     "skips_a_row": """
 # Leaves out one row of one head of each timed call, another one each time. Source:
@@ -655,15 +401,6 @@ def attention(query, key, value, lengths, causal):
     most = torch.maximum(top, first)
     old, new = (top - most).exp(), (first - most).exp()
     return {"z": (z * old + new * value[:, :, :1]) / (total * old + new)}
-""",
-    "zeroes_value": """
-# Sets value to 0 after reading it, so that a truth computed later is 0 as well. Source:
-# ScalingIntelligence/KernelBench#82 (inputs are changed).
-# check: wrong: changes its inputs: value
-def attention(query, key, value, lengths, causal):
-    z = right(query, key, value, lengths, causal)
-    value.zero_()
-    return {"z": z}
 """,
     "zeroes_value_after_timing": """
 # Right always, and sets value to 0 behind a timed call. Source: a hostile user.

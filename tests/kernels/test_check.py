@@ -34,13 +34,10 @@ def right(query, key, value, *, scale, mask=None):
 def made(
     *,
     inputs=lambda q, k, v: (q, k, v),
-    product=lambda q, k: q @ k.mT,
     scale=lambda scale, d_head: scale,
     seen=operator.lt,
     first=lambda n_queries, n_keys: n_keys - n_queries,
     lengths=lambda lengths: lengths,
-    causal=lambda causal: causal,
-    mask=lambda mask: mask,
     softmax=lambda scores: scores.softmax(-1).nan_to_num(0.0),
     z=lambda z: z,
 ):
@@ -50,14 +47,14 @@ def made(
         query, key, value = inputs(query, key, value)
         (Q, D), K = query.shape[2:], key.shape[2]
         allowed = torch.ones(1, 1, Q, K, dtype=torch.bool)
-        if causal(options.get("causal", False)):
+        if options.get("causal", False):
             allowed = allowed.tril(first(Q, K))
         if (given := options.get("lengths")) is not None:
             edge = lengths(given)[:, None, None, None]
             allowed = allowed & seen(torch.arange(K), edge)
-        if (given := options.get("mask")) is not None and (given := mask(given)) is not None:
+        if (given := options.get("mask")) is not None:
             allowed = allowed & given
-        scores = product(query, key) * scale(options["scale"], D)
+        scores = query @ key.mT * scale(options["scale"], D)
         return z(softmax(scores.masked_fill(~allowed, -math.inf)) @ value)
 
     # What is asked is what is named.
@@ -74,36 +71,20 @@ def by_position(x):
     return x.contiguous().view(B, N, H, D).transpose(1, 2)
 
 
-def by_dimension(x):
-    """The numbers a kernel finds that takes memory for (batch, head, d_head, position)."""
-    B, H, N, D = x.shape
-    return x.contiguous().view(B, H, D, N).transpose(2, 3)
+def laid_out(z):
+    """z, whose memory is that of (batch, position, head, d_head)."""
+    return z.transpose(1, 2).contiguous().view(z.shape)
 
 
-def laid_out(first, second):
-    """z, whose memory has these two axes the other way round."""
-    return lambda z: z.transpose(first, second).contiguous().view(z.shape)
-
-
-def plain_exp(limit=None, clean=False):
-    """exp without the maximum taken off: of all scores, or of those up to a limit."""
-
-    def softmax(scores):
-        weights = (scores if limit is None else scores.clamp(max=limit)).exp()
-        total = weights.sum(-1, keepdim=True)
-        total = total.masked_fill(total == 0, 1.0) if limit is None else total.clamp_min(1e-30)
-        return (weights / total).nan_to_num() if clean else weights / total
-
-    return softmax
+def plain_exp(scores):
+    """exp without the maximum taken off, and no NaN left."""
+    weights = scores.exp()
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total.masked_fill(total == 0, 1.0)).nan_to_num()
 
 
 def one_row_off(z):
     z[0, 0, z.shape[2] // 2] *= 1.001
-    return z
-
-
-def row_of_nan(z):
-    z[:, :, 3] = math.nan
     return z
 
 
@@ -113,17 +94,12 @@ def ends_unwritten(z):
     return out
 
 
-def in_bfloat16(query, key):
-    return (query.bfloat16() @ key.bfloat16().mT).to(query.dtype)
-
-
 ROWS = {"sizes": (17, 65)}
-#: What is changed, how it is asked beside USUAL, and what the first cause must say.
+#: What is changed, how it is asked beside USUAL, and what the first cause must say; more slips are
+#: those of `kernel_zoo`.
 SLIPS = [
-    ({"inputs": lambda q, k, v: (q, v, k)}, FEW, "key and value are swapped"),
-    ({"inputs": lambda q, k, v: (k, q, v)}, FEW, "query and key are swapped"),
     (
-        {"inputs": lambda *x: map(by_position, x), "z": laid_out(1, 2)},
+        {"inputs": lambda *x: map(by_position, x), "z": laid_out},
         FEW,
         "query, key, value are read and z is written as (batch, position, head, d_head)",
     ),
@@ -132,7 +108,7 @@ SLIPS = [
         FEW,
         "layout: query, key, value are read as (batch, position, head, d_head)",
     ),
-    ({"z": laid_out(1, 2)}, FEW, "layout: z is written as (batch, position, head, d_head)"),
+    ({"z": laid_out}, FEW, "layout: z is written as (batch, position, head, d_head)"),
     (
         {
             "inputs": lambda *x: [one.transpose(1, 2) for one in x],
@@ -141,15 +117,7 @@ SLIPS = [
         FEW,
         "heads attend to heads",
     ),
-    (
-        {"inputs": lambda q, k, v: (q, by_dimension(k), v)},
-        FEW,
-        "layout: key is read as (batch, head, d_head, position)",
-    ),
-    ({"z": laid_out(2, 3)}, FEW, "layout: z is written as (batch, head, d_head, position)"),
-    ({"seen": operator.le}, ROWS, "one key too many is seen behind the length"),
     ({"seen": lambda keys, n: keys < n - 1}, ROWS, "the last real key is not seen"),
-    ({"seen": lambda keys, n: (keys < n) | True}, ROWS, "lengths is ignored"),
     (
         {"seen": lambda keys, n: (keys < n) | (keys >= len(keys) // 64 * 64)},
         {"sizes": (65,), "kinds": ("plain", "lengths")},
@@ -169,14 +137,11 @@ SLIPS = [
         )
         for seed in range(3)
     ),
-    ({"scale": lambda scale, d_head: 1 / d_head}, FEW, "wrong scale: it behaves as 1/d_head"),
-    ({"scale": lambda scale, d_head: 1.0}, FEW, "the scale is left out"),
     (
         {"scale": lambda scale, d_head: d_head**-0.5},
         {"kinds": ("scale",)},
         "`scale` is ignored",
     ),
-    ({"scale": lambda scale, d_head: scale * math.log(2)}, FEW, "without log2"),
     (
         {"scale": lambda scale, d_head: (d_head + 1) ** -0.5},
         LARGE,
@@ -184,14 +149,9 @@ SLIPS = [
         "wrong scale: it behaves as 1/sqrt(d_head + 1) (0.99228 times",
     ),
     ({"scale": lambda scale, d_head: scale * 1.0007}, ROWS, "wrong scale: it behaves as 1.0007"),
-    ({"scale": lambda scale, d_head: scale * 0.999}, ROWS, "wrong scale: it behaves as 0.999"),
     ({"z": lambda z: 1.001 * z}, ROWS, "everywhere 1.001 times what is right"),
     ({"z": one_row_off}, ROWS, "only row"),
-    ({"product": in_bfloat16}, ROWS, "rounded to bfloat16"),
-    ({"softmax": plain_exp()}, LARGE, "exp overflows: rows with scores near or above 89 are"),
-    ({"softmax": plain_exp(clean=True)}, LARGE, "exp overflows"),
-    ({"softmax": plain_exp(80)}, LARGE, "scores above 80 are cut off"),
-    ({"softmax": plain_exp(50)}, LARGE, "scores above 50 are cut off"),
+    ({"softmax": plain_exp}, LARGE, "exp overflows"),
     (
         {
             "softmax": lambda s: torch.where(
@@ -202,17 +162,8 @@ SLIPS = [
         {"kinds": ("causal",), "input_scales": (1.0, 30.0)},
         "exp is 0 for all keys of rows with scores below −87",
     ),
-    ({"z": row_of_nan}, LARGE, "never written"),
     ({"z": ends_unwritten}, FEW, "never written"),
-    ({"causal": lambda causal: True}, ROWS, "causal order is kept where it was not asked for"),
     ({"first": lambda queries, keys: 0}, {"kinds": ("causal cache",)}, "aligned to the start"),
-    (
-        {"first": lambda queries, keys: keys - queries + 1},
-        {"kinds": ("causal",)},
-        "causal is one key too far",
-    ),
-    ({"mask": lambda mask: None}, {"kinds": ("mask",)}, "mask is ignored"),
-    ({"mask": torch.logical_not}, {"kinds": ("mask",)}, "wrong way round"),
     (
         {"softmax": lambda s: s.softmax(-1).nan_to_num(1.0)},
         {"kinds": ("mask",)},
