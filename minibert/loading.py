@@ -15,7 +15,7 @@ from minibert.checkpoint.load import (
     open_folder,
     open_live,
 )
-from minibert.errors import CheckpointError, MinibertError, check_flag
+from minibert.errors import CheckpointError, check_flag
 from minibert.kernels.registry import check_name
 from minibert.layers.packing import pack
 from minibert.model import Model
@@ -69,7 +69,7 @@ def load(
     undoes it). Those that keep their type are mapped into memory, not read into it: the system
     takes their pages back when it needs memory. While the model lives, replace the file
     (write another and rename it, as `save` does), and never write into it or cut it. Every weight
-    is looked at once, for NaN and infinity; on a terminal a bar shows how far that is.
+    is looked at once, for NaN and infinity.
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
     AttentionError for an unknown implementation; nothing is half loaded.
     """
@@ -115,29 +115,10 @@ def _build(checkpoint: Checkpoint, device: torch.device | None = None) -> Model:
     # Without values: each parameter is put in as it is read, and never allocated twice.
     with torch.device("meta"):
         model = Model(checkpoint.config, tokenizer=checkpoint.tokenizer, name=checkpoint.name)
-    huge = checkpoint.fill(model, device)
+    checkpoint.fill(model, device)
     model.dropout = checkpoint.dropout
     model.fresh = tuple(checkpoint.fresh(dict(model.named_parameters())))
-    if huge and not model.body.word.weight.is_meta:
-        _check_overflow(model, huge, checkpoint.where)
     return model
-
-
-def _check_overflow(model: Model, huge: list[str], where: str) -> None:
-    """Raise CheckpointError where weights that large make the model answer with no numbers."""
-    word = model.body.word.weight
-    count = min(16, model.config.n_positions - 1)
-    ids = torch.arange(count, device=word.device) % model.config.vocab_size
-    low, high = torch.aminmax(word, dim=1)
-    ids = torch.cat((ids, torch.maximum(-low, high).argmax()[None]))
-    try:
-        with torch.no_grad():
-            model(ids[None])
-    except MinibertError as error:
-        raise CheckpointError(
-            f"{where}: {', '.join(huge[:5])} hold values so large that the model answers with NaN "
-            f"or infinity in {word.dtype}. The checkpoint is damaged or its training diverged."
-        ) from error
 
 
 def _device(device: Any) -> torch.device:

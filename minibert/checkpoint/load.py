@@ -54,16 +54,14 @@ class Checkpoint:
         """Those of our parameters that the checkpoint does not give: a fresh head's."""
         return [] if self.head_seed is None else fresh_names(wanted, self.entries)
 
-    def fill(self, model: nn.Module, device: torch.device | None = None) -> list[str]:
+    def fill(self, model: nn.Module, device: torch.device | None = None) -> None:
         """Put the weights into a model made of `config` on the meta device.
 
         They go to `device`, or stay where they are, in memory or in their file.
 
-        Returns the names of parameters with values so large that what is made of them may
-        overflow. A parameter that has several names in the model stays one. Raises
-        CheckpointError listing everything that does not fit.
+        A parameter that has several names in the model stays one. Raises CheckpointError listing
+        everything that does not fit.
         """
-        huge = []
         places: dict[int, list[str]] = {}
         for place, parameter in model.named_parameters(remove_duplicate=False):
             places.setdefault(id(parameter), []).append(place)
@@ -79,15 +77,13 @@ class Checkpoint:
         )
         dtype = self.dtype or default_dtype(found)
         made = [
-            (ours, nn.Parameter(values.to(device, dtype), requires_grad=False), False)
+            (ours, nn.Parameter(values.to(device, dtype), requires_grad=False))
             for ours, values in first_values(fresh, int(self.head_seed or 0)).items()
         ]
-        for ours, parameter, is_huge in chain(parameters(found, dtype, device, self.where), made):
-            huge += [ours] if is_huge else []
+        for ours, parameter in chain(parameters(found, dtype, device, self.where), made):
             for place in places[id(by_name[ours])]:
                 owner, _, leaf = place.rpartition(".")
                 setattr(model.get_submodule(owner), leaf, parameter)
-        return huge
 
 
 def open_folder(

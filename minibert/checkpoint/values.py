@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from minibert.checkpoint.files import Entry, MappedWeight
 from minibert.checkpoint.weights import Source
@@ -26,8 +25,6 @@ from minibert.errors import CheckpointError
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 MOST_IN_FLOAT32 = 10**9
 """As many weights are float32 unless something else is asked for; more keep their type."""
-# Far above the weights of trained models; norms square what is made of them.
-_HUGE = 1e4
 # Numbers in a piece: enough for all threads, and little beside any large model.
 _PIECE = 2**23
 
@@ -53,44 +50,32 @@ def default_dtype(found: Found) -> torch.dtype:
 
 def parameters(
     found: Found, dtype: torch.dtype, device: torch.device | None, where: str
-) -> Iterator[tuple[str, nn.Parameter, bool]]:
-    """Our name, the parameter, and whether its values are so large that sums may overflow.
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """Our name and the parameter.
 
     Raises CheckpointError for values that are NaN, infinite, no floating-point numbers or too large
     for `dtype`, and where the device has no room.
     """
     uses = Counter(id(entry) for _, entry in found.values())
-    left, bounds = Counter(uses), dict[int, float]()
+    left, looked_at = Counter(uses), set[int]()
     stored: dict[int, Tensor] = {}
-    huge = min(_HUGE, torch.finfo(dtype).max ** 0.25)
-    total = sum(_bytes(entry) / uses[id(entry)] for _, entry in found.values())
-    # After a second, and only on a terminal.
-    with tqdm(
-        total=round(total), disable=None, delay=1, leave=False, unit="B", unit_scale=True,
-        desc="loading",
-    ) as progress:  # fmt: skip
-        for ours, (source, entry) in found.items():
-            one = id(entry)
-            if one not in stored:
-                stored[one] = entry.load()
-            # Several parameters may be parts of it; it is read once.
-            tensor = stored[one] if left[one] > 1 else stored.pop(one)
-            left[one] -= 1
-            given = _Given(tensor, entry, source.names[0], where, uses[one])
-            given.check_type()
-            view = source.view(tensor)
-            if view.dtype == dtype and device in (None, view.device):
-                if one not in bounds:
-                    bounds[one] = given.largest(progress)
-                largest, parameter = bounds[one], given.as_it_is(source, view)
-            else:
-                target, largest = given.converted(view, dtype, device, progress)
-                parameter = nn.Parameter(target, requires_grad=False)
-            yield ours, parameter, largest > huge
-
-
-def _bytes(entry: Entry) -> int:
-    return math.prod(entry.shape) * entry.dtype.itemsize
+    for ours, (source, entry) in found.items():
+        one = id(entry)
+        if one not in stored:
+            stored[one] = entry.load()
+        # Several parameters may be parts of it; it is read once.
+        tensor = stored[one] if left[one] > 1 else stored.pop(one)
+        left[one] -= 1
+        given = _Given(tensor, entry, source.names[0], where, uses[one])
+        given.check_type()
+        view = source.view(tensor)
+        if view.dtype == dtype and device in (None, view.device):
+            if one not in looked_at:
+                given.check_values()
+                looked_at.add(one)
+            yield ours, given.as_it_is(source, view)
+        else:
+            yield ours, nn.Parameter(given.converted(view, dtype, device), requires_grad=False)
 
 
 @dataclass(frozen=True)
@@ -122,33 +107,26 @@ class _Given:
             self.entry.region.release()
         return parameter
 
-    def largest(self, progress: "tqdm[None]") -> float:
-        """The largest absolute value. Raises CheckpointError where one is no number."""
-        largest = 0.0
+    def check_values(self) -> None:
+        """Raise CheckpointError where a value is NaN or infinite."""
         for (piece,) in _pieces(self.stored):
-            largest = max(largest, self._bound(piece))
-            progress.update(piece.nbytes)
-        return largest
+            self._bound(piece)
 
-    def converted(
-        self, view: Tensor, dtype: torch.dtype, device: torch.device | None, progress: "tqdm[None]"
-    ) -> tuple[Tensor, float]:
-        """The view in another type or on another device, and its largest absolute value.
+    def converted(self, view: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
+        """The view in another type or on another device.
 
         The pages of the file that were read are given back piece by piece.
         """
         target = self._room(view, dtype, device)
-        shared, largest, bad = _shares(view, self.stored), 0.0, 0
+        shared, bad = _shares(view, self.stored), 0
         for piece, place in _pieces(view, target):
             bound = self._bound(piece)
-            largest = max(largest, bound)
             place.copy_(piece)
             if bound > torch.finfo(dtype).max:
                 bad += int((~place.isfinite()).sum())
             if shared and self.entry.region is not None:
                 end = piece.data_ptr() + _extent(piece)
                 self.entry.region.release(end - self.stored.data_ptr())
-            progress.update(piece.nbytes)
         if self.entry.region is not None:
             self.entry.region.release()
         if bad and not target.is_meta:
@@ -158,7 +136,7 @@ class _Given:
                 f"largest is {torch.finfo(dtype).max:.4g}. Load it with a dtype of a wider range: "
                 f"{', '.join(wider)}."
             )
-        return target, largest
+        return target
 
     def _room(self, view: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
         try:
@@ -175,6 +153,7 @@ class _Given:
             ) from None
 
     def _bound(self, piece: Tensor) -> float:
+        """The largest absolute value. Raises CheckpointError where one is no number."""
         if piece.is_meta:
             return 0.0
         # One pass without a second tensor, through which NaN goes.

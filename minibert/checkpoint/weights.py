@@ -298,15 +298,7 @@ def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str,
     Views, no copies, except parameters that share a tensor, which are joined, and the bias of an
     untied decoder, which has two names.
     """
-    return {name: joined(parts) for name, parts in stored_parts(config, parameters).items()}
-
-
-Parts = list[tuple[Source, Tensor]]
-
-
-def stored_parts(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, Parts]:
-    """The parameters that each tensor of a Hugging Face file is made of; `joined` makes it."""
-    stored: dict[str, Parts] = {}
+    stored: dict[str, list[tuple[Source, Tensor]]] = {}
     table = sources(config)
     for ours, tensor in parameters.items():
         if ours not in table:
@@ -322,10 +314,10 @@ def stored_parts(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, 
         for usual, other in FAMILIES[config.family].names.aliases.items():
             if other in stored:
                 stored[usual] = [(source, tensor.clone()) for source, tensor in stored[other]]
-    return stored
+    return {name: _joined(parts) for name, parts in stored.items()}
 
 
-def joined(parts: Parts) -> Tensor:
+def _joined(parts: list[tuple[Source, Tensor]]) -> Tensor:
     """The stored tensor of parameters that share it; their sources say in which order."""
     (source, tensor), *others = parts
     if source.part is not None and others:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
 
 import minibert
-from minibert.checkpoint.save import save, write_tensors
+from minibert.checkpoint.save import save
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.loading import from_transformers
@@ -135,47 +135,3 @@ def test_a_type_that_does_not_hold_the_weights_is_refused(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match=r"wte\.weight.*float16"):
         save(model, tmp_path / "new", dtype=torch.float16)
     assert not (tmp_path / "new").exists()
-
-
-def test_numbers_of_several_dtypes_are_laid_out_as_safetensors_does(tmp_path: Path) -> None:
-    tensors = {
-        "a": torch.randn(3).half(),
-        "é": torch.randn(2, 5).double(),
-        "b": torch.randn(7, 0),
-        "c": torch.randn(()).bfloat16(),
-        "d": torch.randn(3, 2).t(),
-    }
-    shapes = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
-    write_tensors(tmp_path / "ours", shapes, lambda name: tensors[name])
-    whole = {name: one.contiguous() for name, one in tensors.items()}
-    save_file(whole, tmp_path / "theirs", metadata={"format": "pt"})
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-
-
-MEMORY = """
-import resource, sys
-from minibert.layers.config import Config
-from minibert.model import Model
-from minibert.checkpoint.save import save
-from minibert.checkpoint.save import write_tensors
-from minibert.checkpoint.weights import to_checkpoint
-from minibert.errors import CheckpointError
-import torch
-config = Config(family="gpt2", task="causal-lm", vocab_size=997, n_positions=31, n_layers=24,
-                n_heads=4, d_model=512, d_mlp=2048, n_segments=0)
-model = Model.from_config(config)
-torch.zeros(3).half().aminmax()
-size = sum(one.nbytes for one in model.parameters())
-largest = max(one.nbytes for one in model.parameters())
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-save(model, sys.argv[1])
-grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-print(size, largest, grown)
-"""
-
-
-def test_saving_holds_one_tensor_beside_the_model(tmp_path: Path) -> None:
-    size, largest, grown = map(int, run(MEMORY, tmp_path).split())
-    assert size > 250 << 20
-    # Query, key and value are one tensor there; 8 MiB for the rest of the process.
-    assert grown <= 4 * largest + (8 << 20)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -184,24 +183,6 @@ def test_the_last_value_of_a_tensor_is_looked_at(
     save_file(found, path)
     with pytest.raises(CheckpointError, match=r"mlp\.down_proj\.weight holds 2 values that are"):
         minibert.load(tmp_path, dtype=asked)
-
-
-@pytest.mark.parametrize("asked", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
-def test_progress_ends_with_the_bytes_of_all_weights(
-    family: str,
-    asked: torch.dtype,
-    tmp_path: Path,
-    small_pieces: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    expected = sum(tensor.nbytes for tensor in saved(tmp_path, family, torch.bfloat16).values())
-    bar = MagicMock()
-    monkeypatch.setattr(values, "tqdm", bar)
-    minibert.load(tmp_path, dtype=asked)
-    done = [one.args[0] for one in bar.return_value.__enter__.return_value.update.mock_calls]
-    assert sum(done) == bar.call_args.kwargs["total"] == expected
-    assert max(done) <= small_pieces
 
 
 def entries(**counts: int) -> Mapping[str, tuple[Source, Entry]]:

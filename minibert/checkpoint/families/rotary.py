@@ -159,7 +159,7 @@ def _read_parameters(given: Json, said: Json, partial: bool) -> Rotary:
         dims=int(d_head * fraction),
         base=read_positive(given, "rope_theta"),
         scaling=scaling,
-        **_SCALINGS[scaling](given, said["n_positions"]),
+        **{ours: read(given, said["n_positions"]) for _, ours, read in _SCALINGS[scaling]},
     )
 
 
@@ -176,98 +176,89 @@ def _write_parameters(rotary: Rotary, config: Config, partial: bool) -> dict[str
             f"config: rotary turns {rotary.dims} of {config.d_head} dimensions of a head, and "
             f"{config.family} checkpoints turn all; expected as many."
         )
-    if rotary.scaling != "default" and rotary.scaling != "longrope":
-        given["factor"] = rotary.factor
-    if rotary.scaling in ("llama3", "yarn", "longrope"):
-        given["original_max_position_embeddings"] = rotary.n_original
-    if rotary.scaling == "llama3":
-        given |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
-    elif rotary.scaling == "yarn":
-        given |= {"beta_slow": rotary.low, "beta_fast": rotary.high, "truncate": rotary.truncate}
-    elif rotary.scaling == "longrope":
-        given["short_factor"] = list(rotary.short_factors)
-        given["long_factor"] = list(rotary.long_factors)
-    if rotary.scaling in ("yarn", "longrope"):
-        given["attention_factor"] = rotary.amplitude
+    for name, ours, _ in _SCALINGS[rotary.scaling]:
+        value = getattr(rotary, ours)
+        given |= {name: list(value) if isinstance(value, tuple) else value} if name else {}
     return given
 
 
-def _default(given: Json, positions: int) -> dict[str, Any]:
-    return {}
-
-
-def _stretched(given: Json, positions: int) -> dict[str, Any]:
-    return {"factor": read_positive(given, "factor"), "n_original": positions}
+def _number(name: str, usual: float | None = None) -> Callable[[Json, int], float]:
+    """A number above 0; null and 0 stand for `usual`, where there is one."""
+    return lambda given, _: usual if usual and not given.get(name) else read_positive(given, name)
 
 
 def _original(given: Json, positions: int) -> int:
-    return read_whole(given, "original_max_position_embeddings", positions)
+    least = 2 if given.get("rope_type", given.get("type")) == "longrope" else 1
+    return read_whole(given, "original_max_position_embeddings", positions, least=least)
 
 
-def _llama3(given: Json, positions: int) -> dict[str, Any]:
-    return {
-        "factor": read_positive(given, "factor"),
-        "n_original": _original(given, positions),
-        "low": read_positive(given, "low_freq_factor"),
-        "high": read_positive(given, "high_freq_factor"),
-    }
-
-
-def _yarn(given: Json, positions: int) -> dict[str, Any]:
-    original = _original(given, positions)
-    factor = positions / original
+def _factor(given: Json, positions: int) -> float:
     if given.get("factor") is not None:
-        factor = read_positive(given, "factor")
+        return read_positive(given, "factor")
+    return positions / _original(given, positions)
+
+
+def _yarn_amplitude(given: Json, positions: int) -> float:
+    factor = _factor(given, positions)
 
     def grown(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
-    amplitude = grown(1.0)
-    # 0 stands for none, as in transformers.
     if given.get("attention_factor") is not None:
-        amplitude = read_positive(given, "attention_factor")
-    elif given.get("mscale") and given.get("mscale_all_dim"):
+        return read_positive(given, "attention_factor")
+    if given.get("mscale") and given.get("mscale_all_dim"):
         above, below = (grown(read_positive(given, name)) for name in ("mscale", "mscale_all_dim"))
-        amplitude = above / below
-    return {
-        "factor": factor,
-        "n_original": original,
-        "low": read_positive(given, "beta_slow") if given.get("beta_slow") else 1.0,
-        "high": read_positive(given, "beta_fast") if given.get("beta_fast") else 32.0,
-        "truncate": read_boolean(given, "truncate", True),
-        "amplitude": amplitude,
-    }
+        return above / below
+    return grown(1.0)
 
 
-def _longrope(given: Json, positions: int) -> dict[str, Any]:
-    original = read_whole(given, "original_max_position_embeddings", positions, least=2)
-    factor = positions / original
-    if given.get("factor") is not None:
-        factor = read_positive(given, "factor")
+def _longrope_amplitude(given: Json, positions: int) -> float:
     # Ding et al. 2024, section 3.3, as transformers has it.
-    amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    factor, original = _factor(given, positions), _original(given, positions)
     if given.get("attention_factor") is not None:
-        amplitude = read_positive(given, "attention_factor")
-    return {
-        "n_original": original,
-        "amplitude": amplitude,
-        "short_factors": _factors(given, "short_factor"),
-        "long_factors": _factors(given, "long_factor"),
-    }
+        return read_positive(given, "attention_factor")
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
-def _factors(given: Json, name: str) -> tuple[float, ...]:
-    value = given.get(name)
-    if not isinstance(value, list | tuple):
-        raise refuse(name, value, "a list of numbers")
-    return tuple(read_positive({name: each}, name) for each in value)
+def _factors(name: str) -> Callable[[Json, int], tuple[float, ...]]:
+    def read(given: Json, _: int) -> tuple[float, ...]:
+        value = given.get(name)
+        if not isinstance(value, list | tuple):
+            raise refuse(name, value, "a list of numbers")
+        return tuple(read_positive({name: each}, name) for each in value)
+
+    return read
 
 
-_SCALINGS: dict[str, Callable[[Json, int], dict[str, Any]]] = {
-    "default": _default,
-    "linear": _stretched,
-    "dynamic": _stretched,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
+Parameter = tuple[str, str, Callable[[Json, int], Any]]
+"""The name in config.json ("" where nothing says it), the field of Rotary, and how it is read."""
+_STRETCHED: tuple[Parameter, ...] = (
+    ("factor", "factor", _number("factor")),
+    ("", "n_original", lambda _, positions: positions),
+)
+_ORIGINAL: Parameter = ("original_max_position_embeddings", "n_original", _original)
+_SCALINGS: dict[str, tuple[Parameter, ...]] = {
+    "default": (),
+    "linear": _STRETCHED,
+    "dynamic": _STRETCHED,
+    "llama3": (
+        ("factor", "factor", _number("factor")),
+        _ORIGINAL,
+        ("low_freq_factor", "low", _number("low_freq_factor")),
+        ("high_freq_factor", "high", _number("high_freq_factor")),
+    ),
+    "yarn": (
+        ("factor", "factor", _factor),
+        _ORIGINAL,
+        ("beta_slow", "low", _number("beta_slow", 1.0)),
+        ("beta_fast", "high", _number("beta_fast", 32.0)),
+        ("truncate", "truncate", lambda given, _: read_boolean(given, "truncate", True)),
+        ("attention_factor", "amplitude", _yarn_amplitude),
+    ),
+    "longrope": (
+        _ORIGINAL,
+        ("attention_factor", "amplitude", _longrope_amplitude),
+        ("short_factor", "short_factors", _factors("short_factor")),
+        ("long_factor", "long_factors", _factors("long_factor")),
+    ),
 }
