@@ -3,8 +3,8 @@
 `ActivationCache` holds what a hooked model filled it with, or reads a trace when it is read
 (`trace.to_transformer_lens()`). Arguments, axes and labels are those of TransformerLens 3.9; a
 stack begins with the axis of its components. Names, axes and numbers are those of HookedTransformer
-(GPT-2, Pythia, Llama and other models whose norms do not follow the sum with the stream) and
-HookedEncoder (BERT) with the processing of weights off. docs/transformer_lens.md has the names.
+(GPT-2, Pythia, Llama and other decoders whose norms do not follow the sum with the stream) with
+the processing of weights off. docs/transformer_lens.md has the names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,8 +190,8 @@ class ActivationCache(Base):
         pos_slice   the positions: an int, a list, (start, stop) or a slice
         return_labels   (stack, labels), of the form "0_pre", "0_mid", "final_post"
 
-        Raises TraceError for a model whose norms follow the sum, and a KeyError that is one too for
-        a quantity that is not in the cache, such as resid_mid of a parallel model.
+        Raises TraceError (a KeyError too) for a quantity that is not in the cache, such as
+        resid_mid of a parallel model.
         """
         count = self._up_to(layer, mlp_input)
         names: list[tuple[str, int]] = []
@@ -227,7 +227,7 @@ class ActivationCache(Base):
         incl_embeds the embeddings of words and positions too
         return_labels   (stack, labels), of the form "embed", "pos_embed", "0_attn_out", "0_mlp_out"
 
-        Raises TraceError as `accumulated_resid` does, and for another `mode`.
+        Raises TraceError for another `mode`.
         """
         if mode not in _MODES:
             raise TraceError(f"mode={mode!r:.80}: expected one of {', '.join(_MODES)}.")
@@ -263,8 +263,7 @@ class ActivationCache(Base):
         apply_ln        each divided as `layer` divides the stream, see `apply_ln_to_stack`
         return_labels   (stack, labels), of the form "L0H0"
 
-        Raises TraceError where heads do not add to the stream: in a model whose norms follow the
-        block or the sum.
+        Raises TraceError where heads do not add to the stream: where a norm follows the block.
         """
         count, config = self._up_to(layer, False), self.of.config
         if config.norm_place != "before":
@@ -391,13 +390,8 @@ class ActivationCache(Base):
         return count
 
     def _up_to(self, layer: Whole | None, mlp_input: bool) -> int:
-        """The layer that the stream enters, of a model where such a sum exists."""
+        """The layer that the stream enters."""
         config, count = self.of.config, self._layers_before(layer)
-        if not config.pre_norm:
-            raise TraceError(
-                f"The stream of {config.model_type} goes through a norm after each block, so it is "
-                "no sum of what they add; minibert.analysis.decompose gives each part a share."
-            )
         if mlp_input and count == self._n_layers:
             raise TraceError(
                 f"mlp_input=True with layer={layer}: there is no MLP behind the last layer; "
@@ -414,8 +408,15 @@ class ActivationCache(Base):
 def cache_of(trace: CachedTrace, *, attn_result: bool = False) -> ActivationCache:
     """The quantities of a trace, each computed when it is read and not stored.
 
-    With `attn_result` attn.hook_result is among the names; it can be read in any case.
+    With `attn_result` attn.hook_result is among the names; it can be read in any case. Raises
+    TraceError for encoders, which HookedTransformer does not have.
     """
+    config = trace.config
+    if not (config.causal and config.pre_norm):
+        raise TraceError(
+            f"to_transformer_lens: {config.model_type} is no decoder, and the names are those of "
+            "HookedTransformer. Read the trace by minibert's names: trace[3].resid_post."
+        )
     return ActivationCache(Readings(dict(readers(trace)), attn_result), trace.model)
 
 

@@ -116,8 +116,7 @@ class HookedTransformer(WithTokens):
         if not model.config.generates:
             raise CheckpointError(
                 f"{model.name} ({model.config.model_type}, {model.config.task}) does not continue "
-                "texts; HookedTransformer is for causal language models. model.trace and "
-                "trace.to_transformer_lens() read the others."
+                "texts; HookedTransformer is for causal language models. model.trace reads others."
             )
         # In place writes into the views of the weights would go past packed copies.
         model.unpack()
@@ -187,8 +186,6 @@ class HookedTransformer(WithTokens):
         loss_per_token: bool = False,
         prepend_bos: bool | None = None,
         padding_side: str | None = None,
-        start_at_layer: int | None = None,
-        tokens: Tensor | None = None,
         attention_mask: Tensor | None = None,
         stop_at_layer: int | None = None,
     ) -> Any:
@@ -198,8 +195,6 @@ class HookedTransformer(WithTokens):
                         counted too unless attention_mask names it, as in TransformerLens 3.9;
                         "both", (logits, loss); None: nothing
         loss_per_token  the loss of each token, (batch, position − 1)
-        start_at_layer  `input` is the stream before this layer, (batch, position, d_model);
-                        the loss is then that of `tokens`
         stop_at_layer   the stream before this layer is returned; negative numbers count back
         attention_mask  True or 1 where a real token is, which come first in each sentence
 
@@ -210,26 +205,26 @@ class HookedTransformer(WithTokens):
                 f"return_type={return_type!r:.80}: expected logits, loss, both or None."
             )
         right_side(padding_side)
-        start, stop = self._span(start_at_layer, stop_at_layer)
-        with listening(self.hook_dict, self.model.body):
-            if start_at_layer is None:
-                inputs = self._inputs(input, prepend_bos, attention_mask)
-                hidden, tokens = self._embedded(inputs), inputs.ids
-            else:
-                hidden, inputs = self._given(input, attention_mask)
-            if return_type in ("loss", "both") and tokens is None and stop_at_layer is None:
-                raise TraceError(f"return_type={return_type!r} with start_at_layer needs tokens=.")
-            hidden = self._through(hidden, inputs, start, stop)
+        inputs, n_layers = self._inputs(input, prepend_bos, attention_mask), self.cfg.n_layers
+        stop = n_layers if stop_at_layer is None else stop_at_layer + n_layers * (stop_at_layer < 0)
+        if not 0 <= stop <= n_layers:
+            raise TraceError(f"stop_at_layer={stop_at_layer}: there are {n_layers} layers.")
+        model, points = self.model, self.hook_dict
+        evaluation = Evaluation(model.allowed(inputs.ids, inputs.mask), model.impl)
+        with listening(points, model.body):
+            edits = layer_edits(points, model.config, evaluation)
+            hidden = self._embedded(inputs)
+            hidden = run_layers(model.body, hidden, evaluation, stop=stop, edits=edits)
             if stop_at_layer is not None:
                 return hidden
-            final = self.model.body.final(hidden)
+            final = model.body.final(hidden)
             if return_type is None:
                 return None
-            logits = soft_capped(self.unembed(final), self.model.config.logit_soft_cap)
+            logits = soft_capped(self.unembed(final), model.config.logit_soft_cap)
             check_logits(logits)
         if return_type == "logits":
             return logits
-        loss = self.loss_fn(logits, tokens, attention_mask, per_token=loss_per_token)
+        loss = self.loss_fn(logits, inputs.ids, attention_mask, per_token=loss_per_token)
         return loss if return_type == "loss" else Output(logits, loss)
 
     def loss_fn(
@@ -335,8 +330,8 @@ class HookedTransformer(WithTokens):
         ids = self.to_tokens(given, prepend_bos) if text else as_ids(given)
         if ids.is_floating_point():
             raise TokenizationError(
-                "The input is a tensor of numbers with a point; expected ids. The stream goes with "
-                "start_at_layer=."
+                "The input is a tensor of numbers with a point; expected ids. A stream is written "
+                "by a hook on hook_resid_pre."
             )
         if mask is None:
             return self.model.inputs(ids)
@@ -357,33 +352,6 @@ class HookedTransformer(WithTokens):
             return stream
         rows = body.position(body.positions(ids)).expand(*ids.shape, -1)
         return stream + self.hook_dict["hook_pos_embed"](rows)
-
-    def _given(self, stream: Any, mask: Tensor | None) -> tuple[Hidden, Inputs]:
-        """The stream before a layer, and inputs of its shape whose ids nobody reads."""
-        width = self.cfg.d_model
-        if not isinstance(stream, Tensor) or stream.dim() != 3 or stream.shape[-1] != width:
-            shown = tuple(stream.shape) if isinstance(stream, Tensor) else type(stream).__name__
-            raise TraceError(
-                f"start_at_layer with an input of {shown}; expected the stream, (batch, position, "
-                f"{width})."
-            )
-        ids = torch.zeros(stream.shape[:2], dtype=torch.int64, device=stream.device)
-        return stream, self._inputs(ids, None, mask)
-
-    def _through(self, hidden: Hidden, inputs: Inputs, start: int, stop: int) -> Hidden:
-        evaluation = Evaluation(self.model.allowed(inputs.ids, inputs.mask), self.model.impl)
-        edits = layer_edits(self.hook_dict, self.model.config, evaluation)
-        return run_layers(self.model.body, hidden, evaluation, start=start, stop=stop, edits=edits)
-
-    def _span(self, start: int | None, stop: int | None) -> tuple[int, int]:
-        n_layers = self.cfg.n_layers
-        found = []
-        for name, layer, default in (("start", start, 0), ("stop", stop, n_layers)):
-            number = default if layer is None else layer + n_layers * (layer < 0)
-            if not 0 <= number <= n_layers:
-                raise TraceError(f"{name}_at_layer={layer}: there are {n_layers} layers.")
-            found.append(number)
-        return found[0], found[1]
 
 
 # What 4 calls the input and output of a module, and HookedTransformer's point with the same tensor.

@@ -119,7 +119,7 @@ class Part(nn.Module):
         if self.run is None:
             raise TraceError(
                 f"{getattr(self, 'name', 'This part')} cannot be called by itself; call the model "
-                "with start_at_layer= and stop_at_layer=, or use hooks."
+                "with stop_at_layer=, or use hooks."
             )
         return self.run(self, x)
 

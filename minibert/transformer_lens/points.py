@@ -2,8 +2,8 @@
 
 From it follow what a cache reads from a trace (`readers`), what a hook edits and at which module
 it listens (hook_edits.py), and the tree of parts (modules.py). A model has the names of the parts
-that it has: as its config says, since a trace may be without its weights. Where the norms follow
-the sum with the stream (BERT) the names are HookedEncoder's, elsewhere HookedTransformer's.
+that it has: as its config says, since a trace may be without its weights. The names are those of
+HookedTransformer, which is for decoders whose norms do not follow the sum with the stream.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from minibert.kernels.eager import soft_capped
@@ -86,8 +85,6 @@ def readers(trace: CachedTrace) -> Iterator[tuple[str, Callable[[], Tensor]]]:
 
 def layer_points(config: Config, layer: int) -> OfLayer:
     """The points of a layer, in the order of the data."""
-    if not config.pre_norm:
-        return _of_encoder(config)
     place, stream = config.norm_place, "resid_pre" if config.parallel else "resid_mid"
     first, last, first_out, last_out = OfLayer(), OfLayer(), OfLayer(), OfLayer()
     if place != "output":
@@ -111,32 +108,6 @@ def layer_points(config: Config, layer: int) -> OfLayer:
         **_mlp(config),
         **last_out,
         "hook_resid_post": _plain("resid_post"),
-    }
-
-
-def _of_encoder(config: Config) -> OfLayer:
-    """HookedEncoder's points.
-
-    Here the stream between the blocks is the output of a LayerNorm. HookedEncoder's resid_mid and
-    resid_post are the sums before the two LayerNorms; minibert's are the outputs of these.
-    """
-
-    def middle(at: LayerTrace) -> Hidden:
-        return at.resid_pre + at.attn_out
-
-    def end(at: LayerTrace) -> Hidden:
-        return at.resid_mid + at.mlp_out
-
-    return {
-        "hook_resid_pre": _plain("resid_pre"),
-        **_attention(config),
-        "hook_attn_out": _plain("attn_out"),
-        "hook_resid_mid": Point(middle),
-        **_norm("ln1", "attention_norm", middle),
-        **_mlp(config),
-        "hook_resid_post": Point(end),
-        **_norm("ln2", "mlp_norm", end),
-        "hook_normalized_resid_post": _plain("resid_post"),
     }
 
 
@@ -244,21 +215,9 @@ def wide(x: Tensor) -> Tensor:
 
 def before_layers(config: Config) -> OfTrace:
     """The points in front of layer 0."""
-    prefix = "" if config.pre_norm else "embed."
-    found: OfTrace = {f"{prefix}hook_embed": Point(_words)}
+    found: OfTrace = {"hook_embed": Point(_words)}
     if config.positions == "learned":
-        found[f"{prefix}hook_pos_embed"] = Point(_positions)
-    if config.n_segments:
-        found[f"{prefix}hook_token_type_embed"] = Point(_segments)
-    if config.embed_norm:
-        summed = [point.read for point in found.values()]
-        found |= _norm_points(
-            "embed.ln",
-            "embed_norm",
-            lambda at: at.model.body.embed_norm,
-            lambda trace: sum((read(trace) for read in summed[1:]), summed[0](trace)),
-        )
-        found["hook_full_embed"] = Point(lambda trace: trace.kept["embed"])
+        found["hook_pos_embed"] = Point(_positions)
     return found
 
 
@@ -273,13 +232,7 @@ def behind_layers(config: Config) -> OfTrace:
             lambda trace: trace[-1].resid_post,
             lambda at: at.kept.get("final_norm_scale"),
         )
-    # ELECTRA's pre-training head has no vocabulary: it says of each token whether it was replaced.
-    vocabulary = config.task in ("masked-lm", "causal-lm") or (
-        config.task == "pre-training" and config.family != "electra"
-    )
-    if vocabulary:
-        if not config.generates:
-            found |= _norm_points("mlm_head.ln", "", lambda at: _head(at).norm, _transformed)
+    if config.generates:
         found["unembed.hook_in"] = Point(lambda trace: _head(trace).decoder_input(_hidden(trace)))
         found["unembed.hook_out"] = Point(_unembedded)
     return found
@@ -296,13 +249,6 @@ def _positions(trace: CachedTrace) -> Tensor:
     return body.position(body.positions(ids)).expand(*ids.shape, -1)
 
 
-def _segments(trace: CachedTrace) -> Tensor:
-    ids, segments = trace.inputs.ids, trace.inputs.segments
-    table = trace.model.body.segment
-    assert table is not None, "a model without this table has no such name"
-    return table(torch.zeros_like(ids) if segments is None else segments)
-
-
 def _hidden(trace: CachedTrace) -> Hidden:
     last = trace[-1].resid_post
     return trace.model.body.final(last, divisors_of_final(trace, last))
@@ -310,12 +256,6 @@ def _hidden(trace: CachedTrace) -> Hidden:
 
 def _head(trace: CachedTrace) -> VocabularyHead:
     return cast(VocabularyHead, trace.model.head)
-
-
-def _transformed(trace: CachedTrace) -> Stream:
-    head = _head(trace)
-    assert head.transform is not None
-    return head.transform(_hidden(trace), activation=head.activation)
 
 
 def _unembedded(trace: CachedTrace) -> Tensor:

@@ -132,10 +132,6 @@ def gpt_neox() -> Any:
     return caches("gpt_neox")[0]
 
 
-def bert() -> Any:
-    return minibert.load("tiny-bert").trace("a horse ran").to_transformer_lens()
-
-
 def gemma() -> Any:
     return minibert.load(transformers_model("gemma2")).trace(ids()).to_transformer_lens()
 
@@ -155,7 +151,7 @@ WRONG: dict[str, Any] = {
     "whole numbers": lambda cache: cache.logit_attrs(cache.decompose_resid(), 1.5),
     "no tokenizer": lambda cache: cache.logit_attrs(cache.decompose_resid(), " a"),
     "the same shape": lambda cache: cache.logit_attrs(cache.decompose_resid(), ids(), 3),
-    "no sum of what they add": lambda cache: bert().decompose_resid(),
+    "bert is no decoder": lambda cache: minibert.load("tiny-bert").trace("a").to_transformer_lens(),
     "norm stands behind each block": lambda cache: gemma().stack_head_results(),
     "reads the stream that attention": lambda cache: gpt_neox().decompose_resid(0, mlp_input=True),
     "resid_mid": lambda cache: gpt_neox().accumulated_resid(incl_mid=True),
