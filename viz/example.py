@@ -307,7 +307,7 @@ class _Read:
 def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
     """The sentence, as an example of that name, with all that `holding` asks for but value."""
     read = _read(sentence, holding)
-    if not (read.agreeing or read.probs or holding.overview):
+    if not (read.agreeing or read.probs):
         read.probs = [
             pack_layer(layer, of_heads(sentence.probs(layer), holding.heads))
             for layer in holding.layers
@@ -333,8 +333,7 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         about["apart"] = apart
     if read.vectors:
         about |= rotation_header(config, holding.layers, len(labels))
-    shrunk = holding.overview or len(labels) > THUMBNAIL
-    thumbnails = [pack_thumbnails(read.pooled)] if shrunk else []
+    thumbnails = [pack_thumbnails(read.pooled)] if len(labels) > THUMBNAIL else []
     blocks = (*thumbnails, *read.probs, *read.vectors)
     return Example(about, blocks, _little(read.pooled))
 
@@ -361,16 +360,13 @@ def _read(sentence: Sentence, holding: Holding) -> _Read:
     length, read = len(sentence.labels), _Read()
     longest = _LONGEST_CAUSAL if sentence.trace.config.causal else _LONGEST
     short = length <= longest and not holding.coded
-    with_probs = not holding.overview and (short or not holding.vectors)
+    with_probs = short or not holding.vectors
     for layer in holding.layers:
         probs = of_heads(sentence.probs(layer), holding.heads)
         if with_probs:
             read.probs.append(pack_layer(layer, probs))
         read.pooled.append(pool(probs))
-        if not holding.overview:
-            blocks, agreeing = packed_vectors(
-                sentence.trace, layer, sentence.vectors, probs, holding
-            )
-            read.vectors.extend(blocks)
-            read.agreeing &= agreeing
+        blocks, agreeing = packed_vectors(sentence.trace, layer, sentence.vectors, probs, holding)
+        read.vectors.extend(blocks)
+        read.agreeing &= agreeing
     return read

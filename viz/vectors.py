@@ -301,8 +301,6 @@ class Holding:
     vectors: bool
     exact: frozenset[tuple[int, int]]
     """Heads, by layer and head, whose vectors are not rounded."""
-    overview: bool
-    """Thumbnails, and no weights or vectors."""
     coded: bool = False
     """Vectors that are not exact in a byte a number; else in half precision."""
 

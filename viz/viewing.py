@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import is_whole, vocabulary_head
+from minibert.analysis.arguments import vocabulary_head
 from minibert.analysis.flow import OfPosition
 from minibert.analysis.lens import logit_lens
 from minibert.analysis.rows import rows_of
@@ -125,30 +125,6 @@ _FORMS = (
 )
 
 
-def relevance_of_each(given: Outside, traces: Outside, n: int) -> list[Outside]:
-    """What is given for each of the `n` traces, None where nothing is: in the form of `traces`."""
-    if given is None:
-        return [None] * n
-    if isinstance(traces, Mapping):
-        if not isinstance(given, Mapping):
-            raise AttentionError(
-                f"relevance is {type(given).__name__}, expected as for traces a name each:"
-                f" {{{next(iter(traces))!r}: ...}}"
-            )
-        unknown = [name for name in given if name not in traces]
-        if unknown:
-            raise AttentionError(f"relevance names {unknown[0]!r}, traces has {list(traces)}")
-        return [given.get(name) for name in traces]
-    if not isinstance(traces, list | tuple):
-        return [given]
-    if not isinstance(given, list | tuple) or len(given) != n:
-        came = f"{len(given)}" if isinstance(given, list | tuple) else type(given).__name__
-        raise AttentionError(
-            f"relevance is {came}, expected as for traces a list of {n}, None for those without"
-        )
-    return list(given)
-
-
 def relevance_header(given: Outside, sentence: Sentence, *, alone: bool) -> Json | None:
     """The header's `relevance` of a sentence; `alone`: its trace has no other on the page.
 
@@ -228,9 +204,7 @@ def _written(numbers: Sequence[float] | Array) -> list[float]:
     return [float(f"{number:.{_DIGITS}g}") for number in numbers]
 
 
-_PATTERN_FORMS = "expected what patterns(model, texts) returns, or lists of (layer, head) by name"
 _PATTERN_DECIMALS = 4
-_LONGEST_NAME = 60
 
 
 def patterns_header(given: Outside, n_layers: int, n_heads: int) -> list[Json] | None:
@@ -250,9 +224,9 @@ def patterns_header(given: Outside, n_layers: int, n_heads: int) -> list[Json] |
                 f"and the page is of one of {n_layers} layers of {n_heads}"
             )
         return _of_result(given)
-    if not isinstance(given, Mapping):
-        raise AttentionError(f"patterns is {type(given).__name__}, {_PATTERN_FORMS}")
-    return [_of_list(name, heads, n_layers, n_heads) for name, heads in given.items()]
+    raise AttentionError(
+        f"patterns is {type(given).__name__}, expected what patterns(model, texts) returns"
+    )
 
 
 def _of_result(given: "HeadPatterns") -> list[Json]:
@@ -269,26 +243,6 @@ def _of_result(given: "HeadPatterns") -> list[Json]:
             label, says = pattern.label, pattern.words
             found.append({"name": name, "label": label, "says": says, "heads": scores})
     return found
-
-
-def _of_list(name: Outside, heads: Outside, n_layers: int, n_heads: int) -> Json:
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        raise AttentionError(
-            f"patterns: {name!r:.80} is no name of 1 to {_LONGEST_NAME} characters"
-        )
-    try:
-        places = [tuple(place) for place in heads]
-    except TypeError as error:
-        raise AttentionError(f"patterns[{name!r}] is {heads!r:.80}, {_PATTERN_FORMS}") from error
-    for place in places:
-        whole = len(place) == 2 and all(map(is_whole, place))
-        if not whole or not (0 <= place[0] < n_layers and 0 <= place[1] < n_heads):
-            raise AttentionError(
-                f"patterns[{name!r}] has {place!r:.80}; expected (layer, head) below "
-                f"({n_layers}, {n_heads})"
-            )
-    whole_places = [[int(layer), int(head), None] for layer, head in places]
-    return {"name": name, "label": name, "says": "", "heads": whole_places}
 
 
 # A page is as large as this, or as so many bytes a token, before it holds less of the vectors.
@@ -350,21 +304,17 @@ def with_value(examples: list[Example], sources: Sources) -> list[Example]:
     ]
 
 
-_OVERVIEW = "This page holds thumbnails only: the largest weight of each block of tokens."
-
-
 if TYPE_CHECKING:
     Traces = TraceLike | Sequence[TraceLike] | Mapping[str, TraceLike]
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
     Strings = Sequence[str]
     RelevanceOf = Result[Tensor] | Array | None
-    Relevances = RelevanceOf | Sequence[RelevanceOf] | Mapping[str, RelevanceOf]
-    Patterns = HeadPatterns | Mapping[str, Iterable[tuple[int, int]]] | None
+    Patterns = HeadPatterns | None
 else:
     # Checked here and in inputs.py, with an error that says what to do; a run-time type checker
     # must not get in before it.
-    Traces = Numbers = Exact = Strings = Relevances = Patterns = object
+    Traces = Numbers = Exact = Strings = RelevanceOf = Patterns = object
 
 
 @within_memory
@@ -378,9 +328,8 @@ def view(
     vectors: bool = True,
     exact: Exact = None,
     lens: bool | None = None,
-    relevance: Relevances = None,
+    relevance: RelevanceOf = None,
     patterns: Patterns = None,
-    overview_only: bool = False,
     title: str | None = None,
 ) -> Page:
     """The page of a trace, or of several: all pictures, linked with one another.
@@ -398,11 +347,9 @@ def view(
                    vocabulary head and it does not take long
     relevance      what the text view shades tokens by at first: the result of `relevance`,
                    `relevance_of` or `integrated_embeddings` of minibert.analysis, or an array
-                   (token) or (query, key). Of several traces, in the same form as these
+                   (token) or (query, key). For a page of one trace
     patterns       names of heads that the model view marks: what `patterns` of
-                   minibert.survey.patterns gives, or lists of (layer, head) by name
-    overview_only  hold only thumbnails of at most 64 x 64 cells a head: a small file of a long
-                   text, for the model view
+                   minibert.survey.patterns gives
     title          the heading; what the page is about by default
 
     Weights in the map, neuron and arithmetic views are within 1.2e-3 of the trace where the page
@@ -414,21 +361,17 @@ def view(
     Raises AttentionError naming the argument when one does not fit.
     """
     checked_view(view)
-    if overview_only and exact is not None:
-        raise AttentionError("exact needs vectors, which overview_only=True leaves out")
     sources: Sources = []
-    relevances = []
     named = _named(traces)
-    for (name, trace), given in zip(
-        named, relevance_of_each(relevance, traces, len(named)), strict=True
-    ):
-        holding = _holding(trace, layers, heads, exact, vectors=vectors, overview=overview_only)
+    if relevance is not None and len(named) > 1:
+        raise AttentionError("relevance is of one trace; make a page of that trace alone")
+    for name, trace in named:
+        holding = _holding(trace, layers, heads, exact, vectors=vectors)
         numbers = _sentences(sentences, len(trace.tokens.raw))
-        held = [Sentence(trace, number) for number in numbers]
-        sources.extend((name, one, holding) for one in held)
-        relevances += [relevance_header(given, one, alone=len(held) == 1) for one in held]
-    if lens is None and overview_only:
-        lens = False
+        sources.extend((name, Sentence(trace, number), holding) for number in numbers)
+    relevances = [
+        relevance_header(relevance, one, alone=len(sources) == 1) for _, one, _ in sources
+    ]
     sources = fitting_sources(sources)
     examples = [
         _example(*source, lens, relevance, patterns)
@@ -436,7 +379,7 @@ def view(
     ]
     examples = with_value(examples, sources)
     start = (("shade", "relevance"),) if any(relevances) else ()
-    view = _opening(view, examples, overview_only)
+    view = _opening(view, examples)
     return Page(tuple(examples), view=view, title=title, start=start)
 
 
@@ -478,16 +421,14 @@ def _holding(
     exact: Outside,
     *,
     vectors: bool,
-    overview: bool,
 ) -> Holding:
     shown_layers = checked_numbers(layers, len(trace), "layers")
     shown_heads = checked_numbers(heads, trace.config.n_heads, "heads")
     return Holding(
         layers=tuple(shown_layers),
         heads=tuple(shown_heads),
-        vectors=bool(vectors) and not overview,
+        vectors=bool(vectors),
         exact=_exact_heads(exact, shown_layers, shown_heads),
-        overview=overview,
     )
 
 
@@ -521,8 +462,6 @@ def _example(
     patterns: Outside,
 ) -> Example:
     example = trace_example(sentence, name, holding)
-    if holding.overview:
-        example = example.with_blocks((), _OVERVIEW)
     found, note = lens_of(sentence.trace, sentence.index, len(sentence.labels), lens)
     example = example.with_blocks((), note)
     if holding.coded and holding.vectors:
@@ -533,10 +472,8 @@ def _example(
     return replace(example, about={**example.about, **about})
 
 
-def _opening(view: str, examples: list[Example], overview_only: bool) -> str:
+def _opening(view: str, examples: list[Example]) -> str:
     """The view that the page opens with, if it holds what that needs."""
-    if overview_only:
-        return "model"
     held = {block.entry["quantity"] for example in examples for block in example.blocks}
     if view in ("neuron", "arithmetic") and "query" not in held:
         raise AttentionError(f'view="{view}" needs query and key, which vectors=False leaves out')
@@ -585,4 +522,4 @@ def attention_page(
         heads=checked_numbers(heads, n_heads, "heads"),
         model=model,
     )
-    return Page((example,), view=_opening(checked_view(view), [example], False), title=title)
+    return Page((example,), view=_opening(checked_view(view), [example]), title=title)

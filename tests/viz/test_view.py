@@ -216,7 +216,6 @@ VIEW: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
     (small_trace, {"exact": (0, 1), "heads": [0]}, "exact names layer 0, head 1"),
     (small_trace, {"exact": 3}, "exact=3, expected"),
     (small_trace, {"exact": [(0, 1, 2)]}, r"exact=\[\(0, 1, 2\)\], expected"),
-    (small_trace, {"exact": (0, 1), "overview_only": True}, "overview_only=True leaves out"),
     (list, {}, "traces is empty"),
     (dict, {}, "traces is empty"),
     (lambda: softmax((1, 2, 3, 3)), {}, "ndarray, expected what model.trace"),
@@ -267,15 +266,6 @@ class TestRelevance:
         causal = view(small_trace(6, causal=True), relevance=np.tri(6))
         assert example_of(causal)["relevance"]["of"] == 5
 
-    def test_several_traces_have_one_each_or_none(self, fake: FakeTrace) -> None:
-        other = small_trace(6)
-        for page in (
-            view([fake, other], sentences=[0], relevance=[None, np.arange(6)]),
-            view({"a": other, "b": other}, relevance={"b": np.arange(6)}),
-        ):
-            assert example_of(page)["relevance"] is None
-            assert example_of(page, 1)["relevance"]["values"] == [0, 1, 2, 3, 4, 5]
-
     @pytest.mark.parametrize(
         ("given", "message"),
         [
@@ -299,16 +289,12 @@ class TestRelevance:
         long = small_trace(521, n_positions=521)
         for shown, given, message in (
             (fake, np.zeros(7), r"choose one with sentences=\[i\]"),
-            (trace, relevance(trace), "relevance_of"),
             (other, relevance_of(trace, 0), "of another text"),
-            ([fake, fake], [np.zeros(7)], "a list of 2, None"),
-            ({"a": fake}, np.zeros(7), r"as for traces a name each: \{'a'"),
-            ({"a": fake}, {"c": np.zeros(7)}, r"names 'c', traces has \['a'\]"),
+            ([fake, fake], np.zeros(7), "of one trace"),
+            (long, np.zeros((521, 521)), "the row of one query"),
         ):
             with pytest.raises(AttentionError, match=message):
                 view(shown, relevance=given)
-        with pytest.raises(AttentionError, match="the row of one query"):
-            view(long, relevance=np.zeros((521, 521)), overview_only=True)
 
 
 class TestPatterns:
@@ -325,19 +311,11 @@ class TestPatterns:
         assert table["next"]["says"] == "the next token"
         [[layer, head, score]] = table["next"]["heads"]
         assert score == pytest.approx(found.score["next"][layer, head], abs=1e-4)
-        [mine] = example_of(horse.view(patterns={"my heads": [(0, 2), [3, 1]]}))["patterns"]
-        assert mine["name"] == mine["label"] == "my heads"
-        assert mine["heads"] == [[0, 2, None], [3, 1, None]]
 
     def test_what_does_not_fit_is_refused(self, horse: Trace) -> None:
         fewer = patterns_of_attention([horse.stack("probs")[:2, 0]], horse.tokens.raw, causal=False)
         for given, message in (
             ([(0, 1)], "patterns is list, expected what patterns"),
-            ({"": [(0, 1)]}, "'' is no name of 1 to 60 characters"),
-            ({"mine": 3}, r"patterns\['mine'\] is 3, expected what patterns"),
-            ({"mine": [(0, 4)]}, r"has \(0, 4\); expected \(layer, head\) below \(4, 4\)"),
-            ({"mine": [(0, 1.5)]}, r"has \(0, 1.5\)"),
-            ({"mine": [(0, 1, 2)]}, r"has \(0, 1, 2\)"),
             (fewer, "of 2 layers of 4 heads, and the page is of one of 4"),
         ):
             with pytest.raises(AttentionError, match=message):
