@@ -1,7 +1,6 @@
 """The script that makes tiny-bert-sentiment, and what the benchmark measures of it."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import transformers
 
 import minibert
 from benchmarks import embedded
-from benchmarks.embedded import NEGATION, WordCounts, right
+from benchmarks.embedded import right
 from scripts import train_sentiment
 from scripts.train_sentiment import Sentence, probabilities, read_sentences, untrained
 
@@ -58,7 +57,7 @@ def test_fine_tuning_learns_from_a_random_head_and_leaves_a_quiet_model() -> Non
     assert model.fresh == ("head.classifier.weight", "head.classifier.bias")
     start = {name: values.clone() for name, values in model.named_parameters()}
     train = [Sentence(text, label, "") for label, part in enumerate((BAD, GOOD)) for text in part]
-    recipe = train_sentiment.Recipe(epochs=30, batch=8, rate=1e-3, masked=0.0)
+    recipe = train_sentiment.Recipe(epochs=8, batch=8, rate=2e-3, masked=0.0)
     train_sentiment.fine_tune(model, train, recipe)
     unseen = [Sentence(f"the {thing} was {word} .", label, "")
               for thing in ("door", "ship", "morning")
@@ -114,66 +113,19 @@ def test_a_file_that_is_missing_is_named(
     assert "imdb_labelled.txt" in capsys.readouterr().err
 
 
-def test_counted_words_decide_as_by_hand() -> None:
-    counts = WordCounts([
-        Sentence("good good film", 1, ""), Sentence("bad film", 0, ""), Sentence("bad", 0, "")
-    ])  # fmt: skip
-    # Known words: good, film, bad. Positive: good 2, film 1. Negative: bad 2, film 1.
-    positive = math.log(1 / 3) + math.log(3 / 6) + math.log(2 / 6)
-    negative = math.log(2 / 3) + math.log(1 / 6) + math.log(2 / 6)
-    assert counts.log_probability("Good film, unheard!", 1) == pytest.approx(positive)
-    assert counts.log_probability("Good film, unheard!", 0) == pytest.approx(negative)
-    assert counts.label("good film") == 1
-    # (1/3) · (3/6)(1/6) < (2/3) · (1/6)(3/6): the rarer label needs more.
-    assert counts.label("good bad") == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "denies"),
-    [
-        ("It was NOT good", True),
-        ("I didn't like it", True),
-        ("I don’t", True),
-        ("nothing works", True),
-        ("he went to the tent", False),
-        ("a knot of notes", False),
-        ("another nobleman", False),
-    ],
-)
-def test_negations_are_words(text: str, denies: bool) -> None:
-    assert bool(NEGATION.search(text)) is denies
-
-
 def test_right_is_the_share_of_right_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [Sentence(text, 1, "") for text in GOOD[:3]] + [Sentence(BAD[0], 0, "")]
     certain = torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
     monkeypatch.setattr(embedded, "probabilities", lambda *_: certain)
-    row = right(untrained("tiny-bert", seed=0), WordCounts(sentences), sentences)
+    row = right(untrained("tiny-bert", seed=0), sentences)
     assert (row["value"], row["count"], row["positive"]) == (0.5, 4, 0.75)
-    assert row["by_words"] == 1.0
 
 
-def test_the_benchmark_writes_a_row_for_every_score(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "SEEDS", 2)
-    denied = "".join(f"the {thing} was not good .\t0\n" for thing in THINGS)
-    with (data / "yelp_labelled.txt").open("a", encoding="utf-8") as file:
-        file.write(denied)
+def test_the_benchmark_writes_a_row_for_every_score(data: Path, tmp_path: Path) -> None:
     folder = untrained("tiny-bert", seed=0).save(tmp_path / "model")
     output = tmp_path / "rows.jsonl"
-    options = ["--sentiment", str(data), "--tiny-bert-sentiment", str(folder), "--threads", "1"]
+    options = ["--sentiment", str(data), "--models", str(folder), "--threads", "1"]
     assert embedded.main([*options, "--output", str(output)]) == 0
-    rows = {row["what"]: row for row in map(json.loads, output.read_text().splitlines())}
-    assert set(rows) == {
-        "weights in MB",
-        "reviews right",
-        "film snippets right",
-        "reviews with a negation right",
-        "reviews right, 2 untrained heads",
-        "a review of two opinions",
-    }
-    assert all(row["model"] == "tiny-bert-sentiment" for row in rows.values())
-    heads = rows["reviews right, 2 untrained heads"]
-    assert heads["least"] <= heads["value"] <= heads["most"]
-    assert len(rows["a review of two opinions"]["untrained"]) == 2
+    rows = list(map(json.loads, output.read_text().splitlines()))
+    assert [row["what"] for row in rows] == ["reviews right", "film snippets right"]
+    assert all(0 <= row["value"] <= 1 for row in rows)
