@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _EMBEDDED = Path(__file__).parents[1] / "embedded"
 #: Rows of a call without a packed copy, and shapes of weights that are common.
-ROWS = (1, 16, 128)
 _SHAPES = ((128, 128), (384, 384), (768, 768), (768, 3072), (3072, 768))
 
 
@@ -143,30 +142,19 @@ def document(*, backends: bool) -> dict[str, object]:
     return found
 
 
-def linear_choices() -> list[dict[str, object]]:
-    """The back ends that the rule chooses on this machine, by data type and shape of the weight.
-
-    `packed_at_load` says whether a weight of a file gets a packed copy, by `rule`; `calls` have the
-    back end of a call without one, by its rows.
-    """
+def linear_choices() -> list[dict[str, str]]:
+    """The back ends that the rule chooses on this machine, by data type and shape of the weight."""
     import torch
 
     from minibert.layers.linear_backends import chosen
 
-    return [
-        {
-            "dtype": str(dtype).removeprefix("torch."),
-            "weight": f"{d_in} -> {d_out}",
-            "packed_at_load": (held := chosen(dtype, d_in, d_out)).name == "onednn-packed",
-            "rule": held.rule,
-            "calls": [
-                {"rows": rows, "backend": chosen(dtype, d_in, d_out, rows=rows).name}
-                for rows in ROWS
-            ],
-        }
-        for dtype in (torch.float32, torch.bfloat16, torch.float16)
-        for d_in, d_out in _SHAPES
-    ]
+    found = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for d_in, d_out in _SHAPES:
+            name, weight = str(dtype).removeprefix("torch."), f"{d_in} -> {d_out}"
+            choice = chosen(dtype, d_in, d_out)
+            found.append({"dtype": name, "weight": weight, **choice._asdict()})
+    return found
 
 
 def _model_table(title: str, entries: Sequence[Entry], terminal: Terminal) -> list[str]:
@@ -208,11 +196,5 @@ def _backend_table(terminal: Terminal) -> list[str]:
         f"  named      {linear_backends.named() or unnamed}",
         "",
     ]
-    header = ["type", "weight", *(f"{n} row" + "s" * (n > 1) for n in ROWS), "at load", "rule"]
-    cells = []
-    for row in linear_choices():
-        dtype, weight, packed, rule, calls = row.values()
-        assert isinstance(calls, list)
-        names = [call["backend"] for call in calls]
-        cells.append([str(dtype), str(weight), *names, "packed" if packed else "-", str(rule)])
-    return [*lines, *terminal.table(header, cells, "<" * len(header))]
+    cells = [list(row.values()) for row in linear_choices()]
+    return [*lines, *terminal.table(["type", "weight", "back end", "rule"], cells, "<<<<")]

@@ -1,9 +1,9 @@
 """The linear layer: y = activation(x·Wᵀ + b)·m + residual, on the back end that the rule names.
 
-The rule is in linear_backends.py. packing.py makes two states of a layer, and takes them back: its
-weight has a copy packed for oneDNN, or the weights of layers that read the same x (query, key and
-value) lie side by side and are multiplied as one. `linear.weight` is always the weight itself. A
-packed weight whose memory is handed out or written to is not packed any more.
+The rule is in linear_backends.py. packing.py makes one state of a layer, and takes it back: its
+weight, or those of layers that read the same x (query, key and value), have one copy packed for
+oneDNN. `linear.weight` is always the weight itself. A packed weight whose memory is handed out or
+written to is not packed any more.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,11 +71,10 @@ def _packed_among(values: Sequence[object]) -> list[PackedWeight]:
 
 
 class OneMatrix:
-    """The weights of linear layers below one another: a packed copy, or a view of them all.
+    """A packed copy of the weights of linear layers, below one another.
 
-    `sources` has each weight (and each bias that is part of `bias`). A copy stands for weights that
-    are packed, with their count of changes; a view stands for parameters, where they lie. When one
-    is something else the matrix is dropped for good.
+    `sources` has each weight with its count of changes, and each bias that is part of `bias`, which
+    is the memory that they lie in. When one is something else the copy is dropped for good.
     """
 
     def __init__(
@@ -83,28 +82,26 @@ class OneMatrix:
         matrix: Tensor,
         bias: Tensor | None,
         weights: Sequence[nn.Parameter],
-        biases: Sequence[nn.Parameter] = (),
+        biases: Sequence[nn.Parameter],
     ) -> None:
         self.matrix: Tensor | None = matrix
         self.bias = bias
-        self.packed: bool = matrix.is_mkldnn
         self.widths = [len(weight) for weight in weights]
-        copied = len(weights) if self.packed else 0
         # A detached tensor shares the count of changes, and nothing is asked before it is read.
         self.sources = tuple(
-            (one, one.detach(), one._version if number < copied else -1)
+            (one, one.detach(), one._version if number < len(weights) else -1)
             for number, one in enumerate((*weights, *biases))
         )
-        for weight in weights[:copied]:
+        for weight in weights:
             weight.__class__ = PackedWeight
 
     @property
     def stands(self) -> bool:
-        """True while the matrix is the weights."""
+        """True while the copy is that of the weights."""
         return self.matrix_for([source for source, _, _ in self.sources]) is not None
 
     def matrix_for(self, parameters: Sequence[Tensor | None]) -> Tensor | None:
-        """The matrix, where these are its parameters and as they were; None otherwise."""
+        """The copy, where these are its parameters and as they were; None otherwise."""
         for parameter, (source, alias, changes) in zip(parameters, self.sources, strict=False):
             if parameter is not source:
                 # Another parameter, as in torch.func.functional_call: this call goes without.
@@ -118,7 +115,7 @@ class OneMatrix:
         return self.matrix
 
     def drop(self) -> None:
-        """Never use the matrix again; the weights are plain parameters from now on."""
+        """Never use the copy again; the weights are plain parameters from now on."""
         self.matrix = None
         sources, self.sources = self.sources, ()
         for parameter, _, _ in sources:
@@ -161,11 +158,13 @@ class Linear(nn.Module):
             # Pruned or parametrized: computed from other parameters each time.
             out = backends.torch_linear(x, self.weight, self.bias, activation, added)
         else:
-            weight, bias = parameters["weight"], parameters["bias"]
-            run, matrix = _plan(x, added, (weight, bias), self.one_matrix)
-            if matrix is None:
-                matrix = values_of(weight) if type(weight) is PackedWeight else weight
-            out = run(x, cast(Tensor, matrix), bias, activation, added)
+            one, bias, packed = self.one_matrix, parameters["bias"], None
+            if one is not None:
+                packed = _packed_for(x, added, (parameters["weight"], bias), one)
+            if packed is None:
+                out = backends.torch_linear(x, self.readable, bias, activation, added)
+            else:
+                out = backends.onednn_linear(x, packed, bias, activation, added)
         if self.multiplier == 1.0:
             return out
         out = out * self.multiplier
@@ -245,10 +244,10 @@ def _zeros_for(linear: nn.Module, d_in: int) -> Float[Tensor, "1 d_in"]:
 
 
 class SharedInput:
-    """Linear layers that read the same x (query, key and value), run as one when that is faster."""
+    """Linear layers that read the same x (query, key and value), run as one while packed."""
 
     one_matrix: OneMatrix | None = None
-    """Their weights as one matrix, where there is one."""
+    """The packed copy of their weights, where there is one."""
 
     def __init__(self, linears: tuple[Linear, ...]) -> None:
         self.linears = linears
@@ -268,20 +267,20 @@ class SharedInput:
             parameters.append(linear._parameters["weight"])
         for linear in self.linears:
             parameters.append(linear._parameters["bias"])
-        run, matrix = _plan(x, None, parameters, one)
-        if matrix is None:
+        packed = _packed_for(x, None, parameters, one)
+        if packed is None:
             return tuple([linear.forward(x) for linear in self.linears])
-        return run(x, matrix, one.bias, None, None).split(one.widths, dim=-1)
+        return backends.onednn_linear(x, packed, one.bias).split(one.widths, dim=-1)
 
 
-def _plan(
+def _packed_for(
     x: Tensor,
     residual: Tensor | None,
     # Not all are Parameters: torch.func.functional_call puts plain tensors in their place.
     parameters: Sequence[Tensor | None],
-    one: OneMatrix | None,
-) -> tuple[backends.Run, Tensor | None]:
-    """How to multiply, and the one matrix to multiply by; None for each weight as it is."""
+    one: OneMatrix,
+) -> Tensor | None:
+    """The packed copy, where this call may multiply by it; None for each weight as it is."""
     if (
         not x.is_cpu
         # Where oneDNN's operators do not exist or would be recorded.
@@ -291,27 +290,15 @@ def _plan(
         # Forward mode (torch.func.jvp) takes no notice of no_grad.
         or forward_ad._current_level >= 0
         or torch._C._functorch.maybe_current_level() is not None
+        or backends.named() not in (None, "onednn-packed")
     ):
-        return backends.torch_linear, None
-    matrix = None if one is None else one.matrix_for(parameters)
-    weight = cast(Tensor, parameters[0] if matrix is None else matrix)
-    if x.dtype != weight.dtype:
-        return backends.torch_linear, None
+        return None
+    packed = one.matrix_for(parameters)
+    if packed is None or x.dtype != packed.dtype:
+        return None
     if torch.is_grad_enabled():
-        if x.requires_grad or (residual is not None and residual.requires_grad):
-            return backends.torch_linear, None
-        for parameter in parameters:
-            # A packed one has no gradient.
-            plain = parameter is not None and type(parameter) is not PackedWeight
-            if plain and cast(Tensor, parameter).requires_grad:
-                return backends.torch_linear, None
-    if matrix is not None and matrix.is_mkldnn:
-        if backends.named() in (None, "onednn-packed"):
-            return backends.onednn_linear, matrix
-        matrix, weight = None, cast(Tensor, parameters[0])
-    if matrix is None and not weight.is_contiguous() and not weight.t().is_contiguous():
-        # Columns of a wider matrix, as query is of the c_attn of transformers' GPT-2: oneDNN has
-        # no fast way to multiply by those (1,340 ms beside torch's 1.3 for 96 x 768 x 768).
-        return backends.torch_linear, None
-    d_out, d_in = weight.shape
-    return backends.unpacked_run(x.dtype, x.numel() // d_in, d_in, d_out), matrix
+        # A packed weight has no gradient.
+        biases = (each for each in parameters if type(each) is not PackedWeight)
+        if any(each is not None and each.requires_grad for each in (x, residual, *biases)):
+            return None
+    return packed

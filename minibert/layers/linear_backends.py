@@ -1,11 +1,12 @@
 """How a linear layer multiplies: the back ends, and the rule that chooses one.
 
 torch's `F.linear` runs float32 through MKL, which takes a slow path on processors that Intel did
-not make; oneDNN does not. So the choice follows from the processor, the data type and the shape,
-and from nothing else: the same input gives the same bits in every process on a machine.
+not make; oneDNN does not, and is fastest with a copy of the weight in its own block layout. Whether
+there is such a copy follows from the processor, the data type and the shape, and from nothing else:
+the same input gives the same bits in every process on a machine.
 
-Name a back end yourself with the environment variable MINIBERT_LINEAR (torch, torch-transposed,
-onednn, onednn-packed) or with `use(...)`; see the choice with `minibert models --backends`.
+Name a back end yourself with the environment variable MINIBERT_LINEAR (torch, onednn-packed) or
+with `use(...)`; see the choice with `minibert models --backends`.
 """
 
 import os
@@ -22,15 +23,10 @@ from torch.nn import functional as F
 
 from minibert.errors import MinibertError
 
-NAMES = ("torch", "torch-transposed", "onednn", "onednn-packed")
-# Both bounds and the rule of `backend_for` come from measurements: docs/decisions/002. A smaller
-# weight or a smaller call gains less than oneDNN's 10 microseconds a call.
-PACK_FROM = 512 * 512
-ONEDNN_FROM = 1 << 20
-# Where W·xᵀ is faster than x·Wᵀ on Intel processors, and errs less than twice as much. MKL's other
-# product for fewer than 16 rows is slower and more exact, most of all for a small d_in.
-TRANSPOSED_ROWS = range(7, 49)
-TRANSPOSED_FROM = 1 << 19
+NAMES = ("torch", "onednn-packed")
+# The rule of `backend_for` comes from measurements: docs/decisions/002. A smaller weight gains less
+# than oneDNN's 10 microseconds a call.
+PACK_FROM = 1 << 17
 
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": torch.ops.aten.gelu_,
@@ -56,9 +52,6 @@ _FUSED = {
     "relu": ("relu", ""),
     "tanh": ("tanh", ""),
 }
-
-
-Run = Callable[[Tensor, Tensor, Tensor | None, str | None, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -105,26 +98,6 @@ def torch_linear(
     return out.add_(residual)
 
 
-def transposed_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-) -> Tensor:
-    """The same as (weight·xᵀ)ᵀ through torch, faster for few rows on Intel; no gradient."""
-    if not weight.is_contiguous():
-        return torch_linear(x, weight, bias, activation, residual)
-    rows = x.reshape(-1, x.shape[-1])
-    out = torch.mm(weight, rows.t()).t().contiguous().view(*x.shape[:-1], len(weight))
-    if bias is not None:
-        out.add_(bias)
-    if activation is not None:
-        change = _IN_PLACE.get(activation)
-        out = change(out) if change else activate(out, activation)
-    return out if residual is None else out.add_(residual)
-
-
 def onednn_linear(
     x: Tensor,
     weight: Tensor,
@@ -134,7 +107,7 @@ def onednn_linear(
 ) -> Tensor:
     """The same through oneDNN, with the activation or the residual fused in; no gradient.
 
-    `weight` is plain or made by `packed_copy`.
+    `weight` is made by `packed_copy`.
     """
     # The overloads by name: choosing among them, torch writes the tensors into an error it drops.
     linear = torch.ops.mkldnn._linear_pointwise
@@ -183,30 +156,19 @@ def _onednn_dtypes() -> set[torch.dtype]:
 
 
 def backend_for(
-    processor: Processor,
-    dtype: torch.dtype,
-    d_in: int,
-    d_out: int,
-    *,
-    rows: int | None = None,
-    name: str | None = None,
+    processor: Processor, dtype: torch.dtype, d_in: int, d_out: int, *, name: str | None = None
 ) -> Choice:
     """How to multiply by a weight (d_out, d_in) on this processor, and the rule that says so.
 
-    Without `rows`: whether a packed copy of the weight is made. With `rows`, the inputs of one
-    call (the product of all axes of x but the last): how a weight without one is multiplied.
     `name` is the back end that the user named, if any.
     """
-    size, kind = d_in * d_out, str(dtype).removeprefix("torch.")
+    kind = str(dtype).removeprefix("torch.")
     if dtype not in processor.onednn_dtypes:
         return Choice("torch", f"oneDNN does not multiply {kind} here")
+    large = d_in * d_out >= PACK_FROM
     if name is not None:
-        packs = name == "onednn-packed" and rows is None and size >= PACK_FROM
-        unpacked = "onednn" if name == "onednn-packed" else name
-        return Choice(name if packs else unpacked, "named by MINIBERT_LINEAR or use()")
+        return Choice(name if large else "torch", "named by MINIBERT_LINEAR or use()")
     if processor.vendor == "GenuineIntel":
-        if _transposes(processor, dtype, d_in, size, rows):
-            return Choice("torch-transposed", "Intel: for few rows MKL is faster at W·xᵀ than x·Wᵀ")
         return Choice("torch", "Intel: oneDNN gains little over MKL, and errs more")
     if processor.vendor != "AuthenticAMD" or "avx2" not in processor.features:
         return Choice("torch", "oneDNN is used on AMD processors with AVX2 alone")
@@ -215,31 +177,14 @@ def backend_for(
         return Choice("torch", "AMD without AVX-512: oneDNN's products err twice as much")
     if dtype == torch.float16:
         return Choice("torch", "AMD: float16 is not measured")
-    if rows is None and size >= PACK_FROM:
-        return Choice("onednn-packed", f"AMD, {kind}: weights of {PACK_FROM:,} numbers or more")
-    if dtype == torch.bfloat16:
-        return Choice("torch", f"AMD, {kind}: torch uses oneDNN itself, packing alone gains")
-    if rows is None or rows * size >= ONEDNN_FROM:
-        return Choice("onednn", f"AMD, {kind}: {ONEDNN_FROM:,} multiplications a call or more")
-    return Choice("torch", f"AMD, {kind}: fewer than {ONEDNN_FROM:,} multiplications a call")
+    if not large:
+        return Choice("torch", f"AMD, {kind}: weights of fewer than {PACK_FROM:,} numbers")
+    return Choice("onednn-packed", f"AMD, {kind}: weights of {PACK_FROM:,} numbers or more")
 
 
-def _transposes(
-    processor: Processor, dtype: torch.dtype, d_in: int, size: int, rows: int | None
-) -> bool:
-    return (
-        dtype == torch.float32
-        and "avx512f" in processor.features
-        and rows is not None
-        and rows in TRANSPOSED_ROWS
-        and size >= TRANSPOSED_FROM
-        and d_in >= (2048 if rows < 16 else 1024)
-    )
-
-
-def chosen(dtype: torch.dtype, d_in: int, d_out: int, *, rows: int | None = None) -> Choice:
+def chosen(dtype: torch.dtype, d_in: int, d_out: int) -> Choice:
     """`backend_for` on this machine, with the back end that is named, if any."""
-    return backend_for(processor(), dtype, d_in, d_out, rows=rows, name=named())
+    return backend_for(processor(), dtype, d_in, d_out, name=named())
 
 
 _used: str | None = None
@@ -257,7 +202,6 @@ def use(name: str | None) -> None:
         raise MinibertError(f"Unknown linear back end {name!r}; known are {', '.join(NAMES)}.")
     _used = name
     named.cache_clear()
-    unpacked_run.cache_clear()
 
 
 @lru_cache
@@ -273,10 +217,3 @@ def named() -> str | None:
             f"MINIBERT_LINEAR={name!r} is no back end; known are {', '.join(NAMES)}."
         )
     return name
-
-
-@lru_cache(maxsize=4096)
-def unpacked_run(dtype: torch.dtype, rows: int, d_in: int, d_out: int) -> Run:
-    """The function that multiplies `rows` inputs by a weight (d_out, d_in) as it is."""
-    runs: dict[str, Run] = {"onednn": onednn_linear, "torch-transposed": transposed_linear}
-    return runs.get(chosen(dtype, d_in, d_out, rows=rows).name, torch_linear)

@@ -1,6 +1,6 @@
-"""How the weights of linear layers lie in memory: packed for oneDNN, side by side, or apart.
+"""Packs the weights of linear layers for oneDNN, and takes that back.
 
-`minibert.load` and `model.pack()` pack by the rule in linear_backends.py; a copy lies apart.
+`minibert.load` and `model.pack()` pack by the rule in linear_backends.py; a copy is not packed.
 """
 
 import math
@@ -23,51 +23,15 @@ from minibert.layers.linear import (
 )
 
 
-def are_adjacent(tensors: Sequence[Tensor | None]) -> bool:
-    """True when each lies right behind the one before, as in GPT-2's files; or all are None."""
-    if all(each is None for each in tensors):
-        return True
-    there = [each for each in tensors if each is not None]
-    first = there[0]
-    shape, strides = _whole(there), first.stride()
-    step = first.shape[0] * strides[0] * first.element_size()
-    room = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
-    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    return (
-        len(there) == len(tensors)
-        and last < room
-        and all(
-            (each.shape, each.stride()) == (first.shape, strides)
-            and each.data_ptr() == first.data_ptr() + i * step
-            for i, each in enumerate(there)
-        )
-    )
-
-
-def as_one(tensors: Sequence[Tensor]) -> Tensor:
-    """A view of adjacent tensors as one, below one another."""
-    return tensors[0].as_strided(_whole(tensors), tensors[0].stride())
-
-
-def _whole(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    return (len(tensors) * tensors[0].shape[0], *tensors[0].shape[1:])
-
-
-def joined(weights: Sequence[Tensor], *, for_a_moment: bool) -> Tensor:
-    """A copy of the weights below one another, in one piece of memory; one alone is not copied."""
-    if len(weights) == 1 and (weights[0].is_contiguous() or not for_a_moment):
+def _joined(weights: Sequence[Tensor]) -> Tensor:
+    """The weights below one another, in one piece of memory, to be read once."""
+    if len(weights) == 1 and weights[0].is_contiguous():
         return weights[0]
-    if not for_a_moment:
-        return torch.cat(list(weights))
     shape = (sum(len(weight) for weight in weights), weights[0].shape[1])
     # malloc keeps what is freed between longer-lived blocks: a fifth of a GPT-2. This goes back.
     buffer = mmap.mmap(-1, math.prod(shape) * weights[0].element_size())
     whole = torch.frombuffer(buffer, dtype=weights[0].dtype).view(shape)
     return torch.cat(list(weights), out=whole)
-
-
-# Side by side saves calls; where the matrices are wider that is nothing.
-_SIDE_BY_SIDE = 1 << 20
 
 
 class Mapped(Protocol):
@@ -88,34 +52,29 @@ def pack(model: nn.Module, *, from_file: bool = False) -> None:
 
     Layers that are packed already stay so, and a weight whose memory somebody else holds is not
     packed. `from_file` says that the weights were just read from a file and nobody else holds them:
-    then the narrow weights of layers with a SharedInput are moved side by side, and only weights
-    whose pages can be given back are packed.
+    then only weights whose pages can be given back are packed.
     """
     held = Counter(id(one) for module in model.modules() for one in module._parameters.values())
     lent = set() if from_file else _lent(model)
     for holder in _holders(model):
-        linears = holder.linears if isinstance(holder, SharedInput) else (holder,)
-        if not all(_may_change(linear, held, lent) for linear in linears):
-            continue
-        weights = [linear.weight for linear in linears]
-        if _packs(weights, from_file):
-            _lay(holder, "packed", from_file=from_file, moves=from_file)
-        elif isinstance(holder, SharedInput) and not _stands(holder):
-            narrow = sum(weight.numel() for weight in weights) <= _SIDE_BY_SIDE
-            _lay(holder, "side by side", from_file=from_file, moves=from_file and narrow)
+        linears = _linears_of(holder)
+        if all(_may_change(linear, held, lent) for linear in linears):
+            weights = [linear.weight for linear in linears]
+            if _packs(weights, from_file):
+                _pack(holder, from_file)
 
 
 def unpack(model: nn.Module) -> None:
     """Drop every packed copy. The weights themselves were never changed by packing."""
     for holder in _holders(model):
-        if holder.one_matrix is not None and holder.one_matrix.packed:
+        if holder.one_matrix is not None:
             holder.one_matrix.drop()
             holder.one_matrix = None
 
 
 def is_packed(model: nn.Module) -> bool:
     """True when some linear layer of the model has a packed copy of its weight."""
-    return "packed" in layout(model)
+    return any(layout(model))
 
 
 def describe(model: nn.Module) -> str:
@@ -126,48 +85,36 @@ def describe(model: nn.Module) -> str:
     largest = max(weights, key=torch.Tensor.numel)
     if not largest.is_cpu:
         return f"torch (the weights are on {largest.device.type})"
-    packed = is_packed(model)
-    choice = backends.chosen(largest.dtype, *reversed(largest.shape), rows=None if packed else 128)
+    choice = backends.chosen(largest.dtype, *reversed(largest.shape))
+    if choice.name != "torch" and not is_packed(model):
+        return f"torch ({backends.processor().name}; rule: the weights are not packed)"
     return f"{choice.name} ({backends.processor().name}; rule: {choice.rule})"
 
 
-def layout(model: nn.Module) -> tuple[str, ...]:
-    """How the weights of each linear layer lie: "apart", "side by side" or "packed"."""
+def layout(model: nn.Module) -> tuple[bool, ...]:
+    """Of each linear layer, and of each group with one input, whether it is packed."""
     return tuple(
-        "apart" if (one := _stands(holder)) is None else "packed" if one.packed else "side by side"
-        for holder in _holders(model)
+        holder.one_matrix is not None and holder.one_matrix.stands for holder in _holders(model)
     )
 
 
-def lay_out(model: nn.Module, wanted: Sequence[str]) -> None:
-    """Lay the weights of a copy as `layout` says of its model, so that both give the same bits.
-
-    A copied or pickled model has its weights apart.
-    """
-    for holder, how in zip(_holders(model), wanted, strict=True):
-        if how != "apart":
-            _lay(holder, how, from_file=True, moves=True)
-
-
-def _lay(holder: Linear | SharedInput, how: str, *, from_file: bool, moves: bool) -> None:
-    """Lay the weights of a layer, or of layers with one input, packed or side by side if they can.
-
-    `moves` says whether they may be put there.
-    """
-    shared = isinstance(holder, SharedInput)
-    linears = holder.linears if isinstance(holder, SharedInput) else (holder,)
+def _pack(holder: Linear | SharedInput, from_file: bool) -> None:
+    """Make a packed copy of the weights of a layer, or of layers with one input if it can be."""
+    linears = _linears_of(holder)
     weights = [linear.weight for linear in linears]
     # A layer by itself adds its own bias.
+    shared = isinstance(holder, SharedInput)
     biases = [one.bias for one in linears if one.bias is not None] if shared else []
     if len(biases) not in (0, len(weights)):
         return
-    bias = _side_by_side(biases, from_file) if biases else None
-    if biases and bias is None:
-        return
-    packed = how == "packed"
-    matrix = _packed(weights, from_file) if packed else _side_by_side(weights, moves)
-    if matrix is not None:
-        holder.one_matrix = OneMatrix(matrix, bias, weights, biases)
+    matrix = backends.packed_copy(_joined([weight.detach() for weight in weights]))
+    _give_back(weights, from_file)
+    bias = _side_by_side(biases) if biases else None
+    holder.one_matrix = OneMatrix(matrix, bias, weights, biases)
+
+
+def _linears_of(holder: Linear | SharedInput) -> tuple[Linear, ...]:
+    return holder.linears if isinstance(holder, SharedInput) else (holder,)
 
 
 def _linears(model: nn.Module) -> Iterator[Linear]:
@@ -181,11 +128,6 @@ def _shared_inputs(model: nn.Module) -> Iterator[SharedInput]:
 
 def _holders(model: nn.Module) -> "list[Linear | SharedInput]":
     return [*_shared_inputs(model), *_linears(model)]
-
-
-def _stands(holder: Linear | SharedInput) -> OneMatrix | None:
-    one = holder.one_matrix
-    return one if one is not None and one.stands else None
 
 
 def _may_change(linear: Linear, held: Counter[int], lent: set[int]) -> bool:
@@ -219,7 +161,6 @@ def _lent(model: nn.Module) -> set[int]:
         own: list[Tensor | None] = [*parameters]
         for one in filter(None, (holder.one_matrix for holder in _holders(model))):
             own += [one.bias, *(alias for _, alias, _ in one.sources)]
-            own += [] if one.packed else [one.matrix]
         uses = Counter(one.untyped_storage()._cdata for one in own if one is not None)
 
         nobody_else = torch.empty(1)
@@ -246,26 +187,13 @@ def _packs(weights: Sequence[nn.Parameter], from_file: bool) -> bool:
     return choice.name == "onednn-packed" and (mapped or not from_file)
 
 
-def _packed(weights: Sequence[nn.Parameter], from_file: bool) -> Tensor:
-    matrix = joined([weight.detach() for weight in weights], for_a_moment=True)
-    packed = backends.packed_copy(matrix)
-    _give_back(weights, from_file)
-    return packed
-
-
-def _side_by_side(parameters: Sequence[nn.Parameter], may_move: bool) -> Tensor | None:
-    """The memory that the parameters are views of, one below the other; None where they are not."""
-    values = [parameter.detach() for parameter in parameters]
-    if are_adjacent(values):
-        return as_one(values)
-    if not may_move:
-        return None
+def _side_by_side(biases: Sequence[nn.Parameter]) -> Tensor:
+    """Memory that the biases are views of from now on, one behind the other."""
+    values = [bias.detach() for bias in biases]
     whole = torch.cat(values)
-    for parameter, part in zip(parameters, whole.split([len(v) for v in values]), strict=True):
-        parameter.data = part
-    _give_back(parameters, True)
-    for parameter in parameters:
-        vars(parameter).pop("mapped", None)
+    for bias, part in zip(biases, whole.split([len(each) for each in values]), strict=True):
+        bias.data = part
+        vars(bias).pop("mapped", None)
     return whole
 
 
