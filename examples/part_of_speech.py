@@ -5,10 +5,8 @@ here by ridge regression, on 200 dev sentences of the treebank, measured on 200 
 """
 
 import argparse
-import os
+import re
 import tempfile
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -16,26 +14,18 @@ import torch
 import minibert
 from minibert.survey import collect
 
-EWT = os.environ.get("MINIBERT_TEST_DATA", ".") + "/text/ud-english-ewt"
+FORM_AND_TAG = r"(?m)^\d+\t(.+?)\t.+?\t(.+?)\t"
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="tiny-bert")
-parser.add_argument("--data", default=EWT, help="the folder of EWT's .conllu files")
+parser.add_argument("--data", default=".", help="the folder of EWT's .conllu files")
 options = parser.parse_args()
 files = [Path(options.data) / f"en_ewt-ud-{part}.conllu" for part in ("dev", "test")]
 if not all(file.is_file() for file in files):
     raise SystemExit(f"No {files[0]}; give --data (universaldependencies.org has the treebank).")
 
 model, folder = minibert.load(options.model), tempfile.mkdtemp()
-
-
-def sentences(file: Path) -> Iterator[list[tuple[str, str]]]:
-    """The sentences of a CoNLL-U file: the form and the part of speech of each word."""
-    for block in file.read_text(encoding="utf-8").strip().split("\n\n"):
-        lines = [line.split("\t") for line in block.splitlines()]
-        yield [(columns[1], columns[3]) for columns in lines if columns[0].isdigit()]
-
-
-sets = [list(islice(sentences(file), 200)) for file in files]
+parts = [file.read_text(encoding="utf-8").split("\n\n")[:200] for file in files]
+sets = [[re.findall(FORM_AND_TAG, sentence) for sentence in part] for part in parts]
 tags = sorted({tag for part in sets for one in part for _, tag in one})
 truth = [torch.tensor([tags.index(tag) for one in part for _, tag in one]) for part in sets]
 print(f"always NOUN: {(truth[1] == tags.index('NOUN')).float().mean():.3f}")
@@ -43,7 +33,7 @@ points = [("resid_pre", 0), *(("resid_post", n) for n in range(model.config.n_la
 words = [[minibert.Words(form for form, _ in one) for one in part] for part in sets]
 found = [collect(model, part, points, output=f"{folder}/{n}") for n, part in enumerate(words)]
 for point in points:
-    values = [[torch.tensor(c.word_means(n, *point)) for n in range(len(c))] for c in found]
+    values = ([torch.tensor(c.word_means(n, *point)) for n in range(len(c))] for c in found)
     x, y = map(torch.cat, values)
     one_hot = torch.eye(len(tags)).double()[truth[0]]
     weights = torch.linalg.solve(x.T @ x + 10 * torch.eye(x.shape[1]), x.T @ one_hot)
