@@ -5,8 +5,8 @@
 'wiki.valid.tokens:2'
 
 The kind of a file is known by its name: .txt and .tokens are plain text, .jsonl and .ndjson JSON
-lines, and .parquet; .gz behind any but .parquet is unpacked. Nothing is left out
-silently: `Documents` counts what was read, what was skipped, and why.
+lines, and .parquet; .gz behind any but .parquet is unpacked. Nothing is left out silently:
+`Documents` counts what was read, what was skipped, and why.
 """
 
 import codecs
@@ -14,7 +14,7 @@ import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -90,13 +90,39 @@ def document_of(item: object, number: int) -> Document:
     )
 
 
+class Kind(NamedTuple):
+    """A kind of file: how names end, and the units it can be cut into, the usual one first."""
+
+    endings: tuple[str, ...]
+    units: tuple[str, ...]
+    has_fields: bool = False
+
+
+KINDS = {
+    "text": Kind((".txt", ".tokens"), ("paragraph", "line", "file")),
+    "jsonl": Kind((".jsonl", ".ndjson"), ("line",), has_fields=True),
+    "parquet": Kind((".parquet",), ("row",), has_fields=True),
+}
+# A line as long as this is rather a damaged file than a text; whole books are files.
+_LONGEST, _LONGEST_FILE = 2**19, 2**26
+_MOST_NAMED = 100
+
+
+class Record(NamedTuple):
+    """What a document is made of, and the number of the line or row where it begins."""
+
+    number: int
+    content: Any
+
+
 @dataclass(frozen=True)
 class Reading:
-    """How the bytes of a file become documents; see `read_documents` for the options.
+    """One file and how its bytes become documents; see `read_documents` for the options.
 
     name   the file, as errors and the ids of documents have it
     """
 
+    path: Path
     name: str
     kind: str
     unit: str
@@ -115,203 +141,142 @@ class Reading:
         """The id of the document that begins there."""
         return self.name if self.unit == "file" else f"{self.name}:{number}"
 
+    def records(self, file: BufferedIOBase) -> Iterator[Record]:
+        """What the documents of the file are made of."""
+        if self.kind == "parquet":
+            yield from self._rows(file)
+        elif self.unit == "file":
+            if content := file.read(self.longest + 1):
+                yield Record(1, content)
+        else:
+            yield from self._lines(file)
 
-class Record(NamedTuple):
-    """What a document is made of, and the number of the line or row where it begins."""
+    def _lines(self, file: BufferedIOBase) -> Iterator[Record]:
+        """The lines that are not blank, those of a paragraph together."""
+        held: list[bytes] = []
+        start, size, together = 0, 0, self.unit == "paragraph"
+        for number, line in enumerate(lines_of(file, self.longest), start=1):
+            if line.strip():
+                start = start or number
+                # What is too long is an error in any case and need not be kept whole.
+                if size <= self.longest:
+                    held.append(line)
+                size += len(line) + 1
+            if held and not (line.strip() and together):
+                yield Record(start, b"\n".join(held))
+                held, start, size = [], 0, 0
+        if held:
+            yield Record(start, b"\n".join(held))
 
-    number: int
-    content: Any
+    def _rows(self, file: BufferedIOBase) -> Iterator[Record]:
+        table = _parquet_reader(self.name)(file)
+        columns = [self.field, *([self.pair_field] if self.pair_field else [])]
+        known = table.schema_arrow.names
+        for column in columns:
+            if column not in known:
+                names = ", ".join(map(repr, known))
+                raise SurveyError(
+                    f"{self.name}: there is no column {column!r} among {names}; name the column "
+                    "with field= or pair_field=."
+                )
+        number = 0
+        for batch in table.iter_batches(batch_size=256, columns=columns):
+            for values in batch.to_pylist():
+                number += 1
+                yield Record(number, values)
 
+    def document(self, record: Record) -> Document:
+        """The document of a record. Raises SurveyError for what is no text."""
+        number, content = record
+        if self.kind == "parquet":
+            return self._of_fields(number, content)
+        text = self._decoded(number, content)
+        if self.kind == "text":
+            return Document(self.id(number), self._checked(text.strip(), number))
+        with guarded(self.place(number), SurveyError, "is not JSON"):
+            values = json.loads(text)
+        if not isinstance(values, dict):
+            found = type(values).__name__
+            raise SurveyError(f"{self.place(number)}: expected a JSON object, found {found}.")
+        return self._of_fields(number, values)
 
-class Format(NamedTuple):
-    """The two functions that read a file."""
+    def _of_fields(self, number: int, values: Mapping[str, object]) -> Document:
+        content, pair = self._text_or_words(values, self.field, number), None
+        if self.pair_field is not None:
+            pair = self._text_or_words(values, self.pair_field, number)
+            if isinstance(pair, str) != isinstance(content, str):
+                raise SurveyError(
+                    f"{self.place(number)}: one of {self.field!r} and {self.pair_field!r} holds a "
+                    "text and the other a list of words; expected two texts, or two lists of words."
+                )
+        if isinstance(content, str):
+            return Document(self.id(number), content, None, pair)
+        return Document(self.id(number), None, content, pair)
 
-    records: Callable[[BufferedIOBase, Reading], Iterator[Record]]
-    document: Callable[[Record, Reading], Document]
-
-
-def _lines(file: BufferedIOBase, reading: Reading) -> Iterator[Record]:
-    for number, line in enumerate(lines_of(file, reading.longest), start=1):
-        if line.strip():
-            yield Record(number, line)
-
-
-def _paragraphs(file: BufferedIOBase, reading: Reading) -> Iterator[Record]:
-    kept: list[bytes] = []
-    start, size = 0, 0
-    for number, line in enumerate(lines_of(file, reading.longest), start=1):
-        if line.strip():
-            start = start or number
-            # What is too long is an error in any case and need not be kept whole.
-            if size <= reading.longest:
-                kept.append(line)
-            size += len(line) + 1
-        elif kept:
-            yield Record(start, b"\n".join(kept))
-            kept, start, size = [], 0, 0
-    if kept:
-        yield Record(start, b"\n".join(kept))
-
-
-def _whole(file: BufferedIOBase, reading: Reading) -> Iterator[Record]:
-    if content := file.read(reading.longest + 1):
-        yield Record(1, content)
-
-
-def _rows(file: BufferedIOBase, reading: Reading) -> Iterator[Record]:
-    table = parquet_reader(reading.name)(file)
-    columns = [reading.field, *([reading.pair_field] if reading.pair_field else [])]
-    known = table.schema_arrow.names
-    for column in columns:
-        if column not in known:
-            names = ", ".join(map(repr, known))
+    def _text_or_words(
+        self, values: Mapping[str, object], field: str, number: int
+    ) -> str | tuple[str, ...]:
+        """What a field holds, checked. Raises SurveyError for what is neither."""
+        place = self.place(number)
+        if field not in values:
+            names = ", ".join(map(repr, list(values)[:20])) or "no field at all"
+            raise SurveyError(f"{place}: there is no field {field!r}; found {names}.")
+        content = values[field]
+        if isinstance(content, str):
+            return self._checked(content, number)
+        if not isinstance(content, list) or not all(isinstance(word, str) for word in content):
+            kinds = {type(word).__name__ for word in content} if isinstance(content, list) else ()
+            held = "a list with " + ", ".join(sorted(kinds)) if kinds else type(content).__name__
             raise SurveyError(
-                f"{reading.name}: there is no column {column!r} among {names}; name the column "
-                "with field= or pair_field=."
+                f"{place}: {field!r} holds {held}; expected a text, or a list of words."
             )
-    number = 0
-    for batch in table.iter_batches(batch_size=256, columns=columns):
-        for values in batch.to_pylist():
-            number += 1
-            yield Record(number, values)
+        words = tuple(self._checked(word, number) for word in content)
+        try:
+            # A first text without a word is too short, which is counted elsewhere.
+            return tuple(Words(words)) if words or field == self.pair_field else words
+        except TokenizationError as error:
+            raise SurveyError(f"{place}: {field!r}: {error}.") from None
+
+    def _decoded(self, number: int, content: bytes) -> str:
+        """The text of the bytes, with `\\n` at the ends of lines and without a byte order mark."""
+        if len(content) > self.longest:
+            raise SurveyError(
+                f"{self.place(number)}: more than {self.longest} bytes without "
+                f"{'an end' if self.unit == 'file' else 'a line break'}, the limit for one "
+                f"{self.unit}; raise the limit with longest= if it is right."
+            )
+        if number == 1:
+            content = content.removeprefix(_BOM)
+        content = content.replace(b"\r\n", b"\n")
+        try:
+            return content.decode(self.encoding)
+        except UnicodeDecodeError as error:
+            line = number + content.count(b"\n", 0, error.start)
+            raise SurveyError(
+                f"{self.name}, line {line}: byte {error.object[error.start]:#04x} is not "
+                f"{self.encoding}; name the encoding of the file with encoding=, or convert it."
+            ) from None
+
+    def _checked(self, text: str, number: int) -> str:
+        place = self.place(number)
+        if "\0" in text:
+            raise SurveyError(
+                f"{place}: a NUL byte; the file is damaged, or no text in {self.encoding}."
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SurveyError(f"{place}: an unpaired surrogate, which is no character.") from None
+        return text
 
 
-def parquet_reader(name: str) -> Any:
+def _parquet_reader(name: str) -> Any:
     """pyarrow's ParquetFile; SurveyError, which names the file, where pyarrow is missing."""
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise SurveyError(f"{name}: Parquet needs pyarrow: {how_to_install('survey')}.") from None
     return ParquetFile
-
-
-def _of_text(record: Record, reading: Reading) -> Document:
-    text = _decoded(record, reading).strip()
-    return Document(reading.id(record.number), _checked(text, record.number, reading))
-
-
-def _of_json(record: Record, reading: Reading) -> Document:
-    text, place = _decoded(record, reading), reading.place(record.number)
-    with guarded(place, SurveyError, "is not JSON"):
-        values = json.loads(text)
-    if not isinstance(values, dict):
-        raise SurveyError(f"{place}: expected a JSON object, found {type(values).__name__}.")
-    return _of_fields(record._replace(content=values), reading)
-
-
-def _of_fields(record: Record, reading: Reading) -> Document:
-    values, number = record.content, record.number
-    name, place = reading.id(number), reading.place(number)
-    content = _text_or_words(values, reading.field, number, reading)
-    pair = None
-    if reading.pair_field is not None:
-        pair = _text_or_words(values, reading.pair_field, number, reading)
-        if isinstance(pair, str) != isinstance(content, str):
-            raise SurveyError(
-                f"{place}: one of {reading.field!r} and {reading.pair_field!r} holds a text and "
-                "the other a list of words; expected two texts, or two lists of words."
-            )
-    if isinstance(content, str):
-        return Document(name, content, None, pair)
-    return Document(name, None, content, pair)
-
-
-def _text_or_words(
-    values: Mapping[str, object], field: str, number: int, reading: Reading
-) -> str | tuple[str, ...]:
-    """What a field holds, checked. Raises SurveyError for what is neither."""
-    place = reading.place(number)
-    content = _field(values, field, place)
-    if isinstance(content, str):
-        return _checked(content, number, reading)
-    if not isinstance(content, list) or not all(isinstance(word, str) for word in content):
-        kinds = {type(word).__name__ for word in content} if isinstance(content, list) else ()
-        held = "a list with " + ", ".join(sorted(kinds)) if kinds else type(content).__name__
-        raise SurveyError(f"{place}: {field!r} holds {held}; expected a text, or a list of words.")
-    words = tuple(_checked(word, number, reading) for word in content)
-    try:
-        # A first text without a word is too short, which is counted elsewhere.
-        return tuple(Words(words)) if words or field == reading.pair_field else words
-    except TokenizationError as error:
-        raise SurveyError(f"{place}: {field!r}: {error}.") from None
-
-
-def _field(values: Mapping[str, object], field: str, place: str) -> Any:
-    if field not in values:
-        names = ", ".join(map(repr, list(values)[:20])) or "no field at all"
-        raise SurveyError(f"{place}: there is no field {field!r}; found {names}.")
-    return values[field]
-
-
-def _decoded(record: Record, reading: Reading) -> str:
-    """The text of the bytes, with `\\n` at the ends of its lines and without a byte order mark."""
-    content: bytes = record.content
-    if len(content) > reading.longest:
-        raise SurveyError(
-            f"{reading.place(record.number)}: more than {reading.longest} bytes without "
-            f"{'an end' if reading.unit == 'file' else 'a line break'}, the limit for one "
-            f"{reading.unit}; raise the limit with longest= if it is right."
-        )
-    if record.number == 1:
-        content = content.removeprefix(_BOM)
-    content = content.replace(b"\r\n", b"\n")
-    try:
-        return content.decode(reading.encoding)
-    except UnicodeDecodeError as error:
-        line = record.number + content.count(b"\n", 0, error.start)
-        raise SurveyError(
-            f"{reading.name}, line {line}: byte {error.object[error.start]:#04x} is not "
-            f"{reading.encoding}; name the encoding of the file with encoding=, or convert it."
-        ) from None
-
-
-def _checked(text: str, number: int, reading: Reading) -> str:
-    if "\0" in text:
-        raise SurveyError(
-            f"{reading.place(number)}: a NUL byte; the file is damaged, or no text in "
-            f"{reading.encoding}."
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise SurveyError(
-            f"{reading.place(number)}: an unpaired surrogate, which is no character."
-        ) from None
-    return text
-
-
-#: How a file is read, by its unit for plain text and else by its kind.
-FORMATS = {
-    "line": Format(_lines, _of_text),
-    "paragraph": Format(_paragraphs, _of_text),
-    "file": Format(_whole, _of_text),
-    "jsonl": Format(_lines, _of_json),
-    "parquet": Format(_rows, _of_fields),
-}
-
-
-#: The endings of names of each kind of file.
-KINDS = {
-    "text": (".txt", ".tokens"),
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet",),
-}
-#: The units a file of each kind can be cut into, the usual one first.
-UNITS = {
-    "text": ("paragraph", "line", "file"),
-    "jsonl": ("line",),
-    "parquet": ("row",),
-}
-# A line as long as this is rather a damaged file than a text; whole books are files.
-_LONGEST, _LONGEST_FILE = 2**19, 2**26
-_MOST_NAMED = 100
-
-
-class Skipped(NamedTuple):
-    """A document, file or rest of a file that was not read, and why."""
-
-    place: str
-    reason: str
 
 
 def read_documents(
@@ -359,10 +324,16 @@ def read_documents(
     times = Counter(name for _, name, _ in found)
     for path, name, its_kind in found:
         name = path.as_posix() if times[name] > 1 else name
-        options = (unit, field, pair_field, encoding, longest)
-        documents.add(path, _reading(name, its_kind, *options))
+        documents.add(_reading(path, name, its_kind, unit, field, pair_field, encoding, longest))
     documents.check_not_empty(documents.files)
     return documents
+
+
+class Skipped(NamedTuple):
+    """A document, file or rest of a file that was not read, and why."""
+
+    place: str
+    reason: str
 
 
 class Documents(Iterator[Document]):
@@ -377,7 +348,6 @@ class Documents(Iterator[Document]):
     """
 
     def __init__(self, *, skip: bool, shortest: int) -> None:
-        self.files: tuple[Path, ...] = ()
         self.n_bytes = self.n_documents = self.n_short = self.n_skipped = 0
         self.skipped: list[Skipped] = []
         self._skip, self._shortest = skip, shortest
@@ -388,6 +358,11 @@ class Documents(Iterator[Document]):
 
     def __next__(self) -> Document:
         return next(self._stream)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that are read, in order."""
+        return tuple(reading.path for reading in self._readings)
 
     @property
     def bytes_read(self) -> int:
@@ -401,38 +376,35 @@ class Documents(Iterator[Document]):
             if known is None:
                 if not path.exists():
                     raise SurveyError(f"{path}: there is no such file or folder.")
-                endings = ", ".join(ending for endings in KINDS.values() for ending in endings)
+                endings = ", ".join(end for of_kind in KINDS.values() for end in of_kind.endings)
                 raise SurveyError(
                     f"{path}: its name ends in none of {endings}; say what it is with kind=. "
                     "See docs/corpus.md#kinds-of-files"
                 )
             return [(path, path.name, known)]
         files = sorted(p for p in path.rglob("*") if not p.is_dir() or p.is_symlink())
-        if kind is not None:
-            return [(p, p.relative_to(path).as_posix(), kind) for p in files]
-        found = [(p, p.relative_to(path).as_posix(), k) for p in files if (k := _kind(p))]
-        kinds = sorted({k for _, _, k in found})
+        found = [(p, p.relative_to(path).as_posix(), kind or _kind(p)) for p in files]
+        kinds = sorted({its for _, _, its in found if its})
         if len(kinds) > 1:
             raise SurveyError(
                 f"{path}: has files of several kinds ({', '.join(kinds)}); name the files, or "
                 "copy those that belong to the corpus into a folder."
             )
-        if not found:
+        if not kinds:
             self._leave_out(str(path), SurveyError(f"{path}: there is no file with texts in it."))
-        for other in files:
-            if found and _kind(other) is None:
+        for other, _, its in found:
+            if kinds and its is None:
                 self._count(str(other), "its name does not end as those of texts do")
-        return found
+        return [(file, name, its) for file, name, its in found if its]
 
-    def add(self, path: Path, reading: Reading) -> None:
+    def add(self, reading: Reading) -> None:
         """Have this file read after the others, once it is known that it can be opened."""
         try:
-            with open_regular(path, SurveyError) as file:
+            with open_regular(reading.path, SurveyError) as file:
                 self.n_bytes += os.fstat(file.fileno()).st_size
         except SurveyError as error:
             self._leave_out(reading.name, error)
         else:
-            self.files += (path,)
             self._readings.append(reading)
 
     def check_not_empty(self, found: object) -> None:
@@ -446,11 +418,11 @@ class Documents(Iterator[Document]):
         )
 
     def _all(self) -> Iterator[Document]:
-        for path, reading in zip(self.files, self._readings, strict=True):
+        for reading in self._readings:
             seen = self.n_documents + self.n_short + self.n_skipped
             try:
-                with guarded(reading.name, SurveyError), self._opened(path) as file:
-                    for record in FORMATS[_format(reading)].records(file, reading):
+                with guarded(reading.name, SurveyError), self._opened(reading.path) as file:
+                    for record in reading.records(file):
                         document = self._document(record, reading)
                         if document is not None:
                             self.n_documents += 1
@@ -466,15 +438,14 @@ class Documents(Iterator[Document]):
         with open_regular(path, SurveyError) as file:
             size, self._open_file = os.fstat(file.fileno()).st_size, file
             try:
-                packed = path.suffix == ".gz"
-                yield gzip.GzipFile(fileobj=file) if packed else file
+                yield gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
             finally:
                 self._open_file = None
                 self._closed_bytes += size
 
     def _document(self, record: Record, reading: Reading) -> Document | None:
         try:
-            document = FORMATS[_format(reading)].document(record, reading)
+            document = reading.document(record)
         except SurveyError as error:
             self._leave_out(reading.id(record.number), error)
             return None
@@ -497,15 +468,12 @@ class Documents(Iterator[Document]):
 
 def _kind(path: Path) -> str | None:
     name = path.name.removesuffix(".gz")
-    kind = next((kind for kind, ends in KINDS.items() if name.endswith(ends)), None)
+    kind = next((kind for kind, of in KINDS.items() if name.endswith(of.endings)), None)
     return None if kind == "parquet" and name != path.name else kind
 
 
-def _format(reading: Reading) -> str:
-    return reading.unit if reading.kind == "text" else reading.kind
-
-
 def _reading(
+    path: Path,
     name: str,
     kind: str,
     unit: str | None,
@@ -515,23 +483,16 @@ def _reading(
     longest: int | None,
 ) -> Reading:
     """How this file is read; SurveyError for options that do not fit its kind."""
-    chosen = UNITS[kind][0] if unit is None else _check(unit, UNITS[kind], f"{name}: unit")
-    has_fields = kind in ("jsonl", "parquet")
-    if not has_fields and field is not None:
+    of_kind = KINDS[kind]
+    chosen = of_kind.units[0] if unit is None else _check(unit, of_kind.units, f"{name}: unit")
+    if not of_kind.has_fields and field is not None:
         raise SurveyError(f"{name}: plain text has no field {field!r}; leave field= out.")
-    if not has_fields and pair_field is not None:
+    if not of_kind.has_fields and pair_field is not None:
         raise SurveyError(f"{name}: only JSON lines and Parquet have a field for pairs.")
     if kind == "parquet":
-        parquet_reader(name)
-    return Reading(
-        name=name,
-        kind=kind,
-        unit=chosen,
-        field=field or "text",
-        pair_field=pair_field,
-        encoding=encoding,
-        longest=longest or (_LONGEST_FILE if chosen == "file" else _LONGEST),
-    )
+        _parquet_reader(name)
+    most = longest or (_LONGEST_FILE if chosen == "file" else _LONGEST)
+    return Reading(path, name, kind, chosen, field or "text", pair_field, encoding, most)
 
 
 def _check(value: object, known: Iterable[str], what: str) -> str:
