@@ -17,7 +17,7 @@ from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.measures import BY_NORM, measures_of
 from minibert.survey.rows import OFFSETS, AttachedMasses, PassMasses
 from minibert.survey.segments import Segmenter
-from minibert.survey.sums import Masses, Measured, Part, WindowSurvey
+from minibert.survey.sums import Masses, Measured, WindowSurvey
 from minibert.survey.tables import OutputFolder, Survey, opened, versions
 from minibert.survey.windows import (
     CHARACTERS,
@@ -181,10 +181,10 @@ def survey(
                 windows(documents, pairs=pairs, limit=limit), finished.manifest["corpus"]["sha256"]
             )
             return finished
-        part = _measured(documents, options, measure, folder, progress=progress)
-        found = {**about, "corpus": _told(part, documents)}
+        measured = _measured(documents, options, measure, folder, progress=progress)
+        found = {**about, "corpus": _told(measured, documents)}
         # As it is read from its file, where a tuple is a list.
-        result = _result(measure, part, json.loads(json.dumps(found)))
+        result = _result(measure, measured, json.loads(json.dumps(found)))
         folder.finish(result)
     return result
 
@@ -201,17 +201,17 @@ def _measured(
     folder: OutputFolder,
     *,
     progress: bool,
-) -> Part:
-    """The sums of the whole corpus, each window kept in the folder when it is merged."""
-    part = folder.part() or Part(Measured(measure.empty()))
+) -> Measured:
+    """The sums of the whole corpus, kept in the folder after each window."""
+    found = folder.measured() or Measured(measure.empty())
     all_windows = windows(documents, pairs=options.pairs, limit=options.limit)
     with closing(Bar(documents, options.limit, shown=progress)) as bar:
-        for window, measured in measure.in_order(unread(all_windows, part.read, bar)):
+        for window, measured in measure.in_order(unread(all_windows, found.read, bar)):
             _check(window, measured, options)
-            part = part.with_window(window, measured)
-            folder.keep(part)
-            bar.show(part.measured.documents, part.measured.tokens)
-    return part
+            found = found.with_window(window, measured)
+            folder.keep(found)
+            bar.show(found.documents, found.tokens)
+    return found
 
 
 def _check(window: Window, measured: Measured, options: Options) -> None:
@@ -228,22 +228,20 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
         )
 
 
-def _told(part: Part, documents: Iterable[object]) -> dict[str, object]:
+def _told(found: Measured, documents: Iterable[object]) -> dict[str, object]:
     """What the manifest says of the corpus."""
-    told = part.measured
     return {
-        "sha256": part.read.sha256,
-        "documents": told.documents,
-        "segments": told.segments,
-        "tokens": told.tokens,
-        "pairs_cut": told.pairs_cut,
-        "without_tokens": {"count": told.n_wrong, "first": [list(one) for one in told.wrong]},
+        "sha256": found.read.sha256,
+        "documents": found.documents,
+        "segments": found.segments,
+        "tokens": found.tokens,
+        "pairs_cut": found.pairs_cut,
+        "without_tokens": {"count": found.n_wrong, "first": [list(one) for one in found.wrong]},
         **files_told(documents),
     }
 
 
-def _result(measure: WindowSurvey, part: Part, manifest: dict[str, object]) -> Survey:
-    found = part.measured
+def _result(measure: WindowSurvey, found: Measured, manifest: dict[str, object]) -> Survey:
     if not found.documents:
         reasons = "".join(f" {place}: {reason}" for place, reason in found.wrong[:3])
         raise SurveyError(f"There is no document that can be measured.{reasons}")

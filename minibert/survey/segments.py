@@ -23,17 +23,15 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import equal_parts
 
-Array = npt.NDArray[np.generic]
 Flags = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 
-#: Kinds of keys that every survey has; chosen tokens come behind them.
 Item = TypeVar("Item")
 
+#: Kinds of keys that every survey has; chosen tokens come behind them.
 CLASSES = ("cls", "sep", "period_comma", "punctuation", "first", "text_0", "text_1")
 #: How the key of a pair is related to its query.
 RELATIONS = ("same_word", "same_word_other_text", "duplicate", "induction")
-_CLS, _SEP = ("[CLS]", "<s>"), ("[SEP]", "</s>")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,30 +2,24 @@
 
 The documents of a window are sorted by length into batches, and what these give is added in their
 order: in float64 and in the order of the documents. So the same corpus gives the same bits whether
-it was interrupted or not. What is measured so far is one file, replaced whole after each window: a
-run that ends at any moment leaves the last whole one behind.
+it was interrupted or not.
 """
 
-import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from minibert.errors import SurveyError
 from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
 from minibert.survey.segments import Batch, Segmenter, SegmentTokens, batches
 from minibert.survey.windows import MOST_NAMED, Read, Window
-from minibert.writing import replacing
 
 Floats = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.int64]
@@ -165,6 +159,7 @@ class Measured:
     documents, segments, tokens: how many were measured
     n_wrong    documents that could not become tokens; wrong: (document, reason) for the first
     pairs_cut  pairs whose ends were left out
+    read       the windows, where they are the first of a corpus
     """
 
     sums: Sums
@@ -175,9 +170,10 @@ class Measured:
     n_wrong: int = 0
     pairs_cut: int = 0
     wrong: tuple[tuple[str, str], ...] = ()
+    read: Read = field(default_factory=Read)
 
-    def __add__(self, other: "Measured") -> "Measured":
-        """Both together; the windows of `other` come behind those of this."""
+    def with_window(self, window: Window, other: "Measured") -> "Measured":
+        """This with what the next window gave."""
         sums, ids = self.sums + other.sums, {**self.ids, **other.ids}
         kept = {int(n) for n in np.unique(sums.best_document) if n >= 0}
         counts = ("documents", "segments", "tokens", "n_wrong", "pairs_cut")
@@ -186,6 +182,7 @@ class Measured:
             {n: ids[n] for n in sorted(kept)},
             **{name: getattr(self, name) + getattr(other, name) for name in counts},
             wrong=(*self.wrong, *other.wrong)[:MOST_NAMED],
+            read=self.read.with_window(window),
         )
 
 
@@ -318,61 +315,3 @@ class _Held:
             own = profile[:, first : first + 2 * length - 1] / self.n_tokens[owner]
             self.profile[layer, :, middle - length + 1 : middle + length] += own
             first += 2 * length - 1
-
-
-PART = "unfinished.npz"
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What the first windows of a corpus gave, and which these were."""
-
-    measured: Measured
-    read: Read = field(default_factory=Read)
-
-    def with_window(self, window: Window, measured: Measured) -> "Part":
-        """The same with the next window."""
-        return Part(self.measured + measured, self.read.with_window(window))
-
-    def write(self, folder: Path, identity: str) -> None:
-        """Replace the file of the folder. Raises SurveyError where that cannot be done."""
-        counts = {name: one for name, one in vars(self.measured).items() if name != "sums"}
-        about = {"identity": identity, "counts": counts, "read": vars(self.read)}
-        told = np.array(json.dumps(about))
-        try:
-            with replacing(folder / PART) as fresh, fresh.open("wb") as file:
-                np.savez(file, told=told, **vars(self.measured.sums))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise SurveyError(
-                f"{folder / PART}: cannot be written ({error.strerror or error}). The "
-                f"{self.read.windows - 1} windows before are kept: make room and run it again."
-            ) from error
-
-    @classmethod
-    def kept(cls, folder: Path, identity: str) -> "Part | None":
-        """What the folder holds; None where there is nothing.
-
-        Raises SurveyError for a file that is damaged, or of another model or other options.
-        """
-        path = folder / PART
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                told = json.loads(str(found["told"]))
-                sums = Sums(**{one.name: found[one.name] for one in fields(Sums)})
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # a damaged zip file raises errors of many families
-            raise SurveyError(
-                f"{path}: cannot be read ({error}). Remove it, or begin anew with resume=False."
-            ) from error
-        if told["identity"] != identity:
-            raise SurveyError(
-                f"{path}: belongs to a survey with another model or other options. Run it with "
-                "those, or begin anew with resume=False."
-            )
-        counts = told["counts"]
-        counts["ids"] = {int(n): name for n, name in counts["ids"].items()}
-        counts["wrong"] = tuple((place, reason) for place, reason in counts["wrong"])
-        return cls(Measured(sums, **counts), Read(**told["read"]))

@@ -5,16 +5,18 @@ examples.parquet           the best documents of each
 distance_profile.parquet   one line a layer, head and offset
 manifest.json              the model, the corpus, the options, and what was left out
 
-While a survey runs, the same folder holds what is done so far.
+While a survey runs, the same folder holds what is measured so far as one file, replaced whole after
+each window: a run that ends at any moment leaves the last whole one behind.
 """
 
 import hashlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ import numpy.typing as npt
 from minibert.errors import SurveyError, how_to_install
 from minibert.survey.folder_lock import folder_locked
 from minibert.survey.intervals import layer_intervals
-from minibert.survey.sums import BEST, PART, Part, Sums
+from minibert.survey.sums import BEST, Measured, Sums
+from minibert.survey.windows import Read
 from minibert.writing import replacing
 
 
@@ -42,9 +45,8 @@ def versions() -> dict[str, str]:
 
 Floats = npt.NDArray[np.float64]
 
-#: Standard errors to either side of a mean, for an interval that holds it 95 times in 100.
 MEASURES, EXAMPLES, PROFILE = "measures.parquet", "examples.parquet", "distance_profile.parquet"
-MANIFEST = "manifest.json"
+MANIFEST, PART = "manifest.json", "unfinished.npz"
 
 
 def parquet() -> tuple[Any, Any]:
@@ -290,16 +292,49 @@ class OutputFolder:
             )
         return found
 
-    def part(self) -> Part | None:
-        """What an earlier run has measured, where there is one to go on with."""
+    def measured(self) -> Measured | None:
+        """What an earlier run has measured, where there is one to go on with.
+
+        Raises SurveyError for a file that is damaged, or of another model or other options.
+        """
         if self.folder is None or not self._resume:
             return None
-        return Part.kept(self.folder, self._identity)
+        path = self.folder / PART
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+                told = json.loads(str(found["told"]))
+                sums = Sums(**{one.name: found[one.name] for one in fields(Sums)})
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # a damaged zip file raises errors of many families
+            raise SurveyError(
+                f"{path}: cannot be read ({error}). Remove it, or begin anew with resume=False."
+            ) from error
+        if told.pop("identity") != self._identity:
+            raise SurveyError(
+                f"{path}: belongs to a survey with another model or other options. Run it with "
+                "those, or begin anew with resume=False."
+            )
+        told["ids"] = {int(n): name for n, name in told["ids"].items()}
+        told["wrong"] = tuple((place, reason) for place, reason in told["wrong"])
+        return Measured(sums, **told | {"read": Read(**told["read"])})
 
-    def keep(self, part: Part) -> None:
-        """Write what is measured so far."""
-        if self.folder is not None:
-            part.write(self.folder, self._identity)
+    def keep(self, measured: Measured) -> None:
+        """Replace the file of what is measured so far as a whole."""
+        if self.folder is None:
+            return
+        own = {name: one for name, one in vars(measured).items() if name != "sums"}
+        own |= {"identity": self._identity, "read": vars(measured.read)}
+        try:
+            with replacing(self.folder / PART) as fresh, fresh.open("wb") as file:
+                np.savez(file, told=np.array(json.dumps(own)), **vars(measured.sums))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SurveyError(
+                f"{self.folder / PART}: cannot be written ({error.strerror or error}). The "
+                f"{measured.read.windows - 1} windows before are kept: make room and run it again."
+            ) from error
 
     def finish(self, result: Survey) -> None:
         """Write the tables, and remove what was kept for them."""

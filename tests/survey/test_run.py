@@ -15,8 +15,7 @@ import minibert
 from minibert.errors import SurveyError
 from minibert.survey.documents import Document
 from minibert.survey.run import survey
-from minibert.survey.sums import PART
-from minibert.survey.tables import MANIFEST, Survey
+from minibert.survey.tables import MANIFEST, PART, Survey
 from tests.survey.small_surveys import LONG, contents, run, texts
 
 pytest.importorskip("pyarrow", reason="the tables of a survey need pyarrow")
