@@ -161,8 +161,6 @@ REFUSED = [
     ("patterns --pairs -m absent", 2, "--pairs says how a corpus is read"),
     ("patterns corpus.latin", 1, "say what it is with --kind"),
     ("patterns corpus.latin --kind text", 1, "not utf-8; name .* with --encoding"),
-    ("patterns --survey any --model x", 2, "leave out --model"),
-    ("patterns --survey any --kind text", 2, "leave out --kind"),
     ("train a.txt b.txt --task causal-lm", 2, "Usage: "),
     (f"train a.txt --task pre-training {SHAPE} -o run", 1, "give two or more files"),
     *((f"train a.txt b.txt {SHAPE} -o run {line}", *said) for line, *said in UNTRAINED),
@@ -563,8 +561,6 @@ class TestCorpus:
         layer, head = divmod(int(found.table("to_previous").argmax()), found.n_heads)
         assert re.search(rf"to_previous +most in layer {layer} head {head}: ", shown)
         assert {"to_offset_2", "to_token:horse_by_norm"} <= set(found.names)
-        of_survey = json.loads(said("patterns", "--survey", "tables", "--json"))
-        assert of_survey["previous"]["documents"] == 2
         again = run(*command)
         assert again.exit_code == 1
         assert re.search("finished survey with another options.* or .*--restart", again.stderr)

@@ -26,13 +26,7 @@ from minibert.survey.document_rows import Rows, document_rows, surveyable, text_
 from minibert.survey.documents import Document, check_list
 from minibert.survey.measures import BY_NORM, measures_of
 from minibert.survey.pattern_table import PATTERNS
-from minibert.survey.patterns import (
-    MEASURES,
-    HeadPatterns,
-    PatternHead,
-    patterns,
-    patterns_of_survey,
-)
+from minibert.survey.patterns import HeadPatterns, PatternHead, patterns
 from minibert.survey.run import identity_of_surveyed
 from minibert.survey.tables import Survey
 from minibert.survey.windows import windows
@@ -281,17 +275,17 @@ def survey_report(
 ) -> Report:
     """The report of a survey.
 
-    patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`; by
-               default those that follow from the survey's own measures
+    patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`
     pages      where a head can be seen in a document: `write_example_pages`
     command    what makes the survey again
 
     Numbers have seven digits. The same survey gives the same bytes.
     """
     ids = _Ids()
-    patterns = patterns_of_survey(survey) if patterns is None else patterns
     written = [_measure(survey, name, ids) for name in survey.names]
-    of_patterns = [_pattern(survey, patterns, name, ids, pages.cut) for name in PATTERNS]
+    of_patterns = [
+        _pattern(patterns, name, ids, pages.cut) for name in PATTERNS if patterns is not None
+    ]
     links = [
         [ids.number(entry.document), entry.layer, number, list(entry.heads)]
         for number, entry in enumerate(pages.entries)
@@ -366,14 +360,12 @@ def _unit(name: str) -> str:
     return "share" if name.startswith(("to_", "most_", "sep_to", "rest_to")) else "number"
 
 
-def _pattern(
-    survey: Survey, patterns: HeadPatterns, name: str, ids: _Ids, cut: frozenset[str]
-) -> Json:
+def _pattern(patterns: HeadPatterns, name: str, ids: _Ids, cut: frozenset[str]) -> Json:
     known = PATTERNS[name]
     ranked = patterns.best(name, patterns.score[name].size)
     heads = [
         {
-            "examples": _examples(survey, one, ids, cut),
+            "examples": _examples(one, ids, cut),
             "named": one.named,
             "place": one.layer * patterns.shape[1] + one.head,
         }
@@ -393,17 +385,8 @@ def _pattern(
     }
 
 
-def _examples(survey: Survey, head: PatternHead, ids: _Ids, cut: frozenset[str]) -> list[Json]:
-    """Rows as examples; where there are none, the documents of the survey's measure."""
-    if not head.examples and (measure := MEASURES.get(head.pattern)) in survey.names:
-        return [
-            {
-                "document": ids.number(one.document),
-                "score": _digits(one.score),
-                **dict.fromkeys(("key", "key_token", "query", "query_token")),
-            }
-            for one in survey.examples(str(measure), head.layer, head.head)
-        ]
+def _examples(head: PatternHead, ids: _Ids, cut: frozenset[str]) -> list[Json]:
+    """Rows as examples."""
     # Sequences that come twice are drawn, and numbered as a corpus may number its documents.
     drawn = "drawn sequence " if PATTERNS[head.pattern].texts == "repeated" else ""
     return [

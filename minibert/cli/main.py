@@ -41,7 +41,6 @@ _OPTIONS = {
     'on_error="skip"': "--on-error skip",
     "with kind=": "with --kind",
     "with encoding=": "with --encoding",
-    "Survey.read": "minibert patterns --survey",
 }
 
 

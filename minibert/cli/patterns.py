@@ -27,7 +27,6 @@ def patterns(
     reading: Reading,
     pairs: bool = False,
     limit: int | None = None,
-    survey: Path | None = None,
     examples: bool = False,
     seed: int = 0,
     as_json: bool = False,
@@ -41,19 +40,10 @@ def patterns(
     Options:
         corpus [argument, CORPUS]: Files or folders of text, JSON lines or Parquet. Default: twelve
             built-in pairs of sentences.
-        survey [--survey, DIR]: Name heads from a finished survey; no model is run.
         examples [--examples]: Show the best rows of the heads.
         seed: Draws how far baselines are measured from the words.
         as_json [--json]: Every head and every number, as JSON.
     """
-    if survey is not None:
-        others = {
-            "CORPUS": corpus, "--pairs": pairs, "--limit": limit, "--examples": examples,
-            "--model": loading.model, "--dtype": loading.dtype, "--revision": loading.revision,
-        }  # fmt: skip
-        given = (*reading.given, *(name for name, value in others.items() if value))
-        _print(_of_survey(survey, given), as_json=as_json, examples=False)
-        return
     # Before the model is loaded: a corpus that cannot be read is known at once.
     documents = _documents(corpus, reading, pairs=pairs)
     model = loading.load(task="none")
@@ -70,16 +60,6 @@ def _print(found: "HeadPatterns", *, as_json: bool, examples: bool) -> None:
         say_json(found.to_dict())
     else:
         say(*_pattern_table(found, Terminal.of(sys.stdout), examples=examples))
-
-
-def _of_survey(folder: Path, given: Sequence[str]) -> "HeadPatterns":
-    """The patterns of a finished survey; `given` are options that only a run of a model has."""
-    if given:
-        raise typer.BadParameter(f"--survey reads what was measured already; leave out {given[0]}")
-    from minibert.survey.patterns import patterns_of_survey
-    from minibert.survey.tables import Survey
-
-    return patterns_of_survey(Survey.read(folder))
 
 
 def _documents(corpus: Sequence[Path] | None, reading: Reading, *, pairs: bool) -> "Texts | None":

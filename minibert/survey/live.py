@@ -5,7 +5,6 @@ together and so without padding, and looks at each attention call of one stack. 
 tokens of a text as queries and as keys is tried out on one text.
 """
 
-import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.attached.attach import Attached, attach
+from minibert.attached.attach import Attached
 from minibert.attached.call import Call
 from minibert.attached.read import AttachedTrace
 from minibert.attached.stack import StackTrace
@@ -149,12 +148,6 @@ class AttachedStack:
             )
         in_range(tokens.ids, self.config.vocab_size, "Token id", vocabulary)
         return Inputs.of(tokens)
-
-    def in_dtype(self, dtype: torch.dtype) -> "AttachedStack":
-        """The same of a copy of the model in another dtype."""
-        model = copy.deepcopy(self.model).to(dtype)
-        made = attach(model, tokenizer=self.attached.tokenizer)
-        return AttachedStack(made, self.stack, self.config.n_positions)
 
     def identity(self) -> dict[str, object]:
         """Name, stack, config, type and digest of the weights, ready for JSON."""

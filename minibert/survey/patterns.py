@@ -4,8 +4,8 @@
     print(found)
     found.best("induction"), found.examples("induction", 5, 5), found.named()
 
-What a pattern is, is in pattern_table.py. Here a model is run, or somebody's attention or a survey
-is read. One document is open at a time, and nothing N x N of all layers is kept.
+What a pattern is, is in pattern_table.py. Here a model is run, or somebody's attention is read. One
+document is open at a time, and nothing N x N of all layers is kept.
 """
 
 import math
@@ -31,7 +31,6 @@ from minibert.survey.document_rows import (
 from minibert.survey.intervals import layer_intervals
 from minibert.survey.live import Given, Surveyable
 from minibert.survey.pattern_table import BAG_OF_WORDS, PATTERNS, Marks, Pattern, pattern_of
-from minibert.survey.tables import Survey
 
 EXAMPLES = 3
 
@@ -459,34 +458,6 @@ def _plain(one: PatternHead) -> dict[str, object]:
         "named": one.named,
         "examples": examples,
     }
-
-
-#: The measure of a survey that says how far heads follow a pattern.
-MEASURES = {
-    "next": "to_next",
-    "previous": "to_previous",
-    "first": "to_first",
-    "delimiter": "rest_to_sep",
-    "same_word": "to_same_word",
-    "same_word_other_sentence": "to_same_word_other_text",
-    "induction": "to_induction",
-    "duplicate": "to_duplicate",
-}
-
-
-def patterns_of_survey(survey: Survey) -> HeadPatterns:
-    """What every head does by a survey's measures; nan for what it did not measure."""
-    nothing = np.full((survey.n_layers, survey.n_heads), np.nan)
-    score, low, high = (dict.fromkeys(PATTERNS, nothing) for _ in range(3))
-    documents = dict.fromkeys(PATTERNS, 0)
-    for name, measure in MEASURES.items():
-        if measure in survey.names and survey.count(measure):
-            documents[name] = survey.count(measure)
-            score[name] = survey.table(measure)
-            ends = np.clip(survey.interval(measure), 0.0, 1.0)
-            low[name], high[name] = ends[..., 0], ends[..., 1]
-    baseline = dict.fromkeys(PATTERNS, nothing)
-    return HeadPatterns(score, low, high, baseline, documents, kept={})
 
 
 # Numbers of attention that are read at once: 16 MiB in float32.

@@ -1,7 +1,6 @@
 """Heads named by what they do: the formulas cell by cell, planted, real and live heads."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,12 +16,7 @@ from minibert.survey.document_rows import AttachedRows
 from minibert.survey.documents import Document
 from minibert.survey.live import AttachedStack
 from minibert.survey.pattern_table import PATTERNS, Marks
-from minibert.survey.patterns import (
-    MEASURES,
-    patterns,
-    patterns_of_attention,
-    patterns_of_survey,
-)
+from minibert.survey.patterns import patterns, patterns_of_attention
 from tests.survey.live_models import (
     BACK,
     MODELS,
@@ -279,28 +273,6 @@ def test_what_does_not_belong_together_is_refused():
         found.best("nxt")
     with pytest.raises(AttentionError, match="no head 1-0: expected a layer from 0 to 0"):
         found.head("next", 1, 0)
-
-
-def test_measures_of_a_survey_become_scores_and_what_was_not_measured_is_nan():
-    next_ = np.array([[0.9, 0.55, 0.1]])
-    tables = SimpleNamespace(
-        names=("entropy", "to_next", "to_same_word_other_text"),
-        n_layers=1,
-        n_heads=3,
-        count=lambda measure: {"to_next": 5}.get(measure, 0),
-        table=lambda measure: {"to_next": next_}[measure],
-        interval=lambda measure: {"to_next": next_}[measure][..., None] + [-0.1, 0.15],
-    )
-    found = patterns_of_survey(tables)
-    assert found.score["next"].tolist() == next_.tolist()
-    # No share is above 1.
-    np.testing.assert_allclose(found.high["next"], [[1.0, 0.7, 0.25]])
-    # The second head's interval reaches below one half.
-    assert found.named() == {(0, 0): ("next",)}
-    assert {name for name, count in found.documents.items() if count} == {"next"}
-    assert np.isnan(found.score["same_word_other_sentence"]).all()
-    assert MEASURES.keys() < PATTERNS.keys()
-    assert "previous" in str(found)
 
 
 ALONE = [text for text in TEXTS if isinstance(text, str)]

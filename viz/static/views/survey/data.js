@@ -18,10 +18,10 @@
  *
  * @typedef {object} PatternExample
  * @property {number} document
- * @property {number | null} query  its position
- * @property {string | null} query_token  null: all of the document is the example
- * @property {number | null} key  its position; null where that is not known, and the query's neither
- * @property {string | null} key_token
+ * @property {number} query  its position
+ * @property {string} query_token
+ * @property {number | null} key  its position; null where that is not known
+ * @property {string} key_token
  * @property {number} score  of the row: its attention on all keys that the pattern means
  *
  * @typedef {object} PatternHead

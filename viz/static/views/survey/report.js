@@ -296,7 +296,7 @@ function exampleOf(survey, place, example) {
   const token = (/** @type {string} */ text) => element("bdi", {}, [visible(text.trim() || text, 24)]);
   const document = running(survey.header.documents[example.document]);
   const { query_token: query, key_token: key } = example;
-  const shown = query === null || key === null ? [element("bdi", {}, [document])] : [token(query), " → ", token(key)];
+  const shown = [token(query), " → ", token(key)];
   const href = survey.linkTo(example.document, place, example);
   const made = href ? element("a", { href, title: document }, shown) : element("span", { title: document }, shown);
   return element("span", {}, [made, ` ${percent(example.score)}`]);
