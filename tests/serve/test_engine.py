@@ -147,7 +147,7 @@ LARGE = [
         ("weights", {"quantity": "attention.query.weight", "layer": 4, "row": 0}, "layer 4"),
         ("weights", {"quantity": "attention.query.weight", "layer": 0, "row": 128}, "no row 128"),
         ("sweep", {"question": {"position": 0, "id": 9999}}, "expected a position below"),
-        ("trace", {"edits": [7]}, "Edit 1"),
+        ("trace", {"edits": [{}]}, "Edit 1"),
         ("trace", {"edits": LARGE}, "NaN or infinity"),
     ],
 )  # fmt: skip

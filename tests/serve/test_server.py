@@ -1,6 +1,5 @@
 """A real server on a free port: the page, its websocket, and clients that do not behave."""
 
-import json
 import re
 import socket
 import time
@@ -12,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import minibert
-from minibert.viz.serve import connection, server
+from minibert.viz.serve import connection
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
 from minibert.viz.serve.server import PageServer
 from tests.served import Client, page_socket, request, serving
@@ -151,68 +150,38 @@ def test_a_client_that_is_none_of_ours_is_let_go(
     other.close()
 
 
-def test_a_page_that_goes_in_the_middle_of_a_request_leaves_nothing(served: PageServer) -> None:
+def test_the_newest_of_a_kind_wins_and_others_take_turns(served: PageServer) -> None:
+    page, other = Client(served), Client(served)
+    asked = request(["the horse " * 60])
+    question = {"position": 0, "id": 7}
+    sweeps = [page.send("sweep", request=asked, question=question) for _ in range(3)]
+    read = page.send("candidates", request=asked, position=0)
+    # Between two layers of the sweep.
+    assert "answer" in other.ask("about")[0]
+    heads = [page.answer()[0] for _ in range(4)]
+    aborted = {
+        head["number"] for head in heads if head.get("error", {}).get("name") == "AbortError"
+    }
+    assert aborted == set(sweeps[:2])
+    answered = [head["number"] for head in heads if "answer" in head]
+    assert set(answered) == {sweeps[2], read}
+    for number in range(65):
+        page.send("candidates", request=request([f"the horse {number}"]), position=0)
+    errors = [head["error"]["message"] for head, _ in (page.answer() for _ in range(65))
+              if "error" in head]  # fmt: skip
+    assert all("64 requests of this page wait already" in error for error in errors)
+    page.close()
+    other.close()
+
+
+def test_a_page_that_goes_in_the_middle_of_a_request_leaves_the_others(served: PageServer) -> None:
     client = Client(served)
     for layer in range(40):
         client.send("block", request=request(["the horse " * 60]), blocks=[f"probs-{layer % 4}"])
     client.socket.socket.shutdown(socket.SHUT_RDWR)
-    until(lambda: served.thread.n_waiting == 0)
     other = Client(served)
     assert "answer" in other.ask("about")[0]
     other.close()
-
-
-def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SLOW_SECONDS", 0.5)
-    with serving(minibert.load()) as running:
-        # It reads nothing, not even the frames that close the connection.
-        raw = socket.create_connection(("127.0.0.1", running.port), timeout=20)
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        host = f"127.0.0.1:{running.port}"
-        raw.sendall(
-            f"GET /engine?{token(running)} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
-            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-        )
-        until(lambda: b" 101 " in raw.recv(4096))
-        connections = running._server.server_state.connections
-        assert len(connections) == 1
-        for number in range(50):
-            asked = {"number": number, "ask": "read", "request": request(["the horse " * 60]),
-                     "quantity": "logits", "layer": None}  # fmt: skip
-            raw.sendall(masked(json.dumps(asked).encode()))
-        until(lambda: not connections, 20)
-        raw.close()
-
-
-def masked(payload: bytes) -> bytes:
-    """A text frame of a client (RFC 6455, 5.2) with a mask of zeros."""
-    return b"\x81" + bytes([0x80 | 126]) + len(payload).to_bytes(2, "big") + bytes(4) + payload
-
-
-def test_a_connection_that_never_asks_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_HTTP_SECONDS", 0.2)
-    monkeypatch.setattr(server, "_LOOK_SECONDS", 1)
-    with serving(minibert.load()) as running:
-        page = Client(running)
-        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as raw:
-            raw.sendall(b"GET / HTTP/1.1\r\nHost: ")
-            assert raw.recv(10) == b""
-        assert "answer" in page.ask("about")[0]
-        page.close()
-
-
-def test_more_pages_than_fit_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_PAGES", 2)
-    with serving(minibert.load()) as running:
-        pages = [Client(running) for _ in range(3)]
-        assert closed_with(pages[2]) == 1013
-        pages[0].close()
-        until(lambda: "answer" in pages[1].ask("about")[0])
-        last = Client(running)
-        assert "answer" in last.ask("about")[0]
-        for page in (pages[1], last):
-            page.close()
 
 
 def test_many_pages_at_once_each_get_their_own_answers(served: PageServer) -> None:

@@ -1,20 +1,22 @@
 """What a page may ask for: messages in JSON, checked before anything is computed.
 
-`ASKS` is the protocol: each question, and what it is about. The checked values are the arguments of
-the method of engine.py that has the question's name.
+`ASKS` is the protocol: each question, and the form of what it is about. The values are the
+arguments of the method of engine.py that has the question's name.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any
 
 from minibert.errors import MinibertError
 
 MOST_MESSAGE_BYTES = 2**20
-_MOST_NAME = 64
-_LARGEST_ID = 2**53
-_LARGEST_NUMBER = 1e300
+_MOST_ITEMS = 1000
+_LARGEST_ID, _LARGEST_NUMBER = 2**53, 1e300
+Form = object
+"""A type; a tuple of forms, any of which will do; a list with the form of its items; a dictionary
+of forms by name. int is a whole number from 0 up, float any number, dict an object of any form."""
 
 
 class RequestError(MinibertError):
@@ -33,7 +35,15 @@ class TextRequest:
     @classmethod
     def plain(cls, texts: tuple[str, ...]) -> "TextRequest":
         """These texts without edits."""
-        return cls(texts, [], (), json.dumps([texts, None, []]))
+        return cls.of({"texts": list(texts)})
+
+    @classmethod
+    def of(cls, given: Mapping[str, list[str]]) -> "TextRequest":
+        """The request of a message."""
+        texts, edits, other = given["texts"], given.get("edits") or [], given.get("other")
+        # Without edits nothing reads the other text.
+        key = json.dumps([texts, other if edits else None, edits], sort_keys=True)
+        return cls(tuple(texts), list(edits), tuple(other or ()), key)
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,23 @@ class Message:
     given: Mapping[str, object]
 
 
+_NONE = type(None)
+_REQUEST: Form = {"texts": [str], "edits": ([dict], _NONE), "other": ([str], _NONE)}
+_SAMPLING: Form = {
+    "temperature": float, "topK": (int, _NONE), "topP": (float, _NONE), "seed": (int, _NONE)
+}  # fmt: skip
+ASKS: Mapping[str, Mapping[str, Form]] = {
+    "about": {},
+    "trace": {"request": _REQUEST, "blocks": ([str], _NONE)},
+    "block": {"request": _REQUEST, "blocks": ([str], _NONE)},
+    "read": {"request": _REQUEST, "quantity": str, "layer": (int, _NONE)},
+    "candidates": {"request": _REQUEST, "position": int},
+    "weights": {"quantity": str, "layer": (int, _NONE), "row": (int, _NONE)},
+    "sweep": {"request": _REQUEST, "question": {"position": int, "id": int}},
+    "step": {"request": _REQUEST, "sampling": _SAMPLING},
+}
+
+
 def read(text: str) -> tuple[int, Message | RequestError]:
     """The number of a message, and the message or what is wrong with it.
 
@@ -62,110 +89,62 @@ def read(text: str) -> tuple[int, Message | RequestError]:
         given = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise RequestError("The message is no JSON.") from error
-    number = given.get("number") if isinstance(given, dict) else None
-    if not _is_whole(number):
+    number: Any = given.pop("number", None) if isinstance(given, dict) else None
+    if not _fits(number, int):
         raise RequestError("The message has no number.")
-    try:
-        return number, _message(number, given)
-    except RequestError as error:
-        return number, error
+    ask = given.pop("ask", None)
+    if not isinstance(ask, str) or ask not in ASKS:
+        return number, RequestError(f"ask is {ask!r:.80}; expected one of {', '.join(ASKS)}.")
+    for name, form in ASKS[ask].items():
+        if not _fits(given.get(name), form):
+            return number, RequestError(
+                f"{name} is {given.get(name)!r:.80}; expected {_said(form)}."
+            )
+    found = {name: given.get(name) for name in ASKS[ask]}
+    if "request" in found:
+        request = TextRequest.of(found["request"])
+        if not 1 <= len(request.texts) <= 2 or len(request.other) > 2:
+            return number, RequestError("request: expected one or two texts.")
+        found["request"] = request
+    if "question" in found:
+        found["question"] = Question(**found["question"])
+    if "blocks" in found:
+        found["blocks"] = tuple(found["blocks"] or ())
+    return number, Message(number, ask, found)
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _message(number: int, given: Mapping[str, object]) -> Message:
-    ask = given.get("ask")
-    if not isinstance(ask, str) or ask not in ASKS:
-        raise RequestError(f"ask is {ask!r:.80}; expected one of {', '.join(ASKS)}.")
-    checks = ASKS[ask]
-    return Message(
-        number, ask, {name: check(name, given.get(name)) for name, check in checks.items()}
-    )
+def _fits(value: object, form: Form) -> bool:
+    """Whether a value has a form."""
+    if isinstance(form, tuple):
+        return any(_fits(value, one) for one in form)
+    if isinstance(form, list):
+        return (
+            isinstance(value, list)
+            and len(value) <= _MOST_ITEMS
+            and all(_fits(one, form[0]) for one in value)
+        )
+    if isinstance(form, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() <= form.keys()
+            and all(_fits(value.get(name), one) for name, one in form.items())
+        )
+    if form is float:
+        return type(value) in (int, float) and abs(value) <= _LARGEST_NUMBER  # type: ignore[arg-type]
+    return type(value) is form and (form is not int or 0 <= value < _LARGEST_ID)  # type: ignore[operator]
 
 
-def _is_whole(number: object) -> TypeGuard[int]:
-    return type(number) is int and 0 <= number < _LARGEST_ID
-
-
-def _is_name(name: object) -> TypeGuard[str]:
-    return isinstance(name, str) and 0 < len(name) <= _MOST_NAME
-
-
-def _whole(name: str, number: object) -> int:
-    if not _is_whole(number):
-        raise RequestError(f"{name} is {number!r:.80}; expected a whole number from 0 up.")
-    return number
-
-
-def _whole_or_none(name: str, number: object) -> int | None:
-    return None if number is None else _whole(name, number)
-
-
-def _quantity(name: str, given: object) -> str:
-    if not _is_name(given):
-        raise RequestError(f"{name} is {given!r:.80}; expected a name.")
-    return given
-
-
-def _blocks(name: str, given: object) -> tuple[str, ...]:
-    names = [] if given is None else given
-    if not isinstance(names, list) or len(names) > _MOST_NAME or not all(map(_is_name, names)):
-        raise RequestError(f"{name}: expected a list of names.")
-    return tuple(names)
-
-
-def _texts(name: str, given: object) -> tuple[str, ...]:
-    are_texts = isinstance(given, list) and all(isinstance(one, str) for one in given)
-    if not isinstance(given, list) or not are_texts or not 1 <= len(given) <= 2:
-        raise RequestError(f"{name}: expected a list of one or two texts.")
-    return tuple(given)
-
-
-def _request(name: str, given: object) -> TextRequest:
-    if not isinstance(given, dict):
-        raise RequestError(f"{name}: expected an object with texts and edits.")
-    texts, edits, other = given.get("texts"), given.get("edits", []), given.get("other")
-    read_texts, read_other = _texts("texts", texts), () if other is None else _texts("other", other)
-    if not isinstance(edits, list):
-        raise RequestError("edits: expected a list.")
-    # Without edits nothing reads the other text.
-    key = json.dumps([texts, other if edits else None, edits], sort_keys=True)
-    return TextRequest(read_texts, edits, read_other, key)
-
-
-def _question(name: str, given: object) -> Question:
-    if not isinstance(given, dict):
-        raise RequestError(f"{name}: expected an object with position and id.")
-    return Question(*(_whole(f"{name}.{part}", given.get(part)) for part in ("position", "id")))
-
-
-def _sampling(name: str, given: object) -> Mapping[str, object]:
-    """Numbers of the right types; `Sampling` checks their ranges."""
-    if not isinstance(given, dict):
-        raise RequestError(f"{name}: expected an object with temperature, topK, topP and seed.")
-    if unknown := set(given) - {"temperature", "topK", "topP", "seed"}:
-        raise RequestError(f"{name} has no field {min(unknown):.80}.")
-    for part in ("temperature", "topP"):
-        number = given.get(part)
-        if number is None and part == "topP":
-            continue
-        in_range = isinstance(number, int | float) and abs(number) <= _LARGEST_NUMBER
-        if isinstance(number, bool) or not in_range:
-            raise RequestError(f"{name}.{part} is {number!r:.80}; expected a number.")
-    _whole_or_none(f"{name}.topK", given.get("topK"))
-    _whole(f"{name}.seed", given.get("seed", 0))
-    return given
-
-
-ASKS: Mapping[str, Mapping[str, Callable[[str, object], object]]] = {
-    "about": {},
-    "trace": {"request": _request, "blocks": _blocks},
-    "block": {"request": _request, "blocks": _blocks},
-    "read": {"request": _request, "quantity": _quantity, "layer": _whole_or_none},
-    "candidates": {"request": _request, "position": _whole},
-    "weights": {"quantity": _quantity, "layer": _whole_or_none, "row": _whole_or_none},
-    "sweep": {"request": _request, "question": _question},
-    "step": {"request": _request, "sampling": _sampling},
-}
+def _said(form: Form) -> str:
+    """A form in words."""
+    words = {int: "a whole number from 0 up", float: "a number", str: "text", _NONE: "nothing"}
+    if isinstance(form, tuple):
+        return " or ".join(map(_said, form))
+    if isinstance(form, list):
+        return f"a list of at most {_MOST_ITEMS}, each {_said(form[0])}"
+    if isinstance(form, dict):
+        return f"an object with {', '.join(form)}"
+    return words.get(form, "an object")  # type: ignore[call-overload]

@@ -8,14 +8,13 @@ machine; an address is never somebody's name. Origin has to be what Host says.
 It runs until Ctrl-C (`minibert serve`), or in the background of a notebook (`model.live()`).
 """
 
-import asyncio
 import ipaddress
 import re
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,8 +23,7 @@ from urllib.parse import parse_qs
 from minibert.errors import MinibertError, how_to_install
 from minibert.model import Model
 from minibert.viz.document import SERVED_PARTS, document, page_header
-from minibert.viz.inputs import Outside
-from minibert.viz.serve.connection import Client, Connection, ModelThread
+from minibert.viz.serve.connection import Connection
 from minibert.viz.serve.engine import Engine
 from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
 
@@ -96,8 +94,6 @@ def served_page(host: str, text: str) -> str:
 
 
 ENGINE_PATH = "/engine"
-MOST_PAGES = 100
-_TRY_LATER = 1013
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -121,17 +117,9 @@ def check_installed() -> None:
 
 
 def application(
-    engine: Engine,
-    thread: ModelThread,
-    gate: Gate,
-    *,
-    framed: bool = False,
-    abort: Callable[[Client], None] = lambda client: None,
+    engine: Engine, worker: ThreadPoolExecutor, gate: Gate, *, framed: bool = False
 ) -> "Starlette":
-    """The ASGI application. `framed`: other pages, as a notebook is, may show it in a frame.
-
-    `abort` closes the connection of a client, an ASGI scope's `client`, without a word.
-    """
+    """The ASGI application. `framed`: other pages, as a notebook is, may show it in a frame."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -139,7 +127,6 @@ def application(
     from starlette.websockets import WebSocket
 
     headers = _HEADERS if framed else {**_HEADERS, "X-Frame-Options": "DENY"}
-    pages: set[Connection] = set()
 
     async def page(request: Request) -> Response:
         refusal = gate.refusal(request.scope["query_string"], request.headers.raw, websocket=False)
@@ -154,21 +141,11 @@ def application(
             # Before it is accepted: the answer is 403.
             return await websocket.close()
         await websocket.accept()
-        if len(pages) >= MOST_PAGES:
-            return await websocket.close(_TRY_LATER, f"{MOST_PAGES} pages are open already.")
-        connection = Connection(websocket, engine, thread, abort)
-        pages.add(connection)
-        try:
-            await connection.run()
-        finally:
-            pages.discard(connection)
+        await Connection(websocket, engine, worker).run()
 
     return Starlette(routes=[Route("/", page), WebSocketRoute(ENGINE_PATH, engine_socket)])
 
 
-# An answer over HTTP takes milliseconds; a connection that is no websocket has no reason to last.
-_HTTP_SECONDS = 15.0
-_LOOK_SECONDS = 5
 _MOST_CONNECTIONS = 400
 
 
@@ -189,8 +166,8 @@ class PageServer:
         gate = Gate()
         gate = Gate(gate.token, gate.names | {host.lower()})
         self._socket = _listening(host, port)
-        self.thread = ModelThread()
-        app = application(engine, self.thread, gate, framed=framed, abort=self._abort)
+        self._worker = ThreadPoolExecutor(1, "minibert model")
+        app = application(engine, self._worker, gate, framed=framed)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -204,11 +181,8 @@ class PageServer:
             ws_per_message_deflate=False,
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=2,
-            callback_notify=self._drop_idle,
-            timeout_notify=_LOOK_SECONDS,
         )
         self._server = uvicorn.Server(config)
-        self._since: dict[Outside, float] = {}
         self.port: int = self._socket.getsockname()[1]
         shown = host if host not in ("0.0.0.0", "::", "") else socket.gethostname()
         named = f"[{shown}]" if ":" in shown else shown
@@ -220,7 +194,7 @@ class PageServer:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
-            self.thread.stop()
+            self._worker.shutdown(cancel_futures=True)
 
     def start(self) -> threading.Thread:
         """The thread that serves now, until `stop`."""
@@ -233,26 +207,6 @@ class PageServer:
     def stop(self) -> None:
         """Have `run` end."""
         self._server.should_exit = True
-
-    def _abort(self, client: Client) -> None:
-        """Close a connection without waiting for what it has not read."""
-        for connection in list(self._server.server_state.connections):
-            if client is not None and getattr(connection, "client", None) == tuple(client):
-                connection.transport.abort()
-
-    async def _drop_idle(self) -> None:
-        """Close connections that never become a request."""
-        now = time.monotonic()
-        there = {
-            connection
-            for connection in self._server.server_state.connections
-            if ".protocols.http." in type(connection).__module__
-        }
-        self._since = {one: self._since.get(one, now) for one in there}
-        for connection, since in self._since.items():
-            if now - since > _HTTP_SECONDS:
-                connection.transport.abort()
-        await asyncio.sleep(0)
 
 
 class ServedPage:
