@@ -1,6 +1,6 @@
 """What holds in every trace of a family with rotary positions, recomputed in NumPy.
 
-That the numbers are those of transformers is in test_parity.py.
+That the numbers are those of transformers is in tests/test_verification.py.
 """
 
 from typing import Any
