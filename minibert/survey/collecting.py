@@ -36,16 +36,17 @@ from minibert.model import Model
 from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.collected import Collected
 from minibert.survey.documents import Document, check_list
-from minibert.survey.folder_lock import folder_locked
 from minibert.survey.segments import Parts, grouped, parts_of
 from minibert.survey.tables import versions
 from minibert.survey.windows import (
+    LOCK,
     MOST_NAMED,
     Bar,
     Read,
     Window,
     check_same,
     files_told,
+    folder_locked,
     unread,
     windows,
 )
@@ -277,7 +278,7 @@ INDEX = {
 }
 
 
-LOCK, MANIFEST, PROGRESS, TEXTS = ".lock", "manifest.json", "progress.json", "texts.jsonl"
+MANIFEST, PROGRESS, TEXTS = "manifest.json", "progress.json", "texts.jsonl"
 #: 2: what was read is counted in windows.
 _FORMAT = 2
 
@@ -522,7 +523,7 @@ def collect(
     }
     folder = Path(output)
     with (
-        folder_locked(folder, file=LOCK, work="collecting"),
+        folder_locked(folder, "collecting"),
         closing(GrowingCollection(folder, options, resume=resume)) as growing,
     ):
         if growing.finished:

@@ -25,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.errors import SurveyError, how_to_install
-from minibert.survey.folder_lock import folder_locked
 from minibert.survey.intervals import layer_intervals
 from minibert.survey.sums import BEST, Measured, Sums
-from minibert.survey.windows import Read
+from minibert.survey.windows import Read, folder_locked
 from minibert.writing import replacing
 
 
@@ -360,7 +359,7 @@ def opened(
         return
     folder = Path(output)
     parquet()
-    with folder_locked(folder, file=".lock", work="surveying"):
+    with folder_locked(folder, "surveying"):
         # First of all: what is replaced is not to be taken for finished.
         for name in () if resume else (MANIFEST, PART):
             (folder / name).unlink(missing_ok=True)

@@ -8,10 +8,13 @@ the hash of their documents says whether they are the same.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import NoReturn
 
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from minibert.errors import SurveyError
@@ -22,6 +25,8 @@ from minibert.survey.segments import in_pairs
 CHARACTERS, DOCUMENTS = 2**17, 512
 #: Documents that could not be read are named up to here, and counted beyond.
 MOST_NAMED = 100
+#: A file in the folder of a run; it stays there.
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,34 @@ def files_told(documents: Iterable[object]) -> dict[str, object]:
         "too_short": documents.n_short,
         "skipped": {"count": documents.n_skipped, "first": skipped},
     }
+
+
+@contextmanager
+def folder_locked(folder: Path, work: str) -> Iterator[None]:
+    """Make the folder, and keep other runs out of it; what a killed run half wrote is removed.
+
+    The operating system gives the lock back when the process ends, so one that was killed holds
+    nobody up. Raises SurveyError at once where another run has it, and where the folder cannot be
+    written to. `work` is what the message calls the run.
+    """
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise SurveyError(
+            f"{folder}: another process is {work} into this folder. Wait for it, stop it, or give "
+            "another folder."
+        ) from None
+    except OSError as reason:
+        text = f"{folder}: cannot be written to ({reason.strerror or reason})."
+        raise SurveyError(text) from reason
+    try:
+        for left in folder.glob(".*.unfinished"):
+            left.unlink()
+        yield
+    finally:
+        lock.release()
 
 
 class Bar:

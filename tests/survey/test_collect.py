@@ -1,7 +1,6 @@
 """Collected values: those of traces, whatever interrupts the run."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -169,7 +168,7 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(
 def test_two_runs_in_one_folder_at_a_time_are_refused(bert: Model, tmp_path: Path) -> None:
     def texts() -> Iterator[str]:
         yield from MANY[:20]
-        with pytest.raises(SurveyError, match=rf"process {os.getpid()} is collecting into this f"):
+        with pytest.raises(SurveyError, match="another process is collecting into this f"):
             collect(bert, MANY, POINTS, output=tmp_path / "out")
 
     assert len(collect(bert, texts(), POINTS, output=tmp_path / "out")) == 20
@@ -188,6 +187,31 @@ collect(load("tiny-bert"), MANY, POINTS[:2], output=sys.argv[1], batch_tokens=64
 
 def enough(path: Path, size: float) -> bool:
     return path.exists() and path.stat().st_size >= size
+
+
+HOLD = """
+import sys, pathlib
+from minibert.survey.windows import folder_locked
+with folder_locked(pathlib.Path(sys.argv[1]), "surveying"):
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_kept_out_until_it_ends_or_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        (tmp_path / "run" / ".rows.5.unfinished").touch()
+        with (
+            pytest.raises(SurveyError, match="/run: another process is collecting into this"),
+            windows.folder_locked(tmp_path / "run", "collecting"),
+        ):
+            raise AssertionError
+        other.kill()
+    with windows.folder_locked(tmp_path / "run", "collecting"):
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [windows.LOCK]
 
 
 @pytest.mark.slow
