@@ -1,10 +1,10 @@
 """Makes everything in docs/course that follows from its pages and from the models.
 
     python -m scripts.course            all of it
-    python -m scripts.course slides     only what is named: outputs, pictures, notebooks, slides
+    python -m scripts.course slides     only what is named: outputs, notebooks, slides
 
-Outputs are what the blocks of the pages print; pictures are drawn from numbers of tiny-bert;
-notebooks and slides are the pages again. Run it after a change of a page or of a model.
+Outputs are what the blocks of the pages print; notebooks and slides are the pages again. Run it
+after a change of a page or of a model. The pictures were drawn from numbers of tiny-bert.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scripts.course_notebooks import notebook_of
-from scripts.course_pictures import PICTURES
 from scripts.course_slides import slides_of
 from scripts.rewrite_outputs import rewritten
 
@@ -36,9 +35,6 @@ def main(wanted: list[str]) -> None:
         with TemporaryDirectory() as folder, contextlib.chdir(folder):
             for page in PAGES:
                 write(page, rewritten(page.read_text(encoding="utf-8")))
-    if "pictures" in wanted:
-        for name, draw in PICTURES.items():
-            write(COURSE / "pictures" / f"{name}.svg", draw())
     for page in UNITS:
         text = page.read_text(encoding="utf-8")
         if "notebooks" in wanted:
@@ -48,4 +44,4 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["outputs", "pictures", "notebooks", "slides"])
+    main(sys.argv[1:] or ["outputs", "notebooks", "slides"])

@@ -11,7 +11,6 @@ import pytest
 
 from scripts.course import COURSE, PAGES, UNITS
 from scripts.course_notebooks import FIRST_CELL, code_cells, notebook_of
-from scripts.course_pictures import PICTURES
 from scripts.course_slides import slides_of
 from scripts.rewrite_outputs import BLOCK, outputs, rewritten
 from tests.data import data_path
@@ -21,7 +20,6 @@ REPOSITORY = COURSE.parents[1]
 SYLLABUS = COURSE / "syllabus.md"
 # The items of TEACHING.md, counted there.
 ROWS = 47
-NUMBER = re.compile(r"-?\d+\.?\d*")
 
 
 @pytest.mark.slow
@@ -70,20 +68,6 @@ def test_the_rewriter_runs_blocks_in_one_namespace_and_replaces_what_they_print(
     assert rewritten(without) == "```python\nprint(3)\n```\n\n```text\n3\n```\n\nend\n"
     assert rewritten("```python\n3\n```\n\n```text\n4\n```\n") == "```python\n3\n```\n"
     assert list(outputs(["a = 1", "print(a)"])) == ["", "1\n"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_drawn_from_the_model_s_numbers(name: str) -> None:
-    drawn = PICTURES[name]()
-    kept = (COURSE / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
-    # Words are the same, and printed numbers but for rounding on another processor.
-    texts = [re.findall(r">([^<>]+)</text>", one) for one in (drawn, kept)]
-    words = [[NUMBER.sub("#", said) for said in one] for one in texts]
-    assert words[0] == words[1]
-    numbers = [[float(n) for said in one for n in NUMBER.findall(said)] for one in texts]
-    assert numbers[0] == pytest.approx(numbers[1], abs=0.011)
-    assert 'viewBox="0 0 340 ' in kept
 
 
 def section(page: Path, anchor: str) -> str:
