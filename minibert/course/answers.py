@@ -1,7 +1,7 @@
-"""Kinds of answers, and what is said to a right one, to a known mistake and to any other."""
+"""Kinds of answers, and what is said to a right one, to a known slip and to any other."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from textwrap import fill
@@ -41,18 +41,13 @@ class Exercise(Protocol):
         """Answers that are wrong in a known way, each with what is said to it."""
 
 
-Value = float | Sequence[float]
-Known = Value | Callable[[], Value]
-"""A number, or how it is computed."""
 A_WEIGHT = (0.0, 1.0, "A weight lies between 0 and 1.")
 A_PART = (0.0, 1.0, "A part lies between 0 and 1.")
+# A slip is recognised in a number that is written down with two digits or more.
+_WRITTEN, _SMALLEST = 0.05, 0.0005
 
 
-def _value(known: Known) -> Value:
-    return known() if callable(known) else known
-
-
-def _floats(answer: object) -> list[float]:
+def floats(answer: object) -> list[float]:
     """The answer as numbers; MinibertError for what is none."""
     found: Any = getattr(answer, "tolist", lambda: answer)()
     several: Sequence[SupportsFloat] = found if isinstance(found, list | tuple) else [found]
@@ -70,25 +65,11 @@ def _floats(answer: object) -> list[float]:
     return numbers
 
 
-def _distance(one: Sequence[float], other: Value) -> float:
+def _distance(one: Sequence[float], other: Sequence[float]) -> float:
     """The largest difference; infinite where there are more numbers on one side."""
-    others = _floats(other)
-    if len(one) != len(others):
+    if len(one) != len(other):
         return math.inf
-    return max(abs(a - b) for a, b in zip(one, others, strict=True))
-
-
-def _numbers(count: int) -> str:
-    return "1 number" if count == 1 else f"{count} numbers"
-
-
-def _shown(value: Value) -> str:
-    return ", ".join(f"{one:.4g}" for one in _floats(value))
-
-
-# A slip is recognised in a number that is written down with two digits or more.
-_WRITTEN, _SMALLEST = 0.03, 0.0005
-Slips = Iterable[tuple[Value, str]]
+    return max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
 
 
 def _general_slips(truth: list[float]) -> Iterator[tuple[list[float], str]]:
@@ -112,68 +93,60 @@ def _general_slips(truth: list[float]) -> Iterator[tuple[list[float], str]]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """One number or several, right within the tolerance and nearer to the truth than to a mistake.
+    """One number or several, right within the tolerance and nearer to the truth than to a slip.
 
+    known  computes the right answer: a number, a list or a tensor
     means  what the number says, told to who has it right
-    beliefs  what to think about, told to who gave too little and to who gave too much
-    mistakes  the number that a wrong way gives, and what is said to it
-    elsewhere  such numbers too, but only what is very near to one counts: the same quantity of
-        other tokens, heads or layers
+    hint   what to think about, told to who is wrong
+    slips  what is said to a slip, with the number that it gives
     between  what every answer lies between, and why; told to who is outside of it
     """
 
     asks: str
-    known: Known
+    known: Callable[[], object]
     tolerance: float
     means: str
-    beliefs: tuple[str, str]
-    mistakes: tuple[tuple[Known, str], ...] = ()
-    elsewhere: Callable[[], Slips] = tuple
+    hint: str
+    slips: Callable[[], Mapping[str, object]] = dict
     between: tuple[float, float, str] | None = None
-
-    def value(self) -> Value:
-        """The right answer."""
-        return _value(self.known)
 
     def judge(self, answer: object) -> Verdict:
         """Right, the slip that gives this number, or what speaks for less or more."""
-        given, truth = _floats(answer), _floats(self.value())
+        given, truth = floats(answer), floats(self.known())
+        slips = [(floats(value), said) for said, value in self.slips().items()]
         off = _distance(given, truth)
-        mistakes = [(_distance(given, value), said) for value, said in self.wrong_answers()]
-        if off <= min(self.tolerance, *(distance for distance, _ in mistakes), math.inf):
-            return Verdict(True, f"Right: {_shown(truth)}. {self.means}")
-        return Verdict(False, f"Not yet. {self._hint(given, truth, mistakes)}")
+        if off <= self.tolerance and all(off <= _distance(given, value) for value, _ in slips):
+            shown = ", ".join(f"{one:.4g}" for one in truth)
+            return Verdict(True, f"Right: {shown}. {self.means}")
+        return Verdict(False, f"Not yet. {self._said(given, truth, slips)}")
 
-    def _hint(
-        self, given: list[float], truth: list[float], mistakes: list[tuple[float, str]]
+    def _said(
+        self, given: list[float], truth: list[float], slips: list[tuple[list[float], str]]
     ) -> str:
         """What is said to a wrong answer: the nearest slip, or what is wrong with the number."""
-        near = [one for one in mistakes if one[0] <= self.tolerance]
-        for value, said in (*self.elsewhere(), *_general_slips(truth)):
-            written = _WRITTEN * max(map(abs, _floats(value))) + _SMALLEST
-            if (distance := _distance(given, value)) <= written:
-                near.append((distance, said))
+        near = []
+        for value, said in (*slips, *_general_slips(truth)):
+            if (off := _distance(given, value)) <= _WRITTEN * max(map(abs, value)) + _SMALLEST:
+                near.append((off, said))
         if near:
             return min(near, key=lambda slip: slip[0])[1]
         if len(given) != len(truth):
-            return f"Expected {_numbers(len(truth))}, and you gave {len(given)}."
-        if self.between is not None and not all(
-            self.between[0] <= one <= self.between[1] for one in given
-        ):
-            return self.between[2]
+            wanted = "1 number" if len(truth) == 1 else f"{len(truth)} numbers"
+            return f"Expected {wanted}, and you gave {len(given)}."
+        if self.between is not None:
+            low, high, why = self.between
+            if not all(low <= one <= high for one in given):
+                return why
+        wrong = [n for n, one in enumerate(given) if abs(one - truth[n]) > self.tolerance] or [0]
+        side = "less" if given[wrong[0]] > truth[wrong[0]] else "more"
         if len(truth) == 1:
-            side, belief = ("less", 1) if given[0] > truth[0] else ("more", 0)
-            return f"It is {side} than {_shown(given)}. {self.beliefs[belief]}"
-        places = [n for n, one in enumerate(given, 1) if abs(one - truth[n - 1]) > self.tolerance]
-        few = places[0], given[places[0] - 1] > truth[places[0] - 1]
-        return (
-            f"Not right: {', '.join(f'number {n}' for n in places)}. Number {few[0]} is "
-            f"{'less' if few[1] else 'more'}. {self.beliefs[few[1]]}"
-        )
+            return f"It is {side} than {given[0]:.4g}. {self.hint}"
+        numbers = ", ".join(f"number {n + 1}" for n in wrong)
+        return f"Not right: {numbers}. Number {wrong[0] + 1} is {side}. {self.hint}"
 
-    def wrong_answers(self) -> Iterable[tuple[Value, str]]:
-        """Each mistake's number."""
-        return [(_value(one), said) for one, said in self.mistakes]
+    def wrong_answers(self) -> Iterable[tuple[object, str]]:
+        """Each slip's number."""
+        return [(value, said) for said, value in self.slips().items()]
 
 
 @dataclass(frozen=True)
@@ -181,7 +154,7 @@ class Choice:
     """One of several answers, each with what is said to who chooses it."""
 
     asks: str
-    options: dict[str, str]
+    options: Sequence[str]
     right: Callable[[], str]
     said: Callable[[str], str]
 
@@ -191,7 +164,7 @@ class Choice:
         if chosen not in self.options:
             raise MinibertError(
                 f"The answer is {answer!r:.80}: expected one of "
-                f"{', '.join(repr(one) for one in self.options)}."
+                f"{', '.join(map(repr, self.options))}."
             )
         right = chosen == self.right()
         return Verdict(right, f"{'Right' if right else 'Not yet'}. {self.said(chosen)}")
@@ -199,6 +172,10 @@ class Choice:
     def wrong_answers(self) -> Iterable[tuple[object, str]]:
         """Every other option."""
         return [(one, self.said(one)) for one in self.options if one != self.right()]
+
+
+# The layers of the embedded models, and the heads of each.
+_SIZE = (4, 4)
 
 
 @dataclass(frozen=True)
@@ -212,11 +189,10 @@ class Heads:
     heads: Callable[[], set[str]]
     about: Callable[[str], str]
     means: str
-    size: tuple[int, int] = (4, 4)
 
     def judge(self, answer: object) -> Verdict:
         """Right, or which heads are too many, and how many are missing."""
-        given, truth = self._named(answer), self.heads()
+        given, truth = _named(answer), self.heads()
         extra, missing = sorted(given - truth), truth - given
         if not extra and not missing:
             return Verdict(True, f"Right: {', '.join(sorted(truth))}. {self.means}")
@@ -234,28 +210,27 @@ class Heads:
 
     def wrong_answers(self) -> Iterable[tuple[object, str]]:
         """Every other head alone."""
-        layers, heads = self.size
-        every = (f"{layer}-{head}" for layer in range(layers) for head in range(heads))
+        every = (f"{layer}-{head}" for layer in range(_SIZE[0]) for head in range(_SIZE[1]))
         return [(head, self.about(head)) for head in every if head not in self.heads()]
 
-    def _named(self, answer: object) -> set[str]:
-        """The heads as "layer-head"; MinibertError for what names none."""
-        one = isinstance(answer, str) or (
-            isinstance(answer, tuple) and len(answer) == 2 and all(type(n) is int for n in answer)
-        )
-        several = [answer] if one else answer
-        found = set()
-        layers, heads = self.size
-        for each in several if isinstance(several, Iterable) else [several]:
-            parts = each.split("-") if isinstance(each, str) else each
-            try:
-                layer, head = (int(part) for part in parts)  # type: ignore[union-attr]
-            except (TypeError, ValueError):
-                layer = head = -1
-            if not (0 <= layer < layers and 0 <= head < heads):
-                raise MinibertError(
-                    f'{each!r:.80} names no head: expected "layer-head", as "0-1", or a list of '
-                    f"them; layers go from 0 to {layers - 1} and heads from 0 to {heads - 1}."
-                )
-            found.add(f"{layer}-{head}")
-        return found
+
+def _named(answer: object) -> set[str]:
+    """The heads as "layer-head"; MinibertError for what names none."""
+    one = isinstance(answer, str) or (
+        isinstance(answer, tuple) and len(answer) == 2 and all(type(n) is int for n in answer)
+    )
+    several = [answer] if one else answer
+    found = set()
+    for each in several if isinstance(several, Iterable) else [several]:
+        parts = each.split("-") if isinstance(each, str) else each
+        try:
+            layer, head = (int(part) for part in parts)  # type: ignore[union-attr]
+        except (TypeError, ValueError):
+            layer = head = -1
+        if not (0 <= layer < _SIZE[0] and 0 <= head < _SIZE[1]):
+            raise MinibertError(
+                f'{each!r:.80} names no head: expected "layer-head", as "0-1", or a list of '
+                f"them; layers go from 0 to {_SIZE[0] - 1} and heads from 0 to {_SIZE[1] - 1}."
+            )
+        found.add(f"{layer}-{head}")
+    return found

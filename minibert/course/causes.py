@@ -68,14 +68,6 @@ def _about_flips(head: str) -> str:
     )
 
 
-def _as_parts(count: int) -> list[tuple[float, str]]:
-    part = count / len(PAIRS)
-    return [
-        (part, "That is a part. Give the count, of 60 pairs."),
-        (100 * part, "That is per cent. Give the count, of 60 pairs."),
-    ]
-
-
 @cache
 def _far() -> dict[str, float]:
     trace = traced(FAR)
@@ -119,54 +111,40 @@ def _copied(*off: tuple[int, int]) -> float:
     return right / len(COPIED)
 
 
+_A_COUNT = (0.0, 60.0, "There are 60 pairs, and one counts once. Give the count, not a part.")
+
 _CAUSES: dict[str, Exercise] = {
     "5-right": Numbers(
         f"{len(PAIRS)} pairs such as “The boy [MASK] very tired.” and “The boys [MASK] very "
         "tired.”: in how many does the model prefer was for the one and were for the many?",
-        lambda: float(len(_right())),
+        lambda: len(_right()),
         5.0,
         "In these pairs the subject stands right before the mask.",
-        (
-            "These are easy pairs: the subject is the neighbour of the mask.",
-            "There are 60 pairs.",
-        ),
-        (
-            (
-                lambda: float(2 * len(PAIRS)),
-                "Those are all sentences. A pair counts once, and only if both are right.",
-            ),
-            (
-                lambda: len(PAIRS) / 4,
-                "So many would be right if it threw a coin for each sentence.",
-            ),
-            (
-                lambda: len(PAIRS) / 2,
-                "So many would be right if it threw a coin for each pair.",
-            ),
-        ),
-        lambda: _as_parts(len(_right())),
-        (0.0, 60.0, "There are 60 pairs."),
+        "These are easy pairs: the subject is the neighbour of the mask.",
+        lambda: {
+            "Those are all sentences. A pair counts once, and only if both are right.": 120,
+            "So many would be right if it threw a coin for each sentence.": 15,
+            "So many would be right if it threw a coin for each pair.": 30,
+            "That is a part. Give the count, of 60 pairs.": len(_right()) / 60,
+            "That is per cent. Give the count, of 60 pairs.": len(_right()) / 0.6,
+        },
+        _A_COUNT,
     ),
     "5-hidden": Numbers(
         "The subject is hidden from all tokens. In how many of the plurals that were right "
         "does was come first now?",
-        lambda: float(_flipped("subject")),
+        lambda: _flipped("subject"),
         5.0,
         "In these sentences nothing but the subject tells one from many, and without it the model "
         "says was.",
-        (
-            "What is left in the sentence that tells one from many?",
-            "There are 60 pairs.",
-        ),
-        (
-            (0.0, "Nothing else in these sentences says whether they are one or many."),
-            (
-                lambda: len(PAIRS) / 2,
-                "So many if it threw a coin. But without the subject it says the same every time.",
-            ),
-        ),
-        lambda: _as_parts(_flipped("subject")),
-        (0.0, 60.0, "There are 60 pairs."),
+        "What is left in the sentence that tells one from many?",
+        lambda: {
+            "Nothing else in these sentences says whether they are one or many.": 0,
+            "So many if it threw a coin. But without the subject it says the same every time.": 30,
+            "That is a part. Give the count, of 60 pairs.": _flipped("subject") / 60,
+            "That is per cent. Give the count, of 60 pairs.": _flipped("subject") / 0.6,
+        },
+        _A_COUNT,
     ),
     "5-head": Heads(
         "One head is set to zero. Which one makes most of the plurals flip?",
@@ -177,7 +155,7 @@ _CAUSES: dict[str, Exercise] = {
     ),
     "5-far": Choice(
         f"“{FAR}”: does the model prefer was or were?",
-        {"was": "", "were": ""},
+        ("was", "were"),
         lambda: max(_far(), key=lambda word: _far()[word]),
         _about_far,
     ),
@@ -188,15 +166,12 @@ _CAUSES: dict[str, Exercise] = {
         0.08,
         "These lists are new to it, but copying was trained: a quarter of what it read were random "
         "tokens that come twice.",
-        (
-            "No English text goes on like this, but a quarter of its training did.",
-            "A part is never more than 1.",
-        ),
-        (
-            (1 / 20, "That is a guess among the twenty words."),
-            (1 / 7, "That is a guess among the seven words of the text."),
-        ),
-        between=A_PART,
+        "No English text goes on like this, but a quarter of its training did.",
+        lambda: {
+            "That is a guess among the twenty words.": 1 / 20,
+            "That is a guess among the seven words of the text.": 1 / 7,
+        },
+        A_PART,
     ),
     "5-induction": Heads(
         f"Which heads of tiny-gpt2 have an induction score above {INDUCTION}?",
@@ -210,17 +185,11 @@ _CAUSES: dict[str, Exercise] = {
         lambda: _copied(*_places()),
         0.08,
         "So copying needs these heads, but not only these: the page shows what other heads do.",
-        (
-            "A part is never less than 0.",
-            "Which other head could find the word, with all three away?",
-        ),
-        (
-            (lambda: _copied(), "That is the part with all heads."),
-            (1 / 7, "That would be a guess among the seven words. Is a guess what is left?"),
-        ),
-        lambda: [
-            (_copied(place), "That is without {}-{} alone.".format(*place)) for place in _places()
-        ],
+        "Which other head could find the word, with all three away?",
+        lambda: {
+            "That is the part with all heads.": _copied(),
+            "That would be a guess among the seven words. Is a guess what is left?": 1 / 7,
+        },
         A_PART,
     ),
 }
@@ -252,27 +221,27 @@ def _about_coin(chosen: str) -> str:
 
 def _quiz(asks: str, options: dict[str, str], right: str, said: dict[str, str]) -> Choice:
     listed = " ".join(f"({letter}) {text}" for letter, text in options.items())
-    return Choice(f"{asks} {listed}", options, lambda: right, said.__getitem__)
+    return Choice(f"{asks} {listed}", tuple(options), lambda: right, said.__getitem__)
 
 
 _REAL_MODELS: dict[str, Exercise] = {
     "6-count": Numbers(
         "BERT-large has 24 layers of 16 heads. How many heads is that?",
-        lambda: 24.0 * 16,
+        lambda: 24 * 16,
         0.1,
         "bert-base has 12 layers of 12 heads, 144 in all, and tiny-bert 4 of 4.",
-        ("Multiply the two numbers.", "Multiply the two numbers."),
-        (
-            (40.0, "That adds them. Each of the 24 layers has 16 heads of its own."),
-            (144.0, "That is bert-base: 12 layers of 12 heads."),
-            (16.0, "That is one layer. Each of the 24 layers has 16 heads of its own."),
-        ),
+        "Multiply the two numbers.",
+        lambda: {
+            "That adds them. Each of the 24 layers has 16 heads of its own.": 40,
+            "That is bert-base: 12 layers of 12 heads.": 144,
+            "That is one layer. Each of the 24 layers has 16 heads of its own.": 16,
+        },
     ),
     "6-coin": Choice(
         f"“{REVIEW}”: a classifier with fresh weights on a trained BERT says positive. What "
         "does that tell about the text? (a) It is positive. (b) Nothing. (c) A little, since the "
         "body is trained.",
-        {"a": "It is positive.", "b": "Nothing.", "c": "A little, since the body is trained."},
+        ("a", "b", "c"),
         lambda: "b",
         _about_coin,
     ),

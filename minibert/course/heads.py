@@ -1,6 +1,7 @@
 """Units 3 and 4: what heads do, where word order and segments are, and whether looking is use."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -130,50 +131,34 @@ _HEADS: dict[str, Exercise] = {
     "3-concat": Numbers(
         "Four heads of 32 numbers each are put side by side. How many numbers does W_O read "
         "for one token?",
-        lambda: float(bert().config.n_heads * bert().config.d_head),
+        lambda: bert().config.n_heads * bert().config.d_head,
         0.1,
         "So many numbers are in a row of the stream, too.",
-        (
-            "Put the four rows of 32 numbers one behind the other and count.",
-            "Only z is read: one row of 32 numbers from each of the four heads.",
-        ),
-        (
-            (4.0, "That is the number of heads. Each of them gives 32 numbers."),
-            (32.0, "That is one head. W_O reads all four, side by side."),
-            (36.0, "That adds 4 and 32. Four heads of 32 numbers are 4 times 32."),
-            (512.0, "That is four times too many: 4 heads of 32 numbers each."),
-            (384.0, "That counts query, key and value. W_O reads only z, 32 numbers of each head."),
-        ),
+        "Put the four rows of 32 numbers one behind the other and count.",
+        lambda: {
+            "That is the number of heads. Each of them gives 32 numbers.": 4,
+            "That is one head. W_O reads all four, side by side.": 32,
+            "That adds 4 and 32. Four heads of 32 numbers are 4 times 32.": 36,
+            "That is four times too many: 4 heads of 32 numbers each.": 512,
+            "That counts query, key and value. W_O reads only z, 32 numbers of each head.": 384,
+        },
     ),
     "3-second": Numbers(
         "“leaves fall in autumn”, “autumn is marked by colorful foliage”: at which position, "
         "counted from 0, does the second text begin?",
-        lambda: float(_second_start()),
+        _second_start,
         0.1,
         "BertViz calls this number sentence_b_start.",
-        (
-            "Count [CLS], the words of the first text, and its [SEP].",
-            "Count only what stands before the second text: [CLS], four words and [SEP].",
-        ),
-        (
-            (
-                lambda: float(_second_start() - 1),
-                "There stands the [SEP] that ends the first text; it has segment 0.",
+        "Count what stands before the second text: [CLS], the words of the first one, its [SEP].",
+        lambda: {
+            "There stands the [SEP] that ends the first text; it has segment 0.": (
+                _second_start() - 1
             ),
-            (
-                lambda: float(_second_start() + 1),
-                "That counts from 1. Positions are counted from 0.",
-            ),
-            (
-                lambda: float(_second_start() - 2),
-                "That leaves out [CLS] and [SEP], which have positions, too.",
-            ),
-            (
-                lambda: float(traced(*LEAVES).allowed.position),
-                "That is the number of all tokens, of both texts.",
-            ),
-            (1.0, "That is the segment of the second text. Its first token has a position, too."),
-        ),
+            "That counts from 1. Positions are counted from 0.": _second_start() + 1,
+            "That leaves out [CLS] and [SEP], which have positions, too.": _second_start() - 2,
+            "That is the number of all tokens, of both texts.": traced(*LEAVES).allowed.position,
+            "That is the segment of the second text. Its first token has a position, too.": 1,
+        },
     ),
     "3-equal": Numbers(
         "All tokens get the embedding of position 0. Which weight does the previous-token head "
@@ -181,35 +166,26 @@ _HEADS: dict[str, Exercise] = {
         lambda: _beside(_moved("equal"), -1),
         0.1,
         "Within one text, word order enters the model by the position embeddings alone.",
-        (
-            "A weight is never less than 0.",
-            "Query and key are compared. What do they still know of where a token stands?",
-        ),
-        (
-            (
-                lambda: _beside(traced(ORDER), -1),
-                "That is what it gives with the right positions. Do the words alone tell the "
-                "order?",
+        "Query and key are compared. What do they still know of where a token stands?",
+        lambda: {
+            "That is what it gives with the right positions. Do the words alone tell the order?": (
+                _beside(traced(ORDER), -1)
             ),
-        ),
-        lambda: [
-            (_beside(_moved("reversed"), 1), "That is with the positions in reversed order."),
-            (_beside(_moved("equal"), 1), "That is the weight on the token after."),
-            (_beside(_moved("equal"), 0), "That is the weight on the token itself."),
-        ],
+            "That is with the positions in reversed order.": _beside(_moved("reversed"), 1),
+        },
         A_WEIGHT,
     ),
     "3-reversed": Choice(
         "The position embeddings are put in reversed order. Where does the previous-token head "
         "look?",
-        {"before": "", "after": "", "itself": ""},
+        ("before", "after", "itself"),
         _largest_step,
         _about_step,
     ),
     "3-segments": Choice(
         "All tokens get segment 0. A head looked mostly at its own text: what becomes of that "
         "share?",
-        {"falls": "", "stays": "", "rises": ""},
+        ("falls", "stays", "rises"),
         _segment_change,
         _about_segments,
     ),
@@ -219,20 +195,14 @@ _HEADS: dict[str, Exercise] = {
         lambda: shared_dimensions(traced(ORDER)).chance,
         0.01,
         "Only a head that shares much more than this uses the same dimensions for every query.",
-        (
-            "Each of the 4 has a chance of 4 in 32 to be among the other's 4.",
-            "Each of the 4 has a chance of 4 in 32 to be among the other's 4.",
-        ),
-        (
-            (0.5, "That is 4 · 4/32: how many they share. As a part of the 4 it is 4/32."),
-            (1 / 32, "That is the chance of one dimension to be the other's first."),
-            (
-                lambda: (4 / 32) ** 2,
-                "That is the chance that both choose one certain dimension. Of the 4 that are "
-                "chosen, each is among the other's with 4/32.",
-            ),
-        ),
-        between=A_PART,
+        "Each of the 4 has a chance of 4 in 32 to be among the other's 4.",
+        lambda: {
+            "That is 4 · 4/32: how many they share. As a part of the 4 it is 4/32.": 0.5,
+            "That is the chance of one dimension to be the other's first.": 1 / 32,
+            "That is the chance that both choose one certain dimension. Of the 4 that are chosen, "
+            "each is among the other's with 4/32.": (4 / 32) ** 2,
+        },
+        A_PART,
     ),
     "3-neurons": Heads(
         "Whose queries share most of their four largest products?",
@@ -253,40 +223,19 @@ def _weights() -> Tensor:
     return torch.stack([layer.probs[0, :, :, -1].mean() for layer in traced(BOYS)])
 
 
-def _resting() -> float:
-    return float(_weights()[_late()].mean())
-
-
-def _value_lengths(layers: Iterable[int]) -> tuple[float, float]:
-    """The mean length of the values at [SEP], and of the others without [CLS]."""
+def _lengths() -> tuple[float, float]:
+    """The mean length of the values at [SEP], and of the others without [CLS], where heads rest."""
     trace = traced(BOYS)
-    norms = torch.stack([trace[layer].value[0].norm(dim=-1) for layer in layers])
+    norms = torch.stack([trace[layer].value[0].norm(dim=-1) for layer in _late()])
     return float(norms[..., -1].mean()), float(norms[..., 1:-1].mean())
 
 
-def _value_ratio(layers: Iterable[int] | None = None) -> float:
-    """The one over the other; of the layers that rest if none are given."""
-    delimiter, words = _value_lengths(_late() if layers is None else layers)
-    return delimiter / words
-
-
-def _off(layers: Iterable[int], *, turned: bool = False) -> float:
+def _off(layers: Iterable[int]) -> float:
     """How far the prediction moves without the attention of these layers, in nats."""
     trace = traced(BOYS)
     mask = place(trace, "[MASK]")
     edited = without(trace, {("z", layer): zero for layer in layers})
-    before, after = trace.logits[0, mask], edited.logits[0, mask]
-    return divergence(after, before) if turned else divergence(before, after)
-
-
-def _other_layers_off() -> Iterator[tuple[float, str]]:
-    """The divergence without other layers, also with the two predictions exchanged."""
-    every = [*([n] for n in range(bert().config.n_layers)), _early(), [*_early(), *_late()]]
-    for layers in every:
-        named = ", ".join(map(str, layers))
-        yield _off(layers), f"That is without the layers {named}."
-        said = f"That is without the layers {named}, and the other way round: KL(changed, before)."
-        yield _off(layers, turned=True), said
+    return divergence(trace.logits[0, mask], edited.logits[0, mask])
 
 
 def _early() -> list[int]:
@@ -321,78 +270,51 @@ def _about_gradients(chosen: str) -> str:
 _USE: dict[str, Exercise] = {
     "4-entropy": Numbers(
         "The weights of a row are 0.5, 0.25 and 0.25. What is its entropy, in nats?",
-        lambda: float(
-            -(torch.tensor([0.5, 0.25, 0.25]).log() * torch.tensor([0.5, 0.25, 0.25])).sum()
-        ),
+        lambda: 1.5 * math.log(2),
         0.02,
         "It is a little below ln 3 = 1.099, which three equal weights would have.",
-        (
-            "Add −α·ln α over the three weights: −0.5·ln 0.5 − 0.25·ln 0.25 − 0.25·ln 0.25.",
-            "Add −α·ln α over the three weights: −0.5·ln 0.5 − 0.25·ln 0.25 − 0.25·ln 0.25.",
-        ),
-        (
-            (1.5, "That is in bits, with the logarithm to base 2. Nats take ln."),
-            (0.4515, "That is with the logarithm to base 10. Nats take ln."),
-            (3.4657, "That adds the logarithms alone. Multiply each by its weight."),
-            (2.8284, "That is exp of the entropy: how many equal weights are as broad."),
-            (0.3466, "That is the first weight alone. Add those of the two others."),
-            (-1.0397, "The sum of α·ln α is negative; the entropy is that without the sign."),
-            (1.0986, "That is ln 3, of three equal weights."),
-        ),
-        between=(0.0, 1.0987, "An entropy of three weights lies between 0 and ln 3 = 1.099 nats."),
+        "Add −α·ln α over the three weights: −0.5·ln 0.5 − 0.25·ln 0.25 − 0.25·ln 0.25.",
+        lambda: {
+            "That is in bits, with the logarithm to base 2. Nats take ln.": 1.5,
+            "That is with the logarithm to base 10. Nats take ln.": 0.4515,
+            "That adds the logarithms alone. Multiply each by its weight.": 3.4657,
+            "That is exp of the entropy: how many equal weights are as broad.": 2.8284,
+            "That is the first weight alone. Add those of the two others.": 0.3466,
+            "The sum of α·ln α is negative; the entropy is that without the sign.": -1.0397,
+            "That is ln 3, of three equal weights.": 1.0986,
+        },
+        (0.0, 1.0987, "An entropy of three weights lies between 0 and ln 3 = 1.099 nats."),
     ),
     "4-resting": Numbers(
         f"“{BOYS}”: which part of their weight do the layers that rest give [SEP], on average?",
-        _resting,
+        lambda: _weights()[_late()].mean(),
         0.08,
         "They look nearly all the time at a token without meaning. One of these heads, 2-3, was "
         "trained to do so.",
-        (
-            "Only layers that give [SEP] more than half are counted.",
-            "The other tokens get a little, too.",
-        ),
-        (
-            (
-                lambda: float(_weights().mean()),
-                "That is the mean over all layers; not all of them rest.",
-            ),
-        ),
-        lambda: [
-            *(
-                (float(weight), f"That is layer {layer} alone.")
-                for layer, weight in enumerate(_weights())
-            ),
-            (
-                float(torch.stack([traced(BOYS)[n].probs[0, :, :, 0] for n in _late()]).mean()),
-                "That is the weight on [CLS]. [SEP] is the last token.",
-            ),
-        ],
+        "Only layers that give [SEP] more than half are counted, and the other tokens get a "
+        "little, too.",
+        lambda: {
+            "That is the mean over all layers; not all of them rest.": _weights().mean(),
+            "That is the weight on [CLS]. [SEP] is the last token.": torch.stack(
+                [traced(BOYS)[n].probs[0, :, :, 0] for n in _late()]
+            ).mean(),
+        },
         A_WEIGHT,
     ),
     "4-value": Numbers(
         "In the layers that rest, how long is the value vector of [SEP], as a part of the "
         "length of the other tokens' values?",
-        _value_ratio,
+        lambda: _lengths()[0] / _lengths()[1],
         0.1,
         "The value of [SEP] is short: there is little to take. But a head that gives nearly all "
         "its weight to [SEP] takes little from the other tokens as well.",
-        (
-            "Divide the mean length at [SEP] by the mean length at the words.",
-            "The value of [SEP] is much shorter than those of the words.",
-        ),
-        (
-            (
-                lambda: 1 / _value_ratio(),
-                "That is the other way round: the others divided by [SEP].",
+        "Divide the mean length at [SEP] by the mean length at the words.",
+        lambda: {
+            "That is the other way round: the others divided by [SEP].": (
+                _lengths()[1] / _lengths()[0]
             ),
-        ),
-        lambda: [
-            *(
-                (_value_ratio([layer]), f"That is layer {layer} alone.")
-                for layer in range(bert().config.n_layers)
-            ),
-            (_value_lengths(_late())[0], "That is the length itself. Divide it by the others'."),
-        ],
+            "That is the length itself. Divide it by that of the others.": _lengths()[0],
+        },
     ),
     "4-off": Numbers(
         "The attention of the resting layers is set to zero. How far does the prediction at "
@@ -401,22 +323,17 @@ _USE: dict[str, Exercise] = {
         0.1,
         "Nearly nothing on this text. Layer 1, which does not rest, hardly moves it either: this "
         "test alone does not say that a layer does nothing because it rests.",
-        (
-            "A divergence is never below 0.",
-            "A large weight is no proof of use. How long were the values that these heads take?",
-        ),
-        ((lambda: _off(_early()), "That is what happens without the other layers."),),
-        _other_layers_off,
+        "A large weight is no proof of use. How long were the values that these heads take?",
+        lambda: {"That is what happens without the other layers.": _off(_early())},
         (0.0, 100.0, "A divergence is 0 where nothing moves and never negative."),
     ),
     "4-gradient": Choice(
         "Differentiate the loss with respect to the weights on [SEP]. In the layers that rest, "
         "is the gradient smaller or larger than in the others?",
-        {"smaller": "", "the same": "", "larger": ""},
+        ("smaller", "the same", "larger"),
         _gradient_change,
         _about_gradients,
     ),
 }
-
 
 EXERCISES = {**_HEADS, **_USE}

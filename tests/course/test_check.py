@@ -11,7 +11,7 @@ from live import exercise_numbers as page
 
 import minibert
 from minibert.course import check, exercises
-from minibert.course.answers import Heads, Numbers
+from minibert.course.answers import Heads, Numbers, floats
 from minibert.course.check import EXERCISES
 from minibert.course.texts import BOYS, COPIED, ORDER, PAIRS
 from minibert.errors import MinibertError
@@ -38,9 +38,8 @@ def test_everything_that_is_said_is_whole_sentences(name: str) -> None:
     if isinstance(exercise, Heads):
         answers.append(sorted(exercise.heads()))
     if isinstance(exercise, Numbers):
-        truth = exercise.value()
-        several = truth if isinstance(truth, list) else [truth]
-        answers += [truth, [one + 0.3 for one in several], [one - 0.3 for one in several]]
+        truth = floats(exercise.known())
+        answers += [truth, [one + 0.3 for one in truth], [one - 0.3 for one in truth]]
     for answer in answers:
         assert re.search(r"[\w\])”][.?]\Z", check(name, answer).said), check(name, answer).said
 
@@ -49,11 +48,10 @@ def test_everything_that_is_said_is_whole_sentences(name: str) -> None:
 def test_an_answer_is_never_told_to_who_is_wrong(name: str) -> None:
     exercise = EXERCISES[name]
     if isinstance(exercise, Numbers):
-        several = isinstance(exercise.value(), list)
+        truth = floats(exercise.known())
         for far in (1e6, -1e6):
-            said = check(name, [far] * len(exercise.value()) if several else far).said
-            truth = exercise.value()
-            shown = f"{truth[0] if several else truth:.4g}"
+            said = check(name, [far] * len(truth)).said
+            shown = f"{truth[0]:.4g}"
             if float(shown).is_integer():
                 continue
             assert not re.search(rf"(?<![\d.]){re.escape(shown)}(?![\d.])", said), said
@@ -103,11 +101,43 @@ def test_a_set_of_heads_says_what_is_too_many_and_what_is_missing() -> None:
     assert f"Head {other}" in check("5-induction", [*truth, other]).said
 
 
-def test_between_a_mistake_and_the_truth_the_nearer_one_counts() -> None:
-    mistakes = EXERCISES["2-equal"].mistakes[:1]  # type: ignore[attr-defined]
-    exercise = Numbers("?", lambda: 1.0, 0.5, "", ("", ""), mistakes)
+def test_between_a_slip_and_the_truth_the_nearer_one_counts() -> None:
+    exercise = Numbers("?", lambda: 1.0, 0.5, "", "Think.", lambda: {"No.": 0.0})
     assert exercise.judge(0.6)
-    assert "exp(0)" in exercise.judge(0.4).said
+    assert exercise.judge(0.4).said == "Not yet. It is more than 0.4. Think."
+    assert exercise.judge(0).said == "Not yet. No."
+
+
+@pytest.mark.parametrize("name", [n for n, one in EXERCISES.items() if isinstance(one, Numbers)])
+def test_slips_that_any_exercise_invites_are_named(name: str) -> None:
+    """Sign, per cent, the rest and the order, written with two to four digits."""
+    exercise = EXERCISES[name]
+    assert isinstance(exercise, Numbers)
+    truth = floats(exercise.known())
+    slips = {"sign": [-one for one in truth]}
+    if all(0.05 < one < 1 for one in truth):
+        slips["per cent"] = [100 * one for one in truth]
+    if len(truth) > 1 and len(set(truth)) > 1:
+        slips["order|weight of|scores"] = [*truth[1:], truth[0]]
+    elif 0.02 < truth[0] < 0.4 and exercise.between is not None:
+        slips["rest|no weight"] = [1 - truth[0]]
+    for said, guess in slips.items():
+        for digits in (2, 3, 4):
+            verdict = check(name, [float(f"{one:.{digits}g}") for one in guess])
+            assert verdict.right or re.search(said, verdict.said), (guess, verdict)
+
+
+@pytest.mark.parametrize("name", ["3-previous", "3-neurons", "5-head", "5-induction"])
+def test_heads_counted_from_1_or_with_the_layer_last_are_named(name: str) -> None:
+    exercise = EXERCISES[name]
+    assert isinstance(exercise, Heads)
+    truth = [tuple(map(int, head.split("-"))) for head in exercise.heads()]
+    if all(max(head) < 3 for head in truth):
+        said = check(name, [f"{layer + 1}-{head + 1}" for layer, head in truth]).said
+        assert "counted from 0" in said
+    turned = {f"{head}-{layer}" for layer, head in truth}
+    if turned != exercise.heads():
+        assert "layer comes first" in check(name, turned).said
 
 
 def test_the_exercises_agree_with_those_of_the_live_page() -> None:

@@ -13,12 +13,10 @@ from scripts.course import COURSE, PAGES, UNITS
 from scripts.course_notebooks import FIRST_CELL, code_cells, notebook_of
 from scripts.course_slides import slides_of
 from scripts.rewrite_outputs import BLOCK, outputs, rewritten
-from tests.data import data_path
 from tests.test_links import anchors_of, links_of, slug_of
 
 REPOSITORY = COURSE.parents[1]
 SYLLABUS = COURSE / "syllabus.md"
-# The items of TEACHING.md, counted there.
 ROWS = 47
 
 
@@ -119,13 +117,6 @@ def test_what_runs_in_the_syllabus_has_code_that_a_test_runs() -> None:
             assert page in run, item
             text = section(page, anchor) if anchor else page.read_text(encoding="utf-8")
             assert re.search(r"```(python|sh)", text), f"{item}: no code at {target}"
-
-
-def test_the_syllabus_has_the_items_of_the_teaching_notes() -> None:
-    notes = data_path("TEACHING.md").read_text(encoding="utf-8").split("## The syllabus")[1]
-    tables = [line for line in notes.splitlines() if re.match(r"\| .* \| [yn~-] \|", line)]
-    told = [row[0].replace("\\", "") for row in rows()]
-    assert [line[2:].split(" | ")[0] for line in tables] == told
 
 
 def test_every_term_of_the_glossary_is_linked_from_a_unit_and_they_are_in_order() -> None:
