@@ -103,7 +103,7 @@ def _png(shades: Array) -> bytes:
 
 
 # The pictures of a page, in the order of their tabs.
-VIEWS = ("head", "model", "neuron", "arithmetic", "map", "text", "layers")
+VIEWS = ("head", "model", "neuron", "arithmetic", "map", "layers")
 
 
 @dataclass(frozen=True, repr=False)

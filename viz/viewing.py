@@ -1,7 +1,7 @@
 """Pages from traces and from plain attention tensors: `view` and `attention_page`.
 
-traces or tensors -> inputs (checked) -> examples, with what each layer would predict, relevance of
-tokens and names of heads -> page, with less of the vectors where it would be large
+traces or tensors -> inputs (checked) -> examples, with what each layer would predict, and names of
+heads -> page, with less of the vectors where it would be large
 """
 
 import operator
@@ -10,16 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from minibert.analysis.arguments import vocabulary_head
-from minibert.analysis.flow import OfPosition
 from minibert.analysis.lens import logit_lens
 from minibert.analysis.rows import rows_of
 from minibert.errors import AttentionError, MinibertError, within_memory
-from minibert.result import Result
 from minibert.trace.read import Trace
 from minibert.viz.example import (
     Example,
@@ -36,10 +32,9 @@ from minibert.viz.inputs import (
     checked_numbers,
     checked_second_start,
     checked_tokens,
-    to_array,
 )
 from minibert.viz.page import Page, checked_view
-from minibert.viz.payload import Array, Json
+from minibert.viz.payload import Json
 from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
 
 if TYPE_CHECKING:
@@ -106,102 +101,6 @@ def computed_lens(trace: Trace, sentence: int, length: int) -> Json:
     ids = lens.ids.tolist()
     strings = [[[lens.words[i] for i in ranks] for ranks in row[0]] for row in ids]
     return {"points": list(lens.rows), "probs": probs, "strings": strings}
-
-
-# A table of more tokens would make the header longer than all weights.
-_LONGEST = 512
-# What is shown has three digits.
-_DIGITS = 5
-# The axes of results that have a number for each token, or for each two.
-_OF_TOKENS: tuple[tuple[str, ...], ...] = (
-    ("batch", "query", "key"),
-    ("batch", "position"),
-    ("batch", "key"),
-    ("layer", "batch", "key"),
-)
-_FORMS = (
-    "expected what relevance(trace), relevance_of(trace, position) or integrated_embeddings"
-    " returns, an array (token) or an array (query, key)"
-)
-
-
-def relevance_header(given: Outside, sentence: Sentence, *, alone: bool) -> Json | None:
-    """The header's `relevance` of a sentence; `alone`: its trace has no other on the page.
-
-    Raises AttentionError for another text's, a wrong shape, or what is not finite.
-    """
-    if given is None:
-        return None
-    name, of = "relevance", None
-    if isinstance(given, Result):
-        numbers, where = _of_sentence(given, sentence)
-        of = given.positions[sentence.index] if isinstance(given, OfPosition) else None
-        name = "integrated gradients" if given.axes[-1] == "d_model" else name
-    else:
-        numbers, where = _of_array(given, alone), "relevance"
-    numbers = _checked(numbers, where, len(sentence.labels))
-    if numbers.ndim == 1:
-        return {"name": name, "of": of, "rows": None, "values": _written(numbers)}
-    usual = len(numbers) - 1 if sentence.trace.config.causal else 0
-    return {"name": name, "of": usual, "rows": [_written(row) for row in numbers], "values": None}
-
-
-def _of_sentence(given: Result[Tensor], sentence: Sentence) -> tuple[Array, str]:
-    """The numbers of a result, its padding left out, and what they are in an error."""
-    index, n = sentence.index, len(sentence.labels)
-    strings = sentence.trace.tokens.strings
-    if len(given.tokens) != len(strings) or given.tokens[index] != strings[index]:
-        raise AttentionError(
-            "relevance is of another text than the trace: make it from the same trace, after"
-            " trace.backward(y)"
-        )
-    shown = given.shown()
-    if shown.axes not in _OF_TOKENS:
-        raise AttentionError(
-            f"relevance has a number for each {' and '.join(shown.axes)}; the page shades tokens:"
-            " relevance(trace) and relevance_of(trace, position) give a number each"
-        )
-    layered = "layer" in shown.axes
-    values = shown.values[0, index] if layered else shown.values[index]
-    values = values[:n] if values.dim() == 1 else values[:n, :n]
-    where = f"relevance.values[{'0, ' if layered else ''}{index}]"
-    return to_array(values, type(given).__name__), where
-
-
-def _of_array(given: Outside, alone: bool) -> Array:
-    if isinstance(given, str | bytes | Mapping):
-        raise AttentionError(f"relevance is {type(given).__name__}, {_FORMS}")
-    try:
-        numbers = to_array(given, "relevance")
-    except AttentionError as error:
-        raise AttentionError(f"relevance is {type(given).__name__}, {_FORMS}") from error
-    if not alone:
-        raise AttentionError(
-            "relevance is an array, of one text, and the trace has several on this page; choose"
-            " one with sentences=[i]"
-        )
-    return numbers
-
-
-def _checked(numbers: Array, where: str, n: int) -> Array:
-    if numbers.shape not in ((n,), (n, n)):
-        raise AttentionError(
-            f"{where} has shape {numbers.shape}, the text has {n} tokens: expected ({n},), or"
-            f" ({n}, {n}) as (query, key)"
-        )
-    if not np.isfinite(numbers).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
-        raise AttentionError(f"{where} is {numbers[place]} at {place}; expected finite numbers")
-    if numbers.ndim == 2 and n > _LONGEST:
-        raise AttentionError(
-            f"{where} is (query, key) of {n} tokens, more than {_LONGEST}; give the row of one"
-            " query, as relevance_of(trace, position) does"
-        )
-    return numbers
-
-
-def _written(numbers: Sequence[float] | Array) -> list[float]:
-    return [float(f"{number:.{_DIGITS}g}") for number in numbers]
 
 
 _PATTERN_DECIMALS = 4
@@ -309,12 +208,11 @@ if TYPE_CHECKING:
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
     Strings = Sequence[str]
-    RelevanceOf = Result[Tensor] | Array | None
     Patterns = HeadPatterns | None
 else:
     # Checked here and in inputs.py, with an error that says what to do; a run-time type checker
     # must not get in before it.
-    Traces = Numbers = Exact = Strings = RelevanceOf = Patterns = object
+    Traces = Numbers = Exact = Strings = Patterns = object
 
 
 @within_memory
@@ -328,7 +226,6 @@ def view(
     vectors: bool = True,
     exact: Exact = None,
     lens: bool | None = None,
-    relevance: RelevanceOf = None,
     patterns: Patterns = None,
     title: str | None = None,
 ) -> Page:
@@ -345,9 +242,6 @@ def view(
                    (layer, head), a list of pairs, or True for all
     lens           hold what each layer would predict; by default where the model has a
                    vocabulary head and it does not take long
-    relevance      what the text view shades tokens by at first: the result of `relevance`,
-                   `relevance_of` or `integrated_embeddings` of minibert.analysis, or an array
-                   (token) or (query, key). For a page of one trace
     patterns       names of heads that the model view marks: what `patterns` of
                    minibert.survey.patterns gives
     title          the heading; what the page is about by default
@@ -362,25 +256,13 @@ def view(
     """
     checked_view(view)
     sources: Sources = []
-    named = _named(traces)
-    if relevance is not None and len(named) > 1:
-        raise AttentionError("relevance is of one trace; make a page of that trace alone")
-    for name, trace in named:
+    for name, trace in _named(traces):
         holding = _holding(trace, layers, heads, exact, vectors=vectors)
         numbers = _sentences(sentences, len(trace.tokens.raw))
         sources.extend((name, Sentence(trace, number), holding) for number in numbers)
-    relevances = [
-        relevance_header(relevance, one, alone=len(sources) == 1) for _, one, _ in sources
-    ]
     sources = fitting_sources(sources)
-    examples = [
-        _example(*source, lens, relevance, patterns)
-        for source, relevance in zip(sources, relevances, strict=True)
-    ]
-    examples = with_value(examples, sources)
-    start = (("shade", "relevance"),) if any(relevances) else ()
-    view = _opening(view, examples)
-    return Page(tuple(examples), view=view, title=title, start=start)
+    examples = with_value([_example(*one, lens, patterns) for one in sources], sources)
+    return Page(tuple(examples), view=_opening(view, examples), title=title)
 
 
 def _named(traces: Outside) -> list[tuple[str, TraceLike]]:
@@ -458,7 +340,6 @@ def _example(
     sentence: Sentence,
     holding: Holding,
     lens: bool | None,
-    relevance: Json | None,
     patterns: Outside,
 ) -> Example:
     example = trace_example(sentence, name, holding)
@@ -468,8 +349,7 @@ def _example(
         example = example.with_blocks((), CODED)
     sizes = sentence.trace.config
     named = patterns_header(patterns, sizes.n_layers, sizes.n_heads)
-    about = {"lens": found, "relevance": relevance, "patterns": named}
-    return replace(example, about={**example.about, **about})
+    return replace(example, about={**example.about, "lens": found, "patterns": named})
 
 
 def _opening(view: str, examples: list[Example]) -> str:
@@ -505,7 +385,7 @@ def attention_page(
     sentence_b_start  the position of the second text's first token, where there are two
     sentence          which one of the batch
     layers, heads     what the page holds, all by default; numbers count from 0
-    view              the picture that it opens with: "head", "model", "map" or "text"
+    view              the picture that it opens with: "head", "model" or "map"
 
     Weights on the page are within 4e-3 of those given. Raises AttentionError naming the
     argument: a wrong shape, NaN, rows that do not add up to one (to 1e-2, for half precision),

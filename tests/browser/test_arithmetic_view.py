@@ -5,18 +5,29 @@ from typing import Any
 import numpy as np
 import pytest
 from browser.head_view import Open, state
-from browser.vector_page import WIDTH, Vectors, some_vectors, vector_page
+from browser.vector_page import Vectors, some_vectors, vector_page
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
 READY = ".sum-view[data-drawn]"
 PAIR = "view=arithmetic&layer=1&heads=2&query=4&key=2"
-STEPS = ("sum", "above", "below", "score", "largest", "exp", "denominator", "weight")
+STEPS = {"multiply": "sum", "scale": "score", "mask": "score", "softmax": "weight"}
 
 
-def number(page: Page, name: str) -> float:
-    written = page.locator(f".sum-view [data-name={name}]").first.get_attribute("value") or "nan"
+def value(page: Page, step: str) -> float:
+    """What a step comes to."""
+    written = page.locator(f".sum-steps [data-step={step}]").get_attribute("data-value") or "nan"
     return float(written.replace("Infinity", "inf"))
+
+
+def numbers(page: Page, step: str) -> list[float]:
+    """The numbers of a step's formulas."""
+    found = page.locator(f"[data-step={step}] data")
+    return [float(one) for one in found.evaluate_all("all => all.map((one) => one.value)")]
+
+
+def answer(page: Page) -> float:
+    return float(page.locator("[data-name=answer]").get_attribute("value") or "nan")
 
 
 def table(page: Page, rows: str) -> np.ndarray:
@@ -61,13 +72,19 @@ def test_every_step_is_what_numpy_computes(open_page: Open, causal: bool, exact:
     vectors = some_vectors(causal=causal)
     page = open_page(vector_page(vectors, exact=(1, 2) if exact else None), PAIR, ready=READY)
     expected = by_numpy(vectors if exact else vectors.rounded, 4, 2)
-    for name in STEPS:
-        assert number(page, name) == pytest.approx(expected[name], rel=1e-11), name
-    assert number(page, "answer") == pytest.approx(expected["weight"], rel=1e-11)
-    assert number(page, "answer") == pytest.approx(vectors.probs(1, 2)[4, 2], abs=1.2e-3)
-    products = table(page, "[data-table=products] tbody tr")
+    for step, name in STEPS.items():
+        assert value(page, step) == pytest.approx(expected[name], rel=1e-11), step
+    assert answer(page) == pytest.approx(expected["weight"], rel=1e-11)
+    assert answer(page) == pytest.approx(vectors.probs(1, 2)[4, 2], abs=1.2e-3)
+    softmax = [
+        expected[name] for name in ("score", "largest", "exp", "exp", "denominator", "weight")
+    ]
+    assert numbers(page, "softmax") == pytest.approx(softmax, rel=1e-11)
+    page.locator("[data-step=multiply] summary").click()
+    page.wait_for_selector("[data-step=multiply] details table")
     columns = [expected["q"], expected["k"], expected["products"]]
-    np.testing.assert_allclose(products, np.stack(columns, 1), rtol=1e-12)
+    shown = table(page, "[data-step=multiply] details tbody tr")[:, :3]
+    np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-12)
     expect(page.locator(".sum-precision")).to_contain_text("Exact" if exact else "Rounded")
 
 
@@ -75,8 +92,8 @@ def test_a_page_in_bytes_says_how_far_its_numbers_are_off(open_page: Open) -> No
     vectors = some_vectors()
     page = open_page(vector_page(vectors, in_bytes=True), PAIR, ready=READY)
     expected = by_numpy(vectors.in_bytes, 4, 2)
-    for name in ("sum", "score", "denominator", "weight"):
-        assert number(page, name) == pytest.approx(expected[name], rel=1e-11), name
+    for step, name in STEPS.items():
+        assert value(page, step) == pytest.approx(expected[name], rel=1e-11), step
     said = page.locator(".sum-precision").inner_text()
     bound = float(said.split("within ")[1].split(" ")[0])
     for part, name in ((vectors.query[1, 2][4], "q"), (vectors.key[1, 2][2], "k")):
@@ -89,59 +106,48 @@ def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
     vectors = some_vectors(causal=True)
     page = open_page(vector_page(vectors), PAIR.replace("key=2", "key=6"), ready=READY)
     expect(page.locator("[data-step=mask]")).to_contain_text("[SEP] comes after rain: masked")
-    assert number(page, "masked-score") == -np.inf
-    assert number(page, "unmasked") == pytest.approx(by_numpy(vectors.rounded, 4, 6)["score"])
-    assert number(page, "answer") == 0
+    assert value(page, "mask") == -np.inf
+    said = page.locator("[data-step=mask] data").last.get_attribute("value") or "nan"
+    assert float(said) == pytest.approx(by_numpy(vectors.rounded, 4, 6)["score"])
+    assert answer(page) == 0
     expect(page.locator(".sum-title")).to_have_text("rain looks at [SEP] with 0\u202f%")
-    expect(page.locator(".sum-tokens.key .masked")).to_have_count(2)
+    assert len(table(page, "[data-step=softmax] tbody tr")) == 5
 
 
-def test_tables_have_every_key_the_values_and_the_products_by_size(open_page: Open) -> None:
+def test_tables_have_every_key_and_the_values(open_page: Open) -> None:
     vectors = some_vectors()
     page = open_page(vector_page(vectors), PAIR, ready=READY)
     expected = by_numpy(vectors.rounded, 4, 2)
     shifted = expected["scores"] - expected["largest"]
-    columns = [expected["scores"], shifted, np.exp(shifted), expected["weights"]]
-    shown = table(page, ".sum-softmax tbody tr")
+    columns = [expected["scores"], shifted, np.exp(shifted)]
+    shown = table(page, "[data-step=softmax] tbody tr")[:, :3]
     np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9, atol=1e-12)
-    expect(page.locator(".sum-softmax tr.chosen")).to_have_attribute("data-key", "2")
     expect(page.locator("[data-step=mask]")).to_contain_text("No key is masked")
-    text = page.locator("[data-step=scale] [data-name=score]").inner_text()
-    assert text.replace("−", "-") == f"{expected['score']:.3f}"
-    page.locator("[data-step=value] summary").click()
-    page.wait_for_selector("[data-table=values]")
-    columns = [expected["v"], expected["weight"] * expected["v"], expected["z"]]
-    shown = table(page, "[data-table=values] tbody tr")
+    dimension = int(np.abs(expected["v"]).argmax())
+    expect(page.locator("[data-step=value]")).to_contain_text(f"In dimension {dimension},")
+    assert value(page, "value") == pytest.approx(expected["z"][dimension], rel=1e-9)
+    values = vectors.rounded.value[1, 2][:, dimension].astype(np.float64)
+    columns = [expected["weights"], values, expected["weights"] * values]
+    shown = table(page, "[data-step=value] tbody tr")[:, :3]
     np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9)
-    canvas = page.locator("[data-step=multiply] canvas")
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 7.5 / WIDTH, box["y"] + 60)
-    expect(page.locator("[data-step=multiply] .sum-readout")).to_contain_text("Dimension 7")
-    products = expected["products"]
-    assert number(page, "product") == pytest.approx(products[7], rel=1e-12)
-    page.get_by_role("button", name="By size").click()
-    assert state(page)["order"] == "size"
-    shown = table(page, "[data-table=products] tbody tr")[:, 2]
-    np.testing.assert_allclose(np.abs(shown), np.sort(np.abs(products))[::-1], rtol=1e-12)
     page = open_page(vector_page(vectors, values=False), PAIR, ready=READY)
     expect(page.locator("[data-step=value]")).to_contain_text("made without values")
 
 
-def test_tokens_are_chosen_by_click_and_by_arrow(open_page: Open) -> None:
+def test_tokens_are_chosen_in_menus_and_by_the_keys_of_the_softmax(open_page: Open) -> None:
     vectors = some_vectors()
     page = open_page(vector_page(vectors), "view=arithmetic", ready=READY)
-    strongest = int(vectors.probs(0, 0)[5].argmax())
-    expect(page.locator(".sum-tokens.query .chosen")).to_have_attribute("data-index", "5")
-    expect(page.locator(".sum-tokens.key .chosen")).to_have_attribute("data-index", str(strongest))
-    page.locator(".sum-tokens.query .token").nth(1).click()
-    page.locator(".sum-tokens.key .token").nth(4).click()
+    query, key = (page.get_by_label(name) for name in ("Token that looks", "Where it looks"))
+    assert (query.input_value(), int(key.input_value())) == (
+        "5",
+        int(vectors.probs(0, 0)[5].argmax()),
+    )
+    query.select_option("1")
+    key.select_option("4")
     assert (state(page)["query"], state(page)["key"]) == ("1", "4")
     expect(page.locator(".sum-title")).to_contain_text("straw looks at rain")
-    page.keyboard.press("ArrowRight")
+    page.locator("[data-step=softmax] tbody button").nth(5).click()
     assert state(page)["key"] == "5"
-    expect(page.locator(".sum-tokens.key .token").nth(5)).to_be_focused()
-    html = vector_page(some_vectors(900, heads=1), tuple(f"##t{i}" for i in range(900)))
-    page = open_page(html, "view=arithmetic&query=450", ready=READY)
-    page.locator(".sum-tokens.query .jump").last.click()
-    assert int(state(page)["query"]) > 500
+    html = vector_page(some_vectors(1200, heads=1), tuple(f"##t{i}" for i in range(1200)))
+    page = open_page(html, "view=arithmetic&query=1150", ready=READY)
+    assert page.get_by_label("Token that looks").locator("option").count() == 1000

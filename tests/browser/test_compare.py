@@ -66,7 +66,6 @@ def number(text: str) -> float:
 READY: list[tuple[str, str]] = [
     ("model", ".model-view[data-drawn]"),
     ("map", ".map-view[data-drawn]"),
-    ("text", ".text-view[data-drawn]"),
 ]
 
 

@@ -53,7 +53,7 @@ def cell(page: Page, row: int, point: int) -> Any:
 
 def predictions(page: Page) -> list[tuple[str, float]]:
     """The card's tokens and probabilities."""
-    found = page.locator(".layers-bar").evaluate_all(
+    found = page.locator(".layers-card .bar").evaluate_all(
         "(all) => all.map((b) => [b.querySelector('.chip').textContent,"
         " Number(b.querySelector('data').value)])"
     )
@@ -81,17 +81,18 @@ def test_cells_have_the_most_probable_tokens_shaded_and_say_more_of_them(open_pa
     cell(page, 2, 0).hover()
     first = lens["probs"][0][2]
     assert predictions(page) == [(f"0.2.{i}", pytest.approx(first[i])) for i in range(PLACES)]
-    expect(page.locator(".layers-about")).to_contain_text("Before the first layer")
-    expect(page.locator(".layers-bar data").first).to_have_text(f"{100 * first[0]:.1f}\u202f%")
+    expect(page.locator(".layers-card")).to_contain_text("Before the first layer")
+    expect(page.locator(".layers-card data").first).to_have_text(f"{100 * first[0]:.1f}\u202f%")
     cell(page, 2, 1).hover()
-    expect(page.locator(".layers-about")).to_have_text("After layer 0at ##berriesposition 2")
+    expect(page.locator(".layers-card .where")).to_have_text("After layer 0, position 2")
+    expect(page.locator(".layers-card h2")).to_have_text("at ##berries")
     page.mouse.move(2, 2)
     expect(page.locator(".layers-card")).to_contain_text("Point at a cell")
     page = small(open_page, softmax((2, 1, N, N), causal=True))
     expect(page.locator(".legend")).to_contain_text("the token that follows")
 
 
-def test_positions_are_kept_and_layers_opened_by_click_and_by_keys(open_page: Open) -> None:
+def test_positions_are_kept_by_click_and_by_keys(open_page: Open) -> None:
     page = small(open_page)
     cell(page, 4, 1).click()
     assert state(page) == {"query": "4"}
@@ -101,19 +102,14 @@ def test_positions_are_kept_and_layers_opened_by_click_and_by_keys(open_page: Op
     page.get_by_role("tab", name="Head", exact=True).click()
     expect(page.locator(".query .token.kept")).to_have_text("rain")
     page = small(open_page)
-    expect(page.locator(".layers-point.now")).to_have_text("0")
-    page.locator(".layers-point", has_text="output").click()
-    assert state(page) == {"layer": "1"}
-    expect(page.locator(".layers-point.now")).to_have_text("output")
-    page.locator(".layers-table").focus()
+    cell(page, 0, POINTS - 1).focus()
     press(page, "ArrowDown", "ArrowLeft", "ArrowLeft")
     assert predictions(page)[0][0] == "0.1.0"
-    active = page.locator(".layers-table").get_attribute("aria-activedescendant")
-    expect(page.locator(f"[id='{active}']")).to_have_text("0.1.0")
+    expect(cell(page, 1, 0)).to_be_focused()
     press(page, "Enter")
-    assert state(page) == {"layer": "1", "query": "1"}
+    assert state(page) == {"query": "1"}
     press(page, "Escape")
-    assert state(page) == {"layer": "1"}
+    assert state(page) == {}
 
 
 def test_a_page_before_a_model_asks_for_it_when_it_is_looked_at_and_saves_it(
@@ -141,4 +137,4 @@ def test_a_page_before_a_model_asks_for_it_when_it_is_looked_at_and_saves_it(
     cell(page, 2, lens.probs.shape[0] - 1).hover()
     largest = trace.logits[0, 2].softmax(-1).max()
     assert predictions(page)[0][1] == pytest.approx(float(largest), abs=1e-4)
-    expect(page.locator(".layers-about")).to_contain_text(", the output")
+    expect(page.locator(".layers-card")).to_contain_text(", the output")

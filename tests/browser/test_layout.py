@@ -13,7 +13,7 @@ from minibert.viz import attention_page, view
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("head", "model", "neuron", "arithmetic", "map", "text", "layers")
+VIEWS = ("head", "model", "neuron", "arithmetic", "map", "layers")
 CLIPPED = """() => [...document.querySelectorAll(`
     .captions strong, .label, .tile, .segments button, .sizes, h1, .weight, td,
     .neuron-right data`)]
@@ -44,7 +44,7 @@ def test_every_view_fits_the_window_and_nothing_is_clipped_or_covered(
 
 
 def check_boxes(page: Page, width: int) -> None:
-    boxes = page.locator(".toolbar .group:visible, .tabs, .search:visible").evaluate_all(
+    boxes = page.locator(".toolbar .group:visible, .tabs").evaluate_all(
         "(all) => all.map((group) => group.getBoundingClientRect().toJSON())"
     )
     for i, first in enumerate(boxes):
@@ -94,7 +94,7 @@ def test_a_printed_page_is_light_has_all_lines_and_no_controls(open_page: Open) 
         page.wait_for_timeout(20)
     assert has_color(pixel(page, 409, 409), (0xCE, 0x55, 0x09))
     assert page.locator("#page").get_attribute("data-theme") == "light"
-    for part in (".toolbar", ".tabs", ".theme", ".search"):
+    for part in (".toolbar", ".tabs", ".theme"):
         expect(page.locator(part)).to_be_hidden()
     expect(page.locator(".heading")).to_be_visible()
 

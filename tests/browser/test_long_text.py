@@ -7,17 +7,11 @@ import pytest
 import torch
 from attention_pages import FakeSizes, FakeTokens, FakeTrace, names
 from browser.head_view import (
-    BLUE,
     Open,
-    has_color,
-    kept,
-    lines,
-    pixel,
     press,
     scroll_to,
     state,
     token,
-    weights_shown,
 )
 from playwright.sync_api import Page, expect
 
@@ -67,37 +61,12 @@ def elements(page: Page) -> int:
 
 def test_no_view_has_many_elements(open_page: Open) -> None:
     page = open_page(vectors_page(), ready=DRAWN)
-    for name in ("head", "model", "neuron", "arithmetic", "map", "text"):
+    for name in ("head", "model", "neuron", "arithmetic", "map"):
         for place in ("", "&query=2900&key=150"):
             page.evaluate("hash => { location.hash = hash; }", f"view={name}{place}")
             page.wait_for_selector(f'#page[data-view="{name}"] [data-drawn]', state="attached")
             assert elements(page) <= MOST
             expect(page.locator(".notice")).to_be_hidden()
-
-
-def test_the_search_jumps_to_a_token_far_down(open_page: Open) -> None:
-    page = open_page(plain_page(), "min=0")
-    expect(token(page, "query", 2900)).to_have_count(0)
-    field = page.get_by_role("searchbox", name="Find a token")
-    field.fill("t290")
-    for index in (290, 2900):
-        field.press("Enter")
-        expect(token(page, "query", index)).to_be_in_viewport(ratio=1)
-        assert kept(page) == [("query", index)]
-    expect(token(page, "query", 2901)).to_have_class("token found")
-    expect(token(page, "query", 2899)).to_have_class("token")
-    check_lines(page, 2900)
-
-
-def check_lines(page: Page, query: int) -> None:
-    """Of a kept token: one line to its neighbour and one to the first."""
-    page.wait_for_selector(".upper[data-drawn]", state="attached")
-    assert lines(page, "upper") == 2
-    assert has_color(pixel(page, query, query - 1, "upper"), BLUE)
-    for other in (query - 3, query + 3):
-        assert pixel(page, other, other, "upper")[3] == 0
-    shown = weights_shown(page, "key")
-    assert shown == pytest.approx({query - 1: 0.6, 0: 0.4}, abs=4e-3)
 
 
 def test_the_keyboard_walks_beyond_the_rows_that_are_there(open_page: Open) -> None:

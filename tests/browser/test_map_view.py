@@ -1,4 +1,4 @@
-"""The map: reading, keeping, zooming and moving, and the pixels of one head's weights."""
+"""The map: reading, keeping, zooming and scrolling, and the pixels of one head's weights."""
 
 import re
 from pathlib import Path
@@ -40,23 +40,22 @@ def page_of(open_page: Open, weights: np.ndarray) -> Page:
     return open_page(html, "view=map", ready=READY)
 
 
-def place(page: Page, query: float, key: float, size: int = N) -> tuple[float, float]:
-    """The middle of a cell on the whole page; the map shows what the address says."""
+def place(page: Page, query: float, key: float) -> tuple[float, float]:
+    """The middle of a cell on the whole page; the map shows what it is scrolled to."""
     frame = page.locator(".map-surface").get_attribute("data-frame")
     left, top, width, height = (float(n) for n in frame.split())
-    low, high, first, end = window(page, size)
-    box = page.locator(".map-surface").bounding_box()
+    low, high, first, end = window(page)
+    box = page.locator(".map-cells").bounding_box()
     x = box["x"] + left + (key + 0.5 - first) / (end - first) * width
     return x, box["y"] + top + (query + 0.5 - low) / (high - low) * height
 
 
-def window(page: Page, size: int) -> tuple[float, ...]:
-    written = state(page).get("window")
-    return tuple(map(float, written.split("-"))) if written else (0, size, 0, size)
+def window(page: Page) -> tuple[float, ...]:
+    return tuple(map(float, page.locator(".map-surface").get_attribute("data-window").split()))
 
 
-def color(page: Page, query: float, key: float, size: int = N) -> tuple[int, ...]:
-    return pixel_at(page, ".map-cells", *place(page, query, key, size))[:3]
+def color(page: Page, query: float, key: float) -> tuple[int, ...]:
+    return pixel_at(page, ".map-cells", *place(page, query, key))[:3]
 
 
 def shown_weight(page: Page) -> float:
@@ -76,7 +75,7 @@ def test_with_query_and_key_the_weight_is_the_models(
     assert ("exact" in page.locator(".details").inner_text()) == (exact is not None)
 
 
-def test_weights_are_colours_of_either_scale_and_bars_what_tokens_receive(open_page: Open) -> None:
+def test_weights_are_colours_by_the_root_and_bars_what_tokens_receive(open_page: Open) -> None:
     page = opened(open_page, "view=map")
     assert (color(page, 3, 3), color(page, 3, 4)) == (SCALE[-1], SCALE[0])
     page = opened(open_page, "view=map&heads=2")
@@ -89,15 +88,12 @@ def test_weights_are_colours_of_either_scale_and_bars_what_tokens_receive(open_p
     weights = np.eye(8)
     weights[2] = [0.25, 0, 0, 0.75, 0, 0, 0, 0]
     page, stops = page_of(open_page, weights), np.array(SCALE, float)
-    for name, part in (("root", 0.5), ("linear", 0.25)):
-        page.locator(f"[data-choice={name}]").click()
-        at = np.linspace(0, 1, len(stops))
-        wanted = [np.interp(part, at, stops[:, channel]) for channel in range(3)]
-        assert color(page, 2, 0, 8) == pytest.approx(wanted, abs=4)
-    assert state(page) == {"view": "map", "scale": "linear"}
+    at = np.linspace(0, 1, len(stops))
+    wanted = [np.interp(0.5, at, stops[:, channel]) for channel in range(3)]
+    assert color(page, 2, 0) == pytest.approx(wanted, abs=4)
     page = page_of(open_page, np.eye(1500) * 0.5 + 0.5 / 1500)
     assert page.evaluate("document.querySelectorAll('.map-view *').length") < 40
-    assert color(page, 700, 700, 1500) == SCALE[-1]
+    assert color(page, 700, 700) == SCALE[-1]
 
 
 def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:
@@ -118,30 +114,22 @@ def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:
     assert state(page) == {"view": "map", "layer": "1", "heads": "2"}
 
 
-def test_the_hand_and_keys_zoom_move_reset_and_go_from_cell_to_cell(open_page: Open) -> None:
+def test_buttons_zoom_scrolling_moves_and_keys_go_from_cell_to_cell(open_page: Open) -> None:
     page = page_of(open_page, np.eye(60) * 0.5 + 0.5 / 60)
-    at = place(page, 20, 40, 60)
-    page.mouse.move(*at)
-    page.mouse.wheel(0, -400)
-    until(page, "location.hash.includes('window')")
-    low, high, _, _ = window(page, 60)
-    assert high - low == pytest.approx(60 * np.exp(-0.64), abs=0.1)
-    assert place(page, 20, 40, 60) == pytest.approx(at, abs=1.5)
-    assert "queries" in page.locator(".map-seen").inner_text()
-    page.mouse.down()
-    page.mouse.move(at[0] - 50, at[1] + 40, steps=4)
-    page.mouse.up()
-    assert place(page, 20, 40, 60) == pytest.approx((at[0] - 50, at[1] + 40), abs=1)
-    page.mouse.dblclick(*at)
-    assert "window" not in state(page)
-    press(page, "+")
-    assert window(page, 60) == pytest.approx((9, 51, 9, 51))
-    press(page, "ArrowDown", "ArrowRight")
-    assert window(page, 60) == pytest.approx((17.4, 59.4, 17.4, 59.4))
-    press(page, "0")
-    assert window(page, 60) == (0, 60, 0, 60)
-    page = opened(open_page, "view=map&window=0-99-0-4")
-    assert "window" not in state(page)
+    assert window(page) == (0, 60, 0, 60)
+    page.get_by_role("button", name="Zoom in").click()
+    assert window(page) == pytest.approx((15, 45, 15, 45), abs=0.6)
+    assert color(page, 20, 20) == SCALE[-1]
+    page.mouse.move(*place(page, 20, 40))
+    page.mouse.wheel(0, 10_000)
+    until(page, "document.querySelector('.map-surface').dataset.window.startsWith('30 60')")
+    page.mouse.move(*place(page, 33, 40))
+    assert shown_weight(page) == pytest.approx(0.5 / 60, abs=4e-3)
+    assert "t33 looks at t40" in page.locator(".details").inner_text()
+    page.get_by_role("button", name="Zoom out").click()
+    assert (window(page), state(page)) == ((0, 60, 0, 60), {"view": "map"})
+    page = opened(open_page, "view=map&zoom=9")
+    assert "zoom" not in state(page)
     press(page, "Enter", "ArrowDown", "ArrowRight")
     assert state(page) == {"view": "map", "query": "1", "key": "1"}
     press(page, "Escape", "Escape", "ArrowRight")

@@ -103,18 +103,12 @@ def test_tokens_are_pointed_at_chosen_and_walked_through(open_page: Open) -> Non
     assert "query" not in state(page)
 
 
-def test_vectors_can_be_folded_away_and_a_narrow_page_has_a_menu(open_page: Open) -> None:
+def test_lines_are_those_that_can_be_seen_and_a_narrow_page_has_a_menu(open_page: Open) -> None:
     vectors = some_vectors()
     page = open_page(vector_page(vectors, edited=True), "view=neuron&query=1", ready=READY)
     expect(page.locator(".neuron-note")).to_contain_text("This trace was edited")
-    page.get_by_role("button", name="Lines").click()
-    assert state(page)["vectors"] == "off"
-    expect(page.locator(".neuron-score").first).to_be_hidden()
-    expect(page.locator(".neuron-cells")).to_be_hidden()
     seen = int((1 - (1 - vectors.probs(0, 0)[1]) ** 3 >= 1 / 510).sum())
     assert int(page.locator(".neuron-lines").get_attribute("data-lines") or 0) == seen
-    page.get_by_role("button", name="Vectors").click()
-    expect(page.locator(".neuron-cells")).to_be_visible()
     page.set_viewport_size({"width": 380, "height": 800})
     page.locator(".neuron-pick").select_option("2")
     assert state(page)["query"] == "2"

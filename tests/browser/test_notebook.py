@@ -271,7 +271,7 @@ class TestJupyterLab:
             expect(first.locator(".minibert")).to_have_attribute("data-theme", "dark")
             first.locator(".export .opener").click()
             with page.expect_download() as started:
-                first.get_by_role("menuitem", name="SVG drawing").click()
+                first.get_by_role("button", name="SVG drawing").click()
             assert started.value.suggested_filename.endswith(".svg")
             assert page.url == address_before
             page.evaluate("jupyterapp.commands.execute('docmanager:save')")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from browser.head_view import Open
-from browser.test_arithmetic_view import number
+from browser.test_arithmetic_view import answer, value
 from browser.test_neuron_view import numbers
 from playwright.sync_api import expect
 from small_traces import other_trace
@@ -53,18 +53,21 @@ def test_arithmetic_has_the_steps_of_the_model(open_page: Open, trace: Trace) ->
     page = open_page(html, place, ready=".sum-view[data-drawn]")
     at, cap = trace[2, 3], CAPS.get(trace.config.family)
     score = float(at.scores[0, 8, 6])
-    assert number(page, "score") == pytest.approx(score, rel=1e-4)
+    assert value(page, "scale") == pytest.approx(score, rel=1e-4)
     steps = page.locator(".sum-step").evaluate_all("all => all.map(s => s.dataset.step)")
     assert ("cap" in steps) == (cap is not None)
     if cap:
-        assert number(page, "capped") == pytest.approx(cap * np.tanh(score / cap), rel=1e-4)
-    assert number(page, "weight") == pytest.approx(float(at.probs[0, 8, 6]), rel=1e-4)
+        assert value(page, "cap") == pytest.approx(cap * np.tanh(score / cap), rel=1e-4)
+    assert answer(page) == pytest.approx(float(at.probs[0, 8, 6]), rel=1e-4)
     unturned = float((at.query_unrotated[0, 8] * at.key_unrotated[0, 6]).sum())
     turned = float((at.query[0, 8] * at.key[0, 6]).sum())
-    assert number(page, "unturned") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
-    assert number(page, "turned") == pytest.approx(turned, rel=1e-4, abs=1e-4)
-    bar = page.locator(".sum-steps [data-apart='2'] data")
-    assert float(bar.get_attribute("value") or "nan") == pytest.approx(turned, rel=1e-4, abs=1e-4)
+    assert value(page, "turn") == pytest.approx(turned, rel=1e-4, abs=1e-4)
+    lines = page.locator("[data-step=turn] .sum-formula").all()
+    found = {
+        line.inner_text().split(":")[0]: line.locator("data").get_attribute("value")
+        for line in lines
+    }
+    assert float(found["not turned"] or "nan") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
+    assert float(found["2 apart, as here"] or "nan") == pytest.approx(turned, rel=1e-4, abs=1e-4)
     # Where the same two tokens stood next to one another, the product would be this one.
-    near = page.locator(".sum-steps [data-apart='0'] data").get_attribute("value")
-    assert float(near or "nan") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
+    assert float(found["0 apart"] or "nan") == pytest.approx(unturned, rel=1e-4, abs=1e-4)

@@ -228,7 +228,7 @@ def test_figures_and_their_numbers_can_be_saved(show: Show) -> None:
     def taken(section: Any, way: str) -> bytes:
         section.locator(".opener").click()
         with page.expect_download() as started:
-            section.get_by_role("menuitem", name=way).click()
+            section.get_by_role("button", name=way).click()
         found = Path(started.value.path()).read_bytes()
         page.keyboard.press("Escape")
         return found

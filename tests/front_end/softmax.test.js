@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { attend, dimensions, usualQuery } from "../../viz/static/core/data/softmax.js";
+import { attend, usualQuery } from "../../viz/static/core/data/softmax.js";
 import { assertNear, tokensOf } from "./near.js";
 
 const VECTORS = {
@@ -37,9 +37,4 @@ test("the usual query is the last word", () => {
   assert.equal(usualQuery(tokensOf("[CLS]", "cat", "sat", ".", "[SEP]")), 2);
   assert.equal(usualQuery(tokensOf("[CLS]", "!", "?", "[SEP]")), 2);
   assert.equal(usualQuery(tokensOf("[CLS]", "[SEP]")), 1);
-});
-
-test("dimensions are in their order, or by size with ties in order", () => {
-  assert.deepEqual(dimensions([1, -5, 5, 0.1], "dimension"), [0, 1, 2, 3]);
-  assert.deepEqual(dimensions([1, -5, 5, 0.1], "size"), [1, 2, 0, 3]);
 });

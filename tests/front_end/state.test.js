@@ -29,20 +29,12 @@ const CHANGED = {
   anchor: "key",
   filter: "ab",
   minimum: 7.5,
-  top: 3,
   special: false,
   theme: "dark",
-  expanded: false,
-  order: "size",
   number: "mlp_post",
   dimension: 17,
-  tint: "token",
-  sort: "entropy",
   mark: "named.next",
-  window: [0, 5, 1.25, 8],
-  scale: "linear",
-  measure: "to",
-  find: "a & b=c#?",
+  zoom: 3,
 };
 
 test("a page as it begins has an empty address", () => {
@@ -59,8 +51,8 @@ test("every part of the state comes back from the address", () => {
 test("an address that asks for what is not here is passed over", () => {
   const wrong = [
     "view=neuron", "view=__proto__", "example=3", "example=-1", "layer=3", "layer=2.0", "heads=2.3", "heads=",
-    "query=6", "key=9", "query=1e0", "query=<script>", "filter=cc", "min=4", "min=", "top=4", "theme=blue", "order=x",
-    "sort=x", "mark=entropy", "number=<b>", "dim=-1", "dim=1e3", "tint=x", "window=0-7-0-9", "scale=log", "shade=x", "nonsense=1", "%E0%A4%A", "=", "&&&",
+    "query=6", "key=9", "query=1e0", "query=<script>", "filter=cc", "min=4", "min=", "theme=blue",
+    "mark=entropy", "number=<b>", "dim=-1", "dim=1e3", "zoom=7", "zoom=-1", "nonsense=1", "%E0%A4%A", "=", "&&&",
   ];
 
   for (const hash of wrong) assert.deepEqual(fromHash(hash, LIMITS), initialState(LIMITS), hash);

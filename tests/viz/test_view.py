@@ -32,7 +32,6 @@ from data import data_path
 from small_traces import small_trace
 
 import minibert
-from minibert.analysis import integrated_embeddings, relevance, relevance_of
 from minibert.errors import AttentionError
 from minibert.survey.patterns import patterns_of_attention
 from minibert.trace.read import Trace
@@ -236,65 +235,6 @@ def test_what_view_cannot_show_is_refused_by_the_name_of_its_argument() -> None:
         getattr(broken, name)[place] = float("nan")
         with pytest.raises(AttentionError, match=message):
             view(broken)
-
-
-class TestRelevance:
-    def test_a_result_has_a_number_or_a_row_for_each_token(self, trace: Trace) -> None:
-        whole, page = relevance(trace), view(trace, relevance=relevance_of(trace, 1))
-        rows = view(trace, relevance=whole)
-        for index, n in enumerate((8, 5)):
-            header = example_of(page, index)["relevance"]
-            assert (header["name"], header["of"], header["rows"]) == ("relevance", 1, None)
-            expected = relevance_of(trace, 1).values[0, index, :n]
-            np.testing.assert_allclose(header["values"], expected, rtol=1e-4)
-            header = example_of(rows, index)["relevance"]
-            assert (header["of"], header["values"]) == (0, None)
-            np.testing.assert_allclose(header["rows"], whole.values[index, :n, :n], rtol=1e-4)
-        alone = trace.model.trace("the boat turned")
-        found = integrated_embeddings(alone, lambda one: one.logits[:, 1, 7].sum(), steps=4)
-        header = example_of(alone.view(relevance=found))["relevance"]
-        assert header["name"] == "integrated gradients"
-        np.testing.assert_allclose(header["values"], found.values[0].sum(-1), rtol=1e-4)
-
-    def test_an_array_of_any_kind_is_taken_as_it_is(self, fake: FakeTrace) -> None:
-        given = [0.0, 1.5, -2.25, 3.0, 0.125]
-        for form in (list, np.array, torch.tensor):
-            page = view(fake, sentences=[1], relevance=form(given), view="text")
-            assert example_of(page)["relevance"]["values"] == given
-            assert header_of(page)["start"] == "shade=relevance"
-        assert example_of(view(fake))["relevance"] is None
-        causal = view(small_trace(6, causal=True), relevance=np.tri(6))
-        assert example_of(causal)["relevance"]["of"] == 5
-
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            (np.zeros(4), r"shape \(4,\), the text has 5 tokens: expected \(5,\), or \(5, 5\)"),
-            (np.zeros((5, 4)), r"shape \(5, 4\)"),
-            (np.zeros((1, 5, 5)), r"shape \(1, 5, 5\)"),
-            (np.array([0, 1, np.nan, 0, 0]), r"relevance is nan at \(2,\)"),
-            ("text", "relevance is str, expected what relevance"),
-            ([[1, 2], [3]], "relevance is list, expected what relevance"),
-            (object(), "relevance is object, expected what relevance"),
-        ],
-    )
-    def test_what_does_not_fit_the_text_is_refused(
-        self, fake: FakeTrace, given: Any, message: str
-    ) -> None:
-        with pytest.raises(AttentionError, match=message):
-            view(fake, sentences=[1], relevance=given)
-
-    def test_what_is_of_something_else_is_refused(self, fake: FakeTrace, trace: Trace) -> None:
-        other = trace.model.trace(["the boat turned", "the horse quickly ran away ."])
-        long = small_trace(521, n_positions=521)
-        for shown, given, message in (
-            (fake, np.zeros(7), r"choose one with sentences=\[i\]"),
-            (other, relevance_of(trace, 0), "of another text"),
-            ([fake, fake], np.zeros(7), "of one trace"),
-            (long, np.zeros((521, 521)), "the row of one query"),
-        ):
-            with pytest.raises(AttentionError, match=message):
-                view(shown, relevance=given)
 
 
 class TestPatterns:

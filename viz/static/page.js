@@ -11,6 +11,5 @@ import { showPage } from "./live/show_page.js";
 import { headKind } from "./views/head/head.js";
 import { mapKind } from "./views/map/map.js";
 import { modelKind } from "./views/model/model.js";
-import { textKind } from "./views/text/text.js";
 
-handOver({ kinds: [headKind, mapKind, modelKind, textKind], showPage, mountCell });
+handOver({ kinds: [headKind, mapKind, modelKind], showPage, mountCell });

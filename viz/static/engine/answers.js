@@ -325,7 +325,7 @@ export function headerOf({ tokens, plan, length, model: { config } }) {
     ...(rotary && { rotary, turned }),
     edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
     lens: predictsTokens(config) ? { block: "lens" } : null,
-    relevance: null,
+   
     patterns: null,
     notes: [],
     arrays,

@@ -12,7 +12,7 @@
  * @property {string | null} other  another prompt: to compare with, and to take values from
  * @property {Edit[]} edits
  * @property {Sampling} sampling
- * @property {"zero" | "mean" | "text"} to  what a click sets a head, a layer or a neuron to
+ * @property {"zero" | "mean" | "text"} to  what a click sets a head or a layer to
  * @property {"change" | "effect" | null} shade  what the grid of heads shows; null: what fits
  * @property {number | null} place  the token whose prediction is shown; null: the first there is
  * @property {number | null} word  id of the predicted token that a sweep asks about; null: the first

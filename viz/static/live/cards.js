@@ -1,5 +1,5 @@
 /**
- * The cards above the picture: tokens, prediction, how the next token is drawn, heads, weights of a row, neurons.
+ * The cards above the picture: tokens, prediction, how the next token is drawn, heads, weights of a row.
  *
  * A card has a root, and `update` shows in it what there is now.
  *
@@ -9,10 +9,9 @@
  * @import { Situation } from "./workbench.js"
  */
 
-import { signColor, signedShade } from "../core/draw/colors.js";
-import { button, group, menu, segments } from "../core/draw/controls.js";
+import { signedShade } from "../core/draw/colors.js";
+import { button, group, segments } from "../core/draw/controls.js";
 import { element, tokenChip } from "../core/draw/dom.js";
-import { written } from "../core/text/numbers.js";
 import { percent, tokenName, visible } from "../core/text/text.js";
 import { difference } from "../marks/cards.js";
 import { editAt, placeOf } from "./edits.js";
@@ -318,7 +317,7 @@ const CLICKS = /** @type {const} */ ([
  * @param {{change: (edit: Edit) => void, to: (to: "zero" | "mean" | "text") => void, shade: (shade: "change" | "effect") => void}} acts
  */
 export function createHeads({ layers, heads, predicts }, acts) {
-  const to = segments([...CLICKS], acts.to, "What a click sets a head, a layer or a neuron to");
+  const to = segments([...CLICKS], acts.to, "What a click sets a head or a layer to");
   const shades = segments(
     [{ id: "change", label: "attention moved" }, { id: "effect", label: `matters for the ${predicts === "classes" ? "class" : "word"}` }],
     acts.shade,
@@ -500,75 +499,4 @@ export function createWeights(acts) {
       show();
     },
   };
-}
-
-/** How many are listed. */
-const LISTED_NEURONS = 8;
-
-/**
- * @typedef {object} NeuronsShown
- * @property {Tokens} tokens
- * @property {number} layer
- * @property {number} position  of the token
- * @property {ArrayLike<number>} values  of all neurons there
- * @property {(neuron: number, position: number | null) => boolean} edited
- * @property {"light" | "dark"} theme
- */
-
-/**
- * @param {number} layers
- * @param {number} neurons
- * @param {{layer: (layer: number) => void, change: (layer: number, neuron: number, position: number | null) => void}} acts
- */
-export function createNeurons(layers, neurons, acts) {
-  let shown = /** @type {NeuronsShown | null} */ (null);
-  const position = () => (reach.everywhere ? null : (shown?.position ?? null));
-  const change = (/** @type {number} */ neuron) => shown && acts.change(shown.layer, neuron, position());
-  const options = Array.from({ length: layers }, (_, layer) => /** @type {[string, string]} */ ([String(layer), String(layer)]));
-  const layer = menu("Layer of the MLP", options, (value) => acts.layer(Number(value)));
-  const reach = createReach(["all tokens", "this token"], "Where a neuron is changed", () => show());
-  const number = element("input", { type: "number", class: "live-number", min: "0", max: String(neurons - 1), step: "1", placeholder: `0–${neurons - 1}`, "aria-label": "Number of a neuron" });
-  const byNumber = button("change", () => number.value !== "" && number.checkValidity() && change(Number(number.value)), { class: "live-act", "aria-label": "Change the neuron of this number" });
-  number.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") byNumber.click();
-  });
-  const title = element("p", { class: "live-key" });
-  const list = element("ul", { class: "live-neurons" });
-  const controls = element("div", { class: "live-row" }, [
-    group("Layer", [element("div", { class: "stepper" }, [layer])]),
-    group("At", [reach.root]),
-    group("By number", [number, byNumber]),
-  ]);
-  const root = element("div", { class: "live-panel" }, [controls, title, list]);
-  const show = () => {
-    reach.show();
-    if (!shown) return;
-    const { tokens, values, edited, theme } = shown;
-    layer.value = String(shown.layer);
-    title.textContent = `The largest of ${values.length} neurons at “${tokenName(tokens, shown.position)}”. A click changes one.`;
-    const largest = largestOf(values, LISTED_NEURONS);
-    const most = Math.abs(values[largest[0]]) || 1;
-    refill(list, largest.map((neuron) => {
-      const is = edited(neuron, position());
-      const fill = element("span", { class: "live-fill after" });
-      fill.style.width = `${(Math.abs(values[neuron]) / most) * 100}%`;
-      fill.style.background = signColor(values[neuron], theme);
-      const name = button(String(neuron), () => change(neuron), { class: "live-word", "aria-pressed": String(is), "aria-label": `Neuron ${neuron}, ${written(values[neuron], 2)}` });
-      return element("li", { class: "live-bar" }, [name, element("span", { class: "live-track", "aria-hidden": "true" }, [fill]), element("data", { class: "live-numbers", value: String(values[neuron]) }, [written(values[neuron], 2)])]);
-    }));
-  };
-  return {
-    root,
-    /** @param {NeuronsShown} now */
-    update(now) {
-      shown = now;
-      show();
-    },
-  };
-}
-
-/** The places of the largest values in size. @param {ArrayLike<number>} values @param {number} count */
-export function largestOf(values, count) {
-  const places = Array.from({ length: values.length }, (_, i) => i);
-  return places.sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]) || a - b).slice(0, count);
 }

@@ -20,7 +20,7 @@ import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, w
 import { ExercisesInPage } from "./exercises/player.js";
 import { followed, GridNumbers, namedExamples, notedExamples, predictionsOf, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
 import { staticFile } from "./static_file.js";
-import { createClicks, Workbench } from "./workbench.js";
+import { Workbench } from "./workbench.js";
 
 /** The kinds of a page with a wider arithmetic view in the place of the one for weights. @param {Kind[]} kinds */
 function withNumbers(kinds) {
@@ -59,15 +59,7 @@ export async function showDetails({ shown, frame, asked, panel }, bench, fresh) 
   const state = frame.store.get();
   const usual = asked.place ?? shown.before.run.predictions[0]?.position ?? 0;
   const query = Math.min(state.query ?? usual, tokens.text.length - 1);
-  if (panel === "neurons") {
-    const { values, shape } = await kept.read("mlp_post", state.layer);
-    const width = shape[1];
-    const own = asked.edits.filter(({ quantity, layer }) => quantity === "mlp_post" && layer === state.layer);
-    const edited = (/** @type {number} */ neuron, /** @type {number | null} */ position) =>
-      own.some((edit) => edit.neuron === neuron && (edit.position ?? null) === position);
-    if (!fresh()) return;
-    bench.neurons.update({ tokens, layer: state.layer, position: query, values: values.subarray(query * width, (query + 1) * width), edited, theme: frame.theme() });
-  } else if (panel === "weights") {
+  if (panel === "weights") {
     const { layer } = state;
     const head = currentHead(state, frame.limits());
     const size = tokens.text.length;
@@ -134,8 +126,6 @@ class Live {
     this.shown = null;
     /** @type {Frame | null} */
     this.frame = null;
-    /** @type {ReturnType<typeof createClicks> | null} */
-    this.clicks = null;
     /** The tokens that the places of the edits are counted in. @type {string[] | null} */
     this.counted = null;
     this.typed = this.arriving = false;
@@ -198,7 +188,6 @@ class Live {
       next: () => this.next(),
       choose: (query) => this.frame?.store.set(state()?.query === query ? { query: null, key: null } : { query, anchor: "query" }),
       mask: (position) => this.mask(position),
-      layer: (layer) => this.frame?.store.set({ layer }),
       opened: () => this.panels(),
     };
   }
@@ -309,8 +298,6 @@ class Live {
     // A page opens at its top, whatever token is kept further down.
     const { reveal } = frame;
     frame.reveal = () => void (frame.reveal = reveal);
-    this.clicks = createClicks(frame, (layer, head) => this.bench.changeHead(layer, head));
-    frame.pictures.body.before(this.clicks.root);
     frame.store.subscribe(() => this.update());
     if (examples.length > 1 && !asked.has("beside") && !asked.has("example")) frame.store.set({ beside: 1 });
     else frame.update();
@@ -326,7 +313,6 @@ class Live {
 
   panels() {
     if (!this.shown || !this.frame) return;
-    this.clicks?.update();
     const { before } = this.shown;
     const { asked } = this;
     const places = before.run.predictions.map(({ position }) => position);

@@ -10,7 +10,7 @@ import { element } from "../core/draw/dom.js";
 import { copy, save } from "../core/export/export.js";
 import { counted } from "../core/text/numbers.js";
 import { percent, running, tokenName, visible } from "../core/text/text.js";
-import { createHeads, createNeurons, createPrediction, createSampling, createTokens, createWeights, refill } from "./cards.js";
+import { createHeads, createPrediction, createSampling, createTokens, createWeights, refill } from "./cards.js";
 import { edgeOf, editInWords, placeOf } from "./edits.js";
 
 /**
@@ -64,7 +64,7 @@ const FIELDS = {
     label: "Another prompt",
     add: "+ another prompt",
     remove: "Remove the other prompt",
-    hint: "Shown beside the text; heads, layers and neurons can take their values from it",
+    hint: "Shown beside the text; heads and layers can take their values from it",
   },
 };
 
@@ -250,37 +250,6 @@ export function createTabbed(name, panels, opened = () => {}) {
   };
 }
 
-/** @param {import("../core/frame/frame.js").Frame} frame @param {(layer: number, head: number) => void} change */
-export function createClicks(frame, change) {
-  let changes = false;
-  const choice = segments([{ id: "open", label: "opens it" }, { id: "change", label: "changes it" }], (id) => {
-    changes = id === "change";
-    choice.show(id);
-  }, "What a click on a head does");
-  choice.show("open");
-  const note = element("span", { class: "live-hint" }, ["Shift-click, or X on the chosen one, changes a head too."]);
-  const root = element("div", { class: "live-row live-clicks" }, [element("span", { class: "live-label" }, ["A click on a head"]), choice.root, note]);
-  const { body } = frame.pictures;
-  const listen = (/** @type {"click" | "keydown"} */ type, /** @type {(event: MouseEvent | KeyboardEvent) => boolean} */ means) =>
-    body.addEventListener(type, (event) => {
-      const { target } = event;
-      const view = frame.shown.find((one) => target instanceof Node && one.root.contains(target));
-      const head = view?.headAt && means(event) ? view.headAt(event) : null;
-      if (!head) return;
-      event.preventDefault();
-      event.stopPropagation();
-      change(head.layer, head.head);
-    }, { capture: true });
-  listen("click", (event) => changes || event.shiftKey);
-  listen("keydown", (event) => event instanceof KeyboardEvent && event.key.toLowerCase() === "x" && !event.ctrlKey && !event.metaKey && !event.altKey);
-  return {
-    root,
-    update() {
-      root.hidden = !frame.shown.some(({ headAt }) => headAt);
-    },
-  };
-}
-
 /**
  * @typedef {object} Ran  what came of the last run
  * @property {import("../engine/engine.js").Step | null} step
@@ -313,7 +282,6 @@ export function createClicks(frame, change) {
  * @property {() => void} next
  * @property {(position: number) => void} choose
  * @property {(position: number) => void} mask
- * @property {(layer: number) => void} layer
  * @property {(panel: string) => void} opened
  */
 
@@ -325,7 +293,6 @@ export class Workbench {
    */
   constructor(about, acts, give) {
     this.about = about;
-    this.toggle = acts.toggle;
     this.fields = createFields(about.pairs, acts.type);
     this.tokens = createTokens(about.predicts === "masked" ? about.mask : null, {
       choose: acts.choose,
@@ -344,17 +311,10 @@ export class Workbench {
         acts.set({ quantity: "probs", change: "set", layer, head, position, key, value }, `weight ${layer} ${head} ${position} ${key}`),
       cut: ({ layer, head, query: position }, key, reach) => acts.toggle(edgeOf({ layer, head, position }, key, reach)),
     });
-    this.neurons = createNeurons(about.layers, about.dMlp, {
-      layer: acts.layer,
-      change: (layer, neuron, position) => acts.toggle({ quantity: "mlp_post", change: this.to, layer, neuron, ...(position !== null && { position }) }),
-    });
     this.share = createShare(give);
-    /** @type {Asked["to"]} */
-    this.to = "zero";
     this.tabbed = createTabbed("Changes", [
       { id: "changes", label: "Changes", panel: this.changes.root },
       { id: "weights", label: "Weights", panel: this.weights.root },
-      { id: "neurons", label: "Neurons", panel: this.neurons.root },
       { id: "share", label: "Python", panel: this.share.root },
     ], acts.opened);
     this.bench = element("div", { class: "live-bench" }, [this.prediction.root, this.heads.root, this.tabbed.root]);
@@ -382,11 +342,6 @@ export class Workbench {
     return made.root;
   }
 
-  /** As a click in the grid does. @param {number} layer @param {number} head */
-  changeHead(layer, head) {
-    this.toggle({ quantity: "z", change: this.to, layer, head });
-  }
-
   /** @param {unknown} error  null: nothing went wrong */
   fail(error) {
     this.wrong.hidden = error === null;
@@ -397,7 +352,6 @@ export class Workbench {
   update(now) {
     const { asked, before, predictions, place } = now;
     const { tokens } = before.example;
-    this.to = asked.to;
     this.fields.update(asked);
     const hidden = asked.edits.filter((edit) => edit.quantity === "scores" && (edit.layer ?? null) === null && (edit.position ?? null) === null);
     this.tokens.update(tokens, now.query, hidden.map(({ key }) => Number(key)));

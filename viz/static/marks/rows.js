@@ -6,7 +6,9 @@
  * @import { Example } from "../core/data/example.js"
  */
 
+import { menu } from "../core/draw/controls.js";
 import { element, tokenChip } from "../core/draw/dom.js";
+import { tokenText } from "../core/text/text.js";
 
 /** CSS pixels between two sentences. */
 const BETWEEN = 14;
@@ -113,4 +115,27 @@ export function tokenOf(target) {
   if (!(item instanceof HTMLElement)) return null;
   const side = item.dataset.side === "key" ? "key" : "query";
   return { side, index: Number(item.dataset.index) };
+}
+
+/** Tokens in a menu at a time. */
+const OFFERED = 1000;
+
+/** A menu of the tokens of a text. @param {string} name @param {(index: number) => void} choose */
+export function tokenMenu(name, choose) {
+  const made = menu(name, [], (value) => choose(Number(value)));
+  made.classList.add("token-menu");
+  return made;
+}
+
+/** Chooses a token in the menu, which has those around it. @param {HTMLSelectElement} pick @param {Tokens} tokens @param {number} chosen */
+export function chooseToken(pick, tokens, chosen) {
+  if (!pick.querySelector(`[value="${chosen}"]`)) {
+    const first = Math.max(0, Math.min(chosen - OFFERED / 2, tokens.text.length - OFFERED));
+    const choices = tokens.text.slice(first, first + OFFERED).map((_, i) => {
+      const { mark, text } = tokenText(tokens, first + i, 24);
+      return element("option", { value: String(first + i) }, [`${first + i}  ${mark}${text}`]);
+    });
+    pick.replaceChildren(...choices);
+  }
+  pick.value = String(chosen);
 }

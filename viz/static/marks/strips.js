@@ -14,7 +14,7 @@
 
 import { lineAlpha } from "../core/data/attention.js";
 import { edgesOf } from "../core/draw/canvas.js";
-import { shadeIndex, signColor } from "../core/draw/colors.js";
+import { shadeIndex } from "../core/draw/colors.js";
 
 /**
  * @param {CanvasRenderingContext2D} pen
@@ -60,33 +60,6 @@ export function frameCell(pen, { numbers, left, width, top, height }, dimension,
 export function dimensionAt(x, left, width, count) {
   if (x < left || x >= left + width) return -1;
   return Math.min(count - 1, Math.floor(((x - left) / width) * count));
-}
-
-/** Where zero lies, and how high a one is, so that every bar fits. @param {ArrayLike<number>} bars @param {number} height */
-function axisOf(bars, height) {
-  const [high, low] = Array.from(bars).reduce(([top, bottom], value) => [Math.max(top, value), Math.min(bottom, value)], [0, 0]);
-  const perUnit = (height - 2) / (high - low || 1);
-  return { zero: 1 + high * perUnit, perUnit };
-}
-
-/**
- * A bar up or down for each number, along a line at zero.
- *
- * @param {Pen} pen
- * @param {Omit<Strip, "scale">} strip
- * @param {"light" | "dark"} theme
- * @param {string} line  its colour
- */
-export function drawBars(pen, { numbers, left, width, top, height }, theme, line) {
-  const { zero, perUnit } = axisOf(numbers, height);
-  const edges = edgesOf(left, width, numbers.length);
-  pen.rect(left, Math.round(top + zero), width, 1, line);
-  for (let i = 0; i < numbers.length; i += 1) {
-    const value = numbers[i];
-    const gap = edges[i + 1] - edges[i] > 4 ? 1 : 0;
-    const size = Math.max(Math.abs(value) * perUnit, 0.5);
-    pen.rect(edges[i] + gap, top + zero - Math.max(value, 0) * perUnit, edges[i + 1] - edges[i] - 2 * gap, size, signColor(value, theme));
-  }
 }
 
 /** A line of attention fainter than this cannot be seen, and how strongly those of one token are drawn. */

@@ -32,9 +32,6 @@ export function usualHeads(heads, size) {
   return size > LONG ? heads.slice(0, 1) : heads;
 }
 
-/** How many lines of each token may be asked for; 0: all. */
-export const TOPS = [0, 1, 2, 3, 5, 10];
-
 /**
  * The threshold a page begins with: none for a sentence, more the longer the text, since the
  * even share of 200 tokens is half a percent and thousands of such lines hide all others.
@@ -128,12 +125,11 @@ export function firstCode(minimum, strength) {
  * @param {Shown} shown
  * @param {number} least  the first code that is drawn
  * @param {Focus | null} focus
- * @param {number} [top]  of each token that looks, in each head, only so many of the strongest; 0: all
  * @returns {Uint32Array}
  */
-export function gatherLines(layer, heads, shown, least, focus, top = 0) {
+export function gatherLines(layer, heads, shown, least, focus) {
   const found = /** @type {number[]} */ ([]);
-  forEachLine(layer, heads, shown, least, focus, top, (place) => found.push(place));
+  forEachLine(layer, heads, shown, least, focus, (place) => found.push(place));
   const counts = new Uint32Array(257);
   for (const place of found) counts[256 - layer.codes[place]] += 1;
   for (let i = 1; i < 257; i += 1) counts[i] += counts[i - 1];
@@ -157,7 +153,7 @@ const TOO_MANY = 8;
  */
 export function codeOfStrongest(layer, heads, shown, count, focus) {
   const counts = new Uint32Array(256);
-  forEachLine(layer, heads, shown, 1, focus, 0, (place) => void (counts[layer.codes[place]] += 1));
+  forEachLine(layer, heads, shown, 1, focus, (place) => void (counts[layer.codes[place]] += 1));
   let strongest = 256;
   for (let code = 255, found = 0; code > 0 && found < count; code -= 1) {
     found += counts[code];
@@ -173,51 +169,20 @@ export function codeOfStrongest(layer, heads, shown, count, focus) {
  * @param {Shown} shown
  * @param {number} least
  * @param {Focus | null} focus
- * @param {number} top
  * @param {(place: number) => void} visit
  */
-function forEachLine({ codes, nQueries, nKeys }, heads, shown, least, focus, top, visit) {
+function forEachLine({ codes, nQueries, nKeys }, heads, shown, least, focus, visit) {
   const [queryFrom, queryTo] = focus?.side === "query" ? [focus.index, focus.index + 1] : [0, nQueries];
   const [keyFrom, keyTo] = focus?.side === "key" ? [focus.index, focus.index + 1] : [0, nKeys];
   for (const head of heads) {
     for (let query = queryFrom; query < queryTo; query += 1) {
       if (!shown.query[query]) continue;
       const row = (head * nQueries + query) * nKeys;
-      const end = top ? lastOfTop(codes, row, nKeys, shown.key, Math.max(least, 1), top) : { code: least, key: nKeys };
       for (let key = keyFrom; key < keyTo; key += 1) {
-        const code = codes[row + key];
-        if (code < end.code || !shown.key[key] || (code === end.code && key > end.key)) continue;
-        visit(row + key);
+        if (codes[row + key] >= least && shown.key[key]) visit(row + key);
       }
     }
   }
-}
-
-/**
- * The weakest of the `top` strongest cells of a row, of those that have at least `least`; of
- * cells with the same code the first are the stronger ones.
- *
- * @param {Uint8Array} codes
- * @param {number} row  the place of its first cell
- * @param {number} nKeys
- * @param {Uint8Array} shown
- * @param {number} least
- * @param {number} top
- */
-function lastOfTop(codes, row, nKeys, shown, least, top) {
-  const best = /** @type {number[]} */ ([]);
-  for (let key = 0; key < nKeys; key += 1) {
-    const code = codes[row + key];
-    if (code < least || !shown[key]) continue;
-    let place = best.length;
-    while (place > 0 && codes[row + best[place - 1]] < code) place -= 1;
-    if (place >= top) continue;
-    best.splice(place, 0, key);
-    if (best.length > top) best.pop();
-  }
-  if (best.length < top) return { code: least, key: nKeys };
-  const key = best[top - 1];
-  return { code: codes[row + key], key };
 }
 
 /**

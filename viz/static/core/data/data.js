@@ -26,12 +26,6 @@
  * @property {string[][][]} strings  (point, position, place): predicted tokens
  * @property {number[][][]} probs  (point, position, place)
  *
- * @typedef {object} Relevance  how much each token counts, as some analysis found
- * @property {string} name
- * @property {number | null} of  the token whose output it is about, or of `rows` the usual one
- * @property {number[] | null} values  (token)
- * @property {number[][] | null} rows  (query, key), where `values` is null
- *
  * @typedef {object} ExampleHeader  one text in one model
  * @property {string} name  what tells it from the others: "", or "before", "Encoder"
  * @property {string} model
@@ -54,7 +48,6 @@
  * @property {string} [apart]  a sentence: what the model's weights have beside query and key
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON
- * @property {Relevance | null} [relevance]
  * @property {Named[] | null} [patterns]  names of heads, from many texts
  * @property {string[]} notes  what was left out and why, for a person to read
  * @property {ArrayEntry[]} arrays

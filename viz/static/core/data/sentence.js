@@ -22,10 +22,9 @@
  * @property {number | null} key
  *
  * @import { Focus, Shown } from "./attention.js"
- * @import { Lens, Tokens } from "./data.js"
+ * @import { Lens } from "./data.js"
  * @import { Example, Layer } from "./example.js"
- * @import { Measure, Shading } from "./shading.js"
- * @import { About, Measures } from "./statistics.js"
+ * @import { About } from "./statistics.js"
  */
 
 import { largest, meanWeights, weightOf } from "./attention.js";
@@ -208,60 +207,6 @@ export function sentenceOfRow({ tokens, keyTokens }, { layer, head, key: asked }
     { token: tokenName(keyTokens, best) },
     `${key === null ? "," : " with"} ${percent(weights[best])}.`,
   ];
-}
-
-/**
- * What is to be seen in pictures of more than one layer's attention, in one sentence: a whole model, a
- * shaded text, what layers would predict.
- */
-
-/** @type {Record<string, (example: Example) => Part[]>} */
-const MEASURED = {
-  previous: () => [WORDS.previous],
-  next: () => [WORDS.next],
-  same: () => ["itself or its equals"],
-  first: ({ keyTokens }) => [WORDS.first, { token: tokenName(keyTokens, 0) }],
-  delimiter: (example) => [{ token: tokenName(example.keyTokens, aboutTokens(example).delimiter.indexOf(1)) }],
-};
-
-/**
- * The sentence of a whole model: its clearest head.
- *
- * @param {Example} example
- * @param {Measures} measures  finished, or else it says how many heads there are
- * @returns {Part[]}
- */
-export function sentenceOfModel(example, measures) {
-  const { layers, heads } = example;
-  const found = Object.keys(MEASURED).flatMap((id) =>
-    Array.from({ length: measures.finished ? measures.total : 0 }, (_, place) => ({ id, place, share: measures.of(place, id) })),
-  );
-  const best = found.reduce((one, other) => (other.share > (one?.share ?? 0) ? other : one), found[0]);
-  if (!best || !(best.share >= CLEAR)) return [`${layers.length * heads.length} heads: each is a picture of where every token looks, a row a token.`];
-  const [layer, head] = [layers[Math.floor(best.place / heads.length)], heads[best.place % heads.length]];
-  const among = layers.length * heads.length > 1 ? `, the clearest of ${layers.length * heads.length}` : "";
-  return [
-    `Head ${head} of layer ${layer}${among}: a token looks mostly at `,
-    ...MEASURED[best.id](example),
-    `, ${percent(best.share)} on average.`,
-  ];
-}
-
-/**
- * The sentence of a shaded text: the token with the largest number.
- *
- * @param {{measure: Measure, name: string, where: string, tokens: Tokens, others: Tokens, chosen: number | null, shading: Shading}} scene
- * @returns {Part[]}
- */
-export function sentenceOfText({ measure, name, where: place, tokens, others, chosen, shading: { values } }) {
-  const [best] = largest(values.map(Math.abs), 1, 0);
-  const needed = measure === "from" || measure === "to";
-  if (best === undefined || !values[best] || (needed && chosen === null)) return [];
-  const token = { token: tokenName(tokens, best) };
-  const own = chosen === null ? "" : { token: tokenName(others, chosen) };
-  if (measure === "relevance") return [token, ` counts most, by ${name}`, ...(own ? [" for ", own] : []), "."];
-  if (measure === "received") return [`${place}: `, token, ` is looked at most, with ${percent(values[best])} of all attention.`];
-  return [`${place}: `, own, measure === "from" ? " looks most at " : " is looked at most by ", token, `, ${percent(values[best])}.`];
 }
 
 /**

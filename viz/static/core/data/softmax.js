@@ -237,51 +237,6 @@ export function productsOf({ query: queries, key: keys, width }, query, key) {
   return Float64Array.from(q, (value, i) => value * k[i]);
 }
 
-/** The sum of these, and of those above and below zero. @param {Float64Array} numbers */
-export function sumsOf(numbers) {
-  const sums = { all: 0, above: 0, below: 0, nAbove: 0, nBelow: 0 };
-  for (const number of numbers) {
-    sums.all += number;
-    if (number > 0) {
-      sums.above += number;
-      sums.nAbove += 1;
-    } else if (number < 0) {
-      sums.below += number;
-      sums.nBelow += 1;
-    }
-  }
-  return sums;
-}
-
-/**
- * What the head hands on for a query: z = sum over keys of weight * value.
- *
- * @param {Float32Array} values  (key, width)
- * @param {Float64Array} weights
- * @param {number} width
- * @returns {Float64Array}
- */
-export function mixtureOf(values, weights, width) {
-  const z = new Float64Array(width);
-  weights.forEach((weight, key) => {
-    if (weight) for (let i = 0; i < width; i += 1) z[i] += weight * values[key * width + i];
-  });
-  return z;
-}
-
-/**
- * The dimensions in the order they are shown in.
- *
- * @param {ArrayLike<number>} numbers
- * @param {string} order  "size": the largest first
- * @returns {number[]}
- */
-export function dimensions(numbers, order) {
-  const all = Array.from({ length: numbers.length }, (_, i) => i);
-  if (order !== "size") return all;
-  return all.sort((a, b) => Math.abs(numbers[b]) - Math.abs(numbers[a]) || a - b);
-}
-
 /**
  * Why a head's numbers cannot be shown, for a person to read.
  *

@@ -8,7 +8,6 @@
  * @property {string} label
  * @property {string} says
  * @property {"share" | "nats" | "tokens"} unit
- * @property {number | null} mark  heads from here on are marked; null: no pattern
  *
  * @typedef {object} About  what the tokens of an example say about its cells
  * @property {number} nQueries
@@ -22,25 +21,22 @@
  * @property {Uint8Array} delimiter  1 where a token that is looked at is one
  * @property {Uint8Array} parted  1 where a token that looks is none, and may look at one
  *
- * @import { ArrayEntry } from "./data.js"
  * @import { Example, Layer, Thumbnails } from "./example.js"
  */
 
-import { weightOf } from "./attention.js";
-import { unpack } from "./data.js";
-import { attend, seenOf } from "./softmax.js";
+import { seenOf } from "./softmax.js";
 
 /** @type {Statistic[]} */
 export const STATISTICS = [
-  { id: "previous", label: "previous token", says: "mean weight on the token before, special tokens left out", unit: "share", mark: 0.5 },
-  { id: "next", label: "next token", says: "mean weight on the token after, special tokens left out", unit: "share", mark: 0.5 },
-  { id: "same", label: "same token", says: "mean weight on the token itself and on equal ones elsewhere", unit: "share", mark: 0.5 },
-  { id: "first", label: "first token", says: "mean weight on the first token, from all others", unit: "share", mark: 0.5 },
-  { id: "delimiter", label: "delimiter", says: "mean weight on [SEP] or its like, from all other tokens", unit: "share", mark: 0.5 },
-  { id: "broad", label: "broad", says: "entropy as a share of the largest possible, the mean over tokens", unit: "share", mark: 0.8 },
-  { id: "largest", label: "largest weight", says: "each token's largest weight, the mean over tokens", unit: "share", mark: null },
-  { id: "entropy", label: "entropy", says: "mean over tokens, in nats", unit: "nats", mark: null },
-  { id: "distance", label: "distance", says: "how far tokens look, weighted, the mean over tokens", unit: "tokens", mark: null },
+  { id: "previous", label: "previous token", says: "mean weight on the token before, special tokens left out", unit: "share" },
+  { id: "next", label: "next token", says: "mean weight on the token after, special tokens left out", unit: "share" },
+  { id: "same", label: "same token", says: "mean weight on the token itself and on equal ones elsewhere", unit: "share" },
+  { id: "first", label: "first token", says: "mean weight on the first token, from all others", unit: "share" },
+  { id: "delimiter", label: "delimiter", says: "mean weight on [SEP] or its like, from all other tokens", unit: "share" },
+  { id: "broad", label: "broad", says: "entropy as a share of the largest possible, the mean over tokens", unit: "share" },
+  { id: "largest", label: "largest weight", says: "each token's largest weight, the mean over tokens", unit: "share" },
+  { id: "entropy", label: "entropy", says: "mean over tokens, in nats", unit: "nats" },
+  { id: "distance", label: "distance", says: "how far tokens look, weighted, the mean over tokens", unit: "tokens" },
 ];
 
 /** Special tokens that part nothing. */
@@ -154,9 +150,6 @@ export function written({ unit }, value) {
 
 /** Cells a side of a small picture. */
 const SIDE = 64;
-/** Milliseconds of measuring before the browser may do something else. */
-const SLICE = 12;
-const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => weightOf(code));
 
 /**
  * True where a layer's weights are on the page, or what they are computed from.
@@ -225,110 +218,4 @@ function pool({ codes, nHeads, nQueries, nKeys }, rows, columns, pooled) {
  */
 function blockOf(i, length, blocks) {
   return Math.ceil(((i + 1) * blocks) / length) - 1;
-}
-
-export class Measures {
-  /** @param {Example} example */
-  constructor(example) {
-    this.example = example;
-    this.total = example.layers.length * example.heads.length;
-    this.done = 0;
-    this.values = new Float64Array(this.total * STATISTICS.length).fill(NaN);
-    this.running = /** @type {Promise<void> | null} */ (null);
-  }
-
-  get finished() {
-    return this.done === this.total;
-  }
-
-  /** True where the page has what statistics are measured from. */
-  get possible() {
-    const { example } = this;
-    const lengths = [example.tokens.text.length, example.keyTokens.text.length];
-    const whole = example.entry("thumbnails", null) && Math.max(...lengths) <= SIDE;
-    return Boolean(whole) || example.layers.every((layer) => hasLayer(example, layer));
-  }
-
-  /**
-   * @param {number} place  of the head: layer place * heads + head place
-   * @param {string} id
-   */
-  of(place, id) {
-    const i = STATISTICS.findIndex((statistic) => statistic.id === id);
-    return i < 0 ? NaN : this.values[place * STATISTICS.length + i];
-  }
-
-  /** Measures every head, once. @param {() => void} progress  called after each slice */
-  run(progress) {
-    this.running ??= this.possible ? this.measure(progress) : Promise.resolve();
-    return this.running;
-  }
-
-  /** @param {() => void} progress */
-  async measure(progress) {
-    const { example } = this;
-    const about = aboutTokens(example);
-    let until = performance.now() + SLICE;
-    for (const number of example.layers) {
-      const { window } = example.looking(number);
-      const weightsOf = await this.weights(number);
-      for (let head = 0; head < example.heads.length; head += 1) {
-        const numbers = measureHead(weightsOf(head), { ...about, window });
-        this.values.set(numbers, this.done * STATISTICS.length);
-        this.done += 1;
-        if (performance.now() < until) continue;
-        progress();
-        await new Promise((resolve) => setTimeout(resolve));
-        until = performance.now() + SLICE;
-      }
-    }
-    progress();
-  }
-
-  /**
-   * A function that gives the weights of one head of a layer, by place. They pass by: a long
-   * text's would fill the memory if they were kept.
-   *
-   * @param {number} number
-   * @returns {Promise<(head: number) => Float32Array>}
-   */
-  async weights(number) {
-    const { example } = this;
-    const cells = example.tokens.text.length * example.keyTokens.text.length;
-    const entry = example.entry("probs", number);
-    const small = await example.thumbnails();
-    const weights = new Float32Array(cells);
-    const decoded = (/** @type {Uint8Array} */ codes, /** @type {number} */ first) => (/** @type {number} */ head) => {
-      const from = (first + head) * cells;
-      for (let i = 0; i < cells; i += 1) weights[i] = WEIGHTS[codes[from + i]];
-      return weights;
-    };
-    if (small && small.rows * small.columns === cells) {
-      return decoded(small.codes, example.layers.indexOf(number) * example.heads.length);
-    }
-    if (example.made.has(`layer ${number}`)) return decoded((await example.layer(number)).codes, 0);
-    if (entry) return decoded(/** @type {Uint8Array} */ (await unpack(entry, example.blocks)), 0);
-    return this.computed(number);
-  }
-
-  /** @param {number} number */
-  async computed(number) {
-    const { example } = this;
-    const { blocks, layers, causal, heads, keyHeads } = example;
-    const entries = ["query", "key"].map((name) => example.entry(name, number));
-    const [query, key] = await Promise.all(
-      entries.map((entry) => unpack(/** @type {ArrayEntry} */ (entry), blocks)),
-    );
-    const [nQueries, nKeys] = [example.tokens.text.length, example.keyTokens.text.length];
-    const width = query.length / heads.length / nQueries;
-    const scale = example.header.scale?.[layers.indexOf(number)] ?? 1 / Math.sqrt(width);
-    const part = (/** @type {ArrayLike<number>} */ all, /** @type {number} */ head, /** @type {number} */ length) =>
-      /** @type {Float32Array} */ (all).subarray(head * length * width, (head + 1) * length * width);
-    const looking = example.looking(number);
-    return (/** @type {number} */ head) => {
-      const shared = keyHeads.indexOf(example.keyHead(heads[head]));
-      const vectors = { query: part(query, head, nQueries), key: part(key, shared, nKeys), ...looking };
-      return attend({ ...vectors, value: null, nQueries, nKeys, width, scale, exact: false, within: null }, causal);
-    };
-  }
 }

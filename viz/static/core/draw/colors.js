@@ -48,11 +48,6 @@ export function mixed(stops, part) {
   return from.map((value, c) => value + (to[c] - value) * (at - i));
 }
 
-/** @param {number[]} color  red, green and blue, 0 to 255 */
-export function hexOf(color) {
-  return `#${color.map((value) => Math.round(value).toString(16).padStart(2, "0")).join("")}`;
-}
-
 /** Relative luminance, 0 to 1 (WCAG 2). @param {number[]} color  red, green and blue, 0 to 255 */
 function luminance(color) {
   const [red, green, blue] = color.map((value) => {

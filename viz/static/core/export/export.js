@@ -1,10 +1,11 @@
 /**
- * The menu that gives a picture away: as PNG, as SVG, and its numbers as CSV.
+ * What gives a picture away: as PNG, as SVG, and its numbers as CSV.
  *
  * @import { Figure } from "./figure.js"
  * @import { View } from "../frame/kinds.js"
  */
 
+import { button } from "../draw/controls.js";
 import { element } from "../draw/dom.js";
 import { running } from "../text/text.js";
 import { sideBySide, toCsv } from "./figure.js";
@@ -18,138 +19,56 @@ const KEPT = 60000;
  * @property {string} name  what tells its rows in the table of two apart
  * @property {Pick<View, "figure">} view
  *
- * @typedef {() => Shown[]} Source  what is shown: a picture, or two side by side
- *
- * @typedef {{label: string, title: string, act: (figure: Figure, menu: HTMLElement) => Promise<string> | string}} Way
+ * @typedef {{label: string, ending: string, title: string, file: (figure: Figure) => Promise<Blob> | Blob}} Way
  */
 
 /** @type {Way[]} */
 const WAYS = [
-  {
-    label: "PNG image",
-    title: "Save the picture as pixels, two for each of the screen",
-    act: async (figure, menu) => save(menu, `${figure.name}.png`, await toPng(figure)),
-  },
-  {
-    label: "SVG drawing",
-    title: "Save the picture as a drawing that stays sharp at any size",
-    act: (figure, menu) => save(menu, `${figure.name}.svg`, toSvg(figure)),
-  },
+  { label: "PNG image", ending: "png", title: "Save the picture as pixels, two for each of the screen", file: toPng },
+  { label: "SVG drawing", ending: "svg", title: "Save the picture as a drawing that stays sharp at any size", file: toSvg },
   {
     label: "CSV table",
+    ending: "csv",
     title: "Save the numbers; a sign that a spreadsheet takes for a formula has an apostrophe before it",
-    act: (figure, menu) => save(menu, `${figure.name}.csv`, new Blob(toCsv(figure), { type: "text/csv" })),
-  },
-  {
-    label: "Copy table",
-    title: "Put the numbers, as CSV, on the clipboard",
-    act: async (figure, menu) => {
-      await copy(menu, toCsv(figure).join(""));
-      return "Copied";
-    },
+    file: (figure) => new Blob(toCsv(figure), { type: "text/csv" }),
   },
 ];
 
-/** @param {Source} source @returns {{root: HTMLElement, update: () => void}} */
+/** @param {() => Shown[]} source  what is shown: a picture, or two side by side */
 export function createExport(source) {
   const said = element("p", { class: "said", role: "status" });
-  const buttons = WAYS.map(({ label }) => element("button", { type: "button", role: "menuitem", "aria-label": label }, [label]));
-  const menu = element("div", { class: "ways", role: "menu", "aria-label": "Save the picture" }, buttons);
-  const panel = element("div", { class: "panel" }, [menu, said]);
-  const opener = element("button", { type: "button", class: "opener", "aria-haspopup": "menu", "aria-label": "Save" }, ["Save"]);
-  const root = element("div", { class: "export" }, [opener, panel]);
-  const open = (/** @type {boolean} */ is) => {
-    panel.hidden = !is;
-    opener.setAttribute("aria-expanded", String(is));
+  const opener = element("summary", { class: "opener" }, ["Save"]);
+  const ways = element("div", { class: "ways", role: "group", "aria-label": "Save the picture" });
+  const root = element("details", { class: "export" }, [opener, element("div", { class: "panel" }, [ways, said])]);
+  const give = async (/** @type {Way} */ { ending, file }) => {
     said.textContent = "";
+    try {
+      const shown = source();
+      const figures = await Promise.all(shown.flatMap(({ view }) => (view.figure ? [view.figure()] : [])));
+      const figure = sideBySide(figures, shown.map(({ name }) => name));
+      said.textContent = save(ways, `${figure.name}.${ending}`, await file(figure));
+    } catch (error) {
+      said.textContent = `That did not work: ${running(error instanceof Error ? error.message : String(error))}`;
+    }
   };
-  /** Switches the ways on, or says why there are none. */
-  const update = () => {
-    const none = source().every(({ view }) => view.figure) ? "" : "This view has no picture that can be saved.";
-    buttons.forEach((button, i) => {
-      button.disabled = none !== "";
-      button.title = none || WAYS[i].title;
-    });
-    opener.disabled = none !== "";
-    opener.title = none || "Save the picture, or its numbers";
-    if (none) open(false);
-  };
-  buttons.forEach((button, i) => {
-    button.addEventListener("click", async () => {
-      said.textContent = "";
-      for (const other of buttons) other.disabled = true;
-      said.textContent = await outcome(() => give(source, WAYS[i], menu));
-      update();
-      button.focus();
-    });
-  });
-  open(false);
-  listen({ root, opener, panel, buttons, open });
-  return { root, update };
-}
-
-/**
- * What opens the menu, and what closes it.
- *
- * @param {{root: HTMLElement, opener: HTMLElement, panel: HTMLElement, buttons: HTMLElement[],
- *   open: (is: boolean) => void}} parts
- */
-function listen({ root, opener, panel, buttons, open }) {
-  opener.addEventListener("click", () => {
-    open(Boolean(panel.hidden));
-    if (!panel.hidden) buttons[0].focus();
-  });
+  ways.append(...WAYS.map((way) => button(way.label, () => give(way), { title: way.title })));
+  root.addEventListener("toggle", () => (said.textContent = ""));
   root.addEventListener("keydown", (event) => {
-    if (moves(event, buttons, root)) return stop(event);
-    if (event.key !== "Escape" || panel.hidden) return undefined;
-    open(false);
+    if (event.key !== "Escape" || !root.open) return;
+    root.open = false;
     opener.focus();
-    return stop(event);
+    // The page's own Escape was not meant.
+    event.stopPropagation();
   });
   addEventListener("pointerdown", (event) => {
-    if (!panel.hidden && !event.composedPath().includes(root)) open(false);
+    if (!event.composedPath().includes(root)) root.open = false;
   });
-  root.addEventListener("focusout", ({ relatedTarget }) => {
-    if (relatedTarget instanceof Node && !root.contains(relatedTarget)) open(false);
-  });
-}
-
-/** @param {Event} event */
-function stop(event) {
-  event.preventDefault();
-  event.stopPropagation();
-}
-
-/**
- * Arrows go through the menu, as its role promises.
- *
- * @param {KeyboardEvent} event
- * @param {HTMLElement[]} items
- * @param {HTMLElement} root
- */
-function moves({ key }, items, root) {
-  const step = Number(key === "ArrowDown") - Number(key === "ArrowUp");
-  const { activeElement } = /** @type {Document | ShadowRoot} */ (root.getRootNode());
-  const at = items.findIndex((item) => item === activeElement);
-  if (!step || at < 0) return false;
-  items[(at + step + items.length) % items.length].focus();
-  return true;
-}
-
-/** @param {Source} source @param {Way} way @param {HTMLElement} menu */
-async function give(source, way, menu) {
-  const shown = source();
-  const figures = await Promise.all(shown.flatMap(({ view }) => (view.figure ? [view.figure()] : [])));
-  return way.act(sideBySide(figures, shown.map(({ name }) => name)), menu);
-}
-
-/** @param {() => Promise<string>} act */
-async function outcome(act) {
-  try {
-    return await act();
-  } catch (error) {
-    return `That did not work: ${running(error instanceof Error ? error.message : String(error))}`;
-  }
+  return {
+    root,
+    update() {
+      root.hidden = source().every(({ view }) => !view.figure);
+    },
+  };
 }
 
 /**

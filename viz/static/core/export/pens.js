@@ -15,8 +15,6 @@ const SCALE = 2;
 /** The longest side, and the largest area, that every browser can paint. */
 const LONGEST = 16384;
 const LARGEST = 2 ** 26;
-/** Of a diamond, in parts of its radius. */
-const CORNERS = [[0, -1], [1, 0], [0, 1], [-1, 0]];
 const NO_MEMORY = "the browser has no memory for a picture this large";
 
 /**
@@ -107,21 +105,6 @@ export class CanvasPen {
     this.ground.arc(x, y, radius, 0, 2 * Math.PI);
     this.ground.fillStyle = withAlpha(color, alpha);
     this.ground.fill();
-  }
-
-  /** @type {Pen["diamond"]} */
-  diamond(x, y, radius, color, alpha = 1) {
-    this.ground.fillStyle = withAlpha(color, alpha);
-    this.ground.beginPath();
-    for (const [across, down] of CORNERS) this.ground.lineTo(x + across * radius, y + down * radius);
-    this.ground.fill();
-  }
-
-  /** @type {Pen["ring"]} */
-  ring(x, y, radius, color, width, alpha = 1) {
-    this.ground.beginPath();
-    this.ground.arc(x, y, radius, 0, 2 * Math.PI);
-    this.stroke(color, width, alpha);
   }
 
   /** @param {string} color @param {number} width @param {number} alpha */
@@ -224,18 +207,6 @@ class SvgPen {
   dot(x, y, radius, color, alpha = 1) {
     const [cx, cy, r] = [x, y, radius].map((number) => written(number));
     this.parts.push(`<circle cx="${cx}" cy="${cy}" r="${r}" fill="${color}"${opacity("fill", alpha)}/>\n`);
-  }
-
-  /** @type {Pen["diamond"]} */
-  diamond(x, y, radius, color, alpha = 1) {
-    const corners = CORNERS.map(([across, down]) => written(x + across * radius, y + down * radius));
-    this.parts.push(`<path d="M${corners.join("L")}Z" fill="${color}"${opacity("fill", alpha)}/>\n`);
-  }
-
-  /** @type {Pen["ring"]} */
-  ring(x, y, radius, color, width, alpha = 1) {
-    const [cx, cy, r] = [x, y, radius].map((number) => written(number));
-    this.parts.push(`<circle cx="${cx}" cy="${cy}" r="${r}" fill="none" stroke="${color}" stroke-width="${written(width)}"${opacity("stroke", alpha)}/>\n`);
   }
 
   /** @param {string} steps @param {string} color @param {number} width @param {number} alpha */

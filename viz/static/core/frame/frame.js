@@ -28,7 +28,7 @@ import { listenToPrinter, onPaper } from "../draw/canvas.js";
 import { createExport } from "../export/export.js";
 import { inOrder, limitsOf } from "./kinds.js";
 import { Pictures, Sentences, Views } from "./pictures.js";
-import { createChooser, createHeading, createSearch, createTabs, createToolbar, namesOf, ownName, stepLayer, titleOf } from "./toolbar.js";
+import { createChooser, createHeading, createTabs, createToolbar, namesOf, ownName, stepLayer, titleOf } from "./toolbar.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash, within } from "../state/state.js";
 
 /** @param {HTMLElement} host @param {Header} header @param {Blocks} blocks @param {Surroundings} around */
@@ -65,7 +65,6 @@ export class Frame {
     this.shown = /** @type {View[]} */ ([]);
     this.parts = /** @type {{update: (theme: Theme) => void}[]} */ ([]);
     this.sentences = new Sentences();
-    this.search = /** @type {{example: Example, root: HTMLElement, update: () => void} | null} */ (null);
     this.built = "";
     /** Called when the examples are drawn. */
     this.drawn = () => {};
@@ -76,8 +75,6 @@ export class Frame {
     this.switcher = element("button", { type: "button", class: "theme" });
     this.notice = element("p", { class: "notice", role: "alert" });
     this.heading = element("div", { class: "top" }, around.heading ? [around.heading] : []);
-    this.found = element("div", { class: "searching" });
-    this.finding = element("div", { class: "finding" }, [this.tabs.root, this.found]);
     this.controls = element("div", { class: "controls" });
     /** @type {{wanted: string} & Control} */
     this.toolbar = { wanted: "", root: this.controls, update() {} };
@@ -89,7 +86,7 @@ export class Frame {
   build() {
     this.host.classList.add("minibert");
     this.notice.hidden = true;
-    this.above = element("div", { class: "above" }, [this.chooser.root, this.finding]);
+    this.above = element("div", { class: "above" }, [this.chooser.root, this.tabs.root]);
     this.host.append(this.switcher, this.giving.root, this.notice, this.heading, this.above, this.controls, this.pictures.body);
   }
 
@@ -217,7 +214,7 @@ export class Frame {
     if (!this.around.heading) this.heading.replaceChildren(createHeading(this.header, both));
     this.around.named(titleOf(this.header, this.example()));
     this.pictures.body.setAttribute("aria-label", kind.label);
-    this.parts = [this.searchIn(this.example()), this.toolbarOf(kind)];
+    this.parts = [this.toolbarOf(kind)];
     this.shown = both.map((one, i) => this.view(one, i ? "beside" : ""));
     const said = this.shown.map((view) => this.sentences.of(view));
     this.pictures.place(this.shown, said, both.map(({ index }) => this.names[index]), replaced);
@@ -235,14 +232,6 @@ export class Frame {
       this.controls.replaceChildren(this.toolbar.root);
     }
     return this.toolbar;
-  }
-
-  /** The search field of a text; the same as before for the same text, as it may be in use. @param {Example} example */
-  searchIn(example) {
-    if (this.search?.example === example) return this.search;
-    this.search = { example, ...createSearch(this.store, example, () => this.reveal()) };
-    this.found.replaceChildren(this.search.root);
-    return this.search;
   }
 
   /** Changes the text; what it does not have of the state begins anew. */

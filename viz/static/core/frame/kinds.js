@@ -18,8 +18,6 @@
  *   is to be seen, in a sentence; asked after each update
  * @property {(event: KeyboardEvent) => boolean} [keydown]  true when the key meant something
  * @property {() => Promise<Figure>} [figure]  the picture as it is, to take away
- * @property {(event: Event) => {layer: number, head: number} | null} [headAt]  the head that a click or a key
- *   is about, in a picture of many
  *
  * @typedef {object} Kind
  * @property {string} id
@@ -29,7 +27,7 @@
  *   empty when it can
  * @property {boolean} [announced]  its tab is there, and says why it is missing, where no text of the page has it
  * @property {boolean} oneHead  it shows a single head: tiles choose instead of switching
- * @property {("layer" | "heads" | "filter" | "minimum" | "top" | "special")[]} controls
+ * @property {("layer" | "heads" | "filter" | "minimum" | "special")[]} controls
  * @property {(stage: Stage) => View} create
  *
  * @import { Example } from "../data/example.js"
@@ -77,7 +75,7 @@ export class Staged {
 }
 
 /** The views in the order of their tabs: those of page.py, and those of a page before a model. */
-const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "map", "text", "layers"];
+const ORDER = ["whole", "head", "model", "neuron", "arithmetic", "map", "layers"];
 
 /** @param {Kind[]} kinds */
 export function inOrder(kinds) {

@@ -7,13 +7,13 @@
  * @import { Limits, Store } from "../state/state.js"
  */
 
-import { FILTERS, MINIMA, TOPS } from "../data/attention.js";
+import { FILTERS, MINIMA } from "../data/attention.js";
 import { sharing } from "../data/sharing.js";
 import { headColor, inkOn } from "../draw/colors.js";
 import { button, group, menu, segments } from "../draw/controls.js";
 import { element } from "../draw/dom.js";
 import { currentHead } from "../state/state.js";
-import { matchesOf, running, visible } from "../text/text.js";
+import { running, visible } from "../text/text.js";
 import { counted } from "../text/numbers.js";
 
 /**
@@ -28,7 +28,6 @@ export function createToolbar(store, limits, kind, example) {
     heads: () => [kind.oneHead ? oneHeadControl(store, limits, example) : headControl(store, limits, example)],
     filter: () => (limits.pair ? [filterControl(store)] : []),
     minimum: () => [minimumControl(store)],
-    top: () => [topControl(store)],
     special: () => ([...tokens.special, ...keyTokens.special].includes(1) ? [specialControl(store)] : []),
   };
   const controls = kind.controls.flatMap((name) => makers[name]());
@@ -204,19 +203,6 @@ function minimumControl(store) {
 }
 
 /** @param {Store} store @returns {Control} */
-function topControl(store) {
-  const options = TOPS.map((top) => /** @type {[string, string]} */ ([String(top), top ? String(top) : "all"]));
-  const all = menu("Lines of each token", options, (value) => store.set({ top: Number(value) }));
-  all.title = "Of each token, in each head, draw only so many of the strongest lines";
-  return {
-    root: group("Strongest", [element("div", { class: "stepper" }, [all])]),
-    update() {
-      all.value = String(store.get().top);
-    },
-  };
-}
-
-/** @param {Store} store @returns {Control} */
 function specialControl(store) {
   const box = element("input", { type: "checkbox", class: "switch" });
   box.addEventListener("change", () => store.set({ special: box.checked }));
@@ -359,76 +345,6 @@ function labelled(name, ...children) {
 /** @param {string} name */
 function step(name) {
   return { class: "step", "aria-label": name, title: name };
-}
-
-/**
- * @param {Store} store
- * @param {Example} example
- * @param {() => void} [moved]  called after Enter has kept another token
- * @returns {{root: HTMLElement, update: () => void}}
- */
-export function createSearch(store, { tokens }, moved = () => {}) {
-  const field = element("input", { type: "search", class: "search-field", placeholder: "Find a token" });
-  field.setAttribute("aria-label", "Find a token");
-  field.setAttribute("autocomplete", "off");
-  field.setAttribute("spellcheck", "false");
-  const found = element("output", { class: "search-found", "aria-live": "polite" });
-  const walk = (/** @type {number} */ by) => {
-    const { starts } = matchesOf(tokens, store.get().find);
-    if (!starts.length) return;
-    store.set({ query: nextOf(starts, store.get().query, by), key: null, anchor: "query" });
-    moved();
-  };
-  const back = arrow("‹", "Previous match", () => walk(-1));
-  const on = arrow("›", "Next match", () => walk(1));
-  field.addEventListener("input", () => store.set({ find: field.value }));
-  field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.isComposing) walk(event.shiftKey ? -1 : 1);
-    else if (event.key === "Escape") store.set({ find: "" });
-    else return;
-    event.preventDefault();
-  });
-  const root = element("div", { class: "search", role: "search" }, [field, found, back, on]);
-  return {
-    root,
-    update() {
-      const { find, query } = store.get();
-      if (field.value !== find) field.value = find;
-      const { starts } = matchesOf(tokens, find);
-      found.textContent = find.trim() ? placeIn(starts, query) : "";
-      root.classList.toggle("nothing", Boolean(find.trim()) && !starts.length);
-      for (const button of [back, on]) button.hidden = !starts.length;
-    },
-  };
-}
-
-/**
- * The match that follows a token, or precedes it; from the last on to the first.
- *
- * @param {number[]} starts
- * @param {number | null} from
- * @param {number} by
- */
-function nextOf(starts, from, by) {
-  const last = starts.length - 1;
-  if (by > 0) return starts.find((start) => start > (from ?? -1)) ?? starts[0];
-  const before = starts.filter((start) => from === null || start < from);
-  return before[before.length - 1] ?? starts[last];
-}
-
-/** @param {number[]} starts @param {number | null} query */
-function placeIn(starts, query) {
-  const place = query === null ? -1 : starts.indexOf(query);
-  if (place >= 0) return `${place + 1} of ${starts.length}`;
-  if (!starts.length) return "not found";
-  return `${starts.length} match${starts.length === 1 ? "" : "es"}`;
-}
-
-/** @param {string} text @param {string} name @param {() => void} act */
-function arrow(text, name, act) {
-  const made = element("button", { type: "button", class: "search-step", "aria-label": name, title: name }, [text]);
-  made.addEventListener("click", act);
-  return made;
 }
 
 /** The name of the page, for the window. @param {{title: string | null}} header @param {Example} example */

@@ -9,15 +9,10 @@
  *
  * @import { Focus, Side } from "../data/attention.js"
  * @import { Example } from "../data/example.js"
- * @import { Measure } from "../data/shading.js"
  * @import { Address } from "../frame/frame.js"
- * @import { Window } from "./window.js"
  */
 
-import { FILTERS, MINIMA, TOPS } from "../data/attention.js";
-import { MEASURES } from "../data/shading.js";
-import { STATISTICS } from "../data/statistics.js";
-import { readWindow, writeWindow } from "./window.js";
+import { FILTERS, MINIMA } from "../data/attention.js";
 
 /**
  * @template Value
@@ -311,20 +306,12 @@ function write(hash) {
  * @property {Side} anchor  the side that was chosen first
  * @property {string} filter
  * @property {number} minimum  percent; weights below are not drawn
- * @property {number} top  of each token, only so many of the strongest lines; 0: all
  * @property {boolean} special  whether special tokens take part
  * @property {"auto" | "light" | "dark"} theme
- * @property {boolean} expanded  neuron view: with query, keys and products
- * @property {"dimension" | "size"} order  arithmetic view: of the products
  * @property {string} number  arithmetic view: the quantity that is worked out; empty: an attention weight
  * @property {number | null} dimension  of it: a dimension, a neuron, or a token id of the logits
- * @property {"side" | "position" | "token"} tint  of the picture of queries and keys: what colours say
- * @property {string} sort  the statistic that the model view's heads are sorted by; empty: none
  * @property {string} mark  the pattern whose heads it marks; empty: none
- * @property {Window | null} window  what the map shows; null: all of it
- * @property {"root" | "linear"} scale  of the map's colours
- * @property {Measure} measure  what the text view shades tokens by
- * @property {string} find  the text that is searched for
+ * @property {number} zoom  of the map: how often its cells are doubled
  *
  * @typedef {object} Limits  what a state may hold
  * @property {string[]} views
@@ -349,7 +336,9 @@ function write(hash) {
  */
 
 const among = (/** @type {string[]} */ possible) => (/** @type {string} */ written) => oneOf(written, possible);
-const marks = STATISTICS.filter(({ mark }) => mark !== null).map(({ id }) => id);
+
+/** How often the cells of a map are doubled, at most. */
+export const MOST_ZOOM = 6;
 
 /** Each by its name in the state and in the address. @type {Field[]} */
 export const FIELDS = [
@@ -363,20 +352,12 @@ export const FIELDS = [
   field("anchor", "from", "query", (written) => (written === "key" ? "key" : "query")),
   field("filter", "filter", "all", (written, { pair }) => oneOf(written, pair ? FILTERS.map(({ id }) => id) : ["all"])),
   field("minimum", "min", ({ minimum }) => minimum, (written) => (MINIMA.includes(Number(written)) ? Number(written) : undefined)),
-  field("top", "top", 0, (written) => whole(written, TOPS)),
   field("special", "special", true, (written) => written !== "off", () => "off"),
   field("theme", "theme", "auto", among(["light", "dark"])),
-  field("expanded", "vectors", true, (written) => written !== "off", () => "off"),
-  field("order", "order", "dimension", among(["dimension", "size"])),
   field("number", "number", "", (written) => (/^[a-z_]{1,20}$/.test(written) ? written : undefined)),
   field("dimension", "dim", null, (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined)),
-  field("tint", "tint", "side", among(["side", "position", "token"])),
-  field("sort", "sort", "", among(STATISTICS.map(({ id }) => id))),
-  field("mark", "mark", "", (written, { named }) => oneOf(written, [...marks, ...named])),
-  field("window", "window", null, (written, { size, keys }) => readWindow(written, { nQueries: size, nKeys: keys }), writeWindow),
-  field("scale", "scale", "root", among(["root", "linear"])),
-  field("measure", "shade", "received", among(MEASURES.map(({ id }) => id))),
-  field("find", "find", "", (written) => written.slice(0, 200)),
+  field("zoom", "zoom", 0, (written) => whole(written, range(MOST_ZOOM + 1))),
+  field("mark", "mark", "", (written, { named }) => oneOf(written, named)),
 ];
 
 /**

@@ -4,65 +4,38 @@
  * Everything is computed here from query, key and value, in double precision; each number that
  * is shown has all its digits in its `value` or `data-value`.
  *
- * @import { Focus } from "../../core/data/attention.js"
+ * @import { Vectors } from "../../core/data/example.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
- * @import { BarPicture } from "./elements.js"
- * @import { Story } from "./story.js"
+ * @import { Step } from "./steps.js"
+ * @import { Story } from "./weight.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
 import { weightOf } from "../../core/data/attention.js";
-import { sharing } from "../../core/data/sharing.js";
-import { dimensions, mixtureOf, pairOf, productsOf, sees, vectorOf, whyAbsent } from "../../core/data/softmax.js";
-import { headColor, scaleFor, weightShade } from "../../core/draw/colors.js";
-import { segments } from "../../core/draw/controls.js";
+import { pairOf, whyAbsent } from "../../core/data/softmax.js";
 import { cssColors } from "../../core/draw/canvas.js";
 import { element } from "../../core/draw/dom.js";
 import { afterEscape } from "../../core/state/state.js";
+import { share } from "../../core/text/numbers.js";
 import { numeral } from "../../marks/cards.js";
-import { tokenOf } from "../../marks/rows.js";
-import { dimensionAt } from "../../marks/strips.js";
-import { drawPlot, numberTables, TokenPicker } from "./elements.js";
-import { addUp, answer, arithmeticFigure, cap, mask, multiply, scaleDown, softmaxStep, takeAlong, turned, withoutValue } from "./story.js";
-
-/**
- * @typedef {object} Plot  a picture of the numbers of all dimensions
- * @property {HTMLElement} root
- * @property {HTMLElement} readout
- * @property {(pointed?: number) => void} draw
- */
-
-/** @type {{id: "dimension" | "size", label: string}[]} */
-const ORDERS = [
-  { id: "dimension", label: "By dimension" },
-  { id: "size", label: "By size" },
-];
+import { chooseToken, tokenMenu } from "../../marks/rows.js";
+import { named, stepOf, workedFigure } from "./elements.js";
+import { weightSteps } from "./weight.js";
 
 class ArithmeticView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
-    const { example } = stage;
-    this.pickers = {
-      query: new TokenPicker(example.tokens, "query", "the token that looks"),
-      key: new TokenPicker(example.keyTokens, "key", "where it looks"),
-    };
+    const choose = (/** @type {{query?: number, key?: number}} */ change) => this.story && this.store.set({ query: this.story.row.query, ...change, anchor: "query" });
+    this.menus = { query: tokenMenu("Token that looks (query)", (query) => choose({ query })), key: tokenMenu("Where it looks (key)", (key) => choose({ key })) };
     this.empty = element("p", { class: "empty", role: "status" });
     this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
     this.steps = element("ol", { class: "sum-steps" });
-    const pickers = element("div", { class: "sum-pickers" }, [this.pickers.query.root, this.pickers.key.root]);
-    this.content = element("div", {}, [this.answer, pickers, this.steps]);
+    const menus = element("div", { class: "sum-menus" }, [this.menus.query, " looks at ", this.menus.key]);
+    this.content = element("div", {}, [menus, this.answer, this.steps]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
-    this.plots = /** @type {Plot[]} */ ([]);
     this.story = /** @type {Story | null} */ (null);
-    /** Whether the numbers of a step are open, as its reader left them. */
-    this.open = { products: true, values: false };
-    this.switches = segments(ORDERS, (order) => this.store.set({ order }), "Order of the products");
-    this.root.addEventListener("click", ({ target }) => {
-      const token = tokenOf(target);
-      if (token) this.choose(token);
-    });
-    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.root);
+    this.told = /** @type {Step[]} */ ([]);
   }
 
   /** Shows the store's state. */
@@ -71,27 +44,19 @@ class ArithmeticView extends Staged {
     const { layer, head } = asked;
     const [vectors, elsewhere] = await Promise.all([this.example.vectors(layer, head), this.codes(layer)]);
     if (!this.stillAsked(asked)) return;
-    const now = this.store.get();
     this.empty.textContent = vectors ? "" : whyAbsent(this.example, layer, head);
     this.content.hidden = !vectors;
     this.story = null;
     if (!vectors) return;
-    const { row, key } = pairOf(this.example, vectors, now);
+    const { row, key } = pairOf(this.example, vectors, this.store.get());
     const place = (this.example.heads.indexOf(head) * vectors.nQueries + row.query) * vectors.nKeys + key;
-    this.story = {
-      example: this.example,
-      vectors,
-      row,
-      key,
-      products: productsOf(vectors, row.query, key),
-      order: now.order,
-      theme: this.theme(),
-      color: headColor(head, this.theme()),
-      where: `Layer ${layer}, head ${head}`,
-      shared: sharing(this.example, head),
-      elsewhere: elsewhere ? weightOf(elsewhere.codes[place]) : null,
-    };
-    this.tell(this.story);
+    this.story = { example: this.example, vectors, row, key };
+    chooseToken(this.menus.query, this.example.tokens, row.query);
+    chooseToken(this.menus.key, this.example.keyTokens, key);
+    this.answer.replaceChildren(...answerOf(this.story, `Layer ${layer}, head ${head}`, elsewhere ? weightOf(elsewhere.codes[place]) : null));
+    this.told = weightSteps(this.story, head);
+    const look = { theme: this.theme(), go: (/** @type {Partial<import("../../core/state/state.js").State>} */ way) => this.store.set(way) };
+    this.steps.replaceChildren(...this.told.map((step) => stepOf(step, look)));
     this.root.dataset.drawn = "true";
   }
 
@@ -101,176 +66,50 @@ class ArithmeticView extends Staged {
     return this.example.layer(layer);
   }
 
-  /** @param {Story} story */
-  tell(story) {
-    const { row, key, color } = story;
-    this.answer.replaceChildren(...answer(story));
-    this.pickers.query.show({ chosen: row.query, shade: null, masked: () => false });
-    this.pickers.key.show({
-      chosen: key,
-      shade: (i) => weightShade(color, row.weights[i], this.theme()),
-      masked: (i) => !sees(row, i),
-    });
-    this.switches.show(story.order);
-    const products = this.productPlot(story);
-    this.plots = [products];
-    const steps = [
-      multiply(story, products.root, products.readout, this.switches.root),
-      addUp(story),
-      ...turned(story),
-      scaleDown(story),
-      ...cap(story),
-      mask(story),
-      softmaxStep(story),
-      this.valueStep(story),
-    ];
-    this.steps.replaceChildren(...steps);
-    this.remember(steps[0], "products");
-    this.draw();
-  }
-
-  /**
-   * Leaves what can be unfolded as its reader left it.
-   *
-   * @param {HTMLElement} step
-   * @param {"products" | "values"} name
-   */
-  remember(step, name) {
-    const details = step.querySelector("details");
-    if (!details) return;
-    details.open = this.open[name];
-    details.addEventListener("toggle", () => {
-      this.open[name] = details.open;
-    });
-  }
-
-  /** @param {Story} story */
-  valueStep(story) {
-    const { vectors, row, key } = story;
-    if (!vectors.value || !sees(row, key)) return withoutValue(story);
-    const value = vectorOf(vectors.value, key, vectors.width);
-    const part = Float64Array.from(value, (number) => number * row.weights[key]);
-    const z = mixtureOf(vectors.value, row.weights, vectors.width);
-    const plot = this.valuePlot(story, value, part, z);
-    this.plots.push(plot);
-    const numbers = element("details", {}, [element("summary", {}, [`All ${vectors.width} dimensions in numbers`])]);
-    // Many elements, and seldom looked at: made when they are.
-    numbers.addEventListener("toggle", () => {
-      if (!numbers.open || numbers.childElementCount > 1) return;
-      const order = dimensions(part, story.order);
-      numbers.append(numberTables("values", ["v", "weight × v", "z"], order, (i) => [value[i], part[i], z[i]]));
-    });
-    const step = takeAlong(story, plot.root, plot.readout, numbers);
-    this.remember(step, "values");
-    return step;
-  }
-
-  /** @param {Story} story @returns {Plot} */
-  productPlot({ vectors, row, key, products, order, theme }) {
-    const query = vectorOf(vectors.query, row.query, vectors.width);
-    const keys = vectorOf(vectors.key, key, vectors.width);
-    const scale = scaleFor(query, keys);
-    const strips = [{ name: "q", numbers: query, scale }, { name: "k", numbers: keys, scale }];
-    const sorted = dimensions(products, order);
-    return createPlot({ strips, bars: products, order: sorted, theme, pointed: -1 }, "q × k", (i) => [
-      numeral("q", query[i]),
-      " × ",
-      numeral("k", keys[i]),
-      " = ",
-      numeral("product", products[i]),
-    ]);
-  }
-
-  /**
-   * @param {Story} story
-   * @param {Float32Array} value
-   * @param {Float64Array} part
-   * @param {Float64Array} z
-   * @returns {Plot}
-   */
-  valuePlot({ order, theme, row, key }, value, part, z) {
-    const scale = scaleFor(value, z);
-    const strips = [{ name: "v", numbers: value, scale }, { name: "z", numbers: z, scale }];
-    const sorted = dimensions(part, order);
-    return createPlot({ strips, bars: part, order: sorted, theme, pointed: -1 }, "weight × v", (i) => [
-      numeral("part", row.weights[key], row.weights[key].toFixed(4)),
-      " × ",
-      numeral("v", value[i]),
-      " = ",
-      numeral("contribution", part[i]),
-      "; with all other keys: ",
-      numeral("z", z[i]),
-    ]);
-  }
-
-  draw() {
-    if (!this.story || !this.root.isConnected) return;
-    for (const plot of this.plots) plot.draw();
-  }
-
-  /** @param {Focus} token */
-  choose({ side, index }) {
-    if (!this.story) return;
-    const query = side === "query" ? index : this.story.row.query;
-    const { key } = this.store.get();
-    this.store.set({ query, key: side === "key" ? index : key, anchor: "query" });
-    this.pickers[side].items.get(index)?.focus({ preventScroll: true });
-  }
-
-  /** The keys that mean a token here. @param {KeyboardEvent} event @returns {boolean} */
-  keydown({ key, target }) {
-    if (key === "Escape") {
-      this.store.set(afterEscape(this.store.get()));
-      return true;
-    }
-    const token = tokenOf(target);
-    if (!token || !this.story) return false;
-    if (key === "Enter" || key === " ") {
-      this.choose(token);
-      return true;
-    }
-    const by = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[key];
-    if (!by) return false;
-    const last = (token.side === "query" ? this.example.tokens : this.example.keyTokens).text.length - 1;
-    const index = Math.max(0, Math.min(last, token.index + by));
-    this.choose({ side: token.side, index });
-    this.pickers[token.side].items.get(index)?.focus({ preventScroll: true });
-    return true;
+  /** @param {KeyboardEvent} event @returns {boolean} */
+  keydown({ key }) {
+    if (key === "Escape") this.store.set(afterEscape(this.store.get()));
+    return key === "Escape";
   }
 
   /** The picture to take away. */
   async figure() {
     if (!this.story) throw new Error("nothing is shown");
-    return arithmeticFigure(this.story, cssColors(this.root));
+    return workedFigure({ title: this.answer.querySelector("h2")?.textContent ?? "", steps: this.told, theme: this.theme() }, cssColors(this.root));
   }
 }
 
+/** @param {Vectors} vectors */
+function precisionOf({ exact, within }) {
+  if (exact) return "Exact: query and key are here in single precision, as the model had them.";
+  if (within === null) return "Rounded: query and key are here in half precision, three digits of each; all that follows is computed from these.";
+  // Rounded up, since it is promised.
+  const place = 10 ** (Math.floor(Math.log10(within || 1)) - 1);
+  const bound = (Math.ceil(within / place) * place).toPrecision(2);
+  return `Rounded: each number of query and key is within ${bound} of the model's, and the weight within 0.4\u202f%; all that follows is computed from these.`;
+}
+
 /**
- * @param {BarPicture} picture
- * @param {string} name  of the bars
- * @param {(dimension: number) => (Node | string)[]} read
- * @returns {Plot}
+ * What it all comes to.
+ *
+ * @param {Story} story
+ * @param {string} where
+ * @param {number | null} elsewhere  the weight that other pictures show, where an edit changed it
  */
-function createPlot(picture, name, read) {
-  const canvas = element("canvas", { role: "img", "aria-label": `${name}: a bar for each of ${picture.order.length} dimensions` });
-  const names = [...picture.strips.map((strip) => strip.name), name];
-  const labels = element("ul", { class: "sum-labels", "aria-hidden": "true" }, names.map((text) => element("li", {}, [text])));
-  const room = element("div", { class: "sum-room" }, [canvas]);
-  const root = element("div", { class: "sum-picture" }, [labels, room]);
-  const readout = element("p", { class: "sum-readout" });
-  const draw = (/** @type {number} */ pointed = -1) => {
-    const dimension = picture.order[pointed] ?? dimensions(picture.bars, "size")[0];
-    const which = pointed < 0 ? `Largest: dimension ${dimension}` : `Dimension ${dimension}`;
-    readout.replaceChildren(element("strong", {}, [which]), "  ", ...read(dimension));
-    readout.dataset.dimension = String(dimension);
-    drawPlot(canvas, room.clientWidth, { ...picture, pointed });
-  };
-  room.addEventListener("pointermove", ({ clientX }) => {
-    const { left, width } = room.getBoundingClientRect();
-    draw(dimensionAt(clientX, left, width, picture.order.length));
-  });
-  room.addEventListener("pointerleave", () => draw());
-  return { root, readout, draw };
+function answerOf({ example, vectors, row, key }, where, elsewhere) {
+  const weight = numeral("answer", row.weights[key], share(row.weights[key]));
+  const parts = [
+    element("p", { class: "where" }, [where]),
+    element("h2", { class: "sum-title" }, [named(example.tokens, row.query), " looks at ", named(example.keyTokens, key), " with ", weight]),
+    element("p", { class: "sum-precision", "data-exact": String(vectors.exact) }, [precisionOf(vectors)]),
+  ];
+  const { edited, apart } = example.header;
+  if (edited) {
+    const shown = elsewhere === null ? "the weights" : `${share(elsewhere)} for this pair`;
+    const note = `${apart ?? "This trace was edited."} The other pictures show ${shown} as ${apart ? "the model has it" : "the edit left it"}. Here it is as query and key make it.`;
+    parts.push(element("p", { class: "sum-edited" }, [note]));
+  }
+  return parts;
 }
 
 /** @type {Kind} */

@@ -5,7 +5,7 @@
  * @import { Example } from "../../core/data/example.js"
  * @import { Source } from "../../core/data/source.js"
  * @import { Asked, Pair, Part } from "../../core/data/why.js"
- * @import { Way } from "./worked.js"
+ * @import { Way } from "./steps.js"
  */
 
 import { pairsOf } from "../../core/data/why.js";

@@ -1,29 +1,29 @@
 /**
- * The steps of the arithmetic view as elements: words, formulas, numbers.
+ * The steps of a number as elements, and as a figure to take away.
  *
- * @import { Side } from "../../core/data/attention.js"
  * @import { Tokens } from "../../core/data/data.js"
+ * @import { CssColors } from "../../core/draw/canvas.js"
+ * @import { Figure } from "../../core/export/figure.js"
+ * @import { Step, Term, Way } from "./steps.js"
  */
-import { cssColors, edgesOf, penOn } from "../../core/draw/canvas.js";
-import { shadeTable } from "../../core/draw/colors.js";
+import { signColor } from "../../core/draw/colors.js";
+import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
-import { CanvasPen } from "../../core/export/pens.js";
-import { written } from "../../core/text/numbers.js";
-import { drawBars, drawStrip } from "../../marks/strips.js";
+import { signed, written } from "../../core/text/numbers.js";
+import { visible } from "../../core/text/text.js";
+import { numeral, track } from "../../marks/cards.js";
+import { largest, total } from "./steps.js";
 
-/**
- * A formula: letters in italics where they stand between underscores, numbers as they are.
- *
- * @param {(string | Node)[]} parts
- */
-export function formula(...parts) {
-  const shown = parts.map((part) => (typeof part === "string" ? letters(part) : [part]));
-  return element("p", { class: "sum-formula" }, shown.flat());
-}
+/** Terms of a sum that are listed at once. */
+const LISTED = 8;
 
-/** @param {string} text @returns {(string | Node)[]} */
-function letters(text) {
-  return text.split("_").map((part, i) => (i % 2 ? element("var", {}, [part]) : part));
+/** @typedef {{theme: "light" | "dark", go: (way: Way) => void}} Look  go: works out a term */
+
+/** A formula: letters in italics where they stand between underscores, numbers as they are. @param {(string | Node)[]} parts */
+function formula(...parts) {
+  /** @type {(text: string) => (string | Node)[]} */
+  const letters = (text) => text.split("_").map((part, i) => (i % 2 ? element("var", {}, [part]) : part));
+  return element("p", { class: "sum-formula" }, parts.map((part) => (typeof part === "string" ? letters(part) : [part])).flat());
 }
 
 /** @param {(string | Node)[]} parts */
@@ -31,153 +31,146 @@ export function words(...parts) {
   return element("p", { class: "sum-words" }, parts);
 }
 
-/** @param {string} id @param {string} title @param {(Node | string)[]} children */
-export function step(id, title, children) {
-  const made = element("li", { class: "sum-step" }, [element("h2", {}, [title]), ...children]);
-  made.dataset.step = id;
-  return made;
-}
-
-/**
- * A table in columns beside one another, so that all its numbers are in sight at once.
- *
- * @param {string} id
- * @param {string[]} names
- * @param {number[]} order  the rows
- * @param {(row: number) => number[]} numbersOf
- */
-export function numberTables(id, names, order, numbersOf) {
-  const rows = Math.max(8, Math.ceil(order.length / 4));
-  const tables = [];
-  for (let from = 0; from < order.length; from += rows) {
-    const body = order.slice(from, from + rows).map((row) => {
-      const made = element("tr", {}, [
-        element("th", { scope: "row" }, [String(row)]),
-        ...numbersOf(row).map((value) => element("td", { "data-value": String(value) }, [written(value)])),
-      ]);
-      made.dataset.row = String(row);
-      return made;
-    });
-    const head = element("tr", {}, ["dim.", ...names].map((name) => element("th", { scope: "col" }, [name])));
-    tables.push(element("table", {}, [element("thead", {}, [head]), element("tbody", {}, body)]));
-  }
-  const made = element("div", { class: "sum-tables" }, tables);
-  made.dataset.table = id;
-  return made;
-}
-
 /** A token in a sentence. @param {Tokens} tokens @param {number} index @param {number} [limit] */
 export function named(tokens, index, limit = 40) {
   return element("strong", { class: "sum-token" }, [tokenChip(tokens, index, limit)]);
 }
 
-/**
- * The two lists of tokens of the arithmetic view: which one looks, and which is looked at.
- */
-
-/** Tokens of a long text that are in the document at once. */
-const MOST = 160;
-
-/**
- * @typedef {object} Picked
- * @property {number} chosen
- * @property {((index: number) => string) | null} shade  the colour behind a token
- * @property {(index: number) => boolean} masked
- */
-
-export class TokenPicker {
-  /** @param {Tokens} tokens @param {Side} side @param {string} words */
-  constructor(tokens, side, words) {
-    this.tokens = tokens;
-    this.side = side;
-    this.list = element("ul", { class: `sum-tokens ${side}`, role: "listbox", "aria-label": words });
-    const caption = element("p", { class: "sum-caption" }, [element("strong", {}, [words]), ` ${side}`]);
-    this.root = element("div", { class: "sum-picker" }, [caption, this.list]);
-    /** @type {Map<number, HTMLElement>} */
-    this.items = new Map();
-    this.first = -1;
-  }
-
-  /** @param {Picked} picked */
-  show({ chosen, shade, masked }) {
-    this.fill(chosen);
-    for (const [i, item] of this.items) {
-      item.classList.toggle("chosen", i === chosen);
-      item.classList.toggle("masked", masked(i));
-      item.setAttribute("aria-selected", String(i === chosen));
-      item.tabIndex = i === chosen ? 0 : -1;
-      item.style.backgroundColor = shade && i !== chosen ? shade(i) : "";
-    }
-    const item = this.items.get(chosen);
-    if (item) this.list.scrollTop = Math.max(0, item.offsetTop - this.list.clientHeight / 2);
-  }
-
-  /** Puts the tokens around the chosen one into the document. @param {number} chosen */
-  fill(chosen) {
-    const n = this.tokens.text.length;
-    const first = Math.max(0, Math.min(chosen - MOST / 2, n - MOST));
-    const there = this.items.has(chosen) && (n <= MOST || Math.abs(first - this.first) < MOST / 3);
-    if (there) return;
-    this.first = first;
-    this.items.clear();
-    const end = Math.min(n, first + MOST);
-    for (let i = first; i < end; i += 1) this.items.set(i, this.item(i));
-    const parts = [...this.items.values()];
-    if (first > 0) parts.unshift(this.jump(first - 1, `… ${first} before`));
-    if (end < n) parts.push(this.jump(end, `${n - end} more …`));
-    this.list.replaceChildren(...parts);
-  }
-
-  /** @param {number} i */
-  item(i) {
-    const names = this.tokens.special[i] ? "token special" : "token";
-    const item = element("li", { class: names, role: "option" }, [tokenChip(this.tokens, i, 40)]);
-    item.dataset.side = this.side;
-    item.dataset.index = String(i);
-    return item;
-  }
-
-  /** @param {number} to @param {string} words */
-  jump(to, words) {
-    const item = element("li", { class: "token jump", role: "option", "aria-selected": "false" }, [words]);
-    item.dataset.side = this.side;
-    item.dataset.index = String(to);
-    return item;
-  }
+/** @param {Step} told @param {Look} look */
+export function stepOf({ id, title, says, sum, lines, value }, look) {
+  const made = element("li", { class: "sum-step" }, [element("h2", {}, [title]), words(says), ...(sum ? sumTables(sum, look) : []), ...lines.map(lineOf)]);
+  made.dataset.step = id;
+  if (!Number.isNaN(value)) made.dataset.value = String(value);
+  return made;
 }
 
-const TALL = 132;
-const CELL = 20;
-const APART = 6;
-
-/**
- * @typedef {object} BarPicture
- * @property {{name: string, numbers: ArrayLike<number>, scale: number}[]} strips  drawn as cells
- * @property {ArrayLike<number>} bars
- * @property {number[]} order  of the dimensions
- * @property {"light" | "dark"} theme
- * @property {number} pointed  the place that is pointed at, or -1
- */
-
-/**
- * Draws strips of cells, and below them a bar for each dimension.
- *
- * @param {HTMLCanvasElement} canvas
- * @param {number} width  CSS pixels
- * @param {BarPicture} picture
- */
-export function drawPlot(canvas, width, { strips, bars, order, theme, pointed }) {
-  const { ground, hair, ink } = cssColors(canvas);
-  const start = strips.length * (CELL + APART) + APART;
-  const pen = penOn(canvas, width, start + TALL);
-  const shades = shadeTable(theme);
-  strips.forEach(({ numbers, scale }, i) => {
-    const sorted = order.map((dimension) => numbers[dimension]);
-    drawStrip(pen, { numbers: sorted, left: 0, width, top: i * (CELL + APART), height: CELL, scale }, shades, ground);
+/** A line of a formula; the number that it ends with is what it comes to. @param {(string | number)[]} line */
+function lineOf(line) {
+  const parts = line.map((part, i) => {
+    if (typeof part === "string") return part;
+    const before = line[i - 1];
+    const inner = part < 0 && typeof before === "string" && /[+−×/] $/.test(before);
+    return numeral("number", part, inner ? `(${written(part)})` : written(part));
   });
-  drawBars(new CanvasPen(pen, devicePixelRatio || 1), { numbers: order.map((dimension) => bars[dimension]), left: 0, width, top: start, height: TALL }, theme, hair);
-  if (pointed < 0) return;
-  const edges = edgesOf(0, width, order.length);
-  pen.strokeStyle = ink;
-  pen.strokeRect(edges[pointed] + 0.5, 0.5, Math.max(edges[pointed + 1] - edges[pointed] - 1, 1), start + TALL - 1);
+  const made = formula(...parts);
+  made.classList.toggle("sum-plain", typeof line[line.length - 1] === "string");
+  return made;
+}
+
+/** The largest terms of a sum, and all of them to unfold. @param {NonNullable<Step["sum"]>} sum @param {Look} look */
+function sumTables({ factors, terms }, look) {
+  const { shown, rest } = largest(terms, LISTED);
+  const table = sumTable(factors, shown, rest, terms, look);
+  if (!rest) return [table];
+  const all = element("details", {}, [element("summary", {}, [`All ${terms.length} in their order`])]);
+  // Many elements, and seldom looked at: made when they are.
+  all.addEventListener("toggle", () => all.childElementCount > 1 || all.append(sumTable(factors, terms, null, terms, look)), { once: true });
+  return [table, all];
+}
+
+/**
+ * @param {string[]} factors
+ * @param {Term[]} shown
+ * @param {{count: number, value: number} | null} rest
+ * @param {Term[]} terms  all
+ * @param {Look} look
+ */
+function sumTable(factors, shown, rest, terms, look) {
+  const top = largestOf([...shown, ...(rest ? [rest] : [])]);
+  const columns = ["", ...factors, factors.length === 2 && !factors[1].includes(" ") ? factors.join(" × ") : "exp", ""];
+  const head = element("tr", {}, columns.map((name, i) => element(name ? "th" : "td", name ? { scope: "col" } : {}, [i ? name : ""])));
+  const row = (/** @type {string | Node} */ name, /** @type {number[]} */ given, /** @type {number} */ value) => [
+    element("th", { scope: "row" }, [name]),
+    ...factors.map((_, i) => element("td", given.length ? { "data-value": String(given[i]) } : {}, [given.length ? written(given[i]) : ""])),
+    element("td", { "data-value": String(value) }, [signed(value)]),
+    element("td", { class: "sum-bar" }, [track(Math.abs(value) / top, signColor(value, look.theme))]),
+  ];
+  const rows = shown.map((term) => element("tr", {}, row(nameOf(term, look), term.factors, term.value)));
+  if (rest) rows.push(element("tr", { class: "rest" }, row(`… and ${rest.count} more`, [], rest.value)));
+  const all = total(terms.map(({ value }) => value));
+  const foot = element("tr", { class: "sum-total" }, [
+    element("th", { scope: "row" }, [terms.length > 1 ? `sum of ${terms.length}` : "sum"]),
+    ...factors.map(() => element("td")),
+    element("td", { "data-value": String(all) }, [written(all)]),
+    element("td"),
+  ]);
+  return element("table", { class: "sum-terms" }, [
+    ...(factors.length ? [element("thead", {}, [head])] : []),
+    element("tbody", {}, rows),
+    element("tfoot", {}, [foot]),
+  ]);
+}
+
+/** @param {{value: number}[]} terms */
+function largestOf(terms) {
+  return terms.reduce((most, { value }) => Math.max(most, Math.abs(value)), 0) || 1;
+}
+
+/** A term's name, which leads to where it is worked out. @param {Term} term @param {Look} look */
+function nameOf({ name, to }, { go }) {
+  const said = visible(name, 60);
+  return to ? button(said, () => go(to), { class: "sum-to", title: `Work out ${said}` }) : said;
+}
+
+const [WIDTH, LEFT, TOP, LINE] = [720, 32, 64, 22];
+/** Where factors and values end, and where bars begin. */
+const [FACTORS, VALUE, BARS] = [[330, 420], 520, 540];
+
+/**
+ * @typedef {object} Row  of the picture
+ * @property {string} text
+ * @property {"title" | "term" | "line"} kind
+ * @property {number[]} [factors]
+ * @property {number} [value]
+ * @property {number} [part]  of the largest term of its sum
+ */
+
+/**
+ * The steps line by line, and all terms as a table.
+ *
+ * @param {{title: string, steps: Step[], theme: "light" | "dark"}} given
+ * @param {CssColors} colors
+ * @returns {Figure}
+ */
+export function workedFigure({ title, steps, theme }, { ink, soft, paper }) {
+  const rows = steps.flatMap(rowsOf);
+  return {
+    name: "arithmetic",
+    width: WIDTH,
+    height: TOP + LINE * rows.length + 24,
+    paper,
+    paint(pen) {
+      pen.text(LEFT, 36, title, { size: 20, color: ink, bold: true });
+      rows.forEach(({ text, kind, factors = [], value, part = 0 }, i) => {
+        const y = TOP + LINE * (i + 1);
+        pen.text(LEFT, y, text, { size: 14, color: kind === "term" ? soft : ink, bold: kind === "title" });
+        if (value === undefined) return;
+        factors.forEach((factor, n) => pen.text(FACTORS[n], y, written(factor), { size: 14, color: soft, anchor: "end" }));
+        pen.text(VALUE, y, signed(value), { size: 14, color: ink, anchor: "end" });
+        pen.rect(BARS, y - 10, Math.abs(part) * (WIDTH - LEFT - BARS), 9, signColor(value, theme));
+      });
+    },
+    columns: ["step", "term", "factor", "factor", "value"],
+    *rows() {
+      for (const { title: step, sum, value } of steps) {
+        for (const { name, factors, value: own } of sum?.terms ?? []) yield [step, name, factors[0] ?? "", factors[1] ?? "", own];
+        if (Number.isFinite(value)) yield [step, "", "", "", value];
+      }
+    },
+  };
+}
+
+/** @param {Step} step @param {number} i @returns {Row[]} */
+function rowsOf({ title, sum, lines }, i) {
+  /** @type {Row[]} */
+  const rows = [{ text: `${i + 1}  ${title}`, kind: "title" }];
+  if (sum) {
+    const { shown, rest } = largest(sum.terms, LISTED);
+    const top = largestOf([...shown, ...(rest ? [rest] : [])]);
+    for (const { name, factors, value } of shown) rows.push({ text: name, kind: "term", factors, value, part: value / top });
+    if (rest) rows.push({ text: `… and ${rest.count} more`, kind: "term", value: rest.value, part: rest.value / top });
+    rows.push({ text: "sum", kind: "term", value: total(sum.terms.map(({ value }) => value)) });
+  }
+  const plain = (/** @type {string | number} */ part) => (typeof part === "string" ? part.replaceAll("_", "") : written(part));
+  return [...rows, ...lines.map((line) => /** @type {Row} */ ({ text: line.map(plain).join(""), kind: "line" }))];
 }

@@ -4,24 +4,22 @@
  *
  * @import { Tokens } from "../../core/data/data.js"
  * @import { Candidate, Source } from "../../core/data/source.js"
- * @import { CssColors } from "../../core/draw/canvas.js"
- * @import { Figure } from "../../core/export/figure.js"
  * @import { Kind, Stage, View } from "../../core/frame/kinds.js"
- * @import { Place, Step, Term, Way, Worked } from "./worked.js"
+ * @import { Step, Way } from "./steps.js"
+ * @import { Place, Worked } from "./worked.js"
  */
 import { farthest, pairOf, productsOf, sees } from "../../core/data/softmax.js";
 import { Staged } from "../../core/frame/kinds.js";
 import { cssColors, penOn } from "../../core/draw/canvas.js";
 import { scaleFor, shadeTable, signColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { signed, written } from "../../core/text/numbers.js";
 import { percent, visible } from "../../core/text/text.js";
 import { numeral, track } from "../../marks/cards.js";
-import { tokenOf } from "../../marks/rows.js";
+import { chooseToken, tokenMenu } from "../../marks/rows.js";
 import { dimensionAt, drawStrip, frameCell } from "../../marks/strips.js";
 import { Because } from "./because.js";
-import { formula, named, step, TokenPicker, words } from "./elements.js";
-import { largest, softmaxStep, Teller, told, total, vectorAt, workedIn } from "./worked.js";
+import { named, stepOf, workedFigure } from "./elements.js";
+import { softmaxStep, Teller, told, vectorAt, workedIn } from "./worked.js";
 
 /**
  * @param {Kind} weights  the view of one attention weight
@@ -48,14 +46,14 @@ class EveryNumberView extends Staged {
     this.weights = weights;
     this.quantities = workedIn(source.shape);
     this.menu = numberMenu(this.quantities, (number) => store.set({ number, dimension: null }));
-    this.picker = new TokenPicker(example.tokens, "query", "the token");
-    this.picker.root.firstElementChild?.replaceChildren(element("strong", {}, ["the token"]));
+    this.token = tokenMenu("Token", (query) => store.set({ query, anchor: "query" }));
     this.strip = new VectorStrip((dimension) => store.set({ dimension }));
     this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
     this.steps = element("ol", { class: "sum-steps" });
     this.content = element("div", { class: "sum-view" }, [
+      element("div", { class: "sum-menus" }, ["of the token ", this.token]),
       this.answer,
-      element("div", { class: "sum-pickers" }, [this.picker.root, this.strip.root]),
+      this.strip.root,
       this.steps,
     ]);
     const label = element("label", { class: "every-label" }, ["Work out ", this.menu]);
@@ -63,10 +61,6 @@ class EveryNumberView extends Staged {
     this.root = element("div", { class: "every-view" }, [label, this.content, weights.root, this.because.root]);
     this.side = weights.side;
     this.told = /** @type {{title: string, steps: Step[]} | null} */ (null);
-    this.content.addEventListener("click", ({ target }) => {
-      const token = tokenOf(target);
-      if (token) this.choose(token.index);
-    });
   }
 
   /** @returns {Worked | null}  null: an attention weight */
@@ -120,27 +114,16 @@ class EveryNumberView extends Staged {
     const name = vector ? null : candidates.find(({ id }) => id === dimension)?.text ?? `token ${dimension}`;
     const go = (/** @type {Way} */ way) => this.store.set(way);
     this.answer.replaceChildren(...answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given));
-    this.picker.show({ chosen: position, shade: null, masked: () => false });
+    chooseToken(this.token, tokens, position);
     this.strip.show({ vector, candidates, dimension, theme: this.theme(), of: quantity.of });
     const all = vector ? steps : [...steps, softmaxStep(value, candidates)];
     this.told = { title: this.answer.querySelector("h2")?.textContent ?? "", steps: all };
-    this.steps.replaceChildren(...all.map((step) => stepOf(step, this.theme(), go)));
-  }
-
-  /** @param {number} query */
-  choose(query) {
-    this.store.set({ query, anchor: "query" });
-    this.picker.items.get(query)?.focus({ preventScroll: true });
+    this.steps.replaceChildren(...all.map((step) => stepOf(step, { theme: this.theme(), go })));
   }
 
   /** @param {KeyboardEvent} event @returns {boolean} */
   keydown(event) {
-    if (!this.quantity()) return this.weights.keydown?.(event) ?? false;
-    const token = tokenOf(event.target);
-    const by = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[event.key];
-    if (!token || !by) return this.strip.keydown(event);
-    this.choose(Math.max(0, Math.min(this.example.tokens.text.length - 1, token.index + by)));
-    return true;
+    return this.quantity() ? false : (this.weights.keydown?.(event) ?? false);
   }
 
   /** The picture to take away. */
@@ -169,15 +152,8 @@ function numberMenu(quantities, choose) {
  * Worked numbers as elements: what it all comes to, and each step with its sum and its formulas.
  */
 
-/**
- * @typedef {(way: Way) => void} Go
- *
- * @typedef {Place & {tokens: Tokens,
- *   name: string | null}} Where  name: of a token of the vocabulary
- */
+/** @typedef {Place & {tokens: Tokens, name: string | null}} Where  name: of a token of the vocabulary */
 
-/** Terms of a sum that are listed. */
-const LISTED = 8;
 /** A part of a number that rounding in single precision cannot explain. */
 const APART = 1e-3;
 
@@ -199,83 +175,6 @@ function answerOf(quantity, { tokens, layer, head, position, dimension, name }, 
     parts.push(note);
   }
   return parts;
-}
-
-/** @param {Step} told @param {"light" | "dark"} theme @param {Go} go */
-function stepOf({ id, title, says, sum, lines, value }, theme, go) {
-  const shown = lines.map(lineOf);
-  const made = step(id, title, [words(says), ...(sum ? [sumTable(sum, theme, go)] : []), ...shown]);
-  if (Number.isFinite(value)) made.dataset.value = String(value);
-  return made;
-}
-
-/** A line of a formula; the number that it ends with is what it comes to. @param {(string | number)[]} line */
-function lineOf(line) {
-  const parts = line.map((part, i) => {
-    if (typeof part === "string") return part;
-    const before = line[i - 1];
-    const inner = part < 0 && typeof before === "string" && /[+−×/] $/.test(before);
-    return numeral("number", part, inner ? `(${written(part)})` : written(part));
-  });
-  const made = formula(...parts);
-  made.classList.toggle("every-plain", typeof line[line.length - 1] === "string");
-  return made;
-}
-
-/**
- * The largest terms of a sum, the rest added up, and the sum.
- *
- * @param {{factors: string[], terms: Term[]}} sum
- * @param {"light" | "dark"} theme
- * @param {Go} go
- */
-function sumTable({ factors, terms }, theme, go) {
-  const { shown, rest } = largest(terms, LISTED);
-  const top = Math.max(...[...shown, ...(rest ? [rest] : [])].map(({ value }) => Math.abs(value))) || 1;
-  const columns = ["", ...factors, factors.length ? factors.join(" × ") : "", ""];
-  const head = element("tr", {}, columns.map((name, i) => element(name ? "th" : "td", name ? { scope: "col" } : {}, [i ? name : ""])));
-  const rows = shown.map((term) => termRow(term, factors.length, top, theme, go));
-  if (rest) rows.push(restRow(rest, factors.length, top, theme));
-  const all = terms.reduce((total, { value }) => total + value, 0);
-  const foot = element("tr", { class: "sum-total" }, [
-    element("th", { scope: "row" }, [terms.length > 1 ? `sum of ${terms.length}` : "sum"]),
-    ...factors.map(() => element("td")),
-    element("td", { "data-value": String(all) }, [written(all)]),
-    element("td"),
-  ]);
-  return element("table", { class: "every-sum" }, [
-    ...(factors.length ? [element("thead", {}, [head])] : []),
-    element("tbody", {}, rows),
-    element("tfoot", {}, [foot]),
-  ]);
-}
-
-/** @param {Term} term @param {number} nFactors @param {number} top @param {"light" | "dark"} theme @param {Go} go */
-function termRow({ name, factors, value, to }, nFactors, top, theme, go) {
-  const said = visible(name, 60);
-  const title = to ? element("button", { type: "button", class: "every-to", title: `Work out ${said}` }, [said]) : said;
-  if (to && typeof title !== "string") title.addEventListener("click", () => go(to));
-  return element("tr", {}, [
-    element("th", { scope: "row" }, [title]),
-    ...Array.from({ length: nFactors }, (_, i) => element("td", { "data-value": String(factors[i]) }, [written(factors[i])])),
-    element("td", { "data-value": String(value) }, [signed(value)]),
-    element("td", { class: "every-bar" }, [track(Math.abs(value) / top, signColor(value, theme))]),
-  ]);
-}
-
-/**
- * @param {{count: number, value: number}} rest
- * @param {number} nFactors
- * @param {number} top
- * @param {"light" | "dark"} theme
- */
-function restRow({ count, value }, nFactors, top, theme) {
-  return element("tr", { class: "rest" }, [
-    element("th", { scope: "row" }, [`… and ${count} more`]),
-    ...Array.from({ length: nFactors }, () => element("td")),
-    element("td", { "data-value": String(value) }, [signed(value)]),
-    element("td", { class: "every-bar" }, [track(Math.abs(value) / top, signColor(value, theme))]),
-  ]);
 }
 
 /**
@@ -359,77 +258,4 @@ class VectorStrip {
     drawStrip(pen, strip, shadeTable(theme), ground);
     frameCell(pen, strip, dimension, ink);
   }
-
-  /** @param {KeyboardEvent} event @returns {boolean} */
-  keydown(event) {
-    return event.target === this.field;
-  }
-}
-
-/**
- * A number worked out as a figure to take away: its steps line by line, and all terms as a table.
- */
-
-const [WIDTH, LEFT, TOP, LINE] = [720, 32, 64, 22];
-/** Where factors and values end, and where bars begin. */
-const [FACTORS, VALUE, BARS] = [[330, 420], 520, 540];
-
-/**
- * @typedef {object} Row  of the picture
- * @property {string} text
- * @property {"title" | "term" | "line"} kind
- * @property {number[]} [factors]
- * @property {number} [value]
- * @property {number} [part]  of the largest term of its sum
- */
-
-/**
- * @param {object} given
- * @param {string} given.title
- * @param {Step[]} given.steps
- * @param {"light" | "dark"} given.theme
- * @param {CssColors} colors
- * @returns {Figure}
- */
-export function workedFigure({ title, steps, theme }, { ink, soft, paper }) {
-  const rows = steps.flatMap(rowsOf);
-  return {
-    name: "arithmetic",
-    width: WIDTH,
-    height: TOP + LINE * rows.length + 24,
-    paper,
-    paint(pen) {
-      pen.text(LEFT, 36, title, { size: 20, color: ink, bold: true });
-      rows.forEach(({ text, kind, factors = [], value, part = 0 }, i) => {
-        const y = TOP + LINE * (i + 1);
-        pen.text(LEFT, y, text, { size: 14, color: kind === "term" ? soft : ink, bold: kind === "title" });
-        if (value === undefined) return;
-        factors.forEach((factor, n) => pen.text(FACTORS[n], y, written(factor), { size: 14, color: soft, anchor: "end" }));
-        pen.text(VALUE, y, signed(value), { size: 14, color: ink, anchor: "end" });
-        pen.rect(BARS, y - 10, Math.abs(part) * (WIDTH - LEFT - BARS), 9, signColor(value, theme));
-      });
-    },
-    columns: ["step", "term", "factor", "factor", "value"],
-    *rows() {
-      for (const { title: step, sum, value } of steps) {
-        for (const { name, factors, value: own } of sum?.terms ?? []) yield [step, name, factors[0] ?? "", factors[1] ?? "", own];
-        if (Number.isFinite(value)) yield [step, "", "", "", value];
-      }
-    },
-  };
-}
-
-/** @param {Step} step @param {number} i @returns {Row[]} */
-function rowsOf({ title, sum, lines }, i) {
-  /** @type {Row[]} */
-  const rows = [{ text: `${i + 1}  ${title}`, kind: "title" }];
-  if (sum) {
-    const { shown, rest } = largest(sum.terms, LISTED);
-    const top = Math.max(...[...shown, ...(rest ? [rest] : [])].map(({ value }) => Math.abs(value))) || 1;
-    for (const { name, factors, value } of shown) rows.push({ text: name, kind: "term", factors, value, part: value / top });
-    if (rest) rows.push({ text: `… and ${rest.count} more`, kind: "term", value: rest.value, part: rest.value / top });
-    rows.push({ text: "sum", kind: "term", value: total(sum.terms.map(({ value }) => value)) });
-  }
-  const plain = (/** @type {string | number} */ part) => (typeof part === "string" ? part.replaceAll("_", "") : written(part));
-  return [...rows, ...lines.map((line) => /** @type {Row} */ ({ text: line.map(plain).join(""), kind: "line" }))];
 }

@@ -1,28 +1,12 @@
 /**
- * A number worked out: steps, each a sum of named terms, lines of a formula, or both. No document here.
+ * Every number of a pass worked out. No document here.
  *
  * Everything is computed in double precision from the single-precision numbers of the run.
- *
- * @typedef {Partial<State>} Way  where a term is worked out itself
- *
- * @typedef {object} Term
- * @property {string} name
- * @property {number[]} factors  that it is the product of; none: a number as it is
- * @property {number} value
- * @property {Way} [to]
- *
- * @typedef {object} Step
- * @property {string} id
- * @property {string} title
- * @property {string} says
- * @property {{factors: string[], terms: Term[]} | null} sum
- * @property {(string | number)[][]} lines  letters in italics stand between underscores
- * @property {number} value  what it comes to
  *
  * @import { Example } from "../../core/data/example.js"
  * @import { Norm } from "../../core/data/norms.js"
  * @import { Built, Candidate, LayerStep, Shape, Source } from "../../core/data/source.js"
- * @import { State } from "../../core/state/state.js"
+ * @import { Step, Term, Way } from "./steps.js"
  */
 
 import { ACTIVATIONS } from "../../core/data/activations.js";
@@ -31,53 +15,7 @@ import { sharing } from "../../core/data/sharing.js";
 import { headsAt, layerSteps, normName, rowAt, weightOf } from "../../core/data/source.js";
 import { written } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
-
-/**
- * A step that is a sum: its last line says what it comes to.
- *
- * @param {string} id
- * @param {string} title
- * @param {string} says
- * @param {Term[]} terms
- * @param {string[]} [factors]  names of the factors of a product
- * @returns {Step}
- */
-export function sumStep(id, title, says, terms, factors = []) {
-  return { id, title, says, sum: { factors, terms }, lines: [], value: total(terms.map(({ value }) => value)) };
-}
-
-/**
- * @param {string} id
- * @param {string} title
- * @param {string} says
- * @param {(string | number)[][]} lines
- * @param {number} value
- * @returns {Step}
- */
-function lineStep(id, title, says, lines, value) {
-  return { id, title, says, sum: null, lines, value };
-}
-
-/** @param {Iterable<number>} numbers */
-export function total(numbers) {
-  let sum = 0;
-  for (const number of numbers) sum += number;
-  return sum;
-}
-
-/**
- * The largest terms by size, and the rest of them added up.
- *
- * @param {Term[]} terms
- * @param {number} most  all are shown where there are hardly more
- * @returns {{shown: Term[], rest: {count: number, value: number} | null}}
- */
-export function largest(terms, most) {
-  if (terms.length <= most + 2) return { shown: terms, rest: null };
-  const sorted = [...terms].sort((one, other) => Math.abs(other.value) - Math.abs(one.value));
-  const hidden = sorted.slice(most);
-  return { shown: sorted.slice(0, most), rest: { count: hidden.length, value: total(hidden.map(({ value }) => value)) } };
-}
+import { dimensionName, lineStep, products, sumStep, total } from "./steps.js";
 
 /**
  * What the stories of numbers have in common: rows of quantities and weights at one place, and sums of
@@ -229,19 +167,6 @@ export function to(number, more = {}) {
 }
 
 /**
- * Terms x_i · w_i.
- *
- * @param {ArrayLike<number>} x
- * @param {ArrayLike<number>} w
- * @param {(i: number) => string} name
- * @param {(i: number) => Way} [way]
- * @returns {Term[]}
- */
-export function products(x, w, name, way) {
-  return Array.from(x, (value, i) => ({ name: name(i), factors: [value, w[i]], value: value * w[i], ...(way && { to: way(i) }) }));
-}
-
-/**
  * x · w + b as a step, or two: the products added up, then the bias.
  *
  * @param {string} says
@@ -256,11 +181,6 @@ export function linear(says, terms, factors, bias, title = "Multiply and add up"
   if (bias === null) return [sum];
   const value = sum.value + bias;
   return [sum, lineStep("bias", "Bias", "A number that is added whatever the text says.", [[sum.value, " + ", bias, " = ", value]], value)];
-}
-
-/** @param {number} i */
-function dimensionName(i) {
-  return `dimension ${i}`;
 }
 
 /**

@@ -22,7 +22,7 @@ import { headColor, withAlpha } from "../../core/draw/colors.js";
 import { cssColors } from "../../core/draw/canvas.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { afterClick, keptToken, placesOf, tokenKey } from "../../core/state/state.js";
-import { matchesOf, percent, running } from "../../core/text/text.js";
+import { percent, running } from "../../core/text/text.js";
 import { bar, boundsText, difference, facts, KEYS, large, legendOf } from "../../marks/cards.js";
 import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
 import { headFigure, lineAt, lineWidth, Sheet } from "./lines.js";
@@ -40,7 +40,6 @@ const LEAST_WRITTEN = 0.005;
  * @property {Shown} shown
  * @property {number} minimum  percent
  * @property {number} usual  the minimum that the page began with
- * @property {number} top  lines of each token; 0: all
  * @property {Look} look
  * @property {Geometry} geometry
  */
@@ -188,16 +187,14 @@ class HeadView extends Staged {
 
   /** @param {Scene} scene @param {Focus | null} focus */
   paintTokens(scene, focus) {
-    const state = this.store.get();
-    const [query, key] = [scene.tokens, scene.keyTokens].map((all) => matchesOf(all, state.find).tokens);
-    this.columns.mark(scene.shown, focus, state, { query, key });
+    this.columns.mark(scene.shown, focus, this.store.get());
     shadeTokens(this.columns, scene, focus);
   }
 
   /** @param {Layer} layer @returns {Scene} */
   scene(layer) {
     const { tokens, keyTokens, heads: numbers } = this.example;
-    const { heads, filter, special, minimum, top } = this.store.get();
+    const { heads, filter, special, minimum } = this.store.get();
     const { clientWidth, clientHeight } = this.between;
     const { middles, row } = this.columns;
     const strength = strengthFor(heads.length, this.focus() !== null);
@@ -209,7 +206,6 @@ class HeadView extends Staged {
       shown: shownTokens(tokens, filter, special, keyTokens),
       minimum,
       usual: this.usual,
-      top,
       look: { numbers, theme: this.theme(), strength },
       geometry: { width: clientWidth, height: clientHeight, middles, row },
     };
@@ -217,14 +213,14 @@ class HeadView extends Staged {
 
   /** @param {Scene} scene */
   paintLower(scene) {
-    const { layer, heads, shown, minimum, top, look, geometry } = scene;
+    const { layer, heads, shown, minimum, look, geometry } = scene;
     const { filter, special } = this.store.get();
-    const drawn = [layer.number, this.whole, heads, filter, special, minimum, top, look.theme, geometry.width, geometry.height].join(" ");
+    const drawn = [layer.number, this.whole, heads, filter, special, minimum, look.theme, geometry.width, geometry.height].join(" ");
     if (drawn === this.drawnLower) return;
     this.drawnLower = drawn;
     const strength = strengthFor(heads.length, false);
     const least = leastDrawn(scene, strength, null);
-    const places = gatherLines(layer, heads, shown, least, null, top);
+    const places = gatherLines(layer, heads, shown, least, null);
     this.lower.root.setAttribute("aria-label", `Layer ${layer.number}: ${places.length} attention lines`);
     this.empty.textContent = this.whole ? whyFew(places.length, heads, minimum, least) : "";
     this.lower.draw({ layer, places, heads, bright: places.length, geometry, look: { ...look, strength } }, this.whole);
@@ -238,8 +234,8 @@ class HeadView extends Staged {
       showHint(this.card.root);
       return this.upper.draw(null);
     }
-    const { layer, heads, shown, top, look, geometry } = scene;
-    const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus, top);
+    const { layer, heads, shown, look, geometry } = scene;
+    const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus);
     const other = this.other(focus);
     this.upper.draw({ layer, ...chosenFirst(places, layer, focus, other), heads, geometry, look });
     const means = meanWeights(layer, heads, shown, focus);
@@ -271,7 +267,7 @@ export const headKind = {
   missing: (example) =>
     example.layers.every((layer) => hasLayer(example, layer)) ? "" : "This page holds no single weights, only an overview.",
   oneHead: false,
-  controls: ["layer", "heads", "filter", "minimum", "top", "special"],
+  controls: ["layer", "heads", "filter", "minimum", "special"],
   create: (stage) => new HeadView(stage),
 };
 
@@ -525,9 +521,8 @@ export class Columns {
    * @param {Shown} shown
    * @param {Focus | null} focus
    * @param {Record<Side, number | null>} kept
-   * @param {Record<Side, Set<number>>} found  what is searched for
    */
-  mark(shown, focus, kept, found) {
+  mark(shown, focus, kept) {
     for (const side of /** @type {Side[]} */ (["query", "key"])) {
       const rows = this[side];
       const chosen = kept[side];
@@ -536,7 +531,6 @@ export class Columns {
       rows.mark(focus?.side === side ? focus.index : -1, chosen);
       for (const [i, item] of rows.items) {
         item.classList.toggle("out", !shown[side][i]);
-        item.classList.toggle("found", found[side].has(i));
       }
     }
   }

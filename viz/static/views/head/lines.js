@@ -313,13 +313,13 @@ const LEAST_WRITTEN = 0.005;
 
 /** @param {Shot} shot @returns {Figure} */
 export function headFigure({ scene, focus, keyTokens, colors }) {
-  const { tokens, layer, heads, shown, top, look } = scene;
+  const { tokens, layer, heads, shown, look } = scene;
   const row = tokens.text.length > DENSE ? 16 : 22;
   const rows = Math.max(tokens.text.length, keyTokens.text.length);
   const height = rows * row;
   const heights = Float64Array.from({ length: rows }, (_, i) => (i + 0.5) * row);
   const geometry = { width: RIGHT - LEFT, height, middles: { query: heights, key: heights }, row };
-  const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus, top);
+  const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus);
   const drawing = { layer, places, heads, bright: places.length, geometry, look };
   const where = `layer-${layer.number}${heads.length === 1 ? `-head-${look.numbers[heads[0]]}` : ""}`;
   return {

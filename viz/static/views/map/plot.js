@@ -1,5 +1,7 @@
 /**
- * Where a map stands on its canvas, and which tokens are under which pixels.
+ * A map with its labels and sums, painted with a pen of figure.js: on the screen and in a file.
+ *
+ * @typedef {[number, number, number, number]} Window  what is seen: [first query, end, first key, end], with fractions
  *
  * @typedef {object} Weights  of one head
  * @property {Float32Array} probs  (query, key)
@@ -17,10 +19,17 @@
  * @property {number} total  with all that is around it
  * @property {number} tall
  *
+ * @typedef {object} Plot
+ * @property {Frame} frame
+ * @property {Window} window
+ * @property {Weights} weights
+ * @property {CssColors} colors
+ * @property {Tokens} tokens
+ * @property {Tokens} keyTokens
+ *
  * @import { Tokens } from "../../core/data/data.js"
+ * @import { CssColors } from "../../core/draw/canvas.js"
  * @import { Figure, Pen } from "../../core/export/figure.js"
- * @import { Window } from "../../core/state/window.js"
- * @import { MapView } from "./map.js"
  */
 
 import { penOf } from "../../core/draw/canvas.js";
@@ -28,30 +37,42 @@ import { channels, mixed } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { tokenText } from "../../core/text/text.js";
 
-/** Room for sums beside and below, the bars in it, and the gap before them, CSS pixels. */
+/** Room for the sums below, the bars in it, and the gap before them, CSS pixels. */
 const MARGIN = { sums: 46, bar: 34, gap: 8 };
 /** The largest cell, so that a short text stays a figure and no wall. */
 const LARGEST_CELL = 46;
-/** The longest label, and on a narrow page. */
+/** The longest label, and on a narrow page, CSS pixels; the letters that fit in. */
 const LONGEST = 116;
 const LONGEST_NARROW = 68;
+const LETTERS = 16;
 /** How far apart labels stand at least. */
 const LABEL_STEP = 14;
+const SIZE = 12;
+const SMALL = 11;
+
+/** The names of a text's tokens, as they stand beside the map. @param {Tokens} tokens @param {number} index */
+function labelOf(tokens, index) {
+  const { mark, text } = tokenText(tokens, index, LETTERS);
+  return mark + text;
+}
 
 /**
+ * @param {CanvasRenderingContext2D} pen  with the font of labels
  * @param {number} room  CSS pixels there are
- * @param {number} longest  the width of the longest label
- * @param {{nQueries: number, nKeys: number}} sizes
+ * @param {Tokens} tokens
+ * @param {Tokens} keyTokens
  * @returns {Frame}
  */
-export function frameFor(room, longest, { nQueries, nKeys }) {
-  const label = Math.ceil(Math.max(Math.min(longest, room < 520 ? LONGEST_NARROW : LONGEST), 40));
-  const left = label + 14;
-  const top = label + 12;
+export function frameFor(pen, room, tokens, keyTokens) {
+  const [nQueries, nKeys] = [tokens.text.length, keyTokens.text.length];
+  const widths = [tokens, keyTokens].flatMap((side) => side.text.map((_, i) => pen.measureText(labelOf(side, i)).width));
+  const longest = widths.reduce((most, width) => Math.max(most, width), 40);
+  const label = Math.ceil(Math.min(longest, room < 520 ? LONGEST_NARROW : LONGEST));
+  const [left, top] = [label + 14, label + 12];
   const shape = Math.min(Math.max(nQueries / nKeys, 0.4), 1.4);
-  const width = Math.floor(Math.min(room - left - MARGIN.sums, nKeys * LARGEST_CELL));
+  const width = Math.floor(Math.min(room - left, nKeys * LARGEST_CELL));
   const height = Math.floor(width * shape);
-  return { left, top, width, height, total: left + width + MARGIN.sums, tall: top + height + MARGIN.sums };
+  return { left, top, width, height, total: left + width, tall: top + height + MARGIN.sums };
 }
 
 /**
@@ -61,14 +82,8 @@ export function frameFor(room, longest, { nQueries, nKeys }) {
  */
 export function weightsOf(probs, { nQueries, nKeys, causal }) {
   const received = new Float64Array(nKeys);
-  let largest = 0;
-  for (let query = 0, at = 0; query < nQueries; query += 1) {
-    for (let key = 0; key < nKeys; key += 1, at += 1) {
-      received[key] += probs[at];
-      if (probs[at] > largest) largest = probs[at];
-    }
-  }
-  return { probs, nQueries, nKeys, causal, largest, received };
+  probs.forEach((weight, at) => (received[at % nKeys] += weight));
+  return { probs, nQueries, nKeys, causal, largest: probs.reduce((most, weight) => Math.max(most, weight), 0), received };
 }
 
 /**
@@ -91,54 +106,14 @@ function cover(from, to, pixels, size) {
 }
 
 /**
- * Fills an image with a map, each pixel the largest weight it covers.
- *
- * @param {Uint32Array} pixels
- * @param {number} width  device pixels
- * @param {number} height
- * @param {Weights} weights
- * @param {Window} window
- * @param {(weight: number) => number} inkOf
- * @param {number} blank  of cells that are not drawn
- */
-function fillMap(pixels, width, height, { probs, nQueries, nKeys, causal }, window, inkOf, blank) {
-  const down = cover(window[0], window[1], height, nQueries);
-  const across = cover(window[2], window[3], width, nKeys);
-  for (let y = 0; y < height; y += 1) {
-    const to = y * width;
-    if (y > 0 && down.first[y] === down.first[y - 1] && down.end[y] === down.end[y - 1]) {
-      pixels.copyWithin(to, to - width, to);
-      continue;
-    }
-    const seen = causal ? down.end[y] : nKeys;
-    for (let x = 0; x < width; x += 1) {
-      if (across.first[x] >= seen) {
-        pixels[to + x] = blank;
-        continue;
-      }
-      let most = 0;
-      for (let query = down.first[y]; query < down.end[y]; query += 1) {
-        const row = query * nKeys;
-        for (let key = across.first[x]; key < across.end[x]; key += 1) {
-          if (probs[row + key] > most) most = probs[row + key];
-        }
-      }
-      pixels[to + x] = inkOf(most);
-    }
-  }
-}
-
-/**
  * The strongest of the cells under a point of the map, or null beside it.
  *
- * @param {Weights} weights
- * @param {Window} window
- * @param {Frame} frame
+ * @param {Plot} plot
  * @param {number} x  CSS pixels from the canvas's corner
  * @param {number} y
  * @returns {{query: number, key: number} | null}
  */
-export function cellAt({ probs, nQueries, nKeys }, window, { left, top, width, height }, x, y) {
+export function cellAt({ weights: { probs, nQueries, nKeys }, window, frame: { left, top, width, height } }, x, y) {
   if (x < left || y < top || x >= left + width || y >= top + height) return null;
   const down = cover(window[0], window[1], height, nQueries);
   const across = cover(window[2], window[3], width, nKeys);
@@ -152,21 +127,6 @@ export function cellAt({ probs, nQueries, nKeys }, window, { left, top, width, h
   return best;
 }
 
-/** What rows and columns add up to over the cells in view. @param {Weights} weights @param {Window} window */
-export function sumsOf({ probs, nKeys }, window) {
-  const [top, bottom, left, right] = window.map(Math.round);
-  const rows = new Float64Array(bottom - top);
-  const columns = new Float64Array(right - left);
-  for (let query = top; query < bottom; query += 1) {
-    for (let key = left; key < right; key += 1) {
-      const weight = probs[query * nKeys + key];
-      rows[query - top] += weight;
-      columns[key - left] += weight;
-    }
-  }
-  return { rows, columns };
-}
-
 /**
  * The tokens that have a label: all, or every so many, the same ones wherever the window is.
  *
@@ -175,9 +135,8 @@ export function sumsOf({ probs, nKeys }, window) {
  * @param {number} length  CSS pixels
  * @returns {number[]}
  */
-export function labelled(from, to, length) {
-  const cell = length / (to - from);
-  const step = Math.max(1, Math.ceil(LABEL_STEP / cell));
+function labelled(from, to, length) {
+  const step = Math.max(1, Math.ceil((LABEL_STEP * (to - from)) / length));
   const numbers = [];
   for (let i = Math.ceil(Math.ceil(from - 0.5) / step) * step; i + 0.5 <= to; i += step) numbers.push(i);
   return numbers;
@@ -186,9 +145,9 @@ export function labelled(from, to, length) {
 /**
  * The colours of weights on a map: one hue after another, steadily darker on white and lighter
  * on black, so that they are in order for every kind of sight; tests measure that.
+ *
+ * @type {Record<string, string[]>}
  */
-
-/** @type {Record<string, string[]>} */
 export const SCALES = {
   light: ["#f3f5f6", "#cfe0ea", "#93c3dc", "#4b9bc9", "#2070ae", "#12467f", "#081d45"],
   dark: ["#1d2127", "#1d3654", "#1f5a86", "#2f86ab", "#5bb3b8", "#a6dcb4", "#fbf8c8"],
@@ -197,36 +156,9 @@ export const SCALES = {
 /** Steps from the lightest to the darkest. */
 const STEPS = 512;
 
-/**
- * The pixels of weights from 0 to the largest; the one behind them is of what is not drawn.
- *
- * @param {"light" | "dark"} theme
- * @param {string} paper
- */
-function inksOfScale(theme, paper) {
-  const inks = new Uint32Array(STEPS + 1);
-  for (let i = 0; i < STEPS; i += 1) inks[i] = pixel(mixed(SCALES[theme], i / (STEPS - 1)));
-  inks[STEPS] = pixel(channels(paper));
-  return inks;
-}
-
 /** @param {number[]} color */
 function pixel([red, green, blue]) {
-  const bytes = Uint8ClampedArray.of(red, green, blue, 255);
-  return new Uint32Array(bytes.buffer)[0];
-}
-
-/**
- * The way along the scale that a weight is.
- *
- * @param {number} weight
- * @param {number} largest
- * @param {"root" | "linear"} scale
- */
-function partOf(weight, largest, scale) {
-  if (largest <= 0) return 0;
-  const part = Math.min(weight / largest, 1);
-  return scale === "root" ? Math.sqrt(part) : part;
+  return new Uint32Array(Uint8ClampedArray.of(red, green, blue, 255).buffer)[0];
 }
 
 /** @param {"light" | "dark"} theme @returns {string}  a CSS image */
@@ -235,177 +167,85 @@ export function gradientOf(theme) {
 }
 
 /**
- * A map with its labels and sums, painted with a pen of figure.js: on the screen and in a file.
+ * Each pixel has the colour of the largest weight it covers; what a causal head cannot see is paper.
  *
- * @typedef {object} Colors
- * @property {string} ink
- * @property {string} soft
- * @property {string} faint
- * @property {string} paper
- * @property {string} wash
- * @property {string} font
- */
-
-/** How many of the longest texts are measured to find the longest label. */
-const MEASURED = 40;
-const SIZE = 12;
-const SMALL = 11;
-
-/**
  * @param {HTMLCanvasElement} canvas
  * @param {number} width  device pixels
  * @param {number} height
- * @param {Weights} weights
- * @param {Window} window
- * @param {{theme: "light" | "dark", scale: "root" | "linear", paper: string}} look
+ * @param {Plot} plot
+ * @param {"light" | "dark"} theme
  */
-export function paintCells(canvas, width, height, weights, window, { theme, scale, paper }) {
-  canvas.width = width;
-  canvas.height = height;
+export function paintCells(canvas, width, height, { weights, window, colors }, theme) {
+  const { probs, nQueries, nKeys, causal, largest } = weights;
+  Object.assign(canvas, { width, height });
   const pen = penOf(canvas);
   const image = pen.createImageData(width, height);
-  const inks = inksOfScale(theme, paper);
-  const last = inks.length - 2;
-  const ink = (/** @type {number} */ weight) => inks[Math.round(partOf(weight, weights.largest, scale) * last)];
-  fillMap(new Uint32Array(image.data.buffer), width, height, weights, window, ink, inks[last + 1]);
+  const pixels = new Uint32Array(image.data.buffer);
+  const inks = Uint32Array.from({ length: STEPS + 1 }, (_, i) => pixel(mixed(SCALES[theme], i / STEPS)));
+  const blank = pixel(channels(colors.paper));
+  const down = cover(window[0], window[1], height, nQueries);
+  const across = cover(window[2], window[3], width, nKeys);
+  for (let y = 0; y < height; y += 1) {
+    const to = y * width;
+    if (y > 0 && down.first[y] === down.first[y - 1] && down.end[y] === down.end[y - 1]) {
+      pixels.copyWithin(to, to - width, to);
+      continue;
+    }
+    const seen = causal ? down.end[y] : nKeys;
+    for (let x = 0; x < width; x += 1) {
+      let most = 0;
+      for (let query = down.first[y]; query < down.end[y]; query += 1) {
+        const row = query * nKeys;
+        for (let key = across.first[x]; key < across.end[x]; key += 1) if (probs[row + key] > most) most = probs[row + key];
+      }
+      pixels[to + x] = across.first[x] >= seen ? blank : inks[Math.round(Math.sqrt(most / (largest || 1)) * STEPS)];
+    }
+  }
   pen.putImageData(image, 0, 0);
 }
 
-/**
- * Text cut to a width with an ellipsis.
- *
- * @param {CanvasRenderingContext2D} pen
- * @param {string} text
- * @param {number} room
- */
-export function shortenTo(pen, text, room) {
-  if (pen.measureText(text).width <= room) return text;
-  const characters = [...text];
-  let [low, high] = [0, characters.length];
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (pen.measureText(`${characters.slice(0, middle).join("")}…`).width <= room) low = middle;
-    else high = middle - 1;
-  }
-  return `${characters.slice(0, low).join("")}…`;
-}
-
-/** @param {Tokens} tokens @param {number} index */
-export function labelOf(tokens, index) {
-  const { mark, text } = tokenText(tokens, index, 40);
-  return mark + text;
-}
-
-/** The width of the longest label, CSS pixels. @param {CanvasRenderingContext2D} pen @param {Tokens[]} sides */
-export function longestLabel(pen, sides) {
-  const texts = sides.flatMap((tokens) =>
-    tokens.text.map((_, i) => labelOf(tokens, i)).sort((a, b) => b.length - a.length).slice(0, MEASURED),
-  );
-  return Math.max(...texts.map((text) => pen.measureText(text).width));
-}
-
-/**
- * Labels and sums around the cells.
- *
- * @param {Pen} pen
- * @param {{frame: Frame, window: Window, weights: Weights, colors: Colors,
- *   queryLabel: (index: number) => string, keyLabel: (index: number) => string}} plot
- */
-export function paintAround(pen, { frame, window, weights, colors, queryLabel, keyLabel }) {
-  const { left, top, width, height } = frame;
-  const [low, high, first, end] = window;
+/** Cells, labels and sums. @param {Pen} pen @param {Plot} plot @param {HTMLCanvasElement} cells */
+export function paintMap(pen, plot, cells) {
+  const { frame: { left, top, width, height }, window: [low, high, first, end], colors, tokens, keyTokens } = plot;
+  pen.image(left, top, width, height, cells);
   for (const i of labelled(low, high, height)) {
     const y = top + ((i + 0.5 - low) / (high - low)) * height;
-    pen.text(left - 8, y + 4, queryLabel(i), { size: SIZE, color: colors.soft, anchor: "end" });
+    pen.text(left - 8, y + 4, labelOf(tokens, i), { size: SIZE, color: colors.soft, anchor: "end" });
   }
   for (const i of labelled(first, end, width)) {
     const x = left + ((i + 0.5 - first) / (end - first)) * width;
-    pen.text(x + 4, top - 8, keyLabel(i), { size: SIZE, color: colors.soft, angle: -90 });
+    pen.text(x + 4, top - 8, labelOf(keyTokens, i), { size: SIZE, color: colors.soft, angle: -90 });
   }
-  pen.text(left - 8, top - 25, "key →", { size: SMALL, color: colors.faint, anchor: "end" });
-  pen.text(left - 8, top - 9, "query ↓", { size: SMALL, color: colors.faint, anchor: "end" });
-  paintSums(pen, frame, window, weights, colors);
+  pen.text(left - 8, top - 25, "key →", { size: SMALL, color: colors.soft, anchor: "end" });
+  pen.text(left - 8, top - 9, "query ↓", { size: SMALL, color: colors.soft, anchor: "end" });
+  paintReceived(pen, plot);
 }
 
-/** @param {Pen} pen @param {Frame} frame @param {Window} window @param {Weights} weights @param {Colors} colors */
-function paintSums(pen, { left, top, width, height }, window, weights, colors) {
-  const { bar, gap } = MARGIN;
-  const sums = sumsOf(weights, window);
-  const most = sums.columns.reduce((a, b) => Math.max(a, b), 0);
-  const widest = sums.rows.reduce((a, b) => Math.max(a, b), 1);
-  bars(sums.columns, window[2], window[3], width, (at, length, sum) => {
-    pen.rect(left + at, top + height + gap, length, (bar * sum) / (most || 1), colors.faint);
-  });
-  bars(sums.rows, window[0], window[1], height, (at, length, sum) => {
-    pen.rect(left + width + gap, top + at, (bar * sum) / widest, length, colors.faint, 0.6);
-  });
-  pen.text(left - 8, top + height + gap + 11, "received", { size: SMALL, color: colors.soft, anchor: "end" });
-  pen.text(left - 8, top + height + gap + 26, `to ${most.toFixed(most < 9.95 ? 2 : 1)}`, { size: SMALL, color: colors.faint, anchor: "end" });
-  pen.text(left + width + gap, top - 8, "sum", { size: SMALL, color: colors.soft });
-}
-
-/**
- * A bar for each token, or for each pixel the largest of those it covers.
- *
- * @param {Float64Array} sums  of the tokens from round(from) on
- * @param {number} from
- * @param {number} to
- * @param {number} length  CSS pixels
- * @param {(at: number, length: number, sum: number) => void} draw
- */
-function bars(sums, from, to, length, draw) {
-  const start = Math.round(from);
-  const cell = length / (to - from);
-  if (cell >= 2) {
-    const gap = cell >= 6 ? 1 : 0;
-    sums.forEach((sum, i) => {
-      const low = Math.max((start + i - from) * cell, 0);
-      const high = Math.min((start + i + 1 - from) * cell, length);
-      draw(low + gap / 2, high - low - gap, sum);
-    });
-    return;
+/** Below each column, or each pixel of several, the largest sum. @param {Pen} pen @param {Plot} plot */
+function paintReceived(pen, { frame: { left, top, width, height }, window: [, , first, end], weights: { received, nKeys }, colors }) {
+  const most = received.reduce((a, b) => Math.max(a, b), 0);
+  const below = top + height + MARGIN.gap;
+  const cell = width / (end - first);
+  const covered = cover(first, end, width, nKeys);
+  for (let x = 0; x < width; x += 1) {
+    const sum = received.subarray(covered.first[x], covered.end[x]).reduce((a, b) => Math.max(a, b), 0);
+    const gap = cell >= 6 && covered.first[x + 1] !== covered.first[x];
+    if (!gap) pen.rect(left + x, below, 1, (MARGIN.bar * sum) / (most || 1), colors.faint);
   }
-  const { first, end } = cover(from, to, length, start + sums.length);
-  for (let x = 0; x < length; x += 1) {
-    let most = 0;
-    for (let i = first[x]; i < end[x]; i += 1) most = Math.max(most, sums[i - start] ?? 0);
-    draw(x, 1, most);
-  }
-}
-
-/** Labels nearer to a name than this are covered, CSS pixels. */
-const CLEAR = 16;
-
-/**
- * @param {CanvasRenderingContext2D} pen
- * @param {{frame: Frame, window: Window,
- *   colors: Colors, queryLabel: (index: number) => string,
- *   keyLabel: (index: number) => string}} plot
- * @param {{query: number | null, key: number | null}} kept
- * @param {{query: number, key: number} | null} pointed
- */
-export function paintOverlay(pen, plot, kept, pointed) {
-  const { frame, colors } = plot;
-  pen.clearRect(0, 0, frame.total, frame.tall);
-  if (pointed) {
-    band(pen, plot, "query", pointed.query, colors.soft, false);
-    band(pen, plot, "key", pointed.key, colors.soft, false);
-  }
-  if (kept.query !== null) band(pen, plot, "query", kept.query, colors.ink, true);
-  if (kept.key !== null) band(pen, plot, "key", kept.key, colors.ink, true);
+  pen.text(left - 8, below + 11, "received", { size: SMALL, color: colors.soft, anchor: "end" });
+  pen.text(left - 8, below + 26, `to ${most.toFixed(most < 9.95 ? 2 : 1)}`, { size: SMALL, color: colors.soft, anchor: "end" });
 }
 
 /**
  * A token's row or column: two lines along it, and its name on a ground of its own.
  *
- * @param {CanvasRenderingContext2D} pen
- * @param {Parameters<typeof paintOverlay>[1]} plot
+ * @param {Pen} pen
+ * @param {Plot} plot
  * @param {"query" | "key"} side
  * @param {number} index
- * @param {string} color
  * @param {boolean} kept
  */
-function band(pen, { frame, window, colors, queryLabel, keyLabel }, side, index, color, kept) {
+export function paintBand(pen, { frame, window, colors, tokens, keyTokens }, side, index, kept) {
   const { left, top, width, height } = frame;
   const row = side === "query";
   const [from, to, length] = row ? [window[0], window[1], height] : [window[2], window[3], width];
@@ -413,53 +253,18 @@ function band(pen, { frame, window, colors, queryLabel, keyLabel }, side, index,
   const middle = (index + 0.5 - from) * cell;
   if (middle < 0 || middle > length) return;
   const half = Math.max(cell / 2, 1.5);
-  const low = Math.round(Math.max(middle - half, 0));
-  const high = Math.round(Math.min(middle + half, length));
-  const { sums } = MARGIN;
-  pen.fillStyle = color;
-  pen.globalAlpha = kept ? 0.9 : 0.55;
-  for (const at of [low - 1, high]) {
-    if (row) pen.fillRect(left, top + at, width + sums, 1);
-    else pen.fillRect(left + at, top, 1, height + sums);
+  const [ground, color] = kept ? [colors.ink, colors.paper] : [colors.wash, colors.ink];
+  for (const at of [middle - half - 1, middle + half]) {
+    if (row) pen.rect(left, top + at, width, 1, colors.ink, kept ? 0.9 : 0.55);
+    else pen.rect(left + at, top, 1, height, colors.ink, kept ? 0.9 : 0.55);
   }
-  pen.globalAlpha = 1;
-  pen.fillStyle = colors.paper;
-  for (const other of labelled(from, to, length)) {
-    const at = (other + 0.5 - from) * cell;
-    if (Math.abs(at - middle) >= CLEAR) continue;
-    if (row) pen.fillRect(0, top + at - 8, left - 2, 16);
-    else pen.fillRect(left + at - 8, 0, 16, top - 2);
+  if (row) {
+    pen.rect(0, top + middle - 9, left - 4, 18, ground);
+    pen.text(left - 8, top + middle + 4, labelOf(tokens, index), { size: SIZE, color, anchor: "end" });
+  } else {
+    pen.rect(left + middle - 9, 0, 18, top - 4, ground);
+    pen.text(left + middle + 4, top - 8, labelOf(keyTokens, index), { size: SIZE, color, angle: -90 });
   }
-  pen.save();
-  if (row) pen.translate(left - 8, top + middle);
-  else {
-    pen.translate(left + middle, top - 8);
-    pen.rotate(-Math.PI / 2);
-  }
-  chip(pen, row ? queryLabel(index) : keyLabel(index), row ? "right" : "left", colors, kept);
-  pen.restore();
-}
-
-/**
- * @param {CanvasRenderingContext2D} pen  with its origin at the middle of the text's inner end
- * @param {string} text
- * @param {"left" | "right"} align
- * @param {Colors} colors
- * @param {boolean} kept
- */
-function chip(pen, text, align, { ink, paper, wash, font }, kept) {
-  pen.font = `12px ${font}`;
-  pen.direction = "ltr";
-  pen.textAlign = align;
-  pen.textBaseline = "middle";
-  const width = pen.measureText(text).width;
-  const start = align === "right" ? -width : 0;
-  pen.fillStyle = kept ? ink : wash;
-  pen.beginPath();
-  pen.roundRect(start - 4, -9, width + 8, 18, 4);
-  pen.fill();
-  pen.fillStyle = kept ? paper : ink;
-  pen.fillText(text, 0, 0.5);
 }
 
 /** CSS pixels around it. */
@@ -467,16 +272,12 @@ const AROUND = 16;
 /** Pixels a side of the image, at most. */
 const LARGEST = 2048;
 
-/**
- * @param {ReturnType<MapView["plot"]>} plot
- * @param {{name: string, theme: "light" | "dark", scale: "root" | "linear",
- *   tokens: Tokens, keyTokens: Tokens}} about
- * @returns {Figure}
- */
-export function mapFigure(plot, { name, theme, scale, tokens, keyTokens }) {
-  const { weights, colors } = plot;
-  const [top, bottom, left, right] = plot.window.map(Math.round);
+/** The whole map to take away. @param {Plot} plot @param {string} name @param {"light" | "dark"} theme @returns {Figure} */
+export function mapFigure(plot, name, theme) {
+  const { weights: { probs, nQueries, nKeys, causal }, colors, tokens, keyTokens } = plot;
   const frame = { ...plot.frame, left: plot.frame.left + AROUND, top: plot.frame.top + AROUND };
+  /** @type {Plot} */
+  const all = { ...plot, frame, window: [0, nQueries, 0, nKeys] };
   return {
     name,
     width: frame.total + 2 * AROUND,
@@ -484,18 +285,14 @@ export function mapFigure(plot, { name, theme, scale, tokens, keyTokens }) {
     paper: colors.paper,
     paint(pen) {
       const canvas = element("canvas");
-      const [width, height] = [Math.min(right - left, LARGEST), Math.min(bottom - top, LARGEST)];
-      paintCells(canvas, width, height, weights, [top, bottom, left, right], { theme, scale, paper: colors.paper });
-      pen.image(frame.left, frame.top, frame.width, frame.height, canvas);
-      paintAround(pen, { ...plot, frame, window: [top, bottom, left, right] });
+      paintCells(canvas, Math.min(nKeys, LARGEST), Math.min(nQueries, LARGEST), all, theme);
+      paintMap(pen, all, canvas);
     },
     columns: ["query", "query token", "key", "key token", "weight"],
     *rows() {
-      for (let query = top; query < bottom; query += 1) {
-        const end = weights.causal ? Math.min(right, query + 1) : right;
-        for (let key = left; key < end; key += 1) {
-          const weight = weights.probs[query * weights.nKeys + key];
-          yield [query, tokens.text[query], key, keyTokens.text[key], weight];
+      for (let query = 0; query < nQueries; query += 1) {
+        for (let key = 0; key < (causal ? query + 1 : nKeys); key += 1) {
+          yield [query, tokens.text[query], key, keyTokens.text[key], probs[query * nKeys + key]];
         }
       }
     },

@@ -8,28 +8,24 @@
  * @import { Named } from "../../core/data/sharing.js"
  * @import { Statistic } from "../../core/data/statistics.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
- * @import { Store } from "../../core/state/state.js"
  * @import { Grid } from "../../marks/grid.js"
  * @import { Marks } from "./paint.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
-import { hasThumbnails, Measures, STATISTICS, thumbnailsOf, written } from "../../core/data/statistics.js";
+import { aboutTokens, hasLayer, hasThumbnails, measureHead, STATISTICS, thumbnailsOf, written } from "../../core/data/statistics.js";
 import { grouping, headsNamed, sharing } from "../../core/data/sharing.js";
-import { sentenceOfModel } from "../../core/data/sentence.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
-import { group, menu, segments } from "../../core/draw/controls.js";
+import { group, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { running } from "../../core/text/text.js";
 import { createRamp, legendOf } from "../../marks/cards.js";
-import { cornerOf, heightOf, layOut, slotAt } from "../../marks/grid.js";
+import { cornerOf, heightOf, layOut, placeAt } from "../../marks/grid.js";
 import { inksOf, modelFigure, paintTiles, thumbPainter } from "./paint.js";
 
 /** @type {Record<string, [number, number]>} */
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-/** Milliseconds before heads are measured: their pictures are to be seen first. */
-const PAUSE = 200;
 
 class ModelView extends Staged {
   /** @param {Stage} stage */
@@ -43,19 +39,16 @@ class ModelView extends Staged {
       nKeys: example.keyTokens.text.length,
       causal: example.causal,
     };
-    this.measures = new Measures(example);
     this.thumbnails = /** @type {Thumbnails | null} */ (null);
     this.grid = /** @type {Grid | null} */ (null);
     this.pointed = -1;
     this.cursor = -1;
     this.painted = "";
-    /** Called when all heads were measured. @type {(() => void) | undefined} */
-    this.measured = undefined;
     this.tiles = element("div", { class: "model-tiles" });
     this.hover = element("div", { class: "model-frame" });
     this.chosen = element("div", { class: "model-frame chosen" });
     this.board = element("div", { class: "model-board", tabindex: "0", role: "application" }, [this.tiles, this.hover, this.chosen]);
-    this.controls = createModelControls(store, this.measures, example.header.patterns ?? []);
+    this.controls = createModelControls(example.header.patterns ?? [], (mark) => store.set({ mark }));
     this.root = element("div", { class: "model-view" }, [this.controls.root, this.board]);
     this.card = new HeadCard(example.header.name && running(example.header.name), (head) => sharing(example, head));
     this.legend = createModelLegend(Math.max(this.sizes.nQueries, this.sizes.nKeys) > 64, example.causal, Boolean(example.header.patterns), grouping(example));
@@ -69,24 +62,15 @@ class ModelView extends Staged {
     const known = heads.length === 1 ? this.placeOf(layer, heads[0]) : -1;
     if (this.cursor < 0) this.cursor = known;
     this.paint();
-    setTimeout(() => this.ended.aborted || this.measures.run(() => this.progress()).then(() => this.measured?.()), PAUSE);
   }
 
-  async says() {
-    const finished = new Promise((resolve) => (this.measured = () => resolve(null)));
-    if (this.measures.possible && !this.measures.finished) await finished;
-    return sentenceOfModel(this.example, this.measures);
+  says() {
+    return [`${this.nLayers * this.nHeads} heads: each is a picture of where every token looks, a row a token.`];
   }
 
   /** @param {number} layer @param {number} head  numbers in the model */
   placeOf(layer, head) {
     return this.example.layers.indexOf(layer) * this.nHeads + this.example.heads.indexOf(head);
-  }
-
-  progress() {
-    if (this.measures.finished) this.root.dataset.measured = "true";
-    const { sort, mark } = this.store.get();
-    if (this.root.isConnected && (this.measures.finished || !(sort || mark))) this.paint();
   }
 
   listen() {
@@ -116,16 +100,7 @@ class ModelView extends Staged {
   placeAt({ clientX, clientY }) {
     if (!this.grid) return -1;
     const box = this.board.getBoundingClientRect();
-    const slot = slotAt(this.grid, clientX - box.left, clientY - box.top);
-    return slot < 0 ? -1 : this.grid.places[slot];
-  }
-
-  /** @param {Event} event */
-  headAt(event) {
-    const place = event instanceof MouseEvent ? this.placeAt(event) : this.pointed < 0 ? this.cursor : this.pointed;
-    if (place < 0 || !(event.target instanceof Node && this.board.contains(event.target))) return null;
-    const [layer, head] = this.numbers(place);
-    return { layer, head };
+    return placeAt(this.grid, clientX - box.left, clientY - box.top);
   }
 
   /** @param {number} place */
@@ -154,58 +129,44 @@ class ModelView extends Staged {
     }
     const step = STEPS[key];
     if (!step || !this.grid) return false;
-    this.move(this.grid, step);
+    this.move(step);
     return true;
   }
 
-  /** @param {Grid} grid @param {[number, number]} step */
-  move({ places, columns }, [across, down]) {
-    const slot = places.indexOf(this.cursor);
-    const to = slot < 0 ? 0 : slot + across + down * columns;
-    const sameRow = !across || Math.floor(to / columns) === Math.floor(slot / columns);
-    if (slot >= 0 && (to < 0 || to >= places.length || !sameRow)) return;
-    this.cursor = places[to];
+  /** @param {[number, number]} step */
+  move([across, down]) {
+    const { cursor, nHeads } = this;
+    const to = cursor < 0 ? 0 : cursor + across + down * nHeads;
+    const sameRow = !across || Math.floor(to / nHeads) === Math.floor(cursor / nHeads);
+    if (cursor >= 0 && (to < 0 || to >= this.nLayers * nHeads || !sameRow)) return;
+    this.cursor = to;
     this.pointed = -1;
     this.show();
     this.chosen.scrollIntoView({ block: "nearest" });
   }
 
-  /** The heads by rank, or null where they stand as in the model. */
-  sorted() {
-    const { sort } = this.store.get();
-    if (!sort || !this.measures.finished) return null;
-    const value = (/** @type {number} */ place) => this.measures.of(place, sort);
-    const order = (/** @type {number} */ a, /** @type {number} */ b) =>
-      Number(Number.isNaN(value(a))) - Number(Number.isNaN(value(b))) || value(b) - value(a) || a - b;
-    return Array.from({ length: this.measures.total }, (_, i) => i).sort(order);
-  }
-
   /** What is marked: whether a head is, and its score. @returns {Marks} */
   marks() {
-    const { mark } = this.store.get();
-    const named = headsNamed(this.example, mark);
-    if (named) return { any: true, has: (place) => named.has(place), score: (place) => named.get(place) ?? NaN };
-    const pattern = STATISTICS.find(({ id }) => id === mark);
-    if (!pattern || !this.measures.finished) return { any: false, has: () => true, score: () => NaN };
-    const score = (/** @type {number} */ place) => this.measures.of(place, pattern.id);
-    return { any: true, has: (place) => score(place) >= Number(pattern.mark), score };
+    const named = headsNamed(this.example, this.store.get().mark);
+    if (!named) return { any: false, has: () => true, score: () => NaN };
+    return { any: true, has: (place) => named.has(place), score: (place) => named.get(place) ?? NaN };
   }
 
   paint() {
     if (!this.thumbnails || !this.root.isConnected) return;
-    const { sort, mark } = this.store.get();
+    const { mark } = this.store.get();
     const theme = this.theme();
     const marks = this.marks();
     const width = this.board.clientWidth;
-    this.controls.update(marks);
-    const wanted = [width, devicePixelRatio, theme, sort, mark, this.measures.finished].join(" ");
+    this.controls.show(mark);
+    const wanted = [width, devicePixelRatio, theme, mark].join(" ");
     if (wanted !== this.painted) {
       this.painted = wanted;
-      this.grid = layOut(width, this.nLayers, this.nHeads, this.sorted());
-      const { left, top, pitch, drop, side, columns } = this.grid;
-      this.board.dataset.grid = [left, top, pitch, drop, side, columns].join(" ");
+      this.grid = layOut(width, this.nLayers, this.nHeads);
+      const { left, top, pitch, side, columns } = this.grid;
+      this.board.dataset.grid = [left, top, pitch, side, columns].join(" ");
       this.board.style.height = `${heightOf(this.grid)}px`;
-      paintTiles(this.tiles, { ...this, thumbnails: this.thumbnails, grid: this.grid, theme, marks, sort, ...cssColors(this.root) });
+      paintTiles(this.tiles, { ...this, thumbnails: this.thumbnails, grid: this.grid, theme, marks, ...cssColors(this.root) });
       this.label();
       this.root.dataset.drawn = "true";
     }
@@ -229,27 +190,41 @@ class ModelView extends Staged {
     const place = this.pointed < 0 ? this.cursor : this.pointed;
     if (place < 0) return this.card.show(null);
     const [layer, head] = this.numbers(place);
-    const { measures, sizes } = this;
-    const marked = this.store.get().mark;
+    const { sizes } = this;
     const { ground, paper } = colors;
-    this.card.show({ place, layer, head, marked, color: headColor(head, theme), ground, paper, thumbnails, sizes, measures });
+    this.card.show({ place, layer, head, color: headColor(head, theme), ground, paper, thumbnails, sizes });
+    void this.measure(place);
     return undefined;
+  }
+
+  /** The statistics of a head; NaN where the page does not hold its weights. @param {number} place @returns {Promise<number[]>} */
+  async statistics(place) {
+    const [layer, head] = this.numbers(place);
+    if (!hasLayer(this.example, layer)) return STATISTICS.map(() => NaN);
+    const { window } = this.example.looking(layer);
+    return measureHead(await this.example.head(layer, head), { ...aboutTokens(this.example), window });
+  }
+
+  /** Writes the statistics of a head on the card, if it still shows that head. @param {number} place */
+  async measure(place) {
+    const numbers = await this.statistics(place);
+    if (place === (this.pointed < 0 ? this.cursor : this.pointed)) this.card.write(numbers);
   }
 
   async figure() {
     this.thumbnails ??= await thumbnailsOf(this.example);
-    await this.measures.run(() => this.progress());
-    const look = { theme: this.theme(), sort: this.store.get().sort, marks: this.marks(), ...cssColors(this.root) };
-    return modelFigure({ ...this, ...look, thumbnails: this.thumbnails }, this.sorted());
+    const places = Array.from({ length: this.nLayers * this.nHeads }, (_, place) => place);
+    const numbers = await Promise.all(places.map((place) => this.statistics(place)));
+    const look = { theme: this.theme(), marks: this.marks(), ...cssColors(this.root) };
+    return modelFigure({ ...this, ...look, thumbnails: this.thumbnails }, numbers);
   }
 }
 
 /** @param {HTMLElement} made @param {Grid} grid @param {number} place */
 function frame(made, grid, place) {
-  const slot = place < 0 ? -1 : grid.places.indexOf(place);
-  made.hidden = slot < 0;
-  if (slot < 0) return;
-  const [left, top] = cornerOf(grid, slot);
+  made.hidden = place < 0;
+  if (place < 0) return;
+  const [left, top] = cornerOf(grid, place);
   made.style.transform = `translate(${left}px, ${top}px)`;
   made.style.width = `${grid.side}px`;
   made.style.height = `${grid.side}px`;
@@ -277,6 +252,7 @@ export class HeadCard {
    */
   constructor(name, shared) {
     this.shared = shared;
+    this.color = "";
     this.sharing = element("p", { class: "hint" });
     this.where = element("p", { class: "where" }, [name ? `Attention of ${name}` : "Attention of"]);
     this.title = element("h2");
@@ -297,30 +273,31 @@ export class HeadCard {
   }
 
   /**
-   * @param {null | {place: number, layer: number, head: number, marked: string, color: string,
+   * @param {null | {place: number, layer: number, head: number, color: string,
    *   ground: string, paper: string, thumbnails: Thumbnails,
-   *   sizes: {nQueries: number, nKeys: number, causal: boolean},
-   *   measures: Measures}} head
+   *   sizes: {nQueries: number, nKeys: number, causal: boolean}}} head
    */
   show(head) {
     this.root.dataset.shows = head ? "head" : "hint";
     this.hint.hidden = head !== null;
     for (const part of [this.where, this.title, this.body, this.sharing, this.open]) part.hidden = head === null;
     if (!head) return;
-    const { place, layer, measures, marked } = head;
-    this.title.textContent = `Layer ${layer}, head ${head.head}`;
+    this.title.textContent = `Layer ${head.layer}, head ${head.head}`;
     this.sharing.textContent = this.shared(head.head);
     this.paint(head);
-    this.rows.forEach(({ row, fill, number }, i) => {
-      const statistic = STATISTICS[i];
-      const value = measures.of(place, statistic.id);
-      const missing = measures.finished || !measures.possible ? "–" : "…";
-      number.textContent = place >= measures.done ? missing : written(statistic, value);
+    this.color = head.color;
+    this.write(STATISTICS.map(() => NaN));
+  }
+
+  /** @param {number[]} numbers  in the order of STATISTICS */
+  write(numbers) {
+    this.rows.forEach(({ fill, number }, i) => {
+      const value = numbers[i];
+      number.textContent = written(STATISTICS[i], value);
       number.value = Number.isNaN(value) ? "" : String(value);
-      row.classList.toggle("marked", marked === statistic.id);
       if (!fill) return;
       fill.style.width = `${Number.isNaN(value) ? 0 : Math.min(value, 1) * 100}%`;
-      fill.style.backgroundColor = head.color;
+      fill.style.backgroundColor = this.color;
     });
   }
 
@@ -357,7 +334,6 @@ function createModelLegend(pooled, causal, named, shared) {
     "Rows of a square are the tokens that look, from the first down; columns are the tokens that are looked at.",
     pooled ? "The text has more tokens than a square has cells: each shows the largest weight it covers." : "",
     causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
-    "A marked head spends at least half of its attention as the pattern says; a broad one has at least 80\u202f% of the largest possible entropy.",
     named ? "What a head is known for was found over many texts, before this page was made; here the number is its mean there." : "",
     shared && `${shared} A bracket above them joins such heads.`,
   ];
@@ -373,48 +349,9 @@ function createModelLegend(pooled, causal, named, shared) {
   };
 }
 
-const PATTERNS = STATISTICS.filter(({ mark }) => mark !== null);
-
-/** @param {Store} store @param {Measures} measures @param {Named[]} named */
-function createModelControls(store, measures, named) {
-  const options = STATISTICS.map(({ id, label }) => /** @type {[string, string]} */ ([id, label]));
-  const order = menu("Order of the heads", [["", "as in the model"], ...options], (sort) => store.set({ sort }));
-  const patterns = PATTERNS.map(({ id, label, says }) => ({ id, label, title: `${label}: ${says}` }));
-  const marks = segments([{ id: "", label: "none", title: "No heads marked" }, ...patterns], (mark) => store.set({ mark }));
+/** Marks for heads that were named before; nothing where none were. @param {Named[]} named @param {(mark: string) => void} choose */
+function createModelControls(named, choose) {
   const known = named.map(({ name, label, says }) => ({ id: `named.${name}`, label, title: says && `Heads that look at ${says}, over many texts` }));
-  const names = segments(known, (mark) => store.set({ mark: store.get().mark === mark ? "" : mark }));
-  const [found, foundNamed] = [0, 1].map(() => element("output", { class: "model-found" }));
-  const root = element("div", { class: "model-controls" }, [
-    group("Order by", [element("div", { class: "stepper" }, [order])]),
-    group("Mark heads that look at", [marks.root, found]),
-    ...(known.length ? [group("Mark heads known for", [names.root, foundNamed])] : []),
-  ]);
-  return {
-    root,
-    /** @param {Marks} heads */
-    update({ any, has }) {
-      const { sort, mark } = store.get();
-      order.value = sort;
-      marks.show(mark);
-      names.show(mark);
-      const ofNamed = known.some(({ id }) => id === mark);
-      const count = any ? countOf(measures.total, has) : textOf(mark, sort, measures);
-      found.textContent = ofNamed ? "" : count;
-      foundNamed.textContent = ofNamed ? count : "";
-    },
-  };
-}
-
-/** @param {number} total @param {(place: number) => boolean} has */
-function countOf(total, has) {
-  let count = 0;
-  for (let place = 0; place < total; place += 1) count += Number(has(place));
-  return `${count} of ${total}`;
-}
-
-/** @param {string} mark @param {string} sort @param {Measures} measures */
-function textOf(mark, sort, measures) {
-  if (!mark && !sort) return "";
-  if (!measures.possible) return "The page does not hold the weights to measure this.";
-  return measures.finished ? "" : "measuring…";
+  const made = segments([{ id: "", label: "none", title: "No heads marked" }, ...known], choose);
+  return { root: element("div", { class: "model-controls" }, known.length ? [group("Mark heads known for", [made.root])] : []), show: made.show };
 }

@@ -4,12 +4,11 @@
  * @typedef {Uint32Array} Inks  a pixel by code; the last is of what is not drawn
  *
  * @import { Example, Thumbnails } from "../../core/data/example.js"
- * @import { Measures, Statistic } from "../../core/data/statistics.js"
  * @import { Figure, Pen } from "../../core/export/figure.js"
  * @import { Grid } from "../../marks/grid.js"
  */
 
-import { STATISTICS, written } from "../../core/data/statistics.js";
+import { STATISTICS } from "../../core/data/statistics.js";
 import { penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
@@ -125,9 +124,7 @@ const [WIDTH, MARGIN, SIDE] = [960, 16, 128];
  * @property {Thumbnails} thumbnails
  * @property {{nQueries: number, nKeys: number, causal: boolean}} sizes
  * @property {Grid} grid
- * @property {Measures} measures
  * @property {Marks} marks
- * @property {string} sort
  * @property {"light" | "dark"} theme
  * @property {string} ink
  * @property {string} soft
@@ -140,23 +137,22 @@ const [WIDTH, MARGIN, SIDE] = [960, 16, 128];
 export function paintTiles(host, board) {
   const { grid } = board;
   const scale = devicePixelRatio || 1;
-  const perTile = Math.max(1, Math.floor(TILE / grid.drop));
+  const perTile = Math.max(1, Math.floor(TILE / grid.pitch));
   const inks = board.example.heads.map((head) => inksFor(board, head));
   const paint = thumbPainter(board.thumbnails, board.sizes, Math.round(grid.side * scale));
   const canvases = [];
   for (let first = 0; first < grid.rows; first += perTile) {
     const last = Math.min(first + perTile, grid.rows);
-    const top = first === 0 ? 0 : grid.top + first * grid.drop;
-    const bottom = last === grid.rows ? heightOf(grid) : grid.top + last * grid.drop;
+    const top = first === 0 ? 0 : grid.top + first * grid.pitch;
+    const bottom = last === grid.rows ? heightOf(grid) : grid.top + last * grid.pitch;
     const canvas = /** @type {HTMLCanvasElement} */ (host.children[canvases.length] ?? element("canvas"));
     const pen = screenPen(canvas, grid.left + grid.columns * grid.pitch, bottom - top);
     canvas.style.top = `${top}px`;
-    const slots = [first * grid.columns, Math.min(last * grid.columns, grid.places.length)];
+    const slots = [first * grid.columns, last * grid.columns];
     const image = pen.ground.createImageData(canvas.width, canvas.height);
     const pixels = new Uint32Array(image.data.buffer);
-    for (let slot = slots[0]; slot < slots[1]; slot += 1) {
-      const place = grid.places[slot];
-      const [x, y] = cornerOf(grid, slot);
+    for (let place = slots[0]; place < slots[1]; place += 1) {
+      const [x, y] = cornerOf(grid, place);
       const corner = Math.round((y - top) * scale) * canvas.width + Math.round(x * scale);
       const { strong, faded } = inks[place % inks.length];
       paint(pixels, canvas.width, corner, place, board.marks.has(place) ? strong : faded);
@@ -176,22 +172,21 @@ function inksFor({ theme, ground, paper, marks }, head) {
 }
 
 /**
- * What is written around the pictures: above them the heads and at the left the layers, or below each
- * its name; in the corner of a marked one its score.
+ * What is written around the pictures: above them the heads and at the left the layers; in the corner of a marked one
+ * its score.
  *
  * @param {Pen} pen
  * @param {Board} board
- * @param {number[]} slots  the first, and the end
+ * @param {number[]} places  the first, and the end
  */
 function writeAround(pen, board, [first, end]) {
   const { grid, example, marks, soft } = board;
-  for (let slot = first; slot < end; slot += 1) {
-    const [x, y] = cornerOf(grid, slot);
-    if (grid.named) writeName(pen, board, slot);
-    else if (slot % grid.columns === 0) pen.text(x - 9, y + grid.side / 2 + 4, String(example.layers[slot / grid.columns]), { size: 12, color: soft, anchor: "end" });
-    if (!grid.named && marks.any && marks.has(grid.places[slot])) writeScore(pen, board, grid.places[slot], [x, y]);
+  for (let place = first; place < end; place += 1) {
+    const [x, y] = cornerOf(grid, place);
+    if (place % grid.columns === 0) pen.text(x - 9, y + grid.side / 2 + 4, String(example.layers[place / grid.columns]), { size: 12, color: soft, anchor: "end" });
+    if (marks.any && marks.has(place)) writeScore(pen, board, place, [x, y]);
   }
-  if (first === 0 && !grid.named) writeHeads(pen, board);
+  if (first === 0) writeHeads(pen, board);
 }
 
 /** Numbers of heads with a stroke of their colour. @param {Pen} pen @param {Board} board */
@@ -207,16 +202,6 @@ function writeHeads(pen, { grid, example, theme, soft, faint }) {
   for (const { x, width } of brackets(example, grid)) pen.rect(x, top - 4, width, 1.5, soft);
 }
 
-/** Layer and head of a picture that does not stand in its row, and what it is sorted by. @param {Pen} pen @param {Board} board @param {number} slot */
-function writeName(pen, { grid, example, measures, sort, ink, soft }, slot) {
-  const place = grid.places[slot];
-  const [x, y] = cornerOf(grid, slot);
-  const base = y + grid.side + 13;
-  pen.text(x, base, `${example.layers[Math.floor(place / example.heads.length)]}-${example.heads[place % example.heads.length]}`, { size: 11, color: ink });
-  const statistic = STATISTICS.find(({ id }) => id === sort);
-  if (statistic) pen.text(x + grid.side, base, shortened(statistic, measures.of(place, sort)), { size: 10, color: soft, anchor: "end" });
-}
-
 /** @param {Pen} pen @param {Board} board @param {number} place @param {[number, number]} corner */
 function writeScore(pen, { grid: { side }, marks, ink, paper }, place, [x, y]) {
   for (const at of [x - 0.75, x + side + 0.75]) pen.line(at, y - 1.5, at, y + side + 1.5, ink, 1.5);
@@ -228,11 +213,6 @@ function writeScore(pen, { grid: { side }, marks, ink, paper }, place, [x, y]) {
   pen.text(x + side - 3, y + 12, text, { size: 11, color: ink, anchor: "end", bold: true });
 }
 
-/** @param {Statistic} statistic @param {number} value */
-function shortened(statistic, value) {
-  return statistic.unit === "share" && !Number.isNaN(value) ? percent(value) : written(statistic, value).replace("\u202fnats", "");
-}
-
 /** @param {number} share */
 function percent(share) {
   return `${Math.round(share * 100)}\u202f%`;
@@ -242,13 +222,13 @@ function percent(share) {
  * The model view to take away: the same, with pictures of one size.
  *
  * @param {Omit<Board, "grid">} board
- * @param {number[] | null} sorted  the heads by rank
+ * @param {number[][]} numbers  of each head, in the order of STATISTICS
  * @returns {Figure}
  */
-export function modelFigure(board, sorted) {
-  const { example, thumbnails, sizes, measures, marks, paper } = board;
+export function modelFigure(board, numbers) {
+  const { example, thumbnails, sizes, marks, paper } = board;
   const { layers, heads } = example;
-  const grid = layOut(WIDTH - 2 * MARGIN, layers.length, heads.length, sorted);
+  const grid = layOut(WIDTH - 2 * MARGIN, layers.length, heads.length);
   const picture = thumbPainter(thumbnails, sizes, SIDE);
   const inks = heads.map((head) => inksFor({ ...board, grid }, head));
   return {
@@ -258,21 +238,20 @@ export function modelFigure(board, sorted) {
     paper,
     paint(pen) {
       const within = moved(pen, MARGIN, MARGIN);
-      grid.places.forEach((place, slot) => {
+      numbers.forEach((_, place) => {
         const canvas = element("canvas", { width: String(SIDE), height: String(SIDE) });
         const ground = penOf(canvas);
         const image = ground.createImageData(SIDE, SIDE);
         const { strong, faded } = inks[place % inks.length];
         picture(new Uint32Array(image.data.buffer), SIDE, 0, place, marks.has(place) ? strong : faded);
         ground.putImageData(image, 0, 0);
-        within.image(...cornerOf(grid, slot), grid.side, grid.side, canvas);
+        within.image(...cornerOf(grid, place), grid.side, grid.side, canvas);
       });
-      writeAround(within, { ...board, grid }, [0, grid.places.length]);
+      writeAround(within, { ...board, grid }, [0, numbers.length]);
     },
     columns: ["layer", "head", ...STATISTICS.map(({ id }) => id)],
     *rows() {
-      for (const place of grid.places) {
-        const values = STATISTICS.map(({ id }) => measures.of(place, id));
+      for (const [place, values] of numbers.entries()) {
         yield [layers[Math.floor(place / heads.length)], heads[place % heads.length], ...values.map((value) => (Number.isNaN(value) ? "" : value))];
       }
     },

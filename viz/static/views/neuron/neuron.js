@@ -6,7 +6,6 @@
  * rows in sight are in the document and on the canvases.
  *
  * @import { Focus, Side } from "../../core/data/attention.js"
- * @import { Tokens } from "../../core/data/data.js"
  * @import { Example } from "../../core/data/example.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { Store } from "../../core/state/state.js"
@@ -17,15 +16,13 @@ import { Staged } from "../../core/frame/kinds.js";
 import { sentenceOfRow } from "../../core/data/sentence.js";
 import { beside } from "../../core/data/sharing.js";
 import { pairOf, sees, whyAbsent } from "../../core/data/softmax.js";
-import { segments } from "../../core/draw/controls.js";
 import { cssColors, onPaper } from "../../core/draw/canvas.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { rampOf } from "../../core/draw/colors.js";
 import { afterEscape } from "../../core/state/state.js";
 import { share, short } from "../../core/text/numbers.js";
-import { tokenText } from "../../core/text/text.js";
 import { numeral } from "../../marks/cards.js";
-import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
+import { chooseToken, LOW_ROW, rowHeight, Rows, tokenMenu, tokenOf } from "../../marks/rows.js";
 import { dimensionAt } from "../../marks/strips.js";
 import { drawLines, drawVectors, neuronFigure, scalesOf, spanOf, writeNumbers } from "./paint.js";
 
@@ -54,8 +51,7 @@ class NeuronView extends Staged {
   }
 
   listen() {
-    const { frame, store } = this;
-    frame.pick.addEventListener("change", () => store.set({ query: Number(frame.pick.value), anchor: "query" }));
+    const { frame } = this;
     frame.onward.addEventListener("click", () => this.onward());
     frame.scroll.addEventListener("scroll", () => this.later(), { passive: true });
     frame.scroll.addEventListener("pointerover", ({ target, pointerType }) => {
@@ -125,7 +121,7 @@ class NeuronView extends Staged {
   /** @param {PointerEvent} event */
   pointAt({ target, clientX, pointerType }) {
     const { loaded } = this;
-    if (!loaded || pointerType === "touch" || !this.store.get().expanded) return;
+    if (!loaded || pointerType === "touch") return;
     const token = tokenOf(target);
     const { head } = this.frame;
     const inQuery = target instanceof Node && head.key.contains(target);
@@ -208,12 +204,10 @@ class NeuronView extends Staged {
     const scene = this.root.isConnected ? this.scene() : null;
     if (!scene) return;
     const { frame } = this;
-    const { expanded, query, key } = this.store.get();
-    this.root.classList.toggle("folded", !expanded);
-    frame.shown.show(expanded ? "vectors" : "lines");
+    const { query, key } = this.store.get();
     frame.onward.hidden = !this.limits.views.includes("arithmetic");
     frame.note.textContent = noteOf(this.example, scene.loaded);
-    choose(frame.pick, this.example.tokens, scene.row.query);
+    chooseToken(frame.pick, this.example.tokens, scene.row.query);
     frame.head.chip.replaceChildren(tokenChip(this.example.tokens, scene.row.query, 40));
     frame.scales.vectors.show(scene.loaded.scales.vectors, scene.theme);
     frame.scales.products.show(scene.loaded.scales.products, scene.theme);
@@ -227,7 +221,7 @@ class NeuronView extends Staged {
     frame.keys.mark(frame.keys.stop, key);
     writeNumbers(frame.keys, scene);
     drawLines(frame, scene, this.tops);
-    if (expanded) drawVectors(frame, scene, this.tops.key);
+    drawVectors(frame, scene, this.tops.key);
     this.read(scene);
     this.root.dataset.drawn = "true";
     this.root.dataset.layer = String(scene.loaded.layer);
@@ -295,8 +289,6 @@ export const neuronKind = {
 const EDITED = "the other pictures show the weights as the edit left them.";
 const APART = "the other pictures show the model's.";
 
-/** Tokens in the menu of those that look. */
-const OFFERED = 1000;
 
 /** What is to be known beside the numbers. @param {Example} example @param {{layer: number, head: number}} loaded */
 function noteOf(example, { layer, head }) {
@@ -361,46 +353,20 @@ function caption(words, name) {
   return element("p", { class: "neuron-caption" }, [element("strong", {}, [words]), ` ${name}`]);
 }
 
-/**
- * Chooses a token in the menu, which has those around it.
- *
- * @param {HTMLSelectElement} pick
- * @param {Tokens} tokens
- * @param {number} chosen
- */
-export function choose(pick, tokens, chosen) {
-  if (!pick.querySelector(`[value="${chosen}"]`)) {
-    const first = Math.max(0, Math.min(chosen - OFFERED / 2, tokens.text.length - OFFERED));
-    const choices = tokens.text.slice(first, first + OFFERED).map((_, i) => {
-      const { mark, text } = tokenText(tokens, first + i, 24);
-      return element("option", { value: String(first + i) }, [`${first + i}  ${mark}${text}`]);
-    });
-    pick.replaceChildren(...choices);
-  }
-  pick.value = String(chosen);
-}
-
 /** @param {Store} store */
 function createTop(store) {
-  const pick = element("select", { class: "neuron-pick", "aria-label": "Token that looks (query)" });
+  const pick = tokenMenu("Token that looks (query)", (query) => store.set({ query, anchor: "query" }));
+  pick.classList.add("neuron-pick");
   const vectors = createScale("q, k");
   const products = createScale("q × k");
   const scales = element("div", { class: "neuron-scales vectors" }, [vectors.root, products.root]);
   const readout = element("p", { class: "neuron-readout" });
   const onward = element("button", { type: "button", class: "quiet neuron-onward" }, ["Step by step"]);
-  const shown = segments(
-    [
-      { id: "lines", label: "Lines", title: "Only the weights, as lines" },
-      { id: "vectors", label: "Vectors", title: "Query, key, products and scores too" },
-    ],
-    (id) => store.set({ expanded: id === "vectors" }),
-    "What is shown",
-  );
   const root = element("div", { class: "neuron-top" }, [
-    element("div", { class: "neuron-bar" }, [shown.root, pick, scales]),
+    element("div", { class: "neuron-bar" }, [pick, scales]),
     element("div", { class: "neuron-bar" }, [readout, onward]),
   ]);
-  return { root, shown, pick, scales: { vectors, products }, readout, onward };
+  return { root, pick, scales: { vectors, products }, readout, onward };
 }
 
 /** @param {string} name */

@@ -62,7 +62,7 @@ function examplesOf(survey, measure, place) {
 /** @param {Survey} survey @param {Measure} measure @param {Look} look @returns {Drawing} */
 function gridDrawing(survey, measure, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
-  const grid = layOut(Math.min(width, 26 + nHeads * WIDEST), nLayers, nHeads, null);
+  const grid = layOut(Math.min(width, 26 + nHeads * WIDEST), nLayers, nHeads);
   // Cells are lower than the square pictures of the model view: they have a number at most.
   grid.drop = Math.min(grid.drop, 36);
   const [wide, high] = [grid.side, Math.min(grid.side, grid.drop - 2)];
@@ -70,8 +70,8 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
   const color = signColor(1, theme);
   const numbered = wide >= NUMBERED;
   const named = wholeTicks(nHeads, nHeads * grid.pitch);
-  const points = grid.places.map((place, slot) => {
-    const [x, y] = cornerOf(grid, slot);
+  const points = measure.mean.map((_, place) => {
+    const [x, y] = cornerOf(grid, place);
     return { x: x + wide / 2, y: y + high / 2, place, panel: 0 };
   });
   return {
@@ -97,7 +97,7 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
       },
       columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
       *rows() {
-        for (const place of grid.places) {
+        for (let place = 0; place < nLayers * nHeads; place += 1) {
           const numbers = [measure.mean, measure.low, measure.high].map((of) => of[place] ?? "");
           yield [measure.name, Math.floor(place / nHeads), place % nHeads, ...numbers, measure.documents];
         }
