@@ -20,8 +20,6 @@ pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
 
 SETTINGS = REPOSITORY / "mkdocs.yml"
-# What an element loads by itself; a link waits for a click.
-LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
 # What the reference lacks: griffe does not follow kernels/, a link to a folder without __init__.py.
 UNREACHED = {"minibert.attend", "minibert.implementations", "minibert.register"}
 # A proxy where nobody listens: what wants the network fails.
@@ -29,22 +27,19 @@ NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://1
 
 
 class Parsed(HTMLParser):
-    """The links, ids and loaded files of a page."""
+    """The links and ids of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids: set[str] = set()
         self.links: list[str] = []
-        self.loaded: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if name in ("id", "name"):
                 self.ids.add(value or "")
-            if (tag, name) in LOADED and ("rel", "canonical") not in attrs:
-                self.loaded.append(value or "")
-            elif (tag, name) == ("a", "href"):
+            if (tag, name) == ("a", "href"):
                 self.links.append(value or "")
 
 
@@ -68,19 +63,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
-
-
-def pages(site: Path) -> list[Path]:
-    """The pages that people reach; 404.html is what a server shows, with links from its root."""
-    return [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
-
-
-@pytest.mark.slow
-def test_no_page_loads_anything_from_another_host(site: Path) -> None:
-    for page in pages(site):
-        assert [one for one in parsed(page).loaded if "//" in one] == []
-    for sheet in site.rglob("*.css"):
-        assert "url(http" not in sheet.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -118,29 +100,3 @@ def test_the_reference_has_every_public_name_with_its_docstring(site: Path, name
     assert missing <= UNREACHED
     assert text.count('class="doc doc-contents') > len(module.__all__)
     assert "<blockquote>" not in text, "an example is shown as a quotation"
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_a_word_is_found_in_a_page_opened_from_a_file(site: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
-    from tests.browser.conftest import ARGUMENTS, CHROMIUM
-
-    if not Path(CHROMIUM).exists():
-        pytest.skip(f"no Chromium at {CHROMIUM}")
-    asked: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "index.html").as_uri())
-        # The search follows keys; a text that is filled in at once it does not see.
-        page.locator(".md-search__input").click()
-        page.locator(".md-search__input").press_sequentially("knockout")
-        page.locator(".md-search-result__item a").first.wait_for(timeout=60_000)
-        links = page.locator(".md-search-result__item a")
-        found = links.evaluate_all("all => all.map((one) => one.getAttribute('href'))")
-        browser.close()
-    assert any("reading.html" in link for link in found)
-    assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []

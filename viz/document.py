@@ -1,4 +1,4 @@
-"""The HTML of a page, and how it is written: to a file, a pipe or a device.
+"""The HTML of a page, and how it is written to a file.
 
 What `npm run build` left in `built/`, a header and blocks of numbers: text -> zlib -> five
 characters for four bytes -> static/core/data/packed.js in the browser
@@ -8,7 +8,6 @@ import base64
 import hashlib
 import os
 import re
-import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -31,9 +30,8 @@ def write_page(pieces: Iterable[str], path: str | os.PathLike[str]) -> Path:
 def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
     """The path, now written.
 
-    A regular file is replaced as a whole (`writing.replacing`). Devices and pipes are written to
-    as they are. Raises MinibertError when the folder is missing, may not be written to, or is
-    full, and for a pipe that nobody reads.
+    It is replaced as a whole (`writing.replacing`). Raises MinibertError when the folder is
+    missing, may not be written to, or is full, and for what is no file.
     """
     return _write((content,), path)
 
@@ -41,36 +39,12 @@ def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
 def _write(parts: Iterable[bytes], path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     try:
-        # Asked of `target`: the real path of a pipe's descriptor is no path that exists.
-        if target.exists() and not target.is_file() and not target.is_dir():
-            _write_in_place(parts, target)
-            return target
         check_place(target)
         with replacing(target) as beside, beside.open("wb") as file:
             file.writelines(parts)
-    except BrokenPipeError:
-        raise
     except OSError as error:
         raise MinibertError(f"cannot save {target}: {error.strerror or error}") from error
     return target
-
-
-def _write_in_place(parts: Iterable[bytes], target: Path) -> None:
-    is_pipe = stat.S_ISFIFO(target.stat().st_mode)
-    try:
-        # Without O_NONBLOCK the opening waits until somebody reads the pipe.
-        number = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        if not is_pipe:
-            raise
-        raise MinibertError(
-            f"cannot save {target}: it is a pipe that nobody reads; start its reader first, or "
-            "name a file."
-        ) from error
-    with os.fdopen(number, "wb") as file:
-        if is_pipe:
-            os.set_blocking(number, True)
-        file.writelines(parts)
 
 
 class Written:
