@@ -185,10 +185,7 @@ def _triton(call: Call) -> Outputs:
 #: Triton's interpreter runs kernels on a CPU, slowly: to see that they are right.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _STATISTICS = frozenset(WANTS) - frozenset(MATRICES)
-_PADDED = frozenset({"lengths", "mask", "causal", "scale", "bias"})
 _EVERYTHING = frozenset((*OPTIONS, *SHAPES)) - {"pages"}
-_SQUARE = frozenset({"causal", "scale"})
-_HALF = (torch.float16, torch.bfloat16)
 _BUILT_IN = (
     Implementation("reference", reference.attend, wants=frozenset(WANTS), options=_EVERYTHING),
     Implementation(
@@ -220,15 +217,6 @@ _BUILT_IN = (
         rank=15,
         opaque=True,
     ),
-    Implementation("flash", torch_kernels.flash, devices=("cpu", "cuda"), options=_SQUARE),
-    Implementation("cudnn", torch_kernels.cudnn, devices=("cuda",), dtypes=_HALF, options=_SQUARE),
-    Implementation(
-        "efficient",
-        torch_kernels.efficient,
-        devices=("cuda",),
-        dtypes=FLOATS[:3],
-        options=_PADDED,
-    ),
     Implementation(
         "triton",
         _triton,
@@ -245,13 +233,6 @@ _BUILT_IN = (
         # The widest head whose vectors fit the registers of a program beside its scores.
         largest_head=256,
         opaque=True,
-    ),
-    Implementation("math", torch_kernels.math_backend, options=_PADDED),
-    Implementation(
-        "flex",
-        torch_kernels.flex,
-        dtypes=FLOATS[:3],
-        options=_EVERYTHING - {"packed", "packed_keys", "want"},
     ),
 )
 # They are right by the tests, so that a call does not look at what they give.

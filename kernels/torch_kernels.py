@@ -1,8 +1,4 @@
-"""Attention by torch's own kernels: SDPA as torch picks it, its back ends by name, FlexAttention.
-
-`sdpa` is what `auto` takes for z. "flash", "cudnn", "efficient" and "math" are its back ends, each
-forced or refused by name, and "flex" is FlexAttention (Dong et al. 2024). The bench measures
-against these; `auto` never takes them.
+"""Attention by torch's own kernels: SDPA as torch picks it, which is what `auto` takes for z.
 
 What torch 2.6 to 2.13 were seen to do, and the code below relies on or steers around:
 - is_causal is aligned to the start, right for as many queries as keys only;
@@ -12,41 +8,23 @@ What torch 2.6 to 2.13 were seen to do, and the code below relies on or steers a
   checks little: a boolean mask is refused, but a mask of another dtype, or vectors whose last axis
   is not contiguous, give wrong numbers in silence;
 - on a CPU, with fewer keys than a vector register holds (16 in float32), a row whose scores are all
-  NaN counts as a row without a key: z = 0, and lse = 0, by which `sdpa` knows it;
-- of the back ends flash and cuDNN take no mask here; efficient and math take one as numbers added
-  to the scores;
-- on a GPU flash wants d_head in multiples of 8, and zeros behind change no score; efficient fills
-  lse up to a multiple of 32 queries, and its mask must lie in memory in rows of a multiple of 16
-  bytes; cuDNN's lse may have an axis of 1 at its end.
+  NaN counts as a row without a key: z = 0, and lse = 0, by which `sdpa` knows it.
 """
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, reduce
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention import flex_attention as library
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
-from minibert.errors import AttentionError
 from minibert.kernels.allowed_keys import AllowedKeys, additive_mask, open_dead_rows
 from minibert.kernels.call import Call, Outputs
 from minibert.kernels.folding import sentence_by_sentence
 from minibert.kernels.row_blocks import attend_in_blocks
 from minibert.quantities import Bool, Float, Shaped
 
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
-}
 # Rows of a block where only the keys of a window are read.
 _ROWS = 256
 #: The private operator that also returns lse; None in a torch that has dropped it.
@@ -197,15 +175,12 @@ def _sdpa_with_lse(call: Call) -> Outputs:
 
 
 def _added(
-    call: Call, *, order: bool = True
+    call: Call,
 ) -> tuple[
     Float[Tensor, "#batch #head #query #key"] | None, Bool[Tensor, "#batch #head #query 1"] | None
 ]:
-    """What is added to the scores, and which rows live; None for nothing and for all.
-
-    Without `order` causal order is left to the kernel.
-    """
-    allowed = call.allowed.mask(call.query.shape[2], order=order)
+    """What is added to the scores, and which rows live; None for nothing and for all."""
+    allowed = call.allowed.mask(call.query.shape[2])
     if allowed is None:
         return call.bias, None
     opened, alive = open_dead_rows(allowed)
@@ -224,188 +199,3 @@ def _flash_applies(call: Call, added: Tensor | None) -> bool:
 
 def _contiguous(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-@contextmanager
-def forced(name: str) -> Iterator[None]:
-    """torch's scaled_dot_product_attention runs this back end alone inside, or raises."""
-    with sdpa_kernel([BACKENDS[name]]):
-        yield
-
-
-def flash(call: Call) -> Outputs:
-    """z and lse by FlashAttention (Dao 2023), as torch ships it for this device."""
-    call, causal = call.positively_scaled(), _triangle("flash", call)
-    query, vectors = call.query, (call.query, call.key, call.value)
-    if query.is_cpu:
-        operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        given = [_contiguous(one) for one in vectors]
-        z, lse, *_ = _told("flash", operator, *given, is_causal=causal, scale=call.scale)
-        return {"z": z, "lse": lse}
-    if query.dtype not in (torch.float16, torch.bfloat16):
-        raise AttentionError(
-            f'impl="flash" takes float16 and bfloat16 on {query.device.type} and the tensors are '
-            f'{query.dtype}; impl="efficient" can.'
-        )
-    D = query.shape[-1]
-    given = [pad(one, (0, -D % 8)) for one in vectors]
-    operator = torch.ops.aten._scaled_dot_product_flash_attention
-    z, lse, *_ = _told("flash", operator, *given, is_causal=causal, scale=call.scale)
-    return {"z": z[..., :D], "lse": lse[:, :, : query.shape[2]]}
-
-
-def cudnn(call: Call) -> Outputs:
-    """z and lse by NVIDIA's cuDNN."""
-    call, causal = call.positively_scaled(), _triangle("cudnn", call)
-    operator, given = torch.ops.aten._scaled_dot_product_cudnn_attention, (None, True)
-    vectors = (call.query, call.key, call.value)
-    z, lse, *_ = _told("cudnn", operator, *vectors, *given, is_causal=causal, scale=call.scale)
-    return {"z": z, "lse": lse.reshape(call.query.shape[:3])}
-
-
-def efficient(call: Call) -> Outputs:
-    """z and lse by xFormers' memory-efficient kernel (Rabe & Staats 2021)."""
-    call = call.positively_scaled()
-    (B, H, Q, _), K = call.query.shape, call.key.shape[2]
-    triangle = call.causal and Q == K
-    added, alive = _added(call, order=not triangle)
-    if added is not None:
-        added = pad(added.expand(B, H, Q, K), (0, -K % 16)).contiguous()[..., :K]
-    operator, given = torch.ops.aten._scaled_dot_product_efficient_attention, (added, True)
-    vectors = (call.query, call.key, call.value)
-    z, lse, *_ = _told(
-        "efficient", operator, *vectors, *given, is_causal=triangle, scale=call.scale
-    )
-    return _buried(z, lse[:, :, :Q], alive)
-
-
-def math_backend(call: Call) -> Outputs:
-    """z by torch's formula in steps; lse, which it does not give, by blocks of rows."""
-    call = replace(call.positively_scaled(), want={})
-    added, alive = _added(call)
-    vectors = (call.query, call.key, call.value)
-    with forced("math"):
-        z = _told("math", scaled_dot_product_attention, *vectors, attn_mask=added, scale=call.scale)
-    return _buried(z, attend_in_blocks(call, with_z=False)["lse"], alive)
-
-
-def _buried(z: Tensor, lse: Tensor, alive: Tensor | None) -> Outputs:
-    if alive is None:
-        return {"z": z, "lse": lse}
-    lse = lse.masked_fill(~alive.squeeze(-1), -math.inf)
-    return {"z": z.masked_fill(~alive, 0), "lse": lse}
-
-
-def _told(name: str, operator: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
-    """What torch's operator gives; its refusal as an AttentionError."""
-    try:
-        return operator(*tensors, **options)
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        reason = str(error).strip().split("\n")[0]
-        raise AttentionError(
-            f'impl="{name}": torch refuses: {reason} Take another implementation; impl="sdpa" '
-            "lets torch choose."
-        ) from error
-
-
-def _triangle(name: str, call: Call) -> bool:
-    """causal as torch means it: a single query, at the end, sees every key."""
-    Q, K = call.query.shape[2], call.key.shape[2]
-    if call.causal and Q not in (1, K):
-        raise AttentionError(
-            f'impl="{name}" takes causal for as many queries as keys, and there are {Q} and {K}; '
-            'impl="efficient" and impl="sdpa" can.'
-        )
-    return call.causal and Q > 1
-
-
-@cache
-def compiled_flex() -> Callable[..., Any]:
-    """torch's flex_attention, compiled for the shapes that come; compiled once."""
-    return torch.compile(library.flex_attention, dynamic=False)
-
-
-def flex(call: Call) -> Outputs:
-    """z and lse by FlexAttention; the mask of blocks is made anew for each call.
-
-    On CUDA it is compiled into one fused kernel; elsewhere torch runs its formula in steps, right
-    and slow.
-    """
-    query, request = call.query, getattr(library, "AuxRequest", None)
-    options: dict[str, Any] = {"scale": call.scale, "score_mod": _score_change(call)}
-    options["enable_gqa"] = query.shape[1] != call.key.shape[1]
-    options |= {"return_lse": True} if request is None else {"return_aux": request(lse=True)}
-    rules = _rules(call)
-    if rules:
-        options["block_mask"] = _block_mask(call, rules)
-    attention = compiled_flex() if query.is_cuda else _uncompiled
-    z, others = _told("flex", attention, query, call.key, call.value, **options)
-    lse = others if request is None else others.lse
-    z = z.masked_fill((lse == -math.inf).unsqueeze(-1), 0)
-    if call.sinks is None:
-        return {"z": z, "lse": lse}
-    with_sink = torch.logaddexp(lse, call.sinks.to(lse.dtype)[:, None])
-    return {"z": z * (lse - with_sink).exp().unsqueeze(-1).to(z.dtype), "lse": with_sink}
-
-
-def _score_change(call: Call) -> Callable[..., Tensor] | None:
-    """What torch does to each score: soft cap, bias and ALiBi, in this order; None for nothing."""
-    (B, H, Q, _), K = call.query.shape, call.key.shape[2]
-    changes: list[Callable[..., Tensor]] = []
-    if call.soft_cap is not None:
-        cap = call.soft_cap
-        changes.append(lambda score, b, h, q, k: cap * torch.tanh(score / cap))
-    if call.bias is not None:
-        added = call.bias.expand(B, H, Q, K)
-        changes.append(lambda score, b, h, q, k: score + added[b, h, q, k])
-    if call.alibi_slopes is not None:
-        slopes = call.alibi_slopes.expand(B, H)
-        changes.append(lambda score, b, h, q, k: score - slopes[b, h] * abs(q + (K - Q) - k))
-    return reduce(_after, changes) if changes else None
-
-
-def _after(first: Callable[..., Tensor], second: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    # A loop over both would be a side effect to torch, which traces this.
-    return lambda score, b, h, q, k: second(first(score, b, h, q, k), b, h, q, k)
-
-
-def _rules(call: Call) -> list[Callable[..., Tensor]]:
-    """What must be true of a query and a key that it sees, as functions that torch traces."""
-    (B, H, Q, _), K = call.query.shape, call.key.shape[2]
-    prefix, lengths, mask = call.prefix, call.lengths, call.mask
-    # Lambdas: torch looks at how many arguments they take, and traces them.
-    rules: list[Callable[..., Tensor]] = []
-    if prefix is not None:
-        rules.append(lambda b, h, q, k: (k <= q + (K - Q)) | (k < prefix[b]))
-    elif call.causal:
-        rules.append(lambda b, h, q, k: k <= q + (K - Q))
-    before, after = call.window or (None, None)
-    if before is not None:
-        rules.append(lambda b, h, q, k: k >= q + (K - Q) - before)
-    if after is not None:
-        rules.append(lambda b, h, q, k: k <= q + (K - Q) + after)
-    if lengths is not None:
-        rules.append(lambda b, h, q, k: k < lengths[b])
-    if mask is not None:
-        everywhere = mask.expand(B, H, Q, K)
-        rules.append(lambda b, h, q, k: everywhere[b, h, q, k])
-    return rules
-
-
-def _block_mask(call: Call, rules: list[Callable[..., Tensor]]) -> library.BlockMask:
-    """torch's BlockMask of these rules: blocks that nobody may see are left out."""
-    (B, H, Q, _), K = call.query.shape, call.key.shape[2]
-    mask = call.mask
-    sentences = B if any(one is not None for one in (call.lengths, mask, call.prefix)) else None
-    allowed, device = library.and_masks(*rules), str(call.query.device)
-    return library.create_block_mask(allowed, sentences, None if mask is None else H, Q, K, device)
-
-
-def _uncompiled(*tensors: Tensor, **options: Any) -> Any:
-    with warnings.catch_warnings():
-        # It says that uncompiled is slow; on a CPU that is what was asked for.
-        warnings.simplefilter("ignore")
-        attention: Callable[..., Any] = library.flex_attention
-        return attention(*tensors, **options)

@@ -16,7 +16,7 @@ EPS = {one: torch.finfo(one).eps for one in (torch.float64, torch.float32, torch
 NOT_FUSED = {"soft_cap", "sinks"}
 CASES = [
     (impl, dtype)
-    for impl in ("eager", "sdpa", "chunked", "flex")
+    for impl in ("eager", "sdpa", "chunked")
     for dtype in EPS
     if dtype in implementations()[impl].dtypes
 ] + [("reference", torch.float64)]

@@ -6,16 +6,14 @@ import re
 import pytest
 from cheats.kernels import KERNELS
 from command_line import run
-from planted_kernels import alone, written
+from planted_kernels import written
 
 from minibert.bench import clock
 
 #: Past the rows that the gate reads, so that some are left out.
 SIZE = ("--tokens", "96", "--heads", "3", "--baseline", "math", "--rounds", "2")
 CASES = [
-    pytest.param(
-        name, *one, id=f"{name}-{one[0]}", marks=[alone] if "# needs namespaces" in text else []
-    )
+    pytest.param(name, *one, id=f"{name}-{one[0]}")
     for name, text in KERNELS.items()
     for one in re.findall(
         r"^# (check|bench): (right|wrong|refused|no time)(?:: (.*))?$", text, re.MULTILINE
@@ -31,7 +29,7 @@ def quick(monkeypatch):
 
 
 def test_every_kernel_names_its_verdict_and_every_cheat_its_source():
-    assert len(KERNELS) > 25
+    assert len(KERNELS) > 20
     assert {case.values[0] for case in CASES} == set(KERNELS)
     assert all(name.startswith("honest") or "ource:" in text for name, text in KERNELS.items())
 

@@ -1,7 +1,7 @@
 """Attention that nobody here wrote gets the right verdict: as it is, and with one planted fault.
 
-torch, transformers and a NumPy transcription of FlashAttention's Algorithm 1 are always here; the
-others where they are installed (CONTRIBUTING.md, "Other people's kernels"). Nothing is copied: a
+FlexAttention and a NumPy transcription of FlashAttention's Algorithm 1 are always here; the others
+where they are installed (CONTRIBUTING.md, "Other people's kernels"). Nothing is copied: a
 file imports them and hands over what they expect, and the fault is planted in what is handed over.
 """
 
@@ -14,40 +14,6 @@ from called_here import report
 #: By name: the module that has to be there, the options of the check, the file, the line that is
 #: right, the fault in its place, and what the report must say of it.
 KERNELS = {
-    "torch-math": (
-        "torch",
-        {"signature": "sdpa"},
-        """
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
-
-def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
-              enable_gqa=False):
-    SLIP
-    with sdpa_kernel(SDPBackend.MATH):
-        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
-                                            scale=scale, enable_gqa=enable_gqa)
-""",
-        "pass",
-        "attn_mask = None",
-        "the window is ignored|mask is ignored",
-    ),
-    "torch-flash-cpu": (
-        "torch",
-        {"kinds": ("plain", "strided", "causal", "scale")},
-        """
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
-
-def attention(q, k, v, is_causal, scale):
-    SLIP
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
-""",
-        "pass",
-        "scale = scale * scale",
-        "wrong scale: it behaves as",
-    ),
     "torch-flex": (
         "torch",
         {"kinds": ("groups", "causal", "soft cap", "window")},
@@ -62,20 +28,6 @@ def attention(query, key, value, score_mod=None, block_mask=None, scale=None, en
         "groups = query.shape[1] // key.shape[1]; key, value = "
         "(x.repeat(1, groups, 1, 1) for x in (key, value))",
         "heads are repeated in the wrong order, interleaved",
-    ),
-    "transformers-llama": (
-        "transformers",
-        {"signature": "transformers"},
-        """
-from transformers.models.llama.modeling_llama import eager_attention_forward
-
-def attention(module, query, key, value, attention_mask, scaling, dropout=0.0):
-    SLIP
-    return eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout)
-""",
-        "pass",
-        "attention_mask = None if attention_mask is None else attention_mask.roll(1, -1)",
-        "causal is one key too far|the window is|values, first at",
     ),
     "numpy-algorithm-1": (
         "numpy",

@@ -1,7 +1,8 @@
 """The implementations a kernel is timed beside, each forced by its name.
 
-Masks, the blocks of FlexAttention and the choice of the back end are made before the clock starts.
-A baseline that cannot do a shape says why; no other takes its place.
+Those of `attend`, and torch's own: the back ends of its SDPA and compiled FlexAttention. Masks, the
+blocks of FlexAttention and the choice of the back end are made before the clock starts. A baseline
+that cannot do a shape says why; no other takes its place.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from minibert.bench.contest import Contender
@@ -19,8 +22,15 @@ from minibert.errors import MinibertError
 from minibert.kernels.check.calls import bound
 from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.workload import Workload
-from minibert.kernels.registry import Request, implementations
-from minibert.kernels.torch_kernels import BACKENDS, compiled_flex, forced
+from minibert.kernels.registry import Implementation, Request, implementations
+
+#: Back ends of torch's SDPA, and the devices they run on.
+_BACKENDS = {
+    "flash": (SDPBackend.FLASH_ATTENTION, ("cpu", "cuda")),
+    "cudnn": (SDPBackend.CUDNN_ATTENTION, ("cuda",)),
+    "efficient": (SDPBackend.EFFICIENT_ATTENTION, ("cuda",)),
+    "math": (SDPBackend.MATH, ("cpu", "cuda")),
+}
 
 
 def z_of(result: object) -> Outputs:
@@ -36,39 +46,47 @@ def usual_baselines(device: torch.device) -> tuple[str, ...]:
 
 def baseline_names() -> tuple[str, ...]:
     """Everything that can be named."""
-    return tuple(implementations())
+    return (*implementations(), *_BACKENDS, "flex")
 
 
 def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
     """The contender of this name. Raises MinibertError when it cannot do this workload here."""
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    run: Callable[[], object]
+    if name in _BACKENDS or name == "flex":
+        back_end, devices = _BACKENDS.get(name, (None, ("cuda",)))
+        if inputs.problem.query.device.type not in devices:
+            raise GateError(f"it runs on {' and '.join(devices)}")
+        if back_end is None:
+            compiled = torch.compile(flex_attention, dynamic=False)
+            run = SIGNATURES["flex"].bind(compiled, inputs.problem, None)
+        else:
+            sdpa = SIGNATURES["sdpa"]
+            run = sdpa.bind(scaled_dot_product_attention, inputs.problem, None)
+            around = partial(sdpa_kernel, [back_end])
+    else:
+        run = bound(_able(name, workload, inputs), inputs.problem)
+    if not workload.backward:
+        return Contender(run, z_of, around)
+    return Contender(lambda: _with_gradients(run(), inputs), dict, around)
+
+
+def _able(name: str, workload: Workload, inputs: Inputs) -> Implementation:
     known = implementations()
     if name not in known:
-        raise MinibertError(f"no baseline {name}; known are {', '.join(known)}")
-    problem = inputs.problem
+        raise MinibertError(f"no baseline {name}; known are {', '.join(baseline_names())}")
+    query = inputs.problem.query
     request = Request(
         frozenset(),
         workload.asks(),
-        problem.query.device.type,
-        problem.query.dtype,
+        query.device.type,
+        query.dtype,
         workload.backward,
         max(workload.d_head, workload.value_size),
     )
     if refusal := known[name].refusal(request):
         raise GateError(refusal)
-    around: Callable[[], AbstractContextManager[object]] = nullcontext
-    run: Callable[[], object]
-    if name in BACKENDS:
-        function, convention = scaled_dot_product_attention, SIGNATURES["sdpa"]
-        run, around = convention.bind(function, problem, None), partial(forced, name)
-    elif name == "flex":
-        if not problem.query.is_cuda:
-            raise GateError("FlexAttention is compiled on CUDA alone; uncompiled it is no baseline")
-        run = SIGNATURES["flex"].bind(compiled_flex(), problem, None)
-    else:
-        run = bound(known[name], problem)
-    if not workload.backward:
-        return Contender(run, z_of, around)
-    return Contender(lambda: _with_gradients(run(), inputs), dict, around)
+    return known[name]
 
 
 def _with_gradients(result: object, inputs: Inputs) -> Outputs:

@@ -34,20 +34,6 @@ class Timed:
     failures: dict[str, Row] = field(default_factory=dict)
 
 
-def contest(
-    contenders: Mapping[str, Contender],
-    check: Check,
-    clock: Clock,
-    *,
-    rounds: int,
-    baseline: str | None = None,
-    memory: bool = True,
-) -> dict[str, Row]:
-    """A row for each contender: gated by `check`, timed in turns, its ratio to the baseline."""
-    verdicts = {name: gated(one, check) for name, one in contenders.items()}
-    return timed_rows(contenders, verdicts, clock, rounds=rounds, baseline=baseline, memory=memory)
-
-
 def gated(contender: Contender, check: Check) -> Row:
     """What the gate says of one: fields of a row with ok, or with the reason."""
     try:

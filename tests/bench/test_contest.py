@@ -11,7 +11,7 @@ import torch
 from minibert.bench import clock as clock_module
 from minibert.bench import result_rows
 from minibert.bench.clock import Clock
-from minibert.bench.contest import Contender, contest, time_in_turns
+from minibert.bench.contest import Contender, gated, time_in_turns, timed_rows
 from minibert.bench.gate import GateError, Truth, WrongError, failure, require, within
 from minibert.bench.result_rows import (
     Timing,
@@ -179,6 +179,11 @@ def test_a_turn_is_as_many_calls_as_fit_a_twentieth_of_a_second_between_3_and_20
 TRUTH = Truth({"z": torch.arange(5.0)}, absolute=1e-6)
 
 
+def contest(runs, **options):
+    verdicts = {name: gated(one, TRUTH.check) for name, one in runs.items()}
+    return timed_rows(runs, verdicts, Clock(), **options)
+
+
 @pytest.fixture
 def noted(monkeypatch):
     """Makes contenders that note each of their calls in its own `calls`; a turn is one call."""
@@ -203,7 +208,7 @@ def test_a_wrong_or_failing_contender_is_a_row_with_the_reason_and_is_never_time
         "wrong": noted("wrong", plus=1e-3),
         "broken": noted("broken", fails_at=1),
     }
-    rows = contest(runs, TRUTH.check, Clock(), rounds=2, baseline="right")
+    rows = contest(runs, rounds=2, baseline="right")
     assert list(rows) == ["right", "wrong", "broken"]
     assert rows["right"]["ok"]
     assert (rows["right"]["ratio"], rows["right"]["rounds"], rows["right"]["calls"]) == (1, 2, 2)
@@ -225,7 +230,7 @@ def test_everyone_is_warmed_twice_before_anyone_is_timed_and_then_they_take_turn
 
 def test_who_fails_under_the_clock_has_no_time_and_the_others_go_on(noted):
     runs = {"late": noted("late", fails_at=4), "right": noted("right")}
-    rows = contest(runs, TRUTH.check, Clock(), rounds=3, baseline="right", memory=False)
+    rows = contest(runs, rounds=3, baseline="right", memory=False)
     assert rows["right"]["calls"] == 3
     said = "right when checked, but while it was timed: RuntimeError: out of memory"
     assert (rows["late"]["ok"], rows["late"]["reason"]) == (False, said)
@@ -235,7 +240,7 @@ def test_who_fails_under_the_clock_has_no_time_and_the_others_go_on(noted):
 
 def test_without_the_baseline_nobody_has_a_ratio_and_the_reason_names_it(noted):
     runs = {"base": noted("base", plus=1.0), "right": noted("right")}
-    rows = contest(runs, TRUTH.check, Clock(), rounds=2, baseline="base")
+    rows = contest(runs, rounds=2, baseline="base")
     assert rows["base"]["reason"].startswith("z differs")
     assert rows["right"]["reason"] == "the baseline failed: base"
     assert not rows["right"]["ok"]
@@ -255,7 +260,7 @@ def test_settings_are_entered_around_every_call_and_left_again(noted):
         return torch.arange(5.0)
 
     one = Contender(run, lambda z: {"z": z}, around)
-    rows = contest({"a": one}, TRUTH.check, Clock(), rounds=2, baseline="a")
+    rows = contest({"a": one}, rounds=2, baseline="a")
     assert rows["a"]["ok"], rows
     assert depth == []
 

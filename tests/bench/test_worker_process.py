@@ -232,19 +232,13 @@ SESSIONS = [False, pytest.param(True, marks=alone)]
     ("line", "message"),
     [
         ("os._exit(0)", "ended the process with status 0, at plain, 5 x 5, before there was a ver"),
-        ("os._exit(3)", "ended the process with status 3"),
         ("ctypes.string_at(0)", r"crashed the process, at plain, 5 x 5: SIGSEGV, .* \(line 19\)"),
         ("os.abort()", "crashed the process, at plain, 5 x 5: SIGABRT, C code gave up"),
-        ("os.closerange(3, 256); return {'z': query}", "closed its connection|ended the process"),
-        ("[os.write(n, b'x' * 9) for n in range(3, 64) if ours(n)]", "wrote into the connection"),
-        ("[os.write(n, b'x') for n in range(3, 64) if ours(n)]", "wrote into|has not returned"),
         ("while True: pass", r"has not returned after 2 seconds \(--timeout\)\."),
     ],
 )
 def test_a_process_that_gives_no_answer_is_told_in_one_line(judged, line, message):
-    ours = "ours = lambda n: os.path.exists(f'/proc/self/fd/{n}') and 'socket' in os.readlink("
-    ours += "f'/proc/self/fd/{n}')"
-    user = judged(*([ours] if "ours" in line else []), line, seconds=2.0)
+    user = judged(line, seconds=2.0)
     with pytest.raises(WorkerEndedError, match=message) as caught:
         user.call(PROBLEM)
     assert str(caught.value).startswith("kernel.py:attention ")
@@ -263,17 +257,6 @@ def test_a_process_that_gives_no_answer_is_told_in_one_line(judged, line, messag
 def test_a_file_that_ends_the_process_when_it_is_read_is_no_success(tmp_path, source, message):
     with pytest.raises(WorkerEndedError, match=message):
         JudgedFunction(written(tmp_path, source), CPU, seconds=1.0)
-
-
-def test_an_answer_to_a_request_that_was_not_asked_ends_the_worker(judged):
-    user = judged(
-        "from minibert.bench.channel import Channel",
-        "one = next(o for o in gc.get_objects() if type(o) is Channel)",
-        "one.send({'id': '0'}, {'z': query})",
-        "return {'z': query}",
-    )
-    with pytest.raises(WorkerEndedError, match="wrote into the connection to the judge"):
-        user.call(PROBLEM)
 
 
 def test_an_error_leaves_the_worker_usable(judged):
@@ -320,7 +303,6 @@ def test_a_worker_does_not_outlive_a_judge_that_is_killed_and_leaves_nothing(tmp
     [
         # A process that nobody ends keeps the connection open.
         (["if os.fork() == 0: os.setsid(); time.sleep(100)", "os._exit(0)"], "with status 0|not r"),
-        (["os._exit(255)"], "with status 255"),
         (["[one.sendall(b'x' * 2**20) for _ in range(10**6)]"], "wrote into the connection"),
         (["one.sendall(b'\\xff' * 4)", "time.sleep(100)"], "wrote into the connection"),
         (["one.sendall(b'\\0\\0\\0\\4')", "time.sleep(100)"], "has not returned after 3 seconds"),
@@ -330,7 +312,6 @@ def test_a_worker_does_not_outlive_a_judge_that_is_killed_and_leaves_nothing(tmp
         # Where a crash was once told, the judge opened what it found.
         (["faulthandler.disable()", "ctypes.string_at(0)"], r"SIGSEGV, memory was .* not there\.$"),
         (["print('Fatal Python error: ' * 2**18)", "ctypes.string_at(0)"], "SIGSEGV"),
-        (["print('\\n' * 2**20)", "ctypes.string_at(0)"], r"SIGSEGV, .* \(line 22\)"),
         # More than was asked for.
         (["return {'z': torch.zeros(2**28)}"], "z"),
     ],

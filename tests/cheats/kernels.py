@@ -23,15 +23,6 @@ def attention(query, key, value, lengths, causal):
     return {"z": right(query, key, value, lengths, causal)}
 count = []
 """,
-    "crash_is_endless": r"""
-# Says endless lines of a crash, and crashes. Source: a hostile user.
-# check: refused: SIGSEGV, memory was read or written that is not there
-import ctypes
-import os
-def attention(query, key, value, lengths, causal):
-    os.write(2, b"Fatal Python error: none" + b"\n  File line 1" * 10**6)
-    ctypes.string_at(0)
-""",
     "exits_at_the_end": """
 # Is wrong, and has a function run at the end that makes the status 0. Source: gpu-mode/pygpubench#7
 # (a function that runs at exit).
@@ -43,24 +34,6 @@ import os
 atexit.register(os._exit, 0)
 def attention(query, key, value, lengths, causal):
     return {"z": torch.zeros_like(query)}
-""",
-    "exits_when_read": """
-# Ends the process with status 0 while the file is read. Source: gpu-mode/pygpubench#7.
-# check: refused: ended the process with status 0, while exits_when_read.py was read
-import os
-
-os._exit(0)
-""",
-    "floods_the_judge": """
-# Sends the judge bytes without end. Source: a hostile user.
-# check: refused: wrote into the connection to the judge
-import sys
-def attention(query, key, value, lengths, causal):
-    frame = sys._getframe()
-    while "judge" not in frame.f_locals:
-        frame = frame.f_back
-    while True:
-        frame.f_locals["judge"]._socket.sendall(b"x" * 2**20)
 """,
     "forges_the_time": """
 # Answers with a time of its own for every call, and sleeps. It is right, and its time is the real
@@ -76,19 +49,6 @@ def attention(query, key, value, lengths, causal):
     if query.shape[0] == 1:
         time.sleep(0.005)
     return {"z": right(query, key, value, lengths, causal)}
-""",
-    "holds_the_connection": """
-# Ends, and leaves a process in a session of its own that keeps the connection open, so that the
-# judge waits for an answer. Source: a hostile user.
-# check: refused: ended the process with status 0, at a first call
-# needs namespaces
-import os
-import time
-def attention(query, key, value, lengths, causal):
-    if os.fork() == 0:
-        os.setsid()
-        time.sleep(50)
-    os._exit(0)
 """,
     "honest_buffer": """
 # Writes each result into the same memory, as a kernel inside a CUDA graph does.
@@ -290,32 +250,6 @@ def attention(query, key, value, lengths, causal):
     ctypes.CDLL(None).fflush(None)
     os.write(1, LINE)
     return {"z": torch.zeros_like(query)}
-""",
-    "reaches_other_processes": """
-# Looks for processes that are not its own, to end them, to write into their memory or into their
-# standard output; where it finds one it is wrong. Source: a hostile user.
-# check: right
-# needs namespaces
-import os
-import pathlib
-def reached():
-    mine = {os.getpid(), os.getppid()}
-    others = {int(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")} - mine
-    for one in others:
-        for reach in (
-            lambda: os.kill(one, 0),
-            lambda: open(f"/proc/{one}/mem", "r+b").close(),
-            lambda: open(f"/proc/{one}/fd/1", "ab").close(),
-        ):
-            try:
-                reach()
-                return True
-            except OSError:
-                pass
-    return False
-def attention(query, key, value, lengths, causal):
-    z = right(query, key, value, lengths, causal)
-    return {"z": z * 2 if reached() else z}
 """,
     "remembers_the_seed": """
 # Knows the inputs that small seeds give, and is right for no other. Source:

@@ -1,4 +1,4 @@
-"""torch's own kernels: what they were seen to do, windows by blocks, and back ends by name."""
+"""torch's own kernels: what they were seen to do, and windows by blocks."""
 
 from random import Random
 
@@ -9,13 +9,10 @@ from attention_inputs import D, by_torch, some_mask, vectors
 from drawn_calls import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minibert.errors import AttentionError
 from minibert.kernels import torch_kernels
 from minibert.kernels.allowed_keys import AllowedKeys, Window
 from minibert.kernels.api import attend, compute
 from minibert.kernels.call import Call
-from minibert.kernels.check.cases import KINDS
-from minibert.kernels.check.parity import check
 
 # How far a dtype's z may be from float64 on numbers of size 1: some roundings of z and probs.
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -107,30 +104,3 @@ def test_the_rows_of_a_window_are_taken_block_by_block(
         assert (largest.numbers < longest**2 / 1.5) == (impl == "sdpa")
     for mine, expected in zip(*found.values(), strict=True):
         assert torch.allclose(mine, expected, atol=1e-12)
-
-
-SQUARE = ("plain", "strided", "scale", "causal")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("name", "kinds"), [("flash", SQUARE), ("math", tuple(KINDS))])
-def test_a_back_end_that_runs_on_a_cpu_is_right(name, kinds, dtype):
-    report = check(name, sizes=(17,), input_scales=(1.0, 30.0), dtypes=(dtype,), kinds=kinds)
-    assert report.ok, str(report)
-    assert {finding.output for finding in report.findings} == {"z", "z, mean", "lse"}
-    assert not report.skipped
-
-
-def test_what_a_back_end_cannot_do_is_an_error_that_says_so():
-    query, key, value = torch.randn(3, 2, 3, 5, 8, dtype=torch.float16).unbind()
-    for name in ("cudnn", "efficient"):
-        with pytest.raises(AttentionError, match=f'impl="{name}" cannot do this: it runs on cuda'):
-            attend(query, key, value, impl=name)
-    with pytest.raises(AttentionError, match='impl="flash" cannot do this: it takes no lengths'):
-        attend(query, key, value, lengths=torch.tensor([5, 3]), impl="flash")
-    with pytest.raises(AttentionError, match="there are 3 and 5"):
-        attend(query[:, :, :3], key, value, causal=True, impl="flash")
-    query, key, value = (one.float() for one in (query, key, value))
-    last = attend(query[:, :, :1], key, value, causal=True, impl="flash")
-    right = attend(query[:, :, :1], key, value, causal=True, impl="eager")
-    torch.testing.assert_close(last.z, right.z)

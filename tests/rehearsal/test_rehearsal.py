@@ -113,12 +113,11 @@ with FakeDevice().entered():
     assert len(set(real)) == 3
 
 
-@pytest.mark.parametrize("capability", ["9.0", "10.0"])
-def test_every_call_of_the_first_nine_minutes_can_be_recorded(capability: str) -> None:
+def test_every_call_of_the_first_nine_minutes_can_be_recorded() -> None:
     """The faults: `columns.py` made host tensors at each call; lengths and bias were looked at."""
     command = [sys.executable, "-m", "benchmarks.gpu.rehearsal", "--minutes", "9", "--no-compile"]
     done = subprocess.run(
-        [*command, "--capability", capability],
+        [*command, "--capability", "9.0"],
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
