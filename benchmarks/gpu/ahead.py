@@ -121,19 +121,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(found), flush=True)
 
     tasks = pickle.load(sys.stdin.buffer)
-    with tempfile.TemporaryDirectory() as nowhere:
-        # What is tuned here is worth nothing, and every candidate is to be compiled.
-        os.environ["MINIBERT_CACHE"] = nowhere
-        fake.driver.compiled = listener  # type: ignore[method-assign]
-        fake.driver.load_binary = _not_loaded  # type: ignore[method-assign]
-        fake.driver.launcher_cls = _launcher  # type: ignore[method-assign]
-        with fake.entered(), claimed(Path(claims)), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            everything = [one for task in tasks for n in task.contenders for one in calls(task, n)]
-            for _, call in in_turn(everything, int(place), int(count)):
-                # What fails here fails there, where its row says why.
-                with contextlib.suppress(Exception):
-                    call()
+    fake.driver.compiled = listener  # type: ignore[method-assign]
+    fake.driver.load_binary = _not_loaded  # type: ignore[method-assign]
+    fake.driver.launcher_cls = _launcher  # type: ignore[method-assign]
+    with fake.entered(), claimed(Path(claims)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        everything = [one for task in tasks for n in task.contenders for one in calls(task, n)]
+        for _, call in in_turn(everything, int(place), int(count)):
+            # What fails here fails there, where its row says why.
+            with contextlib.suppress(Exception):
+                call()
     print(json.dumps({**found, "ended": True}))
     return 0
 

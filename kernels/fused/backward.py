@@ -37,7 +37,7 @@ from minibert.kernels.fused.launch import (
     strides_of,
     words,
 )
-from minibert.kernels.fused.tuning import KINDS, best_config, candidates, generation
+from minibert.kernels.fused.tuning import configs_of
 from minibert.quantities import Float
 
 _VECTORS = ("query", "key", "value")
@@ -136,24 +136,17 @@ class Problem:
         return constants, self.sentences * heads * blocks
 
     def tuned(self, kernel: str, launch: Callable[[Config], None], cut: Config | None) -> None:
-        """Runs `launch` with `cut`, or else with the fastest config that this GPU has room for.
+        """Runs `launch` with `cut`, or else with the first config that this GPU has room for.
 
         Raises AttentionError when it has room for none.
         """
-        query, key, wide = self.inputs.query, self.inputs.key, self._widest
-        groups = "groups" * (self.sizes.group > 1)
-        shape = f"{words(self.call)} {groups}".strip()
+        query, wide = self.inputs.query, self._widest
+        shape = f"{words(self.call)} {'groups' * (self.sizes.group > 1)}"
+        said: OutOfResources | None = None
         with on_device(query):
-            if cut is not None:
-                return launch(cut)
-            try:
-                return launch(best_config(kernel, shape, wide, key, launch))
-            except OutOfResources as error:
-                said = error
-            shape = f"{shape} {generation(query.device)}"
-            for smaller in candidates(kernel, KINDS[query.dtype], wide.shape[-1], shape)[1:]:
+            for one in configs_of(kernel, shape, wide) if cut is None else (cut,):
                 try:
-                    return launch(smaller)
+                    return launch(one)
                 except OutOfResources as error:
                     said = error
         raise AttentionError(

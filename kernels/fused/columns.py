@@ -41,7 +41,7 @@ from minibert.kernels.fused.primitives import (
     query_tiles,
     row_start,
 )
-from minibert.kernels.fused.tuning import run_tuned
+from minibert.kernels.fused.tuning import run
 from minibert.quantities import Float, Int
 
 
@@ -225,7 +225,7 @@ def _launch(
             **constants, QUERY_PLACES=query_places, KEY_PLACES=key_places, **cut.constants(),
         )  # fmt: skip
 
-    run_tuned("columns", call, "map" if blocks else "sums", launch, config)
+    run("columns", call, "map" if blocks else "sums", launch, config)
     return result
 
 

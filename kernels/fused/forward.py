@@ -22,7 +22,6 @@ from minibert.kernels.fused.launch import (
     best_of,
     chosen_outputs,
     constants_of,
-    edges,
     given_outputs,
     inputs_of,
     row_outputs,
@@ -43,10 +42,9 @@ from minibert.kernels.fused.primitives import (
     program_place,
     row_start,
     rows_at,
-    takes_tma,
     tiles_of,
 )
-from minibert.kernels.fused.tuning import run_tuned
+from minibert.kernels.fused.tuning import run
 
 
 @triton.jit
@@ -287,6 +285,5 @@ def forward(call: Call, *, config: Config | None = None) -> Outputs:
             **constants, **cut.constants(),
         )  # fmt: skip
 
-    tma = not edges(call) and takes_tma(inputs)
-    run_tuned("forward", call, f"{'tma ' * tma}{tier}", launch, config)
+    run("forward", call, tier, launch, config)
     return given_outputs(outputs, chosen)

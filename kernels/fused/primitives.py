@@ -8,13 +8,13 @@ filled cell by cell. Each cell takes a number of places that is a power of two, 
 may stay empty. A cell larger than a tile takes several tiles (parts). Without a map each tile is
 one cell.
 
-Where the inputs allow it, `forward.py` loads the keys and values that need no mask by Hopper's
-tensor memory accelerator (TMA); `tuning.py` times it against loads by pointer and keeps the faster
-one. One thread asks the copy unit for a whole tile, with a descriptor that is made before the
-kernel starts, so no thread computes addresses. For plain bf16 with d_head 64 and 4 warps, the
-compiler needs 221 registers a thread in place of 240, and 4 % more instructions, which wait for the
-copy unit. The effect on speed has not been measured. (With separate warps for the copies,
-`warp_specialize`, Triton 3.6's compiler fails on this loop with an assertion.)
+With a config that asks for it, `forward.py` loads the keys and values that need no mask by Hopper's
+tensor memory accelerator (TMA), where the inputs allow it. One thread asks the copy unit for a
+whole tile, with a descriptor that is made before the kernel starts, so no thread computes
+addresses. For plain bf16 with d_head 64 and 4 warps, the compiler needs 221 registers a thread in
+place of 240, and 4 % more instructions, which wait for the copy unit. The effect on speed has not
+been measured. (With separate warps for the copies, `warp_specialize`, Triton 3.6's compiler fails
+on this loop with an assertion.)
 
 `no_type_check` keeps the shape checker of the tests out of functions that Triton compiles.
 """
@@ -24,12 +24,11 @@ import os
 from importlib.util import find_spec
 from typing import Any, NamedTuple, no_type_check
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from minibert.kernels.fused.launch import Config, Inputs, block_of_features
+from minibert.kernels.fused.launch import Config, block_of_features
 from minibert.kernels.interpreter import prepare_once_a_launch
 from minibert.quantities import Float
 
@@ -275,17 +274,6 @@ def rows_at(
     else:
         batch, head, start = corner
         return tl.reshape(tiles.load([batch, head, start + first, 0]), (ROWS, COLUMNS))
-
-
-def takes_tma(inputs: Inputs) -> bool:
-    """Whether this GPU has the copy unit, and it can read these keys and values."""
-    key = inputs.key
-    if not (key.is_cuda and _HAS_DESCRIPTORS and torch.version.cuda):
-        return False
-    if torch.cuda.get_device_capability(key.device)[0] < 9:
-        return False
-    # Not in float32: the loop would spill registers, and it waits for multiplications, not memory.
-    return key.dtype != torch.float32 and _readable(key) and _readable(inputs.value)
 
 
 def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> Any:

@@ -1,21 +1,11 @@
-"""Chooses tile sizes for a shape: a few candidates are timed once, the fastest is stored on disk.
+"""Chooses tile sizes for a call by rules: the same call has the same tiles, and bits, each time.
 
-A shape class is the kernel, what it computes, the dtype, the width of a head, and the length
-rounded up to a power of two. On a GPU the candidates of a class are timed at its first call. This
-takes some tens of milliseconds, at most about a second unless two launches take longer, and their
-compilation. The fastest is written to a file of its own for this GPU, these versions and these
-sources. With MINIBERT_TUNING=off, and on a CPU, the first candidate is used.
+What decides is the kernel, what it computes, the dtype, the width of a head, and the GPU's
+generation. All tiles compile without spills; their speed has not been measured on a GPU. `config=`
+of `forward`, `backward` and `received_and_map` takes others.
 """
 
-import hashlib
-import json
-import os
-import re
-import tempfile
-import warnings
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -123,59 +113,43 @@ def _on_blackwell(owner: str, width: int, words: set[str], hopper: Config) -> Co
 #: The word for a compute capability in the shapes that `candidates` takes.
 GENERATIONS = {80: "ampere", 90: "", 100: "blackwell"}
 KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-#: How often a candidate is timed at most; the median is compared.
-_REPEATS = 9
-#: Milliseconds of the GPU for all candidates of a class.
-_BUDGET = 1000.0
 
 
 def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config, ...]:
-    """The candidate configs, the most promising first; all of them compile without spills.
+    """The config of a kernel; of a backward also those for a GPU with less memory for a program.
 
     `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
-    "window", "shaped" (a soft cap or ALiBi), "tma" (keys and values that the copy unit can read),
-    "plain" where there are no statistics, "ampere" or "blackwell" where it is no Hopper. d_head is
-    the wider of those of keys and values.
+    "window", "shaped" (a soft cap or ALiBi), "plain" where there are no statistics, "ampere" or
+    "blackwell" where it is no Hopper. d_head is the wider of those of keys and values.
     """
     if kernel.startswith("backward"):
         return backward_candidates(kernel, kind, d_head, shape)
-    words = shape.split()
-    if kind != "fp32" and kernel == "forward" and {"ampere", "blackwell"} & set(words):
-        return _forward_elsewhere(d_head, set(words))
+    words = set(shape.split())
+    if kind != "fp32" and kernel == "forward" and {"ampere", "blackwell"} & words:
+        return (_forward_elsewhere(d_head, words),)
     if block_of_features(d_head) > 128:
-        return _widest(kernel, kind, words)
+        return (_widest(kernel, kind, words),)
     wide = block_of_features(d_head) > 64
     if kind == "fp32":
         # Without matrix instructions the registers hold what the multiplications need.
         return (Config(32, 16 if wide else 32, 4, 2),)
     if kernel == "columns":
-        crowded = wide or "shaped" in words
-        return (*[Config(64, 128, 4, 3)] * (not crowded), Config(64, 128, 8, 3))
-    if wide or {"edges", "shaped"} & set(words):
-        cuts, likeliest = [Config(128, 64, 8, 3)], [Config(128, 64, 8, 3)]
-    else:
-        cuts, likeliest = [Config(128, 128, 8, 3), Config(128, 64, 8, 3)], [Config(128, 128, 8, 3)]
-        # Threads that own two rows of the tile cannot hold the sums of statistics as well.
-        if "plain" in words and "packed" not in words:
-            # With twice the queries in a block, each key is read half as often.
-            cuts += [Config(128, 64, 4, 3), Config(256, 64, 8, 3)]
-            likeliest.append(Config(128, 64, 4, 3))
-    with_tma = [cut._replace(tma=True) for cut in likeliest] if "tma" in words else []
-    return (*cuts, *with_tma)
+        return (Config(64, 128, 8 if wide or "shaped" in words else 4, 3),)
+    return (Config(128, 64 if wide or {"edges", "shaped"} & words else 128, 8, 3),)
 
 
-def _widest(kernel: str, kind: str, words: list[str]) -> tuple[Config, ...]:
-    """The configs where a vector takes 256 places: its tiles take most of the memory."""
+def _widest(kernel: str, kind: str, words: set[str]) -> Config:
+    """The config where a vector takes 256 places: its tiles take most of the memory."""
     if kind == "fp32":
-        return (Config(16, 16, 8, 1 if kernel == "columns" else 2),)
+        return Config(16, 16, 8, 1 if kernel == "columns" else 2)
     # Statistics of 128 rows would not fit the registers beside sums of 256 places.
     plain = kernel == "forward" and "plain" in words
     narrow = Config(64, 64 if kernel == "columns" else 32, 8, 2)
-    return (Config(128, 64, 8, 2) if plain else narrow,)
+    return Config(128, 64, 8, 2) if plain else narrow
 
 
-def _forward_elsewhere(d_head: int, words: set[str]) -> tuple[Config, ...]:
-    """The configs of the forward in 16 bits where matrices are not multiplied as on Hopper.
+def _forward_elsewhere(d_head: int, words: set[str]) -> Config:
+    """The config of the forward in 16 bits where matrices are not multiplied as on Hopper.
 
     Ampere holds all that it multiplies in registers; Blackwell loads its sums into them for each
     step of the softmax.
@@ -183,19 +157,15 @@ def _forward_elsewhere(d_head: int, words: set[str]) -> tuple[Config, ...]:
     width, plain = block_of_features(d_head), "plain" in words and "packed" not in words
     usual = Config(128, 64, 8, 3)
     if width <= 64:
-        if not plain or words & {"edges", "shaped"}:
-            return (usual,)
-        likeliest = (Config(128, 128, 8, 3), Config(128, 64, 4, 3))
-        with_tma = [cut._replace(tma=True) for cut in likeliest] if "tma" in words else []
-        return (*likeliest, usual, *with_tma)
+        return Config(128, 128, 8, 3) if plain and not words & {"edges", "shaped"} else usual
     small = Config(64, 64, 8, 2)
     if width > 128:
-        return (small if plain else Config(32 if "ampere" in words else 64, 32, 8, 2),)
+        return small if plain else Config(32 if "ampere" in words else 64, 32, 8, 2)
     if "edges" in words:
-        return (Config(64, 32, 8, 2),)
+        return Config(64, 32, 8, 2)
     if "shaped" in words or ("blackwell" in words and not plain):
-        return (small,)
-    return (usual if plain else Config(128, 32, 8, 3),)
+        return small
+    return usual if plain else Config(128, 32, 8, 3)
 
 
 def generation(device: torch.device) -> str:
@@ -207,159 +177,20 @@ def generation(device: torch.device) -> str:
     return GENERATIONS.get(10 * major, "ampere")
 
 
-def run_tuned(
+def run(
     kernel: str, call: Call, more: str, launch: Callable[[Config], None], config: Config | None
 ) -> None:
-    """Runs `launch` with the config, or else with the fastest for this call and `more`, words."""
+    """Runs `launch` with the config, or else with that for this call and `more`, words."""
     query, value = call.query, call.value
+    # What decides is the wider vector, of keys or of values.
+    widest = query if query.shape[-1] >= value.shape[-1] else value
     with on_device(query):
-        # What decides is the wider vector, of keys or of values.
-        widest = (query, call.key) if query.shape[-1] >= value.shape[-1] else (value, query)
-        shape = f"{words(call)} {more}".strip()
-        launch(config or best_config(kernel, shape, *widest, launch))
+        launch(config or configs_of(kernel, f"{words(call)} {more}", widest)[0])
 
 
-def best_config(
-    kernel: str, shape: str, query: Tensor, key: Tensor, launch: Callable[[Config], None]
-) -> Config:
-    """The config for a call of this kind; `launch` runs the kernel with one."""
-    if query.is_cpu:
-        return Config(64, 64, 4, 1)
-    kind, d_head = KINDS[query.dtype], query.shape[-1]
-    shape = " ".join(filter(None, (shape, generation(query.device))))
-    tried = candidates(kernel, kind, d_head, shape)
-    if len(tried) == 1 or os.environ.get("MINIBERT_TUNING") == "off":
-        return tried[0]
-    length = 1 << (max(query.shape[2], key.shape[2]) - 1).bit_length()
-    name = f"{kernel}, {shape}, {kind}, {block_of_features(d_head)}, {length}"
-    path = cache_file(query.device)
-    known = remembered(path).get(name)
-    if known in tried:
-        return known
-    if torch.cuda.is_current_stream_capturing():
-        # A graph that is being recorded launches nothing that could be timed.
-        return tried[0]
-    if known is not None:
-        warnings.warn(
-            f"{path.name} names {known} for {name}, which is none of its candidates; "
-            "they are timed again.",
-            stacklevel=2,
-        )
-    best = _fastest(name, tried, lambda cut, budget: _milliseconds(launch, cut, budget))
-    _remember(path, name, best)
-    return best
-
-
-@cache
-def cache_file(device: torch.device) -> Path:
-    """The path of the file with the fastest configs for this GPU, these versions and sources."""
-    import triton
-
-    folder = os.environ.get("MINIBERT_CACHE") or os.path.expanduser("~/.cache/minibert")
-    gpu = re.sub(r"\W+", "-", torch.cuda.get_device_name(device)).strip("-")
-    measured = "\0".join((triton.__version__, torch.__version__, sources(Path(__file__).parent)))
-    digest = hashlib.sha256(measured.encode()).hexdigest()[:12]
-    return Path(folder) / f"tuning-{gpu}-{digest}.json"
-
-
-def sources(folder: Path) -> str:
-    """A digest of the kernels: with other sources another config may be the fastest."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-#: The contents of the file when it was last read or written; reading it takes longer than a kernel.
-_known: dict[Path, dict[str, Config]] = {}
-
-
-def remembered(path: Path) -> dict[str, Config]:
-    """The configs in the file, by shape class; empty where it is missing or, said, damaged."""
-    if path not in _known:
-        _known[path] = {}
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError:
-            return _known[path]
-        try:
-            _known[path] = {name: _config(one) for name, one in json.loads(text).items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            warnings.warn(
-                f"{path} is damaged ({error}), so that tile sizes are timed again.", stacklevel=2
-            )
-    return _known[path]
-
-
-def _config(stored: list[int]) -> Config:
-    found = Config(*stored)  # type: ignore[arg-type]
-    if any(type(one) is not int for one in found[:4]) or type(found.tma) is not bool:
-        raise ValueError(f"{stored} is no config")
-    return found
-
-
-def _remember(path: Path, name: str, best: Config) -> None:
-    """Adds one config to the file. The whole file is replaced, so no reader sees half of it."""
-    _known.pop(path, None)
-    known = remembered(path)
-    known[name] = best
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, delete=False, encoding="utf-8"
-        ) as file:
-            json.dump(known, file, indent=1)
-        os.replace(file.name, path)
-    except OSError:
-        # Where the folder cannot be written to, only the next process has to tune again.
-        return
-
-
-def _fastest(
-    name: str,
-    tried: tuple[Config, ...],
-    milliseconds: Callable[[Config, float], tuple[float, float]],
-) -> Config:
-    """The fastest candidate that runs. An error of the first one is raised.
-
-    `milliseconds(cut, budget)` gives the time of a launch and of all that it launched. When the
-    budget is spent, the candidates that are left are not tried.
-    """
-    times: dict[Config, float] = {}
-    left = _BUDGET
-    for place, cut in enumerate(tried):
-        if left <= 0:
-            break
-        try:
-            times[cut], spent = milliseconds(cut, left / (len(tried) - place))
-            left -= spent
-        except Exception as error:
-            if not times:
-                raise
-            warnings.warn(
-                f"{name}: {cut} does not run on this GPU and was left out ({error}). Results are "
-                "not touched by that; please report it.",
-                stacklevel=2,
-            )
-    return min(times, key=lambda cut: times[cut])
-
-
-def _milliseconds(
-    launch: Callable[[Config], None], cut: Config, budget: float
-) -> tuple[float, float]:
-    """The median of a few launches, as many as the budget holds, and what all of them took."""
-    launch(cut)
-    times = [_one_launch(launch, cut)]
-    # The launch that compiled took as long as the one that was timed first.
-    for _ in range(min(_REPEATS - 1, int(budget / max(times[0], 1e-6)) - 2)):
-        times.append(_one_launch(launch, cut))
-    return sorted(times)[len(times) // 2], times[0] + sum(times)
-
-
-def _one_launch(launch: Callable[[Config], None], cut: Config) -> float:
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    launch(cut)
-    stop.record()
-    stop.synchronize()
-    return float(start.elapsed_time(stop))
+def configs_of(kernel: str, shape: str, vectors: Tensor) -> tuple[Config, ...]:
+    """`candidates` for vectors of this width, dtype and device."""
+    if vectors.is_cpu:
+        return (Config(64, 64, 4, 1),)
+    shape = f"{shape} {generation(vectors.device)}"
+    return candidates(kernel, KINDS[vectors.dtype], vectors.shape[-1], shape)

@@ -51,7 +51,7 @@ CUTS = (SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1), USUAL, SMALL._replace
 def cut_like(patch: pytest.MonkeyPatch, cut: Config) -> None:
     """All kernels are cut like this."""
     for module in (backward, tuning):
-        patch.setattr(module, "best_config", lambda *_: cut)
+        patch.setattr(module, "configs_of", lambda *_: (cut,))
 
 
 def moved(call: Drawn, **more: Any) -> Call:
@@ -261,9 +261,9 @@ def test_the_gradients_by_the_tiles_that_a_gpu_gets_are_right(dtype, d_head, mon
     kind = "fp32" if dtype == torch.float32 else "fp16"
 
     def of_a_gpu(kernel, *_):
-        return USUAL if kernel == "forward" else candidates(kernel, kind, d_head, "")[0]
+        return (USUAL,) if kernel == "forward" else candidates(kernel, kind, d_head, "")
 
-    monkeypatch.setattr(backward, "best_config", of_a_gpu)
+    monkeypatch.setattr(backward, "configs_of", of_a_gpu)
     query, key, value = torch.randn(3, 1, 2, 71, d_head, device=DEVICE).to(dtype).unbind()
     leaves = {"query": query[:, :, :37], "key": key, "value": value}
     leaves = {name: one.detach().requires_grad_() for name, one in leaves.items()}
@@ -275,9 +275,11 @@ def test_the_gradients_by_the_tiles_that_a_gpu_gets_are_right(dtype, d_head, mon
     check_gradients({n: x.grad for n, x in leaves.items()}, problem)
 
 
-def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused():
+def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused(monkeypatch):
     vectors = torch.randn(1, 2, 5, 128, device=DEVICE).half()
     problem = backward.problem_of(Call.of(vectors, vectors, vectors), vectors)
+    configs = candidates("backward keys", "fp16", 128, "")
+    monkeypatch.setattr(backward, "configs_of", lambda *_: configs)
     tried: list[Config] = []
 
     def launch(config: Config) -> None:
@@ -288,7 +290,7 @@ def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused():
     failing = 1
     problem.tuned("backward keys", launch, None)
     assert len(tried) == 2
-    assert tried[1].block_n < candidates("backward keys", "fp16", 128, "")[0].block_n
+    assert tried[1].block_n < tried[0].block_n
     tried, failing = [], 9
     with pytest.raises(AttentionError, match=r"d_head 128 in torch\.float16 .*300000.*eager"):
         problem.tuned("backward keys", launch, None)
@@ -318,14 +320,6 @@ def test_what_the_copy_unit_cannot_read_is_loaded():
         found = forward.forward(moved(Drawn(query, key, value)), config=cut)
         right = attend(query.float(), key.float(), value.float()).z
         torch.testing.assert_close(found["z"].float().cpu(), right, rtol=0, atol=2e-3, msg=name)
-
-
-def test_the_likeliest_configs_are_tried_with_tiles_too_where_they_can_be_read():
-    without = candidates("forward", "bf16", 64, "causal plain")
-    with_tiles = candidates("forward", "bf16", 64, "causal tma plain")
-    assert not any(cut.tma for cut in without)
-    assert with_tiles[: len(without)] == without
-    assert [cut.tma for cut in with_tiles[len(without) :]] == [True, True]
 
 
 def test_what_these_kernels_cannot_do_is_refused():
