@@ -88,7 +88,7 @@ class Model(Trainable):
 
     @classmethod
     def from_transformers(
-        cls, model: Any, *, task: str | None = None, dtype: torch.dtype | None = None
+        cls, model: object, *, task: str | None = None, dtype: torch.dtype | None = None
     ) -> "Model":
         """The same model as a transformers object, whose weights it shares; see `minibert.load`."""
         same: Model = opened("from_transformers")(model, task=task, dtype=dtype)
@@ -184,7 +184,7 @@ class Model(Trainable):
         edit: Mapping[Any, Any] | None = None,
         grad: bool = False,
         packed: bool = False,
-        statistics: Iterable[Any] = (),
+        statistics: Iterable[object] = (),
         impl: str | None = None,
         **named: Any,
     ) -> Trace:

@@ -1,7 +1,7 @@
 """What a model has so that it can be trained and saved: gradients, dropout, and a folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 from minibert.layers.heads import TaskHead, VocabularyHead
+from minibert.layers.layer_pass import Change
 from minibert.text.tokenizer import Tokenizer
 
 
@@ -103,6 +104,6 @@ class Trainable(nn.Module):
         """
         return save(self, folder, dtype=dtype)
 
-    def _layer_changes(self, layer: int) -> Any:
+    def _layer_changes(self, layer: int) -> Mapping[str, Change]:
         """What dropout does to the quantities of a layer, in training."""
         return self.dropout.of_layer() if self.training else {}

@@ -197,7 +197,7 @@ class Linear(nn.Module):
             return bias
         return read_only(bias * self.multiplier, f"a bias * {self.multiplier:g}")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A copied or pickled layer is not packed.
         return {name: value for name, value in self.__dict__.items() if name != "one_matrix"}
 
@@ -252,7 +252,7 @@ class SharedInput:
     def __init__(self, linears: tuple[Linear, ...]) -> None:
         self.linears = linears
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # A copied or pickled model has its weights apart.
         return SharedInput, (self.linears,)
 

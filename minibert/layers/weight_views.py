@@ -80,7 +80,7 @@ class WeightView(Tensor):
                 found = _told(view, function, found)
         return found
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
         with torch._C.DisableTorchFunctionSubclass():
             return self.detach().clone()
 

@@ -74,7 +74,7 @@ class Point:
         return "(" + ", ".join(str(part) for part in parts if part is not None) + ")"
 
 
-def as_point(key: Any, config: Config) -> Point:
+def as_point(key: object, config: Config) -> Point:
     """The Point of a key: a name, (name, layer) or (name, layer, head or heads)."""
     parts = (key,) if isinstance(key, str) else key
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
@@ -114,7 +114,7 @@ def as_point(key: Any, config: Config) -> Point:
     return Point(name, layer, tuple(indices_of(parts[2], count, what, EditError, where)))
 
 
-Change = Callable[[Point, Tensor], Any]
+Change = Callable[[Point, Tensor], object]
 
 
 def zeros(point: Point, value: Tensor) -> Tensor:
@@ -131,9 +131,9 @@ def unchanged(point: Point, value: Tensor) -> Tensor:
 class Constant:
     """A number or a tensor."""
 
-    value: Any
+    value: object
 
-    def __call__(self, point: Point, value: Tensor) -> Any:
+    def __call__(self, point: Point, value: Tensor) -> object:
         """The value."""
         # A copy each time: a learned vector may change after the pass, and the trace must not.
         return self.value.clone() if isinstance(self.value, Tensor) else self.value
@@ -189,7 +189,7 @@ class Noise:
 class Function:
     """What a user's function makes of the quantity. It can be pickled where the function can."""
 
-    function: Callable[[Tensor], Any]
+    function: Callable[[Tensor], object]
 
     def __call__(self, point: Point, value: Tensor) -> Tensor:
         """What the function returns: a tensor of the shape, dtype and device of the quantity."""
@@ -207,7 +207,7 @@ def kind_of(value: Tensor) -> Kind:
     return tuple(value.shape), value.dtype, value.device, value.layout
 
 
-def checked_result(result: Any, given: Kind, who: str) -> Tensor:
+def checked_result(result: object, given: Kind, who: str) -> Tensor:
     """What a user's function made of a tensor of this kind.
 
     Raises EditError unless it is a tensor of the same kind: another shape would be broadcast.
@@ -287,7 +287,7 @@ class Edit:
     positions: Chosen = None
     """Counted in each sentence; -1 is its last token. Of scores and probs they are queries."""
     sentences: Chosen = None
-    constant: Any = None
+    constant: object = None
     """The value, where it is known before the pass, so that it can be checked then."""
     traces: tuple[Any, ...] = ()
     """The traces that the value is read from. They are checked before the pass."""
@@ -308,7 +308,7 @@ class Edit:
             sentences=self.sentences if sentences is None else sentences,
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Edit":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Edit":
         # Traces do not change, and their models are not to be copied with them.
         memo.update({id(trace): trace for trace in self.traces})
         parts = {each.name: deepcopy(getattr(self, each.name), memo) for each in fields(self)}
@@ -320,7 +320,7 @@ zero = Edit(zeros)
 
 
 def replace(
-    value: Any,
+    value: object,
     *,
     positions: Chosen = None,
     sentences: Chosen = None,
@@ -345,7 +345,7 @@ def replace(
 
 
 def mean(
-    over: Any, *, positions: Chosen = None, sentences: Chosen = None, other_model: bool = False
+    over: object, *, positions: Chosen = None, sentences: Chosen = None, other_model: bool = False
 ) -> Edit:
     """The quantity becomes its mean over one or more traces: a mean ablation.
 
@@ -355,7 +355,7 @@ def mean(
     `other_model`.
     """
     several = isinstance(over, Sequence) and not isinstance(over, str)
-    traces = tuple(over) if several else (over,)
+    traces = tuple(over) if isinstance(over, Sequence) and several else (over,)
     if not traces or not all(_is_trace(trace) for trace in traces):
         raise EditError("mean(over=...): expected a trace or a list of at least one trace.")
     return Edit(
@@ -401,7 +401,7 @@ _CALLS = {
 }
 
 
-def as_edit(value: Any) -> Edit:
+def as_edit(value: object) -> Edit:
     """The Edit for a value of the mapping: numbers and tensors replace, functions are called."""
     if isinstance(value, Edit):
         return value
@@ -418,5 +418,5 @@ def as_edit(value: Any) -> Edit:
     )
 
 
-def _is_trace(value: Any) -> bool:
+def _is_trace(value: object) -> bool:
     return hasattr(value, "records") and hasattr(value, "allowed")

@@ -16,11 +16,11 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -50,7 +50,7 @@ class WeightsNeededError(TraceError, AttributeError):
 class Weightless:
     """A model, or a part of one, as a file knows it: it has no weights, and says so when asked."""
 
-    def __init__(self, reason: str, **known: Any) -> None:
+    def __init__(self, reason: str, **known: object) -> None:
         self._reason = reason
         self.__dict__.update(known)
 
@@ -58,7 +58,7 @@ class Weightless:
         # copy and pickle ask for private names before __init__ has set the reason.
         raise AttributeError(name) if name.startswith("_") else WeightsNeededError(self._reason)
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_: object, **__: object) -> Any:
         """Refused: there are no weights."""
         raise WeightsNeededError(self._reason)
 
@@ -76,7 +76,7 @@ class WeightlessLayer(Weightless, Layer):
     """A layer without weights."""
 
 
-def identity_of(model: TracedModel) -> dict[str, Any]:
+def identity_of(model: TracedModel) -> dict[str, object]:
     """Name, config, type and digest of the weights, ready for JSON."""
     if isinstance(model, Weightless):
         # A trace that was loaded without its model is saved with the identity from its file.
@@ -98,7 +98,7 @@ def _dtype(model: TracedModel) -> str:
     return str(model.body.word.weight.dtype).removeprefix("torch.")
 
 
-def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedModel:
+def stand_in(config: Config, identity: Mapping[str, object], path: Path) -> TracedModel:
     """A model without weights, for a trace that was loaded without its model."""
     name = str(identity["name"])
     reason = (
@@ -121,7 +121,7 @@ def stand_in(config: Config, identity: Mapping[str, Any], path: Path) -> TracedM
     return cast(TracedModel, model)
 
 
-def _attention(config: Config, layer: int) -> dict[str, Any]:
+def _attention(config: Config, layer: int) -> dict[str, object]:
     """What a layer's attention is, without its weights."""
     return {
         "scale": config.attention_scale(layer),
@@ -135,7 +135,7 @@ def _attention(config: Config, layer: int) -> dict[str, Any]:
 
 
 def check_model(
-    model: TracedModel, config: Config, identity: Mapping[str, Any], path: Path
+    model: TracedModel, config: Config, identity: Mapping[str, object], path: Path
 ) -> None:
     """Raise TraceError, saying what differs, where a file is a trace of another model."""
     if not (
@@ -172,7 +172,7 @@ _MOST_HEADER = 2**25
 _CHUNK = 2**20
 
 
-def write_container(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+def write_container(path: Path, tensors: dict[str, Tensor], about: dict[str, object]) -> None:
     """Write the file. Raises TraceError for a description that `read_container` would refuse."""
     described = {_DIGEST: _UNSET.decode(), "version": VERSION, **about}
     text = json.dumps(described)
@@ -260,7 +260,7 @@ _OF_EACH_TOKEN = ("raw", "strings", "spans", "words", "special")
 _COLUMNS = (*_OF_EACH_TOKEN, "texts")
 
 
-def describe_tokens(tokens: Tokens) -> dict[str, Any]:
+def describe_tokens(tokens: Tokens) -> dict[str, object]:
     """The columns of the tokens that are no tensors, ready for JSON."""
     return {name: getattr(tokens, name) for name in _COLUMNS}
 
@@ -287,7 +287,7 @@ def read_tokens(
     return replace(tokens, **columns)
 
 
-def _check_sentence(columns: Mapping[str, Any], texts: Any) -> None:
+def _check_sentence(columns: Mapping[str, Any], texts: Sequence[str]) -> None:
     """Raise ValueError for a value that is not of its column's kind."""
     if not _all(texts, str) or len(texts) > 2:
         raise ValueError("a sentence of more than two texts")
@@ -305,7 +305,7 @@ def _check_sentence(columns: Mapping[str, Any], texts: Any) -> None:
             raise ValueError(f"{span!r:.80} is no span of the text")
 
 
-def _is_span(span: Any) -> bool:
+def _is_span(span: object) -> TypeGuard[tuple[int, int]]:
     return (
         isinstance(span, tuple)
         and len(span) == 2
@@ -314,11 +314,11 @@ def _is_span(span: Any) -> bool:
     )
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _all(values: Any, kind: type) -> bool:
+def _all(values: object, kind: type) -> bool:
     return isinstance(values, tuple) and all(isinstance(value, kind) for value in values)
 
 
@@ -393,7 +393,7 @@ def _tensors(trace: PassRecord) -> dict[str, Tensor]:
     return tensors
 
 
-def _about(trace: PassRecord) -> dict[str, Any]:
+def _about(trace: PassRecord) -> dict[str, object]:
     return {
         "model": identity_of(trace.model),
         "until": trace.until,

@@ -178,7 +178,7 @@ class LayerTrace(LayerView):
         return self._drop_head(QUANTITIES["key"], product)
 
 
-def layer_quantity(name: Any) -> Quantity[Tensor]:
+def layer_quantity(name: object) -> Quantity[Tensor]:
     """The Quantity of that name; AbsentError for a name that no layer has."""
     found = QUANTITIES.get(name) if isinstance(name, str) else None
     if found is None:
@@ -191,7 +191,7 @@ def layer_quantity(name: Any) -> Quantity[Tensor]:
     return found
 
 
-def _check_slice(name: str, given: Any) -> None:
+def _check_slice(name: str, given: object) -> None:
     try:
         if isinstance(given, slice) and (given.step or 1) > 0:
             given.indices(1)
@@ -201,7 +201,7 @@ def _check_slice(name: str, given: Any) -> None:
     raise TraceError(f"{name}={given!r:.80}: expected a slice of whole numbers, as slice(3, 5).")
 
 
-def place_of(where: Any, config: Config) -> tuple[int, int | None]:
+def place_of(where: object, config: Config) -> tuple[int, int | None]:
     """The layer and head of `trace[layer]` or `trace[layer, head]`, counted from the front."""
     if isinstance(where, tuple) and len(where) != 2:
         raise TraceError(

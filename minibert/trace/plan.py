@@ -487,7 +487,7 @@ class Plan:
         return value
 
 
-def _several(point: Point, value: Any) -> Sequence[Any]:
+def _several(point: Point, value: object) -> Sequence[object]:
     """The edits of one place, in their order: a list of them, or one alone."""
     if not isinstance(value, list | tuple):
         return [value]

@@ -7,7 +7,7 @@ computes, or what an edit made of it; `rerun` begins at the first layer that an 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,7 @@ def check_grad(grad: bool, until: int | None, weights: Iterable[Tensor]) -> None
         )
 
 
-def asked(statistics: Iterable[Any], allowed: AllowedKeys, impl: str) -> Evaluation:
+def asked(statistics: Iterable[object], allowed: AllowedKeys, impl: str) -> Evaluation:
     """The evaluation that gives these statistics; -1 in key_mass is a sentence's last token.
 
     The kernel is asked for every key that one of the sentences means; `key_columns` says which

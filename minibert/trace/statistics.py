@@ -5,13 +5,13 @@ kernel. Ask `follows_from_vectors` first: where it is False (an edit changed sco
 they were kept), the statistics have to be computed from the matrix itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minibert.kernels.api import Statistics, attend
+from minibert.kernels.api import attend
 from minibert.kernels.columns import column_sums
 from minibert.quantities import Bool, Float
 from minibert.trace.read import Trace
@@ -21,16 +21,6 @@ def follows_from_vectors(trace: Trace, layer: int) -> bool:
     """Whether the probs of a layer are the softmax of its query and key, and not there already."""
     kept = trace.records[layer] if layer < len(trace.records) else {}
     return kept.keys().isdisjoint({"scores", "probs"})
-
-
-def statistics_of(trace: Trace, layer: int, want: Iterable[Any]) -> Statistics:
-    """The statistics of a layer that `want` names, as `attend` gives them.
-
-    For a layer that `follows_from_vectors`.
-    """
-    query, key, options = _attention(trace, layer)
-    with torch.no_grad():
-        return attend(query, key, key, want=want, **options).statistics or Statistics()
 
 
 def masses_of(

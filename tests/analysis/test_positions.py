@@ -19,7 +19,7 @@ from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 
-DRAWS, SENTENCES, VOCABULARY, MOST = 100, 2, 29, 6
+DRAWS, SENTENCES, VOCABULARY, MOST = 30, 2, 29, 6
 FAMILIES = ("bert", "gpt2")
 
 

@@ -84,24 +84,6 @@ def test_a_padded_batch_comes_back_bit_for_bit(
 
 
 @pytest.mark.parametrize(("family", "name"), FAMILIES)
-def test_with_its_model_everything_can_be_read(family: str, name: str, tmp_path: Path) -> None:
-    model = random_model(family, name, layer_groups=2)
-    trace = model.trace(as_tokens(batch(family)))
-    trace.save(tmp_path / "a.trace")
-    loaded = Trace.load(tmp_path / "a.trace", model=model)
-    for quantity in WITH_WEIGHTS:
-        assert torch.allclose(loaded.stack(quantity), trace.stack(quantity), atol=1e-6)
-    assert torch.equal(loaded.hidden, trace.hidden)
-    if model.config.pooler:
-        assert torch.allclose(loaded.pooled, trace.pooled, atol=1e-6)
-    if name == "BertForPreTraining":
-        found, expected = loaded.next_sentence_logits, trace.next_sentence_logits
-        assert torch.allclose(found, expected, atol=1e-6)
-    again = model.trace(loaded.tokens)
-    assert torch.equal(again.logits, loaded.logits)
-
-
-@pytest.mark.parametrize(("family", "name"), FAMILIES)
 def test_without_its_model_what_needs_weights_is_an_error_that_says_so(
     family: str, name: str, tmp_path: Path, unchecked: None
 ) -> None:
@@ -145,17 +127,6 @@ def test_a_trace_that_stopped_early_stays_one(tmp_path: Path) -> None:
         _ = whole.logits
     with pytest.raises(minibert.TraceError, match=f"Layer {until + 1} was not computed"):
         whole[until + 1]
-
-
-def test_matrices_that_were_kept_and_edits_are_in_the_file(tmp_path: Path) -> None:
-    model = random_model()
-    ids = torch.arange(7)[None]
-    trace = model.trace(ids, keep=("scores", "probs"), edit={("mlp_out", 1): torch.ones(1, 7, 15)})
-    trace.save(tmp_path / "a.trace")
-    loaded = Trace.load(tmp_path / "a.trace")
-    same_kept(loaded, trace)
-    assert {"scores", "probs"} <= set(loaded.records[0])
-    assert torch.equal(loaded[1].mlp_out, torch.ones(1, 7, 15))
 
 
 def test_ids_without_a_tokenizer_keep_what_they_were_shown_as(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The gradients of a trace are those of autograd through the same pass, spelled out, edited or not.
+"""The gradients of a trace are those of autograd through the same pass, spelled out.
 
 What a trace with gradients leaves alone, what it costs and what has no gradient stand here too.
-That every family has the right ones is a law in test_laws.py.
+That every family has the right ones, edited or not, is a law in test_laws.py.
 """
 
 import gc
@@ -13,12 +13,11 @@ import pytest
 import torch
 
 import minibert
-from minibert.loading import from_transformers
 from minibert.quantities import QUANTITIES
-from minibert.trace.edit import mean, replace, zero
+from minibert.trace.edit import mean, replace
 from minibert.trace.read import Trace
-from tests.explicit_forward import Edited, Explicit
-from tests.families import LAYER_NAMES, Sizes, batch, hf_model
+from tests.explicit_forward import Explicit
+from tests.families import LAYER_NAMES, Sizes
 from tests.trace.gradient_models import (
     MODELS,
     assert_all,
@@ -27,32 +26,6 @@ from tests.trace.gradient_models import (
     padded,
     weighted,
 )
-
-
-@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
-def test_gradients_of_probs_and_streams_are_those_of_transformers(family: str) -> None:
-    name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}.get(family, MODELS[family])
-    theirs = hf_model(family, name, dtype=torch.float64)
-    inputs = batch(family)
-    if family in ("distilbert", "gpt2"):
-        del inputs["token_type_ids"]
-    out = theirs(**inputs, output_attentions=True, output_hidden_states=True)
-    logits = out.prediction_logits if "prediction_logits" in out else out.logits
-    probs, streams = out.attentions, out.hidden_states[:-1]
-    expected = torch.autograd.grad(weighted(logits), [*probs, *streams])
-    tokens = minibert.Tokens.from_ids(
-        inputs["input_ids"],
-        mask=inputs["attention_mask"].bool(),
-        segments=inputs.get("token_type_ids"),
-    )
-    trace = from_transformers(theirs).trace(tokens, grad=True)
-    trace.backward(weighted(trace.logits))
-    # What transformers computes for queries that are padding is not compared: its rows differ.
-    rows = tokens.mask[:, None, :, None]
-    for at, gradient in zip(trace.grad, expected[: len(probs)], strict=True):
-        assert close(at.probs * rows, gradient * rows)
-    for at, gradient in zip(trace.grad, expected[len(probs) :], strict=True):
-        assert close(at.resid_pre, gradient)
 
 
 def test_scores_that_are_masked_have_no_gradient_and_masked_probs_have_one() -> None:
@@ -151,19 +124,6 @@ def test_each_backward_replaces_the_gradients_of_the_one_before() -> None:
     assert torch.equal(first[1].probs, before)
     trace.backward(trace.logits[0, 3, 5])
     assert torch.equal(trace.grad[1].probs, before)
-
-
-def test_gradients_work_in_single_precision_and_under_no_grad() -> None:
-    exactly = exact("gpt2", "GPT2LMHeadModel").trace(padded("gpt2"), grad=True)
-    exactly.backward(exactly.logits[0, 3, 5])
-    model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel"))
-    with torch.no_grad():
-        trace = model.trace(padded("gpt2"), grad=True)
-    trace.backward(trace.logits[0, 3, 5])
-    with torch.no_grad():
-        for name in LAYER_NAMES:
-            expected = exactly.grad.stack(name)
-            assert close(trace.grad.stack(name).double(), expected, 1e-4)
 
 
 def test_the_weights_are_left_as_they_are() -> None:
@@ -277,54 +237,6 @@ def test_what_does_not_exist_is_an_error(trace: Trace, unchecked: None) -> None:
             getattr(trace.grad[1, 2], name)
         with pytest.raises(minibert.TraceError, match=name):
             trace.grad.stack(name)
-
-
-def test_a_gradient_says_what_it_is_of(trace: Trace) -> None:
-    assert repr(trace.grad[1, 2]).startswith("<layer 1, head 2 of <gradients of Trace(")
-    assert set(LAYER_NAMES) <= set(dir(trace.grad[0]))
-
-
-EDITS: dict[str, dict[Any, Any]] = {
-    "probs": {("probs", 1): lambda probs: probs * 0.5},
-    "scores of a head": {("scores", 1, 2): lambda scores: scores * 2 + 1},
-    "z": {("z", 1, 0): zero},
-    "head_out": {("head_out", 1, 1): lambda out: -out},
-    "attn_out": {("attn_out", 1): lambda out: out.tanh()},
-    "resid_mid": {("resid_mid", 1): lambda mid: mid * 3},
-    "mlp_post": {("mlp_post", 1): lambda post: post.relu()},
-    "mlp_pre": {("mlp_pre", 1): lambda pre: pre + 1},
-    "resid_post": {("resid_post", 1): lambda post: post * 0.3},
-    "query": {("query", 1): lambda query: query.sin()},
-    "resid_pre": {("resid_pre", 1): lambda pre: pre.cos()},
-    "attention_norm_scale, before": {("attention_norm_scale", 1): lambda scale: scale**2},
-    "attention_norm_scale, behind": {("attention_norm_scale", 1): lambda scale: scale**2},
-    "mlp_norm_scale, before": {("mlp_norm_scale", 1): lambda scale: scale.exp()},
-    "mlp_norm_scale, behind": {("mlp_norm_scale", 1): lambda scale: scale.exp()},
-    "query_input": {("query_input", 1): lambda x: x.sin()},
-    "key_input of a head": {("key_input", 1, 2): lambda x: 2 * x + 1},
-    "value_input of a head": {("value_input", 1, 0): zero},
-    "value_input": {("value_input", 1): lambda x: x.tanh()},
-    "behind both norms": {("mlp_out", 1): lambda out: 2 * out, ("attn_out", 1): lambda out: -out},
-}
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_gradients_go_through_edits(edit: str) -> None:
-    number = list(EDITS).index(edit)
-    family = ("bert", "gpt2")[number % 2]
-    model = exact(family, MODELS[family])
-    if number % 3:
-        trace = model.trace(padded(family), grad=True).rerun(EDITS[edit])
-    else:
-        trace = model.trace(padded(family), grad=True, edit=EDITS[edit])
-    trace.backward(weighted(trace.logits))
-    explicit = Edited(trace, EDITS[edit])
-    assert close(trace.logits, explicit.logits)
-    expected = explicit.gradients(weighted(explicit.logits))
-    assert close(trace.grad.embed, expected["embed"])
-    for layer, at in enumerate(trace.grad):
-        for name in LAYER_NAMES:
-            assert close(getattr(at, name), expected[layer, name]), (layer, name)
 
 
 @pytest.mark.parametrize("point", [("resid_post", 1), ("probs", 1), "embed"])

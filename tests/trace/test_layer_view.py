@@ -123,14 +123,6 @@ def test_a_name_that_does_not_exist_is_an_error_and_hasattr_says_no(
     assert all(hasattr(trace[0], name) and hasattr(trace[0, 0], name) for name in LAYER_NAMES)
 
 
-def test_what_this_model_lacks_is_an_error_and_hasattr_says_no() -> None:
-    trace = from_transformers(hf_model("gpt2", "GPT2Model")).trace([[2, 3, 5]])
-    for name in ("pooled", "next_sentence_logits"):
-        assert not hasattr(trace, name)
-        with pytest.raises(minibert.TraceError, match=r"pooler|next-sentence"):
-            getattr(trace, name)
-
-
 def test_a_trace_shows_its_size(tokens: minibert.Tokens) -> None:
     trace = gpt2().trace(tokens)
     assert "5 layers x 3 heads" in repr(trace)

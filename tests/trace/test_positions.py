@@ -25,7 +25,7 @@ from minibert.trace.read import Trace
 from tests.families import LAYER_NAMES, VOCABULARY, Sizes, hf_model
 
 LIMIT = 1e-9
-BATCHES = 200
+BATCHES = 60
 LONGEST = 9
 METRIC = logit_difference(7, 13)
 
