@@ -129,7 +129,7 @@ def test_every_quantity_is_that_of_python_before_and_after_edits(case: Case) -> 
     draw, config = random.Random(2), case.model.config
     assert set(editable(config)) == {name for name, _ in case.everything}
     kinds, lengths = set(), set()
-    for texts in case.texts(6, seed=5):
+    for texts in case.texts(6, seed=43):
         # The same words in another order: often, but not always, as many tokens.
         other = [" ".join(reversed(text.split())) for text in texts]
         clean, another = case.trace(texts), case.trace(other)
