@@ -158,7 +158,6 @@ REFUSED = [
     ("patterns corpus.txt --limit 0", 2, "--limit"),
     ("patterns --field text -m absent", 2, "--field says how a corpus is read"),
     ("patterns --encoding utf-8 -m absent", 2, "--encoding says how a corpus is read"),
-    ("patterns --pairs -m absent", 2, "--pairs says how a corpus is read"),
     ("patterns corpus.latin", 1, "say what it is with --kind"),
     ("patterns corpus.latin --kind text", 1, "not utf-8; name .* with --encoding"),
     ("train a.txt b.txt --task causal-lm", 2, "Usage: "),

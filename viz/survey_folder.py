@@ -444,9 +444,9 @@ def write_survey_report(
 
     `model` is the one that was surveyed, loaded or attached; of an attached one the folder knows
     the stack. `documents` are those that were surveyed, a list or a function that opens them; they
-    are read once more for the texts of examples, in pairs, as far as the survey did and cut as it
-    cut them. On the first `sample` of them that can become tokens heads are named, which goes into
-    the folder as patterns.json; 0 leaves it out. `repeated` is that of
+    are read once more for the texts of examples, as far as the survey did and cut as it cut them.
+    On the first `sample` of them that can become tokens heads are named, which goes into the folder
+    as patterns.json; 0 leaves it out. `repeated` is that of
     `minibert.survey.patterns.patterns`. `command` is what makes the survey again.
 
     Raises SurveyError before anything is measured for a folder without a finished survey and for
@@ -464,10 +464,9 @@ def write_survey_report(
     longest = survey.manifest.get("options", {}).get("longest")
 
     def again() -> Iterator[Document]:
-        options = survey.manifest.get("options", {})
         given = documents() if callable(documents) else documents
-        pairs, limit = options.get("pairs", False), options.get("limit")
-        return (one for of in windows(given, pairs=pairs, limit=limit) for one in of.documents)
+        limit = survey.manifest.get("options", {}).get("limit")
+        return (one for window in windows(given, limit=limit) for one in window.documents)
 
     found = None
     if sample:

@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 COMMON = """
 Options:
     text [argument, TEXT]: The text; "-" reads standard input.
-    corpus [argument, CORPUS..., no default]: Files or folders: plain text, JSON lines, Parquet or
-        CoNLL-U, also as .gz.
+    corpus [argument, CORPUS..., no default]: Files or folders: plain text or JSON lines, also as
+        .gz, or Parquet.
     as_json [--json]: One JSON document, every number unrounded, and nothing else.
     restart [--restart]: Begin anew instead of going on with what is there.
-    pairs [--pairs]: Take each two documents as one with two texts.
     limit [N, >=1]: Read no more than so many documents.
     batch_tokens [N, >=1]: Tokens that are computed together.
     browse [--open]: Open the page in a browser.

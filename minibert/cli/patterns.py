@@ -25,7 +25,6 @@ def patterns(
     corpus: list[Path] | None = None,
     *,
     reading: Reading,
-    pairs: bool = False,
     limit: int | None = None,
     examples: bool = False,
     seed: int = 0,
@@ -45,7 +44,7 @@ def patterns(
         as_json [--json]: Every head and every number, as JSON.
     """
     # Before the model is loaded: a corpus that cannot be read is known at once.
-    documents = _documents(corpus, reading, pairs=pairs)
+    documents = _documents(corpus, reading)
     model = loading.load(task="none")
     from minibert.survey.patterns import patterns as patterns_of
 
@@ -62,16 +61,11 @@ def _print(found: "HeadPatterns", *, as_json: bool, examples: bool) -> None:
         say(*_pattern_table(found, Terminal.of(sys.stdout), examples=examples))
 
 
-def _documents(corpus: Sequence[Path] | None, reading: Reading, *, pairs: bool) -> "Texts | None":
+def _documents(corpus: Sequence[Path] | None, reading: Reading) -> "Texts | None":
     """The documents of these files; None where there are none."""
     if corpus:
-        documents = reading.documents(corpus)
-        if not pairs:
-            return documents
-        from minibert.survey.segments import in_pairs
-
-        return in_pairs(documents)
-    for name in (*reading.given, *["--pairs"] * pairs):
+        return reading.documents(corpus)
+    for name in reading.given:
         raise typer.BadParameter(f"{name} says how a corpus is read, and none is named")
     return None
 

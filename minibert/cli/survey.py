@@ -34,7 +34,6 @@ class Measuring:
     tokens: list[str] | None = None
     by_norm: bool = True
     profile: bool = True
-    pairs: bool = False
     limit: int | None = None
     longest: int | None = None
     batch_tokens: int = 4096

@@ -44,7 +44,6 @@ class Options:
     tokens: Sequence[str] = ()
     by_norm: bool = True
     profile: bool = True
-    pairs: bool = False
     limit: int | None = None
     longest: int | None = None
     batch_tokens: int = 4096
@@ -100,7 +99,6 @@ class Options:
             "offsets": list(self.every_offset),
             "tokens": list(self.tokens),
             "profile": self.profile,
-            "pairs": self.pairs,
             "limit": self.limit,
             "longest": self.longest or model.config.n_positions,
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -125,7 +123,6 @@ def survey(
     tokens: Sequence[str] = (),
     by_norm: bool = True,
     profile: bool = True,
-    pairs: bool = False,
     stack: str | None = None,
     limit: int | None = None,
     longest: int | None = None,
@@ -138,14 +135,14 @@ def survey(
 
     model         one of minibert.load, or of minibert.attach with a tokenizer: then a live model of
                   transformers runs as it is (live.py)
-    documents     what `read_documents` gives, or any documents or texts, read one after the other
+    documents     what `read_documents` gives, or any texts or pairs of texts, read one after the
+                  other; Clark et al. 2019 took each two paragraphs as a pair: zip(a[::2], a[1::2])
     output        a folder for tables and manifest; while it runs it holds what is done so far
     measures      names of measures (`minibert.survey.measures.measures_of`); by default all
     offsets       offsets that are measured beside −1, 0 and 1
     tokens        tokens as a person reads them, each with a measure of its own
     by_norm       measure everything again with rows weighed by norms (Kobayashi et al. 2020)
     profile       keep the mass at every distance
-    pairs         take each two documents in a row as one with two texts (Clark et al. 2019)
     stack         of an attached model with several: "encoder", "decoder.self", ... A decoder reads
                   the tokens of the text, as the encoder does
     limit         measure so many documents
@@ -165,7 +162,7 @@ def survey(
     check_list(documents, "documents")
     options = Options(
         measures=measures, offsets=offsets, tokens=tokens, by_norm=by_norm, profile=profile,
-        pairs=pairs, limit=limit, longest=longest, batch_tokens=batch_tokens, on_error=on_error,
+        limit=limit, longest=longest, batch_tokens=batch_tokens, on_error=on_error,
     )  # fmt: skip
     subject = surveyable(model, stack, longest)
     measure = options.measuring(subject)
@@ -177,9 +174,7 @@ def survey(
     }
     with opened(output, about, resume=resume) as folder:
         if (finished := folder.finished()) is not None:
-            check_same(
-                windows(documents, pairs=pairs, limit=limit), finished.manifest["corpus"]["sha256"]
-            )
+            check_same(windows(documents, limit=limit), finished.manifest["corpus"]["sha256"])
             return finished
         measured = _measured(documents, options, measure, folder, progress=progress)
         found = {**about, "corpus": _told(measured, documents)}
@@ -204,7 +199,7 @@ def _measured(
 ) -> Measured:
     """The sums of the whole corpus, kept in the folder after each window."""
     found = folder.measured() or Measured(measure.empty())
-    all_windows = windows(documents, pairs=options.pairs, limit=options.limit)
+    all_windows = windows(documents, limit=options.limit)
     with closing(Bar(documents, options.limit, shown=progress)) as bar:
         for window, measured in measure.in_order(unread(all_windows, found.read, bar)):
             _check(window, measured, options)

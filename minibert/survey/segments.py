@@ -355,23 +355,3 @@ def batches(
 
 def _length(segment: Segment) -> int:
     return len(segment.ids)
-
-
-def in_pairs(documents: Iterable[Document]) -> Iterator[Document]:
-    """Each two documents in a row as one with two texts, as Clark et al. 2019 took paragraphs.
-
-    The last one of an odd number is left out. Raises SurveyError for one that is a pair already.
-    """
-    first: Document | None = None
-    for document in documents:
-        if document.pair is not None:
-            raise SurveyError(f"{document.id}: is a pair already; leave pairs out.")
-        if first is None:
-            first = document
-            continue
-        name = f"{first.id} + {document.id}"
-        if first.words is not None and document.words is not None:
-            yield Document(name, None, first.words, document.words)
-        else:
-            yield Document(name, first.written, None, document.written)
-        first = None

@@ -19,7 +19,6 @@ from tqdm import tqdm
 
 from minibert.errors import SurveyError
 from minibert.survey.documents import Document, Documents, document_of
-from minibert.survey.segments import in_pairs
 
 #: A window ends with the document that reaches either: about 30,000 tokens.
 CHARACTERS, DOCUMENTS = 2**17, 512
@@ -38,17 +37,12 @@ class Window:
     documents: tuple[Document, ...]
 
 
-def windows(
-    documents: Iterable[object], *, pairs: bool = False, limit: int | None = None
-) -> Iterator[Window]:
-    """The documents in windows, each two of them as one with `pairs`, and at most `limit`.
-
-    Raises SurveyError for what is no text.
-    """
+def windows(documents: Iterable[object], *, limit: int | None = None) -> Iterator[Window]:
+    """The documents in windows, at most `limit`. Raises SurveyError for what is no text."""
     named = (document_of(one, number) for number, one in enumerate(documents))
     held: list[Document] = []
     characters = first = number = 0
-    for document in islice(in_pairs(named) if pairs else named, limit):
+    for document in islice(named, limit):
         held.append(document)
         characters += _length(document)
         if characters >= CHARACTERS or len(held) == DOCUMENTS:

@@ -159,22 +159,14 @@ def test_means_intervals_and_examples_follow_from_the_documents(whole):
         made.table("to_nothing")
 
 
-def test_two_documents_make_a_pair_and_one_pair_too_long_is_cut_and_counted():
+def test_a_pair_is_two_texts_and_one_too_long_is_cut_and_counted():
     model, texts = minibert.load(), ("The horse ran .", "A horse turned .")
     words = (("the", "old-horse", "ran"), ("a", "boat"))
-    for single, whole in (
-        (
-            [Document(*one) for one in zip("ab", texts, strict=True)],
-            Document("a", texts[0], None, texts[1]),
-        ),
-        (
-            [Document(n, None, one) for n, one in zip("ab", words, strict=True)],
-            Document("a", None, *words),
-        ),
+    for given, whole in (
+        (texts, Document("a", texts[0], None, texts[1])),
+        (tuple(map(minibert.Words, words)), Document("a", None, *words)),
     ):
-        found = survey(model, [*single, "left out"], pairs=True)
-        expected = survey(model, [whole])
-        assert found.manifest["corpus"]["documents"] == 1
+        found, expected = survey(model, [given]), survey(model, [whole])
         for name, numbers in vars(expected.sums).items():
             np.testing.assert_array_equal(getattr(found.sums, name), numbers, err_msg=name)
         trace = model.trace(*whole.contents)
@@ -234,6 +226,7 @@ def test_options_that_cannot_be_are_errors_before_a_document_is_read(options, me
     [
         ("the river", "documents is one str; give a list"),
         (["the river", None], "text 1 is a NoneType"),
+        ([("the river", minibert.Words(["a"]))], "text 0 is a tuple"),
         ([b"the river"], "text 0 is a bytes"),
     ],
 )

@@ -15,14 +15,22 @@ LINES = (
     "the rabbit slept under the old tree while the cat looked at it",
     "the girl read a long book and the boy drew a small house",
     "this line is behind the limit and nothing of it is measured",
+    "nor of this one",
 )
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.txt"
-    path.write_text("\n".join(LINES))
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(map(pair, LINES[::2], LINES[1::2])))
     return path
+
+
+def pair(first: str, second: str) -> str:
+    return json.dumps({"a": first, "b": second}) + "\n"
+
+
+PAIRS = ("--field", "a", "--pair-field", "b")
 
 
 def header_in(path: Path) -> dict[str, Any]:
@@ -31,14 +39,14 @@ def header_in(path: Path) -> dict[str, Any]:
 
 def test_the_report_is_about_the_documents_that_were_surveyed(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "survey"
-    options = ("--unit", "line", "--pairs", "--limit", "2", "--pattern-documents", "1")
+    options = (*PAIRS, "--limit", "2", "--pattern-documents", "1")
     done = run("survey", str(corpus), *options, "-o", str(folder))
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == f"The report: {(folder / 'report.html').as_uri()}"
     header = header_in(folder / "report.html")
     assert header["title"] == "tiny-bert"
     assert {one["documents"] for one in header["measures"]} <= {0, 1, 2}
-    pairs = {"corpus.txt:1 + corpus.txt:2", "corpus.txt:3 + corpus.txt:4"}
+    pairs = {"corpus.jsonl:1", "corpus.jsonl:2"}
     # Sequences that come twice are the other examples.
     ids = {one for one in header["documents"] if not one.startswith("drawn sequence ")}
     assert ids == pairs
@@ -53,14 +61,14 @@ def test_the_report_is_about_the_documents_that_were_surveyed(corpus: Path, tmp_
 
 
 def test_the_tables_can_be_had_alone(corpus: Path, tmp_path: Path) -> None:
-    done = run("survey", str(corpus), "--unit", "line", "--no-report", "-o", str(tmp_path / "s"))
+    done = run("survey", str(corpus), "--field", "a", "--no-report", "-o", str(tmp_path / "s"))
     assert done.exit_code == 0, done.output
     assert not list((tmp_path / "s").glob("*.html"))
 
 
 def test_the_report_of_a_finished_survey_is_made_again(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "survey"
-    options = ("--unit", "line", "--pairs", "--limit", "2", "-o", str(folder))
+    options = (*PAIRS, "--limit", "2", "-o", str(folder))
     command = ("survey", str(corpus), *options)
     assert run(*command).exit_code == 0
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -71,6 +79,6 @@ def test_the_report_of_a_finished_survey_is_made_again(corpus: Path, tmp_path: P
     assert again.stdout.endswith(f"The report: {(folder / 'report.html').as_uri()}\n")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
     # Neither other documents nor another model can be shown as what was surveyed.
-    corpus.write_text("\n".join(LINES[::-1]))
+    corpus.write_text("".join(map(pair, LINES[1::2], LINES[::2])))
     fails(run(*command), "documents are not those that the run in this folder began with")
     fails(run(*command, "--model", "tiny-gpt2"), "a finished survey with another model")

@@ -83,7 +83,7 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
     manifest = {
         "model": {"name": "/home/ada/models/secret-name"},
         "corpus": {"files": list(HOSTILE), "skipped": [{"place": HOSTILE[0], "reason": "broken"}]},
-        "options": {"dtype": "bfloat16", "limit": None, "pairs": True},
+        "options": {"dtype": "bfloat16", "limit": None, "profile": True},
         "versions": {"minibert": "0.1.0", "torch": "2.13"},
     }
     survey = survey_of(MEANS, NAMES, manifest=manifest, documents=HOSTILE[:3])
@@ -92,7 +92,7 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
     assert report.header["command"] == "minibert survey corpus.txt"
     facts = dict(report.header["facts"])
     assert facts["options: dtype"] == "bfloat16"
-    assert facts["options: pairs"] == "yes"
+    assert facts["options: profile"] == "yes"
     assert "options: limit" not in facts
     assert facts["model: name"] == "secret-name"
     assert facts["versions"] == "minibert 0.1.0, torch 2.13"
