@@ -44,7 +44,7 @@ class Hub(ThreadingHTTPServer):
 
     def at(self, revision: str) -> tuple[str, Path | None]:
         """The commit of a branch or commit, and its folder."""
-        commits = {name: sha1(name + str(path)) for name, path in self.folders.items()}
+        commits = {name: sha1(str(path)) for name, path in self.folders.items()}
         found = (n for n, commit in commits.items() if revision in (n, commit))
         name = next(found, None)
         return commits.get(name or "", ""), self.folders.get(name or "")
@@ -177,6 +177,21 @@ def test_each_revision_gives_its_own_weights(served: Hub, tmp_path: Path) -> Non
         found = minibert.load(NAME, revision=revision, task="none")(IDS)
         assert torch.equal(found, first) == (revision is None)
     assert torch.equal(minibert.load(NAME, revision="step1")(IDS), other(IDS))
+
+
+def test_a_branch_that_moves_meanwhile_is_not_mixed_with_what_it_was(
+    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moved").mkdir()
+    files = hub.HfApi.list_repo_files
+
+    def moves(*given: object, **options: object) -> list[str]:
+        found = files(*given, **options)
+        served.folders = {"main": tmp_path / "moved", "before": served.folders["main"]}
+        return found
+
+    monkeypatch.setattr(hub.HfApi, "list_repo_files", moves)
+    assert names(fetch(NAME)) == set(WANTED)
 
 
 @pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
