@@ -175,41 +175,19 @@ def drawn(draw: Callable[..., Any], family: str) -> Drawn:
     if family in ("llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text"):
         # Narrower than 5, a norm divides by what is near zero and says nothing about rounding.
         options |= {"hidden_size": heads * draw(st.sampled_from([5, 6, 8])), "head_dim": d_head}
-    options |= draw(_OF_FAMILY[family](layers, d_head))
+    options |= draw(st.fixed_dictionaries(_choices(family, layers, d_head)))
+    if "partial_rotary_factor" in options:
+        # Only some dimensions of a head are turned.
+        dims = options.pop("partial_rotary_factor")
+        options["rope_parameters"] = draw(ropes(dims, _TYPES_OF.get(family, _TYPES), nested=False))
+        options["rope_parameters"]["partial_rotary_factor"] = dims / d_head
+    if options.get("use_sliding_window") and draw(st.booleans()):
+        options["layer_types"] = draw(_types(layers))
     rope = options["rope_parameters"]
     each = rope.values() if family in ("gemma3_text", "modernbert") else (rope,)
     if any(one["rope_type"] == "dynamic" for one in each):
         options["max_position_embeddings"] = ORIGINAL
     return Drawn(family, options, draw(st.integers(0, 2**20)))
-
-
-@st.composite
-def _gpt_neox(draw: Callable[..., Any], layers: int, d_head: int) -> dict[str, Any]:
-    dims = draw(st.sampled_from([each for each in (2, 4, 6, 8) if each <= d_head]))
-    return {
-        "hidden_act": draw(activations),
-        "layer_norm_eps": draw(epsilons),
-        "use_parallel_residual": draw(st.booleans()),
-        "attention_bias": draw(st.booleans()),
-        "rope_parameters": draw(ropes(dims, _TYPES, nested=False))
-        | {"partial_rotary_factor": dims / d_head},
-    }
-
-
-def _rms(activation: str, **more: Any) -> Any:
-    return {activation: activations, "rms_norm_eps": epsilons, **more}
-
-
-def _llama(layers: int, d_head: int) -> Any:
-    rope = ropes(d_head, _TYPES, nested=False)
-    biases = {"attention_bias": st.booleans(), "mlp_bias": st.booleans()}
-    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, **biases))
-
-
-def _mistral(layers: int, d_head: int) -> Any:
-    rope = ropes(d_head, _TYPES, nested=False)
-    window = st.none() | windows
-    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, sliding_window=window))
 
 
 def _types(layers: int) -> Any:
@@ -218,109 +196,69 @@ def _types(layers: int) -> Any:
     return st.lists(kinds, min_size=layers, max_size=layers)
 
 
-@st.composite
-def _qwen(draw: Callable[..., Any], layers: int, d_head: int, biases: bool) -> dict[str, Any]:
-    rope = ropes(d_head, _TYPES, nested=False)
-    options = draw(st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope)))
-    if biases:
-        options["attention_bias"] = draw(st.booleans())
-    options |= {"use_sliding_window": draw(st.booleans()), "sliding_window": draw(windows)}
-    options["max_window_layers"] = draw(st.integers(0, layers))
-    if options["use_sliding_window"] and draw(st.booleans()):
-        options["layer_types"] = draw(_types(layers))
-    return options
+_TYPES_OF = {"phi3": ("default", "longrope")}
 
 
-def _gemma(layers: int, d_head: int) -> Any:
-    rope = ropes(d_head, _TYPES, nested=False)
-    bias = st.booleans()
-    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, attention_bias=bias))
+_CAPPED = {
+    "hidden_activation": activations,
+    "rms_norm_eps": epsilons,
+    "query_pre_attn_scalar": st.sampled_from([2, 5, 16]),
+    "sliding_window": windows,
+    "final_logit_softcapping": caps,
+}
+_MODERNBERT = {
+    "hidden_activation": activations,
+    "norm_eps": epsilons,
+    **dict.fromkeys(("norm_bias", "decoder_bias", "classifier_bias"), st.booleans()),
+    "classifier_activation": activations,
+    "classifier_pooling": st.sampled_from(["cls", "mean"]),
+    "local_attention": windows,
+}
 
 
-def _gemma2(layers: int, d_head: int) -> Any:
-    return _capped(layers, ropes(d_head, _TYPES, nested=False))
+def _choices(family: str, layers: int, d_head: int) -> dict[str, Any]:
+    """What is drawn for each field of a family beside its sizes.
 
-
-def _capped(layers: int, rope: Any) -> Any:
-    return st.fixed_dictionaries(
-        _rms(
-            "hidden_activation",
-            rope_parameters=rope,
-            attention_bias=st.booleans(),
-            query_pre_attn_scalar=st.sampled_from([2, 5, 16]),
-            sliding_window=windows,
-            layer_types=_types(layers),
-            final_logit_softcapping=caps,
-            attn_logit_softcapping=caps,
-        )
-    )
-
-
-def _by_layer_type(d_head: int) -> Any:
-    rope = ropes(d_head, _TYPES, nested=True)
-    return st.fixed_dictionaries({"sliding_attention": rope, "full_attention": rope})
-
-
-def _gemma3(layers: int, d_head: int) -> Any:
-    # Its attn_logit_softcapping is read by no code of transformers.
-    return _capped(layers, _by_layer_type(d_head)).map(
-        lambda options: options | {"attn_logit_softcapping": None}
-    )
-
-
-@st.composite
-def _phi3(draw: Callable[..., Any], layers: int, d_head: int) -> dict[str, Any]:
-    dims = draw(st.sampled_from([each for each in (2, 4, 6, 8) if each <= d_head]))
-    rope = draw(ropes(dims, ("default", "longrope"), nested=False))
-    options = draw(st.fixed_dictionaries(_rms("hidden_act", sliding_window=st.none() | windows)))
-    options["rope_parameters"] = rope | {"partial_rotary_factor": dims / d_head}
-    options["original_max_position_embeddings"] = ORIGINAL
-    return options
-
-
-def _olmo2(layers: int, d_head: int) -> Any:
-    rope = ropes(d_head, _TYPES, nested=False)
-    bias = st.booleans()
-    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, attention_bias=bias))
-
-
-def _granite(layers: int, d_head: int) -> Any:
-    rope = ropes(d_head, _TYPES, nested=False)
-    flags = dict.fromkeys(("attention_bias", "mlp_bias"), st.booleans())
-    factors = dict.fromkeys(MULTIPLIERS, st.sampled_from([0.25, 0.7, 1.0, 2.2]))
-    return st.fixed_dictionaries(_rms("hidden_act", rope_parameters=rope, **flags, **factors))
-
-
-def _modernbert(layers: int, d_head: int) -> Any:
-    return st.fixed_dictionaries(
-        {
-            "hidden_activation": activations,
-            "norm_eps": epsilons,
-            "norm_bias": st.booleans(),
-            "attention_bias": st.booleans(),
-            "mlp_bias": st.booleans(),
-            "decoder_bias": st.booleans(),
-            "classifier_bias": st.booleans(),
-            "classifier_activation": activations,
-            "classifier_pooling": st.sampled_from(["cls", "mean"]),
-            "local_attention": windows,
-            "layer_types": _types(layers),
-            "rope_parameters": _by_layer_type(d_head),
+    Under partial_rotary_factor stands how many dimensions of a head are turned.
+    """
+    flag = st.booleans()
+    rms = {"hidden_act": activations, "rms_norm_eps": epsilons}
+    rope = {"rope_parameters": ropes(d_head, _TYPES, nested=False)}
+    nested = ropes(d_head, _TYPES, nested=True)
+    by_type = st.fixed_dictionaries({"sliding_attention": nested, "full_attention": nested})
+    dims = {"partial_rotary_factor": st.sampled_from([n for n in (2, 4, 6, 8) if n <= d_head])}
+    types = {"layer_types": _types(layers)}
+    bias, mlp = {"attention_bias": flag}, {"mlp_bias": flag}
+    window = {"sliding_window": st.none() | windows}
+    qwen = (
+        rms
+        | rope
+        | {
+            "use_sliding_window": flag,
+            "sliding_window": windows,
+            "max_window_layers": st.integers(0, layers),
         }
     )
-
-
-_OF_FAMILY: dict[str, Callable[[int, int], Any]] = {
-    "gpt_neox": _gpt_neox,
-    "llama": _llama,
-    "mistral": _mistral,
-    "qwen2": lambda layers, d_head: _qwen(layers, d_head, biases=False),
-    "qwen3": lambda layers, d_head: _qwen(layers, d_head, biases=True),
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    "phi3": _phi3,
-    "olmo2": _olmo2,
-    "granite": _granite,
-    "modernbert": _modernbert,
-}
+    capped = types | bias | _CAPPED
+    table: dict[str, dict[str, Any]] = {
+        "gpt_neox": dims | bias | {
+            "hidden_act": activations,
+            "layer_norm_eps": epsilons,
+            "use_parallel_residual": flag,
+        },
+        "llama": rms | rope | bias | mlp,
+        "mistral": rms | rope | window,
+        "qwen2": qwen,
+        "qwen3": qwen | bias,
+        "gemma": rms | rope | bias,
+        "gemma2": capped | rope | {"attn_logit_softcapping": caps},
+        # Its attn_logit_softcapping is read by no code of transformers.
+        "gemma3_text": capped
+        | {"rope_parameters": by_type, "attn_logit_softcapping": st.none()},
+        "phi3": rms | dims | window | {"original_max_position_embeddings": st.just(ORIGINAL)},
+        "olmo2": rms | rope | bias,
+        "granite": rms | rope | bias | mlp
+        | dict.fromkeys(MULTIPLIERS, st.sampled_from([0.25, 0.7, 1.0, 2.2])),
+        "modernbert": types | bias | mlp | _MODERNBERT | {"rope_parameters": by_type},
+    }  # fmt: skip
+    return table[family]
