@@ -190,13 +190,12 @@ class Attached:
             check_stream(z)
         if isinstance(logits := getattr(one.output, "logits", None), Tensor):
             check_logits(logits)
-        calls = one.by_stack(self._known.stack_names)
-        model_name = self.name
-        stacks = {name: StackTrace(name, of, model_name, self.model) for name, of in calls.items()}
-        return AttachedTrace(
-            stacks, one.output, model_name, again,
-            ids=one.ids, texts=texts, tokenizer=self.tokenizer,
-        )  # fmt: skip
+        stacks = {}
+        for name, calls in one.by_stack(self._known.stack_names).items():
+            ids = one.ids.get("decoder_input_ids" if name.startswith("decoder.") else "input_ids")
+            known = {"ids": ids, "texts": tuple(texts), "tokenizer": self.tokenizer}
+            stacks[name] = StackTrace(name, calls, self.name, self.model, **known)
+        return AttachedTrace(stacks, one.output, self.name, again)
 
     def _encoded(
         self, inputs: tuple[Any, ...], keywords: dict[str, object]

@@ -4,7 +4,7 @@ A page shows square matrices with the vectors that give them. So a stack that at
 one, cross-attention and single steps of a generation have none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minibert.attached.call import Call, repeated
+from minibert.attached.layout import READABLE
 from minibert.attached.stack import StackTrace
 from minibert.errors import TraceError
 from minibert.text.tokens import Tokens
@@ -54,23 +55,18 @@ class PageLayer:
     real: tuple[Tensor, ...]
     n_kv_heads: int
 
-    probs = property(lambda self: self._read("probs"))
-    query = property(lambda self: self._read("query"))
-    key = property(lambda self: self._read("key"))
-    value = property(lambda self: self._read("value"))
-    z = property(lambda self: self._read("z"))
-
-    def _read(self, name: str) -> Tensor:
-        found = self.call.read(name)
-        if name == "probs":
-            return self._front(self._front(found).transpose(2, 3)).transpose(2, 3)
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in READABLE:
+            raise AttributeError(name)
+        found = self.call.read(name).detach()
+        if name in ("scores", "probs"):
+            return self._front(self._front(found).mT).mT
         if name in ("key", "value") and found.shape[1] != self.n_kv_heads:
             found = repeated(found, self.n_kv_heads)
         return self._front(found)
 
     def _front(self, value: Tensor) -> Tensor:
         """The positions of real tokens in front, and 0 behind them, along axis 2."""
-        value = value.detach()
         found = torch.zeros_like(value)
         for sentence, real in enumerate(self.real):
             found[sentence, :, : len(real)] = value[sentence].index_select(1, real)
@@ -95,9 +91,7 @@ class PageTrace:
         return self.layers[layer]
 
 
-def page_trace(
-    one: StackTrace, ids: Tensor | None = None, texts: Sequence[str] = (), tokenizer: Any = None
-) -> PageTrace:
+def page_trace(one: StackTrace) -> PageTrace:
     """A stack as a page reads it, with the ids of its positions, where they are known, in words.
 
     Raises TraceError where there is no page of it: queries that are not the keys, or layers with
@@ -127,13 +121,13 @@ def page_trace(
     sizes = PageSizes(
         len(calls), heads, n_kv_heads, width,
         causal=not any(bool(each.triu(1).any()) for of in allowed for each in of),
-        scales=tuple(map(_scale, calls)),
+        scales=tuple(float(torch.as_tensor(call.scale).flatten()[0]) for call in calls),
         windows=tuple(map(_window, allowed)),
         attention_soft_cap=first.soft_cap,
         apart=_apart(calls),
     )  # fmt: skip
     layers = tuple(PageLayer(call, real, n_kv_heads) for call in calls)
-    return PageTrace(one.model_name, _tokens(ids, n, real, texts, tokenizer), sizes, layers)
+    return PageTrace(one.model_name, _tokens(one, n, real), sizes, layers)
 
 
 def _allowed(call: Call, real: tuple[Tensor, ...]) -> list[Tensor]:
@@ -178,19 +172,9 @@ def _apart(calls: list[Call]) -> str:
     return f"The weights of this model have {' and '.join(names)} beside query and key."
 
 
-def _scale(call: Call) -> float:
-    scale = call.scale
-    return float(scale.flatten()[0]) if isinstance(scale, Tensor) else float(scale)
-
-
-def _tokens(
-    ids: Tensor | None,
-    n_positions: int,
-    real: tuple[Tensor, ...],
-    texts: Sequence[str],
-    tokenizer: Any,
-) -> Tokens:
+def _tokens(one: StackTrace, n_positions: int, real: tuple[Tensor, ...]) -> Tokens:
     """The tokens of the positions: words where they are known, else numbers."""
+    ids = one.ids
     longest = max(map(len, real))
     known = ids is not None and ids.shape == (len(real), n_positions)
     table = torch.zeros(len(real), longest, dtype=torch.long)
@@ -199,9 +183,9 @@ def _tokens(
         given = ids[sentence, rows] if known and ids is not None else torch.arange(len(rows))
         table[sentence, : len(rows)] = given.cpu()
         mask[sentence, : len(rows)] = True
-    words = _Words(tokenizer) if known and tokenizer is not None else None
+    words = _Words(one.tokenizer) if known and one.tokenizer is not None else None
     tokens = Tokens.from_ids(table, mask=mask, tokenizer=words)
-    return replace(tokens, texts=tuple((one,) for one in texts)) if texts else tokens
+    return replace(tokens, texts=tuple((text,) for text in one.texts)) if one.texts else tokens
 
 
 class _Words:

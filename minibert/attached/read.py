@@ -28,14 +28,9 @@ class AttachedTrace:
         output: Any,
         model_name: str,
         again: "Callable[[Mapping[object, object]], AttachedTrace] | None",
-        *,
-        ids: Mapping[str, Tensor] | None = None,
-        texts: Sequence[str] = (),
-        tokenizer: Any = None,
     ) -> None:
         self._stacks, self.output, self.model_name = dict(stacks), output, model_name
-        self._again, self.texts, self.tokenizer = again, tuple(texts), tokenizer
-        self.ids = dict(ids or {})
+        self._again = again
 
     @property
     def model(self) -> nn.Module | None:
@@ -84,11 +79,6 @@ class AttachedTrace:
         return iter(self.only())
 
     @property
-    def calls(self) -> Sequence[tuple[str, Call]]:
-        """The calls of the only stack."""
-        return self.only().calls
-
-    @property
     def records(self) -> Sequence[tuple[str, Call]]:
         """All calls: what makes this a trace to edits."""
         return [call for stack in self._stacks.values() for call in stack.calls]
@@ -127,9 +117,7 @@ class AttachedTrace:
 
     def paged(self, stack: str | None = None) -> PageTrace:
         """A stack, the only one by default, as pages read a trace: padding left out."""
-        one = self.only() if stack is None else self.of_stack(stack)
-        ids = "decoder_input_ids" if one.name.startswith("decoder.") else "input_ids"
-        return page_trace(one, self.ids.get(ids), self.texts, self.tokenizer)
+        return page_trace(self.only() if stack is None else self.of_stack(stack))
 
     @property
     def attentions(self) -> tuple[Tensor, ...]:

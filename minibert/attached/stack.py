@@ -188,6 +188,10 @@ class StackTrace:
     model: nn.Module | None = None
     by_kv_head: bool = False
     """Whether the heads of key and value are counted as key-value heads."""
+    ids: Tensor | None = None
+    """(batch, position), where they are known."""
+    texts: tuple[str, ...] = ()
+    tokenizer: Any = None
 
     def __len__(self) -> int:
         return len(self.calls)
