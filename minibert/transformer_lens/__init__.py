@@ -6,7 +6,7 @@ Names, arguments, axes and numbers are those of TransformerLens 3.9; docs/transf
 what is not offered. Nothing here imports TransformerLens; `import minibert` does not import this.
 """
 
-from minibert.transformer_lens import hook_points, patching, utils
+from minibert.transformer_lens import hook_points, utils
 from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookedRootModule, HookPoint
@@ -22,6 +22,5 @@ __all__ = [
     "HookedTransformerConfig",
     "TransformerBridge",
     "hook_points",
-    "patching",
     "utils",
 ]

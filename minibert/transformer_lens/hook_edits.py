@@ -32,7 +32,7 @@ def layer_edits(
 
     def of_layer(layer: int) -> dict[str, Change]:
         at, edits = f"blocks.{layer}.", dict[str, Change]()
-        for name, entry in layer_points(config, layer).items():
+        for name, entry in layer_points(config).items():
             point = points[at + name]
             if entry.edits and point.has_hooks():
                 edits[entry.edits] = _by_position(point) if entry.by_head else point
@@ -80,7 +80,7 @@ def listening(points: Points, body: Body) -> Iterator[None]:
     with ExitStack() as undo:
         for index, layer in enumerate(body.layers):
             at = f"blocks.{index}."
-            _at_norms(undo, points, at, layer, layer_points(body.config, index))
+            _at_norms(undo, points, at, layer, layer_points(body.config))
             for short in "qk":
                 point = points[f"{at}attn.hook_{short}"]
                 if point.has_hooks():

@@ -306,7 +306,9 @@ class HookedRootModule(nn.Module):
             if incl_bwd:
                 _check_number(out)
                 out.backward()
-        return out, cache
+        # In the order of the data: hooks inside a norm are called when it is done.
+        order = [f"{name}{end}" for end in ("", "_grad") for name in self.hook_dict]
+        return out, {name: cache[name] for name in order if name in cache}
 
     def _cached_names(self, names_filter: Any) -> list[str]:
         """The names that a function of a name chooses from; all that there are for a list."""

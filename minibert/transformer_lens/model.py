@@ -251,9 +251,9 @@ class HookedTransformer(WithTokens):
         kept where `cfg.use_attn_result` says so or names_filter names it; ActivationCache computes
         it from hook_z where it was not kept.
         """
-        out, kept = super().run_with_cache(*model_args, remove_batch_dim=remove_batch_dim, **kwargs)
-        order = [f"{name}{end}" for end in ("", "_grad") for name in self.hook_dict]
-        cache = {name: kept[name] for name in order if name in kept}
+        out, cache = super().run_with_cache(
+            *model_args, remove_batch_dim=remove_batch_dim, **kwargs
+        )
         if not return_cache_object:
             return out, cache
         return out, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)

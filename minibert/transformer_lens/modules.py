@@ -166,9 +166,9 @@ def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
         root.pos_embed = Part(body, WEIGHTS["pos_embed"], _positions)
     _add_points(root, before_layers(config))
     root.blocks = nn.ModuleList()
-    for number, layer in enumerate(body.layers):
+    for layer in body.layers:
         block = Part(layer, {})
-        for name, point in layer_points(config, number).items():
+        for name, point in layer_points(config).items():
             part = name.rpartition(".")[0]
             if part and part not in block._modules:
                 block.add_module(part, _part(layer, part, point.norm, folded))

@@ -76,21 +76,20 @@ def readers(trace: CachedTrace) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     for name, point in before_layers(config).items():
         yield name, partial(point.read, trace)
     for layer in trace:
-        for name, of_layer in layer_points(config, layer.layer).items():
+        for name, of_layer in layer_points(config).items():
             yield f"blocks.{layer.layer}.{name}", partial(of_layer.read, layer)
     if trace.until is None:
         for name, point in behind_layers(config).items():
             yield name, partial(point.read, trace)
 
 
-def layer_points(config: Config, layer: int) -> OfLayer:
+def layer_points(config: Config) -> OfLayer:
     """The points of a layer, in the order of the data."""
     place, stream = config.norm_place, "resid_pre" if config.parallel else "resid_mid"
     first, last, first_out, last_out = OfLayer(), OfLayer(), OfLayer(), OfLayer()
     if place != "output":
         last = _norm("ln2", "mlp_norm", lambda at: at.quantity(stream))
-        if layer or config.first_norm:
-            first = _norm("ln1", "attention_norm", lambda at: at.resid_pre)
+        first = _norm("ln1", "attention_norm", lambda at: at.resid_pre)
     if place != "before":
         # A norm of the output is ln1_post beside one in front of the block, and ln1 alone.
         post = "" if place == "output" else "_post"

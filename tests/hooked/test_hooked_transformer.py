@@ -16,10 +16,9 @@ from minibert.transformer_lens import (
     HookedTransformer,
     HookPoint,
     TransformerBridge,
-    patching,
     utils,
 )
-from tests.hooked.models import close, ids
+from tests.hooked.models import close
 
 TEXT = "The river was wide, and the boat was small."
 
@@ -217,24 +216,6 @@ def test_a_bridge_begins_unprocessed() -> None:
     hooks = [("blocks.1.hook_in", lambda x, hook: seen.append(hook.name))]
     bridge.run_with_hooks(TEXT, fwd_hooks=hooks)
     assert seen == ["blocks.1.hook_resid_pre"]
-
-
-@torch.no_grad()
-def test_patching_is_what_minibert_patches() -> None:
-    model = hooked()
-    clean, corrupted = ids(1)[:, :5], ids(2)[:, :5]
-    _, cache = model.run_with_cache(clean)
-
-    def metric(logits: Tensor) -> Tensor:
-        return logits[:, -1, 7].mean()
-
-    got = patching.get_act_patch_attn_head_out_all_pos(model, corrupted, cache, metric)
-    wanted = torch.empty(4, 4)
-    trace, other = own().trace(corrupted), own().trace(clean)
-    for layer in range(4):
-        for head in range(4):
-            wanted[layer, head] = metric(trace.rerun({("z", layer, head): other}).logits)
-    close(got, wanted)
 
 
 @torch.no_grad()

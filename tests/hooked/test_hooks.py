@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from minibert.errors import EditError
-from minibert.transformer_lens import patching
 from tests.hooked.models import FAMILIES, close, ids, ours_of, pair, transformers_model
 from tests.trace.editing import OTHER_KINDS
 from tests.transformer_lens_models import PROCESSING
@@ -139,26 +138,3 @@ def test_processed_weights_are_the_same(family: str, flags: dict[str, bool]) -> 
         close(got[name], cache[name], name)
     for name in ("normalization_type", "n_params", "act_fn", "d_vocab", "n_ctx", "eps"):
         assert getattr(ours.cfg, name) == getattr(lens.cfg, name), name
-
-
-PATCHES = [name for name in dir(patching) if name.startswith("get_act_patch_")]
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@torch.no_grad()
-def test_patching_functions_give_the_same(family: str) -> None:
-    ours, lens = pair(family)
-    from transformer_lens import patching as their_patching
-
-    # Few positions: a pass for every query and key is slow in both.
-    clean, corrupted = ids(1)[:, :3], ids(2)[:, :3]
-
-    def metric(logits: Tensor) -> Tensor:
-        return (logits[:, -1, 7] - logits[:, -1, 13]).mean()
-
-    caches = [model.run_with_cache(clean)[1] for model in (ours, lens)]
-    for name in PATCHES:
-        got = getattr(patching, name)(ours, corrupted, caches[0], metric)
-        wanted = getattr(their_patching, name)(lens, corrupted, caches[1], metric)
-        close(got, wanted.to(got.dtype), name, 1e-5)
-    assert len(PATCHES) == 18

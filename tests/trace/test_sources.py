@@ -22,7 +22,6 @@ from minibert.analysis import (
 from minibert.model import Model
 from minibert.trace.edit import mean, replace, zero
 from minibert.trace.read import Trace
-from minibert.transformer_lens import HookedTransformer, patching
 from tests.trace.test_file import random_model
 
 METRIC = logit_difference(7, 13)
@@ -31,11 +30,6 @@ METRIC = logit_difference(7, 13)
 def _ask(read: Callable[..., Any]) -> Callable[[Model, Trace, Trace, dict[str, bool]], Any]:
     """An edit that reads a trace, asked for or not."""
     return lambda model, trace, source, asked: trace.rerun({("z", 1): read(source, **asked)})
-
-
-def lens_of(source: Trace, asked: dict[str, bool]) -> Any:
-    cache = source.to_transformer_lens()
-    return cache.cache_dict if asked else cache
 
 
 DOORS: dict[str, Callable[[Model, Trace, Trace, dict[str, bool]], Any]] = {
@@ -63,14 +57,6 @@ DOORS: dict[str, Callable[[Model, Trace, Trace, dict[str, bool]], Any]] = {
     "attribution_patching": lambda m, t, source, asked: attribution_patching(
         t, source, METRIC, **asked
     ),
-    "TransformerLens' patching": lambda model, trace, source, asked: (
-        patching.get_act_patch_resid_pre(
-            HookedTransformer(model),
-            trace.tokens.ids,
-            lens_of(source, asked),
-            lambda logits: logits[0, -1, 7],
-        )
-    ),
 }
 
 
@@ -89,9 +75,7 @@ def test_another_model_is_a_source_where_that_is_asked_for(
     else:
         other.config = changed(model.config, norm_eps=0.1)
     path = tmp_path_factory.mktemp("sources") / "a.trace"
-    # A cache of a file without its model cannot be looked at by a checker of types.
-    without = [] if "Lens" in door else ["a file"]
-    stored = data.draw(st.sampled_from(["in memory", "a file and its model", *without]))
+    stored = data.draw(st.sampled_from(["in memory", "a file and its model", "a file"]))
 
     def source_of(of: Model) -> Trace:
         trace = of.trace([[5, 7, 11, 13, 17]])
