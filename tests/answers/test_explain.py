@@ -176,6 +176,7 @@ def test_the_largest_products_and_the_others_add_up_to_the_score(about: Explanat
         assert int(line.split()[0]) == i
         found = numbers(line.split(None, 1)[1])
         assert found == near(about.query[i], about.key[i], about.product[i])
+    assert lines[3].split()[:2] == [str(len(order) - 3), "others"]
     assert numbers(lines[3]) == near(sum(about.product[i] for i in order[3:]))
     assert row_of(lines, "sum") == near(about.dot)
     score, mask = section(text, "score")
@@ -199,6 +200,7 @@ def test_the_contributions_and_the_others_add_up_to_z(about: Explanation) -> Non
     z = [about.z[d].item() for d in dims]
     assert row_of(lines, "z")[1:] == near(*z)
     columns = [numbers(line)[-len(dims) :] for line in lines[1:4]]
+    assert lines[3].split()[:2] == [str(8 - 2), "others"]
     assert [sum(column) for column in zip(*columns, strict=True)] == pytest.approx(z, abs=2e-4)
 
 
