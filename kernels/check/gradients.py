@@ -1,8 +1,8 @@
 """Is a backward right? Its gradients beside autograd through the eager formula in float64.
 
-`fused/attention.py` calls `check_gradients` in its double-check mode; a user can call it for a
-backward of their own. It holds whole N x N matrices, so it is too expensive to leave on while
-training. `parity.check` asks about gradients of query, key and value, and names the likely slip.
+`check_gradients` is for a backward of one's own, called by hand. It holds whole N x N matrices, so
+it is too expensive to leave on while training. `parity.check` asks about gradients of query, key
+and value, and names the likely slip.
 """
 
 import math
