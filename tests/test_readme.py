@@ -1,17 +1,24 @@
 """README and CITATION.cff. README is short enough to be read aloud in a minute, and its
 figures are those of result files."""
 
+import json
 import re
+from pathlib import Path
 
 import yaml
 
-from minibert.bench.result_rows import Row, read_rows
+from minibert.bench.result_rows import Row
 from tests.packages import PROJECT, REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 RESULTS = REPOSITORY / "benchmarks" / "results"
 # A minute of calm reading aloud is 150 to 200 words.
 MOST_WORDS = 200
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The rows of a file of results."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def table_row(begin: str) -> dict[str, str]:
@@ -45,7 +52,7 @@ def test_the_times_of_a_full_trace_are_those_of_the_result_file() -> None:
     }
     wanted = {"task": "full trace", "model": "bert-base", "position": 32, "ok": True}
     for column, implementation in peers.items():
-        (row,) = matching(read_rows(path), wanted | {"implementation": implementation})
+        (row,) = matching(rows_of(path), wanted | {"implementation": implementation})
         assert shown[column] == f"{row['median_ms']:.0f} ms"
     assert shown["interp-engine"] == "not measured"
 
@@ -55,7 +62,7 @@ def test_the_times_of_a_page_are_those_of_the_result_file() -> None:
     shown = table_row("a page of 144 heads, 128 tokens")
     page = {"what": "page", "view": "head", "layers": 12, "heads": 12, "tokens": 128}
     for column, holds in (("minibert", "default"), ("BertViz", "weights only")):
-        (row,) = matching(read_rows(path), page | {"program": column, "holds": holds})
+        (row,) = matching(rows_of(path), page | {"program": column, "holds": holds})
         assert shown[column] == f"{row['painted_ms'] / 1e3:.2f} s"
 
 

@@ -62,13 +62,6 @@ class Problem:
         )
         return self.query, key, value
 
-    @classmethod
-    def of(cls, call: Call, *, z_gradient: Tensor | None = None) -> "Problem":
-        """The problem of a call whose keys are told by options."""
-        vectors = (call.query, call.key, call.value)
-        given = {name: one for name, one in call.keywords(OPTIONS).items() if one is not None}
-        return cls(*vectors, z_gradient=z_gradient, **given)
-
     def call(self) -> Call:
         """It as an implementation takes it; lse is always wanted."""
         want = self.want | {"lse": ()}

@@ -281,7 +281,7 @@ def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> An
 
     Source of what it can read: CUDA driver API, cuTensorMapEncodeTiled.
     """
-    if not _readable(vectors):
+    if not (_HAS_DESCRIPTORS and _readable(vectors)):
         return None
     from triton.tools.tensor_descriptor import TensorDescriptor
 

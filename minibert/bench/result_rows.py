@@ -22,8 +22,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.errors import MinibertError
-from minibert.untrusted import read_text
 from minibert.writing import replacing
 
 if TYPE_CHECKING:
@@ -116,8 +114,6 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-# Far above the rows of a session, and low enough to be read in a second.
-_MOST_BYTES = 2**26
 Row = dict[str, Any]
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("minibert", "torch", "triton", "transformers", "numpy")
@@ -231,21 +227,3 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
     lines = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
     with replacing(path) as beside:
         beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a file that `write_rows` wrote.
-
-    Raises MinibertError, with the number of the line, when it is no such file.
-    """
-    lines = read_text(path, MinibertError, most=_MOST_BYTES).splitlines()
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise MinibertError(f"{path}, line {number}: {error}; expected JSON.") from error
-        if not isinstance(row, dict):
-            raise MinibertError(f"{path}, line {number} is no row; expected a JSON object.")
-        rows.append(row)
-    return rows

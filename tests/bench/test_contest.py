@@ -1,6 +1,7 @@
 """Gate, clock, turns and rows: who is wrong is never timed, and no time is asserted."""
 
 import itertools
+import json
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -20,11 +21,9 @@ from minibert.bench.result_rows import (
     facts,
     interleaved,
     quantile,
-    read_rows,
     version,
     write_rows,
 )
-from minibert.errors import MinibertError
 
 RIGHT = {"logits": torch.linspace(-3, 5, 11), "hidden 0": torch.ones(2, 3)}
 EXACT, LOSSY = Truth(RIGHT, absolute=1e-4), Truth(RIGHT, relative=0.05)
@@ -294,7 +293,9 @@ def test_rows_are_written_whole_or_not_at_all(tmp_path):
     write_rows([{"ok": True, "what": "é"}], path)
     with pytest.raises(ValueError, match="Out of range"):
         write_rows([{"ok": True}, {"ok": float("nan")}], path)
-    assert read_rows(path) == [{"ok": True, "what": "é"}]
+    assert [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] == [
+        {"ok": True, "what": "é"}
+    ]
     assert [file.name for file in path.parent.iterdir()] == ["rows.jsonl"]
 
 
@@ -302,20 +303,5 @@ def test_every_committed_result_file_can_be_read():
     files = list((result_rows._CHECKOUT / "benchmarks" / "results").glob("*.jsonl"))
     assert files
     for path in files:
-        assert all(row["commit"] and row["cpu"] for row in read_rows(path)), path
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{}\nnone", "line 2: .*expected JSON"),
-        ("[1]", "line 1 is no row; expected a JSON object"),
-        (None, "cannot be read"),
-    ],
-)
-def test_what_is_no_row_is_named_with_its_line(tmp_path, text, message):
-    path = tmp_path / "rows.jsonl"
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
-    with pytest.raises(MinibertError, match=message):
-        read_rows(path)
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        assert all(row["commit"] and row["cpu"] for row in rows), path
