@@ -33,10 +33,7 @@ _LAYOUTS = (
     ("bnhd", "bn(hd)"),
     ("bnhd", "bhnd"),
     ("nbhd", ""),
-    ("nbhd", "nb(hd)"),
     ("(bh)nd", ""),
-    ("hnd", ""),
-    ("nhd", ""),
     ("nd", ""),
 )
 #: Shapes that not every function takes: a kind that has them, and what is said where it raises.
