@@ -19,7 +19,7 @@ from minibert.errors import TokenizationError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import Float, Int, TokenIds, TokenMask
-from minibert.text.tokens import Tokens, Vocabulary, table_of
+from minibert.text.tokens import Tokens, Vocabulary, beside, real_of, table_of
 from minibert.text.words import is_text
 
 
@@ -224,7 +224,7 @@ def _of_mapping(given: Mapping[str, Any], config: Config, weight: Tensor, name: 
         embeds = _embeds(found["inputs_embeds"], config, weight, name)
         ids, real = torch.full(embeds.shape[:2], NO_ID, device=device), None
     if "attention_mask" in found:
-        real = _mask(found["attention_mask"], ids, real)
+        real = real_of(found["attention_mask"], ids, real, "attention_mask")
     real = None if real is None or bool(real.all()) else real.to(device)
     columns = None if real is None else _columns(real)
     segments = _segments(found.get("token_type_ids"), ids, config, name)
@@ -234,43 +234,6 @@ def _of_mapping(given: Mapping[str, Any], config: Config, weight: Tensor, name: 
         if embeds is not None:
             embeds = embeds.gather(1, columns[..., None].expand_as(embeds))
     return Inputs(ids, real, segments, embeds=embeds)
-
-
-def _beside(values: object, ids: Tensor, name: str) -> Int[Tensor, "batch position"]:
-    """Whole numbers, one for each id."""
-    table, _ = table_of(values, name, booleans=name == "attention_mask")
-    if len(table) == 1 and len(ids) > 1:
-        table = table.expand(len(ids), -1)
-    if table.shape != ids.shape:
-        raise TokenizationError(
-            f"{name} has shape {tuple(table.shape)}, and the ids have {tuple(ids.shape)}; expected "
-            "one value for each id."
-        )
-    return table.to(ids.device)
-
-
-def _mask(values: object, ids: Tensor, real: TokenMask | None) -> TokenMask:
-    """True where a real token is; of lists of different lengths none behind their ends."""
-    table, inside = table_of(values, "attention_mask", booleans=True)
-    if real is not None and (inside is None or not torch.equal(inside, real)):
-        here = real.sum(1).tolist()
-        there = table.shape[1:] * len(table) if inside is None else inside.sum(1).tolist()
-        differing = (
-            i for i, pair in enumerate(zip(here, there, strict=False)) if len(set(pair)) > 1
-        )
-        row = next(differing, min(len(here), len(there)))
-        raise TokenizationError(
-            f"attention_mask row {row} is not as long as input_ids row {row}; expected one value "
-            "for each id."
-        )
-    table = _beside(values, ids, "attention_mask")
-    wrong = ((table != 0) & (table != 1)).any(1).nonzero()
-    if len(wrong):
-        raise TokenizationError(
-            f"attention_mask row {wrong[0].item()} holds other values than 1 for a token and 0 for "
-            "padding; a mask of which key each query sees is not taken."
-        )
-    return table.bool() if real is None else table.bool() & real.to(table.device)
 
 
 def _columns(real: TokenMask) -> Int[Tensor, "batch position"] | None:
@@ -296,7 +259,7 @@ def _columns(real: TokenMask) -> Int[Tensor, "batch position"] | None:
 def _segments(values: object, ids: Tensor, config: Config, name: str) -> Tensor | None:
     if values is None:
         return None
-    table = _beside(values, ids, "token_type_ids")
+    table = beside(values, ids, "token_type_ids")
     # There is nothing to choose without a table; transformers' GPT-2 adds rows of its vocabulary.
     if not config.n_segments and (config.family == "gpt2" or bool(table.any())):
         raise TokenizationError(

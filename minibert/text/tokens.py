@@ -209,8 +209,11 @@ class Tokens:
         table, inside = table_of(ids, "ids")
         table = _no_negative(table, "ids")
         real = torch.ones_like(table, dtype=torch.bool) if inside is None else inside
-        real = real if mask is None else _mask(mask, table, inside)
-        kinds = torch.zeros_like(table) if segments is None else _segments(segments, table)
+        if mask is not None:
+            real = _right_padded(real_of(mask, table, inside, "mask"))
+        kinds = torch.zeros_like(table)
+        if segments is not None:
+            kinds = _no_negative(beside(segments, table, "segments"), "segments")
         lengths = real.sum(dim=1).tolist()
         rows = [row[:length] for row, length in zip(table.tolist(), lengths, strict=True)]
         structural = frozenset[int]() if tokenizer is None else tokenizer.structural_ids
@@ -250,33 +253,51 @@ def _no_negative(table: Tensor, name: str) -> Tensor:
     return table
 
 
-def _same_shape(table: Tensor, ids: Tensor, name: str) -> None:
-    if table.shape != ids.shape:
+def beside(
+    values: object, ids: Tensor, name: str, *, booleans: bool = False
+) -> Int[Tensor, "batch position"]:
+    """Whole numbers, one for each id; one row stands for every sentence."""
+    table, _ = table_of(values, name, booleans=booleans)
+    if table.shape[1:] != ids.shape[1:] or len(table) not in (1, len(ids)):
         raise TokenizationError(
-            f"{name} has shape {tuple(table.shape)}, but ids have {tuple(ids.shape)}; "
-            "give one value for each id"
+            f"{name} has shape {tuple(table.shape)}, and the ids have {tuple(ids.shape)}; expected "
+            "one value for each id."
         )
+    return table.to(ids.device).expand_as(ids)
 
 
-def _mask(values: object, ids: Tensor, inside: Tensor | None) -> Tensor:
-    table, _ = table_of(values, "mask", booleans=True)
-    _same_shape(table, ids, "mask")
-    if not ((table == 0) | (table == 1)).all():
-        raise TokenizationError("mask must hold True and False, or 1 and 0, and holds other values")
-    real = table.bool().to(ids.device)
-    real = real if inside is None else real & inside.to(ids.device)
-    empty = (~real[:, 0]).nonzero()
-    resumed = (real[:, 1:] & ~real[:, :-1]).any(dim=1).nonzero()
-    for rows in (empty, resumed):
-        if len(rows):
-            raise TokenizationError(
-                f"mask row {rows[0].item()} does not start with a token or has one after padding; "
-                "move the padding to the right end of the sentence"
-            )
+def real_of(
+    values: object, ids: Tensor, real: Tensor | None, name: str
+) -> Bool[Tensor, "batch position"]:
+    """True where a real token is, as a mask says; of lists of different lengths none behind ends.
+
+    `real` is where lists of different lengths have ids; None where all are as long.
+    """
+    table, inside = table_of(values, name, booleans=True)
+    if real is not None and (inside is None or not torch.equal(inside, real)):
+        here = real.sum(1).tolist()
+        there = table.shape[1:] * len(table) if inside is None else inside.sum(1).tolist()
+        pairs = enumerate(zip(here, there, strict=False))
+        row = next((i for i, pair in pairs if len(set(pair)) > 1), min(len(here), len(there)))
+        raise TokenizationError(
+            f"{name} row {row} is not as long as the ids of row {row}; expected one value for each "
+            "id."
+        )
+    table = beside(values, ids, name, booleans=True)
+    wrong = ((table != 0) & (table != 1)).any(1).nonzero()
+    if len(wrong):
+        raise TokenizationError(
+            f"{name} row {wrong[0].item()} holds other values than 1 for a token and 0 for "
+            "padding; a mask of which key each query sees is not taken."
+        )
+    return table.bool() if real is None else table.bool() & real.to(table.device)
+
+
+def _right_padded(real: Tensor) -> Tensor:
+    wrong = (~real[:, 0] | (real[:, 1:] & ~real[:, :-1]).any(dim=1)).nonzero()
+    if len(wrong):
+        raise TokenizationError(
+            f"mask row {wrong[0].item()} does not start with a token or has one after padding; "
+            "move the padding to the right end of the sentence"
+        )
     return real
-
-
-def _segments(values: object, ids: Tensor) -> Tensor:
-    table = _no_negative(table_of(values, "segments")[0], "segments")
-    _same_shape(table, ids, "segments")
-    return table.to(ids.device)
