@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
     "model.generate": (
         lambda **given: model().generate(**given),
         {"text": [3, 4], "max_new_tokens": 2, "temperature": 0.8, "top_k": None, "top_p": None}
-        | {"seed": 0, "stop": (), "stream": None},
+        | {"seed": 0, "stream": None},
     ),
     "model.to_state_dict": (lambda names: model().to_state_dict(names), {"names": "transformers"}),
     "from_transformers": (
