@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 VIEWS = ("head", "model", "neuron", "arithmetic", "map", "layers")
 CLIPPED = """() => [...document.querySelectorAll(`
     .captions strong, .label, .tile, .segments button, .sizes, h1, .weight, td,
-    .neuron-right data`)]
+    .neuron-row data`)]
   .filter((item) => item.scrollWidth > item.clientWidth + 1 && item.clientWidth > 0)
   .map((item) => item.outerHTML.slice(0, 120))"""
 

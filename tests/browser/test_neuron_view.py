@@ -1,8 +1,10 @@
 """The neuron view: every number against NumPy, the cells' colours, what a token changes."""
 
+import re
+
 import numpy as np
 import pytest
-from browser.head_view import Open, pixel_at, press, state, token
+from browser.head_view import Open, press, state
 from browser.vector_page import TOKENS, WIDTH, some_vectors, vector_page
 from playwright.sync_api import Page, expect
 
@@ -14,17 +16,29 @@ READY = ".neuron-view[data-drawn]"
 
 def numbers(page: Page, name: str) -> np.ndarray:
     """The scores or weights of the rows in the document."""
-    shown = page.locator(f".neuron-right .neuron-{name}")
+    shown = page.locator(f".neuron-row .neuron-{name}")
     found = shown.evaluate_all("all => all.map(d => d.value)")
     return np.array([float(value.replace("Infinity", "inf")) for value in found])
 
 
+def strip(page: Page, column: int, row: int) -> dict[str, float]:
+    """Where the cells of the keys (0) or the products (1) of a row are."""
+    box = page.locator(".neuron-row").nth(row).locator(".neuron-strip").nth(column).bounding_box()
+    return {"x": box["x"] + 6, "y": box["y"] + box["height"] / 2, "width": box["width"] - 12}
+
+
 def cell(page: Page, column: int, row: int, dimension: int) -> tuple[float, float]:
-    """The middle of a cell of the keys (0) or the products (1)."""
-    strip = page.locator(".neuron-head .neuron-cell.vectors").nth(column).bounding_box()
-    box = page.locator(".neuron-right .token").nth(row).bounding_box()
-    x = strip["x"] + strip["width"] * (dimension + 0.5) / WIDTH
-    return x, box["y"] + box["height"] / 2
+    """The middle of a cell."""
+    at = strip(page, column, row)
+    return at["x"] + at["width"] * (dimension + 0.5) / WIDTH, at["y"]
+
+
+def colors(page: Page, column: int, row: int) -> list[str]:
+    """The colours of a strip."""
+    image = page.locator(".neuron-row").nth(row).locator(".neuron-strip").nth(column)
+    written = image.evaluate("one => getComputedStyle(one).backgroundImage")
+    # Each is written twice: where it begins, and where it ends.
+    return re.findall(r"rgba?\([^)]*\)", written)[::2]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -65,8 +79,9 @@ def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page: Op
     for column, cells in ((0, keys), (1, products)):
         strong = np.argwhere(np.abs(cells) > np.abs(cells).max() / 3)
         for row, dimension in strong[:12].tolist():
-            place = cell(page, column, row, dimension)
-            red, _, blue, _ = pixel_at(page, ".neuron-cells", *place)
+            found = colors(page, column, row)
+            assert len(found) == WIDTH
+            red, _, blue = (float(part) for part in re.findall(r"[\d.]+", found[dimension])[:3])
             assert (blue > red) == (cells[row, dimension] > 0), (column, row, dimension)
     page.mouse.move(*cell(page, 1, 5, 3))
     readout = page.locator(".neuron-readout")
@@ -81,20 +96,18 @@ def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page: Op
     assert said == pytest.approx(expected, rel=1e-12)
 
 
-def test_tokens_are_pointed_at_chosen_and_walked_through(open_page: Open) -> None:
+def test_tokens_are_chosen_in_the_menu_and_by_their_rows(open_page: Open) -> None:
     page = open_page(vector_page(some_vectors()), "view=neuron", ready=READY)
     view = page.locator(".neuron-view")
     expect(view).to_have_attribute("data-query", "5")
-    token(page, "query", 2).hover()
-    expect(view).to_have_attribute("data-query", "2")
-    token(page, "query", 4).click()
-    token(page, "query", 1).hover()
+    page.get_by_label("Token that looks").select_option("4")
     expect(view).to_have_attribute("data-query", "4")
-    press(page, "ArrowUp")
-    assert state(page)["query"] == "3"
-    expect(token(page, "query", 3)).to_be_focused()
-    press(page, "ArrowDown")
-    token(page, "key", 2).click()
+    key = page.locator(".neuron-row button").nth(2)
+    key.focus()
+    page.keyboard.press("Enter")
+    assert state(page) == {"query": "4", "key": "2"}
+    expect(page.locator(".neuron-row button").nth(2)).to_be_focused()
+    expect(page.locator(".neuron-row.kept .neuron-key")).to_have_text("##berries")
     page.get_by_role("button", name="Step by step").click()
     expect(page.locator(".sum-title")).to_contain_text("rain looks at ##berries")
     assert state(page) == {"view": "arithmetic", "query": "4", "key": "2"}
@@ -103,12 +116,12 @@ def test_tokens_are_pointed_at_chosen_and_walked_through(open_page: Open) -> Non
     assert "query" not in state(page)
 
 
-def test_lines_are_those_that_can_be_seen_and_a_narrow_page_has_a_menu(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors, edited=True), "view=neuron&query=1", ready=READY)
+def test_an_edited_trace_says_so_and_a_long_text_has_its_strongest_keys(open_page: Open) -> None:
+    page = open_page(vector_page(some_vectors(), edited=True), "view=neuron&query=1", ready=READY)
     expect(page.locator(".neuron-note")).to_contain_text("This trace was edited")
-    seen = int((1 - (1 - vectors.probs(0, 0)[1]) ** 3 >= 1 / 510).sum())
-    assert int(page.locator(".neuron-lines").get_attribute("data-lines") or 0) == seen
-    page.set_viewport_size({"width": 380, "height": 800})
-    page.locator(".neuron-pick").select_option("2")
-    assert state(page)["query"] == "2"
+    vectors = some_vectors(900, heads=1)
+    html = vector_page(vectors, tuple(f"##t{i}" for i in range(900)))
+    page = open_page(html, "view=neuron&query=450", ready=READY)
+    expect(page.locator(".neuron-note")).to_contain_text("The 150 keys with the largest weights")
+    largest = np.sort(vectors.rounded.probs(0, 0)[450])[-150:]
+    np.testing.assert_allclose(np.sort(numbers(page, "weight")), largest, rtol=1e-9)

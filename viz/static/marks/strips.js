@@ -8,11 +8,8 @@
  * @property {number} top
  * @property {number} height
  * @property {number} scale  the number with the strongest colour
- *
- * @import { Pen } from "../core/export/figure.js"
  */
 
-import { lineAlpha } from "../core/data/attention.js";
 import { edgesOf } from "../core/draw/canvas.js";
 import { shadeIndex } from "../core/draw/colors.js";
 
@@ -60,27 +57,4 @@ export function frameCell(pen, { numbers, left, width, top, height }, dimension,
 export function dimensionAt(x, left, width, count) {
   if (x < left || x >= left + width) return -1;
   return Math.min(count - 1, Math.floor(((x - left) / width) * count));
-}
-
-/** A line of attention fainter than this cannot be seen, and how strongly those of one token are drawn. */
-const [FAINTEST, STRENGTH] = [1 / 510, 3];
-
-/**
- * The lines of one token to others, the strongest last.
- *
- * @param {Pen} pen
- * @param {{width: number, height: number, from: number, middles: Float64Array, weights: Float64Array}} fan  CSS pixels
- *   between the tokens and of the window, the heights of the token that looks and of the others
- * @param {string} color
- * @returns {number}  how many can be seen
- */
-export function drawFan(pen, { width, height, from, middles, weights }, color) {
-  const lines = Array.from(weights, (weight, key) => ({ to: middles[key], alpha: lineAlpha(weight, STRENGTH), wide: 1 + 2 * weight }))
-    .filter(({ alpha }) => alpha >= FAINTEST)
-    .sort((a, b) => a.alpha - b.alpha);
-  for (const { to, alpha, wide } of lines) {
-    if (Math.max(from, to) < -4 || Math.min(from, to) > height + 4) continue;
-    pen.curve(0, from, width, to, color, wide, Math.min(1, alpha));
-  }
-  return lines.length;
 }
