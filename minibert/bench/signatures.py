@@ -59,9 +59,7 @@ class _Told:
             return bias.masked_fill(~seen, torch.finfo(dtype).min)
         if allowed is None:
             return None
-        if form == "hidden":
-            allowed = ~allowed
-        elif form == "added":
+        if form == "added":
             allowed = torch.where(allowed, 0.0, torch.finfo(dtype).min).to(dtype)
         return allowed if axes == _AXES else self._laid(allowed.expand(*self._sizes()))
 
@@ -71,10 +69,10 @@ class _Told:
 
     def everything(self) -> Tensor:
         """The mask where all keys are seen, for who has to be given one."""
-        form, query = self.way.mask.split()[0], self.problem.query
-        if form == "added":
+        query = self.problem.query
+        if self.way.mask.startswith("added"):
             return self._laid(query.new_zeros(self._sizes()))
-        return self._laid(query.new_full(self._sizes(), form != "hidden", dtype=torch.bool))
+        return self._laid(query.new_ones(self._sizes(), dtype=torch.bool))
 
     def _laid(self, mask: Tensor) -> Tensor:
         return next(laid(mask, self.way.mask.split()[1], _AXES))

@@ -21,8 +21,6 @@ from minibert.kernels.check.problem import Problem
 
 _ORDER = "bhnd"
 _NAMES = {"b": "batch", "h": "head", "n": "position", "d": "d_head", "k": "key", "1": "1"}
-#: Forms of a mask: True is allowed; True is hidden; 0 or the lowest number is added to the scores.
-MASKS = ("allowed", "hidden", "added")
 #: What is given beside z, as sent to the judge before anybody knows what it is.
 OTHER = "output "
 
@@ -42,7 +40,8 @@ class Way:
 
     layout  of query, key and value
     z       layout of z; "" for that of the vectors
-    mask    one of `MASKS`, and the axes of a mask, such as "allowed bhqk" or "added bk"
+    mask    "allowed" (True is allowed) or "added" (0, or the lowest number, is added to the
+            scores), or "either", and the axes of a mask, such as "allowed bhqk" or "added bk"
     arrays  NumPy arrays are handed over
     others  what each output beside z is; None: not known yet
     """
