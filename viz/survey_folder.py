@@ -21,12 +21,14 @@ from torch import Tensor
 from minibert.attached.attach import Attached
 from minibert.attached.layout import title_of
 from minibert.errors import SurveyError, TokenizationError, TraceError
+from minibert.model import Model
 from minibert.quantities import Int
 from minibert.survey.document_rows import Rows, document_rows, surveyable, text_parts
 from minibert.survey.documents import Document, check_list
 from minibert.survey.measures import BY_NORM, measures_of
 from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.patterns import HeadPatterns, PatternHead, patterns
+from minibert.survey.reasons import TOLD, Edge, Reasons
 from minibert.survey.run import identity_of_surveyed
 from minibert.survey.tables import Survey
 from minibert.survey.windows import windows
@@ -272,12 +274,14 @@ def survey_report(
     patterns: HeadPatterns | None = None,
     pages: ExamplePages = NO_PAGES,
     command: str = "",
+    edges: Sequence[Edge] = (),
 ) -> Report:
     """The report of a survey.
 
     patterns   names the heads, with score, interval and examples: `minibert.survey.patterns`
     pages      where a head can be seen in a document: `write_example_pages`
     command    what makes the survey again
+    edges      who feeds whom: `Reasons.edges`
 
     Numbers have seven digits. The same survey gives the same bytes.
     """
@@ -293,6 +297,10 @@ def survey_report(
     header = {
         "command": command,
         "documents": list(ids.numbers),
+        "edges": [
+            [one.side, one.source, one.layer * survey.n_heads + one.head, *map(_digits, one[-2:])]
+            for one in edges
+        ],
         "facts": facts(survey.manifest),
         "links": links,
         "measures": written,
@@ -477,7 +485,9 @@ def write_survey_report(
     pages = write_example_pages(
         path / "examples.html", wanted_examples(survey, found), again(), subject, longest=longest
     )
-    report = survey_report(survey, patterns=found, pages=pages, command=command)
+    fed = isinstance(model, Model) and (path / TOLD).exists()
+    edges = Reasons.read(path).edges(model) if fed and isinstance(model, Model) else []
+    report = survey_report(survey, patterns=found, pages=pages, command=command, edges=edges)
     return report.save(path / "report.html")
 
 

@@ -28,6 +28,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -829,88 +830,109 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
     component did.
     """
     _sentence(trace, 0)
-    layer, count = trace[layer].layer, len(trace.tokens.lengths)
-    tables, names, rows = list[Tensor](), tuple[tuple[str, ...], ...](), 0
-    for sentence in range(count):
-        table, names, expected = _over_text(trace.text(sentence), layer)
-        for head, (parts, number) in enumerate(zip(table, expected, strict=True)):
-            what = f"The sum of the scores of head {layer}-{head}, weighted,"
-            check_total(parts, number.item(), what, trace.embed.dtype, number.abs().item())
-        tables.append(table)
-        rows += trace.tokens.lengths[sentence]
+    layer, heads = trace[layer].layer, range(trace.config.n_heads)
+    texts = [trace.text(sentence) for sentence in range(len(trace.tokens.lengths))]
+    found = [heads_over_text(text, layer, heads, written_below(text, layer)) for text in texts]
     return Result(
-        torch.stack(tables).sum(0) / rows,
+        torch.stack([each.pairs for each in found]).sum(0) / sum(trace.tokens.lengths),
         "head query_component key_component",
         title=f"What makes the heads of layer {layer} look",
         unit="score",
-        labels={"query_component": names[0], "key_component": names[1]},
+        labels={"query_component": found[0].components[0], "key_component": found[0].components[1]},
         signed=True,
     )
 
 
-def _over_text(
-    text: Trace, layer: int
-) -> tuple[
-    Float[Tensor, "head query_component key_component"],
-    tuple[tuple[str, ...], ...],
-    Float[Tensor, " head"],
-]:
-    """The sum over the queries of one sentence, the components, and what its scores give."""
-    attention = layer_of(text[layer]).attention
+class HeadSums(NamedTuple):
+    """What makes some heads of a layer look, and what they move, summed over the tokens of a text.
+
+    pairs        the table of `why_heads`, not yet divided by the number of tokens
+    moved        z · (the part of z whose values the component wrote); their sum is ‖z‖²
+    components   the names of those that write to the query, to the key and to the value
+    """
+
+    pairs: Float[Tensor, "some_head query_component key_component"]
+    moved: Float[Tensor, "some_head value_component"]
+    components: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+
+def written_below(text: Trace, layer: int) -> Written:
+    """What was written to the stream of one sentence below a layer, for `heads_over_text`."""
     embedding = _embedding(text)
-    written = Written(text, layer, "resid_pre", heads=True, embedding=embedding, folded=True)
-    tables, expected = list[Tensor](), list[Tensor]()
-    names, keys = tuple[tuple[str, ...], ...](), torch.empty(0)
-    key_names = tuple[Component, ...]()
-    for head in range(attention.n_heads):
-        if head % attention.group == 0:
-            key_names, keys = _of_head(text, layer, "key", head // attention.group, written)
-        query_names, queries = _of_head(text, layer, "query", head, written)
-        table, number = _of_pairs(text, layer, head, queries, keys)
-        tables.append(table * attention.scale)
-        expected.append(number)
-        names = tuple(tuple(each.label for each in side) for side in (query_names, key_names))
-    return torch.stack(tables), names, torch.stack(expected)
+    return Written(text, layer, "resid_pre", heads=True, embedding=embedding, folded=True)
+
+
+@torch.no_grad()
+def heads_over_text(text: Trace, layer: int, heads: Sequence[int], written: Written) -> HeadSums:
+    """The sums of one sentence. Raises TraceError where an edit wrote what no component did."""
+    group, scale = layer_of(text[layer]).attention.group, layer_of(text[layer]).attention.scale
+    pairs, moved = list[Tensor](), list[Tensor]()
+    names = dict[str, tuple[str, ...]]()
+    parts = dict[str, Tensor]()
+    last = -1
+    for head in heads:
+        for side in ("query", "key", "value") if head // group != last else ("query",):
+            own = head if side == "query" else head // group
+            components, parts[side] = _of_head(text, layer, side, own, written)
+            names[side] = tuple(each.label for each in components)
+        last = head // group
+        z = wide(text[layer, head].z)[0]
+        table, number, read = _of_pairs(text, layer, head, (parts["query"], parts["key"]), z)
+        table = table * scale
+        what = f"The sum of the scores of head {layer}-{head}, weighted,"
+        check_total(table, number.item(), what, text.embed.dtype, number.abs().item())
+        pairs.append(table)
+        moved.append((parts["value"] * read).sum((1, 2)))
+    return HeadSums(
+        torch.stack(pairs), torch.stack(moved), (names["query"], names["key"], names["value"])
+    )
 
 
 def _of_pairs(
     text: Trace,
     layer: int,
     head: int,
-    queries: Float[Tensor, "component position d_head"],
-    keys: Float[Tensor, "component position d_head"],
-) -> tuple[Float[Tensor, "query_component key_component"], Float[Tensor, ""]]:
-    """The sum over all pairs of positions, weighted; and that of the scores.
+    parts: tuple[Tensor, Tensor],
+    z: Float[Tensor, "position d_head"],
+) -> tuple[
+    Float[Tensor, "query_component key_component"],
+    Float[Tensor, ""],
+    Float[Tensor, "position d_head"],
+]:
+    """The sum over all pairs of positions, weighted; that of the scores; and z by what it read.
 
     One attention a component, in which its part of the keys stands in the place of the values.
     """
+    queries, keys = parts  # component position d_head
     length, found = queries.shape[1], queries.new_zeros(len(queries), len(keys))
     side_by_side = keys.transpose(0, 1).flatten(1)  # position component*d_head
-    expected = found.new_zeros(())
+    expected, read = found.new_zeros(()), torch.zeros_like(z)
     for first in range(0, length, _LOOKS):
         places = list(range(first, min(first + _LOOKS, length)))
         seen = _seen(text, layer, places).to(keys.dtype)
         at = text.at(layer, slice(head, head + 1), places)
-        rows = wide(at.probs)[0, 0] - seen / seen.sum(-1, keepdim=True)
+        probs = wide(at.probs)[0, 0]
+        rows = probs - seen / seen.sum(-1, keepdim=True)
         expected = expected + (rows * wide(at.scores)[0, 0].where(seen > 0, 0)).sum()
         some = seen.any(0).nonzero()[:, 0]
         here = slice(int(some[0]), int(some[-1]) + 1)
         looked = (rows[:, here] @ side_by_side[here]).unflatten(1, (len(keys), -1))
         found += queries[:, places].flatten(1) @ looked.transpose(0, 1).flatten(1).mT
-    return found, expected
+        read += probs.mT @ z[places]
+    return found, expected, read
 
 
 def _of_head(
     text: Trace, layer: int, name: str, head: int, written: Written
 ) -> tuple[tuple[Component, ...], Float[Tensor, "component position d_head"]]:
-    """The parts of the queries or keys of one head at all positions, rotated."""
+    """The parts of the queries, keys or values of one head at all positions, rotated."""
     attention, places = layer_of(text[layer]).attention, range(text.allowed.position)
     eye = torch.eye(attention.d_head, dtype=wide(text.embed).dtype, device=text.embed.device)
     # As one set of directions for all positions: a rotation would give each its own.
     reading = _into_stream(text, layer, name, head, places, eye[None], rotated=False)
     found = written.numbers(reading.reader)
     names, parts = _with_constants(*found, reading.constants)
-    if attention.rotary is not None:
+    if attention.rotary is not None and name != "value":
         parts = rotate(parts[:, None], _turns(text, layer))[:, 0]
     return names, parts
 

@@ -24,6 +24,7 @@ through LayerNorm in the same way.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -416,6 +417,12 @@ class Written:
             self.blocks.append(_attention(at, heads=heads, folded=folded))
             if each < layer or point == "resid_post":
                 self.blocks.append(_mlp(at))
+
+    def below(self, layer: int) -> "Written":
+        """What was written in front of an earlier layer."""
+        found = copy(self)
+        found.blocks = self.blocks[: 1 + 2 * layer]
+        return found
 
     def vectors(self) -> list[tuple[Component, Hidden]]:
         """Each part of the stream, (batch, position, d_model)."""

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minibert.cli.options import Loading, Reading, spread
+from minibert.errors import SurveyError, check_index
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
+    from minibert.model import Model
+    from minibert.survey.documents import Documents
     from minibert.survey.tables import Survey
 
 _SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "to_same_word")
@@ -49,6 +52,7 @@ def survey(
     restart: bool = False,
     report: bool = True,
     pattern_documents: int = 200,
+    why: list[str] | None = None,
     loading: Loading,
 ) -> None:
     """Measure what every head of a model does, over a corpus of any size.
@@ -63,9 +67,14 @@ def survey(
             went into.
         report: Write report.html, and examples.html with pages of the best examples.
         pattern_documents [N, >=0]: Documents on which the report names heads.
+        why [--why, LAYER|LAYER-HEAD|all]: Say for these heads who feeds their queries, keys and
+            values, as 1-2; may be repeated. The corpus is read once more.
     """
     # In this order: a corpus that cannot be read is known at once.
     documents, model = reading.documents(corpus), loading.load()
+    asked = _heads(why or [], model.config.n_layers, model.config.n_heads)
+    if asked and measuring.pairs:
+        raise SurveyError("--why reads every document alone; leave --pairs out.")
     from minibert.survey.run import survey as measured
 
     several = {"offsets": measuring.offsets or (), "tokens": measuring.tokens or ()}
@@ -84,6 +93,11 @@ def survey(
         note("note", f"interrupted; the same command goes on with what is in {output}.")
         raise
     _show(found, output)
+    if why:
+        _explain(
+            model, reading.documents(corpus), output, asked, measuring,
+            on_error=reading.on_error, resume=not restart,
+        )  # fmt: skip
     if report:
         from minibert.viz.survey_folder import write_survey_report
 
@@ -95,6 +109,46 @@ def survey(
             command=shlex.join(["minibert", *sys.argv[1:]]),
         )
         say(f"The report: {path.resolve().as_uri()}")
+
+
+def _heads(asked: list[str], n_layers: int, n_heads: int) -> dict[int, tuple[int, ...]]:
+    """The heads of each layer that are asked about.
+
+    Raises SurveyError for what names none, TraceError for a head that does not exist.
+    """
+    found: dict[int, set[int]] = {}
+    for text in asked:
+        layer, _, head = text.partition("-")
+        if text != "all" and not (layer.isdecimal() and (head.isdecimal() or text == layer)):
+            raise SurveyError(f"--why {text}: expected a layer, as 1, a head, as 1-2, or all.")
+        layers = range(n_layers) if text == "all" else [check_index("layer", int(layer), n_layers)]
+        heads = {check_index("head", int(head), n_heads)} if head else set(range(n_heads))
+        for each in layers:
+            found[each] = found.get(each, set()) | heads
+    return {layer: tuple(sorted(heads)) for layer, heads in found.items()}
+
+
+def _explain(
+    model: "Model",
+    documents: "Documents",
+    output: Path,
+    heads: dict[int, tuple[int, ...]],
+    measuring: Measuring,
+    *,
+    on_error: str,
+    resume: bool,
+) -> None:
+    """Who feeds these heads: into the folder, and for each the largest pair."""
+    from minibert.survey.reasons import survey_reasons
+
+    found = survey_reasons(
+        model, documents, heads, output=output, limit=measuring.limit, longest=measuring.longest,
+        on_error=on_error, resume=resume, progress=True,
+    )  # fmt: skip
+    for layer, some in heads.items():
+        for head in some:
+            query, key, score = found.of_head(layer, head).largest(1)[0]
+            say(f"head {layer}-{head} looks by {query} x {key}: {score:+.3f}")
 
 
 def _show(found: "Survey", output: Path) -> None:

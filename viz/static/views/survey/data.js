@@ -40,6 +40,9 @@
  * @property {OfHeads} baseline
  * @property {PatternHead[]} heads  those that it names and the best others, the highest first
  *
+ * @typedef {["query" | "key" | "value", string, number, number, number | null]} Edge  a side of a
+ *   head, who wrote there, the head's place, how much, and the composition score of both
+ *
  * @typedef {object} Header
  * @property {string} title
  * @property {number} n_layers
@@ -52,6 +55,7 @@
  * @property {Measure[]} measures
  * @property {{reach: number, mass: number[][]} | null} profile  for each head, from -reach to reach
  * @property {Pattern[]} patterns
+ * @property {Edge[]} edges  who feeds whom; none where it was not asked
  * @property {string} pages  the file with pages of examples; empty: none
  * @property {[number, number, number, number[]][]} links  document, layer, its number in that file, and its heads
  */

@@ -13,10 +13,13 @@ import { element } from "../../core/draw/dom.js";
 import { createExport } from "../../core/export/export.js";
 import { paintOn } from "../../core/export/pens.js";
 import { holdState } from "../../core/state/state.js";
-import { counted } from "../../core/text/numbers.js";
+import { counted, short } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
 import { fromHash, Survey, toHash } from "./data.js";
 import { comparable, gridPart, layerParts, profilePart } from "./figures.js";
+
+/** Rows of a table of edges. */
+const EDGES = 10;
 
 /** The measures that the grid begins with: the first that is there. */
 const FIRST = ["to_previous", "to_sep", "entropy"];
@@ -51,7 +54,7 @@ export function mountReport(host, header, address) {
   const patterns = createPatterns(survey, store);
   const [grid, ...others] = sections.map(({ root }) => root);
   host.classList.add("minibert", "report");
-  host.append(switcher, createTop(header), grid, ...(patterns ? [patterns] : []), ...others, createFacts(header));
+  host.append(switcher, createTop(header), grid, ...(patterns ? [patterns] : []), ...createEdges(survey, store), ...others, createFacts(header));
   store.subscribe(update);
   darkness.addEventListener("change", update);
   address.listen(() => store.set(fromHash(address.read(), start, known)));
@@ -249,6 +252,43 @@ function createPatterns(survey, store) {
     table,
     note,
   ]);
+}
+
+/** What an edge's number is, by its side. */
+const FED = {
+  query: ["queries", "score of the tokens that the head looks at, less that of all it may see"],
+  key: ["keys", "the same score, by what stands at those tokens"],
+  value: ["values", "share of what the head moves"],
+};
+
+/** Who feeds whom: a table for the queries, the keys and the values of heads. @param {Survey} survey @param {Store} store */
+function createEdges(survey, store) {
+  const { edges } = survey.header;
+  if (!edges.length) return [];
+  const tables = Object.entries(FED).map(([side, [name, unit]]) => {
+    const titles = ["Written by", "For head", "How much", "By weights alone"];
+    const head = element("thead", {}, [element("tr", {}, titles.map((title) => element("th", { scope: "col" }, [title])))]);
+    const rows = edges.filter((edge) => edge[0] === side).slice(0, EDGES).map(([, source, place, number, weights]) =>
+      element("tr", {}, [
+        element("th", { scope: "row" }, [source]),
+        element("td", {}, [toHead(survey, store, place)]),
+        element("td", {}, [side === "value" ? percent(number) : short(number)]),
+        element("td", {}, [weights === null ? "–" : short(weights)]),
+      ]),
+    );
+    return element("div", {}, [
+      element("h3", {}, [`Their ${name}`]),
+      element("p", { class: "note" }, [unit]),
+      element("table", { class: "fed" }, [head, element("tbody", {}, rows)]),
+    ]);
+  });
+  return [
+    element("section", { class: "part edges", "aria-labelledby": "edges" }, [
+      element("h2", { id: "edges" }, ["Who feeds these heads"]),
+      element("p", { class: "seen" }, ["Queries, keys and values are sums of what embeddings, heads and MLPs wrote. These parts are the largest over the corpus; the last column is the composition score of two heads."]),
+      element("div", { class: "sides" }, tables),
+    ]),
+  ];
 }
 
 /** @param {Survey} survey @param {Store} store @param {Pattern} pattern */
