@@ -73,8 +73,6 @@ def survey(
     # In this order: a corpus that cannot be read is known at once.
     documents, model = reading.documents(corpus), loading.load()
     asked = _heads(why or [], model.config.n_layers, model.config.n_heads)
-    if asked and measuring.pairs:
-        raise SurveyError("--why reads every document alone; leave --pairs out.")
     from minibert.survey.run import survey as measured
 
     several = {"offsets": measuring.offsets or (), "tokens": measuring.tokens or ()}

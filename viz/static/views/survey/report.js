@@ -270,7 +270,7 @@ function createEdges(survey, store) {
     const head = element("thead", {}, [element("tr", {}, titles.map((title) => element("th", { scope: "col" }, [title])))]);
     const rows = edges.filter((edge) => edge[0] === side).slice(0, EDGES).map(([, source, place, number, weights]) =>
       element("tr", {}, [
-        element("th", { scope: "row" }, [source]),
+        element("th", { scope: "row" }, [source.replace("-", "\u2011")]),
         element("td", {}, [toHead(survey, store, place)]),
         element("td", {}, [side === "value" ? percent(number) : short(number)]),
         element("td", {}, [weights === null ? "–" : short(weights)]),
