@@ -128,6 +128,10 @@ def test_noise_and_constants_reach_the_pass() -> None:
     some = attached.trace(ids(), edit={("value", 0, 3): replace(row, positions=(1, -1))})
     assert torch.equal(some[0, 3].value[:, [1, 6]], row.expand(2, 2, 11))
     assert torch.equal(some[0, 3].value[:, 2:6], plain[0, 3].value[:, 2:6])
+    # Whole layers first, whatever the order in which they are written.
+    both = attached.trace(ids(), edit={("z", 1, 2): 1.0, ("z", 1): zero})
+    assert bool((both[1, 2].z == 1).all())
+    assert not both[1, 1].z.any()
 
 
 REFUSED: dict[str, dict[object, object]] = {
