@@ -417,6 +417,21 @@ def test_the_pace_goes_up_stays_and_goes_down(steps, warm_up, down):
         assert 0 < found <= 1
 
 
+def test_each_step_has_the_rates_of_its_pace(tmp_path, monkeypatch):
+    advance, found = Run.advance, []
+
+    def noted(self):
+        parts = advance(self)
+        found.append([group["lr"] for one in self.optimizers for group in one.param_groups])
+        return parts
+
+    monkeypatch.setattr(Run, "advance", noted)
+    numbers = recipe(warm_up=3, matrix_rate=0.03, rate=0.005)
+    run(tmp_path, recipe=numbers)
+    pace = [numbers.pace(step) for step in range(6)]
+    assert found == [pytest.approx([0.03 * one, 0.005 * one, 0.005 * one]) for one in pace]
+
+
 @pytest.mark.parametrize(("kept", "expected"), [(0.0, [2, 1, 0, 0]), (0.25, [2, 1.25, 0.5, 0.5])])
 def test_what_is_given_to_help_fades_in_a_straight_line(kept, expected):
     numbers = Recipe(steps=100, delimiter=2.0, targets_until=0.2, targets_kept=kept)
