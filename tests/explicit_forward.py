@@ -19,17 +19,10 @@ ACTIVATIONS = {
 class Explicit:
     """The quantities of `trace.model` on the input of `trace`; `self[layer, name]` reads one.
 
-    `embed` stands in the place of the embeddings, and `scale` multiplies probs of one layer.
+    `embed` stands in the place of the embeddings.
     """
 
-    def __init__(
-        self,
-        trace: Any,
-        *,
-        embed: Tensor | None = None,
-        scale: tuple[int, float] = (0, 1.0),
-    ) -> None:
-        self.scale = scale
+    def __init__(self, trace: Any, *, embed: Tensor | None = None) -> None:
         self.config = trace.config
         self.found: dict[tuple[int, str], Tensor] = {}
         self.blocked = ~trace.mask
@@ -58,8 +51,7 @@ class Explicit:
         scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / divisor
         scores = self.note(index, "scores", scores)
         weights = scores.masked_fill(self.blocked, -torch.inf).exp()
-        factor = self.scale[1] if self.scale[0] == index else 1.0
-        probs = self.note(index, "probs", factor * weights / weights.sum(-1, keepdim=True))
+        probs = self.note(index, "probs", weights / weights.sum(-1, keepdim=True))
         z = self.note(index, "z", torch.einsum("bhqk,bhkd->bhqd", probs, value))
         matrix = attention.output.weight.view(config.d_model, config.n_heads, config.d_head)
         head_out = self.note(index, "head_out", torch.einsum("bhqd,mhd->bhqm", z, matrix))

@@ -65,22 +65,6 @@ def test_positions_sentences_and_heads_meet_where_all_of_them_are() -> None:
         assert torch.equal(found, expected)
 
 
-def test_a_trace_gives_each_position_what_it_has_there() -> None:
-    """Also where the positions are all of them in another order, or the batch is one sentence."""
-    model = model_of("gpt2")
-    source, trace = model.trace([[5, 11, 17]]), model.trace([[2, 3, 5], [7, 11, 13]])
-    for name in NAMES:
-        expected = getattr(source[1], name).expand_as(getattr(trace[1], name))
-        for at in (None, [2, 0, 1], slice(None)):
-            found = trace.rerun({(name, 1): replace(source, positions=at)})
-            assert torch.equal(getattr(found[1], name), expected), (name, at)
-        found = trace.rerun({(name, 1): replace(source, positions=[2], sentences=1)})
-        assert torch.equal(
-            getattr(found[1], name)[1].movedim(-2, 0)[2], expected[0].movedim(-2, 0)[2]
-        )
-        assert torch.equal(getattr(found[1], name)[0], getattr(trace[1], name)[0])
-
-
 def test_a_mean_is_over_sentences_and_real_positions() -> None:
     model, tokens = model_of("bert"), sentences("bert")
     batches = [sentences("bert", seed=seed) for seed in (1, 2)]
