@@ -249,8 +249,10 @@ class Model(Trainable):
         top_k: int | None = None,
         top_p: float | int | None = None,
         seed: int = 0,
+        stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
         edit: Mapping[Any, Any] | None = None,
+        last: str = "text",
         **named: Any,
     ) -> Any:
         """What a causal model writes behind a text; see `minibert.answers.generate.generate`."""
@@ -262,8 +264,10 @@ class Model(Trainable):
             top_k=top_k,
             top_p=top_p,
             seed=seed,
+            stop=stop,
             stream=stream,
             edit=edit,
+            last=last,
         )
 
     def live(self, *, height: int = 720) -> ServedPage:

@@ -12,7 +12,7 @@ float64. Probabilities are float64.
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.errors import EditError, MinibertError, TokenizationError
+from minibert.errors import EditError, MinibertError, TokenizationError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
@@ -30,6 +30,7 @@ from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
 from minibert.trace.edit import Edit, Point, as_edit, as_point
+from minibert.trace.edit import replace as replace_by
 from minibert.trace.identity import Sources
 from minibert.trace.places import indices_of
 from minibert.trace.plan import Plan
@@ -176,40 +177,75 @@ _HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
-    """The text after a prompt, in pieces of whole characters; `text` is all pieces together.
+    """The text after a prompt, in pieces that are final.
 
-    `decode` gives the text of a list of ids.
+    `decode` gives the text of a list of ids. `text` is all pieces together. `stopped` is True when
+    one of the `stop` strings was found; the text then ends before it.
 
-    >>> pieces = TextStream(lambda ids: bytes(ids).decode(errors="replace"), [65])
-    >>> [pieces.add(byte) for byte in (0x42, 0xC3, 0xA9)], pieces.text
-    (['B', '', 'é'], 'Bé')
+    >>> pieces = TextStream(lambda ids: bytes(ids).decode(errors="replace"), [65], stop=("!",))
+    >>> [pieces.add(byte) for byte in (0x42, 0xC3, 0xA9, 0x21)], pieces.text, pieces.stopped
+    (['B', '', 'é', ''], 'Bé', True)
     """
 
-    def __init__(self, decode: Callable[[list[int]], str], prompt: Sequence[int]) -> None:
+    def __init__(
+        self, decode: Callable[[list[int]], str], prompt: Sequence[int], *, stop: Sequence[str] = ()
+    ) -> None:
         self._decode = decode
+        self._stop = tuple(stop)
         # Some decoders drop the space before the first word, so the last token of the prompt is
         # decoded too.
         self._ids = list(prompt[-1:])
         self._known = len(self._ids)
+        self._held = ""
         self.text = ""
+        self.stopped = False
 
-    def add(self, token_id: int, *, last: bool = False) -> str:
-        """The text that becomes final with this token; with the `last` one all of it."""
+    def add(self, token_id: int) -> str:
+        """The text that becomes final with this token; "" if there is none."""
         self._ids.append(token_id)
+        return self._release(self._characters(), last=False)
+
+    def close(self) -> str:
+        """The text held back, when no more tokens come; "" if a stop string was found."""
+        return self._release(self._characters(last=True), last=True)
+
+    def _characters(self, *, last: bool = False) -> str:
+        """The whole characters of the tokens whose text was not returned yet."""
         before, now = self._decode(self._ids[: self._known]), self._decode(self._ids)
         if now.endswith(_HALF_A_CHARACTER) and not last:
             return ""
         self._ids = self._ids[self._known :] or self._ids
         self._known = len(self._ids)
-        self.text += now[len(before) :]
         return now[len(before) :]
+
+    def _release(self, new: str, *, last: bool) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + new
+        found = [text.index(stop) for stop in self._stop if stop in text]
+        self.stopped = bool(found)
+        if found:
+            end = min(found)
+        else:
+            end = len(text) if last else len(text) - self._start_of_a_stop(text)
+        piece, self._held = text[:end], text[end:]
+        self.text += piece
+        return piece
+
+    def _start_of_a_stop(self, text: str) -> int:
+        """How many characters at the end of the text may be the start of a stop string."""
+        longest = max(map(len, self._stop), default=0)
+        for size in range(min(len(text), longest - 1), 0, -1):
+            if any(stop.startswith(text[-size:]) for stop in self._stop if len(stop) > size):
+                return size
+        return 0
 
 
 class GenerationEdits:
-    """The plan of each pass of a generation, which is that of a trace of the text so far.
+    """The plan of each pass of a generation.
 
     Positions are those of a text as it stands: 0 is its first token, -1 its last one. A position
-    that is not written yet is edited once it is.
+    that is not written yet is edited once it is. `last` is that of `generate`.
     """
 
     def __init__(
@@ -219,7 +255,10 @@ class GenerationEdits:
         lengths: Sequence[int],
         capacity: int,
         device: torch.device,
+        last: str = "text",
     ) -> None:
+        if last not in LAST:
+            raise EditError(f"last={last!r:.80}: expected {' or '.join(map(repr, LAST))}.")
         if not isinstance(mapping, Mapping):
             raise EditError(
                 f"edit={type(mapping).__name__}: expected a dictionary such as "
@@ -230,7 +269,8 @@ class GenerationEdits:
         self._edits = {key: as_edit(value) for key, value in mapping.items()}
         for key, edit in self._edits.items():
             _check(as_point(key, self._config), edit, min(lengths), capacity)
-        self.anew = any(_counts_back(edit.positions) for edit in self._edits.values())
+        self._prompts, self.last = tuple(lengths), last
+        self.anew = last == "text" and any(_counts_back(e.positions) for e in self._edits.values())
         """Whether each pass edits other tokens than the one before, and so computes them all."""
 
     def whole(self, lengths: Sequence[int]) -> Plan:
@@ -257,6 +297,25 @@ class GenerationEdits:
         ]
         return Plan(tuple(chain.from_iterable(found)))
 
+    def of_step(self, text: int, length: int) -> dict[Any, Edit]:
+        """What `model.trace` of so many tokens of one text is edited with, to give that step."""
+        found = {}
+        for key, edit in self._edits.items():
+            texts = indices_of(edit.sentences, len(self._prompts), "sentence", EditError)
+            if text not in texts:
+                continue
+            own = _of_text(edit, text, texts)
+            if own.positions is not None:
+                prompt = self._prompts[text]
+                reached = [
+                    p for p in range(length) if _is_edited(own, p, length, prompt, self.last)
+                ]
+                if not reached:
+                    continue
+                own = own.at(positions=reached)
+            found[key] = own
+        return found
+
     def _limited(self, edit: Edit, computed: Sequence[range]) -> Iterator[Edit]:
         """The edit at the rows of a pass that it reaches; one for texts that have the same rows."""
         if edit.positions is None:
@@ -265,16 +324,37 @@ class GenerationEdits:
         texts = indices_of(edit.sentences, len(computed), "sentence", EditError, "edit: ")
         rows: dict[tuple[int, ...], list[int]] = {}
         for text in texts:
-            span = computed[text]
+            span, prompt = computed[text], self._prompts[text]
             reached = tuple(
                 row
                 for row, position in enumerate(span)
-                if _reaches(edit.positions, position, span.stop)
+                if _is_edited(edit, position, span.stop, prompt, self.last)
             )
             rows.setdefault(reached, []).append(text)
         for reached, same in rows.items():
             if reached:
                 yield edit.at(positions=list(reached), sentences=same)
+
+
+def _is_edited(edit: Edit, position: int, length: int, prompt: int, last: str) -> bool:
+    """Whether a position of a text of this length is edited."""
+    # With "newest", what it was when it was computed: of the prompt, or the last token.
+    return _reaches(
+        edit.positions, position, length if last == "text" else max(prompt, position + 1)
+    )
+
+
+def _of_text(edit: Edit, text: int, texts: Sequence[int]) -> Edit:
+    """The edit of a batch as one for a text of it alone."""
+    value = edit.constant
+    if edit.traces and not edit.averages:
+        (source,) = edit.traces
+        one = source.text(text) if source.allowed.batch > 1 else source
+        return replace_by(one, positions=edit.positions, other_model=edit.other_model)
+    if isinstance(value, Tensor) and value.dim() > 1 and len(value) > 1 and len(texts) > 1:
+        row = texts.index(text) if len(value) == len(texts) else text
+        return replace_by(value[row : row + 1], positions=edit.positions)
+    return replace(edit, sentences=None)
 
 
 def _reaches(chosen: object, position: int, length: int) -> bool:
@@ -318,6 +398,9 @@ def _check(point: Point, edit: Edit, shortest: int, capacity: int) -> None:
             )
 
 
+LAST = ("text", "newest")
+"""What a position that is counted from the end means; see `generate`."""
+
 # torch.Generator takes no larger seed.
 _LARGEST_SEED = 2**63 - 1
 
@@ -328,16 +411,30 @@ class Generated:
 
     prompt: str
     new_text: str
-    """The text after the prompt, up to the end-of-text token."""
+    """The text after the prompt, up to a stop string or the end-of-text token."""
     ids: tuple[int, ...]
     """The tokens of the prompt and of the new text, with the token that ended it."""
     n_prompt: int
     """How many of the ids belong to the prompt."""
     stopped_by: str
-    """end of text | max_new_tokens | positions (the model has no more of them)."""
+    """end of text | stop string | max_new_tokens | positions (the model has no more of them)."""
     tokens: Tokens = field(repr=False, compare=False)
     """The ids with their strings. In `model.trace(generated.tokens)` row i of an attention
     matrix is the attention of the step that drew token i + 1, where nothing was edited."""
+    last: str = field(default="text", compare=False)
+    """What a position counted from the end meant in its edits: "text" or "newest"."""
+    edits: tuple[Mapping[Any, Edit], ...] = field(default=(), repr=False, compare=False)
+    """Of each new token what `model.trace` of the text before it is edited with."""
+
+    def trace(self, model: AnsweringModel, step: int, **options: Any) -> Trace:
+        """The trace of the step that drew new token `step`: the text before it, with its edits.
+
+        `options` are those of `model.trace`. Raises MinibertError for a step that there was not.
+        """
+        step = check_index("step", step, len(self.new_ids), MinibertError)
+        ids = torch.tensor([self.ids[: self.n_prompt + step]])
+        edit = self.edits[step] if self.edits else None
+        return model.trace(Tokens.from_ids(ids, tokenizer=model.tokenizer), edit=edit, **options)
 
     @property
     def text(self) -> str:
@@ -362,8 +459,10 @@ def generate(
     top_k: int | None = None,
     top_p: float | int | None = None,
     seed: int = 0,
+    stop: str | Sequence[str] | None = (),
     stream: Callable[[str], object] | None = None,
     edit: Mapping[Any, Any] | None = None,
+    last: str = "text",
 ) -> "Generated | list[Generated]":
     """The text that a causal language model writes after a prompt: a Generated, a list for a batch.
 
@@ -373,15 +472,19 @@ def generate(
     result is the same as for this text alone with that seed.
 
     A text ends at max_new_tokens, at a token that the checkpoint's eos_token_id names (from
-    generation_config.json, else config.json; without one, the vocabulary's end-of-text token), or
-    when the model has no positions left. `stopped_by` says which. `stream` is called with each
-    piece of new text as soon as the piece is final: whole characters, which add up to new_text. It
-    works for one text, not for a batch.
+    generation_config.json, else config.json; without one, the vocabulary's end-of-text token),
+    before a `stop` string (searched for in the new text only; None: there is none), or when the
+    model has no positions left. `stopped_by` says which. `stream` is called with each piece of new
+    text as soon as the piece is final: whole characters, which add up to new_text. It works for
+    one text, not for a batch.
 
-    `edit` changes quantities in every step, which is `model.trace(text so far, edit=edit)`. Where
-    it has a position that is counted from the end, each step computes the whole text. A function is
-    given the positions that a pass computes, one alone after the prompt, so it has to change each
-    by itself.
+    `edit` changes quantities in every step. `last` says what a position counted from the end is:
+    "text"    of the text so far in each step: every step is `model.trace(text so far, edit=edit)`.
+              Where there is such a position each step computes the whole text.
+    "newest"  of the text when that token was computed: -1 is each new token, once, and it stays
+              edited in all later steps, since their keys and values are not computed again
+    `generated.trace(model, step)` is the trace of a step. A function is given the positions that a
+    pass computes, one alone after the prompt, so it has to change each by itself.
 
     Raises MinibertError for a model without a causal-lm head that was trained for it and for
     settings out of range, EditError for edits that cannot be made, and TokenizationError for a
@@ -397,6 +500,7 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
     seed = whole_number("seed", seed, least=0)
+    stops = _stops(stop)
     if stream is not None and not callable(stream):
         raise MinibertError(
             f"stream={stream!r:.80}: expected a function that takes each piece of the text."
@@ -413,18 +517,18 @@ def generate(
     prompts = [text] if isinstance(text, str | Words) else text
     known = [written(one) for one in prompts] if is_text(text) else [None] * len(tokens)
     texts = [
-        _Text(model, row[:length], prompt, max_new_tokens, seed + i)
+        _Text(model, row[:length], prompt, max_new_tokens, seed + i, stops)
         for i, (row, length, prompt) in enumerate(
             zip(tokens.ids.tolist(), tokens.lengths, known, strict=True)
         )
     ]
     capacity = min(max(tokens.lengths) + max_new_tokens, model.config.n_positions)
     mapping = {} if edit is None else edit
-    edits = GenerationEdits(mapping, model, tokens.lengths, capacity, tokens.ids.device)
+    edits = GenerationEdits(mapping, model, tokens.lengths, capacity, tokens.ids.device, last)
     cache = Cache(model.config, tokens.lengths, capacity, tokens.ids.device)
     with torch.no_grad():
         _write(model, tokens.ids, texts, sampling, stream or (lambda piece: None), cache, edits)
-    found = [one.result() for one in texts]
+    found = [one.result(edits, number) for number, one in enumerate(texts)]
     return found[0] if alone else found
 
 
@@ -492,6 +596,7 @@ class _Text:
         prompt: str | None,
         max_new_tokens: int,
         seed: int,
+        stops: tuple[str, ...],
     ) -> None:
         self.ids = ids
         self.max_new_tokens = max_new_tokens
@@ -501,16 +606,23 @@ class _Text:
         self._n_prompt = len(ids)
         # What the checkpoint says wins over what its vocabulary makes likely.
         self._ends = model.config.end_ids or (getattr(model.tokenizer, "eos_id", None),)
-        self._stream = TextStream(self._decode, self.ids)
+        self._stream = TextStream(self._decode, self.ids, stop=stops)
         self._prompt = self._decode(self.ids, skip_special=False) if prompt is None else prompt
 
     def add(self, token_id: int) -> str:
         """The piece of text that can be shown now."""
         self.ids.append(token_id)
+        piece = self._stream.add(token_id)
         self.stopped_by = self._end(token_id)
-        return self._stream.add(token_id, last=bool(self.stopped_by))
+        if self.stopped_by:
+            piece += self._stream.close()
+            # The text held back until now can complete a stop string.
+            self.stopped_by = "stop string" if self._stream.stopped else self.stopped_by
+        return piece
 
     def _end(self, token_id: int) -> str:
+        if self._stream.stopped:
+            return "stop string"
         if token_id in self._ends:
             return "end of text"
         if len(self.ids) - self._n_prompt == self.max_new_tokens:
@@ -523,8 +635,9 @@ class _Text:
             return "".join(f"{token_id} " for token_id in ids)
         return tokenizer.decode(ids, skip_special=skip_special)
 
-    def result(self) -> Generated:
-        """The finished text."""
+    def result(self, edits: GenerationEdits, number: int) -> Generated:
+        """The finished text, which is of this number in the batch."""
+        steps = range(self._n_prompt, len(self.ids))
         return Generated(
             prompt=self._prompt,
             new_text=self._stream.text,
@@ -532,6 +645,8 @@ class _Text:
             n_prompt=self._n_prompt,
             stopped_by=self.stopped_by,
             tokens=Tokens.from_ids(self.ids, tokenizer=self._model.tokenizer),
+            last=edits.last,
+            edits=tuple([edits.of_step(number, length) for length in steps]),
         )
 
 
@@ -544,6 +659,20 @@ def _check_model(model: AnsweringModel) -> None:
             "Generation needs a causal language model that was trained for it, such as a GPT-2 "
             "with its causal-lm head; the embedded tiny-gpt2 is one."
         )
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    try:
+        stops = (stop,) if isinstance(stop, str) else () if stop is None else tuple(stop)
+    except TypeError as error:
+        raise MinibertError(f"stop={stop!r:.80}: expected a string, or several.") from error
+    for one in stops:
+        if not isinstance(one, str) or not one:
+            raise MinibertError(
+                f"stop has {one!r:.80}: expected strings of at least one character; "
+                "leave `stop` out to generate without stop strings."
+            )
+    return stops
 
 
 def _is_one(text: object) -> bool:

@@ -14,6 +14,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    stop: list[str] | None = None,
     model: str = "tiny-gpt2",
     *,
     loading: Loading,
@@ -27,6 +28,7 @@ def generate(
         top_k [>=1]: Draw from this many of the most probable tokens.
         top_p: Draw from the likeliest tokens that together have this probability.
         seed [>=0]: Another seed gives another text.
+        stop [STRING]: End before this string; repeatable.
         model [-m, NAME]: An embedded GPT-2, a checkpoint folder, or a Hub id.
     """
     prompt = standard_input() if text == "-" else text
@@ -45,6 +47,7 @@ def generate(
         top_k=top_k,
         top_p=top_p,
         seed=seed,
+        stop=stop or (),
         stream=show,
     )
     say("".join(map(_shown, beginning)))

@@ -13,7 +13,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 from vocabularies import byte_level
 
 import minibert
-from minibert.answers.generate import Generated, Sampling, draw
+from minibert.answers.generate import Generated, Sampling, TextStream, draw
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
@@ -112,17 +112,12 @@ def test_a_ragged_batch_gives_what_its_texts_give_one_by_one(options: dict[str, 
 def test_texts_that_end_early_leave_the_others_alone(model: Model) -> None:
     texts = ["The", "Le café était fermé; naïve", "Съешь же", PROMPT]
     alone = [model.generate(text, max_new_tokens=23, seed=i) for i, text in enumerate(texts)]
-    # The token that the second text draws in its fifth step ends a text.
-    ended = Model.from_config(
-        dataclasses.replace(model.config, end_ids=(alone[1].new_ids[4],)),
-        tokenizer=model.tokenizer,
-    )
-    ended.load_state_dict(model.state_dict())
-    together = ended.generate(texts, max_new_tokens=23)
+    stop = alone[1].new_text[4:6]
+    together = model.generate(texts, max_new_tokens=23, stop=stop)
     assert together == [
-        ended.generate(text, max_new_tokens=23, seed=i) for i, text in enumerate(texts)
+        model.generate(text, max_new_tokens=23, seed=i, stop=stop) for i, text in enumerate(texts)
     ]
-    assert together[1].stopped_by == "end of text"
+    assert together[1].stopped_by == "stop string"
     assert len({len(one.new_ids) for one in together}) > 1
 
 
@@ -166,9 +161,17 @@ def test_the_end_of_text_token_ends_the_text(model: Model) -> None:
     assert generated.text == PROMPT
 
 
-def test_pieces_are_whole_characters_and_add_up(model: Model) -> None:
+def test_a_stop_string_ends_the_text_before_it_and_pieces_add_up(model: Model) -> None:
+    whole = model.generate(PROMPT, seed=5)
+    stop = whole.new_text[7:12]
+    assert whole.new_text.index(stop) == 7
+    pieces: list[str] = []
+    generated = model.generate(PROMPT, seed=5, stop=["never written", stop], stream=pieces.append)
+    assert generated.stopped_by == "stop string"
+    assert generated.new_text == whole.new_text[:7] == "".join(pieces)
+    assert generated == model.generate(PROMPT, seed=5, stop=stop)
     for seed in range(3):
-        pieces: list[str] = []
+        pieces = []
         generated = model.generate("東京の", seed=seed, temperature=2.0, stream=pieces.append)
         assert "".join(pieces) == generated.new_text == model.tokenizer.decode(generated.new_ids)
         assert all(pieces)
@@ -194,6 +197,10 @@ def test_a_hook_on_a_layer_runs_at_every_step() -> None:
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((PROMPT, {"max_new_tokens": wrong}, "max_new_tokens=") for wrong in (0, -1, torch.ones(2))),
     *((PROMPT, {"seed": wrong}, "seed=") for wrong in (-1, 2**63, np.ones((2, 3)))),
+    *((PROMPT, {"stop": wrong}, "stop has ''") for wrong in ("", ["a", ""])),
+    (PROMPT, {"stop": [3]}, "stop has 3"),
+    (PROMPT, {"stop": 3}, "stop=3: expected a string, or several"),
+    (PROMPT, {"stop": torch.tensor(1)}, r"stop=tensor\(1\)"),
     (PROMPT, {"stream": 3}, "stream=3: expected a function"),
     ([PROMPT], {"stream": print}, "one by one"),
     *((empty, {}, r"empty|no token") for empty in ("", [], ["The", ""])),
@@ -226,6 +233,7 @@ def test_one_row_of_ids_is_one_text_and_two_are_a_batch_whatever_holds_them(
     model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel"))
     expected = model.generate([3, 4], max_new_tokens=2)
     assert expected.text == "".join(f"{token_id} " for token_id in expected.ids)
+    assert model.generate([3, 4], max_new_tokens=2, stop=None) == expected
     with pytest.raises(TokenizationError, match="no tokenizer"):
         model.generate("text")
     for make in (list, tuple, torch.tensor, np.array):
@@ -259,22 +267,27 @@ def grouped() -> Model:
     return model.double()
 
 
-def written(model: Model, prompt: list[int], edits: dict[Any, Any]) -> list[Trace]:
+def reached(edit: Edit, prompt: int, length: int, last: str) -> Edit | None:
+    """The edit of a whole pass over a text: of what it was made to, token after token."""
+    if edit.positions is None:
+        return edit
+    chosen, found = edit.positions, set[int]()
+    for end in range(length if last == "text" else prompt, length + 1):
+        # The prompt is computed at once, and then each token when it is the last one.
+        computed = range(end) if last == "text" or end == prompt else range(end - 1, end)
+        at = range(end)[chosen] if isinstance(chosen, slice) else [c % end for c in chosen]
+        found |= {position for position in at if position in computed}
+    return edit.at(positions=sorted(found)) if found else None
+
+
+def written(model: Model, prompt: list[int], edits: dict[Any, Any], last: str) -> list[Trace]:
     """The trace of every step, each a pass of its own over the text so far."""
     ids, steps = list(prompt), []
     for _ in range(NEW):
-        made = {key: at_hand(as_edit(one), len(ids)) for key, one in edits.items()}
-        steps.append(model.trace([ids], edit={key: one for key, one in made.items() if one}))
+        made = {k: reached(as_edit(one), len(prompt), len(ids), last) for k, one in edits.items()}
+        steps.append(model.trace([ids], edit={k: one for k, one in made.items() if one}))
         ids.append(int(steps[-1].logits[0, -1].argmax()))
     return steps
-
-
-def at_hand(edit: Edit, length: int) -> Edit | None:
-    """The edit at those of its positions that a text of this length has."""
-    if not isinstance(edit.positions, slice):
-        return edit
-    found = list(range(length)[edit.positions])
-    return edit.at(positions=found) if found else None
 
 
 def changed(x: torch.Tensor) -> torch.Tensor:
@@ -300,19 +313,23 @@ def test_every_step_of_a_text_is_a_trace_of_the_text_so_far(
         [None, [-1], [0, -1], [-2], slice(-2, None), slice(1, -1), slice(3, 9)]
     )
     name = data.draw(st.sampled_from(["embed", "resid_post", "z", "value", "mlp_out", "logits"]))
-    positions = data.draw(places)
+    positions, last = data.draw(places), data.draw(st.sampled_from(["text", "newest"]))
     key = name if name in ("embed", "logits") else (name, model.config.n_layers - 1)
     edit = {key: as_edit(changed).at(positions=positions)}
     ids = [prompt + [0] * (max(lengths) - len(prompt)) for prompt in prompts]
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    tokens = Tokens.from_ids(ids, mask=mask)
-    found, logits = steps_of(model, tokens, edit=edit, max_new_tokens=NEW, temperature=0)
-    for row, (prompt, one) in enumerate(zip(prompts, found, strict=True)):
-        steps = written(model, prompt, edit)
+    found = model.generate(
+        Tokens.from_ids(ids, mask=mask), edit=edit, last=last, max_new_tokens=NEW, temperature=0
+    )
+    for prompt, one in zip(prompts, found, strict=True):
+        steps = written(model, prompt, edit, last)
+        assert one.last == last
         assert list(one.new_ids) == [int(step.logits[0, -1].argmax()) for step in steps]
-        if name != "logits":
-            expected = torch.stack([step.logits[0, -1] for step in steps])
-            assert (logits[:, row] - expected).abs().max() <= 1e-8 * expected.abs().max()
+        for step, expected in enumerate(steps):
+            trace = one.trace(model, step)
+            assert torch.equal(trace.tokens.ids, expected.tokens.ids)
+            assert torch.equal(trace.logits, expected.logits)
+            assert torch.equal(trace[-1].resid_post, expected[-1].resid_post)
 
 
 def test_one_text_of_a_batch_is_edited(grouped: Model) -> None:
@@ -324,6 +341,9 @@ def test_one_text_of_a_batch_is_edited(grouped: Model) -> None:
         PROMPTS[0], edit={("resid_post", 0): lambda x: x + STEERING}, **options
     )
     assert second.new_ids == steered.new_ids != first.new_ids
+    logits = [one.trace(grouped, -1).logits for one in (first, second, steered)]
+    assert torch.equal(logits[1], logits[2])
+    assert not torch.equal(logits[0], logits[1])
 
 
 def test_what_cannot_be_done_token_by_token_is_refused(grouped: Model) -> None:
@@ -445,3 +465,48 @@ def test_broken_logits_are_an_error(broken: float, temperature: float) -> None:
     row[1, 5] = broken
     with pytest.raises(MinibertError, match="NaN or infinity"):
         Sampling(temperature).choose(row, generators(0, 1, 2))
+
+
+def from_bytes(ids: list[int]) -> str:
+    return bytes(ids).decode(errors="replace")
+
+
+def pieces_of(ids: list[int], *stop: str, prompt: tuple[int, ...] = ()) -> tuple[list[str], bool]:
+    stream = TextStream(from_bytes, prompt, stop=stop)
+    pieces = []
+    for one in ids:
+        pieces.append(stream.add(one))
+        if stream.stopped:
+            break
+    pieces.append(stream.close())
+    assert "".join(pieces) == stream.text
+    return pieces, stream.stopped
+
+
+@given(text=st.text(), ids=st.lists(st.integers(0, 255)))
+def test_every_piece_is_whole_characters_and_they_add_up(text: str, ids: list[int]) -> None:
+    pieces, stopped = pieces_of(list(text.encode()), prompt=(0x41,))
+    assert "".join(pieces) == text
+    assert not stopped
+    assert all(piece in text for piece in pieces)
+    assert "".join(pieces_of(ids)[0]) == from_bytes(ids)
+
+
+@given(text=st.text(alphabet="abé", max_size=30), stops=st.lists(st.text("abé", min_size=1)))
+def test_the_text_ends_before_the_first_stop_string(text: str, stops: list[str]) -> None:
+    pieces, stopped = pieces_of(list(text.encode()), *stops)
+    # The stop string that is complete first ends the text; of two, the one that starts first.
+    ends = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
+    first = min((end for end, _ in ends), default=0)
+    start = min((start for end, start in ends if end == first), default=len(text))
+    assert stopped == bool(ends)
+    assert "".join(pieces) == text[:start]
+
+
+def test_a_piece_waits_for_a_stop_string_and_keeps_the_space_behind_the_prompt() -> None:
+    assert pieces_of(list(b"1\n\n2"), "\n\n") == (["1", "", "", ""], True)
+    assert pieces_of(list(b"1\n2"), "\n\n") == (["1", "", "\n2", ""], False)
+    assert pieces_of(list(b"1\n"), "\n\n") == (["1", "", "\n"], False)
+    words = ["once", "upon", "a", "time"]
+    stream = TextStream(lambda ids: " ".join(words[i] for i in ids), [0, 1])
+    assert [stream.add(2), stream.add(3), stream.close()] == [" a", " time", ""]
