@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from attention_pages import names, softmax
 from browser.head_view import (
@@ -15,7 +14,6 @@ from browser.head_view import (
     page_of,
     state,
     text_of,
-    token,
     until,
 )
 from playwright.sync_api import Page, expect
@@ -81,19 +79,6 @@ def test_a_text_may_look_at_another_text(open_page: Open) -> None:
     expect(page.locator(".captions p").last).to_contain_text("Encoder, key")
     expect(page.locator(".sizes")).to_contain_text("11 tokens that look at 7")
     assert lines(page) == count_lines(CROSS[0], strength=2)
-
-
-@pytest.mark.parametrize("top", [1, 3])
-def test_only_the_strongest_lines_of_each_token_are_drawn(open_page: Open, top: int) -> None:
-    probs = CROSS[1, 1]
-    page = open_page(cross_page(), "layer=1&heads=1")
-    page.get_by_label("Lines of each token").select_option(str(top))
-    assert state(page)["top"] == str(top)
-    assert lines(page) == top * QUERIES
-    strongest = np.argsort(-probs, axis=1)[:, :top]
-    for key in range(KEYS):
-        token(page, "key", key).hover()
-        assert lines(page, "upper") == int((strongest == key).sum())
 
 
 def test_texts_are_chosen_by_button_menu_and_key(open_page: Open) -> None:
