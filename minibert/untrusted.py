@@ -9,8 +9,11 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
@@ -62,6 +65,74 @@ def guarded(
         reason = getattr(caught, "strerror", None) or reason
         # Without the cause: its message is not bounded, and Python prints it.
         raise error(f"{where}: {problem} ({printable(reason, 400)}).") from None
+
+
+_silencing = threading.Lock()
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Lose what is written to standard error inside, as a panic of a library in Rust is.
+
+    That of other threads is lost as well, so only a few milliseconds should be spent inside.
+    """
+    with _silencing:
+        try:
+            kept = os.dup(2)
+        except OSError:
+            yield
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)
+
+
+_SECONDS = 60
+
+
+def tried_out(program: str, *arguments: str, content: bytes = b"", memory: int = 2**32) -> str:
+    """How a process ended that ran the Python program; "" where it ended as it should.
+
+    The process has limits, on Linux and macOS: a minute of the processor and `memory` bytes. The
+    program reads `content` from standard input.
+    """
+    begin = "from minibert.untrusted import limit_this_process as limit\n"
+    begin += f"limit({memory}, {_SECONDS})\n"
+    paths = str(Path(__file__).parents[1]), *sys.path
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", begin + program, *arguments],
+            input=content,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            timeout=2 * _SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"took more than {2 * _SECONDS} s"
+    return f"ended with status {done.returncode}" if done.returncode else ""
+
+
+def limit_this_process(memory: int, seconds: int) -> None:
+    """Bound what this process may take, in bytes and seconds of the processor, where that goes."""
+    with suppress(ImportError):
+        import resource
+
+        # Of memory the process's own: a file mapped for reading may be of any size.
+        for kind, most in (
+            (resource.RLIMIT_DATA, memory),
+            (resource.RLIMIT_CPU, seconds),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            soft, hard = resource.getrlimit(kind)
+            limits = [one for one in (soft, hard, most) if one != resource.RLIM_INFINITY]
+            resource.setrlimit(kind, (min(limits), hard))
 
 
 def open_regular(path: Path, error: Error = CheckpointError) -> BufferedReader:

@@ -25,7 +25,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minibert.errors import CheckpointError
-from minibert.untrusted import MOST_TENSORS, guarded, open_regular, present, read_json
+from minibert.untrusted import (
+    MOST_TENSORS,
+    guarded,
+    open_regular,
+    present,
+    read_json,
+    tried_out,
+)
 
 # The first that a checkpoint has is the one that is read.
 WEIGHT_FILES = (
@@ -291,12 +298,17 @@ def _unaligned(
 def _read_pickle(path: Path) -> dict[str, Entry]:
     """The tensors of a file of `torch.save`, by torch's reader of weights.
 
-    It calls torch's own functions for tensors and no others that a file names.
+    It calls torch's own functions for tensors and no others that a file names. A process with
+    limits reads the file first, so that one made to take memory or time without end takes neither
+    here. That costs an import of torch.
     """
     with open_regular(path) as file, guarded(path, problem=_DAMAGED):
         zipped = file.read(4) == b"PK\x03\x04"
         if zipped:
             _check_archive(file, path)
+        memory = 2**32 + 2 * os.fstat(file.fileno()).st_size
+    if ended := tried_out(_LOAD, str(path), "mmap" * zipped, memory=memory):
+        raise CheckpointError(f"{path}: {_DAMAGED} (a process that read it {ended}).")
     with guarded(path, problem=_DAMAGED):
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
@@ -320,6 +332,14 @@ def _read_pickle(path: Path) -> dict[str, Entry]:
         return open_state_dict(state)
 
 
+# What is no tensor is refused in this process, which can say what it was.
+_LOAD = """
+import pickle, sys, torch
+try:
+    torch.load(sys.argv[1], map_location="cpu", weights_only=True, mmap=bool(sys.argv[2]))
+except pickle.UnpicklingError:
+    pass
+"""
 _DAMAGED = "not a whole torch file; it was cut short or damaged; download or save it again"
 
 

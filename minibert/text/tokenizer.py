@@ -4,8 +4,8 @@ The splitting is done by the `tokenizers` library, set up by tokenizer_files.py.
 checked before it sees them, and what it returns becomes `Tokens`.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from minibert.text.tokenizer_files import (
     read_settings,
     reader,
 )
+from minibert.text.tokenizer_trial import check_that_it_splits, is_plain
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import (
     Sentence,
@@ -34,7 +35,7 @@ from minibert.text.words import (
     word_backend,
     written,
 )
-from minibert.untrusted import guarded
+from minibert.untrusted import guarded, silenced
 
 if TYPE_CHECKING:
     Texts = str | Words | Sequence[str | Words]
@@ -42,11 +43,6 @@ else:
     # Checked where they come in, with an error that says what to do; a run-time type checker
     # must not get in before it.
     Texts = object
-
-
-def _splitting() -> AbstractContextManager[None]:
-    """Around what the library splits: it panics on some texts."""
-    return guarded("the text or ids", TokenizationError, "cannot be read by this tokenizer")
 
 
 Columns = tuple[
@@ -100,7 +96,8 @@ class Tokenizer:
         folder = Path(path)
         settings = read_settings(folder)
         backend = read_backend(folder, settings)
-        with guarded(folder, TokenizationError, "its tokenizer cannot be used"):
+        with guarded(folder, TokenizationError, "its tokenizer cannot be used"), silenced():
+            check_that_it_splits(backend)
             return cls(backend, declared_tokens(settings))
 
     @classmethod
@@ -110,7 +107,8 @@ class Tokenizer:
         Raises TokenizationError where it is none.
         """
         backend = parsed(content, "The text")
-        with guarded("The text", TokenizationError, "is no tokenizer.json"):
+        with guarded("The text", TokenizationError, "is no tokenizer.json"), silenced():
+            check_that_it_splits(backend)
             return cls(backend, {})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,16 +147,35 @@ class Tokenizer:
         """The string as a person reads it: "Ġbrown" is " brown", half a character is "\\xf0"."""
         return self._readable(self.raw(token_id))
 
+    @contextmanager
+    def _splitting(self) -> Iterator[None]:
+        """Around what the library splits: it panics on some texts, with a word on standard error.
+
+        Where all of its parts are plain it does not, and nothing has to be kept from there.
+        """
+        problem = "cannot be read by this tokenizer"
+        with (
+            guarded("the text or ids", TokenizationError, problem),
+            nullcontext() if self._plain else silenced(),
+        ):
+            yield
+
+    @cached_property
+    def _plain(self) -> bool:
+        backend = self._backend
+        parts = (backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder)
+        return all(is_plain(part.__getstate__().decode()) for part in parts if part is not None)
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens; [] for an empty text."""
         check_text(text, "the text", may_be_empty=True)
-        with _splitting():
+        with self._splitting():
             return self._backend.encode(text, add_special_tokens=False).ids
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of a text, without special tokens, and the character each begins at."""
         check_text(text, "the text", may_be_empty=True)
-        with _splitting():
+        with self._splitting():
             encoding = self._backend.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
 
@@ -170,7 +187,7 @@ class Tokenizer:
             raise TokenizationError(
                 f"ids must be 0 or more, and {wrong} is not one a tokenizer gave"
             )
-        with _splitting():
+        with self._splitting():
             return self._backend.decode(numbers, skip_special_tokens=skip_special)
 
     def __call__(
@@ -211,7 +228,7 @@ class Tokenizer:
         for words in set(in_words):
             rows = [i for i, of_words in enumerate(in_words) if of_words == words]
             backend = self._word_backend if words else self._backend
-            with _splitting():
+            with self._splitting():
                 made = backend.encode_batch([inputs[i] for i in rows], is_pretokenized=words)
             for i, encoding in zip(rows, made, strict=True):
                 encodings[i] = encoding
@@ -219,7 +236,7 @@ class Tokenizer:
 
     @cached_property
     def _word_backend(self) -> Backend:
-        with _splitting():
+        with self._splitting():
             return word_backend(self._backend)
 
     def _tokens(self, texts: tuple[tuple[str, ...], ...], rows: list[Columns]) -> Tokens:

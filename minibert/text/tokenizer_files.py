@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from minibert.errors import TokenizationError
-from minibert.untrusted import guarded, present, read_json, read_text
+from minibert.text.tokenizer_trial import ended_on, is_plain
+from minibert.untrusted import guarded, present, read_json, read_text, silenced
 
 # What the families call each part, where no file says it.
 WELL_KNOWN = {
@@ -31,6 +32,8 @@ ROBERTA_MARKS = {"<s>", "</s>", "<mask>"}
 META_SPACE = "\u2581"
 # The classes of transformers whose vocab.txt is BERT's WordPiece.
 _WORD_PIECE = re.compile(r"(Bert|DistilBert|Electra|MobileBert|LayoutLM)Tokenizer(Fast)?")
+# Where the library writes a vocabulary out, it takes memory up to the last id.
+_LAST_ID = 2**24
 _DAMAGED = "cannot be read as a tokenizer file; fetch it again"
 
 
@@ -53,7 +56,9 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     """
     if present(folder / "tokenizer.json"):
         path = folder / "tokenizer.json"
-        return parsed(read_text(path, TokenizationError), path)
+        backend = parsed(read_text(path, TokenizationError), path)
+        _check_ids(backend, path)
+        return backend
     try:
         if present(folder / "vocab.txt"):
             backend = _word_piece(folder / "vocab.txt", settings)
@@ -67,15 +72,30 @@ def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
             f"{folder}: a setting in tokenizer_config.json or added_tokens.json is not of the kind "
             f"it should be ({error}); correct it, or take it out for the default"
         ) from error
+    _check_ids(backend, folder)
     return backend
 
 
+def _check_ids(backend: Tokenizer, where: Path) -> None:
+    last = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
+    if last > _LAST_ID:
+        raise TokenizationError(
+            f"{where}: a token has the id {last}; expected at most {_LAST_ID}, for which no "
+            "vocabulary is too large."
+        )
+
+
 def parsed(content: str, where: object) -> Tokenizer:
-    """The tokenizer of a tokenizer.json's content.
+    """The tokenizer of a tokenizer.json's content, which is tried out where it is not plain.
 
     Raises TokenizationError, which begins with `where`, for a file that the library fails on.
     """
-    with guarded(where, TokenizationError, _DAMAGED):
+    if not is_plain(content) and (ended := ended_on(content)):
+        raise TokenizationError(
+            f"{where}: the tokenizers library cannot be given this file: a process that read it "
+            f"{ended}. Fetch it again, or save it with transformers' save_pretrained."
+        )
+    with guarded(where, TokenizationError, _DAMAGED), silenced():
         return Tokenizer.from_str(content)
 
 
@@ -185,7 +205,7 @@ def _byte_level(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     files = folder / "vocab.json", folder / "merges.txt"
     for file in files:
         read_text(file, TokenizationError)
-    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED):
+    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED), silenced():
         backend = Tokenizer(models.BPE.from_file(*map(str, files)))
     prefixed = settings.get("add_prefix_space", False)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)

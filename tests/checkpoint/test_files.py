@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from minibert import untrusted
 from minibert.checkpoint.files import Entry, _private, open_checkpoint
 from minibert.errors import CheckpointError
 
@@ -296,3 +297,11 @@ def test_a_file_larger_than_the_memory_can_be_mapped(tmp_path: Path) -> None:
         assert mapped[size - 1 :] == b"x"
         with pytest.raises(OSError, match="annot allocate memory"):
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def test_a_pickle_made_to_take_time_without_end_takes_none_here(tmp_path, monkeypatch):
+    # The key of a dictionary: a pair of one pair twice, forty deep. Its hash takes 2**40 steps.
+    pairs = b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(40))
+    (tmp_path / PICKLE).write_bytes(b"\x80\x02})q\x00" + pairs + b"Ns.")
+    monkeypatch.setattr(untrusted, "_SECONDS", 3)
+    assert "(a process that read it " in open_error(tmp_path)

@@ -1,12 +1,18 @@
 """tokenizer_files.py: each kind of file, its settings and special tokens, and broken ones."""
 
+import base64
 import json
+import struct
+from contextlib import suppress
+from pathlib import Path
+from random import Random
 
 import pytest
 from data import data_path
 from transformers import BertTokenizerFast
 from vocabularies import BERT_MARKS, ROBERTA_MARKS, byte_level, real, word_piece, write
 
+import minibert
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer import Tokenizer
 
@@ -191,3 +197,76 @@ def test_another_class_of_tokenizer_is_refused_with_the_way_out(tmp_path, kind):
     write(word_piece(tmp_path), tokenizer_config={"tokenizer_class": kind})
     with pytest.raises(TokenizationError, match=rf"{kind}.*Save a tokenizer\.json"):
         Tokenizer.from_folder(tmp_path)
+
+
+def drawn_charsmap(random: Random) -> str:
+    """A table of SentencePiece's normalizer: a size, a tree of 4-byte units, and texts."""
+    size, far = random.choice((0, 1, 256, 512)), random.choice((0, 0, 0, 2, 21))
+    # A label is often that of its place, as in an honest tree; offsets lead near or anywhere.
+    units = [
+        random.choice((i & 0xFF, random.randrange(256)))
+        | random.choice((0, 0x100))
+        | random.randrange(2**far) << 10
+        for i in range(size)
+    ]
+    told = random.choice((4 * size, 4 * size, 4 * size, 2**32 - 1, 2**31, 4 * size + 4))
+    table = struct.pack(f"<I{size}I", told, *units) + random.choice(
+        (b"", b"a\0b", "\u00e9".encode())
+    )
+    return base64.b64encode(table).decode()
+
+
+def test_a_file_that_the_library_fails_on_is_refused_without_a_word_on_standard_error(capfd):
+    model = {"type": "WordLevel", "vocab": {"a": 0, "u": 1}, "unk_token": "u"}
+    plain = {"version": "1.0", "model": model}
+    read = 0
+    for seed in range(25):
+        random = Random(seed)
+        part = {"type": "Precompiled", "precompiled_charsmap": drawn_charsmap(random)}
+        # A part may go without its name, and a name may be written in another way.
+        part = random.choice((part, part, {"type": "Sequence", "normalizers": [part]}))
+        content = json.dumps(plain | {"normalizer": part})
+        content = random.choice((content, content.replace("Precompiled", "P\\u0072ecompiled")))
+        with suppress(TokenizationError):
+            tokenizer = Tokenizer.from_json(content)
+            read += 1
+            for text in ("a", "Two \u00bd", "e\u0301\u0302 \u6211", "\U0001f642\u0327"):
+                with suppress(TokenizationError):
+                    tokenizer.encode(text)
+    assert 0 < read < 25
+    assert capfd.readouterr().err == ""
+
+
+def test_a_file_that_would_end_the_process_is_refused_by_name(tmp_path):
+    part = {"precompiled_charsmap": "/////w=="}
+    for known in ({"type": "Precompiled"}, {}):
+        model = {"type": "WordLevel", "vocab": {"u": 0}, "unk_token": "u"}
+        write(tmp_path, tokenizer={"version": "1.0", "model": model, "normalizer": part | known})
+        with pytest.raises(TokenizationError, match=r"tokenizer\.json: "):
+            Tokenizer.from_folder(tmp_path)
+
+
+def test_the_files_of_the_embedded_models_start_no_process(monkeypatch):
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
+    folders = [
+        path.parent for path in Path(minibert.__file__).parent.glob("embedded/*/tokenizer.json")
+    ]
+    assert len(folders) > 3
+    for folder in folders:
+        Tokenizer.from_folder(folder)("as it is")
+
+
+def test_a_text_that_the_library_fails_on_is_refused_without_a_word_on_standard_error(capfd):
+    units = [0] * 256
+    units[ord("b")] = ord("b") | 2**20 << 10
+    table = base64.b64encode(struct.pack("<257I", 1024, *units) + b"\0").decode()
+    content = {
+        "version": "1.0",
+        "model": {"type": "WordLevel", "vocab": {"b": 0, "u": 1}, "unk_token": "u"},
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": table},
+    }
+    tokenizer = Tokenizer.from_json(json.dumps(content))
+    assert tokenizer.encode("b") == [0]
+    with pytest.raises(TokenizationError, match="out of bounds"):
+        tokenizer.encode("b\u0301")
+    assert capfd.readouterr().err == ""
