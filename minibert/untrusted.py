@@ -1,4 +1,4 @@
-"""The door for every byte from outside.
+"""The door for every byte from outside: files, folders, and what a server answers.
 
 A file is opened here or not at all. It must be a regular file of bounded size, JSON must be
 shallow and of bounded count, and whatever a library throws while it reads becomes an error of
@@ -42,6 +42,7 @@ _LEAST_STORED, _SPARSE_FROM = 1 / 16, 2**26
 
 Error = type[MinibertError]
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"\w[\w./-]{0,254}")
 
 
@@ -204,12 +205,16 @@ def read_json(path: Path, error: Error = CheckpointError) -> dict[str, Any]:
     Raises `error` for what cannot be read, is no object, or has more values or deeper nesting
     than any honest file.
     """
-    content = read_bytes(path, error)
-    with guarded(path, error, "cannot be read as JSON"):
+    return parse_json(read_bytes(path, error), path, error)
+
+
+def parse_json(content: bytes, where: object, error: Error = CheckpointError) -> dict[str, Any]:
+    """The JSON object in these bytes; `error`, which begins with `where`, as of `read_json`."""
+    with guarded(where, error, "cannot be read as JSON"):
         value = json.loads(content.decode("utf-8"))
     if not isinstance(value, dict):
-        raise error(f"{path}: expected an object, found {type(value).__name__}.")
-    check_nesting(value, path, error)
+        raise error(f"{where}: expected an object, found {type(value).__name__}.")
+    check_nesting(value, where, error)
     return value
 
 
@@ -227,6 +232,16 @@ def check_nesting(value: Any, where: object, error: Error = CheckpointError) -> 
         if not level:
             return
     raise error(f"{where}: nested more than {_DEEPEST} deep; no such file is.")
+
+
+def check_commit(commit: Any, where: str) -> str:
+    """The commit, once it is one: 40 hexadecimal digits, which are safe in a path."""
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise CheckpointError(
+            f"{where}: the server names the commit {commit!r:.80}; expected 40 hexadecimal digits. "
+            "Nothing was fetched. Check HF_ENDPOINT: this is no Hub to be trusted."
+        )
+    return commit
 
 
 def check_revision(revision: Any) -> str:

@@ -2,27 +2,45 @@
 
 huggingface_hub downloads them into the cache that other programs share, and says what went wrong;
 here its errors become ours. The config comes first, so that an unknown family costs one small file,
-and the weights last, so that a folder that has them is whole.
+and the weights last, so that a folder that has them is whole. Where requests may go and what an
+answer may be, hub_http.py says.
 """
 
 import errno
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import HfApi, constants, errors, hf_hub_download
+from huggingface_hub import constants, errors, hf_hub_download
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.files import WEIGHT_FILES, shard_names
+from minibert.checkpoint.hub_http import NO_HUB, asking
 from minibert.errors import CheckpointError, MinibertError
-from minibert.untrusted import check_revision, read_json
+from minibert.untrusted import MOST_BYTES, check_revision, parse_json, read_json
 
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 _SMALL = (
     *("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "merges.txt", *_VOCABULARIES),
 )
+# Of a list of files: room for 16,000.
+_MOST_OF_A_LIST = 2**22
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a repository says of a file; None where it does not."""
+
+    size: int | None
+    digest: str | None
+    """The SHA-256 of a large file, git's name for a small one."""
 
 
 class UnreachableError(CheckpointError):
@@ -42,7 +60,8 @@ def fetch(
     cache_dir  where the Hub's cache is; HF_HUB_CACHE when not given
     offline    make no request and use the cache alone, as HF_HUB_OFFLINE=1 does
 
-    What the cache holds is not fetched again; it is also used where the Hub cannot be reached.
+    What the cache holds is not fetched again; it is also used where the Hub cannot be reached. What
+    is fetched must have the digest that the repository has for it.
 
     Raises CheckpointError when there is no such repository or no access to it, when it is of an
     unknown family or has no weights that can be read, and when a download fails.
@@ -53,7 +72,8 @@ def fetch(
     cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir).expanduser()
     get = partial(hf_hub_download, repo_id, cache_dir=cache, local_files_only=offline)
     with _explained(repo_id, where, cache):
-        config = Path(get("config.json", revision=revision))
+        with asking(f"{where}: config.json", MOST_BYTES["config.json"]):
+            config = Path(get("config.json", revision=revision))
         try:
             # Which head is wanted is the reader's choice; here only the body has to be known.
             config_from_hf(read_json(config), task="none")
@@ -64,7 +84,7 @@ def fetch(
             return folder
         if offline:
             raise errors.LocalEntryNotFoundError("The weights are not in the cache.")
-        files = HfApi().list_repo_files(repo_id, revision=commit)
+        files = _list(repo_id, commit, where)
         weights = next((name for name in WEIGHT_FILES if name in files), None)
         if weights is None:
             raise CheckpointError(
@@ -72,12 +92,84 @@ def fetch(
                 f"holds {', '.join(sorted(files)[:12])}. Save it with transformers' "
                 "save_pretrained and load that folder."
             )
+        _compare(config, files.get("config.json"), where)
         for name in (*(name for name in _SMALL if name in files), weights):
-            get(name, revision=commit)
+            _get(partial(get, name, revision=commit), name, files, where)
         if weights.endswith(".index.json"):
             for name in shard_names(folder / weights):
-                get(name, revision=commit)
+                _get(partial(get, name, revision=commit), name, files, where)
     return folder
+
+
+def _list(name: str, commit: str, where: str) -> dict[str, _File]:
+    """The files of a repository at a commit."""
+    where = f"{where}: the list of its files"
+    with asking(where, _MOST_OF_A_LIST):
+        answer = get_session().get(
+            f"{constants.ENDPOINT}/api/models/{name}/revision/{commit}",
+            params={"blobs": "true"},
+            headers=build_hf_headers(),
+            timeout=constants.HF_HUB_ETAG_TIMEOUT,
+        )
+        hf_raise_for_status(answer)
+    siblings = parse_json(answer.content, where).get("siblings")
+    if not isinstance(siblings, list):
+        raise CheckpointError(f"{where} has no siblings, the Hub's list of files. {NO_HUB}")
+    return dict(_listed(one, where) for one in siblings)
+
+
+def _listed(entry: Any, where: str) -> tuple[str, _File]:
+    """The name of a file in a list, and what is said of it."""
+    large = entry.get("lfs") if isinstance(entry, dict) else ()
+    if large is None or isinstance(large, dict):
+        name, size = entry.get("rfilename"), entry.get("size")
+        digest = entry.get("blobId") if large is None else large.get("sha256")
+        long = size is None or (type(size) is int and size >= 0)
+        if long and isinstance(name, str) and isinstance(digest, str | None):
+            return name, _File(size, digest)
+    raise CheckpointError(
+        f"{where} has the entry {entry!r:.300}; expected rfilename, size and digest as the Hub "
+        f"gives them. {NO_HUB}"
+    )
+
+
+def _get(download: Callable[[], str], name: str, files: Mapping[str, _File], where: str) -> None:
+    """Fetch a file into the cache, at most as long as the repository says, and compare it."""
+    known = files.get(name, _File(None, None))
+    most = MOST_BYTES.get(name)
+    if most is not None and known.size is not None and known.size > most:
+        raise CheckpointError(
+            f"{where}: {name} is {known.size} bytes long; expected at most {most}. "
+            "It was not fetched."
+        )
+    with asking(f"{where}: {name}", most if known.size is None else known.size):
+        path = Path(download())
+    _compare(path, known, where)
+
+
+def _compare(path: Path, known: _File | None, where: str) -> None:
+    """Delete a file without the digest that it should have, and raise CheckpointError."""
+    # A proxy may leave digests out of its list; the client names its blobs by them.
+    blob = path.resolve()
+    expected = (known.digest if known else None) or blob.name
+    if re.fullmatch(r"[0-9a-f]{64}", expected):
+        digest = hashlib.sha256()
+    elif re.fullmatch(r"[0-9a-f]{40}", expected):
+        # Git's name for a file: the SHA-1 of this header and the content.
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    else:
+        return
+    with path.open("rb") as file:
+        whole = hashlib.file_digest(file, lambda: digest).hexdigest() == expected
+    if not whole:
+        path.unlink(missing_ok=True)
+        # A link may lead to a store that other caches share.
+        if blob.parent.parent == path.parents[2].resolve():
+            blob.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{where}: {path.name} has other bytes than the repository has, so it was deleted. "
+            "Load it again; if it happens again, a proxy or the disk damages files."
+        )
 
 
 def _has_weights(folder: Path) -> bool:
@@ -150,8 +242,8 @@ def _meaning(error: BaseException, name: str, where: str, cache: Path) -> Checkp
         return CheckpointError(f"{where}: access was refused ({status}); {_LOG_IN}")
     if "hf_xet" in str(error):
         return CheckpointError(
-            f"{where}: the Hub sends a file of it by Xet alone. Install the package hf_xet, or "
-            "download it by `hf download` and load that folder."
+            f"{where}: a file of it is larger than the Hub sends without Xet, which minibert does "
+            "not use. Download it by `hf download` and load that folder."
         )
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
     if getattr(error, "errno", None) in full:

@@ -15,10 +15,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from minibert import untrusted
+from minibert.checkpoint import files
 from minibert.checkpoint.files import Entry, _private, open_checkpoint
 from minibert.errors import CheckpointError
 
 WHOLE, PICKLE = "model.safetensors", "pytorch_model.bin"
+
+
+@pytest.fixture(autouse=True)
+def untried(monkeypatch):
+    """Nothing starts a process, which takes a second; the last test is about that."""
+    monkeypatch.setattr(files, "tried_out", lambda *_, **__: "")
 
 
 def tensors(dtype=torch.float32):
@@ -303,5 +310,6 @@ def test_a_pickle_made_to_take_time_without_end_takes_none_here(tmp_path, monkey
     # The key of a dictionary: a pair of one pair twice, forty deep. Its hash takes 2**40 steps.
     pairs = b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(40))
     (tmp_path / PICKLE).write_bytes(b"\x80\x02})q\x00" + pairs + b"Ns.")
+    monkeypatch.setattr(files, "tried_out", untrusted.tried_out)
     monkeypatch.setattr(untrusted, "_SECONDS", 3)
     assert "(a process that read it " in open_error(tmp_path)

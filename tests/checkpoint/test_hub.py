@@ -4,13 +4,18 @@ The server answers as huggingface.co does: the head of a file says its commit an
 """
 
 import errno
+import gzip
 import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -18,13 +23,15 @@ import torch
 from huggingface_hub import constants
 
 import minibert
-from minibert.checkpoint import hub
+from minibert.checkpoint import hub, hub_http
 from minibert.checkpoint.hub import fetch
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.model import Model
+from tests.test_hostile_files import change_value
 
 NAME = "owner/tiny"
+API, FILES = f"api/models/{NAME}", f"{NAME}/resolve"
 SIZES = {"n_positions": 7, "n_layers": 1, "n_heads": 2, "d_model": 4, "d_mlp": 8, "n_segments": 2}
 SMALL = ["generation_config.json", "tokenizer_config.json", "tokenizer.json"]
 WANTED = ["config.json", *SMALL, "model.safetensors"]
@@ -40,6 +47,13 @@ class Hub(ThreadingHTTPServer):
         self.log: list[str] = []
         self.refusal: tuple[int, str] | None = None
         self.cut = ""
+        self.lies: dict[str, str] = {}
+        """Headers that are answered instead."""
+        self.instead: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
+        """What answers, in the place of everything else, what is asked for below a path."""
+        self.spoil: Callable[[dict[str, Any]], object] = lambda listing: None
+        self.hosts: set[tuple[str, bool]] = set()
+        """The names by which it was asked, and whether with a token."""
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def at(self, revision: str) -> tuple[str, Path | None]:
@@ -54,6 +68,13 @@ def sha1(text: str) -> str:
     return hashlib.sha1(text.encode()).hexdigest()
 
 
+def entry(path: Path, folder: Path) -> dict[str, Any]:
+    """A file as a list of a repository's files has it."""
+    content, name = path.read_bytes(), str(path.relative_to(folder))
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return {"rfilename": name, "size": len(content), "blobId": blob}
+
+
 class Handler(BaseHTTPRequestHandler):
     server: Hub
 
@@ -65,9 +86,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path).lstrip("/")
-        tree = path.startswith(f"api/models/{NAME}/tree/")
+        self.server.hosts.add((self.headers["Host"], "Authorization" in self.headers))
+        for place, answer in self.server.instead.items():
+            if path.startswith(place):
+                return answer(self)
+        tree = path.startswith(f"{API}/revision/")
         known = tree or path.startswith(f"{NAME}/resolve/")
-        place = path.split("/tree/" if tree else "/resolve/")[1] if known else ""
+        place = path.split("/revision/" if tree else "/resolve/")[1] if known else ""
         revision, _, name = place.partition("/")
         if self.command == "GET":
             self.server.log.append("the list" if tree else name)
@@ -80,21 +105,15 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404, "RevisionNotFound")
         elif tree:
             files = [p for p in folder.rglob("*") if p.is_file()]
-            listed = [
-                {
-                    "type": "file",
-                    "path": str(p.relative_to(folder)),
-                    "size": p.stat().st_size,
-                    "oid": sha1(p.name),
-                }
-                for p in files
-            ]
+            listed = {"siblings": [entry(p, folder) for p in files]}
+            self.server.spoil(listed)
             self.answer(200, body=json.dumps(listed).encode(), commit=commit)
         elif not (folder / name).is_file():
             self.answer(404, "EntryNotFound", commit=commit)
         else:
             body = (folder / name).read_bytes()
             self.answer(200, body=body, commit=commit, cut=name == self.server.cut)
+        return None
 
     def answer(
         self, status: int, code: str = "", *, body: bytes = b"", commit: str = "", cut: bool = False
@@ -102,6 +121,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         about = {"X-Error-Code": code, "X-Repo-Commit": commit}
         about |= {"Content-Length": str(len(body)), "ETag": hashlib.sha256(body).hexdigest()}
+        about |= self.server.lies
         for name, value in about.items():
             if value:
                 self.send_header(name, value)
@@ -183,14 +203,14 @@ def test_a_branch_that_moves_meanwhile_is_not_mixed_with_what_it_was(
     served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "moved").mkdir()
-    files = hub.HfApi.list_repo_files
+    files = hub._list
 
-    def moves(*given: object, **options: object) -> list[str]:
-        found = files(*given, **options)
+    def moves(*given: str) -> dict[str, Any]:
+        found = files(*given)
         served.folders = {"main": tmp_path / "moved", "before": served.folders["main"]}
         return found
 
-    monkeypatch.setattr(hub.HfApi, "list_repo_files", moves)
+    monkeypatch.setattr(hub, "_list", moves)
     assert names(fetch(NAME)) == set(WANTED)
 
 
@@ -265,7 +285,7 @@ def test_a_hub_that_nobody_answers_for_is_unreachable(
     [
         (OSError(errno.ENOSPC, "No space left on device"), "cannot be written to"),
         (PermissionError(errno.EACCES, "Permission denied"), "cannot be written to"),
-        (ValueError("too large. Install `hf_xet` with `pip`"), "Install the package hf_xet"),
+        (ValueError("too large. Install `hf_xet` with `pip`"), "by `hf download`"),
     ],
 )
 def test_what_the_client_throws_says_what_to_do(
@@ -287,3 +307,177 @@ def test_a_name_or_revision_that_is_none_is_an_error_and_is_not_asked_for(served
     assert served.log == []
     with pytest.raises(CheckpointError, match="no such repository"):
         fetch("owner/absent")
+
+
+OUT = "../../../../../victim"
+
+
+@pytest.mark.parametrize("header", ["X-Repo-Commit", "ETag", "X-Linked-Etag"])
+@pytest.mark.parametrize("lie", [OUT, "..", "/victim", "a" * 39])
+def test_whatever_a_server_answers_nothing_is_written_outside_of_the_cache(
+    served: Hub, tmp_path: Path, header: str, lie: str
+) -> None:
+    served.lies[header] = lie
+    before = names(tmp_path)
+    cache = tmp_path / "one" / "two" / "cache"
+    with pytest.raises(CheckpointError, match=r"the server names |has other bytes than"):
+        fetch(NAME, cache_dir=cache)
+    assert {name for name in names(tmp_path) if not name.startswith("one/two/cache/")} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"size": "176"}, {"rfilename": 5}, {"lfs": []}, {"blobId": 7}, {"size": -1}],
+)
+def test_an_entry_of_another_type_is_named(served: Hub, change: dict[str, Any]) -> None:
+    served.spoil = lambda listing: listing["siblings"][0].update(change)
+    error = failed()
+    assert "the list of its files has the entry {" in error
+    assert repr(change).strip("{}") in error
+
+
+def test_a_list_of_whatever_form_is_read_or_refused_by_name(served: Hub, tmp_path: Path) -> None:
+    refused = 0
+    for seed in range(50):
+
+        def spoil(listing: dict[str, Any], seed: int = seed) -> None:
+            random = Random(seed)
+            change_value(random.choice((listing, *listing["siblings"])), random)
+
+        served.spoil = spoil
+        folder = None
+        with suppress(CheckpointError):
+            folder = fetch(NAME, cache_dir=tmp_path / str(seed))
+        if folder is None:
+            refused += 1
+            error = failed(cache_dir=tmp_path / str(seed))
+            assert error.startswith(f"{NAME} (revision main)"), seed
+            assert "could not be fetched" not in error, (seed, error)
+        else:
+            assert names(folder) <= {*WANTED, "pytorch_model.bin"}, seed
+    assert 5 < refused < 45
+
+
+def test_bytes_with_another_digest_are_refused_and_deleted(served: Hub, tmp_path: Path) -> None:
+    forged = served.folders["main"] / "model.safetensors"
+    honest = forged.read_bytes()
+    for place in ("model.safetensors", "config.json"):
+        served.spoil = lambda listing, place=place: [
+            one.update(blobId="0" * 40) for one in listing["siblings"] if one["rfilename"] == place
+        ]
+        assert f"{place} has other bytes than the repository has" in failed()
+    served.spoil = lambda listing: None
+    assert (fetch(NAME) / "model.safetensors").read_bytes() == honest
+    # A list without digests: what the server calls a file by is compared as well.
+    served.spoil = lambda listing: [one.pop("blobId") for one in listing["siblings"]]
+    served.lies["ETag"] = "0" * 64
+    assert "has other bytes than the repository has" in failed(cache_dir=tmp_path / "other")
+
+
+def poured(pieces: Iterable[bytes], **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    """An answer of these pieces, until the client has had enough."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.close_connection = True
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        with suppress(OSError):
+            if handler.command == "GET":
+                for piece in pieces:
+                    handler.wfile.write(piece)
+
+    return answer
+
+
+def drips() -> Iterator[bytes]:
+    while True:
+        yield b" "
+        threading.Event().wait(0.1)
+
+
+def endless(sent: list[int]) -> Iterator[bytes]:
+    while True:
+        sent[0] += 2**16
+        yield b"[" * 2**16
+
+
+HEAD = {"X_Repo_Commit": "0" * 40, "ETag": "abc"}
+LONG = HEAD | {"Content_Length": str(2**34)}
+
+
+@pytest.mark.parametrize("place", [API, FILES])
+def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(
+    served: Hub, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    sent = [0]
+    served.instead[place] = poured(endless(sent), **LONG)
+    assert "is longer than the" in failed()
+    # What the buffers between the two hold comes on top of what was read.
+    assert sent[0] < 2**22 + 2**24
+    served.instead[place] = poured([gzip.compress(bytes(2**26))], Content_Encoding="gzip", **HEAD)
+    assert "the answer is compressed" in failed()
+    monkeypatch.setattr(hub_http, "PATIENCE", 1 - 2**22 / hub_http.LEAST_RATE)
+    served.instead[place] = poured(drips(), **LONG)
+    began = time.monotonic()
+    assert "bytes a second came" in failed()
+    assert time.monotonic() - began < 30
+
+
+def sent_on(url: str, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        for name, value in ({"Location": url, "Content-Length": "0"} | headers).items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+
+    return answer
+
+
+@pytest.mark.parametrize("place", [API, FILES, "xet"])
+def test_no_request_goes_to_a_host_that_nobody_chose_and_no_token_to_another(
+    served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    # The same server by another name, which would take the request.
+    endpoint = f"127.0.0.1:{served.server_port}"
+    other = f"localhost:{served.server_port}"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    if place == "xet":
+        served.lies = {"X-Xet-Hash": "0" * 64, "X-Xet-Refresh-Route": f"http://{other}/token"}
+        fetch(NAME)
+    else:
+        served.instead[place] = sent_on(f"http://{other}/x", **HEAD)
+        assert "sends on to http://localhost, which was not asked" in failed()
+    assert served.hosts == {(endpoint, True)}
+    monkeypatch.setenv("MINIBERT_HUB_HOSTS", "example.org, localhost")
+    failed() if place != "xet" else fetch(NAME, cache_dir=tmp_path / "again")
+    assert served.hosts - {(other, False)} == {(endpoint, True)}
+    assert ((other, False) in served.hosts) == (place != "xet")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url", "goes", "with_token"),
+    [
+        ("https://huggingface.co", "https://huggingface.co/a", True, True),
+        ("https://huggingface.co", "https://cdn-lfs.hf.co/a", True, False),
+        ("https://huggingface.co", "http://huggingface.co/a", False, False),
+        ("https://huggingface.co", "https://huggingface.co.example.org/a", False, False),
+        ("https://huggingface.co", "https://huggingface.co@example.org/a", False, False),
+        ("https://huggingface.co", "https://nothf.co/a", False, False),
+        ("https://mirror.org", "https://mirror.org:8443/a", True, False),
+        ("https://mirror.org", "https://files.mirror.org/a", True, False),
+        ("https://mirror.org", "https://cdn-lfs.hf.co/a", True, False),
+        ("https://mirror.org", "https://169.254.169.254/a", False, False),
+        ("http://mirror.org", "file://mirror.org/a", False, False),
+    ],
+)
+def test_hosts_of_the_endpoint_and_of_the_hub_are_asked_and_the_token_is_the_endpoints(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, url: str, goes: bool, with_token: bool
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    request = SimpleNamespace(url=url, headers={"authorization": "Bearer hf_secret"})
+    with nullcontext() if goes else pytest.raises(CheckpointError, match="was not asked"):
+        with hub_http.asking("here", 9):
+            hub_http._check_request(request)
+        assert ("authorization" in request.headers) is with_token
