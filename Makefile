@@ -14,6 +14,8 @@ GPU_PYTHON ?= python3
 GPU_OPTIONS ?=
 # For `make rehearsal`: --only REGEX, --no-compile.
 REHEARSAL_OPTIONS ?=
+# How long `make siege` goes on.
+MINUTES ?= 30
 # A folder with the texts that scripts/train_embedded.py names.
 TEXTS ?= build/texts
 
@@ -35,7 +37,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test firefox check docs locks bench gpu gpu-train rehearsal static clean
+.PHONY: help demo quick test firefox check docs locks siege bench gpu gpu-train rehearsal static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -69,6 +71,9 @@ docs: $(DEVELOPMENT) ## the site of docs/ in build/site; a wrong link or anchor 
 
 locks: $(DEVELOPMENT) ## do the pins resolve for every supported Python and platform? needs the package index
 	$(RUN)/python scripts/check_locks.py
+
+siege: $(DEVELOPMENT) ## hostile files with fresh seeds: make siege MINUTES=30
+	PYTHONPATH=.:tests $(RUN)/python -m tests.test_hostile_files --minutes $(MINUTES)
 
 bench: $(DEVELOPMENT) ## speed of whole models beside the peers that are installed
 	$(RUN)/python -m benchmarks.models

@@ -1,14 +1,23 @@
 """Folders with damage, known and drawn: they are refused in good form, or read as they stand.
 
 A damaged file may still be a right one. Then the weights must be what safetensors' or torch's own
-reader finds, and the model's answers must be finite.
+reader finds, and the model's answers must be finite. As a program the file goes on for `--minutes`
+with fresh seeds, in a process of its own, so that one that ends it is a failure with its seed.
 """
 
+import argparse
 import json
 import os
+import queue
 import shutil
 import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 import traceback
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -18,12 +27,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils import logging
 
 import minibert
 from minibert.checkpoint.files import open_checkpoint
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
+from tests.checkpoint.small_families import hf_model as rotary_model
+from tests.families import CLASSES, Sizes, hf_model
+from tests.rotary.classes import LANGUAGE
 from tests.vocabularies import word_piece
 
 SAFE, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"
@@ -33,6 +46,9 @@ HOSTILE: list[Any] = [
     "\x1b[31mred\x1b[0m", "../../x", "/dev/zero", "\ud800", "a\0b", "9" * 5000, "y" * 100_000, [],
     {}, [[]], {"0": "a", "5": "b"}, {"\x1b]0;title\x07": 1}, "gelu", "gpt2", "[UNK]", "##",
 ]  # fmt: skip
+#: A small BERT in each kind of file, and a model of every family.
+NAMES = ("whole", "old", "shards", *CLASSES, *LANGUAGE)
+IDS = torch.tensor([[3, 5, 7, 11]])
 KINDS = ("FIFO", "folder", "/dev/zero", "/proc/self/mem", "loop", "sparse")
 
 pytestmark = [
@@ -43,8 +59,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One small model in each kind of file, with vocab.txt or tokenizer.json."""
-    root = tmp_path_factory.mktemp("honest")
+    return honest_folders(tmp_path_factory.mktemp("honest"))
+
+
+def honest_folders(root: Path) -> list[Path]:
+    """One small model in each kind of file, with vocab.txt or tokenizer.json; and every family."""
     tokenizer = Tokenizer.from_folder(word_piece(root))
     sizes = {"n_positions": 31, "n_layers": 2, "n_heads": 2, "d_model": 8, "d_mlp": 12}
     config = Config("bert", "masked-lm", tokenizer.vocab_size, **sizes, n_segments=2, pad_id=0)
@@ -58,7 +77,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (root / "old" / SAFE).unlink()
     torch.save(tensors, root / "old" / PICKLE)
     in_shards(root / "shards")
-    return [root / name for name in ("whole", "old", "shards")]
+    small = Sizes(layers=2, heads=2)
+    for family, names in CLASSES.items():
+        name = next(n for n in names if n.endswith(("ForMaskedLM", "LMHeadModel")))
+        hf_model(family, name, small).save_pretrained(root / family)
+    for family, name in LANGUAGE.items():
+        rotary_model(family, name).save_pretrained(root / family)
+    return [root / name for name in NAMES]
 
 
 def in_shards(folder: Path, *, extra: dict[str, torch.Tensor] | None = None) -> None:
@@ -177,14 +202,22 @@ def test_a_known_hostile_folder_is_refused_in_good_form(
 def test_a_damaged_folder_is_refused_in_good_form_or_read_as_it_stands(
     first: int, folders: list[Path], tmp_path: Path
 ) -> None:
-    found = set()
-    for seed in range(first, first + 20):
-        random = Random(seed)
-        folder = shutil.copytree(random.choice(folders), tmp_path / str(seed))
-        path = random.choice(sorted(folder.iterdir()))
-        done = random.choice((change_bytes, change_json))(path, random)
-        found.add(judged(folder, f"seed {seed}, {folder.name}/{path.name}: {done}"))
+    found = {drawn(seed, folders, tmp_path) for seed in range(first, first + 20)}
     assert found == {"refused", "read"}
+
+
+def drawn(seed: int, folders: list[Path], place: Path) -> str:
+    """What became of one of the folders with damage that the seed draws."""
+    random = Random(seed)
+    # Of a file of torch.save a process of its own is started, which takes a second.
+    honest = random.choice((folders[0], folders[2], *random.choices(folders, k=2)))
+    folder = shutil.copytree(honest, place / str(seed))
+    path = random.choice(sorted(folder.iterdir()))
+    done = random.choice((change_bytes, change_json))(path, random)
+    try:
+        return judged(folder, f"seed {seed}, {honest.name}/{path.name}: {done}")
+    finally:
+        shutil.rmtree(folder)
 
 
 def judged(folder: Path, done: str = "") -> str:
@@ -192,6 +225,9 @@ def judged(folder: Path, done: str = "") -> str:
     try:
         model = minibert.load(folder)
         compare_weights(folder)
+        if model.tokenizer is None:
+            assert bool(model(IDS).isfinite().all()), done
+            return "read"
         for line in TEXTS:
             try:
                 tokens = model.tokenize(line)
@@ -294,3 +330,69 @@ def change_value(value: Any, random: Random) -> str:
         other = random.choice(list(keys))
         container[key], container[other] = container[other], container[key]
     return f"{kind} at {where}"
+
+
+# Longer than any case takes on a busy machine.
+_WAITING = 240.0
+
+
+def siege(minutes: float, first: int) -> int:
+    """Cases from the seed `first` on, for so many minutes; the number of failures, each printed."""
+    ends, seed, failures = time.monotonic() + 60 * minutes, first, 0
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    with tempfile.TemporaryDirectory() as base:
+        honest_folders(Path(base))
+        while time.monotonic() < ends:
+            seed, failure = cases_until_a_failure(Path(base), seed, ends)
+            failures += bool(failure)
+            print(f"{seed - first} cases, {failures} failures. {failure}".rstrip(), flush=True)
+    return failures
+
+
+def cases_until_a_failure(base: Path, seed: int, ends: float) -> tuple[int, str]:
+    """The seed after the last case of one process, and what went wrong with that case."""
+    command = [sys.executable, "-m", "tests.test_hostile_files", "--in", str(base)]
+    with (base / "stderr").open("w+") as stderr:
+        child = subprocess.Popen(
+            [*command, "--seed", str(seed)], stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+        lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=put_lines, args=(child.stdout, lines), daemon=True).start()
+        failure = ""
+        while not failure and time.monotonic() < ends:
+            try:
+                said = lines.get(timeout=_WAITING)
+                failure = "" if said else f"seed {seed}: the process ended"
+            except queue.Empty:
+                failure = f"seed {seed}: no answer in {_WAITING} s"
+            seed += 1
+        child.kill()
+        child.wait()
+        stderr.seek(0)
+        return seed, f"{failure}: {stderr.read()[-800:]!a}" if failure else ""
+
+
+def put_lines(stream: Any, lines: queue.Queue[str]) -> None:
+    """Each line as it comes, and an empty one at the end."""
+    for line in stream:
+        lines.put(line)
+    lines.put("")
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--minutes", type=float, default=30)
+    asked.add_argument("--seed", type=int, default=time.time_ns() // 10**6 % 10**9 * 1000)
+    asked.add_argument("--in", dest="base", type=Path, help=argparse.SUPPRESS)
+    given = asked.parse_args()
+    if given.base is None:
+        return min(siege(given.minutes, given.seed), 1)
+    warnings.simplefilter("ignore")
+    for seed in range(given.seed, given.seed + 10**9):
+        print(drawn(seed, [given.base / name for name in NAMES], given.base), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
