@@ -1,5 +1,5 @@
 /**
- * The cards above the picture: tokens, prediction, how the next token is drawn, heads, weights of a row.
+ * The cards around the picture: tokens, prediction, how the next token is drawn, heads, weights of a row.
  *
  * A card has a root, and `update` shows in it what there is now.
  *
@@ -128,8 +128,7 @@ export function createTokens(maskName, acts) {
   let chosen = -1;
   const mask = button("Mask this word", () => acts.mask(chosen), { class: "live-act" });
   const hide = button("Hide this token", () => acts.hide(chosen), { class: "live-act" });
-  const said = element("span", { class: "live-hint" });
-  const root = element("div", { class: "live-words" }, [row, element("div", { class: "live-acts" }, [...(maskName ? [mask] : []), hide, said])]);
+  const root = element("div", { class: "live-words" }, [row, element("div", { class: "live-acts" }, [...(maskName ? [mask] : []), hide])]);
   row.addEventListener("keydown", (event) => arrowTo(event, [[...row.children]])?.focus());
   let built = "";
   return {
@@ -149,7 +148,7 @@ export function createTokens(maskName, acts) {
       hide.disabled = none;
       mask.disabled = none || Boolean(tokens.special[chosen]) || tokens.text[chosen] === maskName;
       hide.textContent = !none && hidden.includes(chosen) ? "Show this token again" : "Hide this token";
-      said.textContent = none ? "Choose a token to mask or hide it." : `Chosen: “${tokenName(tokens, chosen)}”`;
+      for (const act of [mask, hide]) act.title = none ? "Choose a token first" : "";
     },
   };
 }
@@ -189,8 +188,8 @@ export function createPrediction(choosePlace, chooseWord) {
 
 /** @param {boolean} edited @param {boolean} sampled */
 function keyOf(edited, sampled) {
-  const bars = edited ? "Pale: before. Full: with your changes." : "How probable the model finds each.";
-  return sampled ? `${bars} Line below: the probability to be drawn.` : bars;
+  const bars = edited ? "Pale: before. Full: with your changes. " : "";
+  return sampled ? `${bars}Line below: the probability to be drawn.` : bars;
 }
 
 /** @param {Prediction[]} all @param {number} place @param {(position: number) => void} choose */
@@ -478,7 +477,7 @@ export function createWeights(acts) {
     const wanted = JSON.stringify([now.tokens.text, now.first, now.end]);
     if (wanted !== built) build(now);
     built = wanted;
-    title.textContent = `Layer ${now.layer}, head ${now.head}: where “${tokenName(now.tokens, now.query)}” looks. Draw a bar: the others are scaled. Choose another token above, another head below.`;
+    title.textContent = `Layer ${now.layer}, head ${now.head}: where “${tokenName(now.tokens, now.query)}” looks. Draw a bar: the others are scaled. Choose another token or head in the picture.`;
     items.forEach(({ key, slider, number, cut, item }) => {
       const step = String(Math.round(now.weights[key] * STEPS));
       if (slider.value !== step && !slider.matches(":active")) slider.value = step;

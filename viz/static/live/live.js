@@ -294,6 +294,7 @@ class Live {
       kinds, keys, named, address: this.bar.ofPicture(), heading: this.bench.root,
     });
     this.host.classList.add("live");
+    this.host.append(this.bench.bench);
     this.bar.alone = () => frame.examples.length > 1 && frame.store.get().beside === null;
     // A page opens at its top, whatever token is kept further down.
     const { reveal } = frame;

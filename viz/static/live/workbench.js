@@ -1,11 +1,11 @@
 /**
- * What stands above the picture: fields, one sentence, the cards, changes, and what can be taken away.
+ * What stands around the picture: fields, one sentence, the cards, changes, and what can be taken away.
  *
  * @import { Edit, Prediction } from "../engine/engine.js"
  * @import { Asked } from "./asked.js"
  */
 
-import { button, segments } from "../core/draw/controls.js";
+import { button } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
 import { copy, save } from "../core/export/export.js";
 import { counted } from "../core/text/numbers.js";
@@ -303,7 +303,6 @@ export class Workbench {
     this.wrong = element("p", { class: "live-wrong", role: "alert" });
     this.prediction = createPrediction((place) => acts.prefer({ place }), (word) => acts.prefer({ word, shade: "effect" }));
     this.sampling = createSampling({ sampling: (sampling) => acts.prefer({ sampling }), next: acts.next });
-    if (about.predicts === "causal") this.prediction.root.append(this.sampling.root);
     this.heads = createHeads(about, { change: acts.toggle, to: (to) => acts.prefer({ to }), shade: (shade) => acts.prefer({ shade }) });
     this.changes = createChanges(acts);
     this.weights = createWeights({
@@ -317,29 +316,18 @@ export class Workbench {
       { id: "weights", label: "Weights", panel: this.weights.root },
       { id: "share", label: "Python", panel: this.share.root },
     ], acts.opened);
-    this.bench = element("div", { class: "live-bench" }, [this.prediction.root, this.heads.root, this.tabbed.root]);
-    this.bench.prepend(this.switcher());
+    const parts = [this.tokens.root, this.changes.steps, this.heads.root, this.tabbed.root];
+    if (about.predicts === "causal") parts.unshift(this.sampling.root);
+    this.bench = element("div", { class: "live-bench" }, parts);
     const sizes = `${counted(about.layers, "layer")} of ${counted(about.heads, "head")}`;
     this.root = element("header", { class: "live-top" }, [
       element("h1", {}, [`${running(about.model)}, live`, element("span", { class: "live-sizes" }, [sizes])]),
       this.fields.root,
       this.wrong,
       this.sentence,
-      element("div", { class: "live-between" }, [this.tokens.root, this.changes.steps]),
-      this.bench,
+      this.prediction.root,
     ]);
     this.wrong.hidden = true;
-  }
-
-  /** Where there is no room for both: the grid of heads, or the changes. */
-  switcher() {
-    const choose = (/** @type {string} */ id) => {
-      this.bench.dataset.card = id;
-      made.show(id);
-    };
-    const made = segments([{ id: "heads", label: "Heads and layers" }, { id: "changes", label: "Changes" }], choose, "Card", "live-switch");
-    choose("heads");
-    return made.root;
   }
 
   /** @param {unknown} error  null: nothing went wrong */
@@ -372,6 +360,6 @@ export class Workbench {
   why() {
     const { predicts, mask } = this.about;
     if (predicts === "none") return "This model has no head that predicts words.";
-    return `There is no ${mask ?? "mask"} in what is read: choose a word above and mask it.`;
+    return `There is no ${mask ?? "mask"} in what is read: choose a word and mask it.`;
   }
 }

@@ -87,7 +87,8 @@ export class Frame {
     this.host.classList.add("minibert");
     this.notice.hidden = true;
     this.above = element("div", { class: "above" }, [this.chooser.root, this.tabs.root]);
-    this.host.append(this.switcher, this.giving.root, this.notice, this.heading, this.above, this.controls, this.pictures.body);
+    const work = element("div", { class: "work" }, [this.above, this.controls, this.pictures.body]);
+    this.host.append(this.switcher, this.giving.root, this.notice, this.heading, work);
   }
 
   listen() {
