@@ -147,7 +147,7 @@ export function createChanges(acts) {
   let built = "";
   return {
     root,
-    steps: element("div", { class: "live-acts live-steps" }, [undo, redo, clear]),
+    steps: element("div", { class: "live-acts" }, [undo, redo, clear]),
     /**
      * @param {Edit[]} edits
      * @param {(position: number) => string} token
