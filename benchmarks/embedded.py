@@ -24,8 +24,7 @@ from torch.nn import functional as F
 
 import minibert
 from minibert.analysis import HeadScores, head_scores, repeated_ids
-from minibert.bench.gate import GateError, reason
-from minibert.bench.result_rows import Row, facts, write_rows
+from minibert.bench.result_rows import GateError, Row, facts, reason, write_rows
 from minibert.errors import MinibertError
 from minibert.model import Model
 from minibert.quantities import Float, Int

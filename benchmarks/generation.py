@@ -22,8 +22,7 @@ from torch import Tensor
 
 from benchmarks.models import Case
 from benchmarks.runner import Benchmark, Rows, Wanted, Workload, at_once
-from minibert.bench.gate import Outputs, WrongError
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import Outputs, Row, WrongError
 
 REFERENCE = "transformers generate"
 

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 from benchmarks.models import TOLERANCE, Case, Shape
 from benchmarks.runner import Benchmark, Wanted, Workload, attempt
 from minibert.bench.contest import Contender
-from minibert.bench.gate import Outputs, Truth, require
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import Outputs, Row, Truth, require
 
 # Tokens whose logits the metric of a sweep compares.
 RIGHT, WRONG = 7, 11

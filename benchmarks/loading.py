@@ -26,8 +26,7 @@ import torch
 
 from benchmarks.models import TOLERANCE, Case
 from benchmarks.session import QUIET, REPOSITORY, Kept, options, session
-from minibert.bench.gate import GateError, failure, require, within
-from minibert.bench.result_rows import Row, Timing, interleaved
+from minibert.bench.result_rows import GateError, Row, Timing, failure, interleaved, require, within
 
 PROGRAM = """
 import json, sys, time

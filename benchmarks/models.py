@@ -22,8 +22,7 @@ from torch import Tensor
 
 from benchmarks.runner import Benchmark, Wanted, Workload, attempt
 from minibert.bench.contest import Contender
-from minibert.bench.gate import Outputs, Truth
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import Outputs, Row, Truth
 
 # Largest absolute difference from transformers in float32 that still is the same computation.
 TOLERANCE = 1e-4

@@ -13,10 +13,8 @@ from functools import partial
 from typing import TypeVar
 
 from benchmarks.session import Kept, options, session
-from minibert.bench.clock import Clock
-from minibert.bench.contest import Contender, gated, timed_rows
-from minibert.bench.gate import Outputs, Truth, failure
-from minibert.bench.result_rows import Row
+from minibert.bench.contest import Clock, Contender, gated, timed_rows
+from minibert.bench.result_rows import Outputs, Row, Truth, failure
 from minibert.bench.tables import line
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from minibert.bench.gate import require
-from minibert.bench.result_rows import Row, busy, facts, processor, write_rows
+from minibert.bench.result_rows import Row, busy, facts, processor, require, write_rows
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -20,8 +20,7 @@ from torch.nn.functional import pad
 
 from benchmarks.models import TOLERANCE
 from benchmarks.runner import Benchmark, Wanted, Workload, at_once
-from minibert.bench.gate import Outputs, Truth, WrongError
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import Outputs, Row, Truth, WrongError
 
 Given = dict[str, Any]
 Found = dict[str, Tensor]

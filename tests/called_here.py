@@ -5,8 +5,7 @@ from functools import partial
 
 import torch
 
-from minibert.bench.kernel_gate import asked_kinds, learning_problem
-from minibert.bench.learning import learn
+from minibert.bench.judge import asked_kinds, learn, learning_problem
 from minibert.bench.user_file import load_function
 from minibert.kernels.call import SHAPES
 from minibert.kernels.check.parity import check

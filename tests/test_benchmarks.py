@@ -21,9 +21,7 @@ from benchmarks.loading import Checkpoint
 from benchmarks.models import CONTENDERS, REFERENCE, Case, Implementation, Prepared, Shape
 from benchmarks.runner import Workload, measured
 from benchmarks.session import QUIET, REPOSITORY
-from minibert.bench import clock
-from minibert.bench.gate import GateError, WrongError
-from minibert.bench.result_rows import Row, version
+from minibert.bench.result_rows import GateError, Row, WrongError, version
 
 SHAPE = Shape("bert-quick", 2, 7)
 
@@ -35,7 +33,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MINIBERT_LINEAR", "")
-    monkeypatch.setattr(clock, "MOST_CALLS", 1)
+    monkeypatch.setattr(contest, "MOST_CALLS", 1)
 
 
 def rows_of(workload: Workload) -> dict[str, Row]:

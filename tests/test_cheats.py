@@ -8,7 +8,7 @@ from cheats.kernels import KERNELS
 from command_line import run
 from planted_kernels import written
 
-from minibert.bench import clock
+from minibert.bench import contest
 
 #: Past the rows that the gate reads, so that some are left out.
 SIZE = ("--tokens", "96", "--heads", "3", "--baseline", "math", "--rounds", "2")
@@ -23,9 +23,9 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(clock, "flush_bytes", lambda device: 2**20)
-    monkeypatch.setattr("minibert.bench.kernel_gate.QUICK_TOKENS", (17,))
-    monkeypatch.setattr("minibert.bench.clock.TURN_SECONDS", 1.0)
+    monkeypatch.setattr(contest, "flush_bytes", lambda device: 2**20)
+    monkeypatch.setattr("minibert.bench.judge.QUICK_TOKENS", (17,))
+    monkeypatch.setattr("minibert.bench.contest.TURN_SECONDS", 1.0)
 
 
 def test_every_kernel_names_its_verdict_and_every_cheat_its_source():

@@ -10,7 +10,7 @@ import torch
 from command_line import process, run
 from planted_kernels import written
 
-from minibert.bench import clock
+from minibert.bench import contest
 
 NEWCOMER = Path(__file__).resolve().parents[1] / "docs" / "kernels" / "newcomer.py"
 SMALL = ("--tokens", "32", "--heads", "2", "--rounds", "1", "--quick")
@@ -20,7 +20,7 @@ SMALL = ("--tokens", "32", "--heads", "2", "--rounds", "1", "--quick")
 def small_cache():
     """A cold cache is made by writing half a gigabyte; here no time is looked at."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "flush_bytes", lambda device: 2**20)
+        patch.setattr(contest, "flush_bytes", lambda device: 2**20)
         yield
 
 
@@ -73,7 +73,7 @@ def test_the_table_has_a_block_for_each_shape_and_says_the_noise(timed):
 
 def test_a_triton_kernel_on_a_cpu_is_checked_and_not_timed(monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr("minibert.bench.kernel_gate.QUICK_TOKENS", (17,))
+    monkeypatch.setattr("minibert.bench.judge.QUICK_TOKENS", (17,))
     arguments = ("bench", f"{NEWCOMER}:attention", "--device", "cpu", "--dtype", "float16")
     # Triton's interpreter is switched on in this process where there is no GPU.
     if torch.cuda.is_available():

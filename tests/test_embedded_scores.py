@@ -19,7 +19,7 @@ from benchmarks.embedded import (
     pair_windows,
     token_losses,
 )
-from minibert.bench.gate import GateError
+from minibert.bench.result_rows import GateError
 from minibert.checkpoint.save import save
 from minibert.layers.config import Config
 from minibert.model import Model

@@ -25,9 +25,9 @@ from benchmarks.gpu.plan import (
     plan,
 )
 from benchmarks.session import REPOSITORY
-from minibert.bench.clock import Clock
-from minibert.bench.gate import WrongError
-from minibert.kernels.check.report import Finding, ParityReport
+from minibert.bench.contest import Clock
+from minibert.bench.result_rows import WrongError
+from minibert.kernels.check.parity import Finding, ParityReport
 
 
 def row(task: str, contender: str, ms: float | None, **fields: Any) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from benchmarks.pages import browser, making
 from benchmarks.pages.__main__ import Bench, summary
 from benchmarks.pages.making import BERTVIZ, DEFAULT, MINIBERT, WEIGHTS, Case, Shape
 from benchmarks.session import REPOSITORY
-from minibert.bench.gate import GateError
-from minibert.bench.result_rows import Row, version
+from minibert.bench.result_rows import GateError, Row, version
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SHAPE = Shape(2, 3, 8)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.contenders import Built
-from minibert.bench.gate import WrongError, within
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import Row, WrongError, within
 from minibert.kernels import eager
 from minibert.kernels.check.problem import Problem, truth
 from minibert.kernels.check.tolerances import error_of, tolerance_of

@@ -11,11 +11,10 @@ import torch
 
 from benchmarks.gpu.resources import watched
 from minibert.bench.result_rows import Row
-from minibert.kernels.check.cases import FIELD_KINDS, KINDS, cases
 from minibert.kernels.check.gradients import refused
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
-from minibert.kernels.check.workload import Workload
+from minibert.kernels.check.workload import FIELD_KINDS, KINDS, Workload, cases
 from minibert.kernels.registry import implementations
 
 KINDS_ASKED: dict[str, Workload] = KINDS | FIELD_KINDS

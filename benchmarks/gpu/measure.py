@@ -19,10 +19,8 @@ from benchmarks.gpu.contenders import Built, build, inputs
 from benchmarks.gpu.matrix import row
 from benchmarks.gpu.plan import Task
 from benchmarks.gpu.resources import watched
-from minibert.bench.clock import MOST_CALLS, Clock, peak_bytes
-from minibert.bench.contest import Contender, time_in_turns
-from minibert.bench.gate import Outputs, WrongError, failure, reason
-from minibert.bench.result_rows import Row, Timing
+from minibert.bench.contest import MOST_CALLS, Clock, Contender, peak_bytes, time_in_turns
+from minibert.bench.result_rows import Outputs, Row, Timing, WrongError, failure, reason
 from minibert.kernels.check.problem import Problem
 
 Run = Callable[[], Any]

@@ -34,11 +34,10 @@ from benchmarks.gpu.contenders import build, inputs
 from benchmarks.gpu.fake_device import CAPABILITY, FakeDevice, recorded_functions, run_backward
 from benchmarks.gpu.matrix import KINDS_ASKED, drawn
 from benchmarks.gpu.plan import Shape, Task, first_minutes, plan
-from minibert.bench.gate import reason
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import Row, reason
 from minibert.errors import AttentionError
-from minibert.kernels.check.calls import bound
 from minibert.kernels.check.gradients import refused
+from minibert.kernels.check.parity import bound
 from minibert.kernels.registry import implementations
 
 #: What looks at numbers: .item(), .tolist(), bool(), and shapes that depend on numbers.

@@ -20,8 +20,7 @@ from benchmarks.gpu.ahead import LIMIT, compile_ahead, processes
 from benchmarks.gpu.journal import Journal, machine, path_of
 from benchmarks.gpu.plan import Task, first_minutes, order, plan
 from benchmarks.session import REPOSITORY
-from minibert.bench.gate import failure, reason
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import Row, failure, reason
 
 RESULTS = "benchmarks/results"
 #: Exit statuses: the device cannot be used, or it can no longer be used.

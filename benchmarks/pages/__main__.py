@@ -27,8 +27,7 @@ from benchmarks.pages.browser import (
 )
 from benchmarks.pages.making import BERTVIZ, MINIBERT, Case, cases, made
 from benchmarks.session import Kept, options, warn_when_busy
-from minibert.bench.gate import GateError, failure
-from minibert.bench.result_rows import Row, facts
+from minibert.bench.result_rows import GateError, Row, facts, failure
 
 # A picture that takes so long is looked at once.
 SLOW_MS = 5000

@@ -24,8 +24,7 @@ from playwright.sync_api import Browser, Error, Page, Playwright, Route, Viewpor
 
 from benchmarks.pages.making import BERTVIZ, MINIBERT, Case, Shape, trace_of
 from benchmarks.session import REPOSITORY
-from minibert.bench.gate import GateError, WrongError, within
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import GateError, Row, WrongError, within
 
 
 def recording() -> Path:

@@ -23,8 +23,7 @@ import torch
 import minibert
 import minibert.viz
 from benchmarks.session import REPOSITORY
-from minibert.bench.gate import GateError, require
-from minibert.bench.result_rows import Row
+from minibert.bench.result_rows import GateError, Row, require
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokens import Tokens

@@ -5,7 +5,7 @@ It is called as `check("sdpa")` or `check(function)`, and runs before every benc
 The tolerance is derived, not typed. Each output, in each dtype, may differ from the NumPy float64
 reference on the same rounded inputs by at most twice what torch eager differs by (the rule of
 flash-attention's own tests), or by the few roundings that any honest kernel makes, where that is
-more (`tolerances.floors`). The root mean square error of z is held to the same two (mean_error.py).
+more (`floors`). The root mean square error of z is held to the same two (`mean_tolerance`).
 
 Every call has fresh inputs, every case is called twice, and memory is poisoned with NaN before
 each call, so that neither a stale nor an unwritten output can pass. The second call gets the
@@ -18,33 +18,48 @@ import inspect
 import math
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError, MinibertError
-from minibert.kernels.check.calls import Caller, CheckEndedError, InProcess
-from minibert.kernels.check.cases import (
+from minibert.kernels.call import Call, Outputs
+from minibert.kernels.check.causes import STALE, likely_cause, mean_cause
+from minibert.kernels.check.gradients import (
+    gradient_cause,
+    gradients_of,
+    right_gradients,
+    tolerances,
+)
+from minibert.kernels.check.problem import Problem, by_eager, truth
+from minibert.kernels.check.tolerances import (
+    distance,
+    error_of,
+    mean_distance,
+    mean_tolerance,
+    tolerance_of,
+)
+from minibert.kernels.check.workload import (
     INPUT_SCALES,
     KINDS,
     LEFT_OUT,
     SIZES,
     Case,
+    Workload,
     cases,
     known_kind,
 )
-from minibert.kernels.check.causes import STALE, likely_cause
-from minibert.kernels.check.gradients import gradient_cause, right_gradients, tolerances
-from minibert.kernels.check.mean_error import mean_cause, mean_tolerance
-from minibert.kernels.check.problem import Problem, by_eager, truth
-from minibert.kernels.check.report import Finding, ParityReport, short
-from minibert.kernels.check.tolerances import distance, error_of, mean_distance, tolerance_of
-from minibert.kernels.check.workload import Workload
+from minibert.kernels.checks import check_outputs
+from minibert.kernels.folding import folded, padded_call, unpadded
 from minibert.kernels.registry import (
     Implementation,
     Request,
@@ -52,6 +67,187 @@ from minibert.kernels.registry import (
     by_keywords,
     implementations,
 )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One output of one case: its error, what was allowed, and why it failed.
+
+    The error is the largest of all values, and of "z, mean" their root mean square.
+    """
+
+    case: str
+    dtype: torch.dtype
+    output: str
+    error: float
+    tolerance: float
+    cause: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True when the error is within the tolerance."""
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        line = f"{short(self.dtype)} {self.output}: error {self.error:.2e}, allowed "
+        return f"{line}{self.tolerance:.2e} ({self.case}){': ' if self.cause else ''}{self.cause}"
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """What `check` found; `ok` when something was checked and everything is within tolerance.
+
+    skipped  kinds of calls that the function takes no argument for
+    refused  options that it refuses by an error, and the error
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+    skipped: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """True when something was checked and nothing failed."""
+        return bool(self.findings) and not self.failures
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """The findings whose error is over the tolerance."""
+        return tuple(finding for finding in self.findings if not finding.ok)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The likely causes, the most frequent first."""
+        counted = Counter(finding.cause for finding in self.failures if finding.cause)
+        return tuple(cause for cause, _ in counted.most_common())
+
+    def __str__(self) -> str:
+        n, bad = len(self.findings), self.failures
+        verdict = "right" if self.ok else "WRONG" if bad else "NOT CHECKED"
+        lines = [f"{self.name}: {verdict}; {n - len(bad)} of {n} checks within tolerance"]
+        lines += [f"  likely cause: {cause}" for cause in self.causes[:3]]
+        lines += [f"  {worst}" for worst in (bad[:10] if bad else self._tightest())]
+        if len(bad) > 10:
+            lines.append(f"  and {len(bad) - 10} more")
+        lines += [f"  not covered: {reason}" for reason in self.skipped]
+        return "\n".join([*lines, *(f"  {line}" for line in self.not_taken)])
+
+    @property
+    def not_taken(self) -> list[str]:
+        """A line for each option that the function refuses."""
+        return [f"does not take {name}: it {told}" for name, told in self.refused.items()]
+
+    def _tightest(self) -> list[Finding]:
+        """For each dtype the finding nearest to its tolerance."""
+        nearest: dict[torch.dtype, Finding] = {}
+        for one in self.findings:
+            other = nearest.setdefault(one.dtype, one)
+            if one.error * other.tolerance > other.error * one.tolerance:
+                nearest[one.dtype] = one
+        return list(nearest.values())
+
+
+def short(dtype: torch.dtype) -> str:
+    """A dtype's name without "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def poisoned_memory(query: Tensor, n_keys: int) -> Iterator[None]:
+    """Memory handed out inside is NaN until it is written.
+
+    torch fills what `empty` gives when told to; and for memory that comes another way, tensors of
+    the outputs' sizes full of NaN were freed just before.
+    """
+    # Typed as a plain module; the setting is a property that torch puts there at run time.
+    memory: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = memory.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        memory.fill_uninitialized_memory = True
+        rows, K = query.shape[:3], n_keys
+        shapes = (query.shape, rows, (*rows, K), (*query.shape[:2], K))
+        poison = [torch.full(shape, math.nan).to(query) for shape in shapes for _ in range(2)]
+        del poison
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warn_only)
+            memory.fill_uninitialized_memory = fill
+
+
+class CheckEndedError(MinibertError):
+    """The implementation cannot be called again, so that the check ends here."""
+
+
+@runtime_checkable
+class Caller(Protocol):
+    """Whoever calls the implementation that is checked."""
+
+    def call(self, problem: Problem, *, again: bool) -> dict[str, Tensor]:
+        """The outputs as they are when the call returns.
+
+        The implementation gets copies of the inputs; with `again` in the tensors that the call
+        before had. Raises CheckEndedError when there can be no further call; any other error is a
+        finding about this one.
+        """
+
+    def later(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The inputs of the last call and its outputs, as they are now."""
+
+
+class InProcess:
+    """Calls the function of an implementation in this process."""
+
+    def __init__(self, record: Implementation) -> None:
+        self._record = record
+        self._given: Problem | None = None
+        self._outputs: dict[str, Tensor] = {}
+
+    def call(self, problem: Problem, *, again: bool) -> dict[str, Tensor]:
+        """See `Caller`. Raises what the function raises, and AttentionError for wrong outputs."""
+        known = self._given if again else None
+        given = self._given = problem.copy() if known is None else known.take(problem)
+        backward = problem.z_gradient is not None
+        for one in (given.query, given.key, given.value):
+            one.requires_grad_(backward)
+        with poisoned_memory(problem.query, problem.n_keys):
+            found = bound(self._record, given)()
+        record = self._record
+        shapes, exact = problem.shapes, record.checked
+        check_outputs(found, record.name, *shapes, problem.want, exact=exact)
+        outputs = {name: one for name, one in found.items() if isinstance(one, Tensor)}
+        if backward:
+            outputs |= gradients_of(outputs["z"], given)
+        self._outputs = {name: one.detach() for name, one in outputs.items()}
+        return {name: one.clone() for name, one in self._outputs.items()}
+
+    def later(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """See `Caller`."""
+        given = {} if self._given is None else self._given.tensors()
+        return {name: one.detach() for name, one in given.items()}, self._outputs
+
+
+def bound(record: Implementation, problem: Problem) -> Callable[[], Outputs]:
+    """The call of an implementation in the form that it takes, without arguments.
+
+    What it does not take is folded into what it takes: masks are made once, keys and values that
+    are repeated or laid out in another way are made by each call, from what stands there then.
+    """
+    call = problem.call()
+    return lambda: _run(record, call)
+
+
+def _run(record: Implementation, call: Call) -> Outputs:
+    taken = record.options
+    if call.packed is not None and "packed" not in taken:
+        return unpadded(_run(record, padded_call(call)), call)
+    return record.fn(folded(call, taken))
+
 
 _LOOKING = "looking for the likely cause"
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from minibert.kernels import eager, reference
 from minibert.kernels.call import OPTIONS, Call, Want
-from minibert.kernels.check.workload import Window
 from minibert.quantities import Bool, Float, Int
+
+#: Keys before and after its own position that a query sees; None: as many as there are.
+Window = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,6 +81,37 @@ def floors(problem: Problem) -> dict[str, float]:
     } | dict.fromkeys(("max_prob", "key_mass", "offset_mass", "map", "pair_mass"), prob)
 
 
+def mean_tolerance(problem: Problem, yardstick: Tensor, right: Tensor) -> float:
+    """Twice the mean error of torch eager's z (`yardstick`), and at least the floor of rounding."""
+    return max(TIMES_EAGER * mean_distance(yardstick, right), _mean_floor(problem))
+
+
+def _mean_floor(problem: Problem) -> float:
+    """The root mean square error of z that a kernel right in every step may have.
+
+    u is the unit roundoff of the dtype, w that of the accumulator, as in `floors`.
+    Rounding errors of different terms are independent (Higham & Mary 2019), so that they add up by
+    their squares: u·√(Σ p²·value²) of the probs, each rounded once, and u·|z|. A score, a sum of
+    d_head terms of which A is the sum of the absolute values, is off by w·√d_head·A, which moves z
+    by w·√d_head·A·√(Σ p²·(value − z)²); its constants, which are the same for all keys, by
+    w·A·Σ p·|value|; and K sums of p·value by w·√K·Σ p·|value|.
+    """
+    plain = unfolded(problem)
+    (D, K), scale = (problem.query.shape[3], problem.n_keys), abs(plain.scale)
+    dtype = problem.query.dtype
+    unit, fine = (torch.finfo(one).eps / 2 for one in (dtype, wide(dtype)))
+    probs, value = by_eager(replace(plain, want={}), torch.float64)["probs"], plain.value
+    z, squared = probs @ value, probs.square()
+    size, spread = probs @ value.abs(), squared @ value.square()
+    apart = spread - 2 * z * (squared @ value) + z.square() * squared.sum(-1, keepdim=True)
+    largest = scale * (plain.query.abs() @ plain.key.abs().mT).amax(-1, keepdim=True)
+    if plain.bias is not None:
+        largest = largest + plain.bias.abs().amax(-1, keepdim=True)
+    rounded = unit * (spread.sqrt() + z.abs())
+    of_scores = fine * largest * (D**0.5 * apart.clamp_min(0).sqrt() + size)
+    return float((rounded + of_scores + fine * K**0.5 * size).square().mean().sqrt())
+
+
 def error_of(
     output: str, problem: Problem, outputs: dict[str, Tensor], expected: dict[str, Tensor]
 ) -> float:

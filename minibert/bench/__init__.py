@@ -1,12 +1,10 @@
 """One gate and one clock, for `minibert check`, `minibert bench` and every folder of benchmarks/.
 
-gate, result_rows                what is right; rows, facts, median, p20, p80 and ratios
-clock, contest                   one call timed, its bytes; gate, warm, take turns
-user_file, signatures, ways      FILE.py:function, and the conventions it can be called in
-learning                         what a convention leaves open, found out by calling
-worker, worker_process           where it runs, and the judge's end of that
-shared_bytes                     what goes there and comes back
-judged_function, judged_run      a user's function as the judge sees it: checked, timed
-kernel_gate, workload, baselines, measure   a user's kernel beside others, and the roofline
-tables                           what is printed
+A user's function, from left to right: `user_file` loads it and `signatures` binds it, in a process
+of its own (`worker`, `channel`; `worker_process` is the judge's end). `judge` finds out how it is
+called and has every case checked. `measure` times it beside the `baselines`, with fresh inputs that
+are checked too, and `tables` prints both.
+
+result_rows   what is right; rows, facts, median, p20, p80 and ratios
+contest       the clock for trusted code: gate, warm, take turns
 """

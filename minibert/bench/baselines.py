@@ -15,13 +15,12 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from minibert.bench.contest import Contender
-from minibert.bench.gate import GateError, Outputs
+from minibert.bench.result_rows import GateError, Outputs
 from minibert.bench.signatures import SIGNATURES
-from minibert.bench.workload import Inputs
 from minibert.errors import MinibertError
-from minibert.kernels.check.calls import bound
 from minibert.kernels.check.gradients import gradients_of
-from minibert.kernels.check.workload import Workload
+from minibert.kernels.check.parity import bound
+from minibert.kernels.check.workload import Inputs, Workload
 from minibert.kernels.registry import Implementation, Request, implementations
 
 #: Back ends of torch's SDPA, and the devices they run on.

@@ -8,27 +8,299 @@ Attention needs the matrix units (2·(d_head + d_value) operations a pair of que
 of the backward), an exponential a pair (two with the backward), some instructions a pair, and its
 inputs and output in memory once; the largest of the four times is the least it can take. On a GPU
 the four units work at the same time, so that the largest counts and not the sum.
+
+The timed calls of one contender in a worker, by the judge's own clock, each of them checked.
+
+On a CPU the clock starts when query, key and value are sent, all of them new, and stops when z has
+been received. So nothing can be computed before, and nothing left for later.
+
+On a GPU sending them would outweigh the call. There the seed of the inputs is sent, the worker
+measures the call by CUDA events, and the judge holds what it says against calls by its own clock:
+each with a seed of its own and a sum over z that only who has computed all of z can give.
+
+Which rows of which heads are looked at is drawn when the outputs are there, and cannot be foreseen.
+The truth is eager in float64, which parity proves equal to the reference; the tolerance is
+parity's, from eager in the dtype of the inputs on the same rows.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import secrets
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from time import perf_counter
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from minibert.bench.contest import Timed, take_turns
-from minibert.bench.gate import failure
-from minibert.bench.judged_function import JudgedFunction
-from minibert.bench.judged_run import JudgedRun, one_thread
-from minibert.bench.result_rows import Row
-from minibert.bench.worker_process import Watch, WorkerProcess
-from minibert.bench.workload import inputs_of
+from minibert.bench.channel import alike
+from minibert.bench.contest import Clock, Timed, calls_of_a_turn, take_turns
+from minibert.bench.judge import JudgedFunction
+from minibert.bench.result_rows import GateError, Row, WrongError, failure
+from minibert.bench.worker_process import Watch, WorkerError, WorkerProcess
 from minibert.kernels.ceilings import (
     best_seconds,
     exponentials_per_second,
     instructions_per_second,
 )
-from minibert.kernels.check.workload import Workload
+from minibert.kernels.check.gradients import GRADIENTS, right_gradients, tolerances
+from minibert.kernels.check.problem import Problem, by_eager, part
+from minibert.kernels.check.tolerances import (
+    distance,
+    error_of,
+    mean_distance,
+    mean_tolerance,
+    tolerance_of,
+)
+from minibert.kernels.check.workload import Inputs, Workload, inputs_of, projected
+
+_ROWS, _HEADS = 48, 2
+
+
+#: The error of an output in the rows looked at, and what is allowed there.
+Looked = tuple[float, float]
+_NOTHING: Looked = (math.inf, 0.0)
+
+
+def sampled(problem: Problem, z: Tensor) -> dict[str, Looked]:
+    """How far z is off in some rows of some heads, at most and on average; the worst of them."""
+    if tuple(z.shape) != problem.z_shape:
+        return {"z": _NOTHING}
+    worst: dict[str, Looked] = {}
+    for _ in range(_HEADS):
+        sentence, (batch, first, Q) = _sentence(problem)
+        head = secrets.randbelow(problem.query.shape[1])
+        drawn = torch.Generator().manual_seed(secrets.randbits(63))
+        rows = torch.randperm(Q, generator=drawn)[:_ROWS]
+        rows[0] = Q - 1
+        rows = rows.sort().values.to(z.device)
+        one = part(problem, sentence, slice(head, head + 1), rows)
+        mine = {"z": z[batch : batch + 1, head : head + 1][:, :, first + rows]}
+        truth, eager = by_eager(one, torch.float64), by_eager(one, one.query.dtype)
+        looked = {
+            "z": (error_of("z", one, mine, truth), tolerance_of("z", one, eager, truth)),
+            "z, mean": (
+                mean_distance(mine["z"], truth["z"]),
+                mean_tolerance(one, eager["z"], truth["z"]),
+            ),
+        }
+        for name, two in looked.items():
+            worst[name] = max(worst.get(name, two), two, key=lambda two: two[0] - two[1])
+    return worst
+
+
+def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
+    """How far the gradients are off in one key head of one sentence and its query heads."""
+    leaves = {f"{name}_gradient": getattr(problem, name) for name in ("query", "key", "value")}
+    if any(found[name].shape != one.shape for name, one in leaves.items()):
+        return dict.fromkeys(leaves, _NOTHING)
+    sentence, (batch, first, Q) = _sentence(problem)
+    key_heads = problem.key.shape[1]
+    group = problem.query.shape[1] // key_heads
+    head = secrets.randbelow(key_heads)
+    heads = slice(head * group, (head + 1) * group)
+    one = part(problem, sentence, heads, torch.arange(Q, device=problem.query.device))
+    right, allowed = right_gradients(one), tolerances(one)
+    first_key = sum((problem.packed_keys or problem.packed or ())[:sentence])
+    of_key = (slice(head, head + 1), slice(first_key, first_key + one.key.shape[2]))
+    places = dict.fromkeys(leaves, of_key) | {"query_gradient": (heads, slice(first, first + Q))}
+    return {
+        name: (distance(found[name][batch : batch + 1, which, rows], right[name]), allowed[name])
+        for name, (which, rows) in places.items()
+    }
+
+
+def _sentence(problem: Problem) -> tuple[int, tuple[int, int, int]]:
+    """One that is drawn: its number; its place in the batch, its first query and its queries."""
+    if problem.packed is None:
+        B, _, Q, _ = problem.query.shape
+        sentence = secrets.randbelow(B)
+        return sentence, (sentence, 0, Q)
+    sentence = secrets.randbelow(len(problem.packed))
+    return sentence, (0, sum(problem.packed[:sentence]), problem.packed[sentence])
+
+
+#: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
+#: and this many milliseconds a call to launch it.
+_LAUNCH_MS = 0.3
+#: A sum of many errors may be so many times what is usual.
+_FAR = 6.0
+
+
+class JudgedRun:
+    """A contender of this name, in a worker that has the user's file or the baselines."""
+
+    def __init__(
+        self,
+        name: str,
+        worker: WorkerProcess,
+        workload: Workload,
+        inputs: Inputs,
+        *,
+        baseline: bool,
+    ) -> None:
+        """Make it ready. Raises GateError where it cannot do this workload here."""
+        self.name, self._worker, self._inputs = name, worker, inputs
+        self._outputs = ("z", *(GRADIENTS if workload.backward else ()))
+        z = math.prod(inputs.problem.z_shape) + sum(one.numel() for one in inputs.vectors.values())
+        self._most, self._clock = 8 * z, Clock(inputs.problem.query.device)
+        self._ask("prepare", baseline=baseline, workload=workload.fields())
+
+    def gate(self) -> Row:
+        """The fields of a row after one call that is checked. Raises what `turn` raises."""
+        _, found = self._call(cold=False)
+        looked = self._check(found)
+        self._check_later(found)
+        return {"errors": {name: error for name, (error, _) in looked.items()}}
+
+    def warm(self, fewest: int) -> int:
+        """How many calls make a turn, after two to warm up."""
+        for _ in range(2):
+            milliseconds, _ = self._call(cold=False)
+        return calls_of_a_turn(milliseconds / 1e3, fewest)
+
+    def turn(self, calls: int, cold: bool) -> list[float]:
+        """Milliseconds of each call.
+
+        Raises WrongError when what a call gave is wrong, GateError when it fails, and
+        WorkerEndedError when the worker ends.
+        """
+        milliseconds, drawn = [], secrets.randbelow(calls)
+        for call in range(calls):
+            taken, found = self._call(cold)
+            milliseconds.append(taken)
+            self._check(found)
+            if call == drawn:
+                self._check_later(found)
+        if self._inputs.problem.query.is_cuda:
+            self._compare(statistics.median(milliseconds))
+        return milliseconds
+
+    def peak_bytes(self) -> int:
+        """The most bytes that a call holds, as torch in the worker counts them."""
+        return int(self._ask("peak")[0]["bytes"])
+
+    def _ask(self, task: str, **fields: Any) -> tuple[Row, dict[str, Tensor]]:
+        try:
+            return self._worker.ask(task, contender=self.name, **fields)
+        except WorkerError as error:
+            raise GateError(str(error)) from error
+
+    def _call(self, cold: bool) -> tuple[float, dict[str, Tensor]]:
+        """Milliseconds of a call with new inputs, and what it gave."""
+        self._ask("ready", cold=cold)
+        fields: dict[str, Any] = {"cold": cold, "seed": secrets.randbits(63), "most": self._most}
+        self._inputs.refresh(fields["seed"])
+        on_gpu = self._inputs.problem.query.is_cuda
+        if not on_gpu:
+            # The seed says the numbers before they arrive.
+            fields |= {"seed": 0, "tensors": self._inputs.vectors}
+            if cold:
+                self._clock.flush()
+        start = perf_counter()
+        answer, found = self._ask("timed", **fields)
+        taken = (perf_counter() - start) * 1e3
+        return self._claimed(answer, taken) if on_gpu else taken, found
+
+    def _check(self, found: Mapping[str, Tensor]) -> dict[str, Looked]:
+        """How far the outputs are off, in rows that nobody could foresee."""
+        problem = self._inputs.problem
+        for name in self._outputs:
+            if name not in found or found[name].is_meta:
+                raise self._worker.distrust(f"{self.name} answered without the numbers of {name}.")
+            if found[name].dtype != problem.query.dtype:
+                dtypes = f"{found[name].dtype}; expected {problem.query.dtype}"
+                raise WrongError(f"gave {name} in {dtypes}")
+        looked = sampled(problem, found["z"])
+        if len(self._outputs) > 1:
+            looked |= sampled_gradients(problem, found)
+        for name, (error, allowed) in looked.items():
+            if not error <= allowed:
+                raise WrongError(
+                    f"wrong: error of {name} {error:.2e}, allowed {allowed:.2e}, in rows of this "
+                    "size"
+                )
+        return looked
+
+    def _check_later(self, found: Mapping[str, Tensor]) -> None:
+        """Raise WrongError where outputs or inputs have changed since the call returned."""
+        _, after = self._ask_later("outputs")
+        if changed := _changed({name: found[name] for name in self._outputs}, after):
+            raise WrongError(
+                f"{changed[0]} changed after the call had returned: the work goes on behind it"
+            )
+        _, given = self._ask_later("inputs")
+        if changed := _changed(self._inputs.vectors, given):
+            raise WrongError(f"changes its inputs: {', '.join(changed)}")
+
+    def _ask_later(self, of: str) -> tuple[Row, dict[str, Tensor]]:
+        return self._worker.ask("later", of=of, most=self._most)
+
+    def _claimed(self, answer: Row, taken: float) -> float:
+        """What the worker says a call took."""
+        claimed = answer.get("ms")
+        if not isinstance(claimed, float) or not 0 < claimed <= taken:
+            raise WrongError(f"a call of {claimed!r:.20} ms by its events took {taken:.3g} ms")
+        return claimed
+
+    def _compare(self, claimed: float) -> None:
+        """Raises WrongError when calls take longer than the worker says, or are left out."""
+        calls = max(10, min(1000, int(100 / max(claimed, 1e-3))))
+        seeds, weights = [secrets.randbits(63) for _ in range(calls)], secrets.randbits(63)
+        most = 8 * calls
+        start = perf_counter()
+        _, found = self._ask("repeat", seeds=seeds, weights=weights, most=most)
+        taken = (perf_counter() - start) * 1e3 / calls
+        sums, problem = found.get("sums"), self._inputs.problem
+        if sums is None or not alike(sums, torch.empty(calls, dtype=torch.float64)):
+            raise self._worker.distrust(f"{self.name} answered without the sums of its calls.")
+        start = perf_counter()
+        for seed in seeds:
+            self._inputs.refresh(seed)
+            projected(problem.query, weights)
+        self._clock.settle()
+        drawing = (perf_counter() - start) * 1e3 / calls
+        if taken - drawing > 1.25 * claimed + _LAUNCH_MS:
+            raise WrongError(
+                f"a call of {claimed:.3g} ms by its events takes {taken - drawing:.3g} ms by the "
+                "judge's clock: the events cannot be trusted"
+            )
+        drawn = secrets.randbelow(calls)
+        self._check_sum(seeds[drawn], float(sums[drawn]), weights)
+
+    def _check_sum(self, seed: int, told: float, weights: int) -> None:
+        """Raise WrongError unless the sum is that of right numbers for this seed."""
+        self._inputs.refresh(seed)
+        _, found = self._ask("timed", cold=False, seed=seed, most=self._most)
+        _, allowed = self._check(found)["z, mean"]
+        z = found["z"]
+        # Rounding may differ from call to call, in each number by itself.
+        if not abs(told - float(projected(z, weights))) <= _FAR * allowed * z.numel() ** 0.5:
+            raise WrongError("gives other numbers when calls follow each other without a pause")
+
+
+def _changed(numbers: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> list[str]:
+    """The names of those that do not hold the same numbers later."""
+    return [
+        name
+        for name, one in numbers.items()
+        if name not in later or not alike(later[name], one) or not torch.equal(later[name], one)
+    ]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The judge computes with one thread, so that none of its others is busy waiting."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
 
 #: Instructions a pair: one multiply-add into the exponent, one maximum, one exponential, one
 #: addition to the sum, half a conversion to the narrow type (two at a time).

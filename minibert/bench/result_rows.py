@@ -1,10 +1,9 @@
-"""Result rows: one JSON object a line, each with all it takes to be understood later.
+"""The one gate, and result rows: one JSON object a line, with all it takes to be understood later.
 
-Every benchmark writes what it measured beside the `facts` of the machine: processor and device,
-versions, commit, command, time. Imports nothing heavy.
-
-What timed calls come to, median, p20, p80 and the ratio to a baseline of the same rounds, is
-computed here, whatever is timed: calls, processes, visits of a browser.
+A contender that is wrong, or that cannot run here, is a row with the reason and no time. Every
+benchmark writes what it measured beside the `facts` of the machine: processor and device, versions,
+commit, command, time. What timed calls come to, median, p20, p80 and the ratio to a baseline of the
+same rounds, is computed here, whatever is timed. Imports nothing heavy.
 """
 
 import importlib.metadata
@@ -16,12 +15,13 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minibert.errors import MinibertError
 from minibert.writing import replacing
 
 if TYPE_CHECKING:
@@ -227,3 +227,91 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
     lines = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
     with replacing(path) as beside:
         beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+#: What a contender gives: tensors by name. A name is a kind and its place, "hidden 3".
+Outputs = Mapping[str, Any]
+
+
+class GateError(MinibertError):
+    """A contender cannot be measured here."""
+
+
+class WrongError(GateError):
+    """What a contender gives is not right."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is right, by name, and how far a value may be off.
+
+    A difference may be at most `absolute`, at most `relative` of the largest true value, and at
+    most what `limits` says of its kind; what is None does not limit. With `complete` every name
+    of the truth must be given; otherwise at least one.
+    """
+
+    values: Outputs
+    absolute: float | None = None
+    relative: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+    complete: bool = False
+
+    def check(self, found: Outputs) -> Row:
+        """Fields of a row: the largest difference, and that of each kind.
+
+        Raises WrongError for a difference above what is allowed, for NaN, and for missing,
+        unknown or differently shaped results.
+        """
+        if not found:
+            raise WrongError("nothing was captured")
+        if self.complete and (missing := self.values.keys() - found.keys()):
+            raise WrongError(f"gave no {', '.join(sorted(missing))}")
+        errors: dict[str, float] = {}
+        for name, value in found.items():
+            expected = self.values.get(name)
+            if expected is None or tuple(value.shape) != tuple(expected.shape):
+                shape = "nothing" if expected is None else tuple(expected.shape)
+                raise WrongError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
+            expected, kind = expected.double(), name.split()[0]
+            error = float((value.double() - expected).abs().max())
+            within(name, error, self._allowed(kind, expected))
+            errors[kind] = max(errors.get(kind, 0.0), error)
+        return {"max_error": max(errors.values()), "errors": errors, "compared": len(found)}
+
+    def _allowed(self, kind: str, expected: Any) -> float:
+        largest = float(expected.abs().max())
+        known = (
+            self.absolute,
+            None if self.relative is None else self.relative * largest,
+            self.limits.get(kind),
+        )
+        limits = [one for one in known if one is not None]
+        if not limits:
+            raise ValueError(f"no tolerance was declared for {kind}")
+        return min(limits)
+
+
+def within(name: str, error: float, allowed: float, of: str = "") -> float:
+    """The error. Raises WrongError when it is above what is allowed, or NaN."""
+    # Written so that NaN fails.
+    if not error <= allowed:
+        raise WrongError(f"{name} differs by {error:.2e}{of}, allowed {allowed:.2e}")
+    return error
+
+
+def require(package: str) -> None:
+    """Raise GateError where `package` is not installed."""
+    if version(package) is None:
+        raise GateError("not installed")
+
+
+def failure(error: BaseException) -> Row:
+    """The fields of a row without a result: `wrong` where it gave a wrong one."""
+    return {"ok": False, "wrong": isinstance(error, WrongError), "reason": reason(error)}
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line without the folders of this machine."""
+    text = " ".join(str(error).split("\n\n")[0].split())[:300]
+    text = re.sub(r"(?<![\w.])~?(/[\w.+-]+){2,}/?", "<path>", text)
+    return text if isinstance(error, MinibertError) else f"{type(error).__name__}: {text}"

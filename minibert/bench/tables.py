@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from minibert.bench.signatures import SIGNATURES
 from minibert.kernels.call import OPTIONS, SHAPES
-from minibert.kernels.check.report import Finding, ParityReport
+from minibert.kernels.check.parity import Finding, ParityReport
 from minibert.kernels.check.workload import WORKLOADS, Workload
 from minibert.kernels.registry import Implementation, foldable, implementations
 from minibert.terminal import Terminal

@@ -22,14 +22,15 @@ from torch import Tensor
 from minibert.bench.signatures import (
     KNOWN,
     MASK_NAMES,
+    OTHER,
     SIGNATURES,
     Parameters,
     Signature,
+    Way,
     guessed_by,
     parameters_of,
     roles_of,
 )
-from minibert.bench.ways import OTHER, Way
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.problem import Problem

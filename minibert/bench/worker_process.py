@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from minibert.bench import clock, worker
+from minibert.bench import contest, worker
 from minibert.bench.channel import Channel
-from minibert.bench.guard import DONE, GO, STOP, hide
 from minibert.bench.result_rows import Row
+from minibert.bench.worker import DONE, GO, STOP, hide
 from minibert.errors import MinibertError
-from minibert.kernels.check.calls import CheckEndedError
+from minibert.kernels.check.parity import CheckEndedError
 from minibert.terminal import cut, encodable, note, printable
 
 #: Told before each step: how many are done, of how many, and which comes.
@@ -128,7 +128,7 @@ class WorkerProcess:
             one.close()
         self._reader = threading.Thread(target=_read, args=(lines, printed), daemon=True)
         self._reader.start()
-        cache_bytes = clock.flush_bytes(torch.device(device))
+        cache_bytes = contest.flush_bytes(torch.device(device))
         self.ask("begin", device=device, cache_bytes=cache_bytes, seconds=_START_SECONDS)
 
     def ask(

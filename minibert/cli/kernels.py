@@ -29,8 +29,8 @@ from minibert.terminal import Terminal, note, say
 if TYPE_CHECKING:
     import torch
 
-    from minibert.bench.judged_function import JudgedFunction
-    from minibert.kernels.check.report import ParityReport
+    from minibert.bench.judge import JudgedFunction
+    from minibert.kernels.check.parity import ParityReport
     from minibert.kernels.check.workload import Workload
 
     Rows = list[dict[str, object]]
@@ -110,7 +110,7 @@ class Asked:
         """
         # Set before torch is imported, so that its profiler, which measures memory, prints nothing.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        from minibert.bench.judged_function import JudgedFunction
+        from minibert.bench.judge import JudgedFunction
         from minibert.bench.signatures import SIGNATURES
         from minibert.bench.worker_process import WorkerEndedError
 
@@ -215,7 +215,7 @@ def _checked(
     quiet: bool = False,
 ) -> "ParityReport":
     """What the check found; printed as a table unless it is to be `quiet`."""
-    from minibert.bench.kernel_gate import QUICK_TOKENS, TOKENS, gate
+    from minibert.bench.judge import QUICK_TOKENS, TOKENS, gate
     from minibert.bench.worker_process import progress
 
     tokens = tokens or (QUICK_TOKENS if asked.quick else TOKENS)
@@ -243,8 +243,8 @@ def _say_report(
     import torch
 
     from minibert.bench.tables import check_lines
-    from minibert.kernels.check.cases import fewest_keys
-    from minibert.kernels.check.report import short
+    from minibert.kernels.check.parity import short
+    from minibert.kernels.check.workload import fewest_keys
 
     on_gpu = user.device.type == "cuda"
     context = [torch.cuda.get_device_name(user.device) if on_gpu else "cpu"]
@@ -355,8 +355,8 @@ def _shapes(
 
     The workload has its full size on a GPU; on a CPU it is cut, and what was cut is printed.
     """
-    from minibert.bench.workload import cut_for, workloads
     from minibert.kernels.check.gradients import refused
+    from minibert.kernels.check.workload import cut_for, workloads
 
     both = [False, True] if timed.causal is None else [timed.causal]
     size: dict[str, Any] = {"tokens": timed.tokens, "heads": timed.heads, "batch": timed.batch}

@@ -9,19 +9,23 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from minibert.bench import clock as clock_module
+from minibert.bench import contest as timing
 from minibert.bench import result_rows
-from minibert.bench.clock import Clock
-from minibert.bench.contest import Contender, gated, time_in_turns, timed_rows
-from minibert.bench.gate import GateError, Truth, WrongError, failure, require, within
+from minibert.bench.contest import Clock, Contender, gated, time_in_turns, timed_rows
 from minibert.bench.result_rows import (
+    GateError,
     Timing,
+    Truth,
+    WrongError,
     command,
     commit,
     facts,
+    failure,
     interleaved,
     quantile,
+    require,
     version,
+    within,
     write_rows,
 )
 
@@ -125,8 +129,8 @@ class Time:
 @pytest.fixture
 def time(monkeypatch):
     fake = Time()
-    monkeypatch.setattr(clock_module, "perf_counter", fake)
-    monkeypatch.setattr(clock_module, "flush_bytes", lambda device: 64)
+    monkeypatch.setattr(timing, "perf_counter", fake)
+    monkeypatch.setattr(timing, "flush_bytes", lambda device: 64)
     return fake
 
 
@@ -186,7 +190,7 @@ def contest(runs, **options):
 @pytest.fixture
 def noted(monkeypatch):
     """Makes contenders that note each of their calls in its own `calls`; a turn is one call."""
-    monkeypatch.setattr("minibert.bench.clock.MOST_CALLS", 1)
+    monkeypatch.setattr("minibert.bench.contest.MOST_CALLS", 1)
 
     def contender(name, *, plus=0.0, fails_at=None):
         def run():

@@ -7,13 +7,12 @@ import pytest
 import torch
 from planted_kernels import written
 
-from minibert.bench.gate import GateError, WrongError
-from minibert.bench.judged_function import JudgedFunction
-from minibert.bench.judged_run import JudgedRun, one_thread, sampled
-from minibert.bench.workload import inputs_of
+from minibert.bench.judge import JudgedFunction
+from minibert.bench.measure import JudgedRun, one_thread, sampled
+from minibert.bench.result_rows import GateError, WrongError
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.problem import by_eager
-from minibert.kernels.check.workload import Workload
+from minibert.kernels.check.workload import Workload, inputs_of
 
 CPU = torch.device("cpu")
 WORK = Workload(1, 2, 65, 16, "float32", True, "varied")

@@ -8,9 +8,8 @@ import torch
 from minibert.bench import measure
 from minibert.bench.measure import INSTRUCTIONS, ceilings, least_times
 from minibert.kernels import ceilings as kernels_ceilings
-from minibert.kernels.check.cases import drawn
 from minibert.kernels.check.problem import unfolded
-from minibert.kernels.check.workload import WORKLOADS, Workload
+from minibert.kernels.check.workload import WORKLOADS, Workload, drawn
 
 CPU = torch.device("cpu")
 FULL = Workload(batch=2, heads=3, tokens=5, d_head=7, dtype="float32", causal=False)

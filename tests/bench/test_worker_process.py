@@ -19,10 +19,10 @@ import torch
 from planted_kernels import START, alone, written
 
 from minibert.bench.channel import Channel
-from minibert.bench.judged_function import JudgedFunction
+from minibert.bench.judge import JudgedFunction
 from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError, progress
 from minibert.errors import MinibertError
-from minibert.kernels.check.cases import Case
+from minibert.kernels.check.workload import Case
 
 SENT = {
     "plain": torch.randn(2, 3, 5, 7),

@@ -13,9 +13,8 @@ from drawn_calls import drawn
 
 from minibert.errors import AttentionError
 from minibert.kernels.check.gradients import check_gradients, eager_gradients
-from minibert.kernels.check.parity import check
+from minibert.kernels.check.parity import ParityReport, check
 from minibert.kernels.check.problem import Problem
-from minibert.kernels.check.report import ParityReport
 
 FEW = {"sizes": (1, 17), "dtypes": (torch.float32,)}
 KINDS = ("plain", "strided", "lengths", "causal", "causal lengths")

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from minibert.errors import AttentionError
 from minibert.kernels.api import attend, implementations
 from minibert.kernels.call import Call, parse_want
-from minibert.kernels.check.cases import KINDS
 from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.workload import KINDS
 
 pytest.importorskip("triton")
 from triton.runtime.errors import OutOfResources
