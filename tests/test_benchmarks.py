@@ -21,6 +21,7 @@ from benchmarks.loading import Checkpoint
 from benchmarks.models import CONTENDERS, REFERENCE, Case, Implementation, Prepared, Shape
 from benchmarks.runner import Workload, measured
 from benchmarks.session import QUIET, REPOSITORY
+from minibert.bench import contest
 from minibert.bench.result_rows import GateError, Row, WrongError, version
 
 SHAPE = Shape("bert-quick", 2, 7)

@@ -1,7 +1,8 @@
 """Common mistakes in attention kernels, each written as a change to the inputs.
 
 `causes.py` tries them one after the other on a kernel that is wrong. When float64 with the change
-gives the kernel's numbers, the kernel makes that mistake.
+gives the kernel's numbers, the kernel makes that mistake. A mistake stands beside the sentence that
+is said of it.
 """
 
 import math
@@ -15,12 +16,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minibert.kernels.call import COMMON
-from minibert.kernels.check.problem import Problem, by_eager, unfolded
+from minibert.kernels.check.problem import Problem, all_of, allowed, by_eager, unfolded
 
 _TILES = (16, 32, 64, 128)
 _VECTORS = ("query", "key", "value")
 _LAYOUT = "expected (batch, head, position, d_head)"
 _LN_2 = math.log(2)
+#: Outputs made of the masked scores, as the softmax takes them, and the values of each head.
+Computed = Callable[[Tensor, Tensor], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class Suspect:
     problem: Problem
     written: Callable[[Tensor], Tensor] = lambda output: output
     only: str | None = None
-    computed: Callable[[Problem], dict[str, Tensor]] | None = None
+    computed: Computed | None = None
 
     def gives(self, output: str) -> Tensor | None:
         """The output of a kernel that makes this slip and no other; None where it is not known."""
@@ -43,7 +46,7 @@ class Suspect:
             return None
         problem = self.problem
         if self.computed is not None:
-            return self.computed(problem).get(output)
+            return self.computed(*_scores(problem)).get(output)
         want = {name: one for name, one in problem.want.items() if name == output}
         if "key_sums" in want and want["key_sums"].shape[2] != problem.n_keys:
             return None
@@ -52,6 +55,20 @@ class Suspect:
         return None if right is None else self.written(right)
 
 
+def suspects(problem: Problem) -> Iterator[Suspect]:
+    """Every slip that can show in this problem, those that are easily told apart first."""
+    for slips in (
+        _strides, _scale, _lengths, partial(_values, "mask"), partial(_values, "bias"), _causal,
+        _groups, _window, partial(_values, "prefix"), _soft_cap, partial(_values, "alibi_slopes"),
+        _alibi_from_the_start, partial(_values, "sinks"), _packed, _pages, _vectors, _softmax,
+        _layout, _tiles,
+    ):  # fmt: skip
+        for one in slips(problem):
+            yield one if isinstance(one, Suspect) else Suspect(*one)
+
+
+#: Suspects; of those that solve another problem and no more, sentence and problem.
+Slips = Iterator[Suspect | tuple[str, Problem]]
 #: Of a `Problem` that has the option.
 Changed = Callable[[Any], Any]
 #: For each option that a problem may have: the slips that give it another value, in place of it.
@@ -92,6 +109,46 @@ _VALUES: dict[str, dict[str, Changed]] = {
         ),
     },
 }
+
+
+def _values(name: str, problem: Problem) -> Slips:
+    """The slips of `_VALUES` with this option, where the problem has it."""
+    if getattr(problem, name) is None:
+        return
+    if name == "sinks":
+        said = "sinks left out of lse: lse = ln(exp(sink) + sum exp s), as in the softmax"
+        yield Suspect(said, replace(problem, sinks=None), only="lse")
+    for sentence, changed in _VALUES[name].items():
+        yield sentence, replace(problem, **{name: changed(problem)})
+
+
+def _masked(problem: Problem, **parts: Tensor | None) -> Problem:
+    """The same scores, with these parts of the mask in place of its own; None leaves one out."""
+    return replace(unfolded(problem), mask=all_of(allowed(problem) | parts))
+
+
+def _from_the_start(problem: Problem) -> Tensor:
+    """Position of the key − that of the query, were query i at position i."""
+    device = problem.query.device
+    queries = torch.arange(problem.query.shape[2], device=device)
+    return torch.arange(problem.n_keys, device=device) - queries[:, None]
+
+
+def _strides(problem: Problem) -> Slips:
+    if all(getattr(problem, name).is_contiguous() for name in _VECTORS):
+        return
+    changed: dict[str, Any] = {}
+    for name in _VECTORS:
+        one = getattr(problem, name)
+        _, H, N, D = one.shape
+        changed[name] = one.as_strided(one.shape, (H * N * D, N * D, D, 1)).contiguous()
+    yield (
+        "strides are ignored: memory is read as if it were contiguous, and a model hands over "
+        "views; use x.stride(), or x.contiguous() before the launch",
+        replace(problem, **changed),
+    )
+
+
 #: How a wrong scale behaves, as a number made of d_head, d_value and the right one.
 _SCALES: dict[str, Callable[[int, int, float], float]] = {
     "1: the scale is left out": lambda d, v, scale: 1.0,
@@ -111,334 +168,218 @@ _SCALES: dict[str, Callable[[int, int, float], float]] = {
 }
 
 
-def suspects(problem: Problem) -> Iterator[Suspect]:
-    """Every slip that can show in this problem, those that are easily told apart first."""
-    told = problem.options()
-    if any(not getattr(problem, name).is_contiguous() for name in _VECTORS):
-        yield _without_strides(problem)
-    yield from _about_scale(problem)
-    if "lengths" in told:
-        yield from _about_lengths(problem)
-    yield from _other_values(problem, "mask", "bias")
-    yield from _about_causal(problem)
-    yield from _about_groups(problem)
-    if "window" in told:
-        yield from _about_window(problem)
-    yield from _other_values(problem, "prefix")
-    if problem.soft_cap is not None:
-        yield from _about_soft_cap(problem, problem.soft_cap)
-    yield from _other_values(problem, "alibi_slopes")
-    if "alibi_slopes" in told and "packed" not in told:
-        yield from _about_alibi_from_the_start(problem)
-    if "sinks" in told:
-        said = "sinks left out of lse: lse = ln(exp(sink) + sum exp s), as in the softmax"
-        yield Suspect(said, replace(problem, sinks=None), only="lse")
-    yield from _other_values(problem, "sinks")
-    yield from _about_packed(problem)
-    yield from _about_pages(problem)
-    yield from _about_vectors(problem)
-    yield from _about_softmax(problem)
-    yield from _about_layout(problem)
-    yield from _about_tiles(problem)
-    yield from _about_rescaling(problem)
-
-
-def _other_values(problem: Problem, *names: str) -> Iterator[Suspect]:
-    """The slips of `_VALUES` with these options, where the problem has them."""
-    for name in names:
-        given = getattr(problem, name)
-        for sentence, changed in _VALUES[name].items() if given is not None else ():
-            yield Suspect(sentence, replace(problem, **{name: changed(problem)}))
-
-
-def _with_mask(problem: Problem, mask: Tensor | None) -> Problem:
-    """The same scores under this mask alone."""
-    return replace(unfolded(problem), mask=mask)
-
-
-def _both(one: Tensor | None, other: Tensor) -> Tensor:
-    return other if one is None else one & other
-
-
-def _from_the_start(problem: Problem) -> Tensor:
-    """Position of the key − that of the query, were query i at position i."""
-    device = problem.query.device
-    queries = torch.arange(problem.query.shape[2], device=device)
-    return torch.arange(problem.n_keys, device=device) - queries[:, None]
-
-
-def _without_strides(problem: Problem) -> Suspect:
-    changed: dict[str, Any] = {}
-    for name in _VECTORS:
-        one = getattr(problem, name)
-        _, H, N, D = one.shape
-        changed[name] = one.as_strided(one.shape, (H * N * D, N * D, D, 1)).contiguous()
-    return Suspect(
-        "strides are ignored: memory is read as if it were contiguous, and a model hands over "
-        "views; use x.stride(), or x.contiguous() before the launch",
-        replace(problem, **changed),
-    )
-
-
-def _about_scale(problem: Problem) -> Iterator[Suspect]:
+def _scale(problem: Problem) -> Slips:
     scale = problem.scale
     for name, made in _SCALES.items():
         factor = made(problem.query.shape[-1], problem.value.shape[-1], scale)
         if not math.isclose(factor, scale):
             said = f"wrong scale: it behaves as {name} ({factor / scale:.5g} times what is right)"
-            yield Suspect(said, replace(problem, scale=factor))
+            yield said, replace(problem, scale=factor)
 
 
-def _about_lengths(problem: Problem) -> Iterator[Suspect]:
-    assert problem.lengths is not None
+def _lengths(problem: Problem) -> Slips:
+    if problem.lengths is None:
+        return
     K, everywhere = problem.n_keys, replace(problem, lengths=None)
     if problem.pages is not None:
         everywhere = replace(problem, lengths=torch.full_like(problem.pages[:, 0], K))
     elif problem.query.shape[2] == K:
         for output in ("received", "profile"):
-            yield Suspect(
+            said = (
                 f"{output} counts queries behind the end of a sentence (padding): with lengths and "
-                "as many queries as keys it is a sum over the real queries alone",
-                # Its lengths are in the mask: no query is left out.
-                unfolded(problem),
-                only=output,
+                "as many queries as keys it is a sum over the real queries alone"
             )
+            # Its lengths are in the mask: no query is left out.
+            yield Suspect(said, unfolded(problem), only=output)
     first = problem.lengths[:1].expand_as(problem.lengths)
     if bool((first == K).all()):
         # Both slips look alike; the other call has other lengths and tells which it is.
-        yield Suspect("", everywhere)
+        yield "", everywhere
     else:
-        yield Suspect("lengths is ignored: padding keys are seen", everywhere)
-        yield Suspect(
-            "lengths of the first sentence is used for all: read lengths[batch], not lengths[0]",
-            replace(problem, lengths=first),
-        )
+        yield "lengths is ignored: padding keys are seen", everywhere
+        said = "lengths of the first sentence is used for all: read lengths[batch], not lengths[0]"
+        yield said, replace(problem, lengths=first)
     for slip, shift in (
         ("one key too many is seen behind the length: write key < length, not key <= length", 1),
         ("the last real key is not seen: write key < length, not key < length - 1", -1),
     ):
         shifted = (problem.lengths + shift).clamp(0, K)
-        yield Suspect(f"lengths is off by one: {slip}", replace(problem, lengths=shifted))
+        yield f"lengths is off by one: {slip}", replace(problem, lengths=shifted)
     if problem.pages is None:
-        padding = torch.arange(K, device=problem.lengths.device) >= problem.lengths[:, None]
-        mask = unfolded(replace(problem, lengths=None)).mask
-        yield Suspect(
-            "lengths, or the mask of padding, is read the wrong way round: padding is seen and "
-            "real keys are not",
-            _with_mask(problem, _both(mask, padding[:, None, None])),
-        )
+        said = "lengths, or the mask of padding, is read the wrong way round: padding is seen and "
+        yield f"{said}real keys are not", _masked(problem, lengths=~allowed(problem)["lengths"])
 
 
-def _about_causal(problem: Problem) -> Iterator[Suspect]:
+def _causal(problem: Problem) -> Slips:
     if not problem.causal:
-        yield Suspect(
-            "causal order is kept where it was not asked for: check a function that is always "
-            "causal with --causal-only",
-            replace(problem, causal=True),
-        )
+        said = "causal order is kept where it was not asked for: check a function that is always "
+        yield f"{said}causal with --causal-only", replace(problem, causal=True)
         return
     Q, K = problem.query.shape[2], problem.n_keys
-    free = replace(problem, causal=False)
-    yield Suspect("causal is ignored: the future is seen", replace(free, prefix=None))
+    said = "causal is ignored: the future is seen"
+    yield said, replace(problem, causal=False, prefix=None)
+    square = torch.ones(Q, K, dtype=torch.bool, device=problem.query.device)
     if Q == K:
         for own in (0, 1):
-            later = torch.ones(Q, K, dtype=torch.bool, device=problem.query.device).triu(own)
-            hidden = _with_mask(free, _both(unfolded(free).mask, later[None, None]))
-            yield Suspect("causal is the wrong way round: the past is hidden", hidden)
+            said = "causal is the wrong way round: the past is hidden"
+            yield said, _masked(problem, causal=square.triu(own))
     if problem.packed is not None or problem.pages is not None or problem.prefix is not None:
         return
-    square = torch.ones(1, 1, Q, K, dtype=torch.bool, device=problem.query.device)
     slips = [("leaves out the query's own position", K - Q - 1), ("is one key too far", K - Q + 1)]
     if Q != K:
         slips.insert(0, ("is aligned to the start: query i stands at position K − Q + i", 0))
     for slip, last in slips:
-        changed = _with_mask(free, _both(unfolded(free).mask, square.tril(last)))
+        changed = _masked(problem, causal=square.tril(last))
         # With its lengths, because statistics leave out padded queries.
-        yield Suspect(f"causal {slip}", replace(changed, lengths=problem.lengths))
+        yield f"causal {slip}", replace(changed, lengths=problem.lengths)
 
 
-def _about_groups(problem: Problem) -> Iterator[Suspect]:
+def _groups(problem: Problem) -> Slips:
     heads, key_heads = problem.query.shape[1], problem.key.shape[1]
     head = torch.arange(heads, device=problem.key.device)
-    for sentence, which in (
-        (
-            "heads are repeated in the wrong order, interleaved in place of grouped: query head h "
-            "reads key head h // groups, not h % kv_heads",
-            head % key_heads,
+    right = head * key_heads // heads
+    for sentence, which in {
+        "heads are repeated in the wrong order, interleaved in place of grouped: query head h "
+        "reads key head h // groups, not h % kv_heads": head % key_heads,
+        "the first key head is read by all query heads": head * 0,
+        "query head h reads key head h, as if there were as many: it is h // groups": (
+            head.clamp_max(key_heads - 1)
         ),
-        ("the first key head is read by all query heads", head * 0),
-        (
-            "query head h reads key head h, as if there were as many: it is h // groups",
-            head.clamp_max(key_heads - 1),
-        ),
-    ):
+    }.items():
         if heads == key_heads and bool((which == head).all()):
             continue
-        right = head * key_heads // heads
         for names in (("key", "value"), ("key",), ("value",)):
             changed: dict[str, Any] = {
                 name: getattr(problem, name)[:, which if name in names else right]
                 for name in ("key", "value")
             }
             of_one = "" if names[1:] else f"of {names[0]}: "
-            yield Suspect(f"{of_one}{sentence}", replace(problem, **changed))
+            yield f"{of_one}{sentence}", replace(problem, **changed)
 
 
-def _about_window(problem: Problem) -> Iterator[Suspect]:
-    before, after = problem.window or (None, None)
-    yield Suspect("the window is ignored: all keys are seen", replace(problem, window=None))
+def _window(problem: Problem) -> Slips:
+    if problem.window is None:
+        return
+    before, after = problem.window
+    yield "the window is ignored: all keys are seen", replace(problem, window=None)
     for name, edge, size in (("before", "p − before", before), ("after", "p + after", after)):
         for slip, shift in (("many is", 1), ("few is", -1)):
             if size is None or size + shift < 0:
                 continue
             shifted = (size + shift, after) if name == "before" else (before, size + shift)
-            yield Suspect(
+            yield (
                 f"the window is off by one: one key too {slip} seen {name} the query; the last one "
                 f"seen is {edge}, so that {size} and the query's own are",
                 replace(problem, window=shifted),
             )
     if before != after:
-        yield Suspect(
-            "the window's sides are swapped: it is (before, after)",
-            replace(problem, window=(after, before)),
-        )
+        said = "the window's sides are swapped: it is (before, after)"
+        yield said, replace(problem, window=(after, before))
     if problem.query.shape[2] != problem.n_keys and problem.packed is None:
         distance = _from_the_start(problem)
-        near = torch.ones_like(distance, dtype=torch.bool)
-        if before is not None:
-            near &= distance >= -before
-        if after is not None and not problem.causal:
-            near &= distance <= after
-        free = unfolded(replace(problem, window=None)).mask
-        yield Suspect(
-            "the window is aligned to the start: query i stands at position K − Q + i",
-            _with_mask(problem, _both(free, near[None, None])),
-        )
+        parts = {
+            "before": None if before is None else distance >= -before,
+            "after": None if after is None or problem.causal else distance <= after,
+        }
+        said = "the window is aligned to the start: query i stands at position K − Q + i"
+        yield said, _masked(problem, **parts)
 
 
-def _about_soft_cap(problem: Problem, cap: float) -> Iterator[Suspect]:
-    scale, plain = problem.scale, unfolded(problem)
-    changes: dict[str, dict[str, Any]] = {
-        "the soft cap is left out": {"soft_cap": None},
+def _soft_cap(problem: Problem) -> Slips:
+    scale, cap, plain = problem.scale, problem.soft_cap, unfolded(problem)
+    if cap is None:
+        return
+    for sentence, (changed_cap, changed_scale) in {
+        "the soft cap is left out": (None, scale),
         # scale · c · tanh(query·key / c) is a cap of scale · c.
-        "the soft cap is applied before the scale: it is c · tanh(scale · query·key / c)": {
-            "soft_cap": cap * scale
-        },
-        "the soft cap is tanh(s / c) alone: multiply by c again": {
-            "soft_cap": 1.0,
-            "scale": scale / cap,
-        },
-        "the soft cap is c · tanh(s): divide by c first": {"scale": scale * cap},
-    }
-    for sentence, changed in changes.items():
-        yield Suspect(sentence, replace(problem, **changed))
+        "the soft cap is applied before the scale: it is c · tanh(scale · query·key / c)": (
+            cap * scale,
+            scale,
+        ),
+        "the soft cap is tanh(s / c) alone: multiply by c again": (1.0, scale / cap),
+        "the soft cap is c · tanh(s): divide by c first": (cap, scale * cap),
+    }.items():
+        yield sentence, replace(problem, soft_cap=changed_cap, scale=changed_scale)
     if plain.bias is not None:
         scores = plain.scale * plain.query @ plain.key.mT + plain.bias
-        yield Suspect(
+        yield (
             "the soft cap is applied after the bias or ALiBi: they are added to what is capped",
             replace(plain, scale=0.0, soft_cap=None, bias=cap * torch.tanh(scores / cap)),
         )
 
 
-def _about_alibi_from_the_start(problem: Problem) -> Iterator[Suspect]:
+def _alibi_from_the_start(problem: Problem) -> Slips:
     slopes = problem.alibi_slopes
-    if slopes is None or problem.query.shape[2] == problem.n_keys:
+    if slopes is None or problem.packed or problem.query.shape[2] == problem.n_keys:
         return
+    lost = -slopes.double()[:, None, None] * _from_the_start(problem).abs()
     free = unfolded(replace(problem, alibi_slopes=None))
-    lost = -slopes.double()[..., :, None, None] * _from_the_start(problem).abs()
-    bias = lost if free.bias is None else lost + free.bias
-    yield Suspect(
-        "ALiBi is aligned to the start: query i stands at position K − Q + i",
-        replace(free, bias=bias if bias.ndim == 4 else bias[None]),
-    )
+    said = "ALiBi is aligned to the start: query i stands at position K − Q + i"
+    yield said, replace(free, bias=lost[None] if free.bias is None else lost + free.bias)
 
 
-def _about_packed(problem: Problem) -> Iterator[Suspect]:
-    if problem.packed is None:
+def _packed(problem: Problem) -> Slips:
+    queries, keys = problem.packed, problem.packed_keys or problem.packed
+    if queries is None or keys is None:
         return
-    keys = problem.packed_keys or problem.packed
-    whole = replace(problem, packed=None, packed_keys=None)
-    yield Suspect("the packed sentences see each other: a token sees its own sentence alone", whole)
-    plain = unfolded(problem)
-    assert plain.mask is not None
+    said = "the packed sentences see each other: a token sees its own sentence alone"
+    yield said, replace(problem, packed=None, packed_keys=None)
     # The mask that is right, but for the last key of each sentence, or its first.
-    ends = torch.tensor(keys).cumsum(0)
+    ends, device = torch.tensor(keys).cumsum(0), problem.query.device
     for name, places in (("last", ends - 1), ("first", ends - torch.tensor(keys))):
         seen = torch.ones(problem.n_keys, dtype=torch.bool)
         seen[places] = False
-        yield Suspect(
-            f"the {name} key of each packed sentence is not seen",
-            replace(plain, mask=plain.mask & seen.to(plain.mask.device)),
-        )
-    if problem.packed_keys is not None:
-        yield _starts_of_queries(problem, problem.packed, problem.packed_keys)
-    if problem.packed_keys is not None and problem.causal:
-        query, key = (
-            torch.cat([torch.arange(n) for n in counts]) for counts in (problem.packed, keys)
-        )
-        past = (key <= query[:, None]).to(plain.mask.device)
-        yield Suspect(
-            "causal is aligned to the start of each packed sentence: query i of a sentence stands "
-            "at position K − Q + i",
-            replace(plain, mask=_both(unfolded(replace(problem, causal=False)).mask, past)),
-        )
-
-
-def _starts_of_queries(
-    problem: Problem, queries: tuple[int, ...], keys: tuple[int, ...]
-) -> Suspect:
-    """cu_seqlens_q in place of cu_seqlens_k: as many keys of a sentence as queries."""
-    rest = sum(keys) - sum(queries)
-    same = replace(problem, packed_keys=None)
-    key, value = (one[:, :, : sum(queries)] for one in (problem.key, problem.value))
-    plain = unfolded(replace(same, key=key, value=value))
-    assert plain.mask is not None
-    groups = problem.query.shape[1] // problem.key.shape[1]
-    whole = (one.repeat_interleave(groups, 1) for one in (problem.key, problem.value))
-    key, value = (one.double() for one in whole)
-    bias = None if plain.bias is None else pad(plain.bias, (0, rest))
-    return Suspect(
+        said = f"the {name} key of each packed sentence is not seen"
+        yield said, _masked(problem, more=seen.to(device))
+    if problem.packed_keys is None:
+        return
+    yield (
         "the keys of each packed sentence are those of its queries: cu_seqlens_k says where keys "
         "start, not cu_seqlens_q",
-        replace(plain, key=key, value=value, bias=bias, mask=pad(plain.mask, (0, rest))),
+        _starts_of_queries(problem, sum(queries)),
     )
+    if problem.causal:
+        query, key = (torch.cat([torch.arange(n) for n in one]) for one in (queries, keys))
+        yield (
+            "causal is aligned to the start of each packed sentence: query i of a sentence stands "
+            "at position K − Q + i",
+            _masked(problem, causal=(key <= query[:, None]).to(device)),
+        )
 
 
-def _about_pages(problem: Problem) -> Iterator[Suspect]:
+def _starts_of_queries(problem: Problem, kept: int) -> Problem:
+    """cu_seqlens_q in place of cu_seqlens_k: as many keys of a sentence as queries."""
+    key, value = (one[:, :, :kept] for one in (problem.key, problem.value))
+    few = unfolded(replace(problem, packed_keys=None, key=key, value=value))
+    whole, rest = unfolded(problem), problem.n_keys - kept
+    bias, mask = (None if one is None else pad(one, (0, rest)) for one in (few.bias, few.mask))
+    return replace(whole, bias=bias, mask=mask)
+
+
+def _pages(problem: Problem) -> Slips:
     if problem.pages is None:
         return
     in_order = torch.arange(problem.pages.numel(), device=problem.pages.device)
     in_order = in_order.reshape(problem.pages.shape).to(problem.pages.dtype)
-    yield Suspect(
-        "the page table is ignored: pages are read in the order of memory",
-        replace(problem, pages=in_order),
-    )
+    said = "the page table is ignored: pages are read in the order of memory"
+    yield said, replace(problem, pages=in_order)
     if problem.causal:
-        free = unfolded(replace(problem, causal=False)).mask
         Q, K = problem.query.shape[2], problem.n_keys
         square = torch.ones(Q, K, dtype=torch.bool, device=problem.query.device)
-        for sentence, last in (
-            (
-                "causal counts from the end of the page table: the last query stands at length − 1",
-                K - Q,
-            ),
-            ("causal is aligned to the start: query i stands at position length − Q + i", 0),
-        ):
-            yield Suspect(sentence, _with_mask(problem, _both(free, square.tril(last))))
+        said = "causal counts from the end of the page table: the last query stands at length − 1"
+        yield said, _masked(problem, causal=square.tril(K - Q))
+        said = "causal is aligned to the start: query i stands at position length − Q + i"
+        yield said, _masked(problem, causal=square.tril())
 
 
-def _about_vectors(problem: Problem) -> Iterator[Suspect]:
+def _vectors(problem: Problem) -> Slips:
     query, key, value = problem.query, problem.key, problem.value
     if value.shape == key.shape:
-        yield Suspect(
-            "key and value are swapped: z = softmax(scale · query · keyᵀ) · value",
-            replace(problem, key=value, value=key),
-        )
+        said = "key and value are swapped: z = softmax(scale · query · keyᵀ) · value"
+        yield said, replace(problem, key=value, value=key)
     if query.shape == key.shape:
-        yield Suspect(
-            "query and key are swapped: the softmax is over the keys of a query",
-            replace(problem, query=key, key=query),
-        )
+        said = "query and key are swapped: the softmax is over the keys of a query"
+        yield said, replace(problem, query=key, key=query)
 
 
 def _scores(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -449,50 +390,6 @@ def _scores(problem: Problem) -> tuple[Tensor, Tensor]:
         scores = plain.soft_cap * torch.tanh(scores / plain.soft_cap)
     scores = scores if plain.bias is None else scores + plain.bias
     return scores if plain.mask is None else scores.masked_fill(~plain.mask, -math.inf), plain.value
-
-
-def _about_softmax(problem: Problem) -> Iterator[Suspect]:
-    """Sums over another axis, or none; told where there are no sinks."""
-    if problem.sinks is not None:
-        return
-
-    def over(axis: int, of_exp: int) -> Callable[[Problem], dict[str, Tensor]]:
-        def computed(problem: Problem) -> dict[str, Tensor]:
-            scores, value = _scores(problem)
-            exp = (scores - scores.amax(of_exp, keepdim=True).nan_to_num(0, 0, 0)).exp()
-            probs = (exp / exp.sum(axis, keepdim=True)).nan_to_num(0) if axis < 4 else exp
-            return {"z": probs @ value, "probs": probs}
-
-        return computed
-
-    for axis, name in ((2, "queries"), (1, "heads"), (0, "sentences")):
-        if problem.query.shape[axis] > 1:
-            said = f"the softmax is over the {name}: it is over the keys of each query, dim=-1"
-            yield Suspect(said, problem, computed=over(axis, axis))
-            said = f"the sum of the softmax is over the {name}: it is over the keys of each query"
-            yield Suspect(said, problem, computed=over(axis, 3))
-    said = "z is not divided by the sum of the row: softmax is exp / sum exp"
-    yield Suspect(said, problem, computed=over(4, 3))
-    for said, changed in (
-        ("lse lacks the maximum of the row: lse = maximum + ln(sum exp(s − maximum))", _only_sum),
-        ("lse lacks the logarithm: lse = maximum + ln(sum exp(s − maximum))", _without_ln),
-        ("lse is the largest score of the row: add ln(sum exp(s − maximum))", _only_maximum),
-    ):
-        yield Suspect(said, problem, only="lse", computed=changed)
-
-
-def _only_sum(problem: Problem) -> dict[str, Tensor]:
-    scores, _ = _scores(problem)
-    return {"lse": scores.logsumexp(-1) - scores.amax(-1)}
-
-
-def _only_maximum(problem: Problem) -> dict[str, Tensor]:
-    return {"lse": _scores(problem)[0].amax(-1)}
-
-
-def _without_ln(problem: Problem) -> dict[str, Tensor]:
-    maximum = _only_maximum(problem)["lse"]
-    return {"lse": maximum + _only_sum(problem)["lse"].exp()}
 
 
 #: Keys of a step of an online softmax, and what of it is left out.
@@ -507,18 +404,54 @@ _RESCALED = {
 }
 
 
-def _about_rescaling(problem: Problem) -> Iterator[Suspect]:
-    """An online softmax (Milakov & Gimelshein 2018) that forgets what a new maximum changes."""
+def _softmax(problem: Problem) -> Slips:
+    """Sums over another axis, or none; told where there are no sinks."""
+    if problem.sinks is not None:
+        return
+    found: list[tuple[str, Computed]] = []
+    for axis, name in ((2, "queries"), (1, "heads"), (0, "sentences")):
+        if problem.query.shape[axis] > 1:
+            right = f"is over the {name}: it is over the keys of each query"
+            found.append((f"the softmax {right}, dim=-1", partial(_over, axis, axis)))
+            found.append((f"the sum of the softmax {right}", partial(_over, axis, 3)))
+    said = "z is not divided by the sum of the row: softmax is exp / sum exp"
+    found.append((said, partial(_over, None, 3)))
+    whole = "lse = maximum + ln(sum exp(s − maximum))"
+    found += [
+        (f"lse lacks the maximum of the row: {whole}", lambda s, v: {"lse": _ln_sum(s)}),
+        (
+            f"lse lacks the logarithm: {whole}",
+            lambda s, v: {"lse": s.amax(-1) + _ln_sum(s).exp()},
+        ),
+        (
+            "lse is the largest score of the row: add ln(sum exp(s − maximum))",
+            lambda s, v: {"lse": s.amax(-1)},
+        ),
+    ]
+    # An online softmax (Milakov & Gimelshein 2018) that forgets what a new maximum changes.
     for step in _STEPS:
-        for (of_z, of_sum), sentence in _RESCALED.items():
-            if problem.sinks is None and step < problem.n_keys:
-                computed = partial(_online, step=step, of_z=of_z, of_sum=of_sum)
-                yield Suspect(sentence, problem, computed=computed)
+        for which, said in _RESCALED.items():
+            if step < problem.n_keys:
+                found.append((said, partial(_online, step, *which)))
+    for said, computed in found:
+        yield Suspect(said, problem, computed=computed)
 
 
-def _online(problem: Problem, *, step: int, of_z: bool, of_sum: bool) -> dict[str, Tensor]:
+def _over(axis: int | None, of_exp: int, scores: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """A softmax whose sum is over another axis, or over none."""
+    exp = (scores - scores.amax(of_exp, keepdim=True).nan_to_num(0, 0, 0)).exp()
+    probs = exp if axis is None else (exp / exp.sum(axis, keepdim=True)).nan_to_num(0)
+    return {"z": probs @ value, "probs": probs}
+
+
+def _ln_sum(scores: Tensor) -> Tensor:
+    return scores.logsumexp(-1) - scores.amax(-1)
+
+
+def _online(
+    step: int, of_z: bool, of_sum: bool, scores: Tensor, value: Tensor
+) -> dict[str, Tensor]:
     """z and lse in steps of so many keys, without the rescaling of z or of the sum."""
-    scores, value = _scores(problem)
     maximum = torch.full_like(scores[..., :1], torch.finfo(scores.dtype).min)
     z, total = torch.zeros_like(scores[..., :1]) * value[..., :1, :], torch.zeros_like(maximum)
     for first in range(0, scores.shape[-1], step):
@@ -531,7 +464,7 @@ def _online(problem: Problem, *, step: int, of_z: bool, of_sum: bool) -> dict[st
     return {"z": (z / total).nan_to_num(0), "lse": (maximum + total.log())[..., 0]}
 
 
-def _about_layout(problem: Problem) -> Iterator[Suspect]:
+def _layout(problem: Problem) -> Slips:
     """Axes taken for one another, when memory is read or z is written; told by z and lse alone."""
     problem = replace(problem, want={})
     for names, writes in (
@@ -570,45 +503,30 @@ def _written_by_position(output: Tensor) -> Tensor:
     return output.transpose(1, 2).reshape(output.shape)
 
 
-def _about_tiles(problem: Problem) -> Iterator[Suspect]:
+def _tiles(problem: Problem) -> Slips:
     plain, K = unfolded(problem), problem.n_keys
-    key, allowed = torch.arange(K, device=problem.query.device), plain.mask
+    key = torch.arange(K, device=problem.query.device)
     padded = problem.packed is None and problem.pages is None
+    missing = "the mask is missing on the last block"
     for tile in _TILES:
         tail = key >= (K - 1) // tile * tile
-        if allowed is not None:
-            yield Suspect(
-                f"the mask is missing on the last block of {tile} keys",
-                replace(plain, mask=allowed | tail),
-            )
+        if plain.mask is not None:
+            yield f"{missing} of {tile} keys", replace(plain, mask=plain.mask | tail)
         if problem.lengths is not None and padded:
             edge = (problem.lengths[:, None, None, None] + tile - 1) // tile * tile
-            free = unfolded(replace(problem, lengths=None))
-            yield Suspect(
-                f"lengths is rounded up to blocks of {tile} keys or more: its edge has no mask",
-                replace(free, mask=_both(free.mask, key < edge)),
-            )
+            said = f"lengths is rounded up to blocks of {tile} keys or more: its edge has no mask"
+            yield said, _masked(problem, lengths=key < edge)
         if tile < K and K % tile:
-            yield Suspect(
-                f"the last, incomplete block of {tile} keys is left out",
-                replace(plain, mask=_both(allowed, (~tail)[None, None, None])),
-            )
+            said = f"the last, incomplete block of {tile} keys is left out"
+            yield said, _masked(problem, more=~tail)
         if K % tile and padded:
-            yield Suspect(
-                "the mask is missing on the last block: keys are filled up with zeros to a "
-                f"multiple of {tile}, and these are seen",
-                _padded(plain, -K % tile),
-            )
-            yield Suspect(
-                f"the mask is missing on the last block of {tile} keys: it reads on into the "
-                "memory of the next head",
-                _reading_on(problem, -K % tile),
-            )
+            said = f"{missing}: keys are filled up with zeros to a multiple of {tile}, and these "
+            yield f"{said}are seen", _padded(plain, -K % tile)
+            said = f"{missing} of {tile} keys: it reads on into the memory of the next head"
+            yield said, _reading_on(problem, -K % tile)
     if K > 1:
-        yield Suspect(
-            "the last key is not seen, where there is no length",
-            replace(plain, mask=_both(allowed, (key < K - 1)[None, None, None])),
-        )
+        said = "the last key is not seen, where there is no length"
+        yield said, _masked(problem, more=key < K - 1)
 
 
 def _padded(plain: Problem, extra: int) -> Problem:

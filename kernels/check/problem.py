@@ -119,25 +119,31 @@ def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:
     Heads are repeated and pages laid one after the other; z, lse, scores and probs are the same.
     It is written for the checker alone, so that it shares no slip with an implementation.
     """
-    keys, value = _keys(problem, problem.key), _keys(problem, problem.value)
-    (Q, K), device = (problem.query.shape[2], keys.shape[2]), problem.query.device
-    mask = problem.mask
-    if problem.packed is not None:
-        query, key, same = _packed_positions(problem.packed, problem.packed_keys or problem.packed)
-        query, key = query.to(device)[:, None], key.to(device)
-        mask = same.to(device)[None, None]
-    else:
-        query, key = (torch.arange(n, K, device=device) for n in (K - Q, 0))
-        query = query[:, None]
-        if problem.pages is not None and problem.lengths is not None:
-            query = query + problem.lengths[:, None, None, None] - K
-    bias, mask = _shape(problem, key - query, key, problem.bias, mask)
-    sinks = None if problem.sinks is None else problem.sinks.to(dtype)
-    vectors = (problem.query.to(dtype), keys.to(dtype), value.to(dtype))
+    distance, key = _positions(problem)
+    bias, sinks = (
+        None if one is None else one.to(dtype) for one in (_bias(problem, distance), problem.sinks)
+    )
+    keys, value = (_keys(problem, one).to(dtype) for one in (problem.key, problem.value))
     return Problem(
-        *vectors, problem.scale, mask=mask, bias=None if bias is None else bias.to(dtype),
-        soft_cap=problem.soft_cap, sinks=sinks, want=problem.want,
+        problem.query.to(dtype), keys, value, problem.scale, bias=bias, sinks=sinks,
+        mask=all_of(_allowed(problem, distance, key)), soft_cap=problem.soft_cap,
+        want=problem.want,
     )  # fmt: skip
+
+
+def allowed(problem: Problem) -> dict[str, Tensor]:
+    """Where each part of the call lets a query see a key, by name; all of them have to.
+
+    The names are mask, packed, lengths, causal (with the prefix), before and after.
+    """
+    return _allowed(problem, *_positions(problem))
+
+
+def all_of(parts: Mapping[str, Tensor | None]) -> Tensor | None:
+    """The mask of these parts, of four axes; None where there is none."""
+    there = [one for one in parts.values() if one is not None]
+    mask = reduce(torch.Tensor.__and__, there) if there else None
+    return None if mask is None else mask[(None,) * (4 - mask.ndim)]
 
 
 def _keys(problem: Problem, vectors: Tensor) -> Tensor:
@@ -149,39 +155,48 @@ def _keys(problem: Problem, vectors: Tensor) -> Tensor:
     return vectors.repeat_interleave(problem.query.shape[1] // vectors.shape[1], dim=1)
 
 
-def _shape(
-    problem: Problem,
-    distance: Tensor,
-    key: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    *,
-    sentences: slice = slice(None),
-    heads: slice = slice(None),
-) -> tuple[Tensor | None, Tensor | None]:
-    """The bias with ALiBi, and the mask with what lengths, order, prefix and window allow.
+def _positions(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The position of each key − that of each query, and that of each key, in its sentence."""
+    Q, K, device = problem.query.shape[2], problem.n_keys, problem.query.device
+    if problem.packed is not None:
+        query, key, _ = _packed_positions(problem.packed, problem.packed_keys or problem.packed)
+        return (key - query[:, None]).to(device)[None, None], key.to(device)
+    query, key = (torch.arange(n, K, device=device) for n in (K - Q, 0))
+    distance = (key - query[:, None])[None, None]
+    if problem.pages is not None and problem.lengths is not None:
+        distance = distance + K - problem.lengths[:, None, None, None]
+    return distance, key
 
-    `distance` is the position of each key minus that of each query, of these sentences and heads.
-    """
-    distance = distance if distance.ndim == 4 else distance[None, None]
-    allowed: list[Tensor] = [] if mask is None else [mask]
+
+def _allowed(problem: Problem, distance: Tensor, key: Tensor) -> dict[str, Tensor]:
+    parts = {} if problem.mask is None else {"mask": problem.mask}
+    if problem.packed is not None:
+        same = _packed_positions(problem.packed, problem.packed_keys or problem.packed)[2]
+        parts["packed"] = same.to(distance.device)
     lengths, prefix = (
-        None if one is None else one[sentences, None, None, None]
+        None if one is None else one[:, None, None, None]
         for one in (problem.lengths, problem.prefix)
     )
     if lengths is not None:
-        allowed.append(key < lengths)
+        parts["lengths"] = key < lengths
     if problem.causal:
-        allowed.append(distance <= 0 if prefix is None else (distance <= 0) | (key < prefix))
+        parts["causal"] = distance <= 0
+        if prefix is not None:
+            parts["causal"] = parts["causal"] | (key < prefix)
     before, after = problem.window or (None, None)
     if before is not None:
-        allowed.append(distance >= -before)
+        parts["before"] = distance >= -before
     if after is not None and (prefix is not None or not problem.causal):
-        allowed.append(distance <= after)
-    if problem.alibi_slopes is not None:
-        lost = -problem.alibi_slopes[..., heads].double()[..., None, None] * distance.abs()
-        bias = lost if bias is None else lost + bias
-    return bias, reduce(torch.Tensor.__and__, allowed) if allowed else None
+        parts["after"] = distance <= after
+    return parts
+
+
+def _bias(problem: Problem, distance: Tensor) -> Tensor | None:
+    """The bias, with what ALiBi takes off."""
+    if problem.alibi_slopes is None:
+        return problem.bias
+    lost = -problem.alibi_slopes.double()[..., None, None] * distance.abs()
+    return lost if problem.bias is None else lost + problem.bias
 
 
 def _packed_positions(
@@ -209,36 +224,37 @@ def part(problem: Problem, sentence: int, heads: slice, rows: Tensor) -> Problem
     In the dtype of the inputs; which keys are seen, ALiBi and bias are a mask and a bias of these
     rows alone, so that it can be taken of a problem whose scores would not fit into memory.
     """
-    leaves = {name: getattr(problem, name).detach() for name in ("query", "key", "value")}
-    problem = replace(problem, **leaves)
     queries, keys = _places(problem, sentence)
     group = problem.query.shape[1] // problem.key.shape[1]
     of_keys = slice(heads.start // group, heads.start // group + 1)
-    batch, end = 0 if problem.packed is not None else sentence, len(keys)
-    if problem.pages is not None and problem.lengths is not None:
-        table, end = problem.pages[sentence].long(), int(problem.lengths[sentence])
-        key, value = (
-            one[table][:, of_keys].transpose(0, 1).flatten(1, 2)[None, :, : len(keys)]
-            for one in (problem.key, problem.value)
-        )
-    else:
-        key, value = (
-            one[batch : batch + 1, of_keys][:, :, keys] for one in (problem.key, problem.value)
-        )
-    places, number = queries[rows], torch.arange(len(keys), device=rows.device)
-    distance = number - (rows + end - len(queries))[:, None]
-    bias, mask = (
-        None if one is None else _cells(one, min(sentence, len(one) - 1), heads, rows)
-        for one in (problem.bias, problem.mask)
-    )
-    which = slice(sentence, sentence + 1)
-    bias, mask = _shape(problem, distance, number, bias, mask, sentences=which, heads=heads)
-    query, gradient = problem.query[batch : batch + 1, heads][:, :, places], problem.z_gradient
-    sinks = None if problem.sinks is None else problem.sinks[heads]
-    return Problem(
-        query, key, value, problem.scale, mask=mask, soft_cap=problem.soft_cap, sinks=sinks,
-        bias=None if bias is None else bias.to(query.dtype),
-        z_gradient=None if gradient is None else gradient[batch : batch + 1, heads][:, :, places],
+    batch, end, places = 0 if problem.packed is not None else sentence, len(keys), queries[rows]
+    told: dict[str, Any] = dict.fromkeys(("packed", "packed_keys", "pages")) | {"want": {}}
+    for name in ("query", "z_gradient"):
+        if (one := getattr(problem, name)) is not None:
+            told[name] = one.detach()[batch : batch + 1, heads][:, :, places]
+    for name in ("key", "value"):
+        one = getattr(problem, name).detach()
+        if problem.pages is not None and problem.lengths is not None:
+            table, end = problem.pages[sentence].long(), int(problem.lengths[sentence])
+            one = one[table].transpose(0, 1).flatten(1, 2)[None]
+            told[name] = one[:, of_keys, : len(keys)]
+        else:
+            told[name] = one[batch : batch + 1, of_keys][:, :, keys]
+    for name in ("lengths", "prefix", "alibi_slopes", "sinks", "mask", "bias"):
+        if (one := getattr(problem, name)) is None:
+            continue
+        if name in ("mask", "bias"):
+            told[name] = _cells(one, min(sentence, len(one) - 1), heads, rows)
+        else:
+            of_heads = name in ("alibi_slopes", "sinks")
+            told[name] = one[heads] if of_heads else one[sentence : sentence + 1]
+    small, number = replace(problem, **told), torch.arange(len(keys), device=rows.device)
+    distance = (number - (rows + end - len(queries))[:, None])[None, None]
+    bias = _bias(small, distance)
+    return replace(
+        small, lengths=None, causal=False, window=None, prefix=None, alibi_slopes=None,
+        mask=all_of(_allowed(small, distance, number)),
+        bias=None if bias is None else bias.to(small.query.dtype),
     )  # fmt: skip
 
 
