@@ -5,19 +5,19 @@ from functools import partial
 
 import torch
 
-from minibert.bench.judge import asked_kinds, learn, learning_problem
+from minibert.bench.judge import JudgedFunction, asked_kinds, learn
 from minibert.bench.user_file import load_function
 from minibert.kernels.call import SHAPES
 from minibert.kernels.check.parity import check
 from minibert.kernels.registry import Implementation
 
 
-class Here:
+class Here(JudgedFunction):
     """Calls a `UserFunction` as a worker does."""
 
     def __init__(self, user, causal_only, layout=""):
         self.user, self.causal_only, self.layout = user, causal_only, layout
-        self.signature, self.masked = user.signature, user.masked
+        self.signature, self.masked, self.device = user.signature, user.masked, torch.device("cpu")
         self.said, self.uncovered = [], []
         self.called(user.way)
 
@@ -57,10 +57,8 @@ def report(
     }
     options = defaults | options
     user = Here(load_function(source, name, signature), causal_only, layout)
-    drawn = {"dtype": options["dtypes"][0], "device": torch.device("cpu")}
-    learn(user, partial(learning_problem, user, d_head=options["d_head"], **drawn))
-    told = {"causal_only": user.causal_only, "workload": workload}
-    asked = asked_kinds(user.signature, user.options, **told)
+    learn(user, dtype=options["dtypes"][0], d_head=options["d_head"])
+    asked = asked_kinds(user, workload=workload)
     if kinds is not None:
         asked = {one: asked[one] for one in kinds}
     wants = frozenset(one.name for one in user.way.others or ()) - {"", "lse"}

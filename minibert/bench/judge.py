@@ -8,13 +8,12 @@ the cases of parity: those of a named workload, or every kind that the function 
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,7 +26,6 @@ from minibert.bench.signatures import (
     TOLD,
     USUAL,
     Other,
-    Signature,
     Way,
     axes_of,
     other_output,
@@ -205,36 +203,17 @@ _SHAPES = {
 Draw = Callable[[str], Problem]
 
 
-class Called(Protocol):
-    """A function that can be called in several ways.
-
-    layout       the layout that the user names, or ""
-    masked       it takes a mask
-    causal_only  it is always causal, without being told
-    said         what was found out about it; uncovered: what is not judged of it
-    """
-
-    signature: Signature
-    way: Way
-    options: tuple[str, ...]
-    layout: str
-    masked: bool
-    causal_only: bool
-    said: list[str]
-    uncovered: list[str]
-
-    def called(self, way: Way) -> None:
-        """Call it in this way from now on."""
-
-    def call(self, problem: Problem, *, again: bool = False) -> dict[str, Tensor]:
-        """The outputs."""
-
-
-def learn(user: Called, draw: Draw) -> None:
+def learn(user: JudgedFunction, *, dtype: torch.dtype, d_head: int) -> None:
     """Find out how the function is called, where its convention does not say it.
 
     Where no way works, it is called as its convention has it, and says itself why that fails.
     """
+
+    def draw(kind: str) -> Problem:
+        work = user.signature.fitted(known_kind(kind)) or known_kind(kind)
+        case, seed = Case(kind, work.queries or 64, 64, 1.0, work), secrets.randbits(31)
+        return case.draw(dtype=dtype, device=user.device, d_head=d_head, wants=(), seed=seed)
+
     if user.layout:
         user.called(user.way.told(user.layout))
     if user.signature.open:
@@ -250,7 +229,7 @@ def learn(user: Called, draw: Draw) -> None:
     user.uncovered += [f"{_SHAPES[one][1]} (it raises an error there)" for one in raised]
 
 
-def _learn_layout(user: Called, draw: Draw) -> None:
+def _learn_layout(user: JudgedFunction, draw: Draw) -> None:
     start, problem = user.way, draw("plain")
     layouts = [(start.layout, start.z)] if user.layout else _LAYOUTS
     ways = [replace(start, layout=layout, z=z) for layout, z in layouts]
@@ -283,7 +262,7 @@ def _learn_layout(user: Called, draw: Draw) -> None:
     user.called(way)
 
 
-def _with_masks(way: Way, user: Called) -> Iterator[Way]:
+def _with_masks(way: Way, user: JudgedFunction) -> Iterator[Way]:
     """The way with the usual mask of its layout; where a mask has to be given, with others too."""
     forms = _masks(way.layout) if user.masked else [way.mask]
     return (replace(way, mask=one) for one in (forms if way == user.way else forms[:1]))
@@ -299,7 +278,7 @@ def _masks(layout: str) -> list[str]:
     return [f"{form} {one}" for one in axes for form in ("allowed", "added")]
 
 
-def _learn_mask(user: Called, draw: Draw) -> None:
+def _learn_mask(user: JudgedFunction, draw: Draw) -> None:
     start = user.way
     working = []
     for mask in _masks(user.way.layout):
@@ -320,7 +299,7 @@ def _learn_mask(user: Called, draw: Draw) -> None:
     user.called(working[0] if working else start)
 
 
-def _learn_others(user: Called, draw: Draw) -> None:
+def _learn_others(user: JudgedFunction, draw: Draw) -> None:
     """What the outputs beside z are."""
     problem = draw("causal" if user.causal_only else "plain")
     given = _given(user, user.way, problem) or {}
@@ -389,7 +368,7 @@ def _axes(way: Way, *, matrix: bool) -> Iterator[str]:
     yield from (*rows, *(f"{one}1" for one in rows))
 
 
-def _given(user: Called, way: Way, problem: Problem) -> dict[str, Tensor] | None:
+def _given(user: JudgedFunction, way: Way, problem: Problem) -> dict[str, Tensor] | None:
     """What it gives in this way; None where it raises an error."""
     try:
         user.called(way)
@@ -422,40 +401,34 @@ _USUAL = ("plain", "strided", "lengths", "causal", "causal lengths")
 
 
 def asked_kinds(
-    signature: Signature,
-    options: Collection[str],
-    *,
-    causal_only: bool = False,
-    cache: bool = False,
-    workload: Workload | None = None,
+    user: JudgedFunction, *, cache: bool = False, workload: Workload | None = None
 ) -> dict[str, Workload]:
-    """What a function is asked that is told these options: a workload, or all kinds that it can.
+    """What a function is asked: a workload, or all kinds that it can be told.
 
     Raises MinibertError where the workload cannot be told in its convention.
     """
+    signature, known = user.signature, {*user.options}
     if workload is not None:
         fitted = signature.fitted(workload)
         if fitted is None:
             raise MinibertError(f"{signature.name} cannot be told {workload.name}")
         return kinds_of(replace(fitted, name=workload.name))
     found: dict[str, Workload] = {}
-    known = {*options}
     for name, work in (KINDS | FIELD_KINDS).items():
         fitted = signature.fitted(work)
         if fitted is None or not work.asks() & frozenset(SHAPES) <= known:
             continue
         if "cache" in name and fitted.layout == "padded" and not cache:
             continue
-        if causal_only and not work.causal:
+        # Of a short sentence the last queries see no key in a window.
+        if name == "window lengths" and not signature.dead_rows:
+            continue
+        if user.causal_only and not work.causal:
             name, fitted = f"causal {name}", replace(fitted, causal=True)
         asks = fitted.asks()
         if "window" not in known and work.window is not None and work.window[1] is None:
             asks = asks - {"window"} | {"window before"}
-        taken = asks <= known
-        # Of a short sentence the last queries see no key in a window.
-        if name == "window lengths" and not signature.dead_rows:
-            continue
-        if (taken or name in _USUAL) and fitted not in found.values():
+        if (asks <= known or name in _USUAL) and fitted not in found.values():
             found[name] = fitted
     return found
 
@@ -463,7 +436,6 @@ def asked_kinds(
 def gate(
     user: JudgedFunction,
     *,
-    device: torch.device,
     dtypes: Sequence[torch.dtype],
     tokens: Sequence[int] = TOKENS,
     d_head: int | None = 64,
@@ -475,8 +447,9 @@ def gate(
 ) -> ParityReport:
     """The report of `parity.check` on the outputs the function gives; `watch` sees each case.
 
-    The inputs are other ones each time, so that no answer can be known before. Raises MinibertError
-    in one line when a plain call of 64 tokens already fails.
+    The inputs are other ones each time, so that no answer can be known before. Of the types that
+    the function refuses by an error the report says so. Raises MinibertError in one line when a
+    plain call of 64 tokens already fails.
     """
     seed = secrets.randbits(31)
 
@@ -486,23 +459,27 @@ def gate(
             watch(done, total, what)
 
     told(0, 1, "a first call with 64 tokens")
-    size = d_head or (workload.d_head if workload else 64)
-    learn(user, partial(learning_problem, user, dtype=dtypes[0], device=device, d_head=size))
-    kinds = asked_kinds(
-        user.signature,
-        user.options,
-        causal_only=user.causal_only,
-        cache=cache,
-        workload=workload,
-    )
+    learn(user, dtype=dtypes[0], d_head=d_head or (workload.d_head if workload else 64))
+    kinds = asked_kinds(user, cache=cache, workload=workload)
     first, work = next(iter(kinds.items()))
     case = Case(first, min(64, work.queries or 64), 64, 1.0, replace(work, backward=backward))
-    outputs = _first_call(user, case, device, dtypes[0], d_head, seed)
-    dtypes = [dtypes[0], *_that_work(user, case, device, dtypes[1:], d_head, seed)]
+
+    def draw(dtype: torch.dtype, *wants: str) -> Problem:
+        return case.draw(dtype=dtype, device=user.device, d_head=d_head, wants=wants, seed=seed)
+
+    outputs = _first_call(user, draw(dtypes[0], *OUTPUTS[2:]))
+    for dtype in dtypes[1:]:
+        try:
+            user.call(draw(dtype))
+        except WorkerError as error:
+            user.untried[short(dtype)] = str(error)
+        # What has another shape or type is a finding of the check.
+        except AttentionError:
+            continue
     return check(
         user.implementation(outputs),
-        dtypes=dtypes,
-        device=device,
+        dtypes=[one for one in dtypes if short(one) not in user.untried],
+        device=user.device,
         sizes=tokens,
         d_head=d_head,
         kinds=kinds,
@@ -514,51 +491,8 @@ def gate(
     )
 
 
-def _that_work(
-    user: JudgedFunction,
-    case: Case,
-    device: torch.device,
-    dtypes: Sequence[torch.dtype],
-    d_head: int | None,
-    seed: int,
-) -> list[torch.dtype]:
-    """The types in which it computes; of those that it refuses by an error the report says so."""
-    found = []
-    for dtype in dtypes:
-        problem = case.draw(dtype=dtype, device=device, d_head=d_head, wants=(), seed=seed)
-        try:
-            user.call(problem)
-        except WorkerError as error:
-            user.untried[short(dtype)] = str(error)
-        # What has another shape or type is a finding of the check.
-        except AttentionError:
-            found.append(dtype)
-        else:
-            found.append(dtype)
-    return found
-
-
-def learning_problem(
-    user: Called, kind: str, *, dtype: torch.dtype, device: torch.device, d_head: int
-) -> Problem:
-    """A problem of this kind, with 64 tokens, for finding out how a function is called."""
-    work = user.signature.fitted(known_kind(kind)) or known_kind(kind)
-    case = Case(kind, work.queries or 64, 64, 1.0, work)
-    return case.draw(dtype=dtype, device=device, d_head=d_head, wants=(), seed=secrets.randbits(31))
-
-
-def _first_call(
-    user: JudgedFunction,
-    case: Case,
-    device: torch.device,
-    dtype: torch.dtype,
-    d_head: int | None,
-    seed: int,
-) -> tuple[str, ...]:
+def _first_call(user: JudgedFunction, problem: Problem) -> tuple[str, ...]:
     """The names of what it gives for an easy problem; the gradients left out."""
-    problem = case.draw(
-        dtype=dtype, device=device, d_head=d_head, wants=set(OUTPUTS) - {"z", "lse"}, seed=seed
-    )
     try:
         return tuple(name for name in user.call(problem) if name not in GRADIENTS)
     except AttentionError as error:

@@ -186,7 +186,6 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
     function = _callable(function, told, name)
     parameters = parameters_of(function)
     chosen = _signature(parameters, told, name, signature)
-    _check_contract(function, told, name, chosen, parameters)
     text = _text(function)
     whole = path.read_text(encoding="utf-8", errors="replace") if path else text
     more = ["groups"] if chosen.open and _GROUPS.search(whole) else []
@@ -199,7 +198,9 @@ def _callable(found: Any, told: str, name: str) -> Callable[..., object]:
     """What is called: a function, the forward of a module, or `apply` with named arguments."""
     owner = found if isinstance(found, type) else getattr(found, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        return _applied(owner)
+        # `apply` takes no keywords; its parameters are those of `forward` behind the context.
+        context = owner.setup_context is torch.autograd.Function.setup_context
+        return _with_parameters(owner.apply, owner.forward, int(context))
     if isinstance(found, type):
         try:
             found = found()
@@ -211,36 +212,26 @@ def _callable(found: Any, told: str, name: str) -> Callable[..., object]:
     if isinstance(found, torch.nn.Module):
         found.eval()
         # What the module itself is called with is *args.
-        return _named(found, found.forward)
+        return _with_parameters(found, found.forward)
     if not callable(found):
         raise MinibertError(f"{name} in {told} is a {type(found).__name__} and no function.")
     called: Callable[..., object] = found
     return called
 
 
-def _named(called: Callable[..., object], known: Callable[..., object]) -> Callable[..., object]:
-    """A function that hands on its arguments, with the parameters of `known`."""
-
-    def function(*given: object, **named: object) -> object:
-        return called(*given, **named)
-
-    function.__wrapped__ = known  # type: ignore[attr-defined]
-    function.__signature__ = inspect.signature(known)  # type: ignore[attr-defined]
-    return function
-
-
-def _applied(owner: type[torch.autograd.Function]) -> Callable[..., object]:
-    """`apply`, which takes no keywords, with the parameters of `forward` behind the context."""
-    whole = inspect.signature(owner.forward)
-    with_context = owner.setup_context is torch.autograd.Function.setup_context
-    signature = whole.replace(parameters=[*whole.parameters.values()][int(with_context) :])
+def _with_parameters(
+    called: Callable[..., object], known: Callable[..., object], skipped: int = 0
+) -> Callable[..., object]:
+    """A function with the parameters of `known` behind those skipped, handed on by position."""
+    whole = inspect.signature(known)
+    signature = whole.replace(parameters=[*whole.parameters.values()][skipped:])
 
     def function(*given: object, **named: object) -> object:
         bound = signature.bind(*given, **named)
         bound.apply_defaults()
-        return owner.apply(*bound.args)
+        return called(*bound.args, **bound.kwargs)
 
-    function.__wrapped__ = owner.forward  # type: ignore[attr-defined]
+    function.__wrapped__ = known  # type: ignore[attr-defined]
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
@@ -258,29 +249,19 @@ def _text(function: Callable[..., object]) -> str:
 
 
 def _signature(parameters: Parameters, told: str, name: str, signature: str | None) -> Signature:
-    try:
-        names = None if parameters is None else [one.name for one in parameters]
-        named = signature or (None if names is None else guessed_by(names))
-    except MinibertError as error:
-        raise MinibertError(f"{name} in {told}: {error}.") from error
-    if named is None:
+    """The convention; raises MinibertError where it would give a parameter that nobody knows."""
+    if signature is None and parameters is None:
         raise MinibertError(
             f"{name} in {told}: expected {name}(query, key, value, lengths, causal), a Python "
             "function; the arguments of this one cannot be read. A Triton kernel needs a Python "
             "function that launches it; for others say how they are called: --signature NAME. "
             "See docs/kernels.md#other-peoples-functions"
         )
-    return SIGNATURES[named]
-
-
-def _check_contract(
-    function: Callable[..., object],
-    told: str,
-    name: str,
-    chosen: Signature,
-    parameters: Parameters,
-) -> None:
-    """Raises MinibertError where it has to be given what nobody here knows."""
+    names = [one.name for one in parameters or ()]
+    try:
+        chosen = SIGNATURES[signature or guessed_by(names)]
+    except MinibertError as error:
+        raise MinibertError(f"{name} in {told}: {error}.") from error
     try:
         known = chosen.read(parameters)
         roles = roles_of(known)
@@ -288,10 +269,12 @@ def _check_contract(
             if one.default is one.empty and one.name not in {*roles, *KNOWN}:
                 raise MinibertError(f"wants {one.name}, which is not known")
     except MinibertError as error:
+        given = inspect.Signature(list(parameters or ()))
         raise MinibertError(
             f"{name} in {told}: expected {name}(query, key, value, lengths, causal); it is "
-            f"{name}{inspect.signature(function)}, which {error}. See docs/kernels.md#the-function"
+            f"{name}{given}, which {error}. See docs/kernels.md#the-function"
         ) from error
+    return chosen
 
 
 def _imported(name: str) -> ModuleType:

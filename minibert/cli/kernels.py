@@ -222,7 +222,6 @@ def _checked(
     with progress("case") as watch:
         report = gate(
             user,
-            device=user.device,
             dtypes=dtypes,
             tokens=tokens,
             d_head=asked.d_head or (None if asked.work else 64),
