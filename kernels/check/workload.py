@@ -285,10 +285,6 @@ def workload_named(name: str) -> Workload:
     return WORKLOADS[name]
 
 
-#: A page that no sentence has, so that one that is read by mistake shows.
-_SPARE_PAGES = 1
-
-
 def lengths_for_checking(work: Workload, turn: int) -> list[int]:
     """All keys, some, and one or none; another turn gives them to other sentences."""
     K = work.tokens
@@ -325,33 +321,66 @@ def drawn(
             numbers = numbers.transpose(1, 2).contiguous().transpose(1, 2)
         return numbers.to(device, dtype)
 
-    options, queries, memory = _layout(work, lengths, generator, device)
-    H, D = work.heads, work.d_head
-    B, Q = queries
+    options, (B, Q), memory = _layout(work, lengths, generator)
+    H, D, size = work.heads, work.d_head, work.value_size
     key_shape = (memory[0], work.n_key_heads, memory[1])
-    n_keys = work.tokens if work.layout == "padded" else memory[1]
-    options |= _options(work, (B, Q, n_keys), normal, generator, device)
-    z_gradient = normal(B, H, Q, work.value_size) if work.backward else None
-    n_keys = n_keys if work.layout != "paged" else options["pages"].shape[1] * PAGE
+    pages = options.get("pages")
+    K = work.tokens if work.layout == "padded" else memory[1]
+    K = K if pages is None else pages.shape[1] * PAGE
+    if work.mask:
+        options["mask"] = mask = torch.rand(B, H, Q, K, generator=generator) < 0.7
+        if work.dead_rows:
+            mask[B // 2, :, 0] = False
+        else:
+            mask[..., 0] = True
+    if work.bias:
+        options["bias"] = normal(1, H, Q, K)
+    if work.prefix:
+        # Another length each; the first is that of the workload.
+        options["prefix"] = torch.tensor([work.prefix * (B - one) // B for one in range(B)])
+    if work.alibi:
+        options["alibi_slopes"] = 0.05 + 0.45 * torch.rand(H, generator=generator)
+    if work.sinks:
+        options["sinks"] = normal(1, 1, 1, H).flatten()
+    if work.backward:
+        options["z_gradient"] = normal(B, H, Q, size)
+    for name, one in options.items():
+        options[name] = one.to(device) if isinstance(one, Tensor) else one
     return Problem(
         query=normal(B, H, Q, D) * input_scale,
         key=normal(*key_shape, D) * input_scale,
-        value=normal(*key_shape, work.value_size),
+        value=normal(*key_shape, size),
         scale=work.factor,
         causal=work.causal,
         window=work.window,
         soft_cap=work.soft_cap,
-        want={
-            name: _parameters(name, (B, H, Q, n_keys), max(lengths), normal, generator, device)
-            for name in sorted(wants)
-        },
-        z_gradient=z_gradient,
+        want=_wanted(wants, (B, H, Q, K), max(lengths), normal, generator),
         **options,
     )
 
 
+def _wanted(
+    wants: Iterable[str],
+    sizes: tuple[int, int, int, int],
+    longest: int,
+    normal: Callable[..., Tensor],
+    generator: torch.Generator,
+) -> dict[str, Any]:
+    """The parameters of each statistic."""
+    B, H, Q, K = sizes
+    known = {"key_mass": (0, longest - 1), "offset_mass": (-1, 0, 1), "map": (8,)}
+    want: dict[str, Any] = {name: known.get(name, ()) for name in sorted(wants)}
+    if "key_sums" in want:
+        want["key_sums"] = normal(B, H, K, 3)
+    if "pair_mass" in want:
+        pairs = [torch.randint(most, (B, 2 * K, 1), generator=generator) for most in (Q, K)]
+        want["pair_mass"] = torch.cat(pairs, dim=-1).to(normal(1).device)
+        want["pair_mass"][B // 2, 0] = -1
+    return want
+
+
 def _layout(
-    work: Workload, lengths: Sequence[int], generator: torch.Generator, device: torch.device
+    work: Workload, lengths: Sequence[int], generator: torch.Generator
 ) -> tuple[dict[str, Any], tuple[int, int], tuple[int, int]]:
     """Options that say where sentences lie; batch and queries; batch (pages) and keys in memory."""
     if work.layout == "packed":
@@ -360,70 +389,15 @@ def _layout(
         if work.queries is not None:
             options["packed_keys"] = tuple(lengths)
         return options, (1, sum(shares)), (1, sum(lengths))
-    B = len(lengths)
-    real = torch.tensor(list(lengths), device=device)
-    if work.layout == "paged":
-        each = -(-work.tokens // PAGE)
-        pages = torch.randperm(B * each, generator=generator).reshape(B, each)
-        used = torch.arange(each) * PAGE < torch.tensor(list(lengths))[:, None]
-        pages = torch.where(used, pages, B * each).to(device)
-        return (
-            {"lengths": real, "pages": pages},
-            (B, work.n_queries),
-            (B * each + _SPARE_PAGES, PAGE),
-        )
-    options = {} if work.lengths == "full" else {"lengths": real}
-    return options, (B, work.n_queries), (B, work.tokens)
-
-
-def _options(
-    work: Workload,
-    sizes: tuple[int, int, int],
-    normal: Callable[..., Tensor],
-    generator: torch.Generator,
-    device: torch.device,
-) -> dict[str, Any]:
-    (B, Q, K), H = sizes, work.heads
-    options: dict[str, Any] = {}
-    if work.mask:
-        mask = torch.rand(B, H, Q, K, generator=generator) < 0.7
-        if work.dead_rows:
-            mask[B // 2, :, 0] = False
-        else:
-            mask[..., 0] = True
-        options["mask"] = mask.to(device)
-    if work.bias:
-        options["bias"] = normal(1, H, Q, K)
-    if work.prefix:
-        # Another length each; the first is that of the workload.
-        prefix = [work.prefix * (B - one) // B for one in range(B)]
-        options["prefix"] = torch.tensor(prefix, device=device)
-    if work.alibi:
-        slopes = 0.05 + 0.45 * torch.rand(H, generator=generator)
-        options["alibi_slopes"] = slopes.float().to(device)
-    if work.sinks:
-        options["sinks"] = normal(1, 1, 1, H).flatten()
-    return options
-
-
-def _parameters(
-    name: str,
-    sizes: tuple[int, int, int, int],
-    longest: int,
-    normal: Callable[..., Tensor],
-    generator: torch.Generator,
-    device: torch.device,
-) -> Any:
-    B, H, Q, K = sizes
-    if name == "key_sums":
-        return normal(B, H, K, 3)
-    if name == "pair_mass":
-        size = (B, 2 * K, 1)
-        query = torch.randint(Q, size, generator=generator)
-        pairs = torch.cat([query, torch.randint(K, size, generator=generator)], dim=-1)
-        pairs[B // 2, 0] = -1
-        return pairs.to(device)
-    return {"key_mass": (0, longest - 1), "offset_mass": (-1, 0, 1), "map": (8,)}.get(name, ())
+    B, real = len(lengths), torch.tensor(list(lengths))
+    if work.layout == "padded":
+        options = {} if work.lengths == "full" else {"lengths": real}
+        return options, (B, work.n_queries), (B, work.tokens)
+    each = -(-work.tokens // PAGE)
+    pages = torch.randperm(B * each, generator=generator).reshape(B, each)
+    # Of pages that no sentence has there is one, so that it shows when it is read by mistake.
+    pages = torch.where(torch.arange(each) * PAGE < real[:, None], pages, B * each)
+    return {"lengths": real, "pages": pages}, (B, work.n_queries), (B * each + 1, PAGE)
 
 
 #: One key; less than a tile; one more than a tile of 64; two tiles of 64 and two keys.
