@@ -461,23 +461,20 @@ class Case:
     """One kind of input at one size."""
 
     kind: str
-    n_queries: int
-    n_keys: int
-    input_scale: float
-    # None: that of KINDS or FIELD_KINDS.
-    workload: Workload | None = None
+    work: Workload
+    input_scale: float = 1.0
+
+    @classmethod
+    def of(cls, kind: str, work: Workload, n_keys: int, input_scale: float = 1.0) -> "Case":
+        """The workload with so many keys; of a cache with several queries, a third as many."""
+        queries = work.queries
+        if queries is not None and queries > 1:
+            queries = 1 + n_keys // 3 if n_keys > 1 else 1
+        return cls(kind, replace(work.cut(n_keys), queries=queries), input_scale)
 
     def __str__(self) -> str:
-        return f"{self.kind}, {self.n_queries} x {self.n_keys}, inputs x {self.input_scale:g}"
-
-    @property
-    def work(self) -> Workload:
-        """What is drawn, of its size."""
-        known = self.workload or known_kind(self.kind)
-        work = known.cut(self.n_keys)
-        if known.queries is None and self.n_queries == self.n_keys:
-            return work
-        return replace(work, queries=self.n_queries)
+        size = f"{self.work.n_queries} x {self.work.tokens}"
+        return f"{self.kind}, {size}, inputs x {self.input_scale:g}"
 
     def draw(
         self,
@@ -547,13 +544,12 @@ def cases(
     ordered = sorted(sizes, key=lambda size: size == 1)
     for kind, work in kinds.items():
         if work.heads > _FEW_HEADS:
-            size = fewest_keys(sizes)
-            yield Case(kind, _n_queries(work, size), size, first, work)
+            yield Case.of(kind, work, fewest_keys(sizes), first)
             continue
         for size in ordered:
-            yield Case(kind, _n_queries(work, size), size, first, work)
+            yield Case.of(kind, work, size, first)
         for input_scale in larger:
-            yield Case(kind, _n_queries(work, middle), middle, input_scale, work)
+            yield Case.of(kind, work, middle, input_scale)
 
 
 def fewest_keys(sizes: Iterable[int]) -> int:
@@ -567,12 +563,6 @@ def known_kind(kind: str) -> Workload:
     if kind not in known:
         raise AttentionError(f"no kind {kind}; known are {', '.join(known)}.")
     return known[kind]
-
-
-def _n_queries(work: Workload, n_keys: int) -> int:
-    if work.queries is None or work.queries == 1:
-        return work.queries or n_keys
-    return 1 + n_keys // 3 if n_keys > 1 else n_keys
 
 
 _CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]

@@ -286,28 +286,19 @@ def take_turns(
     """
     timed, counts = Timed(), dict[str, int]()
     turns: dict[str, list[list[float]]] = {name: [] for name in names}
-
-    def step(name: str, work: Callable[[str], None]) -> None:
+    for name in (*turns, *interleaved(turns, rounds)):
         if name in timed.failures:
-            return
+            continue
         try:
-            work(name)
+            if name in counts:
+                turns[name].append(turn(name, counts[name]))
+            else:
+                counts[name] = warm(name)
         # What fails under the clock is a row that says so.
         except Exception as error:
             said = failure(error)
             reason = f"right when checked, but while it was timed: {said['reason']}"
             timed.failures[name] = said | {"reason": reason}
-
-    def warmed(name: str) -> None:
-        counts[name] = warm(name)
-
-    def turned(name: str) -> None:
-        turns[name].append(turn(name, counts[name]))
-
-    for name in turns:
-        step(name, warmed)
-    for name in interleaved(turns, rounds):
-        step(name, turned)
     timed.timings.update(
         {name: Timing(taken) for name, taken in turns.items() if name not in timed.failures}
     )

@@ -211,7 +211,7 @@ def learn(user: JudgedFunction, *, dtype: torch.dtype, d_head: int) -> None:
 
     def draw(kind: str) -> Problem:
         work = user.signature.fitted(known_kind(kind)) or known_kind(kind)
-        case, seed = Case(kind, work.queries or 64, 64, 1.0, work), secrets.randbits(31)
+        case, seed = Case.of(kind, work, 64), secrets.randbits(31)
         return case.draw(dtype=dtype, device=user.device, d_head=d_head, wants=(), seed=seed)
 
     if user.layout:
@@ -462,7 +462,7 @@ def gate(
     learn(user, dtype=dtypes[0], d_head=d_head or (workload.d_head if workload else 64))
     kinds = asked_kinds(user, cache=cache, workload=workload)
     first, work = next(iter(kinds.items()))
-    case = Case(first, min(64, work.queries or 64), 64, 1.0, replace(work, backward=backward))
+    case = Case.of(first, replace(work, backward=backward), 64)
 
     def draw(dtype: torch.dtype, *wants: str) -> Problem:
         return case.draw(dtype=dtype, device=user.device, d_head=d_head, wants=wants, seed=seed)

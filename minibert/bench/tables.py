@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from minibert.bench.signatures import SIGNATURES
 from minibert.kernels.call import OPTIONS, SHAPES
-from minibert.kernels.check.parity import Finding, ParityReport
+from minibert.kernels.check.parity import Finding, ParityReport, short
 from minibert.kernels.check.workload import WORKLOADS, Workload
 from minibert.kernels.registry import Implementation, foldable, implementations
 from minibert.terminal import Terminal
@@ -33,7 +33,9 @@ def check_lines(report: ParityReport, terminal: Terminal, *, context: str) -> li
     lines += ["", *_outputs(report, terminal)]
     if bad:
         header = ("failed", "case", "error", "allowed")
-        rows = [(_what(one), one.case, *_numbers(one)) for one in bad[:_SHOWN]]
+        rows = [
+            (f"{one.output} {short(one.dtype)}", one.case, *_numbers(one)) for one in bad[:_SHOWN]
+        ]
         lines += ["", *terminal.table(header, rows, "<<>>")]
         if len(bad) > _SHOWN:
             lines.append(f"  and {len(bad) - _SHOWN} more")
@@ -54,12 +56,12 @@ def _outputs(report: ParityReport, terminal: Terminal) -> list[str]:
     nearest: dict[tuple[str, str], Finding] = {}
     for one in report.findings:
         if one.tolerance > 0:
-            other = nearest.setdefault((_type(one), one.output), one)
+            other = nearest.setdefault((short(one.dtype), one.output), one)
             if _share(one) > _share(other):
-                nearest[_type(one), one.output] = one
+                nearest[short(one.dtype), one.output] = one
     header = ("output", "", "error", "allowed", "part", "where")
     rows = [
-        (one.output, _type(one), *_numbers(one), _part(_share(one)), one.case)
+        (one.output, short(one.dtype), *_numbers(one), _part(_share(one)), one.case)
         for one in nearest.values()
     ]
     return terminal.table(header, rows, "<<>>><") if rows else []
@@ -110,14 +112,6 @@ def _beside(row: dict[str, object]) -> str:
         return f"± {100 * float(str(row['noise'])):.1f} % noise"
     ratio = float(str(row["ratio"]))
     return f"{ratio:.2f} x slower" if ratio >= 1 else f"{1 / ratio:.2f} x faster"
-
-
-def _what(one: Finding) -> str:
-    return f"{one.output} {_type(one)}"
-
-
-def _type(one: Finding) -> str:
-    return str(one.dtype).removeprefix("torch.")
 
 
 def _numbers(one: Finding) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from minibert.bench.channel import Channel
 from minibert.bench.judge import JudgedFunction
 from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError, progress
 from minibert.errors import MinibertError
-from minibert.kernels.check.workload import Case
+from minibert.kernels.check.workload import KINDS, Case
 
 SENT = {
     "plain": torch.randn(2, 3, 5, 7),
@@ -178,7 +178,9 @@ def test_the_bar_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch, stream, dr
 
 
 CPU = torch.device("cpu")
-PROBLEM = Case("plain", 5, 5, 1.0).draw(dtype=torch.float32, device=CPU, d_head=7, wants=(), seed=0)
+PROBLEM = Case.of("plain", KINDS["plain"], 5).draw(
+    dtype=torch.float32, device=CPU, d_head=7, wants=(), seed=0
+)
 
 
 def body(*lines):
