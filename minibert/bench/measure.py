@@ -37,9 +37,9 @@ import torch
 from torch import Tensor
 
 from minibert.bench.channel import alike
-from minibert.bench.contest import Clock, Timed, calls_of_a_turn, take_turns
+from minibert.bench.contest import Clock, calls_of_a_turn, take_turns
 from minibert.bench.judge import JudgedFunction
-from minibert.bench.result_rows import GateError, Row, WrongError, failure
+from minibert.bench.result_rows import GateError, Row, Timing, WrongError, failure
 from minibert.bench.worker_process import Watch, WorkerError, WorkerProcess
 from minibert.kernels.ceilings import (
     best_seconds,
@@ -420,11 +420,32 @@ class _Contest:
 
         timed = take_turns(left, warm, turn, rounds=self.rounds)
         self.failed |= timed.failures
-        rows = _rows(self.user, self.workload, timed, self.failed, cold, self.common)
-        for row in rows:
-            run = self.runs.get(row["implementation"])
-            row["peak_bytes"] = run.peak_bytes() if run is not None and row["ok"] else None
-        return rows
+        if _AGAIN in self.failed:
+            # The same kernel: it is wrong whichever of its two turns showed it.
+            self.failed.setdefault(self.user.label, self.failed[_AGAIN])
+        names = dict.fromkeys([*timed.timings, *self.failed])
+        return [self._row(name, cold, timed.timings) for name in names if name != _AGAIN]
+
+    def _row(self, name: str, cold: bool, timings: Mapping[str, Timing]) -> Row:
+        """The row of one that was timed, or has failed."""
+        work, label = self.workload, self.user.label
+        row: Row = {"implementation": name, "role": "kernel" if name == label else "baseline"}
+        row |= work.fields() | {"cache": "cold" if cold else "warm", "about": work.about()}
+        if name in self.failed:
+            return row | self.failed[name] | self.common | {"peak_bytes": None}
+        fields, reached = timings[name].fields(), ceilings(self.user.device, work.dtype)
+        least = least_times(work, reached)
+        bound, median = max(least, key=least.__getitem__), fields["median_ms"]
+        row |= {"ok": True, **fields, "flop": work.flop, "flop_formula": work.flop_formula}
+        row |= {"tflops": work.flop / median / 1e9, "bound": bound, "ceilings": dict(reached)}
+        row |= {"percent": 100 * least[bound] / median, "least_ms": least}
+        if row["percent"] > 120:
+            row["note"] = "faster than the measured ceiling: distrust the clock"
+        if label not in self.failed:
+            mine, again = timings[label], timings.get(_AGAIN)
+            row |= timings[name].ratios(mine)
+            row["noise"] = None if again is None else abs(again.median / mine.median - 1)
+        return row | self.common | {"peak_bytes": self.runs[name].peak_bytes()}
 
     def _tell(self, name: str) -> None:
         """Say which step comes, to whoever watches and for the message of a crash."""
@@ -432,46 +453,3 @@ class _Contest:
         self.user.worker.place = self.others.place = what
         self.watch(self.done, (2 + len(self.baselines)) * (3 + 2 * self.rounds), what)
         self.done += 1
-
-
-def _rows(
-    user: JudgedFunction,
-    workload: Workload,
-    timed: Timed,
-    failed: Mapping[str, Row],
-    cold: bool,
-    common: Row,
-) -> list[Row]:
-    label = user.label
-    if _AGAIN in failed:
-        # The same kernel: it is wrong whichever of its two turns showed it.
-        failed = {label: failed[_AGAIN], **failed}
-    timings = timed.timings
-    mine = None if label in failed else timings.get(label)
-    again = timings.get(_AGAIN)
-    reached = ceilings(user.device, workload.dtype)
-    least = least_times(workload, reached)
-    bound = max(least, key=lambda name: least[name])
-    rows: list[Row] = []
-    for name in dict.fromkeys([*timings, *failed]):
-        if name == _AGAIN:
-            continue
-        row: Row = {"implementation": name, "role": "kernel" if name == label else "baseline"}
-        row |= workload.fields() | {"cache": "cold" if cold else "warm"}
-        row["about"] = workload.about()
-        if name in failed:
-            rows.append(row | failed[name] | common)
-            continue
-        timing = timings[name]
-        row |= {"ok": True, **timing.fields()}
-        row |= {"flop": workload.flop, "flop_formula": workload.flop_formula}
-        row |= {"tflops": workload.flop / row["median_ms"] / 1e9}
-        row |= {"bound": bound, "percent": 100 * least[bound] / row["median_ms"]}
-        row |= {"least_ms": least, "ceilings": dict(reached)}
-        if row["percent"] > 120:
-            row["note"] = "faster than the measured ceiling: distrust the clock"
-        if mine is not None:
-            row |= timing.ratios(mine)
-            row["noise"] = None if again is None else abs(again.median / mine.median - 1)
-        rows.append(row | common)
-    return rows
