@@ -79,6 +79,19 @@ class Problem:
         given = {one.name: getattr(self, one.name) for one in fields(self)} | self.want
         return {name: one for name, one in given.items() if isinstance(one, Tensor)}
 
+    @property
+    def vectors(self) -> dict[str, Tensor]:
+        """query, key and value, and z_gradient where there is one."""
+        names = ("query", "key", "value", "z_gradient")
+        return {name: one for name, one in self.tensors().items() if name in names}
+
+    @torch.no_grad()
+    def refresh(self, seed: int) -> None:
+        """Give the vectors the numbers of this seed, in the same memory."""
+        generator = torch.Generator(self.query.device).manual_seed(seed)
+        for one in self.vectors.values():
+            one.normal_(generator=generator)
+
     def copy(self) -> "Problem":
         """The same numbers in other memory."""
         copies: dict[str, Any] = {name: one.clone() for name, one in self.tensors().items()}

@@ -2,8 +2,8 @@
 
 Inputs, truth, tolerances and likely causes follow from the declaration, and the work that a
 roofline needs: operations, exponentials and bytes, counted exactly. For checking, a workload is
-drawn at several small sizes (`Case`); for timing, once at its full size (`Inputs`), with new
-numbers before each call.
+drawn at several small sizes (`Case`); for timing, once at its full size (`inputs_of`), with
+new numbers before each call.
 """
 
 import math
@@ -568,27 +568,6 @@ def known_kind(kind: str) -> Workload:
 _CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]
 
 
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """The tensors of a call; query, key, value and the gradient of z get new numbers for each."""
-
-    problem: Problem
-
-    @property
-    def vectors(self) -> dict[str, Tensor]:
-        """query, key and value, and z_gradient where there is one."""
-        given = self.problem.tensors()
-        names = ("query", "key", "value", "z_gradient")
-        return {name: given[name] for name in names if name in given}
-
-    @torch.no_grad()
-    def refresh(self, seed: int) -> None:
-        """The numbers of this seed, in the same memory."""
-        generator = torch.Generator(self.problem.query.device).manual_seed(seed)
-        for one in self.vectors.values():
-            one.normal_(generator=generator)
-
-
 def projected(z: Tensor, seed: int) -> Tensor:
     """The sum of all numbers of z, each with a weight that the seed says, in float64."""
     generator = torch.Generator(z.device).manual_seed(seed)
@@ -596,13 +575,13 @@ def projected(z: Tensor, seed: int) -> Tensor:
     return (z.double() * weights).sum()
 
 
-def inputs_of(work: Workload, device: torch.device) -> Inputs:
+def inputs_of(work: Workload, device: torch.device) -> Problem:
     """Inputs of this workload on this device; leaves of autograd where it goes backward."""
     dtype = getattr(torch, work.dtype)
     problem = drawn(work, work.real_keys(), seed=0, device=device, dtype=dtype)
     for one in (problem.query, problem.key, problem.value):
         one.requires_grad_(work.backward)
-    return Inputs(problem)
+    return problem
 
 
 def workloads(

@@ -20,7 +20,8 @@ from minibert.bench.signatures import SIGNATURES
 from minibert.errors import MinibertError
 from minibert.kernels.check.gradients import gradients_of
 from minibert.kernels.check.parity import bound
-from minibert.kernels.check.workload import Inputs, Workload
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.workload import Workload
 from minibert.kernels.registry import Implementation, Request, implementations
 
 #: Back ends of torch's SDPA, and the devices they run on.
@@ -48,33 +49,33 @@ def baseline_names() -> tuple[str, ...]:
     return (*implementations(), *_BACKENDS, "flex")
 
 
-def baseline(name: str, workload: Workload, inputs: Inputs) -> Contender:
+def baseline(name: str, workload: Workload, problem: Problem) -> Contender:
     """The contender of this name. Raises MinibertError when it cannot do this workload here."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     run: Callable[[], object]
     if name in _BACKENDS or name == "flex":
         back_end, devices = _BACKENDS.get(name, (None, ("cuda",)))
-        if inputs.problem.query.device.type not in devices:
+        if problem.query.device.type not in devices:
             raise GateError(f"it runs on {' and '.join(devices)}")
         if back_end is None:
             compiled = torch.compile(flex_attention, dynamic=False)
-            run = SIGNATURES["flex"].bind(compiled, inputs.problem, None)
+            run = SIGNATURES["flex"].bind(compiled, problem, None)
         else:
             sdpa = SIGNATURES["sdpa"]
-            run = sdpa.bind(scaled_dot_product_attention, inputs.problem, None)
+            run = sdpa.bind(scaled_dot_product_attention, problem, None)
             around = partial(sdpa_kernel, [back_end])
     else:
-        run = bound(_able(name, workload, inputs), inputs.problem)
+        run = bound(_able(name, workload, problem), problem)
     if not workload.backward:
         return Contender(run, z_of, around)
-    return Contender(lambda: _with_gradients(run(), inputs), dict, around)
+    return Contender(lambda: _with_gradients(run(), problem), dict, around)
 
 
-def _able(name: str, workload: Workload, inputs: Inputs) -> Implementation:
+def _able(name: str, workload: Workload, problem: Problem) -> Implementation:
     known = implementations()
     if name not in known:
         raise MinibertError(f"no baseline {name}; known are {', '.join(baseline_names())}")
-    query = inputs.problem.query
+    query = problem.query
     request = Request(
         frozenset(),
         workload.asks(),
@@ -88,6 +89,6 @@ def _able(name: str, workload: Workload, inputs: Inputs) -> Implementation:
     return known[name]
 
 
-def _with_gradients(result: object, inputs: Inputs) -> Outputs:
+def _with_gradients(result: object, problem: Problem) -> Outputs:
     z = z_of(result)["z"]
-    return {"z": z.detach()} | gradients_of(z, inputs.problem)
+    return {"z": z.detach()} | gradients_of(z, problem)

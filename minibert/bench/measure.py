@@ -55,7 +55,7 @@ from minibert.kernels.check.tolerances import (
     mean_tolerance,
     tolerance_of,
 )
-from minibert.kernels.check.workload import Inputs, Workload, inputs_of, projected
+from minibert.kernels.check.workload import Workload, inputs_of, projected
 
 _ROWS, _HEADS = 48, 2
 
@@ -138,15 +138,15 @@ class JudgedRun:
         name: str,
         worker: WorkerProcess,
         workload: Workload,
-        inputs: Inputs,
+        problem: Problem,
         *,
         baseline: bool,
     ) -> None:
         """Make it ready. Raises GateError where it cannot do this workload here."""
-        self.name, self._worker, self._inputs = name, worker, inputs
+        self.name, self._worker, self._problem = name, worker, problem
         self._outputs = ("z", *(GRADIENTS if workload.backward else ()))
-        z = math.prod(inputs.problem.z_shape) + sum(one.numel() for one in inputs.vectors.values())
-        self._most, self._clock = 8 * z, Clock(inputs.problem.query.device)
+        z = math.prod(problem.z_shape) + sum(one.numel() for one in problem.vectors.values())
+        self._most, self._clock = 8 * z, Clock(problem.query.device)
         self._ask("prepare", baseline=baseline, workload=workload.fields())
 
     def gate(self) -> Row:
@@ -175,7 +175,7 @@ class JudgedRun:
             self._check(found)
             if call == drawn:
                 self._check_later(found)
-        if self._inputs.problem.query.is_cuda:
+        if self._problem.query.is_cuda:
             self._compare(statistics.median(milliseconds))
         return milliseconds
 
@@ -193,11 +193,11 @@ class JudgedRun:
         """Milliseconds of a call with new inputs, and what it gave."""
         self._ask("ready", cold=cold)
         fields: dict[str, Any] = {"cold": cold, "seed": secrets.randbits(63), "most": self._most}
-        self._inputs.refresh(fields["seed"])
-        on_gpu = self._inputs.problem.query.is_cuda
+        self._problem.refresh(fields["seed"])
+        on_gpu = self._problem.query.is_cuda
         if not on_gpu:
             # The seed says the numbers before they arrive.
-            fields |= {"seed": 0, "tensors": self._inputs.vectors}
+            fields |= {"seed": 0, "tensors": self._problem.vectors}
             if cold:
                 self._clock.flush()
         start = perf_counter()
@@ -207,7 +207,7 @@ class JudgedRun:
 
     def _check(self, found: Mapping[str, Tensor]) -> dict[str, Looked]:
         """How far the outputs are off, in rows that nobody could foresee."""
-        problem = self._inputs.problem
+        problem = self._problem
         for name in self._outputs:
             if name not in found or found[name].is_meta:
                 raise self._worker.distrust(f"{self.name} answered without the numbers of {name}.")
@@ -233,7 +233,7 @@ class JudgedRun:
                 f"{changed[0]} changed after the call had returned: the work goes on behind it"
             )
         _, given = self._ask_later("inputs")
-        if changed := _changed(self._inputs.vectors, given):
+        if changed := _changed(self._problem.vectors, given):
             raise WrongError(f"changes its inputs: {', '.join(changed)}")
 
     def _ask_later(self, of: str) -> tuple[Row, dict[str, Tensor]]:
@@ -254,12 +254,12 @@ class JudgedRun:
         start = perf_counter()
         _, found = self._ask("repeat", seeds=seeds, weights=weights, most=most)
         taken = (perf_counter() - start) * 1e3 / calls
-        sums, problem = found.get("sums"), self._inputs.problem
+        sums, problem = found.get("sums"), self._problem
         if sums is None or not alike(sums, torch.empty(calls, dtype=torch.float64)):
             raise self._worker.distrust(f"{self.name} answered without the sums of its calls.")
         start = perf_counter()
         for seed in seeds:
-            self._inputs.refresh(seed)
+            self._problem.refresh(seed)
             projected(problem.query, weights)
         self._clock.settle()
         drawing = (perf_counter() - start) * 1e3 / calls
@@ -273,7 +273,7 @@ class JudgedRun:
 
     def _check_sum(self, seed: int, told: float, weights: int) -> None:
         """Raise WrongError unless the sum is that of right numbers for this seed."""
-        self._inputs.refresh(seed)
+        self._problem.refresh(seed)
         _, found = self._ask("timed", cold=False, seed=seed, most=self._most)
         _, allowed = self._check(found)["z, mean"]
         z = found["z"]

@@ -34,7 +34,7 @@ from minibert.errors import MinibertError
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.parity import poisoned_memory
 from minibert.kernels.check.problem import Problem
-from minibert.kernels.check.workload import Inputs, Workload, inputs_of, projected
+from minibert.kernels.check.workload import Workload, inputs_of, projected
 
 #: What `guard` is told through the leash, and how it says that it is done.
 STOP, GO, DONE = b"stop", b"go", b"done"
@@ -169,8 +169,8 @@ class _Worker:
         self.user: UserFunction | None = None
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
-        self.drawn: dict[Workload, Inputs] = {}
-        self.contenders: dict[str, tuple[Contender, Inputs]] = {}
+        self.drawn: dict[Workload, Problem] = {}
+        self.contenders: dict[str, tuple[Contender, Problem]] = {}
         self.settings, self.set_for = ExitStack(), ""
         self.clock = Clock(self.device)
 
@@ -239,15 +239,15 @@ class _Worker:
             self.drawn = {work: inputs_of(work, self.device)}
             self.contenders.clear()
             self.set_for = ""
-        inputs = self.drawn[work]
+        problem = self.drawn[work]
         if baseline:
             # Only these need the implementations, which take a while to import.
             from minibert.bench import baselines
 
-            one = baselines.baseline(contender, work, inputs)
+            one = baselines.baseline(contender, work, problem)
         else:
-            one = Contender(self._user().bound(inputs.problem), _judged)
-        self.contenders[contender] = (one, inputs)
+            one = Contender(self._user().bound(problem), _judged)
+        self.contenders[contender] = (one, problem)
         return {}, {}
 
     def ready(self, contender: str, cold: bool) -> Answer:
@@ -268,10 +268,10 @@ class _Worker:
 
         On a GPU the seed of the inputs came, and the call alone is timed, by events.
         """
-        one, inputs = self.contenders[contender]
-        self.inputs, milliseconds = inputs.vectors, None
+        one, problem = self.contenders[contender]
+        self.inputs, milliseconds = problem.vectors, None
         if given is None:
-            inputs.refresh(seed)
+            problem.refresh(seed)
             (milliseconds,), result = self.clock.turn(one.run, calls=1, cold=cold)
         else:
             with torch.no_grad():
@@ -284,10 +284,10 @@ class _Worker:
 
     def repeat(self, contender: str, seeds: list[int], weights: int) -> Answer:
         """A call on the inputs of each seed, and a sum of all numbers of each z, with weights."""
-        one, inputs = self.contenders[contender]
+        one, problem = self.contenders[contender]
         sums = []
         for seed in seeds:
-            inputs.refresh(seed)
+            problem.refresh(seed)
             sums.append(projected(one.outputs(one.run())["z"], weights))
         return {}, {"sums": torch.stack(sums)}
 

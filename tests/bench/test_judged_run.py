@@ -124,7 +124,7 @@ def test_gradients_of_another_gradient_of_z_are_wrong(every_field):
     run = ready(every_field, replace(WORK, backward=True))
     _, found = run._call(cold=False)
     # As if only the gradient of z were another one.
-    run._inputs.problem.z_gradient.neg_()
+    run._problem.z_gradient.neg_()
     with pytest.raises(WrongError, match="error of query_gradient"):
         run._check(found)
 
@@ -134,7 +134,7 @@ def right(looked):
 
 
 def test_every_row_of_a_short_sentence_is_looked_at():
-    problem = inputs_of(Workload(1, 1, 20, 16, "float32", False), CPU).problem
+    problem = inputs_of(Workload(1, 1, 20, 16, "float32", False), CPU)
     z = by_eager(problem, torch.float32)["z"]
     assert right(sampled(problem, z))
     for row in (0, 7, 19):
@@ -145,7 +145,7 @@ def test_every_row_of_a_short_sentence_is_looked_at():
 
 def test_many_small_errors_are_wrong_too():
     """The fault: over 8192 keys all of z is smaller than what one number may be off."""
-    problem = inputs_of(Workload(1, 1, 8192, 64, "bfloat16", False), CPU).problem
+    problem = inputs_of(Workload(1, 1, 8192, 64, "bfloat16", False), CPU)
     z = torch.nn.functional.scaled_dot_product_attention(
         problem.query, problem.key, problem.value, scale=problem.scale
     )
