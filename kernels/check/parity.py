@@ -453,7 +453,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """What an error says, on one line and not endless."""
     return " ".join(str(error).split())[:300]
 

@@ -33,26 +33,17 @@ from minibert.bench.signatures import (
 )
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.gradients import gradients_of
+from minibert.kernels.check.parity import one_line
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.interpreter import prepare_once_a_launch
 
 _Given = TypeVar("_Given")
-#: The end of the message where a function asks for a GPU.
-_NEEDS_GPU = "; it needs a GPU, and there is none here"
 
 #: What the dictionary may hold; offset_mass is at the offsets −1, 0 and 1.
 OUTPUTS = (
-    "z",
-    "lse",
-    "row_max",
-    "max_prob",
-    "entropy",
-    "argmax",
-    "received",
-    "offset_mass",
-    "scores",
+    "z", "lse", "row_max", "max_prob", "entropy", "argmax", "received", "offset_mass", "scores",
     "probs",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ class UserFunction:
         run = self.signature.bind(self.function, problem, self.parameters, self.way)
 
         def call() -> dict[str, Tensor]:
-            found = self._outputs(self._result(run), problem)
+            found = _checked(self.way.read(self._result(run), problem), problem.query)
             if problem.z_gradient is None:
                 return found
             z = found["z"]
@@ -123,12 +114,9 @@ class UserFunction:
         except BaseException as error:
             raise MinibertError(f"raises {self._told(error)}, which is no Exception") from error
 
-    def _outputs(self, results: list[object], problem: Problem) -> dict[str, Tensor]:
-        return _checked(self.way.read(results, problem), problem.query)
-
     def _told(self, error: BaseException) -> str:
         """The error in one line, with the line of the file where it arose."""
-        text = " ".join(str(error).split())[:300]
+        text = one_line(error)
         if isinstance(error, AssertionError) and not text:
             # What was asserted says as much as a message.
             text = traceback.extract_tb(error.__traceback__)[-1].line or ""
@@ -140,10 +128,10 @@ class UserFunction:
 
 
 def _without_gpu(error: Exception) -> str:
-    """What can be done where a function asks for a GPU and there is none; "" for other errors."""
-    if torch.cuda.is_available() or not re.search(r"cuda|\bgpu\b", str(error), re.IGNORECASE):
-        return ""
-    return _NEEDS_GPU
+    """What is said where a function asks for a GPU and there is none; "" for other errors."""
+    asks = re.search(r"cuda|\bgpu\b", str(error), re.IGNORECASE)
+    there = torch.cuda.is_available()
+    return "; it needs a GPU, and there is none here" if asks and not there else ""
 
 
 def target_parts(target: str) -> tuple[Path | str, str]:
@@ -171,8 +159,8 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
     """
     known = set(sys.modules)
     path = source if isinstance(source, Path) else None
-    module = _imported(str(source)) if path is None else _executed(path)
     told = str(source) if path is None else path.name
+    module = _module(source, told)
     function = _function(module, told, name)
     # torch.compile imports Triton's parts of torch, on a CPU too.
     new = [
@@ -277,14 +265,6 @@ def _signature(parameters: Parameters, told: str, name: str, signature: str | No
     return chosen
 
 
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except BaseException as error:
-        text = " ".join(str(error).split())[:300]
-        raise MinibertError(f"{name}: {type(error).__name__}: {text}.") from error
-
-
 def _checked(result: object, query: Tensor) -> dict[str, Tensor]:
     """The result. Raises MinibertError unless it is a dict of plain tensors under known names."""
     if type(result) is not dict:
@@ -311,27 +291,32 @@ def _checked(result: object, query: Tensor) -> dict[str, Tensor]:
     return result
 
 
+def _module(source: Path | str, told: str) -> ModuleType:
+    """The module of a file, which is run, or of a dotted name."""
+    if isinstance(source, Path) and source.suffix != ".py":
+        raise MinibertError(f"{told} is no Python file; expected FILE.py:function.")
+    try:
+        return importlib.import_module(source) if isinstance(source, str) else _executed(source)
+    except BaseException as error:
+        lines = _lines(error, source) if isinstance(source, Path) else []
+        if isinstance(error, SyntaxError) and isinstance(source, Path):
+            raise MinibertError(f"{told}, line {error.lineno}: {error.msg}.") from error
+        where = f", line {lines[-1]}" if lines else ""
+        said = f"{told}{where}: {type(error).__name__}: {one_line(error)}."
+        advice = f" Install it: {how_to_install('triton')}." if "'triton'" in said else ""
+        raise MinibertError(f"{said}{advice}") from error
+
+
 def _executed(path: Path) -> ModuleType:
     name = f"minibert_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise MinibertError(f"{path.name} is no Python file; expected FILE.py:function.")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise MinibertError(f"{path.name}, line {error.lineno}: {error.msg}.") from error
-    except BaseException as error:
-        text = " ".join(str(error).split())[:300]
-        lines = _lines(error, path)
-        where = f", line {lines[-1]}" if lines else ""
-        advice = f" Install it: {how_to_install('triton')}." if "'triton'" in text else ""
-        raise MinibertError(
-            f"{path.name}{where}: {type(error).__name__}: {text}.{advice}"
-        ) from error
+    spec.loader.exec_module(module)
     return module
 
 
