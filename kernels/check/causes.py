@@ -181,12 +181,12 @@ def likely_cause(
             return suspect.sentence
     if bool(found.isnan().any()):
         return _about_nan(problem, found)
-    if _only_dead_rows(problem, wrong):
+    if _only_in(_dead_rows(problem), wrong):
         return (
             "only rows without an allowed key are wrong: there z, probs and entropy are 0, lse and "
             "row_max −inf, argmax −1"
         )
-    if _only_padded_queries(problem, wrong):
+    if _only_in(_padded_queries(problem), wrong):
         return (
             "only rows of padded queries are wrong: a query behind the length of its sentence sees "
             "the real keys like any other"
@@ -275,27 +275,26 @@ def _dead_rows(problem: Problem) -> Tensor:
     return ~allowed.expand(B, H, Q, K).any(dim=-1)
 
 
-def _only_dead_rows(problem: Problem, wrong: Tensor) -> bool:
-    dead = _dead_rows(problem)
-    if wrong.shape[:3] != dead.shape:
-        return False
-    rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
-    return bool(rows.any()) and not bool((rows & ~dead).any())
+def _padded_queries(problem: Problem) -> Tensor:
+    B, H, Q, _ = problem.query.shape
+    if problem.lengths is None or problem.n_keys != Q:
+        return torch.zeros(B, H, Q, dtype=torch.bool, device=problem.query.device)
+    padded = torch.arange(Q, device=problem.query.device) >= problem.lengths[:, None, None]
+    return padded.expand(B, H, Q)
 
 
-def _only_padded_queries(problem: Problem, wrong: Tensor) -> bool:
-    Q = problem.query.shape[2]
-    if problem.lengths is None or problem.n_keys != Q or wrong.shape[2] != Q:
+def _only_in(rows: Tensor, wrong: Tensor) -> bool:
+    """Whether something is wrong, and all of it in these rows (batch, head, query)."""
+    if wrong.shape[:3] != rows.shape:
         return False
-    padded = torch.arange(Q, device=wrong.device) >= problem.lengths[:, None, None]
-    rows = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
-    return bool(rows.any()) and not bool((rows & ~padded).any())
+    there = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
+    return bool(there.any()) and not bool((there & ~rows).any())
 
 
 def _about_nan(problem: Problem, found: Tensor) -> str:
     nan = found.isnan()
     share = f"NaN in {int(nan.sum())} of {nan.numel()} values"
-    if _only_dead_rows(problem, nan):
+    if _only_in(_dead_rows(problem), nan):
         return f"{share}, only in rows without an allowed key: a softmax over −inf alone"
     return (
         f"{share}, first at {_first(nan)}: memory that was never written (it is poisoned with NaN "

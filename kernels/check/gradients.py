@@ -197,19 +197,18 @@ def _slips(
                 f"{output} holds the numbers of {one}: two gradients are swapped",
                 lambda one=one: right_gradients(problem)[one],  # type: ignore[misc]
             )
-    ignored = (
-        ("causal", "causal order", {"causal": False, "prefix": None}),
-        ("lengths", "lengths", {"lengths": None}),
-        ("mask", "the mask", {"mask": None}),
-        ("window", "the window", {"window": None}),
-        ("soft_cap", "the soft cap", {"soft_cap": None}),
-        ("alibi_slopes", "ALiBi", {"alibi_slopes": None}),
-        ("sinks", "the sinks", {"sinks": None}),
-    )
-    for name, said, changed in ignored:
+    names = {
+        "causal": "causal order",
+        "lengths": "lengths",
+        "mask": "the mask",
+        "sinks": "the sinks",
+    }
+    names |= {"window": "the window", "soft_cap": "the soft cap", "alibi_slopes": "ALiBi"}
+    for name, said in names.items():
         given = getattr(problem, name)
         if given is not None and given is not False:
-            yield f"{said} is ignored in {output}", other(**changed)
+            without = {"causal": False, "prefix": None} if name == "causal" else {name: None}
+            yield f"{said} is ignored in {output}", other(**without)
     if problem.query.shape[1] != problem.key.shape[1] and output != "query_gradient":
         yield from _of_one_head(output, problem)
     if output != "value_gradient":

@@ -127,7 +127,7 @@ class ParityReport:
         verdict = "right" if self.ok else "WRONG" if bad else "NOT CHECKED"
         lines = [f"{self.name}: {verdict}; {n - len(bad)} of {n} checks within tolerance"]
         lines += [f"  likely cause: {cause}" for cause in self.causes[:3]]
-        lines += [f"  {worst}" for worst in (bad[:10] if bad else self._tightest())]
+        lines += [f"  {worst}" for worst in bad[:10]]
         if len(bad) > 10:
             lines.append(f"  and {len(bad) - 10} more")
         lines += [f"  not covered: {reason}" for reason in self.skipped]
@@ -137,15 +137,6 @@ class ParityReport:
     def not_taken(self) -> list[str]:
         """A line for each option that the function refuses."""
         return [f"does not take {name}: it {told}" for name, told in self.refused.items()]
-
-    def _tightest(self) -> list[Finding]:
-        """For each dtype the finding nearest to its tolerance."""
-        nearest: dict[torch.dtype, Finding] = {}
-        for one in self.findings:
-            other = nearest.setdefault(one.dtype, one)
-            if one.error * other.tolerance > other.error * one.tolerance:
-                nearest[one.dtype] = one
-        return list(nearest.values())
 
 
 def short(dtype: torch.dtype) -> str:
