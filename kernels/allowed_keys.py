@@ -25,7 +25,7 @@ class kept(Generic[Made]):  # noqa: N801, a decorator like `property`
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Made:
+    def __get__(self, owner: object, kind: type | None = None) -> Made:
         made = self.make(owner)
         object.__setattr__(owner, self.name, made)
         return made

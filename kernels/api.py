@@ -124,7 +124,7 @@ def attend(
     sinks: Shaped[Tensor, "..."] | None = None,
     dropout: float = 0.0,
     impl: str = "auto",
-    want: Iterable[Any] = (),
+    want: Iterable[object] = (),
 ) -> Attended:
     """z = softmax(scale · query · keyᵀ, changed as told, over the allowed keys) · value.
 

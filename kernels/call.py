@@ -66,7 +66,7 @@ _LARGEST = 2**31 - 1
 _PARAMETRISED = ("key_mass", "offset_mass", "map")
 
 
-def parse_want(want: Iterable[Any], *, n_keys: int | None) -> Want:
+def parse_want(want: Iterable[object], *, n_keys: int | None) -> Want:
     """What is wanted, by name, defaults filled in: ("map",) becomes {"map": (64,)}.
 
     Raises AttentionError for an unknown name, a missing parameter or one out of range. With n_keys
@@ -95,7 +95,7 @@ def parse_want(want: Iterable[Any], *, n_keys: int | None) -> Want:
     return parsed
 
 
-def _name_and_parameters(item: Any) -> tuple[str, Any]:
+def _name_and_parameters(item: object) -> tuple[str, Any]:
     name, given = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in WANTS:
         raise AttentionError(
@@ -128,7 +128,7 @@ def _name_and_parameters(item: Any) -> tuple[str, Any]:
     return name, numbers
 
 
-def _tensor(name: str, given: Any) -> Tensor:
+def _tensor(name: str, given: object) -> Tensor:
     axes = 4 if name == "key_sums" else 3
     if isinstance(given, Tensor) and given.ndim == axes:
         kind = given.dtype
@@ -202,7 +202,7 @@ class Call:
         packed_keys: tuple[int, ...] | None = None,
         pages: Tensor | None = None,
         want: Want | None = None,
-        **scores: Any,
+        **scores: object,
     ) -> "Call":
         """The call that these keywords of `attend` describe; nothing is checked.
 

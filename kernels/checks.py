@@ -340,7 +340,7 @@ def _checked_packed(given: dict[str, Any], query: Tensor, key: Tensor) -> dict[s
     return {"packed": numbers, "packed_keys": None if keys == numbers else keys}
 
 
-def _packed_numbers(name: str, given: Any) -> tuple[int, ...]:
+def _packed_numbers(name: str, given: object) -> tuple[int, ...]:
     numbers = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
     if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in numbers):
         raise AttentionError(
@@ -448,7 +448,7 @@ def _dtype(output: str, query: Tensor) -> torch.dtype:
 
 
 def _check_output(
-    gave: str, found: Any, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+    gave: str, found: object, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
 ) -> None:
     blame = "The kernel is wrong; minibert.kernels.check.parity.check tells more."
     if not isinstance(found, Tensor):

@@ -9,7 +9,7 @@ import operator
 import re
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 __all__ = [
     "AttentionError",
@@ -70,7 +70,7 @@ def how_to_install(extra: str) -> str:
 class MinibertError(Exception):
     """The base of every error below."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: object) -> None:
         super().__init__(*(printable(a) if isinstance(a, str) else a for a in arguments))
 
 

@@ -138,7 +138,9 @@ class Model(Trainable):
             )
         return self.tokenizer(text, pair, truncate=truncate, max_positions=self.config.n_positions)
 
-    def forward(self, text: Input | None = None, pair: Text | None = None, **named: Any) -> Logits:
+    def forward(
+        self, text: Input | None = None, pair: Text | None = None, **named: object
+    ) -> Logits:
         """The logits of the task head, or the last hidden state of a model without one.
 
         Takes text, Tokens, ids, or what transformers takes, by its names: docs/inputs.md.
@@ -159,7 +161,7 @@ class Model(Trainable):
         return logits_of(self, self.body.final(hidden), inputs, allowed)
 
     def packed(
-        self, text: Input | None = None, pair: Text | None = None, **named: Any
+        self, text: Input | None = None, pair: Text | None = None, **named: object
     ) -> tuple[Tensor, ...]:
         """The logits of each sentence of a batch, computed without its padding.
 
@@ -186,7 +188,7 @@ class Model(Trainable):
         packed: bool = False,
         statistics: Iterable[object] = (),
         impl: str | None = None,
-        **named: Any,
+        **named: object,
     ) -> Trace:
         """Every quantity of one forward pass, read by name: `trace[layer, head].probs`.
 
@@ -280,7 +282,7 @@ class Model(Trainable):
         pooler = self.body.pooler
         return None if pooler is None else pooler(hidden[:, 0], activation="tanh")
 
-    def inputs(self, text: Input | None, pair: Text | None = None, **named: Any) -> Inputs:
+    def inputs(self, text: Input | None, pair: Text | None = None, **named: object) -> Inputs:
         """The batch a call is about, checked against the model's limits.
 
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside

@@ -200,7 +200,7 @@ def axes_of(result: object) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _shape_of(hint: Any) -> str | None:
+def _shape_of(hint: object) -> str | None:
     """The shape that stands in an annotation, in either of its forms."""
     shape = getattr(hint, "dim_str", None) or next(iter(getattr(hint, "__metadata__", ())), None)
     return shape if isinstance(shape, str) else None

@@ -42,6 +42,9 @@ _LEAST_STORED, _SPARSE_FROM = 1 / 16, 2**26
 
 Error = type[MinibertError]
 
+#: A JSON object; any field may have any type.
+Json = dict[str, Any]
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"\w[\w./-]{0,254}")
 
@@ -199,7 +202,7 @@ def read_text(path: Path, error: Error = CheckpointError, *, most: int | None = 
         return content.decode("utf-8")
 
 
-def read_json(path: Path, error: Error = CheckpointError) -> dict[str, Any]:
+def read_json(path: Path, error: Error = CheckpointError) -> Json:
     """The JSON object in a file.
 
     Raises `error` for what cannot be read, is no object, or has more values or deeper nesting
@@ -218,7 +221,7 @@ def parse_json(content: bytes, where: object, error: Error = CheckpointError) ->
     return value
 
 
-def check_nesting(value: Any, where: object, error: Error = CheckpointError) -> None:
+def check_nesting(value: object, where: object, error: Error = CheckpointError) -> None:
     """Raise `error` where parsed JSON has too many values or too deep nesting."""
     level, count = [value], 0
     for _ in range(_DEEPEST):
@@ -234,7 +237,7 @@ def check_nesting(value: Any, where: object, error: Error = CheckpointError) -> 
     raise error(f"{where}: nested more than {_DEEPEST} deep; no such file is.")
 
 
-def check_commit(commit: Any, where: str) -> str:
+def check_commit(commit: object, where: str) -> str:
     """The commit, once it is one: 40 hexadecimal digits, which are safe in a path."""
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise CheckpointError(
@@ -244,7 +247,7 @@ def check_commit(commit: Any, where: str) -> str:
     return commit
 
 
-def check_revision(revision: Any) -> str:
+def check_revision(revision: object) -> str:
     """The revision, once it is a branch, tag or commit as git allows them."""
     if not isinstance(revision, str) or not _REVISION.fullmatch(revision) or ".." in revision:
         raise CheckpointError(

@@ -31,7 +31,7 @@ from minibert.layers.linear_backends import processor
 from minibert.loading import load
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
-from minibert.untrusted import guarded, open_regular, read_json
+from minibert.untrusted import Json, guarded, open_regular, read_json
 
 #: The largest error in float64, in parts of the quantity's largest number, or of 1 below it.
 LIMIT = 1e-10
@@ -53,7 +53,7 @@ def memory(folder: Path, longest: int) -> int:
     return 8 * (weights + 2 * config.n_layers * config.n_heads * pairs)
 
 
-def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> dict[str, Any]:
+def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> Json:
     """The certificate of a checkpoint folder; docs/command_line.md has its keys.
 
     Raises MinibertError where transformers is not installed, and for a folder that it or minibert
@@ -146,9 +146,7 @@ def _digests(folder: Path) -> list[dict[str, str]]:
     return found
 
 
-def _compared(
-    folder: Path, kind: Any, tokens: Tokens, texts: Sequence[_Values]
-) -> list[dict[str, Any]]:
+def _compared(folder: Path, kind: object, tokens: Tokens, texts: Sequence[_Values]) -> list[Json]:
     """How far each quantity is, in the order of the pass."""
     with guarded(folder, MinibertError, "transformers cannot run it"):
         truth = _theirs(folder, kind, texts, torch.float64)
@@ -262,16 +260,16 @@ class _Wide(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Json | None = None,
     ) -> Any:
         func = Tensor.double if func is Tensor.float else func
         named = {name: _wider(value) for name, value in (kwargs or {}).items()}
         return func(*map(_wider, args), **named)
 
 
-def _wider(value: Any) -> Any:
+def _wider(value: object) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 

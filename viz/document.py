@@ -15,7 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from minibert.errors import MinibertError
-from minibert.viz.payload import Json, header_json
+from minibert.untrusted import Json
+from minibert.viz.payload import header_json
 from minibert.writing import check_place, replacing
 
 

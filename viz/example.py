@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from minibert.errors import AttentionError
+from minibert.untrusted import Json
 from minibert.viz.inputs import ConfigLike, TokensLike, TraceLike, checked_layer, of_heads, to_array
 from minibert.viz.payload import (
     THUMBNAIL,
     Array,
     Block,
-    Json,
     encode_probs,
     pack_layer,
     pack_thumbnails,

@@ -20,10 +20,10 @@ from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config
 from minibert.text.tokenizer import Tokenizer
+from minibert.untrusted import Json
 from minibert.viz.document import LIVE_PARTS, Written, document, page_header, worker_block
 from minibert.viz.engine_edits import editable
 from minibert.viz.example import scales_of
-from minibert.viz.payload import Json
 from minibert.viz.vectors import looking_header, rotation_header
 
 # The families that the engine runs. Others have an embedding, a head or layers of another kind.

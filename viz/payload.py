@@ -20,14 +20,13 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from minibert.untrusted import Json
+
 Array = np.ndarray
 """Numbers; which axes and precision stands where they are used."""
-Json = dict[str, Any]
-"""An object of a page's header."""
 
 CODE_MAX = 255
 # Blocks a side of a thumbnail: more than a picture of it has pixels.

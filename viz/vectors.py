@@ -28,11 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minibert.untrusted import Json
 from minibert.viz.inputs import ConfigLike, TraceLike, of_heads
 from minibert.viz.payload import (
     Array,
     Block,
-    Json,
     block_of,
     pack_remainders,
     pack_vectors,

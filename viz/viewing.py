@@ -17,6 +17,7 @@ from minibert.analysis.lens import logit_lens
 from minibert.analysis.rows import rows_of
 from minibert.errors import AttentionError, MinibertError, within_memory
 from minibert.trace.read import Trace
+from minibert.untrusted import Json
 from minibert.viz.example import (
     Example,
     Sentence,
@@ -34,7 +35,6 @@ from minibert.viz.inputs import (
     checked_tokens,
 )
 from minibert.viz.page import Page, checked_view
-from minibert.viz.payload import Json
 from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ outputs.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,10 +101,10 @@ class Rows(NamedTuple):
     None for what is not given. sink_parts is (batch · head, block of queries).
     """
 
-    z: Any
-    lse: Any
-    lse_gradient: Any
-    sink_parts: Any
+    z: Tensor
+    lse: Tensor
+    lse_gradient: Tensor | None
+    sink_parts: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class Problem:
         batch, head, row, _ = vectors.stride()
         return (batch if self.inputs.starts is None else 0, head, row)
 
-    def arguments(self, cut: Config, *, owns_keys: bool = False) -> tuple[dict[str, Any], int]:
+    def arguments(self, cut: Config, *, owns_keys: bool = False) -> tuple[dict[str, object], int]:
         """Sizes and constants of a kernel whose programs own keys or queries; the programs."""
         most, block = longest(self.call)[owns_keys], cut.block_n if owns_keys else cut.block_m
         blocks = -(-most // block)
@@ -157,12 +157,12 @@ class Problem:
     @property
     def _widest(self) -> Tensor:
         # The tile sizes follow the wider ones of both kinds of vectors.
-        return max(self.inputs.query, self.inputs.z_gradient, key=lambda one: one.shape[-1])
+        return max(self.inputs.query, self.inputs.value, key=lambda one: one.shape[-1])
 
 
 def problem_of(call: Call, z_gradient: Tensor) -> Problem:
     """The tensors as the kernels take them, without their gradients."""
-    vectors: dict[str, Any] = {n: getattr(call, n).detach() for n in ("query", "key", "value")}
+    vectors = {n: getattr(call, n).detach() for n in ("query", "key", "value")}
     inputs = inputs_of(replace(call, **vectors))
     inputs = inputs._replace(z_gradient=row_contiguous(z_gradient.detach()))
     if inputs.bias is not None:

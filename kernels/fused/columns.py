@@ -12,7 +12,7 @@ the map are split into tiles.
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple, no_type_check
+from typing import NamedTuple, no_type_check
 
 import torch
 import triton
@@ -48,9 +48,9 @@ from minibert.quantities import Float, Int
 class Columns(NamedTuple):
     """What the kernel writes, and reads in addition to the inputs; None where not wanted."""
 
-    lse: Any
-    sums: Any
-    map: Any
+    lse: Tensor
+    sums: Tensor | None
+    map: Tensor | None
 
 
 @triton.jit

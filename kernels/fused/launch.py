@@ -45,21 +45,24 @@ class Inputs(NamedTuple):
     base 2) and delta are float32, (batch · head, queries filled up to whole blocks).
     """
 
-    query: Any
-    key: Any
-    value: Any
-    lengths: Any = None
-    starts: Any = None
-    mask: Any = None
-    bias: Any = None
-    key_starts: Any = None
-    prefix: Any = None
-    slopes: Any = None
-    sinks: Any = None
-    soft_cap: Any = None
-    z_gradient: Any = None
-    lse: Any = None
-    delta: Any = None
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    lengths: Tensor | None = None
+    starts: Tensor | None = None
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    key_starts: Tensor | None = None
+    prefix: Tensor | None = None
+    slopes: Tensor | None = None
+    sinks: Tensor | None = None
+    soft_cap: float | None = None
+    z_gradient: Tensor | None = None
+    lse: Tensor | None = None
+    delta: Tensor | None = None
+
+
+Stride = tuple[int, ...]
 
 
 class Strides(NamedTuple):
@@ -68,14 +71,14 @@ class Strides(NamedTuple):
     slopes have (batch, head). z is what the forward writes.
     """
 
-    query: Any
-    key: Any
-    value: Any
-    z: Any = None
-    mask: Any = None
-    bias: Any = None
-    slopes: Any = None
-    z_gradient: Any = None
+    query: Stride
+    key: Stride
+    value: Stride
+    z: Stride | None = None
+    mask: Stride | None = None
+    bias: Stride | None = None
+    slopes: Stride | None = None
+    z_gradient: Stride | None = None
 
 
 class Sizes(NamedTuple):
@@ -85,15 +88,15 @@ class Sizes(NamedTuple):
     `after` behind; None: no limit. The backward fills queries up to `n_filled`.
     """
 
-    n_places: Any
-    n_heads: Any
-    n_queries: Any
-    n_keys: Any
-    n_blocks: Any
-    n_together: Any
-    group: Any = 1
-    before: Any = None
-    after: Any = None
+    n_places: int
+    n_heads: int
+    n_queries: int
+    n_keys: int
+    n_blocks: int
+    n_together: int
+    group: int = 1
+    before: int | None = None
+    after: int | None = None
     n_filled: Any = None
 
 
@@ -137,7 +140,7 @@ def longest(call: Call) -> tuple[int, int]:
     return max(call.packed, default=0), max(call.packed_keys or call.packed, default=0)
 
 
-def constants_of(call: Call) -> dict[str, Any]:
+def constants_of(call: Call) -> dict[str, object]:
     """What every kernel is compiled for, beside its block sizes."""
     d_head, d_value = call.query.shape[-1], call.value.shape[-1]
     return {
@@ -179,14 +182,16 @@ def row_contiguous(vectors: Tensor) -> Tensor:
 
 def strides_of(inputs: Inputs, z: Tensor | None = None) -> Strides:
     """The strides of the inputs and of z, without that of the contiguous axis of vectors."""
-    vectors = (inputs.query, inputs.key, inputs.value, z, inputs.z_gradient)
-    *first, z_gradient = (None if one is None else one.stride()[:3] for one in vectors)
-    others = (inputs.mask, inputs.bias, inputs.slopes)
-    strides = [*first, *(None if one is None else one.stride() for one in others), z_gradient]
+    tensors, vectors = inputs._asdict() | {"z": z}, ("query", "key", "value", "z", "z_gradient")
+    strides = {
+        name: tensors[name].stride()[: 3 if name in vectors else None]
+        for name in Strides._fields
+        if tensors[name] is not None
+    }
     if inputs.starts is not None:
         # Packed sentences have different lengths, so `starts` says where each begins, not a stride.
-        strides = [None if one is None else (0, *one[1:]) for one in strides]
-    return Strides(*strides)
+        strides = {name: (0, *one[1:]) for name, one in strides.items()}
+    return Strides(**strides)
 
 
 def sizes_of(inputs: Inputs, call: Call, block_m: int) -> tuple[Sizes, int]:
@@ -216,7 +221,7 @@ def starts_of(lengths: tuple[int, ...], device: torch.device) -> Int[Tensor, " s
         return starts.to(device, non_blocking=True)
 
 
-def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
+def on_device(tensor: Tensor) -> AbstractContextManager[object]:
     """Makes the tensor's GPU the current one, on which Triton starts kernels."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
@@ -227,23 +232,23 @@ _ROWS = ("row_max", "max_prob", "entropy", "argmax")
 class RowOutputs(NamedTuple):
     """Tensors with one number, or one vector, for each row; None where one is not wanted."""
 
-    z: Any
-    lse: Any
-    row_max: Any
-    max_prob: Any
-    entropy: Any
-    argmax: Any
+    z: Tensor
+    lse: Tensor
+    row_max: Tensor | None
+    max_prob: Tensor | None
+    entropy: Tensor | None
+    argmax: Tensor | None
 
 
 class Chosen(NamedTuple):
     """Probs at chosen offsets and keys, and these offsets and keys; None where not wanted."""
 
-    offset_mass: Any
-    offsets: Any
-    n_offsets: Any
-    key_mass: Any
-    positions: Any
-    n_positions: Any
+    offset_mass: Tensor | None
+    offsets: Tensor | None
+    n_offsets: int | None
+    key_mass: Tensor | None
+    positions: Tensor | None
+    n_positions: int | None
 
 
 def best_of(dtype: torch.dtype, want: Collection[str]) -> str | None:

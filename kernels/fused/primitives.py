@@ -161,12 +161,12 @@ def key_start(inputs, sizes, place):
 class Grid(NamedTuple):
     """How the two axes are split: real positions in a cell, number of cells, tiles of a cell."""
 
-    query_cell: Any
-    query_cells: Any
-    query_parts: Any
-    key_cell: Any
-    key_cells: Any
-    key_parts: Any
+    query_cell: int
+    query_cells: int
+    query_parts: int
+    key_cell: int
+    key_cells: int
+    key_parts: int
 
 
 @triton.jit

@@ -372,7 +372,7 @@ def _counts_back(chosen: object) -> bool:
     return chosen is not None and any(one < 0 for one in _listed(chosen))
 
 
-def _listed(chosen: Any) -> Any:
+def _listed(chosen: object) -> Any:
     listed = chosen.tolist() if hasattr(chosen, "tolist") else chosen
     return listed if isinstance(listed, list | tuple | range) else [listed]
 
@@ -426,7 +426,7 @@ class Generated:
     edits: tuple[Mapping[Any, Edit], ...] = field(default=(), repr=False, compare=False)
     """Of each new token what `model.trace` of the text before it is edited with."""
 
-    def trace(self, model: AnsweringModel, step: int, **options: Any) -> Trace:
+    def trace(self, model: AnsweringModel, step: int, **options: object) -> Trace:
         """The trace of the step that drew new token `step`: the text before it, with its edits.
 
         `options` are those of `model.trace`. Raises MinibertError for a step that there was not.

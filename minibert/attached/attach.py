@@ -85,7 +85,7 @@ class Attached:
 
     def trace(
         self,
-        *inputs: Any,
+        *inputs: object,
         edit: Mapping[Any, Any] | None = None,
         grad: bool = False,
         **keywords: Any,

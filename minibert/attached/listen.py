@@ -156,7 +156,7 @@ def _telling(function: Function, implementation: str) -> Function:
         value: Tensor,
         attention_mask: Tensor | None = None,
         *more: object,
-        **options: Any,
+        **options: object,
     ) -> Any:
         listeners = [one for one in getattr(_HERE, "listeners", ()) if one.hears(module)]
         if not listeners:

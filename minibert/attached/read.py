@@ -25,7 +25,7 @@ class AttachedTrace:
     def __init__(
         self,
         stacks: Mapping[str, StackTrace],
-        output: Any,
+        output: object,
         model_name: str,
         again: "Callable[[Mapping[object, object]], AttachedTrace] | None",
     ) -> None:
@@ -107,7 +107,7 @@ class AttachedTrace:
             )
         return self._again(edit)
 
-    def view(self, *, stack: str | None = None, **options: Any) -> Page:
+    def view(self, *, stack: str | None = None, **options: object) -> Page:
         """The page of a stack, the only one by default; `options` are those of `minibert.viz.view`.
 
         Raises TraceError where a stack has no page: one whose queries are not its keys.

@@ -32,7 +32,7 @@ class LazyStatistics:
     def __init__(self, call: Call, head: int | None) -> None:
         self._call, self._head = call, head
 
-    def __call__(self, want: Iterable[Any]) -> Statistics:
+    def __call__(self, want: Iterable[object]) -> Statistics:
         """Those that `want` names."""
         found = attended(self._call, want).statistics or Statistics()
         numbers = {each.name: getattr(found, each.name) for each in fields(found)}
@@ -52,7 +52,7 @@ class LazyStatistics:
         return numbers if numbers is None or self._head is None else numbers[:, self._head]
 
 
-def attended(call: Call, want: Iterable[Any]) -> Attended:
+def attended(call: Call, want: Iterable[object]) -> Attended:
     """What `minibert.attend` gives for a call of a live model."""
     if call.matrices:
         raise TraceError(

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.checkpoint.families import FAMILIES
-from minibert.checkpoint.families.form import Json, Judged, read_whole, refuse
+from minibert.checkpoint.families.form import Judged, read_whole, refuse
 from minibert.errors import CheckpointError
 from minibert.layers import config as shapes
 from minibert.layers.config import FAMILIES as CHOICES
 from minibert.layers.config import LARGEST_LABELS, Config, check_task
+from minibert.untrusted import Json
 
 _PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 

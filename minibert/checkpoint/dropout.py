@@ -6,10 +6,10 @@ Compared with transformers in training mode by tests/checkpoint/test_dropout.py.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minibert.checkpoint.families.form import Json
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
+from minibert.untrusted import Json
 
 Key = tuple[str, float]
 """The name in config.json, and the share where it is absent."""

@@ -142,7 +142,7 @@ class MappedWeight:
     def __init__(self, entry: "Entry", view: Callable[[Tensor], Tensor], parts: int = 1) -> None:
         self._entry, self._view, self.parts = entry, view, parts
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # A pickled parameter is no view of a file any more: None.
         return type(None), ()
 

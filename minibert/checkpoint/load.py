@@ -158,7 +158,7 @@ def open_live(
     )
 
 
-def check_dtype(dtype: Any) -> None:
+def check_dtype(dtype: object) -> None:
     """Raise CheckpointError for what weights cannot have as their type."""
     if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in DTYPES):
         known = ", ".join(map(str, DTYPES))

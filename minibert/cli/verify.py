@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from minibert.cli.options import check_file, json_text, spread
 from minibert.terminal import Terminal, note, say, visible
+from minibert.untrusted import Json
 from minibert.writing import replacing
 
 _SAID_FROM = 2**30
@@ -49,7 +49,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _report(certificate: dict[str, Any], terminal: Terminal) -> list[str]:
+def _report(certificate: Json, terminal: Terminal) -> list[str]:
     """The errors of each quantity, and the verdict, as lines."""
     count, longest = len(certificate["ids"]), len(certificate["ids"][-1])
     version, quantities = certificate["versions"]["transformers"], certificate["quantities"]

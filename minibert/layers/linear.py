@@ -48,7 +48,7 @@ class PackedWeight(nn.Parameter):
             memo[id(self)] = nn.Parameter(values_of(self).clone(), requires_grad=False)
         return memo[id(self)]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         # A file of a pickled model holds plain parameters.
         return nn.Parameter(values_of(self), requires_grad=False).__reduce_ex__(protocol)
 

@@ -84,7 +84,7 @@ class WeightView(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             return self.detach().clone()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return self.__deepcopy__({}).__reduce_ex__(protocol)
 
 

@@ -72,7 +72,7 @@ def _rows(values: object, name: str) -> list[Any] | None:
     return list(values)
 
 
-def _is_row(row: Any) -> bool:
+def _is_row(row: object) -> bool:
     if isinstance(row, Tensor | np.ndarray):
         return row.ndim > 0
     return isinstance(row, Sequence) and not isinstance(row, str)
@@ -168,7 +168,7 @@ class Tokens:
     def each(
         self,
         table: Callable[[Tensor], Tensor],
-        rows: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda rows: rows,
+        rows: Callable[[tuple[object, ...]], tuple[object, ...]] = lambda rows: rows,
     ) -> "Tokens":
         """Other tokens: `table` of each tensor, and `rows` of each tuple of sentences."""
         changed: dict[str, Any] = {

@@ -158,7 +158,7 @@ class FromTrace:
 class Mean:
     """The mean of the same quantity over other traces, computed once for each point."""
 
-    def __init__(self, traces: tuple[Any, ...]) -> None:
+    def __init__(self, traces: tuple[object, ...]) -> None:
         self.traces = traces
         self._known: dict[Point, Tensor] = {}
 
@@ -251,7 +251,7 @@ def _read(trace: Any, point: Point) -> Tensor:
     return value.clone() if value.is_inference() else value.detach()
 
 
-def _mean_of(traces: Sequence[Any], point: Point) -> Tensor:
+def _mean_of(traces: Sequence[object], point: Point) -> Tensor:
     values = [_read(trace, point) for trace in traces]
     if "position" not in point.axes:
         return torch.cat(values).mean(0, keepdim=True)

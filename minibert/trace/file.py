@@ -39,7 +39,7 @@ from minibert.text.tokens import Tokens
 from minibert.trace.identity import weights_digest
 from minibert.trace.record import PassRecord
 from minibert.trace.run import TracedModel
-from minibert.untrusted import MOST_TENSORS, guarded, open_regular
+from minibert.untrusted import MOST_TENSORS, Json, guarded, open_regular
 from minibert.writing import check_place, replacing
 
 
@@ -189,7 +189,7 @@ def write_container(path: Path, tensors: dict[str, Tensor], about: dict[str, obj
         file.write(header.replace(_UNSET, digest, 1))
 
 
-def read_container(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_container(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """The description and the tensors; these are mapped, so what is not used is not loaded.
 
     The file is read once for its digest, in small parts. Raises TraceError for what is no regular
@@ -226,7 +226,7 @@ def _start(file: BufferedIOBase, path: Path) -> tuple[bytes, bytes]:
     return size, file.read(length)
 
 
-def _description(header: bytes, path: Path) -> dict[str, Any]:
+def _description(header: bytes, path: Path) -> Json:
     entries = json.loads(header)
     if len(entries) > MOST_TENSORS:
         raise TraceError(f"{path}: {len(entries)} tensors; expected at most {MOST_TENSORS}.")
@@ -265,9 +265,7 @@ def describe_tokens(tokens: Tokens) -> dict[str, object]:
     return {name: getattr(tokens, name) for name in _COLUMNS}
 
 
-def read_tokens(
-    about: Mapping[str, Any], numbers: Mapping[str, Tensor], config: Config, name: str
-) -> Tokens:
+def read_tokens(about: Json, numbers: Mapping[str, Tensor], config: Config, name: str) -> Tokens:
     """The tokens of these columns and tensors.
 
     Raises TokenizationError, ValueError or LookupError for what is no batch that the model of that
@@ -287,7 +285,7 @@ def read_tokens(
     return replace(tokens, **columns)
 
 
-def _check_sentence(columns: Mapping[str, Any], texts: Sequence[str]) -> None:
+def _check_sentence(columns: Json, texts: Sequence[str]) -> None:
     """Raise ValueError for a value that is not of its column's kind."""
     if not _all(texts, str) or len(texts) > 2:
         raise ValueError("a sentence of more than two texts")
@@ -322,7 +320,7 @@ def _all(values: object, kind: type) -> bool:
     return isinstance(values, tuple) and all(isinstance(value, kind) for value in values)
 
 
-def tuples(value: Any) -> Any:
+def tuples(value: object) -> Any:
     """The value with tuples in place of JSON's lists."""
     if isinstance(value, dict):
         return {name: tuples(item) for name, item in value.items()}
@@ -424,7 +422,7 @@ def open_trace(path: PathLike, model: TracedModel | None = None) -> StoredTrace:
 
 
 def _assemble(
-    about: Mapping[str, Any], tensors: dict[str, Tensor], model: TracedModel | None, path: Path
+    about: Json, tensors: dict[str, Tensor], model: TracedModel | None, path: Path
 ) -> StoredTrace:
     identity, until, edited_from = about["model"], about["until"], about["edited_from"]
     stored = tuples(identity["config"])
@@ -459,9 +457,7 @@ def _assemble(
     return StoredTrace(model, inputs, allowed, until, edited_from, records, kept, backends)
 
 
-def _check_values(
-    identity: Mapping[str, Any], config: Config, layers: Mapping[str, Any], backends: Any
-) -> None:
+def _check_values(identity: Json, config: Config, layers: Json, backends: Any) -> None:
     """Raise ValueError for a value that is not of its kind, whatever type JSON gave it."""
     words = [*(identity[name] for name in ("name", "dtype", "weights")), *config.labels]
     words += [config.problem_type, config.model_type]

@@ -195,7 +195,7 @@ class Trace(PassRecord):
             )
         return Gradients(self, self._found)
 
-    def view(self, **options: Any) -> Page:
+    def view(self, **options: object) -> Page:
         """The page of this trace; it shows itself in a notebook and has `.save(path)`.
 
         `options` are those of `minibert.viz.view`, which also puts several traces on one page.

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +36,7 @@ from minibert.training.objective import losses
 from minibert.training.recipe import Recipe, check_task
 from minibert.training.texts import Corpus, Document
 from minibert.training.vocabulary import END_OF_TEXT, train_tokenizer, write_tokenizer_settings
-from minibert.untrusted import open_regular
+from minibert.untrusted import Json, open_regular
 from minibert.writing import replacing
 
 CHECKPOINT = "checkpoint.pt"
@@ -60,7 +59,7 @@ def train(
     dtype: torch.dtype | None = None,
     name: str | None = None,
     restart: bool = False,
-    note: Callable[[dict[str, Any]], None] | None = None,
+    note: Callable[[Json], None] | None = None,
 ) -> Model:
     """The trained model; it is also saved in `folder` with its tokenizer, log and facts.
 
@@ -196,9 +195,9 @@ class Measure:
         )
 
     @torch.no_grad()
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> Json:
         """held_out_loss in nats for each predicted token, held_out_sentence_loss, and heads."""
-        found: dict[str, Any] = {}
+        found: Json = {}
         parts = [losses(self.model, batch) for batch in self.batches]
         for name, key in (("tokens", "loss"), ("sentences", "sentence_loss")):
             if name in parts[0]:
@@ -217,7 +216,7 @@ class Run:
     recipe: Recipe
     step: int = 0
     seconds: float = 0.0
-    log: list[dict[str, Any]] = field(default_factory=list)
+    log: list[Json] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.optimizers = optimizers(self.model, self.recipe)
@@ -225,9 +224,9 @@ class Run:
     def finish(
         self,
         folder: Path,
-        about: dict[str, Any],
+        about: Json,
         measure: Measure,
-        note: Callable[[dict[str, Any]], None],
+        note: Callable[[Json], None],
     ) -> None:
         """Do the remaining steps; the log and checkpoints go to the folder on the way."""
         every, start = self.recipe, time.monotonic() - self.seconds
@@ -277,7 +276,7 @@ class Run:
             f"{self.recipe.rate} and {self.recipe.matrix_rate}), and start again with restart=True."
         )
 
-    def _entry(self, parts: dict[str, float]) -> dict[str, Any]:
+    def _entry(self, parts: dict[str, float]) -> Json:
         """The losses of the last step, as the log has them."""
         tokens = self.step * self.recipe.batch * self.model.config.n_positions
         entry = {"step": self.step, "tokens": tokens, "loss": round(parts["tokens"], 4)}
@@ -285,7 +284,7 @@ class Run:
             entry["sentence_loss"] = round(parts["sentences"], 4)
         return entry
 
-    def save(self, folder: Path, about: dict[str, Any]) -> None:
+    def save(self, folder: Path, about: Json) -> None:
         """Write all that a run needs to resume."""
         state = {
             "about": about,
@@ -295,7 +294,7 @@ class Run:
         }
         write_checkpoint(folder / CHECKPOINT, state)
 
-    def resume(self, folder: Path, about: dict[str, Any]) -> None:
+    def resume(self, folder: Path, about: Json) -> None:
         """Take up the checkpoint of the folder, if there is one.
 
         Raises TrainingError for one that is damaged, and for that of another run, naming what
@@ -318,7 +317,7 @@ class Run:
         self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
 
 
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, state: Json) -> None:
     """Replace the checkpoint at this path; a kill leaves the old file or the new one."""
     try:
         with replacing(path) as beside, beside.open("wb") as file:
@@ -331,7 +330,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
         ) from error
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> Json:
     """The content of a checkpoint. Raises TrainingError for a file that is damaged or another's."""
     keys = {"about", "step", "seconds", "log", "model", "optimizers"}
     with open_regular(path, TrainingError) as file:
@@ -375,7 +374,7 @@ def optimizers(model: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer,
     )
 
 
-def best_heads(entry: dict[str, Any]) -> dict[str, tuple[float, str]]:
+def best_heads(entry: Json) -> dict[str, tuple[float, str]]:
     """For each pattern that was measured its highest score, and whose that is."""
     found = {}
     for pattern, layers in entry["heads"].items():
@@ -385,7 +384,7 @@ def best_heads(entry: dict[str, Any]) -> dict[str, tuple[float, str]]:
     return found
 
 
-def _print(entry: dict[str, Any]) -> None:
+def _print(entry: Json) -> None:
     """Write an entry of the log as a line: losses, and the best head of each pattern."""
     names = ("loss", "held_out_loss", "sentence_loss", "held_out_sentence_loss")
     parts = [f"{name.replace('_', ' ')} {entry[name]:.3f}" for name in names if name in entry]

@@ -90,7 +90,7 @@ class ActivationCache(Base):
         """The tensors by full name; those of a trace are computed now."""
         return self._kept if isinstance(self._kept, dict) else dict(self._kept)
 
-    def __getitem__(self, key: Any, /) -> Tensor:
+    def __getitem__(self, key: object, /) -> Tensor:
         """The tensor of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
 
         Raises TraceError (a KeyError too) for what is not there.
@@ -175,7 +175,7 @@ class ActivationCache(Base):
         layer: Whole | None = None,
         incl_mid: bool = False,
         apply_ln: bool = False,
-        pos_slice: Any = None,
+        pos_slice: object = None,
         mlp_input: bool = False,
         return_labels: bool = False,
     ) -> Stacked:
@@ -214,7 +214,7 @@ class ActivationCache(Base):
         mlp_input: bool = False,
         mode: str = "all",
         apply_ln: bool = False,
-        pos_slice: Any = None,
+        pos_slice: object = None,
         incl_embeds: bool = True,
         return_labels: bool = False,
     ) -> Stacked:
@@ -254,7 +254,7 @@ class ActivationCache(Base):
         layer: Whole | None = -1,
         return_labels: bool = False,
         incl_remainder: bool = False,
-        pos_slice: Any = None,
+        pos_slice: object = None,
         apply_ln: bool = False,
     ) -> Stacked:
         """What each head of the layers before `layer` adds to the stream, layer after layer.
@@ -303,8 +303,8 @@ class ActivationCache(Base):
         residual_stack: Stack,
         layer: Whole | None = None,
         mlp_input: bool = False,
-        pos_slice: Any = None,
-        batch_slice: Any = None,
+        pos_slice: object = None,
+        batch_slice: object = None,
         has_batch_dim: bool = True,
         recompute_ln: bool = False,
     ) -> Float[Tensor, "component *others d_model"]:
@@ -334,10 +334,10 @@ class ActivationCache(Base):
     def logit_attrs(
         self,
         residual_stack: Stack,
-        tokens: Any,
-        incorrect_tokens: Any = None,
-        pos_slice: Any = None,
-        batch_slice: Any = None,
+        tokens: object,
+        incorrect_tokens: object = None,
+        pos_slice: object = None,
+        batch_slice: object = None,
         has_batch_dim: bool = True,
     ) -> Float[Tensor, "component *others"]:
         """What each part of a stack adds to the logit of a token, before its mean and bias.
@@ -371,7 +371,7 @@ class ActivationCache(Base):
         )
         return (scaled * directions.to(scaled.device)).sum(-1)
 
-    def _stack(self, keys: Sequence[Any], pos_slice: Any) -> Tensor:
+    def _stack(self, keys: Sequence[object], pos_slice: object) -> Tensor:
         return torch.stack([taken(self[key], pos_slice, -2) for key in keys])
 
     @property
@@ -420,7 +420,7 @@ def cache_of(trace: CachedTrace, *, attn_result: bool = False) -> ActivationCach
     return ActivationCache(Readings(dict(readers(trace)), attn_result), trace.model)
 
 
-def residual_directions(model: TracedModel, tokens: Any) -> Float[Tensor, "*place d_model"]:
+def residual_directions(model: TracedModel, tokens: object) -> Float[Tensor, "*place d_model"]:
     """The columns of W_U of these tokens: (d_model) of one, else the axes of `tokens` before it."""
     head = model.head
     if not isinstance(head, VocabularyHead) or not model.config.generates:

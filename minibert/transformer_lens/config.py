@@ -73,7 +73,7 @@ class HookedTransformerConfig:
             raise AttributeError(f"cfg has no {name}; it has {', '.join(self.to_dict())}.")
         return _FACTS[name](vars(self)["_model"])
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in ("default_prepend_bos", "use_attn_result"):
             raise EditError(
                 f"cfg.{name} describes the model and cannot be set; what can is "

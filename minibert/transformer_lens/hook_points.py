@@ -127,7 +127,7 @@ class HookPoint(nn.Module):
         return found.get(direction, [self.fwd_hooks, self.bwd_hooks])
 
 
-def chosen_names(names_filter: Any, names: Iterable[str]) -> list[str]:
+def chosen_names(names_filter: object, names: Iterable[str]) -> list[str]:
     """The names that a filter takes: None (all), a name, a list of names, or a function of a name.
 
     Raises TraceError for another filter, and for a name that there is not.
@@ -151,7 +151,7 @@ def chosen_names(names_filter: Any, names: Iterable[str]) -> list[str]:
 
 
 def saving(
-    cache: dict[str, Tensor], device: Device, remove_batch_dim: bool, pos_slice: Any, ending: str
+    cache: dict[str, Tensor], device: Device, remove_batch_dim: bool, pos_slice: object, ending: str
 ) -> Hook:
     """A hook that puts the tensor under its point's name and `ending` into `cache`."""
     # The axis of positions stays.
@@ -255,12 +255,12 @@ class HookedRootModule(nn.Module):
 
     def run_with_hooks(
         self,
-        *model_args: Any,
+        *model_args: object,
         fwd_hooks: Hooks = (),
         bwd_hooks: Hooks = (),
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
-        **model_kwargs: Any,
+        **model_kwargs: object,
     ) -> Any:
         """One forward pass with these hooks.
 
@@ -284,7 +284,7 @@ class HookedRootModule(nn.Module):
         incl_bwd: bool = False,
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
-        pos_slice: Any = None,
+        pos_slice: object = None,
         **model_kwargs: Any,
     ) -> tuple[Any, Any]:
         """What the module returns, and what passed through its hook points, by name.
@@ -310,7 +310,7 @@ class HookedRootModule(nn.Module):
         order = [f"{name}{end}" for end in ("", "_grad") for name in self.hook_dict]
         return out, {name: cache[name] for name in order if name in cache}
 
-    def _cached_names(self, names_filter: Any) -> list[str]:
+    def _cached_names(self, names_filter: object) -> list[str]:
         """The names that a function of a name chooses from; all that there are for a list."""
         return list(self.hook_dict)
 
@@ -324,7 +324,7 @@ class HookedRootModule(nn.Module):
         return [self.hook_dict[name]]
 
 
-def _check_number(out: Any) -> None:
+def _check_number(out: object) -> None:
     if not isinstance(out, Tensor) or out.numel() != 1 or not out.requires_grad:
         raise TraceError(
             "incl_bwd=True differentiates what the model returns, which is not one number with a "

@@ -73,7 +73,7 @@ def _dtype(given: torch.dtype | str) -> torch.dtype:
     return found
 
 
-def _tokenizer(given: Any) -> Tokenizer:
+def _tokenizer(given: object) -> Tokenizer:
     if isinstance(given, Tokenizer):
         return given
     fast = getattr(given, "backend_tokenizer", None)
@@ -181,7 +181,7 @@ class HookedTransformer(WithTokens):
 
     def forward(
         self,
-        input: Any,
+        input: object,
         return_type: str | None = "logits",
         loss_per_token: bool = False,
         prepend_bos: bool | None = None,
@@ -274,7 +274,7 @@ class HookedTransformer(WithTokens):
         """The parameters of minibert's model, which optimisers change and gradients reach."""
         return self.model.parameters(recurse)
 
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:  # type: ignore[override]
+    def named_parameters(self, *args: object, **kwargs: object) -> Iterator[tuple[str, Tensor]]:  # type: ignore[override]
         """Weights by TransformerLens' names and in its shapes, as views without `.grad`.
 
         Their gradients are read from `model.parameters()`, or from minibert's `model.model`.
@@ -283,17 +283,17 @@ class HookedTransformer(WithTokens):
 
     tl_named_parameters = named_parameters
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
+    def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
         """Weights by TransformerLens' names and in its shapes."""
         return {name: weight.detach() for name, weight in self.named_parameters()}
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, *args: object, **kwargs: object) -> Any:
         """Refused: CheckpointError."""
         raise CheckpointError(
             "Load weights with minibert.load, and show them as HookedTransformer."
         )
 
-    def _apply(self, fn: Any, recurse: bool = True) -> "HookedTransformer":
+    def _apply(self, fn: object, recurse: bool = True) -> "HookedTransformer":
         self.model._apply(fn, recurse)
         return self
 
@@ -317,7 +317,7 @@ class HookedTransformer(WithTokens):
         """W_V·W_O of each layer and head."""
         return FactoredMatrix(self.W_V, self.W_O)
 
-    def _cached_names(self, names_filter: Any) -> list[str]:
+    def _cached_names(self, names_filter: object) -> list[str]:
         names = list(self.hook_dict)
         if self.cfg.use_attn_result or not (names_filter is None or callable(names_filter)):
             return names
@@ -376,12 +376,12 @@ class TransformerBridge(HookedTransformer):
         return super()._points(name)
 
     @classmethod
-    def boot_transformers(cls: type[Hooked], model_name: Any, **options: Any) -> Hooked:
+    def boot_transformers(cls: type[Hooked], model_name: object, **options: object) -> Hooked:
         """The model of that name with the weights as they are; options as `from_pretrained`."""
         return cls.from_pretrained_no_processing(model_name, **options)
 
     def enable_compatibility_mode(
-        self, disable_warnings: bool = False, no_processing: bool = False, **processing: Any
+        self, disable_warnings: bool = False, no_processing: bool = False, **processing: object
     ) -> None:
         """Process the weights, as `HookedTransformer.from_pretrained` does, by the same flags.
 

@@ -36,7 +36,7 @@ def _by_head(name: str) -> Callable[[Any], Tensor]:
 def _or_zeros(bias: str, weight: str) -> Callable[[Any], Tensor]:
     """The bias, by where it is; zeros where there is none, as in TransformerLens."""
 
-    def read(of: Any) -> Tensor:
+    def read(of: object) -> Tensor:
         found: Tensor | None = attrgetter(bias)(of)
         return _zeros(attrgetter(weight)(of)) if found is None else found
 
@@ -84,7 +84,7 @@ class Part(nn.Module):
     """
 
     def __init__(
-        self, of: Any, weights: Weights, run: Callable[["Part", Tensor], Tensor] | None = None
+        self, of: object, weights: Weights, run: Callable[["Part", Tensor], Tensor] | None = None
     ) -> None:
         super().__init__()
         # Beside the tree, which knows parts and hook points alone.
@@ -179,7 +179,7 @@ def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
     _add_points(root, behind_layers(config))
 
 
-def _part(layer: Any, name: str, norm: str, folded: bool) -> Part:
+def _part(layer: object, name: str, norm: str, folded: bool) -> Part:
     if norm:
         return _norm_part(getattr(layer, norm), folded and not norm.endswith("output_norm"))
     return Part(layer, WEIGHTS[name], _mlp if name == "mlp" else None)

@@ -31,7 +31,7 @@ class UnknownNameError(TraceError, KeyError):
     __str__ = Exception.__str__
 
 
-def whole_name(key: Any, n_layers: int) -> str | None:
+def whole_name(key: object, n_layers: int) -> str | None:
     """The full name of (name, layer, layer_type), or of a string like "k3" or "scale0ln1".
 
     None for anything else. It follows TransformerLens' `utils.get_act_name`. Negative layers count
@@ -68,7 +68,7 @@ def layer_number(value: Any) -> int | None:
         return None
 
 
-def taken(tensor: Tensor, given: Any, axis: int) -> Tensor:
+def taken(tensor: Tensor, given: object, axis: int) -> Tensor:
     """The tensor at some places of an axis.
 
     None takes all. An int takes one place and its axis goes. A tuple is (start, stop) or

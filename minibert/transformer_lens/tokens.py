@@ -45,7 +45,7 @@ class Vocabulary:
         """The ids of a text, without special tokens."""
         return self.own.encode(text)
 
-    def decode(self, token_ids: Any, skip_special_tokens: bool = False) -> str:
+    def decode(self, token_ids: object, skip_special_tokens: bool = False) -> str:
         """The text of ids."""
         ids = torch.as_tensor(token_ids).reshape(-1)
         return self.own.decode(ids, skip_special=skip_special_tokens)
@@ -68,7 +68,7 @@ def right_side(padding_side: str | None) -> None:
         )
 
 
-def as_ids(tokens: Any) -> Tensor:
+def as_ids(tokens: object) -> Tensor:
     """Ids given as a tensor, an array or a list of numbers, with the axis of sentences."""
     ids = torch.as_tensor(np.asarray(tokens) if not isinstance(tokens, Tensor) else tokens)
     return ids[None] if ids.dim() == 1 else ids
@@ -120,7 +120,7 @@ class WithTokens(HookedRootModule):
                      vocabulary.pad_token_id or 0)  # fmt: skip
         return ids.to(self.cfg.device) if move_to_device else ids
 
-    def to_string(self, tokens: Any) -> Any:
+    def to_string(self, tokens: object) -> Any:
         """The text of ids of shape (position) or (), or the texts of ids of (batch, position)."""
         ids = torch.as_tensor(tokens)
         if ids.dim() > 2:
@@ -173,7 +173,7 @@ class WithTokens(HookedRootModule):
             raise TokenizationError(f"The token {single_token!r:.80} does not occur in the input.")
         return places[0 if mode == "first" else -1]
 
-    def tokens_to_residual_directions(self, tokens: Any) -> Float[Tensor, "*place d_model"]:
+    def tokens_to_residual_directions(self, tokens: object) -> Float[Tensor, "*place d_model"]:
         """The columns of W_U of a token (a string or an id), or of ids of any shape.
 
         It is (d_model) for one token, and else the axes of the ids before d_model.

@@ -59,7 +59,7 @@ def lm_cross_entropy_loss(
     return losses if per_token else losses.sum() / both.sum()
 
 
-def to_numpy(tensor: Any) -> NDArray[Any]:
+def to_numpy(tensor: object) -> NDArray[Any]:
     """A tensor, list or number as an array; bfloat16, which NumPy does not have, as float32."""
     if isinstance(tensor, Tensor):
         values = tensor.detach().cpu()

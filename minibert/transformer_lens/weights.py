@@ -235,7 +235,7 @@ class FactoredMatrix:
         """The Frobenius norm."""
         return self.S.square().sum(-1).sqrt()
 
-    def __getitem__(self, index: Any) -> "FactoredMatrix":
+    def __getitem__(self, index: object) -> "FactoredMatrix":
         """Of the product's axes, in order; the last two stay, an int there takes a slice of one."""
         index = index if isinstance(index, tuple) else (index,)
         leading = self.ndim - 2
@@ -251,7 +251,7 @@ class FactoredMatrix:
         return f"FactoredMatrix: Shape({self.shape}), Hidden Dim({self.mdim})"
 
 
-def _kept(index: Any) -> Any:
+def _kept(index: object) -> Any:
     """An index that keeps its axis."""
     if not isinstance(index, int):
         return index

@@ -26,6 +26,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
+from minibert.untrusted import Json
 from minibert.viz.engine_edits import EditMap, EngineEdit, checked_edits, needs, python_edits
 from minibert.viz.example import (
     Sentence,
@@ -35,7 +36,7 @@ from minibert.viz.example import (
     without_folder,
 )
 from minibert.viz.live import JUDGED_TEXT, built_of
-from minibert.viz.payload import THUMBNAIL, Array, Json, encode_probs, pool
+from minibert.viz.payload import THUMBNAIL, Array, encode_probs, pool
 from minibert.viz.serve.requests import Question, TextRequest
 from minibert.viz.vectors import looking_header, rotation_header
 from minibert.viz.viewing import computed_lens, has_lens

@@ -1,7 +1,6 @@
 """BERT and its descendants: RoBERTa, DistilBERT, ELECTRA, ALBERT."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from minibert.checkpoint.families.form import (
     CROSS,
@@ -11,7 +10,7 @@ from minibert.checkpoint.families.form import (
     TRAINING,
     Family,
     Field,
-    Json,
+    Fields,
     Judged,
     Names,
     Own,
@@ -23,6 +22,7 @@ from minibert.checkpoint.families.form import (
     whole,
 )
 from minibert.layers.config import Config
+from minibert.untrusted import Json
 
 _BODY = {
     "word": "embeddings.word_embeddings",
@@ -123,12 +123,12 @@ _ROBERTA_LM = {
 }
 
 
-def _read_roberta(config: Json, said: Json) -> dict[str, Any]:
+def _read_roberta(config: Json, said: Json) -> Fields:
     offset = said["pad_id"] + 1
     return {"position_offset": offset, "n_positions": said["n_positions"] - offset}
 
 
-def _write_roberta(config: Config) -> dict[str, Any]:
+def _write_roberta(config: Config) -> Json:
     return {"max_position_embeddings": config.n_positions + config.position_offset}
 
 

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from minibert.errors import CheckpointError
 from minibert.layers.config import ACTIVATIONS, Config
+from minibert.untrusted import Json
 
-Json = Mapping[str, Any]
-"""What a config.json holds; any field may have any type."""
+Fields = dict[str, Any]
+"""Fields of Config, by name."""
 
 _ACTIVATION_NAMES = {
     "gelu_new": "gelu_tanh",
@@ -41,7 +42,7 @@ def refuse(name: str, value: object, expected: str) -> CheckpointError:
     return CheckpointError(f"config.json: {name} is {value!r:.200}; expected {expected}.")
 
 
-def read_whole(config: Json, name: str, default: Any = None, *, least: int = 1) -> int:
+def read_whole(config: Json, name: str, default: object = None, *, least: int = 1) -> int:
     """A whole number from `least` on."""
     value = config.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -58,7 +59,7 @@ def read_boolean(config: Json, name: str, default: bool) -> bool:
     return value
 
 
-def read_positive(config: Json, name: str, default: Any = None) -> float:
+def read_positive(config: Json, name: str, default: object = None) -> float:
     """A number above 0."""
     value = config.get(name, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _MOST:
@@ -264,10 +265,10 @@ class Group(Protocol):
     def names(self) -> tuple[str, ...]:
         """The fields of config.json that it reads, beside those of the family."""
 
-    def read(self, config: Json, said: Json) -> dict[str, Any]:
+    def read(self, config: Json, said: Json) -> Fields:
         """Fields of Config; `said` has what the family's fields say."""
 
-    def write(self, config: Config) -> dict[str, Any]:
+    def write(self, config: Config) -> Json:
         """What `read` reads, as config.json says it; replaces what the fields give."""
 
 
@@ -276,8 +277,8 @@ class Own:
     """What one family alone has."""
 
     names: tuple[str, ...]
-    read: Callable[[Json, Json], dict[str, Any]]
-    write: Callable[[Config], dict[str, Any]]
+    read: Callable[[Json, Json], Fields]
+    write: Callable[[Config], Json]
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ class Windows:
     size: Callable[[Json], int | None]
     slides: Callable[[Json, int], bool]
     """Whether a layer does so where the file has no layer_types."""
-    said: Callable[[int | None], dict[str, Any]]
+    said: Callable[[int | None], Json]
     """The fields that say the size."""
     others: tuple[str, ...]
     """The fields that these read."""
@@ -297,7 +298,7 @@ class Windows:
         """The fields of config.json that are read."""
         return ("layer_types", *self.others)
 
-    def read(self, config: Json, said: Json) -> dict[str, Any]:
+    def read(self, config: Json, said: Json) -> Fields:
         """The windows of Config."""
         size, n_layers = self.size(config), said["n_layers"]
         types: Any = config.get("layer_types")
@@ -319,7 +320,7 @@ class Windows:
             )
         return {"windows": tuple(size if one == SLIDING else 0 for one in types)}
 
-    def write(self, config: Config) -> dict[str, Any]:
+    def write(self, config: Config) -> Json:
         """The size and layer_types."""
         sizes = config.windows or (0,) * config.n_layers
         types = [SLIDING if size else FULL for size in sizes]
@@ -333,13 +334,13 @@ class OneWindow:
     usual: int | None
     names: tuple[str, ...] = ("sliding_window",)
 
-    def read(self, config: Json, said: Json) -> dict[str, Any]:
+    def read(self, config: Json, said: Json) -> Fields:
         """The windows of Config."""
         size = read_window(config, self.usual)
         n_layers = min(said["n_layers"], _MOST_LAYERS)
         return {"windows": () if size is None else (size,) * n_layers}
 
-    def write(self, config: Config) -> dict[str, Any]:
+    def write(self, config: Config) -> Json:
         """The size, or null."""
         size = _window_of(config)
         if size is not None and 0 in config.windows:
@@ -418,7 +419,7 @@ class Family:
     taken_over: str = ""
     """How `auto_map` of old files names code that transformers has taken over since."""
 
-    def read(self, config: Json) -> dict[str, Any]:
+    def read(self, config: Json) -> Fields:
         """The fields of Config that a config.json says."""
         said = {ours: field.read(config) for ours, field in self.fields.items()}
         found = dict(said)
@@ -426,7 +427,7 @@ class Family:
             found |= group.read(config, said)
         return found
 
-    def write(self, config: Config) -> dict[str, Any]:
+    def write(self, config: Config) -> Json:
         """What `read` reads, as config.json says it."""
         content = {
             field.names[0]: field.write(getattr(config, ours))

@@ -1,7 +1,5 @@
 """GPT-2 (Radford et al. 2019)."""
 
-from typing import Any
-
 from minibert.checkpoint.families.bert_like import PLAIN_HEADS
 from minibert.checkpoint.families.form import (
     CROSS,
@@ -11,7 +9,7 @@ from minibert.checkpoint.families.form import (
     SUMMARY,
     TRAINING,
     Family,
-    Json,
+    Fields,
     Judged,
     Names,
     Own,
@@ -25,9 +23,10 @@ from minibert.checkpoint.families.form import (
     size,
 )
 from minibert.layers.config import Config
+from minibert.untrusted import Json
 
 
-def _read(config: Json, said: Json) -> dict[str, Any]:
+def _read(config: Json, said: Json) -> Fields:
     scaled = read_boolean(config, "scale_attn_weights", True)
     return {
         "causal": True,
@@ -36,7 +35,7 @@ def _read(config: Json, said: Json) -> dict[str, Any]:
     }
 
 
-def _write(config: Config) -> dict[str, Any]:
+def _write(config: Config) -> Json:
     return {"scale_attn_weights": config.query_scalar is None}
 
 

@@ -13,8 +13,8 @@ from minibert.checkpoint.families.form import (
     WHOLE_HEAD,
     Family,
     Field,
+    Fields,
     Group,
-    Json,
     Judged,
     Names,
     OneWindow,
@@ -34,6 +34,7 @@ from minibert.checkpoint.families.form import (
     whole,
 )
 from minibert.checkpoint.families.rotary import Turned, TurnedByType
+from minibert.untrusted import Json
 
 LAYER = {
     "attention_norm": "input_layernorm",
@@ -238,7 +239,7 @@ QWEN3 = llama_family(
     groups=(ALL_TURN, _QWEN_WINDOWS),
 )
 
-_GEMMA: dict[str, Any] = {"d_head": 256, "tied": True, "padding": 0, "end": 1}
+_GEMMA: Fields = {"d_head": 256, "tied": True, "padding": 0, "end": 1}
 _GEMMA |= {"biases": ("attention",)}
 # Its first files say "gelu" and mean the approximation by tanh, and so does transformers.
 _ACTIVATED = activation(
@@ -276,7 +277,7 @@ def _gemma_window(config: Json) -> int | None:
     return read_window(config, 4096)
 
 
-def _said(size: int | None) -> dict[str, Any]:
+def _said(size: int | None) -> Json:
     # transformers needs a number even where no layer reads it.
     return {} if size is None else {"sliding_window": size}
 

@@ -1,7 +1,5 @@
 """ModernBERT (Warner et al. 2024): most layers see a window, and turn by another base."""
 
-from typing import Any
-
 from minibert.checkpoint.families.form import (
     HEAD_WIDTH,
     ONE_WAY,
@@ -9,7 +7,7 @@ from minibert.checkpoint.families.form import (
     TRAINING,
     WHOLE_HEAD,
     Family,
-    Json,
+    Fields,
     Judged,
     Names,
     Own,
@@ -25,6 +23,7 @@ from minibert.checkpoint.families.form import (
 )
 from minibert.checkpoint.families.rotary import TurnedByType
 from minibert.layers.config import Config
+from minibert.untrusted import Json
 
 _TURNED = TurnedByType(
     bases={
@@ -39,14 +38,14 @@ _HEAD = {"transform": "head.dense", "norm": "head.norm"}
 _CLASSIFIER = _HEAD | {"classifier": "classifier"}
 
 
-def _read_pooling(config: Json, said: Json) -> dict[str, Any]:
+def _read_pooling(config: Json, said: Json) -> Fields:
     pooling = config.get("classifier_pooling", "cls")
     if not isinstance(pooling, str) or pooling not in _POOLINGS:
         raise refuse("classifier_pooling", pooling, "cls or mean")
     return {"pooling": _POOLINGS[pooling]}
 
 
-def _write_pooling(config: Config) -> dict[str, Any]:
+def _write_pooling(config: Config) -> Json:
     return {"classifier_pooling": next(k for k, v in _POOLINGS.items() if v == config.pooling)}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from minibert.checkpoint.families.form import (
     FULL,
     SLIDING,
-    Json,
+    Fields,
     read_boolean,
     read_positive,
     read_whole,
@@ -22,6 +22,7 @@ from minibert.checkpoint.families.form import (
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.rotary import SCALINGS, Rotary
+from minibert.untrusted import Json
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Turned:
         found = ("rope_parameters", "rope_scaling", self.base, "original_max_position_embeddings")
         return (*found, self.fraction) if self.fraction else found
 
-    def read(self, config: Json, said: Json) -> dict[str, Any]:
+    def read(self, config: Json, said: Json) -> Fields:
         """The rotary and n_positions of Config."""
         given = _given_parameters(config)
         if nested := sorted(given.keys() & {FULL, SLIDING}):
@@ -50,7 +51,7 @@ class Turned:
                 f"config.json: rope_parameters has {', '.join(nested)}; expected one set of "
                 "parameters, as all layers of this family turn alike."
             )
-        usual: dict[str, Any] = {"rope_theta": config.get(self.base, 10000.0)}
+        usual: Json = {"rope_theta": config.get(self.base, 10000.0)}
         if self.fraction:
             usual["partial_rotary_factor"] = config.get(self.fraction, self.usual_fraction)
         positions = said["n_positions"]
@@ -68,13 +69,13 @@ class Turned:
             positions = max(positions, int(rotary.n_original * rotary.factor))
         return {"rotary": rotary, "n_positions": positions}
 
-    def write(self, config: Config) -> dict[str, Any]:
+    def write(self, config: Config) -> Json:
         """The fields that say it."""
         rotary = config.rotary
         if rotary is None:
             return {}
         given = _write_parameters(rotary, config, bool(self.fraction))
-        content: dict[str, Any] = {"rope_parameters": given}
+        content: Json = {"rope_parameters": given}
         if rotary.scaling in ("linear", "dynamic"):
             content["max_position_embeddings"] = rotary.n_original or round(
                 config.n_positions / rotary.factor
@@ -98,7 +99,7 @@ class TurnedByType:
         """The fields of config.json that are read."""
         return ("rope_parameters", "rope_scaling", *(name for name, _ in self.bases.values()))
 
-    def read(self, config: Json, said: Json) -> dict[str, Any]:
+    def read(self, config: Json, said: Json) -> Fields:
         """rotary, local_rotary and n_positions of Config."""
         found = {}
         parameters = _dictionary(config, "rope_parameters")
@@ -115,12 +116,12 @@ class TurnedByType:
         positions = int(said["n_positions"] * min(longer, default=1))
         return {"rotary": found[FULL], "local_rotary": found[SLIDING], "n_positions": positions}
 
-    def write(self, config: Config) -> dict[str, Any]:
+    def write(self, config: Config) -> Json:
         """The fields that say it."""
         if config.rotary is None:
             return {}
         local = config.local_rotary or config.rotary
-        written: dict[str, Any] = {
+        written: Json = {
             kind: _write_parameters(rotary, config, False)
             for kind, rotary in ((FULL, config.rotary), (SLIDING, local))
         }
@@ -128,20 +129,20 @@ class TurnedByType:
             if not given.pop("truncate", True):
                 written = written | {"truncate": False}
         dynamic = [one for one in (config.rotary, local) if one.scaling == "dynamic"]
-        content: dict[str, Any] = {"rope_parameters": written}
+        content: Json = {"rope_parameters": written}
         if dynamic:
             content["max_position_embeddings"] = dynamic[0].n_original
         return content
 
 
-def _dictionary(config: Json, name: str) -> dict[str, Any]:
+def _dictionary(config: Json, name: str) -> Json:
     value = config.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise refuse(name, value, "a dictionary")
     return dict(value or {})
 
 
-def _given_parameters(config: Json) -> dict[str, Any]:
+def _given_parameters(config: Json) -> Json:
     """What stands in rope_scaling, else in rope_parameters; {} where neither does."""
     return _dictionary(config, "rope_scaling") or _dictionary(config, "rope_parameters")
 
@@ -163,9 +164,9 @@ def _read_parameters(given: Json, said: Json, partial: bool) -> Rotary:
     )
 
 
-def _write_parameters(rotary: Rotary, config: Config, partial: bool) -> dict[str, Any]:
+def _write_parameters(rotary: Rotary, config: Config, partial: bool) -> Json:
     """The parameters that say this Rotary."""
-    given: dict[str, Any] = {"rope_type": rotary.scaling, "rope_theta": rotary.base}
+    given: Json = {"rope_type": rotary.scaling, "rope_theta": rotary.base}
     if partial:
         # Half a dimension more where the fraction, multiplied again, would fall short.
         fraction = rotary.dims / config.d_head
