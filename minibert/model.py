@@ -29,7 +29,7 @@ from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
 from minibert.text.inputs import Inputs, as_inputs, by_name
 from minibert.text.tokens import Tokens
 from minibert.text.words import Words, is_text
-from minibert.trace.edit import as_point
+from minibert.trace.edit import EditMapping, as_point
 from minibert.trace.identity import Sources
 from minibert.trace.plan import Plan
 from minibert.trace.read import Trace
@@ -183,7 +183,7 @@ class Model(Trainable):
         *,
         keep: Collection[str] = (),
         until: int | None = None,
-        edit: Mapping[Any, Any] | None = None,
+        edit: EditMapping | None = None,
         grad: bool = False,
         packed: bool = False,
         statistics: Iterable[object] = (),
@@ -253,7 +253,7 @@ class Model(Trainable):
         seed: int = 0,
         stop: str | Sequence[str] | None = (),
         stream: Callable[[str], object] | None = None,
-        edit: Mapping[Any, Any] | None = None,
+        edit: EditMapping | None = None,
         last: str = "text",
         **named: Any,
     ) -> Any:

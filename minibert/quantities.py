@@ -89,6 +89,8 @@ MATRIX_AXES = ("batch", "head", "query", "key")
 QUANTITIES: dict[str, "Quantity[Any]"] = {}
 
 Value = TypeVar("Value")
+#: How a quantity, or its gradient, is computed in a `LayerPass` or in its gradients.
+Compute = Callable[[Any], Value]
 
 
 @runtime_checkable
@@ -119,7 +121,7 @@ class Quantity(Generic[Value]):
         self,
         axes: tuple[str, ...],
         formula: str,
-        compute: Callable[[Any], Value] | None = None,
+        compute: Compute[Value] | None = None,
         *,
         name: str = "",
         kept: bool = False,
@@ -133,7 +135,7 @@ class Quantity(Generic[Value]):
         self.kept = kept
         self.of_keys = of_keys
         self.per_layer = per_layer
-        self.gradient: Callable[[Any], Tensor] | None = None
+        self.gradient: Compute[Tensor] | None = None
         self.gradient_from: tuple[str, ...] = ()
         self.name = name
         if name:
@@ -143,13 +145,13 @@ class Quantity(Generic[Value]):
         self.name = name
         QUANTITIES[name] = self
 
-    def gradient_of(self, *others: str) -> Callable[[Callable[[Any], Tensor]], None]:
+    def gradient_of(self, *others: str) -> Callable[[Compute[Tensor]], None]:
         """Declare the gradient, a function of those of quantities behind it up to one of `others`.
 
         Which of them it is depends on the model: the first that stands behind the quantity there.
         """
 
-        def declare(function: Callable[[Any], Tensor]) -> None:
+        def declare(function: Compute[Tensor]) -> None:
             self.gradient, self.gradient_from = function, others
 
         return declare
@@ -169,7 +171,7 @@ class Quantity(Generic[Value]):
 
 def quantity(
     axes: tuple[str, ...], formula: str, *, kept: bool = False, of_keys: bool = False
-) -> Callable[[Callable[[Any], Value]], Quantity[Value]]:
+) -> Callable[[Compute[Value]], Quantity[Value]]:
     """The declaration of a quantity of a layer; the function below it is how it is computed."""
     return lambda compute: Quantity(axes, formula, compute, kept=kept, of_keys=of_keys)
 

@@ -8,7 +8,6 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from minibert.quantities import Bool, Float
 from minibert.terminal import Terminal, bar, cut, number, signed_bar, visible
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
+from minibert.untrusted import Json
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +102,9 @@ class Explanation:
         """probs · value of each key; their sum is z."""
         return self.probs.double()[:, None] * self.value.double()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The same as plain lists and numbers, not rounded."""
-        found: dict[str, Any] = {"model": self.model_name}
+        found: Json = {"model": self.model_name}
         for name in _WRITTEN:
             value = getattr(self, name)
             found[name] = value.tolist() if isinstance(value, Tensor) else value

@@ -29,7 +29,7 @@ from minibert.quantities import QUANTITIES, Float, Int, Logits
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
-from minibert.trace.edit import Edit, Point, as_edit, as_point
+from minibert.trace.edit import Edit, EditMapping, Point, as_edit, as_point
 from minibert.trace.edit import replace as replace_by
 from minibert.trace.identity import Sources
 from minibert.trace.places import indices_of
@@ -461,7 +461,7 @@ def generate(
     seed: int = 0,
     stop: str | Sequence[str] | None = (),
     stream: Callable[[str], object] | None = None,
-    edit: Mapping[Any, Any] | None = None,
+    edit: EditMapping | None = None,
     last: str = "text",
 ) -> "Generated | list[Generated]":
     """The text that a causal language model writes after a prompt: a Generated, a list for a batch.

@@ -21,6 +21,7 @@ from minibert.attached.recording import Known, Pass, Recording, Visit, Visits
 from minibert.attached.stack import StackTrace
 from minibert.errors import TraceError, check_flag
 from minibert.layers.finite import check_logits, check_stream
+from minibert.trace.edit import EditMapping
 from minibert.trace.identity import Sources
 
 
@@ -86,7 +87,7 @@ class Attached:
     def trace(
         self,
         *inputs: object,
-        edit: Mapping[Any, Any] | None = None,
+        edit: EditMapping | None = None,
         grad: bool = False,
         **keywords: Any,
     ) -> AttachedTrace:
@@ -116,7 +117,7 @@ class Attached:
         return self._trace(one, again, texts)
 
     @contextmanager
-    def recording(self, edit: Mapping[Any, Any] | None = None) -> "Iterator[list[AttachedTrace]]":
+    def recording(self, edit: EditMapping | None = None) -> "Iterator[list[AttachedTrace]]":
         """Inside, the model is called as one likes; then the list has a trace a forward pass.
 
             with attached.recording() as passes:

@@ -8,7 +8,6 @@ a family changes nothing there, and nothing here.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from minibert.checkpoint.families import FAMILIES
 from minibert.checkpoint.families.form import Judged, read_whole, refuse
@@ -55,13 +54,13 @@ def config_from_hf(config: Json, task: str | None = None) -> Config:
     )
 
 
-def config_to_hf(config: Config) -> dict[str, Any]:
+def config_to_hf(config: Config) -> Json:
     """The `config.json` that Hugging Face transformers reads for this model.
 
     Raises CheckpointError for choices that the family's checkpoints have no place for.
     """
     family = FAMILIES[config.family]
-    content: dict[str, Any] = {
+    content: Json = {
         "model_type": config.model_type,
         "architectures": [class_name(config.model_type, config.family, config.task)],
     }

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,6 +26,7 @@ from torch import Tensor
 from minibert.errors import CheckpointError
 from minibert.untrusted import (
     MOST_TENSORS,
+    Json,
     guarded,
     open_regular,
     present,
@@ -254,7 +254,7 @@ def _read_safetensors(path: Path) -> dict[str, Entry]:
 def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
     with path.open("rb") as file:
         header_size = struct.unpack("<Q", file.read(8))[0]
-        header: dict[str, Any] = json.loads(file.read(header_size))
+        header: Json = json.loads(file.read(header_size))
         mapping = _private(file.fileno())
         unwritten = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     for name, about in header.items():

@@ -6,7 +6,6 @@ import torch
 
 from minibert.course.answers import A_PART, Choice, Exercise, Heads, Numbers
 from minibert.course.lab import (
-    Edits,
     bert,
     every_head,
     gpt,
@@ -18,14 +17,14 @@ from minibert.course.lab import (
     traced,
 )
 from minibert.course.texts import COPIED, FAR, PAIRS, REVIEW, copying_text
-from minibert.trace.edit import hide, zero
+from minibert.trace.edit import EditMapping, hide, zero
 
 # A head above it is called an induction head, as in docs/lessons/induction.md.
 INDUCTION = 0.3
 _SUBJECT = 2
 
 
-def _prefers_were(texts: list[str], edit: Edits) -> list[bool]:
+def _prefers_were(texts: list[str], edit: EditMapping) -> list[bool]:
     """Whether the model puts were before was at the mask of each text."""
     model = bert()
     with torch.no_grad():

@@ -1,8 +1,6 @@
 """What the units compute alike."""
 
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +11,8 @@ from minibert.loading import load
 from minibert.model import Model
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import EditMapping
 from minibert.trace.read import Trace
-
-Edits = Mapping[Any, object]
 
 
 @cache
@@ -53,7 +50,7 @@ def said(trace: Trace, position: int) -> Tensor:
     return trace.logits[0, position].softmax(-1)
 
 
-def without(trace: Trace, edit: Edits) -> Trace:
+def without(trace: Trace, edit: EditMapping) -> Trace:
     """The trace with an edit."""
     with torch.no_grad():
         return trace.rerun(edit)

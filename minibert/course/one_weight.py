@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from minibert.course.answers import A_WEIGHT, Choice, Exercise, Numbers
-from minibert.course.lab import Edits, bert, place, said, scores, token_id, traced, without
+from minibert.course.lab import bert, place, said, scores, token_id, traced, without
 from minibert.course.texts import HORSE, TIRED
-from minibert.trace.edit import zero
+from minibert.trace.edit import EditMapping, zero
 
 VECTORS = torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 2.0, 0.0, 1.0], [4.0, 1.0, 1.0, 0.0]])
 WEIGHTS = torch.tensor([0.4, 0.3, 0.3])
@@ -143,7 +143,7 @@ def _scale() -> float:
 def _verbs(equal: bool) -> dict[str, float]:
     """The probabilities of the four verbs, with attention or with equal weights everywhere."""
     trace = traced(TIRED)
-    edit: Edits = {("scores", layer): zero for layer in range(bert().config.n_layers)}
+    edit: EditMapping = {("scores", layer): zero for layer in range(bert().config.n_layers)}
     probs = said(without(trace, edit) if equal else trace, place(trace, "[MASK]"))
     return {verb: float(probs[token_id(bert(), verb)]) for verb in VERBS}
 

@@ -1,7 +1,6 @@
 """What `collect` wrote, read back: mapped arrays, and the texts beside them."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.errors import SurveyError
 from minibert.survey.documents import Document
-from minibert.untrusted import guarded, open_regular, present, read_json
+from minibert.untrusted import Json, guarded, open_regular, present, read_json
 
 Floats = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.integer]
@@ -30,7 +29,7 @@ class Collected:
     """
 
     folder: Path
-    manifest: Mapping[str, Any]
+    manifest: Json
 
     @classmethod
     def read(cls, folder: str | Path) -> "Collected":

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from minibert.survey.tables import parquet, versions
 from minibert.survey.windows import Bar, Read, Window, check_same, folder_locked, unread, windows
 from minibert.text.tokens import Tokens
 from minibert.trace.file import identity_of
+from minibert.untrusted import Json
 from minibert.writing import replacing
 
 Floats = npt.NDArray[np.float64]
@@ -136,7 +137,7 @@ _MOVED = ("What the heads of layer {} move", "share of z")
 
 
 def _results(
-    rows: list[dict[str, Any]], axes: tuple[str, ...], title: str, unit: str
+    rows: list[Json], axes: tuple[str, ...], title: str, unit: str
 ) -> dict[int, Result[Floats]]:
     """The results of a table, by layer."""
     found = dict[int, Result[Floats]]()

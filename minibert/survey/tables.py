@@ -28,6 +28,7 @@ from minibert.errors import SurveyError, how_to_install
 from minibert.survey.intervals import layer_intervals
 from minibert.survey.sums import BEST, Measured, Sums
 from minibert.survey.windows import Read, folder_locked
+from minibert.untrusted import Json
 from minibert.writing import replacing
 
 
@@ -82,7 +83,7 @@ class Survey:
     names: tuple[str, ...]
     sums: Sums
     documents: Mapping[int, str]
-    manifest: Mapping[str, Any]
+    manifest: Json
 
     def __repr__(self) -> str:
         return (

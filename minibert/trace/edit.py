@@ -11,7 +11,7 @@ They are applied in the order in which the pass computes the quantities.
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from dataclasses import replace as _copy
@@ -115,6 +115,8 @@ def as_point(key: object, config: Config) -> Point:
 
 
 Change = Callable[[Point, Tensor], object]
+#: What edit= takes: points, or names of them, and the Edit, function, tensor or number of each.
+EditMapping = Mapping[Any, object]
 
 
 def zeros(point: Point, value: Tensor) -> Tensor:

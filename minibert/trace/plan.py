@@ -17,7 +17,7 @@ from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config, discriminates
 from minibert.layers.layer_pass import Change
-from minibert.trace.edit import Edit, FromTrace, Point, as_edit, as_point
+from minibert.trace.edit import Edit, EditMapping, FromTrace, Point, as_edit, as_point
 from minibert.trace.identity import Sources
 from minibert.trace.places import Chosen, Places, indices_of
 
@@ -405,7 +405,7 @@ class Plan:
     @classmethod
     def of(
         cls,
-        mapping: Mapping[Any, Any],
+        mapping: EditMapping,
         config: Config,
         allowed: AllowedKeys,
         *,

@@ -6,9 +6,8 @@ a window of it. So a trace costs no second pass and O(position) memory.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
 from minibert.layers.norms import divisor
 from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
+from minibert.trace.edit import EditMapping
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.gradients import Gradients, differentiate
 from minibert.trace.identity import Sources
@@ -272,7 +272,7 @@ class Trace(PassRecord):
         return self
 
     @within_memory
-    def rerun(self, edit: Mapping[Any, Any], *, keep: Collection[str] = ()) -> "Trace":
+    def rerun(self, edit: EditMapping, *, keep: Collection[str] = ()) -> "Trace":
         """The trace of the same input with these edits; see `minibert.trace.edit`.
 
         The layers below the first edit are shared with this trace and not computed again. Edits
@@ -294,7 +294,7 @@ class Trace(PassRecord):
     @within_memory
     def rerun_each(
         self,
-        edits: Sequence[Mapping[Any, Any]],
+        edits: Sequence[EditMapping],
         metric: Callable[[Tensor], Tensor],
         *,
         positions: Sequence[int] | None = None,

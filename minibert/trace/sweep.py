@@ -5,9 +5,9 @@ in some tokens; in a causal model everything before the first of them is the sam
 bit for bit, so a patch from there changes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
 from minibert.layers.layer_pass import Change
 from minibert.quantities import QUANTITIES, Bool, Float, HeadVectors
-from minibert.trace.edit import Edit, FromTrace, Point, as_point
+from minibert.trace.edit import Edit, EditMapping, FromTrace, Point, as_point
 from minibert.trace.identity import Sources
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan, Reach
@@ -73,7 +73,7 @@ Metric = Callable[[Tensor], Tensor]
 
 def rerun_each(
     trace: PassRecord,
-    edits: Sequence[Mapping[Any, Any]],
+    edits: Sequence[EditMapping],
     metric: Metric,
     *,
     positions: Sequence[int] | None = None,

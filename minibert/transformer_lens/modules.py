@@ -14,10 +14,12 @@ from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.points import Point, before_layers, behind_layers, layer_points
 from minibert.transformer_lens.weights import FactoredMatrix
 
-Weights = dict[str, Callable[[Any], Tensor | None]]
+#: How a weight is read from a layer or a model.
+Read = Callable[[Any], Tensor]
+Weights = dict[str, Read]
 
 
-def _by_head(name: str) -> Callable[[Any], Tensor]:
+def _by_head(name: str) -> Read:
     """A weight or bias of query, key or value, as every head reads it."""
 
     def read(layer: Any) -> Tensor:
@@ -33,7 +35,7 @@ def _by_head(name: str) -> Callable[[Any], Tensor]:
     return read
 
 
-def _or_zeros(bias: str, weight: str) -> Callable[[Any], Tensor]:
+def _or_zeros(bias: str, weight: str) -> Read:
     """The bias, by where it is; zeros where there is none, as in TransformerLens."""
 
     def read(of: object) -> Tensor:

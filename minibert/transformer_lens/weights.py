@@ -81,7 +81,7 @@ PROCESSING: dict[str, Callable[[Model], None]] = {
 """What TransformerLens does to weights, in this order, where predictions stay as they are."""
 
 
-def steps_of(config: Config, asked: dict[str, Any]) -> list[str]:
+def steps_of(config: Config, asked: Mapping[str, object]) -> list[str]:
     """The names of the steps that are done: those asked for; not said means where they can be.
 
     Raises CheckpointError for one that would change what the model predicts.
@@ -196,7 +196,7 @@ class FactoredMatrix:
             return FactoredMatrix(other @ self.A, self.B)
         return FactoredMatrix(other, self.AB)
 
-    def __mul__(self, scalar: Any) -> "FactoredMatrix":
+    def __mul__(self, scalar: Tensor | float) -> "FactoredMatrix":
         """This matrix times a number. Raises TraceError for more than one."""
         if isinstance(scalar, Tensor) and scalar.numel() != 1:
             raise TraceError(f"* takes a number, not {tuple(scalar.shape)}; for matrices write @.")
