@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,7 +130,7 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(sorted(str(name) for name in names)) or "no statistics"
 
 
-def by_keywords(fn: Callable[..., Any], name: str) -> Callable[[Call], Outputs]:
+def by_keywords(fn: Callable[..., object], name: str) -> Callable[[Call], Outputs]:
     """A function that takes query, key, value and the options it names, as one of a `Call`."""
     taken = accepted_options(fn)
 
@@ -158,7 +157,7 @@ def _named(result: object, name: str) -> Outputs:
     )
 
 
-def accepted_options(fn: Callable[..., Any]) -> frozenset[str]:
+def accepted_options(fn: Callable[..., object]) -> frozenset[str]:
     """Which of OPTIONS `fn` takes as keywords; a `**rest` takes those that came first alone.
 
     Raises AttentionError when they cannot be read, as with functions that are written in C.
@@ -243,7 +242,7 @@ _CHOICES: dict[tuple[object, ...], Implementation] = {}
 
 def register(
     name: str,
-    fn: Callable[..., Any],
+    fn: Callable[..., object],
     *,
     wants: Collection[str] = (),
     devices: Iterable[str] = (),

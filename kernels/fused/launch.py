@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,7 +97,7 @@ class Sizes(NamedTuple):
     group: int = 1
     before: int | None = None
     after: int | None = None
-    n_filled: Any = None
+    n_filled: int = 0
 
 
 def block_of_features(d_head: int) -> int:
@@ -286,14 +286,14 @@ def chosen_outputs(call: Call) -> Chosen:
     # An offset larger than the length always points outside the text, so it can be limited.
     offsets = tuple(max(-reach, min(reach, one)) for one in want.get("offset_mass", ()))
     positions = want.get("key_mass", ())
-    parts: list[Any] = []
-    for numbers in (offsets, positions):
-        if numbers:
-            mass = query.new_empty((*query.shape[:3], len(numbers)), dtype=torch.float32)
-            parts += [mass, _on_device(numbers, query.device), len(numbers)]
-        else:
-            parts += [None, None, None]
-    return Chosen(*parts)
+
+    def part(numbers: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None, int | None]:
+        if not numbers:
+            return None, None, None
+        mass = query.new_empty((*query.shape[:3], len(numbers)), dtype=torch.float32)
+        return mass, _on_device(numbers, query.device), len(numbers)
+
+    return Chosen(*part(offsets), *part(positions))
 
 
 def given_outputs(outputs: RowOutputs, chosen: Chosen, **others: Tensor | None) -> Outputs:

@@ -22,7 +22,7 @@ on this loop with an assertion.)
 import math
 import os
 from importlib.util import find_spec
-from typing import Any, NamedTuple, no_type_check
+from typing import NamedTuple, no_type_check
 
 import triton
 import triton.language as tl
@@ -276,7 +276,7 @@ def rows_at(
         return tl.reshape(tiles.load([batch, head, start + first, 0]), (ROWS, COLUMNS))
 
 
-def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> Any:
+def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> object:
     """The descriptor of tiles of one head's rows; None where TMA cannot read them.
 
     Source of what it can read: CUDA driver API, cuTensorMapEncodeTiled.

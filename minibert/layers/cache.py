@@ -5,7 +5,6 @@ the new keys and values in and gets all of them back.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from minibert.quantities import Float, Int
 
 Vectors = Float[Tensor, "batch kv_head _ d_head"]
 # One place for all texts, or an index with a place for each.
-Place = int | tuple[Any, ...]
+Place = int | tuple[slice | int | list[int] | Tensor, ...]
 
 
 class Cache:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -42,7 +41,7 @@ class Dropout:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            rate: Any = getattr(self, field.name)
+            rate = getattr(self, field.name)
             number = isinstance(rate, int | float) and not isinstance(rate, bool)
             if not number or not 0 <= rate < 1:
                 raise CheckpointError(

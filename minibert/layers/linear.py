@@ -7,7 +7,7 @@ written to is not packed any more.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import SupportsIndex, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class PackedWeight(nn.Parameter):
             memo[id(self)] = nn.Parameter(values_of(self).clone(), requires_grad=False)
         return memo[id(self)]
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         # A file of a pickled model holds plain parameters.
         return nn.Parameter(values_of(self), requires_grad=False).__reduce_ex__(protocol)
 

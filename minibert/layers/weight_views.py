@@ -6,7 +6,7 @@ PackedView  the memory of a packed weight: after a write, or once an array share
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ class WeightView(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             return self.detach().clone()
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         return self.__deepcopy__({}).__reduce_ex__(protocol)
 
 

@@ -152,7 +152,7 @@ _BESIDE = frozenset(
 )
 
 
-def by_name(text: object, pair: object, named: Mapping[str, Any]) -> Any:
+def by_name(text: object, pair: object, named: Mapping[str, object]) -> Any:
     """What a call is about: what was given first, or a mapping of what was given by name.
 
     Ids may come first and the rest by name. Raises TokenizationError for a name that is no input,

@@ -168,7 +168,7 @@ class Tokens:
     def each(
         self,
         table: Callable[[Tensor], Tensor],
-        rows: Callable[[tuple[object, ...]], tuple[object, ...]] = lambda rows: rows,
+        rows: Callable[[tuple[Sequence[object], ...]], tuple[object, ...]] = lambda rows: rows,
     ) -> "Tokens":
         """Other tokens: `table` of each tensor, and `rows` of each tuple of sentences."""
         changed: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """One text that is longer than a model's positions, cut into parts that a model can read."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ def columns(tokens: Tokens, places: list[list[int]]) -> Tokens:
     """One row for each list of positions of the one sentence in `tokens`."""
     index = torch.tensor(places)
 
-    def pick(rows: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    def pick(rows: tuple[Sequence[object], ...]) -> tuple[tuple[object, ...], ...]:
         return tuple(tuple(rows[0][position] for position in chosen) for chosen in places)
 
     # The text is of the whole sentence.

@@ -8,7 +8,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from minibert.trace.edit import Edit, EditMapping, FromTrace, Point, as_edit, as
 from minibert.trace.identity import Sources
 from minibert.trace.places import Chosen, Places, indices_of
 
-Index = tuple[Any, ...]
+Index = tuple[slice | int | list[int] | Tensor, ...]
 
 
 @dataclass(frozen=True)

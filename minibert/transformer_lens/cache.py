@@ -233,7 +233,7 @@ class ActivationCache(Base):
             raise TraceError(f"mode={mode!r:.80}: expected one of {', '.join(_MODES)}.")
         count = self._up_to(layer, mlp_input)
         labels = [n for n in ("embed", "pos_embed") if f"hook_{n}" in self] if incl_embeds else []
-        names: list[Any] = [f"hook_{label}" for label in labels]
+        names: list[object] = [f"hook_{label}" for label in labels]
         blocks = [block for block in ("attn", "mlp") if mode in ("all", block)]
         places = [(block, number) for number in range(count) for block in blocks]
         if mlp_input and "attn" in blocks:

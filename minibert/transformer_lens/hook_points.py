@@ -17,7 +17,7 @@ from minibert.errors import EditError, TraceError
 from minibert.trace.edit import checked_result, kind_of
 from minibert.transformer_lens.names import layer_number, taken
 
-Hook = Callable[..., Any]
+Hook = Callable[..., object]
 Name = str | Callable[[str], bool]
 Hooks = Sequence[tuple[Name, Hook]]
 Device = torch.device | str | None
@@ -43,7 +43,7 @@ class HookPoint(nn.Module):
         self.by_head = by_head
         self.fwd_hooks: list[LensHandle] = []
         self.bwd_hooks: list[LensHandle] = []
-        self.ctx: dict[Any, Any] = {}
+        self.ctx: dict[object, object] = {}
         """Where hooks keep what they like."""
         self.name: str | None = None
 

@@ -1,6 +1,6 @@
 """Weights as TransformerLens has them: processed, and as products of two factors."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast

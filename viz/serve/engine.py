@@ -296,7 +296,7 @@ class Engine:
         return Answer(None, {name: block_of(trace, name) for name in blocks})
 
     def read(self, request: TextRequest, quantity: str, layer: int | None) -> Answer:
-        """Any quantity of the glossary, in single precision, without the batch axis."""
+        """A quantity of the glossary, in single precision, without the batch axis."""
         trace, _ = self._edited(request)
         if quantity not in QUANTITIES:
             raise MinibertError(
