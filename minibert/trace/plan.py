@@ -95,7 +95,7 @@ class Reach:
             if axis is not None and self.positions is not None:
                 limits[axis] = list(self.positions[0])
             return [_grid(part, limits)]
-        found = []
+        found: list[Index] = []
         for number, sentence in enumerate(self.sentences):
             chosen = (
                 range(self.places.lengths[sentence])
