@@ -319,7 +319,6 @@ def attention(q, k, v, causal):
 }
 
 SCALE = "wrong scale: it behaves as "
-_PLAIN_SCALE = " * q.shape[-1] ** -0.5"
 #: The file, what is replaced and by what, and what is said.
 # fmt: off
 WRONG = {

@@ -51,28 +51,27 @@ def backward(
     *,
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     wanted: Iterable[str] = _VECTORS,
-    configs: dict[str, Config] | None = None,
 ) -> Outputs:
     """The gradients of what is `wanted`: "query", "key", "value", "bias", "sinks".
 
     They have the inputs' dtypes. z and lse are what the forward gave for the same call;
     dead rows (lse −inf) take no part. Memory beside the results: 8 bytes a query and head.
-    `configs` replaces the config of "key_value" or "query". The same call gives the same bits.
+    The same call gives the same bits.
     Raises AttentionError for an unknown name, for "bias" or "sinks" without one, for heads too wide
     for this GPU.
     Source: Dao 2023, "FlashAttention-2", algorithm 2.
     """
-    chosen, configs = _chosen(wanted, call), configs or {}
+    chosen = _chosen(wanted, call)
     problem, of_sinks = fill(
         problem_of(call, z_gradient), lse, z=z, lse_gradient=lse_gradient, sinks="sinks" in chosen
     )
     found: Outputs = {}
     if chosen & {"key", "value"}:
-        found |= by_keys(problem, cut=configs.get("key_value"))
+        found |= by_keys(problem)
     if "query" in chosen:
-        found["query"] = by_queries(problem, cut=configs.get("query"))
+        found["query"] = by_queries(problem)
     if call.bias is not None and "bias" in chosen:
-        found["bias"] = of_bias(problem, call.bias, cut=configs.get("query"))
+        found["bias"] = of_bias(problem, call.bias)
     if call.sinks is not None and of_sinks is not None:
         found["sinks"] = of_sinks.to(call.sinks.dtype)
     return {name: one for name, one in found.items() if name in chosen}
@@ -135,8 +134,8 @@ class Problem:
         constants |= {"sizes": self.sizes._replace(n_blocks=blocks), "scale": self.call.scale}
         return constants, self.sentences * heads * blocks
 
-    def tuned(self, kernel: str, launch: Callable[[Config], None], cut: Config | None) -> None:
-        """Runs `launch` with `cut`, or else with the first config that this GPU has room for.
+    def tuned(self, kernel: str, launch: Callable[[Config], None]) -> None:
+        """Runs `launch` with the first config that this GPU has room for.
 
         Raises AttentionError when it has room for none.
         """
@@ -144,7 +143,7 @@ class Problem:
         shape = f"{words(self.call)} {'groups' * (self.sizes.group > 1)}"
         said: OutOfResources | None = None
         with on_device(query):
-            for one in configs_of(kernel, shape, wide) if cut is None else (cut,):
+            for one in configs_of(kernel, shape, wide):
                 try:
                     return launch(one)
                 except OutOfResources as error:
@@ -216,7 +215,7 @@ def fill(
     return Problem(inputs, problem.call, problem.strides, sizes), of_sinks
 
 
-def by_keys(problem: Problem, *, cut: Config | None) -> dict[str, Tensor]:
+def by_keys(problem: Problem) -> dict[str, Tensor]:
     """The gradients "key" and "value"."""
     inputs = problem.inputs
     outputs = (torch.empty_like(inputs.key), torch.empty_like(inputs.value))
@@ -228,11 +227,11 @@ def by_keys(problem: Problem, *, cut: Config | None) -> dict[str, Tensor]:
             inputs, problem.strides, outputs, strides, GROUPED=problem.sizes.group > 1, **arguments
         )
 
-    problem.tuned("backward keys", launch, cut)
+    problem.tuned("backward keys", launch)
     return dict(zip(("key", "value"), outputs, strict=True))
 
 
-def by_queries(problem: Problem, *, cut: Config | None) -> Tensor:
+def by_queries(problem: Problem) -> Tensor:
     """The gradient of the query."""
     found = torch.empty_like(problem.inputs.query)
     strides = problem.strides_of(found)
@@ -243,11 +242,11 @@ def by_queries(problem: Problem, *, cut: Config | None) -> Tensor:
             problem.inputs, problem.strides, found, strides, **arguments
         )
 
-    problem.tuned("backward queries", launch, cut)
+    problem.tuned("backward queries", launch)
     return found
 
 
-def of_bias(problem: Problem, bias: Tensor, *, cut: Config | None) -> Tensor:
+def of_bias(problem: Problem, bias: Tensor) -> Tensor:
     """The gradient of a bias in its own shape: summed over the axes along which it was 1."""
     inputs, sizes = problem.inputs, problem.sizes
     whole = (problem.sentences, sizes.n_heads, sizes.n_queries, sizes.n_keys)
@@ -263,5 +262,5 @@ def of_bias(problem: Problem, bias: Tensor, *, cut: Config | None) -> Tensor:
             inputs, problem.strides, found, tuple(bias.shape), spans, **arguments
         )
 
-    problem.tuned("backward bias", launch, cut)
+    problem.tuned("backward bias", launch)
     return found

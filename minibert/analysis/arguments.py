@@ -28,8 +28,6 @@ Each = Chosen | Sequence[Chosen]
 """One position for all sentences, or a list with the position or positions of every sentence."""
 Aligned = Mapping[str, Each]
 """Named places, each in every sentence."""
-Token = int | str
-"""A token's id, or its text."""
 
 
 def check_trace(trace: object, name: str = "trace") -> None:

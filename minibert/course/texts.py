@@ -7,7 +7,6 @@ BOYS = "The boys [MASK] very tired."
 FAR = "the men who saw the horse [MASK] very tired."
 LEAVES = ("leaves fall in autumn", "autumn is marked by colorful foliage")
 REVIEW = "I did not really enjoyed this movie. It was fantastic!"
-PLANET = "astronomers discovered a new planet"
 
 _NOUNS = {
     "boy": "boys", "girl": "girls", "horse": "horses", "man": "men", "bird": "birds",

@@ -183,7 +183,7 @@ def test_scores_are_those_of_transformer_lens(case: str) -> None:
 
     later = torch.arange(3)[:, None, None, None] < torch.arange(3)[:, None]
     for kind in COMPOSITIONS:
-        # HookedEncoder has no all_composition_scores; this is what it is made of.
+        # TransformerLens has all_composition_scores for decoders only; this is what they are.
         reads = {"Q": peer.QK, "K": peer.QK.T, "V": peer.OV}[kind]
         expected = score(peer.OV, reads, broadcast_dims=True) * later
         near(composition_scores(model, kind, **fold).values, expected)

@@ -80,12 +80,12 @@ def notebook(browser: Browser, complaints: list[str]) -> Iterator[Callable[..., 
     """A page like a notebook, with cells put in."""
     pages = []
 
-    def open_cells(run: str, *cells: str, around: str = AROUND, **options: Any) -> Page:
+    def open_cells(run: str, *cells: str, **options: Any) -> Page:
         page = browser.new_page(viewport={"width": 1100, "height": 900}, **options)
         pages.append(page)
         page.on("console", lambda said: complaints.append(said.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.set_content(around)
+        page.set_content(AROUND)
         for html in cells:
             page.evaluate(run, html)
         return page

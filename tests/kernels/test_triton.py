@@ -288,12 +288,12 @@ def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused(monkeypatch):
             raise OutOfResources(300_000, 100_000, "shared memory")
 
     failing = 1
-    problem.tuned("backward keys", launch, None)
+    problem.tuned("backward keys", launch)
     assert len(tried) == 2
     assert tried[1].block_n < tried[0].block_n
     tried, failing = [], 9
     with pytest.raises(AttentionError, match=r"d_head 128 in torch\.float16 .*300000.*eager"):
-        problem.tuned("backward keys", launch, None)
+        problem.tuned("backward keys", launch)
 
 
 def test_what_the_copy_unit_brings_is_what_is_computed_with(monkeypatch):

@@ -29,7 +29,7 @@ from minibert.training.recipe import Recipe
 from minibert.training.texts import Corpus
 from tests.training.small_runs import bert, gpt2, masked_lm
 
-PAD, UNKNOWN, BEGIN, END, MASK = SPECIAL = range(5)
+PAD, _, BEGIN, END, MASK = SPECIAL = range(5)
 SENTENCE = 7
 LENGTHS = (211, 149, 97)
 RECIPE = Recipe(steps=50, batch=8)
