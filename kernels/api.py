@@ -229,13 +229,10 @@ def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Outpu
         call = folded(call, taken)
     # What a pass over z alone is made of torch.compile can look into.
     if chosen.opaque and (call.want or not chosen.second_pass) and torch.compiler.is_compiling():
-        return _uncompiled(chosen, call)
+        from minibert.kernels.uncompiled import uncompiled
+
+        return uncompiled(chosen, call)
     return _checked(chosen, call) if chosen.checked else chosen.fn(call)
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _uncompiled(chosen: Implementation, call: Call) -> Outputs:
-    return chosen.fn(call)
 
 
 def _checked(chosen: Implementation, call: Call) -> Outputs:
