@@ -294,3 +294,5 @@ def loaded_after(code: str) -> set[str]:
 def test_importing_minibert_loads_nothing_heavy() -> None:
     heavy = {"torch", "numpy", "typer", "transformers", "tokenizers", "huggingface_hub"}
     assert not loaded_after("import minibert") & heavy
+    # The compiler of torch, which comes with sympy, is not what a model runs on.
+    assert not loaded_after("import minibert; minibert.load('tiny-gpt2')") & {"sympy", "triton"}
