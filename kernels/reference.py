@@ -129,14 +129,14 @@ def positions_of(n_queries: int, n_keys: int) -> npt.NDArray[np.int64]:
 
 def statistics_of_head(
     head: HeadAttention, *, allowed: Flags, shaping: Shaping, length: int | None, want: Want
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, npt.NDArray[np.generic]]:
     """The wanted statistics of one head, each as `api.Statistics` defines it."""
     Q, K = head.probs.shape
     alive = allowed.any(axis=1)
     masked = np.where(allowed, shaping.shaped(head.scores), -math.inf)
     real_query = np.arange(Q) < (length if length is not None and Q == K else Q)
     real_key = np.arange(K) < (K if length is None else length)
-    found: dict[str, npt.NDArray[Any]] = {}
+    found: dict[str, npt.NDArray[np.generic]] = {}
     if "row_max" in want:
         found["row_max"] = masked.max(axis=1)
     if "max_prob" in want:

@@ -211,7 +211,7 @@ def read_json(path: Path, error: Error = CheckpointError) -> Json:
     return parse_json(read_bytes(path, error), path, error)
 
 
-def parse_json(content: bytes, where: object, error: Error = CheckpointError) -> dict[str, Any]:
+def parse_json(content: bytes, where: object, error: Error = CheckpointError) -> Json:
     """The JSON object in these bytes; `error`, which begins with `where`, as of `read_json`."""
     with guarded(where, error, "cannot be read as JSON"):
         value = json.loads(content.decode("utf-8"))

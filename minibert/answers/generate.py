@@ -297,7 +297,7 @@ class GenerationEdits:
         ]
         return Plan(tuple(chain.from_iterable(found)))
 
-    def of_step(self, text: int, length: int) -> dict[Any, Edit]:
+    def of_step(self, text: int, length: int) -> dict[object, Edit]:
         """What `model.trace` of so many tokens of one text is edited with, to give that step."""
         found = {}
         for key, edit in self._edits.items():
@@ -423,7 +423,7 @@ class Generated:
     matrix is the attention of the step that drew token i + 1, where nothing was edited."""
     last: str = field(default="text", compare=False)
     """What a position counted from the end meant in its edits: "text" or "newest"."""
-    edits: tuple[Mapping[Any, Edit], ...] = field(default=(), repr=False, compare=False)
+    edits: tuple[Mapping[object, Edit], ...] = field(default=(), repr=False, compare=False)
     """Of each new token what `model.trace` of the text before it is edited with."""
 
     def trace(self, model: AnsweringModel, step: int, **options: object) -> Trace:

@@ -111,7 +111,7 @@ class Tokenizer:
             check_that_it_splits(backend)
             return cls(backend, {})
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         ids = {f"{role}_id": getattr(self, f"{role}_id") for role in WELL_KNOWN}
         sets = {"special_ids": self.special_ids, "structural_ids": self.structural_ids}
         return {"json": self.to_json(), **ids, **sets}

@@ -8,14 +8,13 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer_trial import ended_on, is_plain
-from minibert.untrusted import guarded, present, read_json, read_text, silenced
+from minibert.untrusted import Json, guarded, present, read_json, read_text, silenced
 
 # What the families call each part, where no file says it.
 WELL_KNOWN = {
@@ -37,19 +36,19 @@ _LAST_ID = 2**24
 _DAMAGED = "cannot be read as a tokenizer file; fetch it again"
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
+def read_settings(folder: Path) -> Json:
     """What tokenizer_config.json and special_tokens_map.json say; the former has the last word."""
     settings = _read_json(folder / "special_tokens_map.json")
     return settings | _read_json(folder / "tokenizer_config.json")
 
 
-def declared_tokens(settings: dict[str, Any]) -> dict[str, AddedToken]:
+def declared_tokens(settings: Json) -> dict[str, AddedToken]:
     """The special token of each role that the settings name."""
     named = {role: settings.get(f"{role}_token") for role in WELL_KNOWN}
     return {role: _added_token(value, special=True) for role, value in named.items() if value}
 
 
-def read_backend(folder: Path, settings: dict[str, Any]) -> Tokenizer:
+def read_backend(folder: Path, settings: Json) -> Tokenizer:
     """A tokenizer from the first kind of files the folder holds.
 
     Raises TokenizationError where there is none, or where it cannot be read.
@@ -152,7 +151,7 @@ def _byte_alphabet() -> dict[str, int]:
     }
 
 
-def _word_piece(path: Path, settings: dict[str, Any]) -> Tokenizer:
+def _word_piece(path: Path, settings: Json) -> Tokenizer:
     """BERT's tokenizer, with the defaults of the original: lower-case unless told otherwise."""
     # As Python's text files do, and not splitlines(): U+2028 and its like may be entries.
     text = read_text(path, TokenizationError).replace("\r\n", "\n").replace("\r", "\n")
@@ -177,7 +176,7 @@ def _word_piece(path: Path, settings: dict[str, Any]) -> Tokenizer:
     return backend
 
 
-def _check_class(vocabulary: dict[str, int], settings: dict[str, Any], path: Path) -> None:
+def _check_class(vocabulary: dict[str, int], settings: Json, path: Path) -> None:
     """Raise TokenizationError where the settings name another kind of tokenizer.
 
     Warns where a vocabulary with capitals is lower-cased and no setting says so.
@@ -200,7 +199,7 @@ def _check_class(vocabulary: dict[str, int], settings: dict[str, Any], path: Pat
         )
 
 
-def _byte_level(folder: Path, settings: dict[str, Any]) -> Tokenizer:
+def _byte_level(folder: Path, settings: Json) -> Tokenizer:
     """GPT-2's tokenizer, or RoBERTa's where the vocabulary has RoBERTa's special tokens."""
     files = folder / "vocab.json", folder / "merges.txt"
     for file in files:
@@ -222,9 +221,7 @@ def _byte_level(folder: Path, settings: dict[str, Any]) -> Tokenizer:
     return backend
 
 
-def _needed(
-    vocabulary: dict[str, int], settings: dict[str, Any], path: Path, *usual: str
-) -> list[str]:
+def _needed(vocabulary: dict[str, int], settings: Json, path: Path, *usual: str) -> list[str]:
     """The names of the unknown, start and end tokens, all of which the template needs."""
     declared = declared_tokens(settings)
     names = [
@@ -239,7 +236,7 @@ def _needed(
     return names
 
 
-def _add_later_tokens(backend: Tokenizer, folder: Path, settings: dict[str, Any]) -> None:
+def _add_later_tokens(backend: Tokenizer, folder: Path, settings: Json) -> None:
     """Adds tokens given to the checkpoint after its vocabulary was made, at the ids they have."""
     later = {i: name for name, i in _read_json(folder / "added_tokens.json").items()}
     later |= {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
@@ -273,7 +270,7 @@ def _added_token(value: object, *, special: bool) -> AddedToken:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Json:
     return read_json(path, TokenizationError) if present(path) else {}
 
 
