@@ -486,8 +486,9 @@ def write_survey_report(
     pages = write_example_pages(
         path / "examples.html", wanted_examples(survey, found), again(), subject, longest=longest
     )
-    fed = isinstance(model, Model) and (path / TOLD).exists()
-    edges = Reasons.read(path).edges(model) if fed and isinstance(model, Model) else []
+    edges = []
+    if isinstance(model, Model) and (path / TOLD).exists():
+        edges = Reasons.read(path).edges(model)
     report = survey_report(survey, patterns=found, pages=pages, command=command, edges=edges)
     return report.save(path / "report.html")
 

@@ -24,7 +24,8 @@ from minibert.model import Model
 from minibert.result import Result
 from minibert.survey.document_rows import text_parts
 from minibert.survey.documents import check_list
-from minibert.survey.tables import parquet, versions
+from minibert.survey.run import Options
+from minibert.survey.tables import REASONS, parquet, versions
 from minibert.survey.windows import Bar, Read, Window, check_same, folder_locked, unread, windows
 from minibert.text.tokens import Tokens
 from minibert.trace.file import identity_of
@@ -35,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 #: The heads of each layer that is asked about.
 Heads = Mapping[int, Sequence[int]]
 
-PAIRS, MOVED, TOLD, PART = "why.parquet", "moved.parquet", "why.json", "unfinished_why.npz"
+PAIRS, MOVED, TOLD, PART = REASONS
 
 
 class Edge(NamedTuple):
@@ -210,6 +211,11 @@ def survey_reasons(
     check_list(documents, "documents")
     if not isinstance(model, Model):
         raise SurveyError("why: expected a model of minibert.load; an attached one has no parts.")
+    Options(limit=limit, longest=longest, on_error=on_error)
+    if not isinstance(heads, Mapping) or not heads or not all(heads.values()):
+        raise SurveyError(
+            f"heads={heads!r:.80}: expected the heads of each layer, as {{1: (2, 3)}}."
+        )
     config = model.config
     heads = {
         check_index("layer", layer, config.n_layers): tuple(
@@ -252,7 +258,7 @@ def _finished(folder: Path, about: Mapping[str, object], read: Iterable[Window])
     ]
     if other:
         raise SurveyError(
-            f"{folder}: has finished tables of reasons with another {' and '.join(other)}. Name "
+            f"{folder}: has finished tables of reasons with other {' and '.join(other)}. Name "
             "another folder, or replace them with resume=False."
         )
     corpus = found.told["corpus"]

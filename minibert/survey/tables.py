@@ -47,6 +47,8 @@ Floats = npt.NDArray[np.float64]
 
 MEASURES, EXAMPLES, PROFILE = "measures.parquet", "examples.parquet", "distance_profile.parquet"
 MANIFEST, PART = "manifest.json", "unfinished.npz"
+#: What `survey_reasons` writes into the same folder: tables, manifest, and what is done so far.
+REASONS = ("why.parquet", "moved.parquet", "why.json", "unfinished_why.npz")
 
 
 def parquet() -> tuple[Any, Any]:
@@ -362,6 +364,6 @@ def opened(
     parquet()
     with folder_locked(folder, "surveying"):
         # First of all: what is replaced is not to be taken for finished.
-        for name in () if resume else (MANIFEST, PART):
+        for name in () if resume else (MANIFEST, PART, *REASONS):
             (folder / name).unlink(missing_ok=True)
         yield OutputFolder(folder, about, resume=resume)

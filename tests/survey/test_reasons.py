@@ -10,9 +10,10 @@ import torch
 import minibert
 from minibert.analysis import decompose, why_heads
 from minibert.errors import SurveyError
-from minibert.survey import reasons
+from minibert.survey import reasons, survey
 from minibert.survey.reasons import Reasons, survey_reasons
 from minibert.survey.tables import Survey
+from minibert.trace.edit import zero
 from minibert.viz.survey_folder import survey_report
 from tests.command_line import run
 
@@ -86,8 +87,11 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert same(found, expected)
     assert same(survey_reasons(model, TEXTS, {1: (2,)}, output=tmp_path), expected)
     assert same(Reasons.read(tmp_path), expected)
-    with pytest.raises(SurveyError, match="another heads"):
+    with pytest.raises(SurveyError, match="other heads"):
         survey_reasons(model, TEXTS, {1: (1,)}, output=tmp_path)
+    # A survey that begins anew takes what belonged to the old one away.
+    survey(model, TEXTS, output=tmp_path, resume=False)
+    assert not list(tmp_path.glob("*why*"))
 
 
 def test_the_command_names_the_previous_token_head_of_an_induction_head(
@@ -107,6 +111,21 @@ def test_the_command_names_the_previous_token_head_of_an_induction_head(
     assert all(0 < edge.weights < 1 for edge in edges if edge.source.startswith("head"))
     (row,) = survey_report(Survey.read(out), edges=edges[1:2]).header["edges"]
     assert row[:3] == ["key", "head 0-3", 1 * 4 + 2]
+
+
+@pytest.mark.parametrize(
+    "options", [{"heads": {}}, {"heads": {1: ()}}, {"heads": [1]}, {"limit": -1}, {"on_error": "x"},
+                {"longest": 3}],
+)  # fmt: skip
+def test_wrong_arguments_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(SurveyError, match=next(iter(options))):
+        survey_reasons(minibert.load("tiny-gpt2"), TEXTS, **{"heads": {1: (2,)}} | options)
+
+
+def test_even_looks_leave_rounding_alone() -> None:
+    model = minibert.load("tiny-gpt2", dtype=torch.float64)
+    trace = model.trace(TEXTS[0], edit={"embed": zero})
+    assert why_heads(trace, 1).values.abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("asked", ["x", "1-", "-1", "9", "1-9", "1.5"])
