@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from minibert.errors import CheckpointError
 from minibert.layers.config import ACTIVATIONS, Config
@@ -258,6 +258,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 _MOST_LAYERS = 2**9
 
 
+@runtime_checkable
 class Group(Protocol):
     """Fields of Config that follow from several fields of a config.json."""
 
