@@ -823,8 +823,8 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
     No matrix of query and key is held whole: rows of 128 queries at a time, one attention a
     component, in which the component's part of the keys stands in the place of the values. Memory:
     component x position x d_head numbers for each side of one head, and z and mlp_out of all layers
-    below. Time: 2 forward passes for the last layer of GPT-2 at 512 tokens. The sums are those of
-    `why` within 1e-5 of the largest entry in float32.
+    below. Time: that of some forward passes, most for the last layer. The sums are those of `why`
+    within 1e-5 of the largest entry in float32.
 
     Raises TraceError for a layer that does not exist, and where an edit wrote something that no
     component did.

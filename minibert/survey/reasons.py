@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -204,9 +204,9 @@ def survey_reasons(
     resume   go on where an interrupted run into this folder stopped; the tables are the same to the
              last bit. A finished run of the same is read. False begins anew
 
-    Time: `why_heads` of each layer for each part, about two forward passes for the last layer of
-    GPT-2. Raises SurveyError for a model that minibert did not load, and for a folder with
-    something else; TraceError for a layer or head that does not exist.
+    Time: `why_heads` of each layer for each part. Raises SurveyError for a model that minibert did
+    not load, and for a folder with something else; TraceError for a layer or head that does not
+    exist.
     """
     check_list(documents, "documents")
     if not isinstance(model, Model):
@@ -251,11 +251,12 @@ def survey_reasons(
 def _finished(folder: Path, about: Mapping[str, object], read: Iterable[Window]) -> Reasons:
     """The result of an earlier run. Raises SurveyError for one of something else."""
     found = Reasons.read(folder)
-    other = [
-        name
-        for name in about
-        if name not in ("versions", "model") and found.told.get(name) != about[name]
-    ]
+    mine: dict[str, Any] = json.loads(json.dumps(about))
+    there: dict[str, Any] = dict(found.told)
+    # A model has as many names as there are ways to it.
+    for one in (mine, there):
+        one["model"] = {**one["model"], "name": ""}
+    other = [name for name in mine if name != "versions" and there.get(name) != mine[name]]
     if other:
         raise SurveyError(
             f"{folder}: has finished tables of reasons with other {' and '.join(other)}. Name "

@@ -89,6 +89,9 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert same(Reasons.read(tmp_path), expected)
     with pytest.raises(SurveyError, match="other heads"):
         survey_reasons(model, TEXTS, {1: (1,)}, output=tmp_path)
+    other = minibert.Model.from_config(model.config, tokenizer=model.tokenizer)
+    with pytest.raises(SurveyError, match="other model"):
+        survey_reasons(other, TEXTS, {1: (2,)}, output=tmp_path)
     # A survey that begins anew takes what belonged to the old one away.
     survey(model, TEXTS, output=tmp_path, resume=False)
     assert not list(tmp_path.glob("*why*"))
