@@ -880,7 +880,7 @@ def heads_over_text(text: Trace, layer: int, heads: Sequence[int], written: Writ
         table, number, read = _of_pairs(text, layer, head, (parts["query"], parts["key"]), z)
         table = table * scale
         what = f"The sum of the scores of head {layer}-{head}, weighted,"
-        # Of rows that look evenly only the rounding of their scores is left.
+        # A head that looks evenly has the sum 0, up to the rounding of its scores.
         lengths = [float(torch.linalg.vector_norm(parts[side].sum(0))) for side in ("query", "key")]
         rounding = torch.finfo(table.dtype).eps * scale * lengths[0] * lengths[1]
         beside = max(abs(number.item()), rounding / SUM_ROUNDING[table.dtype])

@@ -470,7 +470,7 @@ class Written:
         )
 
     def _back(self, reader: Reader) -> Iterator[tuple[Block, Reader, Reader]]:
-        """From the last block to the first: what reads the stream behind it, and what it wrote."""
+        """From the last block to the first, what reads the stream behind it, and its output."""
         for block in reversed(self.blocks):
             before = reader if block.after is None else reader.in_front_of(block.after)
             own = before if block.output is None else before.in_front_of(block.output)

@@ -15,6 +15,7 @@ What is written
 What heads do
     document_rows.py   whole rows of attention, of a loaded model or a live one
     pattern_table.py   ten patterns; patterns.py: the heads that follow them
+    reasons.py         who feeds the queries, keys and values of heads
 """
 
 from minibert.survey.collected import Collected

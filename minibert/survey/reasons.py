@@ -21,7 +21,7 @@ from minibert.analysis.composition import composition_scores
 from minibert.analysis.reasons import HeadSums, heads_over_text, written_below
 from minibert.errors import SurveyError, TokenizationError, TraceError, check_index
 from minibert.model import Model
-from minibert.result import Result
+from minibert.result import Place, Result
 from minibert.survey.document_rows import text_parts
 from minibert.survey.documents import check_list
 from minibert.survey.run import Options
@@ -37,6 +37,10 @@ Floats = npt.NDArray[np.float64]
 Heads = Mapping[int, Sequence[int]]
 
 PAIRS, MOVED, TOLD, PART = REASONS
+
+# Title and unit of both results.
+_PAIRS = ("What makes the heads of layer {} look", "score")
+_MOVED = ("What the heads of layer {} move", "share of z")
 
 
 class Edge(NamedTuple):
@@ -126,19 +130,22 @@ class Reasons:
                 "CORPUS -o DIR --why LAYER."
             ) from error
         return cls(
-            _results(tables[PAIRS], ("head", "query_component", "key_component"), *_PAIRS),
-            _results(tables[MOVED], ("head", "component"), *_MOVED),
+            _results(tables[PAIRS], ("head", "query_component", "key_component"), _PAIRS),
+            _results(tables[MOVED], ("head", "component"), _MOVED),
             told,
         )
 
 
-# Title and unit of both results.
-_PAIRS = ("What makes the heads of layer {} look", "score")
-_MOVED = ("What the heads of layer {} move", "share of z")
+def _result(
+    layer: int, values: Floats, labels: Mapping[str, Sequence[Place]], said: tuple[str, str]
+) -> Result[Floats]:
+    """The numbers of a layer; the labels are in the order of the axes."""
+    title, unit = said
+    return Result(values, " ".join(labels), title.format(layer), unit, labels, signed=True)
 
 
 def _results(
-    rows: list[Json], axes: tuple[str, ...], title: str, unit: str
+    rows: list[Json], axes: tuple[str, ...], said: tuple[str, str]
 ) -> dict[int, Result[Floats]]:
     """The results of a table, by layer."""
     found = dict[int, Result[Floats]]()
@@ -146,9 +153,7 @@ def _results(
         own = [row for row in rows if row["layer"] == layer]
         labels = {axis: tuple(dict.fromkeys(row[axis] for row in own)) for axis in axes}
         values = np.array([row["value"] for row in own]).reshape(*map(len, labels.values()))
-        found[layer] = Result(
-            values, " ".join(axes), title.format(layer), unit, labels, signed=True
-        )
+        found[layer] = _result(layer, values, labels, said)
     return found
 
 
@@ -336,16 +341,9 @@ def _reasons(sums: _Sums, about: Mapping[str, object]) -> Reasons:
         query, key, value = sums.names[layer]
         head = tuple(wanted[str(layer)])
         labels = {"head": head, "query_component": query, "key_component": key}
-        title, unit = _PAIRS
-        pairs[layer] = Result(
-            table / sums.tokens, " ".join(labels), title.format(layer), unit, labels, signed=True
-        )
-        labels = {"head": head, "component": value}
-        title, unit = _MOVED
+        pairs[layer] = _result(layer, table / sums.tokens, labels, _PAIRS)
         shares = shares / shares.sum(-1, keepdims=True)
-        moved[layer] = Result(
-            shares, "head component", title.format(layer), unit, labels, signed=True
-        )
+        moved[layer] = _result(layer, shares, {"head": head, "component": value}, _MOVED)
     counts = {"documents": sums.documents, "tokens": sums.tokens, "sha256": sums.read.sha256}
     return Reasons(pairs, moved, {**about, "corpus": counts})
 
