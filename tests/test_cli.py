@@ -26,7 +26,6 @@ from vocabularies import byte_level
 import minibert
 from minibert.answers.explain import explain
 from minibert.answers.predict import Choice, Prediction
-from minibert.checkpoint.hub import UnreachableError
 from minibert.checkpoint.load import embedded_names
 from minibert.checkpoint.save import save
 from minibert.cli.options import say_json
@@ -293,12 +292,6 @@ class TestProgram:
             done = process(*EXPLAIN, "--query", "horse", stdout=full)
         message = "error: standard output cannot be written to (No space left on device).\n"
         assert (done.returncode, done.stderr) == (1, message)
-
-    def test_a_misspelt_folder_is_said_not_to_be_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        unreachable = mock.Mock(side_effect=UnreachableError("No answer."))
-        monkeypatch.setattr("minibert.loading.load", unreachable)
-        result = run("predict", "a", "-m", "mymodel")
-        assert result.stderr == "error: No answer. There is also no folder of that name.\n"
 
 
 # Keys that are there only for a rotary model, a model in the cache, a wrong kernel.

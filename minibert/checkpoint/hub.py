@@ -9,6 +9,7 @@ answer may be, hub_http.py says.
 import errno
 import hashlib
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,10 +44,6 @@ class _File:
     """The SHA-256 of a large file, git's name for a small one."""
 
 
-class UnreachableError(CheckpointError):
-    """The Hub did not answer, or said that it cannot just now."""
-
-
 def fetch(
     repo_id: str,
     *,
@@ -60,8 +57,9 @@ def fetch(
     cache_dir  where the Hub's cache is; HF_HUB_CACHE when not given
     offline    make no request and use the cache alone, as HF_HUB_OFFLINE=1 does
 
-    What the cache holds is not fetched again; it is also used where the Hub cannot be reached. What
-    is fetched must have the digest that the repository has for it.
+    What the cache holds is not fetched again. Where the Hub cannot be asked whether the branch has
+    moved, the copy in the cache is used, and a warning says so. What is fetched must have the
+    digest that the repository has for it.
 
     Raises CheckpointError when there is no such repository or no access to it, when it is of an
     unknown family or has no weights that can be read, and when a download fails.
@@ -72,7 +70,7 @@ def fetch(
     cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir).expanduser()
     get = partial(hf_hub_download, repo_id, cache_dir=cache, local_files_only=offline)
     with _explained(repo_id, where, cache):
-        with asking(f"{where}: config.json", MOST_BYTES["config.json"]):
+        with asking(f"{where}: config.json", MOST_BYTES["config.json"]) as asked:
             config = Path(get("config.json", revision=revision))
         try:
             # Which head is wanted is the reader's choice; here only the body has to be known.
@@ -81,9 +79,15 @@ def fetch(
             raise CheckpointError(f"{where}: {error} Nothing more was fetched.") from error
         folder, commit = config.parent, config.parent.name
         if _is_whole(folder) or (offline and _has_weights(folder)):
+            if asked.failure is not None:
+                problem = _meaning(asked.failure, repo_id, where, cache)
+                # Level 5 is the line that called minibert.load.
+                warnings.warn(f"{problem} Using the copy in the cache, {folder}.", stacklevel=5)
             return folder
         if offline:
             raise errors.LocalEntryNotFoundError("The weights are not in the cache.")
+        if asked.failure is not None:
+            raise asked.failure
         files = _list(repo_id, commit, where)
         weights = next((name for name in WEIGHT_FILES if name in files), None)
         if weights is None:
@@ -251,8 +255,8 @@ def _meaning(error: BaseException, name: str, where: str, cache: Path) -> Checkp
             f"{where}: {cache} cannot be written to ({line}). Make room or give access, or choose "
             "another place with cache_dir or HF_HUB_CACHE."
         )
-    return UnreachableError(
-        f"{where}: it could not be fetched from {constants.ENDPOINT} ({type(error).__name__}: "
-        f"{line}). Check the network and HF_ENDPOINT, or try again later; what was fetched whole "
-        "is kept. A folder or an embedded model needs no network."
+    return CheckpointError(
+        f"{where}: there is no folder of that name, and it could not be fetched from "
+        f"{constants.ENDPOINT} ({type(error).__name__}: {line}). Check the name, the network and "
+        "HF_ENDPOINT, or try again later; what was fetched whole is kept."
     )

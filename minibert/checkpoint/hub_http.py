@@ -12,6 +12,7 @@ time    one deadline for all that is asked inside, tried again or not: a minute,
 names   a commit is a hash; the ETag, by which the client names a file in its cache, is plain
 """
 
+import inspect
 import os
 import re
 import time
@@ -38,12 +39,14 @@ NO_HUB = "Check HF_ENDPOINT: this is no Hub to be trusted."
 
 
 @dataclass
-class _Allowance:
+class Allowance:
     """What may come of what is asked: bytes of an answer (None: not known yet), and until when."""
 
     where: str
     most: int | None
     until: float = 0.0
+    failure: Exception | None = None
+    """Why the last file could not be asked about; the client may have its copy all the same."""
 
     def expect(self, most: int | None) -> None:
         """Allow answers of `most` bytes, and the time that they take."""
@@ -51,6 +54,7 @@ class _Allowance:
         self.until = max(self.until, time.monotonic() + PATIENCE + (most or 0) / LEAST_RATE)
 
     def check_time(self) -> None:
+        """Raise CheckpointError when the deadline is over."""
         if time.monotonic() > self.until:
             raise CheckpointError(
                 f"{self.where}: {constants.ENDPOINT} did not answer in time: less than "
@@ -75,22 +79,22 @@ class _Allowance:
         return pieces
 
 
-_allowance: ContextVar[_Allowance | None] = ContextVar("_allowance", default=None)
+_allowance: ContextVar[Allowance | None] = ContextVar("_allowance", default=None)
 
 
 @contextmanager
-def asking(where: str, most: int | None) -> Iterator[None]:
+def asking(where: str, most: int | None) -> Iterator[Allowance]:
     """Around what is asked of the Hub.
 
     where  begins the message: what is fetched
     most   bytes of an answer; None for the length that the server names before it sends a file
     """
     _install()
-    allowance = _Allowance(where, most)
+    allowance = Allowance(where, most)
     allowance.expect(most)
     token = _allowance.set(allowance)
     try:
-        yield
+        yield allowance
     finally:
         _allowance.reset(token)
 
@@ -176,7 +180,7 @@ def _install() -> None:
     set_factory(client)
 
 
-def _check_metadata(metadata: Any, allowance: _Allowance) -> Any:
+def _check_metadata(metadata: Any, allowance: Allowance) -> Any:
     """What the client is told about a file, once it leads nowhere else."""
     if metadata.commit_hash is not None:
         check_commit(metadata.commit_hash, allowance.where)
@@ -196,21 +200,27 @@ def _check_metadata(metadata: Any, allowance: _Allowance) -> Any:
 
 
 def _patch_the_client() -> None:
-    """Put the check of names into the client, once; it does nothing outside of `asking`."""
+    """Put the check of names into the client, once; it does nothing outside of `asking`.
+
+    There the client asks about a file once: its five tries of a name without a network take 25 s.
+    """
     ask, has_xet = file_download.get_hf_file_metadata, file_download.is_xet_available
+    tries = {"retry_on_errors"} & inspect.signature(ask).parameters.keys()
 
     def ask_and_check(*arguments: Any, **options: Any) -> Any:
-        allowance = _allowance.get()
+        if (allowance := _allowance.get()) is None:
+            return ask(*arguments, **options)
         try:
-            metadata = ask(*arguments, **options)
-        except errors.EntryNotFoundError as error:
+            metadata = ask(*arguments, **options | dict.fromkeys(tries, False))
+        except Exception as error:
+            allowance.failure = error
             # The client keeps a note of absent files, under the commit of this answer.
             headers = getattr(getattr(error, "response", None), "headers", {})
             commit = headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT)
-            if allowance and commit is not None:
+            if isinstance(error, errors.EntryNotFoundError) and commit is not None:
                 check_commit(commit, allowance.where)
             raise
-        return _check_metadata(metadata, allowance) if allowance else metadata
+        return _check_metadata(metadata, allowance)
 
     file_download.get_hf_file_metadata = ask_and_check
     file_download.is_xet_available = lambda: _allowance.get() is None and has_xet()

@@ -150,15 +150,11 @@ class Loading:
             return replace(self, **chosen).load()  # type: ignore[arg-type]
         import torch
 
-        from minibert.checkpoint.hub import UnreachableError
         from minibert.loading import load
 
         options = {name: value for name, value in vars(self).items() if name != "model"}
         options["dtype"] = self.dtype and getattr(torch, self.dtype)
-        try:
-            return load(self.model, **options)
-        except UnreachableError as error:
-            raise MinibertError(f"{error} There is also no folder of that name.") from error
+        return load(self.model, **options)
 
 
 @dataclass(frozen=True)

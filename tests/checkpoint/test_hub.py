@@ -7,6 +7,9 @@ import errno
 import gzip
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -180,10 +183,13 @@ def test_the_files_needed_are_fetched_once_config_first_and_weights_last(
     assert capfd.readouterr().err == "", "a progress bar, and nobody at a terminal to see it"
     served.log.clear()
     assert fetch(NAME) == fetch(NAME, offline=True) == fetch(NAME, revision=folder.name) == folder
+    assert served.log == []
     # The Hub is gone, and the cache has all of it.
     served.refusal = 500, ""
-    assert fetch(NAME) == folder
-    assert served.log == []
+    with pytest.warns(UserWarning, match="Using the copy in the cache") as warned:
+        assert fetch(NAME) == folder
+    assert [len(str(one.message).splitlines()) for one in warned] == [1]
+    assert "could not be fetched from" in str(warned[0].message)
 
 
 def test_each_revision_gives_its_own_weights(served: Hub, tmp_path: Path) -> None:
@@ -271,13 +277,47 @@ def test_no_network_and_a_broken_download_are_errors_that_leave_nothing_half(ser
     assert names(fetch(NAME)) == set(WANTED)
 
 
-def test_a_hub_that_nobody_answers_for_is_unreachable(
-    served: Hub, monkeypatch: pytest.MonkeyPatch
+def in_a_process(endpoint: str, cache: Path) -> "subprocess.Popen[str]":
+    """A process that fetches, and waits between tries as long as the client does."""
+    again = {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(cache), "PYTHONPATH": ":".join(sys.path)}
+    program = f"from minibert.checkpoint.hub import fetch\nfetch({NAME!r})"
+    command = [sys.executable, "-c", program]
+    return subprocess.Popen(command, env=os.environ | again, stderr=subprocess.PIPE, text=True)
+
+
+def test_without_a_network_one_request_is_tried_and_its_error_says_what_to_do(
+    tmp_path: Path,
 ) -> None:
-    nowhere = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", nowhere)
-    with pytest.raises(hub.UnreachableError, match="Check the network and HF_ENDPOINT"):
-        fetch(NAME)
+    with in_a_process("http://127.0.0.1:9", tmp_path) as process:
+        _, said = process.communicate(timeout=60)
+    assert "Retry" not in said
+    assert said.splitlines()[-1].endswith("or try again later; what was fetched whole is kept.")
+
+
+def test_a_process_killed_while_it_fetches_leaves_nothing_half(served: Hub, tmp_path: Path) -> None:
+    half, cache, stop = threading.Event(), tmp_path / "cache", threading.Event()
+    path = served.folders["main"] / "model.safetensors"
+    whole = path.read_bytes()
+
+    def stops(handler: BaseHTTPRequestHandler) -> None:
+        about = {"X_Repo_Commit": commit}
+        about |= {"ETag": hashlib.sha256(whole).hexdigest(), "Content_Length": str(len(whole))}
+        poured(pieces(), **about)(handler)
+
+    def pieces() -> Iterator[bytes]:
+        yield whole[: len(whole) // 2]
+        half.set()
+        stop.wait(60)
+
+    commit = sha1(str(served.folders["main"]))
+    served.instead[f"{FILES}/{commit}/model.safetensors"] = stops
+    with in_a_process(served.url, cache) as process:
+        assert half.wait(60)
+        process.kill()
+    stop.set()
+    served.instead.clear()
+    assert "no whole copy of it" in failed(offline=True)
+    assert (fetch(NAME) / "model.safetensors").read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -436,8 +476,8 @@ def sent_on(url: str, **headers: str) -> Callable[[BaseHTTPRequestHandler], None
 
 
 @pytest.mark.parametrize("place", [API, FILES, "xet"])
-def test_no_request_goes_to_a_host_that_nobody_chose_and_no_token_to_another(
-    served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+def test_content_comes_from_hosts_that_somebody_chose_and_the_token_goes_to_the_endpoint(
+    served: Hub, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     # The same server by another name, which would take the request.
     endpoint = f"127.0.0.1:{served.server_port}"
@@ -446,14 +486,22 @@ def test_no_request_goes_to_a_host_that_nobody_chose_and_no_token_to_another(
     if place == "xet":
         served.lies = {"X-Xet-Hash": "0" * 64, "X-Xet-Refresh-Route": f"http://{other}/token"}
         fetch(NAME)
-    else:
-        served.instead[place] = sent_on(f"http://{other}/x", **HEAD)
-        assert "sends on to http://localhost, which was not asked" in failed()
+        assert served.hosts == {(endpoint, True)}
+        return
+    content = (served.folders["main"] / "model.safetensors").read_bytes()
+    commit, etag = sha1(str(served.folders["main"])), hashlib.sha256(content).hexdigest()
+    about = {"X_Repo_Commit": commit, "X_Linked_Etag": etag, "X_Linked_Size": str(len(content))}
+    asked = place if place == API else f"{FILES}/{commit}/model.safetensors"
+    served.instead[asked] = sent_on(f"http://{other}/x", **about)
+    assert "sends on to http://localhost, which was not asked" in failed()
     assert served.hosts == {(endpoint, True)}
     monkeypatch.setenv("MINIBERT_HUB_HOSTS", "example.org, localhost")
-    failed() if place != "xet" else fetch(NAME, cache_dir=tmp_path / "again")
-    assert served.hosts - {(other, False)} == {(endpoint, True)}
-    assert ((other, False) in served.hosts) == (place != "xet")
+    served.instead["x"] = poured([content], Content_Length=str(len(content)))
+    if place == API:
+        assert "cannot be read as JSON" in failed()
+    else:
+        assert (fetch(NAME) / "model.safetensors").read_bytes() == content
+    assert served.hosts == {(endpoint, True), (other, False)}
 
 
 @pytest.mark.parametrize(
