@@ -24,6 +24,7 @@ from command_line import process, run
 from vocabularies import byte_level
 
 import minibert
+from minibert.analysis.patterns import PATTERNS
 from minibert.answers.explain import explain
 from minibert.answers.predict import Choice, Prediction
 from minibert.checkpoint.load import embedded_names
@@ -34,7 +35,6 @@ from minibert.layers.config import Config
 from minibert.layers.linear_backends import processor
 from minibert.loading import load
 from minibert.model import Model
-from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.tables import Survey
 from minibert.terminal import Terminal
 from tests.packages import REPOSITORY

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
+from minibert.analysis.patterns import PATTERNS
 from minibert.attached.attach import Attached
 from minibert.attached.layout import title_of
 from minibert.errors import SurveyError, TokenizationError, TraceError
@@ -26,7 +27,6 @@ from minibert.quantities import Int
 from minibert.survey.document_rows import Rows, document_rows, surveyable, text_parts
 from minibert.survey.documents import Document, check_list
 from minibert.survey.measures import BY_NORM, measures_of
-from minibert.survey.pattern_table import PATTERNS
 from minibert.survey.patterns import HeadPatterns, PatternHead, patterns
 from minibert.survey.reasons import TOLD, Edge, Reasons
 from minibert.survey.run import identity_of_surveyed

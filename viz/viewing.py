@@ -129,7 +129,7 @@ def patterns_header(given: Outside, n_layers: int, n_heads: int) -> list[Json] |
 
 
 def _of_result(given: "HeadPatterns") -> list[Json]:
-    from minibert.survey.pattern_table import PATTERNS
+    from minibert.analysis.patterns import PATTERNS
 
     named = given.named()
     found = []

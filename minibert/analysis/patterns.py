@@ -1,27 +1,35 @@
 """The patterns that attention heads are known by, and how far each head follows them.
 
-A score is the share of attention, 0 to 1, that goes where the pattern says: previous, next and
-delimiter on text, duplicate and induction on random sequences that come twice. Random tokens have
-no grammar and no meaning, so whoever predicts the second half must have looked the first half up.
+A pattern says for every query which keys it means; it is declared once, in `PATTERNS`. The score of
+a row is the attention that goes there, 0 to 1, and rows count that have such a key; bag of words
+compares the whole row instead. `Marks` is what is known of the tokens of one text: which are alike,
+of one word, of one sentence; made from Tokens, or from the strings of somebody else's tokens.
 
-KINDS                     the five patterns, each declared once
 repeated_ids, draws_for   random sequences that say everything twice
-head_scores               a model is run, and the mean taken over sentences
+head_scores               five patterns, the mean over sentences; `minibert.survey.patterns` has
+                          all, with intervals, baselines and examples
 pattern_scores            the same for patterns of one's own
 shared_dimensions         whether the queries of a head use the same few dimensions
 
+Duplicate and induction are measured on random sequences that come twice. Random tokens have no
+grammar and no meaning, so whoever predicts the second half must have looked the first half up.
 Clark et al. divide the scores of neighbours by the number of all rows; here rows without such a
 neighbour do not count. Of delimiters this is the mass from other tokens of their code. Rows of
 delimiters are left out: heads that look at [SEP] from everywhere spend over 90 % of [SEP]'s own
 attention on [SEP], which says nothing about other tokens. TransformerLens' head detector marks the
 same cells of repeated sequences; ARENA takes the mean of the whole diagonal, which has one row of
 the first half as well.
+
+Sources: Vig 2019, "Deconstructing BERT" (parts 1 and 2); Clark et al. 2019, section 3; Olsson et
+al. 2022; Wang et al. 2022.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,112 +42,316 @@ from minibert.analysis.arguments import (
     whole_number,
 )
 from minibert.analysis.rows import wide
-from minibert.errors import TokenizationError, TraceError
+from minibert.errors import AttentionError, TokenizationError, TraceError
 from minibert.model import Input, Model
 from minibert.quantities import Bool, Float, Int
 from minibert.result import Result, sourced
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
-from minibert.trace.statistics import masses_of
-
-Pattern = Callable[[Tokens], Tensor]
 
 LENGTH, DRAWS = 50, 100
-# Numbers that one forward pass may hold: 128 MiB in float32.
-_NUMBERS = 2**25
+# Numbers that one forward pass may keep: 128 MiB in float32.
+_KEPT = 2**25
+# Numbers of attention that are read at once: 16 MiB in float32.
+NUMBERS = 2**22
 # Heads that a printed table names for each pattern.
 _SHOWN = 3
 # Far below the noise of a hundred sequences, and short enough to read in a log.
 _DECIMALS = 6
-_VIG, _CLARK = "Vig 2019, Deconstructing BERT, part 1", "Clark et al. 2019, section 3"
+
+Queries = slice | Tensor
+"""Some positions of a text, as an index."""
+
+Seen = tuple[int, int] | Tensor | None
+"""How many keys before and after its own position a query sees, or True for those that it sees,
+(query, key); None: no limit."""
+
+_SPECIAL = frozenset({"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"})
+_DELIMITERS = frozenset({"[SEP]", "</s>"})
+# How vocabularies write the space before a word: byte-level BPE, decoded, and SentencePiece.
+_SPACES = ("Ġ", " ", "▁")
+_CONTINUES = "##"
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """One text as far as patterns need it; equal numbers of `token` mean "the same".
+
+    token       tokens of the vocabulary
+    raw         the tokens as their vocabulary writes them
+    words       which word of its text each token belongs to, where that is known
+    plain       True for tokens that are neither special nor delimiters
+    delimiter   True for [SEP] and what stands for it
+    strings     the tokens as a person reads them
+    causal      whether a query sees only itself and what stands before it
+    seen        which of these keys a query sees
+    """
+
+    token: Int[Tensor, " position"]
+    raw: tuple[str, ...]
+    words: tuple[int | None, ...]
+    plain: Bool[Tensor, " position"]
+    delimiter: Bool[Tensor, " position"]
+    strings: tuple[str, ...]
+    causal: bool
+    seen: Seen = None
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        return len(self.strings)
+
+    @classmethod
+    def of_tokens(
+        cls,
+        tokens: Tokens,
+        delimiters: Collection[int],
+        tokenizer: Tokenizer | None = None,
+        *,
+        causal: bool,
+    ) -> "Marks":
+        """The marks of a batch of one sentence; `delimiters` are ids.
+
+        Tokens that the tokenizer knows as special are, whether or not these tokens say so.
+        """
+        ids = tokens.ids[0].cpu()
+        special = [] if tokenizer is None else list(tokenizer.structural_ids)
+        ends, hidden = (torch.tensor(list(i), dtype=ids.dtype) for i in (delimiters, special))
+        delimiter = torch.isin(ids, ends)
+        structure = torch.tensor(tokens.special[0]) | torch.isin(ids, hidden) | delimiter
+        [raw], [words], [strings] = tokens.raw, tokens.words, tokens.strings
+        return cls(ids, raw, words, ~structure, delimiter, strings, causal)
+
+    @classmethod
+    def of_strings(cls, strings: Sequence[str], *, causal: bool) -> "Marks":
+        """The marks of tokens that somebody else made, as their vocabulary writes them.
+
+        Pieces of a word are known by "##". Where any token begins with the sign of a space, a
+        token without it goes on with the word if letters or digits meet. Otherwise every token is
+        a word.
+        """
+        special, delimiter = (
+            torch.tensor([string in some for string in strings]) for some in (_SPECIAL, _DELIMITERS)
+        )
+        readable = tuple(string.removeprefix(_CONTINUES) for string in strings)
+        words, raw = (None,) * len(strings), tuple(strings)
+        return cls(_numbered(strings), raw, words, ~special, delimiter, readable, causal)
+
+    @cached_property
+    def sentence(self) -> Int[Tensor, " position"]:
+        """Delimiters before each token."""
+        return self.delimiter.cumsum(0) - self.delimiter.long()
+
+    @cached_property
+    def word(self) -> Int[Tensor, " position"]:
+        """A number for each occurrence of a word: all its pieces have one; -1: special."""
+        if all(word is None for word in self.words):
+            return _words_of(self.raw, self.plain)
+        # Words are counted within their own text; a pair has two.
+        places = list(zip(self.sentence.tolist(), self.words, strict=True))
+        return _numbered(
+            None if not plain else place if place[1] is not None else (index, None)
+            for index, (place, plain) in enumerate(zip(places, self.plain, strict=True))
+        )
+
+    @cached_property
+    def spelling(self) -> Int[Tensor, " position"]:
+        """A number for words that are written alike, whatever their case; -1: special."""
+        numbers, spelled = self.word.tolist(), dict[int, str]()
+        for number, string in zip(numbers, self.strings, strict=True):
+            spelled[number] = spelled.get(number, "") + string.lstrip("".join(_SPACES))
+        return _numbered(None if n < 0 else spelled[n].casefold() for n in numbers)
+
+    def offsets(self, queries: Queries) -> Int[Tensor, "query key"]:
+        """key - query."""
+        position = torch.arange(len(self))
+        return position - position[queries, None]
+
+    def allowed(self, queries: Queries) -> Bool[Tensor, "query key"]:
+        """True where a query sees a key."""
+        offsets = self.offsets(queries)
+        allowed = offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
+        if self.seen is None:
+            return allowed
+        if isinstance(self.seen, Tensor):
+            return allowed & self.seen[queries]
+        before, after = self.seen
+        return allowed & (offsets >= -before) & (offsets <= after)
+
+
+def _numbered(values: object) -> Int[Tensor, " position"]:
+    """Equal numbers for equal values, in the order of first sight; -1 for None."""
+    seen: dict[object, int] = {None: -1}
+    return torch.tensor([seen.setdefault(value, len(seen) - 1) for value in values])  # type: ignore[attr-defined]
+
+
+def _words_of(raw: Sequence[str], plain: Tensor) -> Int[Tensor, " position"]:
+    """The words that the vocabulary's own strings show."""
+    spaced = any(string.startswith(_SPACES) for string in raw)
+    words: list[int] = []
+    number, before = -1, ""
+    for string, hidden in zip(raw, (~plain).tolist(), strict=True):
+        goes_on = string.startswith(_CONTINUES)
+        if spaced:
+            # Python takes the sign Ġ for a letter.
+            begins = string.startswith(_SPACES)
+            goes_on = not begins and before[-1:].isalnum() and string[:1].isalnum()
+        number += not hidden and not (goes_on and before)
+        words.append(-1 if hidden else number)
+        before = "" if hidden else string
+    return torch.tensor(words)
+
+
+Cells = Bool[Tensor, "query key"]
+Texts = Literal["corpus", "repeated"]
+Baseline = Literal["uniform", "moved", "drawn"]
 
 
 @dataclass(frozen=True)
-class PatternKind:
-    """What one kind of head looks at: the key of each query.
+class Pattern:
+    """What one kind of head looks at.
 
-    words    "heads that look at ..."
-    source   who described it
-    offset   the key stands so far behind the query
-    behind   the key stands so far behind an earlier occurrence of the query's token; measured on
-             sequences that come twice
-
-    Without offset and behind the keys are the delimiters.
+    words      "heads that look at ..."
+    source     who described it
+    cells      the keys that each of the queries looks at
+    texts      what a model is measured on: the corpus, or random sequences that come twice
+    baseline   what is no evidence for the pattern:
+               uniform  a head that looks at all keys alike, on the same rows
+               moved    the same head at the same offsets, some places further on in the same
+                        sentences, where the words are others
+               drawn    a row whose weights are drawn at random, all weights equally likely
     """
 
     name: str
     words: str
     source: str
-    offset: int | None = None
-    behind: int | None = None
+    cells: Callable[[Marks, Queries], Cells]
+    texts: Texts = "corpus"
+    baseline: Baseline = "uniform"
 
+    @property
+    def label(self) -> str:
+        """The name as a person writes it."""
+        return self.name.replace("_", " ")
+
+
+def _at_offset(offset: int) -> Callable[[Marks, Queries], Cells]:
+    return lambda marks, queries: _plain_rows(marks, queries) & (marks.offsets(queries) == offset)
+
+
+def _first(marks: Marks, queries: Queries) -> Cells:
+    key = torch.arange(len(marks))
+    # The first token cannot look anywhere else in a causal model.
+    return _plain_rows(marks, queries) & (key[queries, None] > 0) & (key == 0)
+
+
+def _delimiter(marks: Marks, queries: Queries) -> Cells:
+    return ~marks.delimiter[queries, None] & marks.delimiter
+
+
+def _bag_of_words(marks: Marks, queries: Queries) -> Cells:
+    same = marks.sentence[queries, None] == marks.sentence
+    cells = _plain_rows(marks, queries) & marks.plain & same & marks.allowed(queries)
+    # Of one word there is only one way to look at it.
+    return cells & (cells.sum(1, keepdim=True) > 1)
+
+
+def _same_word(marks: Marks, queries: Queries) -> Cells:
+    alike = marks.spelling[queries, None] == marks.spelling
+    other = marks.word[queries, None] != marks.word
+    return _between_words(marks, queries) & alike & other
+
+
+def _same_word_other_sentence(marks: Marks, queries: Queries) -> Cells:
+    other = marks.sentence[queries, None] != marks.sentence
+    return _same_word(marks, queries) & other
+
+
+def _predictive(marks: Marks, queries: Queries) -> Cells:
+    of_one_word = marks.word[queries, None] == marks.word
+    return _between_words(marks, queries) & of_one_word & (marks.offsets(queries) != 0)
+
+
+def _behind_occurrence(behind: int) -> Callable[[Marks, Queries], Cells]:
+    def cells(marks: Marks, queries: Queries) -> Cells:
+        token = marks.token
+        before = torch.cat([token.new_full((behind,), -1), token[: len(token) - behind]])
+        return _earlier(marks, queries) & (token[queries, None] == before)
+
+    return cells
+
+
+def _plain_rows(marks: Marks, queries: Queries) -> Bool[Tensor, "query 1"]:
+    return marks.plain[queries, None]
+
+
+def _earlier(marks: Marks, queries: Queries) -> Cells:
+    return _plain_rows(marks, queries) & marks.plain & (marks.offsets(queries) < 0)
+
+
+def _between_words(marks: Marks, queries: Queries) -> Cells:
+    cells = _plain_rows(marks, queries) & marks.plain
+    if marks.causal:
+        # Where heads of a causal model look that look at nothing: Vig and Belinkov 2019.
+        cells = cells & (torch.arange(len(marks)) > 0)
+    return cells
+
+
+_VIG_1, _VIG_2 = "Vig 2019, Deconstructing BERT, part 1", "Vig 2019, Deconstructing BERT, part 2"
+_CLARK = "Clark et al. 2019, section 3"
+BAG_OF_WORDS = "bag_of_words"
 
 _ALL = (
-    PatternKind("previous", "the previous token", f"{_VIG}; {_CLARK}.1", offset=-1),
-    PatternKind("next", "the next token", f"{_VIG}; {_CLARK}.1", offset=1),
-    PatternKind(
-        "duplicate",
-        "an earlier occurrence of this token",
-        "Wang et al. 2022, section 3",
-        behind=0,
+    Pattern("next", "the next token", f"{_VIG_1}; {_CLARK}.1", _at_offset(1)),
+    Pattern("previous", "the previous token", f"{_VIG_1}; {_CLARK}.1", _at_offset(-1)),
+    Pattern("first", "the first token", f"{_CLARK}.2; Vig and Belinkov 2019, section 4", _first),
+    Pattern("delimiter", "delimiters ([SEP])", f"{_VIG_1}; {_CLARK}.2", _delimiter),
+    Pattern(
+        BAG_OF_WORDS, "all words of the sentence alike", _VIG_2, _bag_of_words, baseline="drawn"
     ),
-    PatternKind(
+    Pattern("same_word", "the same word elsewhere", _VIG_1, _same_word, baseline="moved"),
+    Pattern(
+        "same_word_other_sentence",
+        "the same word in the other sentence",
+        _VIG_1,
+        _same_word_other_sentence,
+        baseline="moved",
+    ),
+    Pattern(
+        "predictive",
+        "the other pieces of the word, which predict this one",
+        _VIG_1,
+        _predictive,
+        baseline="moved",
+    ),
+    Pattern(
         "induction",
         "the token behind an earlier occurrence of this one",
         "Olsson et al. 2022, prefix matching",
-        behind=1,
+        _behind_occurrence(1),
+        texts="repeated",
     ),
-    PatternKind("delimiter", "delimiters ([SEP])", f"{_VIG}; {_CLARK}.2"),
+    Pattern(
+        "duplicate",
+        "an earlier occurrence of this token",
+        "Wang et al. 2022, section 3",
+        _behind_occurrence(0),
+        texts="repeated",
+    ),
 )
-KINDS = {kind.name: kind for kind in _ALL}
-PATTERNS = tuple(KINDS)
+PATTERNS = {pattern.name: pattern for pattern in _ALL}
+#: Those of `head_scores`.
+SCORED = ("previous", "next", "duplicate", "induction", "delimiter")
 
 
-def mean_of_rows(values: Tensor, rows: Tensor | None) -> Tensor:
-    """The mean of one number a row over the rows that count; nan where none does."""
-    if rows is None:
-        return values.mean(-1)
-    # Not a product with the mask: what stands in rows that do not count must not matter.
-    return torch.where(rows, values, 0).sum(-1) / rows.sum(-1)
-
-
-@runtime_checkable
-class Vocabulary(Protocol):
-    """What is asked of a config here."""
-
-    @property
-    def vocab_size(self) -> int:
-        """The ids that there are."""
-
-    @property
-    def n_positions(self) -> int:
-        """Tokens that the model sees at once."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether a token sees no key behind it."""
-
-    @property
-    def pad_id(self) -> int | None:
-        """The id of padding."""
-
-
-@runtime_checkable
-class ReadsIds(Protocol):
-    """What is asked of a model here."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def config(self) -> Vocabulary:
-        """Its sizes."""
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """None: it reads no text."""
+def pattern_of(name: str) -> Pattern:
+    """The pattern of that name; AttentionError for a name that is none."""
+    found = PATTERNS.get(name)
+    if found is None:
+        raise AttentionError(
+            f"{name!r:.80} is no pattern of heads; there are {', '.join(PATTERNS)}."
+        )
+    return found
 
 
 def repeated_ids(
@@ -194,32 +406,6 @@ def repeated_ids(
     return torch.cat([part for part in (ends[0], half, half, ends[1]) if part is not None], dim=1)
 
 
-class Halves(NamedTuple):
-    """Where the sequence stands that comes twice: position `start`, and `length` later again."""
-
-    start: int
-    length: int
-
-
-def find_halves(ids: Int[Tensor, "draws position"]) -> Halves:
-    """The halves of what `repeated_ids` made, whatever was put around them.
-
-    Raises TokenizationError for ids that are not one sequence twice, the same way in every row.
-    """
-    width = ids.shape[1]
-    for first, last in ((0, 0), (1, 1), (1, 0), (0, 1)):
-        length, odd = divmod(width - first - last, 2)
-        middle = first + length
-        if odd or length < 2:
-            continue
-        if torch.equal(ids[:, first:middle], ids[:, middle : middle + length]):
-            return Halves(first, length)
-    raise TokenizationError(
-        f"repeated has shape {tuple(ids.shape)} and is no sequence followed by itself, with at "
-        "most one token before and one behind; make it with repeated_ids."
-    )
-
-
 def draws_for(model: Model, *, length: int = LENGTH) -> Int[Tensor, "draws position"]:
     """The repeated sequences that a model is measured on when nobody gives any.
 
@@ -228,35 +414,50 @@ def draws_for(model: Model, *, length: int = LENGTH) -> Int[Tensor, "draws posit
     too few.
     """
     check_model(model)
-    return draws_of(model, length=length)
+    one = model.config
+    return draws_of(
+        model.name, model.tokenizer, one.causal, one.vocab_size, one.n_positions, one.pad_id, length
+    )
 
 
-def draws_of(model: ReadsIds, *, length: int = LENGTH) -> Int[Tensor, "draws position"]:
-    """The repeated sequences of `draws_for`, of whatever reads ids."""
+def draws_of(
+    name: str,
+    tokenizer: Tokenizer | None,
+    causal: bool,
+    vocab_size: int,
+    n_positions: int,
+    pad_id: int | None,
+    length: int = LENGTH,
+) -> Int[Tensor, "draws position"]:
+    """The same for whatever reads ids, by its sizes."""
     length = whole_number("length", length, TokenizationError, least=2)
-    config, tokenizer = model.config, model.tokenizer
-    vocab_size = config.vocab_size if tokenizer is None else tokenizer.vocab_size
     # RoBERTa counts positions around its padding id.
-    special = {config.pad_id, *(() if tokenizer is None else tokenizer.special_ids)} - {None}
+    special = {pad_id, *(() if tokenizer is None else tokenizer.special_ids)} - {None}
     first = last = None
-    if tokenizer is not None and not config.causal:
+    if tokenizer is not None and not causal:
         first, last = tokenizer.cls_id, tokenizer.sep_id
     around = (first is not None) + (last is not None)
-    if 2 * length + around > config.n_positions:
+    if 2 * length + around > n_positions:
         raise TokenizationError(
-            f"{model.name} has {config.n_positions} positions, fewer than the repeated sequences "
-            f"of 2 x {length} tokens (+ {around} around them) need; give shorter ones, "
-            f"repeated=draws_for(model, length={(config.n_positions - around) // 2}) of a loaded "
-            "model, or what repeated_ids makes."
+            f"{name} has {n_positions} positions, fewer than the repeated sequences of 2 x "
+            f"{length} tokens (+ {around} around them) need; give shorter ones, "
+            f"repeated=draws_for(model, length={(n_positions - around) // 2}) of a loaded model, "
+            "or what repeated_ids makes."
         )
-    return repeated_ids(
-        min(vocab_size, config.vocab_size),
-        length=length,
-        draws=DRAWS,
-        exclude=special,
-        first=first,
-        last=last,
-    )
+    known = vocab_size if tokenizer is None else min(vocab_size, tokenizer.vocab_size)
+    return repeated_ids(known, length=length, exclude=special, first=first, last=last)
+
+
+def chosen_delimiters(
+    name: str, tokenizer: Tokenizer | None, vocab_size: int, chosen: Collection[int] | None
+) -> list[int]:
+    """The ids of delimiters; none where neither the caller nor a tokenizer names one."""
+    if chosen is None and tokenizer is not None:
+        chosen = [i for i in (tokenizer.sep_id, tokenizer.eos_id) if i is not None][:1]
+    none = () if chosen is None else chosen
+    ids = listed(none, "delimiters", TokenizationError, "token ids, as [102]")
+    what, most = f"delimiters of {name}: id", vocab_size - 1
+    return [whole_number(what, i, TokenizationError, least=0, most=most) for i in ids]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -337,6 +538,11 @@ def _plain(score: float) -> float | None:
     return None if math.isnan(score) else round(score, _DECIMALS)
 
 
+OwnPattern = Callable[[Tokens], Tensor]
+# The weights of some queries of a text, (pattern, query, key).
+_Weights = Callable[[slice], Tensor]
+
+
 @sourced
 def head_scores(
     model: Model,
@@ -361,155 +567,25 @@ def head_scores(
     do not fit the model's positions or vocabulary.
     """
     check_model(model)
-    texts = [_sentences(model, part) for part in _as_list(tokens)]
-    repeats = _sentences(model, draws_for(model) if repeated is None else repeated)
-    halves = find_halves(repeats.ids)
-    marks = _table(model, chosen_delimiters(model, delimiters))
-    means = {name: _Mean() for name in PATTERNS}
-    with torch.no_grad():
-        for part in (part for text in texts for part in text.parts(model)):
-            patterns = _text_patterns(part, marks, causal=model.config.causal)
-            _measure(model, part, patterns, means)
-        for part in repeats.parts(model):
-            _measure(model, part, _repeat_patterns(part, halves), means)
-    size = (model.config.n_layers, model.config.n_heads)
-    return HeadScores.of({name: mean.value(size) for name, mean in means.items()})
+    repeats = draws_for(model) if repeated is None else repeated
+    ends = chosen_delimiters(model.name, model.tokenizer, model.config.vocab_size, delimiters)
+    found: dict[str, Tensor] = {}
+    for texts, given in (("corpus", _as_list(tokens)), ("repeated", [repeats])):
+        chosen = [PATTERNS[name] for name in SCORED if PATTERNS[name].texts == texts]
 
+        def weights(text: Tokens, chosen: list[Pattern] = chosen) -> _Weights:
+            marks = Marks.of_tokens(text, ends, model.tokenizer, causal=model.config.causal)
+            return lambda queries: torch.stack(
+                [one.cells(marks, queries) & marks.allowed(queries) for one in chosen]
+            )
 
-@dataclass(frozen=True, eq=False)
-class _Sentences:
-    """A batch as far as the scores need it; each is (batch, position)."""
-
-    ids: Int[Tensor, "batch position"]
-    real: Bool[Tensor, "batch position"]
-    segments: Int[Tensor, "batch position"]
-    special: Bool[Tensor, "batch position"]
-
-    def parts(self, model: Model) -> Iterator["_Sentences"]:
-        """The same in pieces that one forward pass has memory for, cut to their longest."""
-        config, (B, N) = model.config, self.ids.shape
-        # What a trace keeps of a layer: eight vectors or so a position.
-        size = max(1, _NUMBERS // (config.n_layers * N * 8 * config.d_model))
-        for rows in (slice(first, first + size) for first in range(0, B, size)):
-            columns = slice(int(self.real[rows].sum(1).max()))
-            yield _Sentences(**{name: x[rows, columns] for name, x in vars(self).items()})
-
-
-class _Pattern(NamedTuple):
-    """The rows that count for a pattern, and the keys it looks at, by offset or by position."""
-
-    rows: Bool[Tensor, "batch position"]
-    offset: int | None = None
-    keys: Bool[Tensor, "batch position"] | None = None
-
-
-class _Mean:
-    """A running mean over sentences, of those that a score applies to."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | float = 0.0
-        self.count, self.dtype = 0, torch.float32
-
-    def add(
-        self, scores: Float[Tensor, "layer batch head"], applies: Bool[Tensor, " batch"]
-    ) -> None:
-        self.total = self.total + scores[:, applies].cpu().double().sum(1)
-        self.dtype = torch.promote_types(self.dtype, scores.dtype)
-        self.count += int(applies.sum())
-
-    def value(self, size: tuple[int, int]) -> Float[Tensor, "layer head"]:
-        if not self.count:
-            return torch.full(size, torch.nan)
-        return torch.as_tensor(self.total / self.count, dtype=self.dtype)
-
-
-def _measure(
-    model: Model, part: _Sentences, patterns: dict[str, _Pattern], means: dict[str, _Mean]
-) -> None:
-    """Add what each sentence of this part scores to the means."""
-    tokens = Tokens.from_ids(part.ids, mask=part.real, segments=part.segments)
-    # The last layer's attention is all that is wanted of it: no MLP, no logits.
-    trace = model.trace(tokens, until=model.config.n_layers - 1)
-    near = {name: one.offset for name, one in patterns.items() if one.offset is not None}
-    marks = next((one.keys for one in patterns.values() if one.keys is not None), None)
-    scores: dict[str, list[Tensor]] = {name: [] for name in patterns}
-    for layer in range(len(trace)):
-        masses, marked = masses_of(trace, layer, list(near.values()), marks)
-        found = dict(zip(near, masses.unbind(-1), strict=True))
-        for name, (rows, offset, _) in patterns.items():
-            mass = found[name] if offset is not None else marked
-            assert mass is not None, "masses on marks are given where marks are"
-            scores[name].append(mean_of_rows(mass, rows[:, None]))
-    for name, (rows, _, _) in patterns.items():
-        means[name].add(torch.stack(scores[name]), rows.any(1))
-
-
-def _text_patterns(part: _Sentences, marks: Tensor, *, causal: bool) -> dict[str, _Pattern]:
-    delimiters = torch.isin(part.ids, marks) & part.real
-    plain = part.real & ~part.special & ~delimiters
-    nothing = torch.zeros_like(plain[:, :1])
-    preceded = torch.cat((nothing, plain[:, 1:]), 1)
-    followed = torch.cat((plain[:, :-1] & part.real[:, 1:], nothing), 1)
-    seen = delimiters.cumsum(1) > 0 if causal else delimiters.any(1, keepdim=True)
-    others = part.real & ~delimiters & seen
-    following = {} if causal else {"next": _Pattern(followed, offset=KINDS["next"].offset)}
-    return {
-        "previous": _Pattern(preceded, offset=KINDS["previous"].offset),
-        **following,
-        "delimiter": _Pattern(others, keys=delimiters),
-    }
-
-
-def _repeat_patterns(part: _Sentences, halves: Halves) -> dict[str, _Pattern]:
-    start, length = halves
-    position = torch.arange(part.real.shape[1], device=part.real.device)
-    rows = part.real & (position >= start + length) & (position < start + 2 * length)
-    repeating = {name: kind.behind for name, kind in KINDS.items() if kind.behind is not None}
-    return {name: _Pattern(rows, offset=behind - length) for name, behind in repeating.items()}
-
-
-def _as_list(tokens: Any) -> list[Input]:
-    """One entry for each thing that the model can read at once."""
-    if not isinstance(tokens, Sequence) or not any(isinstance(each, Tokens) for each in tokens):
-        return [tokens]
-    if not all(isinstance(each, Tokens) for each in tokens):
-        raise TokenizationError("A list of Tokens holds Tokens only; this one holds other things.")
-    return [*tokens]
-
-
-def _sentences(model: Model, text: Input) -> _Sentences:
-    inputs = model.inputs(text)
-    ids = inputs.ids.long()
-    real = torch.ones_like(ids, dtype=torch.bool) if inputs.mask is None else inputs.mask
-    segments = torch.zeros_like(ids) if inputs.segments is None else inputs.segments
-    special = torch.zeros_like(real)
-    if model.tokenizer is not None:
-        special |= torch.isin(ids, _table(model, model.tokenizer.structural_ids))
-    for row, marks in enumerate(() if inputs.tokens is None else inputs.tokens.special):
-        special[row, : len(marks)] |= torch.tensor(marks, device=ids.device)
-    return _Sentences(ids, real, segments, special)
-
-
-def chosen_delimiters(model: ReadsIds, chosen: Collection[int] | None) -> list[int]:
-    """The ids of delimiters; none where neither the caller nor a tokenizer names one."""
-    tokenizer = model.tokenizer
-    if chosen is None and tokenizer is not None:
-        chosen = [i for i in (tokenizer.sep_id, tokenizer.eos_id) if i is not None][:1]
-    none = () if chosen is None else chosen
-    ids = listed(none, "delimiters", TokenizationError, "token ids, as [102]")
-    most = model.config.vocab_size - 1
-    return [
-        whole_number(f"delimiters of {model.name}: id", i, TokenizationError, least=0, most=most)
-        for i in ids
-    ]
-
-
-def _table(model: Model, ids: Collection[int]) -> Int[Tensor, " id"]:
-    return torch.tensor([*ids], dtype=torch.int64, device=model.body.word.weight.device)
+        names = [one.name for one in chosen]
+        found |= zip(names, _scores(model, given, len(chosen), weights), strict=True)
+    return HeadScores.of({name: found[name] for name in SCORED})
 
 
 @sourced
-def pattern_scores(model: Model, text: Input, patterns: Mapping[str, Pattern]) -> HeadScores:
+def pattern_scores(model: Model, text: Input, patterns: Mapping[str, OwnPattern]) -> HeadScores:
     """The score of every head on patterns of one's own: the mean over sentences.
 
     A pattern is a function of one sentence that says which keys each query should look at. A score
@@ -528,32 +604,73 @@ def pattern_scores(model: Model, text: Input, patterns: Mapping[str, Pattern]) -
         raise TraceError('patterns: expected functions by name, as {"first": function}.')
     for name, pattern in patterns.items():
         check_callable(pattern, f"patterns[{name!r:.80}]", TraceError)
-    tokens = model.inputs(text).as_tokens(model.tokenizer)
-    # The last layer's attention is all that is wanted of it: no MLP, no logits.
-    with torch.no_grad():
-        trace = model.trace(tokens, until=model.config.n_layers - 1)
-        scores = torch.stack(
-            [_of_sentence(trace.text(row), patterns) for row in range(len(tokens))]
-        )
-    return HeadScores.of(dict(zip(patterns, scores.nanmean(0), strict=True)))
+
+    def weights(tokens: Tokens) -> _Weights:
+        N = tokens.lengths[0]
+        every = torch.stack([_weights(name, one, tokens, N) for name, one in patterns.items()])
+        return lambda queries: every[:, queries]
+
+    return HeadScores.of(
+        dict(zip(patterns, _scores(model, [text], len(patterns), weights), strict=True))
+    )
 
 
-def _of_sentence(
-    trace: Trace, patterns: Mapping[str, Pattern]
+def _scores(
+    model: Model, given: Sequence[Input], count: int, weights: Callable[[Tokens], _Weights]
 ) -> Float[Tensor, "pattern layer head"]:
-    N = trace.allowed.position
-    found = [_weights(name, pattern, trace.tokens, N) for name, pattern in patterns.items()]
-    weights = torch.stack(found).to(trace.embed.device)
-    rows = weights.any(-1)[:, None]  # pattern 1 query
-    layers = []
-    for layer in trace:
-        probs = wide(layer.probs)[0]
-        mass = torch.einsum("hqk,nqk->nhq", probs, weights.to(probs))
-        layers.append(mean_of_rows(mass, rows))
-    return torch.stack(layers, 1)
+    """The mean over sentences of the mean over rows; nan where no row of any sentence counts."""
+    total = torch.zeros(count, model.config.n_layers, model.config.n_heads, dtype=torch.float64)
+    sentences, dtype = torch.zeros(count, 1, 1), torch.float32
+    with torch.no_grad():
+        for trace in _sentences(model, given):
+            means, dtype = _of_sentence(trace, weights(trace.tokens)), wide(trace.embed).dtype
+            sentences += ~means[:, :1, :1].isnan()
+            total += means.nan_to_num()
+    return (total / sentences).to(dtype)
 
 
-def _weights(name: str, pattern: Pattern, tokens: Tokens, length: int) -> Float[Tensor, "q k"]:
+def _sentences(model: Model, given: Sequence[Input]) -> Iterator[Trace]:
+    """A trace of each sentence, traced as many at a time as there is memory for."""
+    config = model.config
+    for tokens in (model.inputs(one).as_tokens(model.tokenizer) for one in given):
+        # What a trace keeps of a layer: eight vectors or so a position.
+        size = max(1, _KEPT // (config.n_layers * tokens.ids.shape[1] * 8 * config.d_model))
+        for first in range(0, len(tokens), size):
+            some = itemgetter(slice(first, first + size))
+            part = tokens.each(some, some)
+            # The last layer's attention is all that is wanted of it: no MLP, no logits.
+            trace = model.trace(part, until=config.n_layers - 1)
+            yield from (trace.text(row) for row in range(len(part)))
+
+
+def _of_sentence(trace: Trace, weights: _Weights) -> Float[Tensor, "pattern layer head"]:
+    """The means over rows of one sentence, in float64; nan where none counts."""
+    N, heads = trace.allowed.position, trace.config.n_heads
+    step = max(1, NUMBERS // (N * heads))
+    sums, count = torch.zeros((), dtype=torch.float64), torch.zeros(())
+    for start in range(0, N, step):
+        queries = slice(start, min(start + step, N))
+        chosen = weights(queries).to(trace.embed.device)
+        rows, layers = chosen.any(-1)[:, None], []  # pattern 1 query
+        for layer in range(trace.config.n_layers):
+            probs = wide(trace.at(layer, queries=queries).probs)[0]
+            mass = torch.einsum("hqk,nqk->nhq", probs, chosen.to(probs))
+            # Not a product with the rows: what stands in rows that do not count must not matter.
+            layers.append(torch.where(rows, mass, 0).sum(-1, dtype=torch.float64).cpu())
+        sums, count = sums + torch.stack(layers, 1), count + rows.sum(-1)[..., None].cpu()
+    return sums / count
+
+
+def _as_list(tokens: Any) -> list[Input]:
+    """One entry for each thing that the model can read at once."""
+    if not isinstance(tokens, Sequence) or not any(isinstance(each, Tokens) for each in tokens):
+        return [tokens]
+    if not all(isinstance(each, Tokens) for each in tokens):
+        raise TokenizationError("A list of Tokens holds Tokens only; this one holds other things.")
+    return [*tokens]
+
+
+def _weights(name: str, pattern: OwnPattern, tokens: Tokens, length: int) -> Float[Tensor, "q k"]:
     found = pattern(tokens)
     shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
     if shape != (length, length):

@@ -78,7 +78,7 @@ def _sample(model: "Model") -> "Texts":
 
 def _pattern_table(found: "HeadPatterns", terminal: Terminal, *, examples: bool) -> list[str]:
     """Every pattern with its best heads, as lines; `*` marks heads that are named by it."""
-    from minibert.survey.pattern_table import PATTERNS
+    from minibert.analysis.patterns import PATTERNS
 
     lines = ["* named by it: more than half of the attention that the baseline leaves (--help)"]
     for name, pattern in PATTERNS.items():

@@ -14,7 +14,7 @@ What is written
     collecting.py  the values of chosen points for every token; collected.py reads them back
 What heads do
     document_rows.py   whole rows of attention, of a loaded model or a live one
-    pattern_table.py   ten patterns; patterns.py: the heads that follow them
+    patterns.py        the heads that follow the patterns of analysis/patterns.py
     reasons.py         who feeds the queries, keys and values of heads
 """
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model
+from minibert.analysis.patterns import Seen
 from minibert.attached.attach import Attached
 from minibert.attached.call import Call
 from minibert.attached.layout import title_of
@@ -26,7 +27,6 @@ from minibert.model import Model
 from minibert.quantities import Float
 from minibert.survey.documents import Document, document_of
 from minibert.survey.live import AttachedStack, Given, Surveyable
-from minibert.survey.pattern_table import Seen
 from minibert.survey.segments import grouped, parts_of
 from minibert.text.tokens import Tokens, padded
 from minibert.text.windows import columns

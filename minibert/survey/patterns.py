@@ -4,8 +4,8 @@
     print(found)
     found.best("induction"), found.examples("induction", 5, 5), found.named()
 
-What a pattern is, is in pattern_table.py. Here a model is run, or somebody's attention is read. One
-document is open at a time, and nothing N x N of all layers is kept.
+analysis/patterns.py says what a pattern is. Here a model is run, or somebody's attention is read.
+One document is open at a time, and nothing N x N of all layers is kept.
 """
 
 import math
@@ -18,7 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minibert.analysis.patterns import chosen_delimiters, draws_of
+from minibert.analysis.patterns import (
+    BAG_OF_WORDS,
+    NUMBERS,
+    PATTERNS,
+    Marks,
+    Pattern,
+    chosen_delimiters,
+    draws_of,
+    pattern_of,
+)
 from minibert.errors import AttentionError
 from minibert.quantities import Bool, Float, Int
 from minibert.survey.document_rows import (
@@ -30,7 +39,6 @@ from minibert.survey.document_rows import (
 )
 from minibert.survey.intervals import layer_intervals
 from minibert.survey.live import Given, Surveyable
-from minibert.survey.pattern_table import BAG_OF_WORDS, PATTERNS, Marks, Pattern, pattern_of
 
 EXAMPLES = 3
 
@@ -460,10 +468,6 @@ def _plain(one: PatternHead) -> dict[str, object]:
     }
 
 
-# Numbers of attention that are read at once: 16 MiB in float32.
-_NUMBERS = 2**22
-
-
 def patterns(
     model: Given,
     texts: Texts,
@@ -489,9 +493,13 @@ def patterns(
     or a stack that cannot be surveyed (`minibert.survey.survey` says which).
     """
     subject = surveyable(model, stack, longest)
-    marks = chosen_delimiters(subject, delimiters)
-    draws = draws_of(subject) if repeated is None else repeated
-    size = (subject.config.n_layers, subject.config.n_heads)
+    name, tokenizer, one = subject.name, subject.tokenizer, subject.config
+    marks = chosen_delimiters(name, tokenizer, one.vocab_size, delimiters)
+    draws = repeated
+    if draws is None:
+        sizes = one.causal, one.vocab_size, one.n_positions, one.pad_id
+        draws = draws_of(name, tokenizer, *sizes)
+    size = (one.n_layers, one.n_heads)
     sums = PatternSums(_of("corpus"), *size)
     _measure(subject, document_rows(subject, texts, longest=longest), sums, marks, seed)
     looking_back = PatternSums(_of("repeated"), *size)
@@ -564,8 +572,10 @@ def _measure(
     for document in documents:
         shift = _shift(seed, document.id)
         for part in document.parts:
-            marks = Marks.of_tokens(part.tokens, delimiters, causal=model.config.causal)
-            size = max(1, _NUMBERS // (model.config.n_heads * len(marks)))
+            marks = Marks.of_tokens(
+                part.tokens, delimiters, model.tokenizer, causal=model.config.causal
+            )
+            size = max(1, NUMBERS // (model.config.n_heads * len(marks)))
             seen = [(replace(marks, seen=keys), layers) for keys, layers in part.seen()]
             for start in range(0, len(marks), size):
                 queries = slice(start, min(start + size, len(marks)))

@@ -5,15 +5,12 @@ kernel. Ask `follows_from_vectors` first: where it is False (an edit changed sco
 they were kept), the statistics have to be computed from the matrix itself.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from minibert.kernels.api import attend
 from minibert.kernels.columns import column_sums
-from minibert.quantities import Bool, Float
+from minibert.quantities import Float
 from minibert.trace.read import Trace
 
 
@@ -21,28 +18,6 @@ def follows_from_vectors(trace: Trace, layer: int) -> bool:
     """Whether the probs of a layer are the softmax of its query and key, and not there already."""
     kept = trace.records[layer] if layer < len(trace.records) else {}
     return kept.keys().isdisjoint({"scores", "probs"})
-
-
-def masses_of(
-    trace: Trace,
-    layer: int,
-    offsets: Sequence[int],
-    keys: Bool[Tensor, "batch position"] | None = None,
-) -> tuple[
-    Float[Tensor, "batch head position offset"], Float[Tensor, "batch head position"] | None
-]:
-    """What each row of probs spends on the keys at these offsets, and on `keys`, in one pass.
-
-    `keys` are some of each sentence, however many. For a layer that `follows_from_vectors`.
-    """
-    query, key, options = _attention(trace, layer)
-    # Values that are 1 at these keys: z is what the row spends on them.
-    value = key if keys is None else keys.to(key.dtype)[:, None, :, None].expand_as(key)
-    with torch.no_grad():
-        found = attend(query, key, value, want=(("offset_mass", offsets),), **options)
-    assert found.statistics is not None
-    assert found.statistics.offset_mass is not None
-    return found.statistics.offset_mass, None if keys is None else found.z[..., 0]
 
 
 def columns_of_probs(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.survey.pattern_table import PATTERNS
+from minibert.analysis.patterns import PATTERNS
 from minibert.survey.patterns import Example, HeadPatterns
 from minibert.survey.sums import Sums
 from minibert.survey.tables import Survey
