@@ -1,14 +1,17 @@
-"""Folders with damage, known and drawn: they are refused in good form, or read as they stand.
+"""Folders with damage and Hubs that lie, known and drawn: refused in good form, or read rightly.
 
 A damaged file may still be a right one. Then the weights must be what safetensors' or torch's own
-reader finds, and the model's answers must be finite. As a program the file goes on for `--minutes`
-with fresh seeds, in a process of its own, so that one that ends it is a failure with its seed.
+reader finds, and the model's answers must be finite. What a Hub that lies sends is refused, or has
+the bytes of the repository. As a program the file goes on for `--minutes` with fresh seeds in
+processes of its own, so that a case that ends one is a failure with its seed.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import queue
+import resource
 import shutil
 import struct
 import subprocess
@@ -19,6 +22,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 from random import Random
@@ -31,9 +35,11 @@ from transformers.utils import logging
 
 import minibert
 from minibert.checkpoint.files import open_checkpoint
+from minibert.checkpoint.hub import fetch
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
+from tests.checkpoint.hub_server import API, FILES, NAME, Hub, hub_of, sent_on
 from tests.checkpoint.small_families import hf_model as rotary_model
 from tests.families import CLASSES, Sizes, hf_model
 from tests.rotary.classes import LANGUAGE
@@ -198,26 +204,96 @@ def test_a_known_hostile_folder_is_refused_in_good_form(
     assert judged(folder) == "refused"
 
 
-@pytest.mark.parametrize("first", range(0, 240, 20))
+@pytest.mark.parametrize("first", range(0, 240, 60))
 def test_a_damaged_folder_is_refused_in_good_form_or_read_as_it_stands(
     first: int, folders: list[Path], tmp_path: Path
 ) -> None:
-    found = {drawn(seed, folders, tmp_path) for seed in range(first, first + 20)}
+    with hub_of(folders[0], tmp_path) as hub:
+        found = {drawn(seed, folders, tmp_path, hub) for seed in range(first, first + 60)}
     assert found == {"refused", "read"}
 
 
-def drawn(seed: int, folders: list[Path], place: Path) -> str:
-    """What became of one of the folders with damage that the seed draws."""
-    random = Random(seed)
-    # Of a file of torch.save a process of its own is started, which takes a second.
-    honest = random.choice((folders[0], folders[2], *random.choices(folders, k=2)))
-    folder = shutil.copytree(honest, place / str(seed))
-    path = random.choice(sorted(folder.iterdir()))
-    done = random.choice((change_bytes, change_json))(path, random)
+def drawn(seed: int, folders: list[Path], place: Path, hub: Hub) -> str:
+    """What became of a folder with damage, or of a Hub that lies, which the seed draws."""
+    random, mine = Random(seed), place / str(seed)
     try:
-        return judged(folder, f"seed {seed}, {honest.name}/{path.name}: {done}")
+        if random.random() < 0.2:
+            return fetched(random, folders[0], mine, hub)
+        # Of a file of torch.save a process of its own is started, which takes a second.
+        honest = random.choice((folders[0], folders[2], *random.choices(folders, k=2)))
+        shutil.copytree(honest, mine)
+        path = random.choice(sorted(mine.iterdir()))
+        done = random.choice((change_bytes, change_json))(path, random)
+        return judged(mine, f"seed {seed}, {honest.name}/{path.name}: {done}")
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(mine, ignore_errors=True)
+
+
+def fetched(random: Random, honest: Path, place: Path, hub: Hub) -> str:
+    """What became of a repository of a Hub that lies once."""
+    cache, done = place / "one" / "two" / "cache", random.choice(LIES)
+    hub.be_honest()
+    done(hub, random, honest)
+    try:
+        folder = fetch(NAME, cache_dir=cache)
+    except minibert.CheckpointError as error:
+        check_form(error)
+        return "refused"
+    except BaseException as error:
+        raise AssertionError(f"{place}, {done.__name__}: {error!r:.300}") from error
+    finally:
+        outside = {path for path in place.rglob("*") if not path.is_relative_to(cache)}
+        assert outside <= {cache.parent, cache.parent.parent}, (place, done.__name__)
+    for path in folder.iterdir():
+        assert path.read_bytes() == (honest / path.name).read_bytes(), (place, done.__name__)
+    return "read"
+
+
+def spoiled_list(hub: Hub, random: Random, honest: Path) -> None:
+    seed = random.random()
+
+    def spoil(listing: dict[str, Any]) -> None:
+        again = Random(seed)
+        change_value(again.choice((listing, *listing["siblings"])), again)
+
+    hub.spoil = spoil
+
+
+def forged_digest(hub: Hub, random: Random, honest: Path) -> None:
+    place, forged = random.randrange(3), random.randbytes(random.choice((20, 32))).hex()
+    about = random.choice(({"blobId": forged}, {"lfs": {"sha256": forged}}))
+    hub.spoil = lambda listing: listing["siblings"][place % len(listing["siblings"])].update(about)
+
+
+def damaged_file(hub: Hub, random: Random, honest: Path) -> None:
+    name = random.choice(sorted(path.name for path in honest.iterdir()))
+    hub.damaged[name] = changed_bytes((honest / name).read_bytes(), random)
+    if random.random() < 0.5:
+        hub.lies["ETag"] = hashlib.sha256(hub.damaged[name]).hexdigest()
+
+
+def strange_header(hub: Hub, random: Random, honest: Path) -> None:
+    name = random.choice(("X-Repo-Commit", "ETag", "X-Linked-Etag", "X-Linked-Size", "Location"))
+    value = str(random.choice((OUT, "..", "a" * 39, *HOSTILE)))[:60_000]
+    hub.lies[name] = value.encode("latin-1", "replace").decode("latin-1")
+
+
+def sent_elsewhere(hub: Hub, random: Random, honest: Path) -> None:
+    url = random.choice((hub.url.replace("127.0.0.1", "localhost"), "file:", "ftp://127.0.0.1"))
+    hub.instead[random.choice((API, FILES))] = sent_on(f"{url}/x", X_Repo_Commit="0" * 40)
+
+
+def strange_answer(hub: Hub, random: Random, honest: Path) -> None:
+    status = random.choice((200, 204, 206, 304, 401, 403, 404, 416, 500))
+    body = random.choice((b"", b"[]", b"{}", b"[" * 5000, random.randbytes(99)))
+    code = random.choice(("", "EntryNotFound", "GatedRepo", "\x1b[31m"))
+    hub.instead[random.choice((API, FILES))] = lambda handler: handler.answer(
+        status, code, body=body, commit="0" * 40, etag="0" * 40
+    )
+
+
+OUT = "../../../../../victim"
+LIES = (spoiled_list, forged_digest, damaged_file, strange_header, sent_elsewhere, strange_answer)
 
 
 def judged(folder: Path, done: str = "") -> str:
@@ -267,8 +343,13 @@ def compare_weights(folder: Path) -> None:
 
 
 def change_bytes(path: Path, random: Random) -> str:
+    path.write_bytes(changed_bytes(path.read_bytes(), random))
+    return "bytes"
+
+
+def changed_bytes(given: bytes, random: Random) -> bytes:
     """Flip, set, cut, repeat, insert or drop bytes."""
-    content = bytearray(path.read_bytes())
+    content = bytearray(given)
     for _ in range(random.choice((1, 1, 1, 2, 8))):
         place = random.randrange(len(content) or 1)
         kind = random.choice(("flip", "set", "cut", "repeat", "insert", "drop"))
@@ -284,8 +365,7 @@ def change_bytes(path: Path, random: Random) -> str:
             content[place:place] = random.randbytes(random.randrange(1, 16))
         else:
             del content[place : place + random.randrange(1, 64)]
-    path.write_bytes(content)
-    return "bytes"
+    return bytes(content)
 
 
 def change_json(path: Path, random: Random) -> str:
@@ -334,26 +414,50 @@ def change_value(value: Any, random: Random) -> str:
 
 # Longer than any case takes on a busy machine.
 _WAITING = 240.0
+_PROCESSES = 2
 
 
 def siege(minutes: float, first: int) -> int:
     """Cases from the seed `first` on, for so many minutes; the number of failures, each printed."""
-    ends, seed, failures = time.monotonic() + 60 * minutes, first, 0
+    ends = time.monotonic() + 60 * minutes
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    with tempfile.TemporaryDirectory() as base:
+    # In memory, where there is such a place: most of a case would be the making of files.
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=place) as base, ThreadPoolExecutor(_PROCESSES) as threads:
         honest_folders(Path(base))
-        while time.monotonic() < ends:
-            seed, failure = cases_until_a_failure(Path(base), seed, ends)
-            failures += bool(failure)
-            print(f"{seed - first} cases, {failures} failures. {failure}".rstrip(), flush=True)
+        before = processor_time()
+        starts = [first + n * 10**8 for n in range(_PROCESSES)]
+        found = [threads.submit(besiege, Path(base), start, ends) for start in starts]
+        cases, failures = (sum(each) for each in zip(*(one.result() for one in found), strict=True))
+    spent = processor_time() - before
+    print(
+        f"{cases} cases, {failures} failures; {cases / minutes / 60:.1f} cases a second, "
+        f"{cases / spent:.1f} a second of one processor"
+    )
     return failures
+
+
+def processor_time() -> float:
+    """Seconds of processors that ended processes took, this one's children."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def besiege(base: Path, first: int, ends: float) -> tuple[int, int]:
+    """Cases and failures from a seed on, one process after the other."""
+    seed, failures = first, 0
+    while time.monotonic() < ends:
+        seed, failure = cases_until_a_failure(base, seed, min(ends, time.monotonic() + 120))
+        failures += bool(failure)
+        print(f"{seed - first} cases from {first}, {failures} failures. {failure}", flush=True)
+    return seed - first, failures
 
 
 def cases_until_a_failure(base: Path, seed: int, ends: float) -> tuple[int, str]:
     """The seed after the last case of one process, and what went wrong with that case."""
     command = [sys.executable, "-m", "tests.test_hostile_files", "--in", str(base)]
-    with (base / "stderr").open("w+") as stderr:
+    with tempfile.TemporaryFile("w+") as stderr:
         child = subprocess.Popen(
             [*command, "--seed", str(seed)], stdout=subprocess.PIPE, stderr=stderr, text=True
         )
@@ -389,8 +493,11 @@ def main() -> int:
     if given.base is None:
         return min(siege(given.minutes, given.seed), 1)
     warnings.simplefilter("ignore")
-    for seed in range(given.seed, given.seed + 10**9):
-        print(drawn(seed, [given.base / name for name in NAMES], given.base), flush=True)
+    torch.set_num_threads(1)
+    folders = [given.base / name for name in NAMES]
+    with hub_of(folders[0], given.base / "cache") as hub:
+        for seed in range(given.seed, given.seed + 10**9):
+            print(drawn(seed, folders, given.base, hub), flush=True)
     return 0
 
 

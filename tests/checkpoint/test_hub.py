@@ -1,7 +1,4 @@
-"""hub.py: what is fetched, in which order, and what a refusal says; on 127.0.0.1 alone.
-
-The server answers as huggingface.co does: the head of a file says its commit and its ETag.
-"""
+"""hub.py: what is fetched, in which order, and what a refusal says; on 127.0.0.1 alone."""
 
 import errno
 import gzip
@@ -12,14 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
@@ -31,111 +26,16 @@ from minibert.checkpoint.hub import fetch
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.model import Model
-from tests.test_hostile_files import change_value
+from tests.checkpoint.hub_server import API, FILES, NAME, Hub, hub_of, poured, sent_on, sha1
 
-NAME = "owner/tiny"
-API, FILES = f"api/models/{NAME}", f"{NAME}/resolve"
 SIZES = {"n_positions": 7, "n_layers": 1, "n_heads": 2, "d_model": 4, "d_mlp": 8, "n_segments": 2}
 SMALL = ["generation_config.json", "tokenizer_config.json", "tokenizer.json"]
 WANTED = ["config.json", *SMALL, "model.safetensors"]
 IDS = torch.tensor([[3, 5, 7]])
 
 
-class Hub(ThreadingHTTPServer):
-    """Serves `folders[revision]` as a branch of one repository, or refuses with a status."""
-
-    def __init__(self, main: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.folders = {"main": main}
-        self.log: list[str] = []
-        self.refusal: tuple[int, str] | None = None
-        self.cut = ""
-        self.lies: dict[str, str] = {}
-        """Headers that are answered instead."""
-        self.instead: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
-        """What answers, in the place of everything else, what is asked for below a path."""
-        self.spoil: Callable[[dict[str, Any]], object] = lambda listing: None
-        self.hosts: set[tuple[str, bool]] = set()
-        """The names by which it was asked, and whether with a token."""
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-    def at(self, revision: str) -> tuple[str, Path | None]:
-        """The commit of a branch or commit, and its folder."""
-        commits = {name: sha1(str(path)) for name, path in self.folders.items()}
-        found = (n for n, commit in commits.items() if revision in (n, commit))
-        name = next(found, None)
-        return commits.get(name or "", ""), self.folders.get(name or "")
-
-
-def sha1(text: str) -> str:
-    return hashlib.sha1(text.encode()).hexdigest()
-
-
-def entry(path: Path, folder: Path) -> dict[str, Any]:
-    """A file as a list of a repository's files has it."""
-    content, name = path.read_bytes(), str(path.relative_to(folder))
-    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    return {"rfilename": name, "size": len(content), "blobId": blob}
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Hub
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path).lstrip("/")
-        self.server.hosts.add((self.headers["Host"], "Authorization" in self.headers))
-        for place, answer in self.server.instead.items():
-            if path.startswith(place):
-                return answer(self)
-        tree = path.startswith(f"{API}/revision/")
-        known = tree or path.startswith(f"{NAME}/resolve/")
-        place = path.split("/revision/" if tree else "/resolve/")[1] if known else ""
-        revision, _, name = place.partition("/")
-        if self.command == "GET":
-            self.server.log.append("the list" if tree else name)
-        commit, folder = self.server.at(revision)
-        if self.server.refusal is not None:
-            self.answer(*self.server.refusal)
-        elif not known:
-            self.answer(401, "RepoNotFound")
-        elif folder is None:
-            self.answer(404, "RevisionNotFound")
-        elif tree:
-            files = [p for p in folder.rglob("*") if p.is_file()]
-            listed = {"siblings": [entry(p, folder) for p in files]}
-            self.server.spoil(listed)
-            self.answer(200, body=json.dumps(listed).encode(), commit=commit)
-        elif not (folder / name).is_file():
-            self.answer(404, "EntryNotFound", commit=commit)
-        else:
-            body = (folder / name).read_bytes()
-            self.answer(200, body=body, commit=commit, cut=name == self.server.cut)
-        return None
-
-    def answer(
-        self, status: int, code: str = "", *, body: bytes = b"", commit: str = "", cut: bool = False
-    ) -> None:
-        self.send_response(status)
-        about = {"X-Error-Code": code, "X-Repo-Commit": commit}
-        about |= {"Content-Length": str(len(body)), "ETag": hashlib.sha256(body).hexdigest()}
-        about |= self.server.lies
-        for name, value in about.items():
-            if value:
-                self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body[: len(body) // 2] if cut else body)
-        self.close_connection = cut or self.close_connection
-
-
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def served(tmp_path: Path) -> Iterator[Hub]:
     """A model of two layers' sizes, with files beside it that nobody needs."""
     root = tmp_path / "served"
     Model.from_config(Config("bert", "masked-lm", 13, **SIZES), seed=1).save(root)
@@ -144,22 +44,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     (root / "onnx").mkdir()
     for name in ("README.md", "tf_model.h5", "pytorch_model.bin", "onnx/model.onnx"):
         (root / name).write_bytes(b"not wanted")
-    server = Hub(root)
-    monkeypatch.setattr(constants, "ENDPOINT", server.url)
-    monkeypatch.setattr(
-        constants,
-        "HUGGINGFACE_CO_URL_TEMPLATE",
-        f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    # Between its tries the client waits for seconds, which here would help nobody.
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with hub_of(root, tmp_path / "cache") as server:
+        yield server
 
 
 def failed(**options: object) -> str:
@@ -376,28 +262,6 @@ def test_an_entry_of_another_type_is_named(served: Hub, change: dict[str, Any]) 
     assert repr(change).strip("{}") in error
 
 
-def test_a_list_of_whatever_form_is_read_or_refused_by_name(served: Hub, tmp_path: Path) -> None:
-    refused = 0
-    for seed in range(50):
-
-        def spoil(listing: dict[str, Any], seed: int = seed) -> None:
-            random = Random(seed)
-            change_value(random.choice((listing, *listing["siblings"])), random)
-
-        served.spoil = spoil
-        folder = None
-        with suppress(CheckpointError):
-            folder = fetch(NAME, cache_dir=tmp_path / str(seed))
-        if folder is None:
-            refused += 1
-            error = failed(cache_dir=tmp_path / str(seed))
-            assert error.startswith(f"{NAME} (revision main)"), seed
-            assert "could not be fetched" not in error, (seed, error)
-        else:
-            assert names(folder) <= {*WANTED, "pytorch_model.bin"}, seed
-    assert 5 < refused < 45
-
-
 def test_bytes_with_another_digest_are_refused_and_deleted(served: Hub, tmp_path: Path) -> None:
     forged = served.folders["main"] / "model.safetensors"
     honest = forged.read_bytes()
@@ -412,23 +276,6 @@ def test_bytes_with_another_digest_are_refused_and_deleted(served: Hub, tmp_path
     served.spoil = lambda listing: [one.pop("blobId") for one in listing["siblings"]]
     served.lies["ETag"] = "0" * 64
     assert "has other bytes than the repository has" in failed(cache_dir=tmp_path / "other")
-
-
-def poured(pieces: Iterable[bytes], **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
-    """An answer of these pieces, until the client has had enough."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.close_connection = True
-        for name, value in headers.items():
-            handler.send_header(name.replace("_", "-"), value)
-        handler.end_headers()
-        with suppress(OSError):
-            if handler.command == "GET":
-                for piece in pieces:
-                    handler.wfile.write(piece)
-
-    return answer
 
 
 def drips() -> Iterator[bytes]:
@@ -463,16 +310,6 @@ def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(
     began = time.monotonic()
     assert "bytes a second came" in failed()
     assert time.monotonic() - began < 30
-
-
-def sent_on(url: str, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(302)
-        for name, value in ({"Location": url, "Content-Length": "0"} | headers).items():
-            handler.send_header(name.replace("_", "-"), value)
-        handler.end_headers()
-
-    return answer
 
 
 @pytest.mark.parametrize("place", [API, FILES, "xet"])
