@@ -1,200 +1,61 @@
-"""How tasks are done: each contender built, gated, then timed in turns; a row each.
+"""How tasks are done: each contender built, looked at, then timed in turns; a row each.
 
-On CUDA a call is recorded as a graph and replayed, so that the time is the kernels' and not
-Python's. Cold: the cache is filled with other data before each call. Warm: it is not, and calls
-that are short are timed several at a time. Beside the groups: ceilings and a million keys.
+Who is named computes: ours are the implementation "triton", called behind the checks of `attend`,
+the others are the baselines of `minibert bench`, with their gradients where the task goes backward.
+What a contender gives is looked at by the judge of `minibert bench`, at the very size that is
+timed. Times are of single calls with a cold cache.
 """
 
+import contextlib
 import gc
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
-from benchmarks.gpu import gate
-from benchmarks.gpu.contenders import Built, build, inputs
-from benchmarks.gpu.matrix import row
-from benchmarks.gpu.plan import Task
-from benchmarks.gpu.resources import watched
-from minibert.bench.contest import MOST_CALLS, Clock, Contender, peak_bytes, time_in_turns
-from minibert.bench.result_rows import Outputs, Row, Timing, WrongError, failure, reason
+from benchmarks.gpu.plan import CLOCK, KINDS_ASKED, OURS, Task
+from minibert.bench.baselines import baseline
+from minibert.bench.contest import Clock, Contender, peak_bytes, time_in_turns
+from minibert.bench.result_rows import Row, WrongError, failure
+from minibert.bench.roofline import ceilings
+from minibert.kernels.call import Want, parse_want
+from minibert.kernels.check.gradients import refused
+from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.samples import sampled, sampled_gradients
+from minibert.kernels.check.workload import Case, Workload, inputs_of
+from minibert.kernels.registry import implementations
 
-Run = Callable[[], Any]
-
-# Rounds, and the calls of a turn at least; the processor's are for the dry run.
+#: Rounds, and the calls of a turn at least; the processor's are for the dry run.
 ROUNDS, FEWEST = {"cuda": 8, "cpu": 2}, {"cuda": 3, "cpu": 1}
-WARM_MS = 0.3
+#: Keys in a cell of the matrix: more than one tile of every kernel, and no multiple of one.
+POSITIONS = 300
+#: A head of more tokens has no float64 gradients here: they would take gigabytes.
+LARGEST_GRADIENT = 4096
 
 
-def recorded(run: Run, clock: Clock) -> Run:
-    """The call as a CUDA graph, or as it is elsewhere. Raises RuntimeError when it cannot be."""
-    if clock.device.type != "cuda":
-        return run
-    import torch
+def messages(task: Task, device: torch.device) -> Iterator[str | Row]:
+    """The rows of a task, each with its contender. What fails is a row with the reason.
 
-    side = torch.cuda.Stream(clock.device)
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = run()
-
-    def replay() -> Any:
-        graph.replay()
-        return kept
-
-    replay()
-    torch.cuda.synchronize()
-    return replay
-
-
-def times(runs: Mapping[str, Run], clock: Clock) -> dict[str, Row]:
-    """The fields of each contender's row, measured in turns; what fails is a row with the reason.
-
-    `noise` compares two timings of the same kernel, the even rounds with the odd ones: a
-    difference between contenders that is smaller means nothing.
+    Before anything of a contender runs comes its name, so that one that ends the process is known.
     """
-    kind = clock.device.type
-    options: Any = {"rounds": ROUNDS[kind], "fewest": FEWEST[kind]}
-    cold = time_in_turns(_contenders(runs), clock, cold=True, **options)
-    together = {name: _together(timing) for name, timing in cold.timings.items()}
-    several = {name: _repeated(runs[name], together[name]) for name in together}
-    warm = time_in_turns(_contenders(several), clock, **options)
-    rows: dict[str, Row] = {**cold.failures, **warm.failures}
-    for name, timing in warm.timings.items():
-        # The first warm call of a turn finds what the one before left in the cache.
-        later = Timing([turn[1:] or turn for turn in timing.turns]).divided(together[name])
-        rows[name] = summary(cold.timings[name], later)
-    return rows
-
-
-def _contenders(runs: Mapping[str, Run]) -> dict[str, Contender]:
-    return {name: Contender(run, _none) for name, run in runs.items()}
-
-
-def _none(result: Any) -> Outputs:
-    """Nothing: they passed the gate before."""
-    return {}
-
-
-def _together(timing: Timing) -> int:
-    return max(1, min(MOST_CALLS, int(WARM_MS / max(timing.median, 1e-6))))
-
-
-def _repeated(run: Run, times: int) -> Run:
-    def several() -> Any:
-        for _ in range(times - 1):
-            run()
-        return run()
-
-    return several
-
-
-def sampled(run: Run, clock: Clock, calls: int, *, cold: bool = False) -> Timing:
-    """Some calls of a run that is measured alone."""
-    return Timing([clock.turn(run, calls=calls, cold=cold)[0]])
-
-
-def summary(cold: Timing, warm: Timing) -> Row:
-    """Medians, spread and noise, in milliseconds."""
-    return {
-        **cold.fields(),
-        "warm_ms": warm.fields()["median_ms"],
-        "noise": round(cold.noise, 4),
-    }
-
-
-Begin = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A contender that is built and right, and what its row says so far."""
-
-    run: Callable[[], Any]
-    row: Row
-
-
-def group(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
-    """The rows of a task's contenders. What fails is a row with the reason and no speed.
-
-    `begin` is told the contender's name before anything of it runs, so that one that ends the
-    process can be left out the next time.
-    """
-    if task.shape is None:
-        raise ValueError(f"{task.part} has no shape")
-    given, clock, ready = inputs(task.shape, device), Clock(device), {}
+    if task.cell is None and task.work is not None:
+        yield from _contest(task, task.work, device)
+        return
     for name in task.contenders:
-        if name in task.skip:
-            continue
-        begin(name)
+        yield name
         try:
-            ready[name] = prepared(build(name, given), given, clock)
-        # Whatever a contender raises is a finding about it.
+            row = cell(name, *task.cell, device) if task.cell else _device(device)
+            yield {"implementation": name, "ok": True} | row
+        # A failure is a row, and the next contender is still of interest.
         except Exception as error:
-            yield {**failure(error), "implementation": name}
+            yield {"implementation": name, **failure(error)}
             survive(device)
-    begin("the clock")
-    found = times({name: one.run for name, one in ready.items()}, clock) if ready else {}
-    for name, one in ready.items():
-        row = {"implementation": name, "ok": True, **one.row, **found[name]}
-        yield row | (rate(task, name, row) if row["ok"] else {})
-
-
-def prepared(built: Built, given: Problem, clock: Clock) -> Ready:
-    """Run once, gated, its memory counted, recorded as a graph where that can be done."""
-    start = time.perf_counter()
-    built.run()
-    clock.settle()
-    row: Row = {"first_call_s": round(time.perf_counter() - start, 3)}
-    # The first call tunes, so that it starts kernels that the others do not.
-    with watched() as kernels:
-        found = built.run()
-    clock.settle()
-    row["kernels"] = kernels()
-    row |= gate.check(built, found, given)
-    z_bytes = size_of_z(found)
-    del found
-    row |= memory(built.run, given, z_bytes)
-    run, row["timed"] = built.run, "calls"
-    if built.recordable:
-        try:
-            run, row["timed"] = recorded(built.run, clock), "graph"
-        except Exception as error:
-            row["not_recorded"] = reason(error)
-            survive(given.query.device)
-    return Ready(run, {**row, "clock": clock.name})
-
-
-def size_of_z(found: dict[str, Tensor]) -> int:
-    """The bytes of z; 0 of a backward, which gives none."""
-    return found["z"].nbytes if "z" in found else 0
-
-
-def memory(run: Callable[[], dict[str, Tensor]], given: Problem, z_bytes: int) -> Row:
-    """The most bytes a call holds, and those beside z for each row and head; nothing off CUDA."""
-    device = given.query.device
-    if device.type != "cuda":
-        return {}
-    peak = peak_bytes(run, device)
-    rows = given.query[..., 0].numel()
-    return {"peak_bytes": peak, "extra_bytes_per_row": round((peak - z_bytes) / rows, 2)}
-
-
-def rate(task: Task, name: str, row: Row) -> Row:
-    """TFLOP/s of the matrix products; of a backward five where a forward has two."""
-    if task.shape is None:
-        return {}
-    flop = task.shape.flop * (2.5 if "backward" in name else 1)
-    return {"tflops": round(flop / row["median_ms"] / 1e9, 3)}
 
 
 def survive(device: torch.device) -> None:
@@ -205,80 +66,138 @@ def survive(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-GROUPS = ("forward", "statistics", "short", "backward", "eager", "flex")
+def _device(device: torch.device) -> Row:
+    """What the device can do at most, measured."""
+    return {"ceilings": dict(ceilings(device, "bfloat16"))}
 
 
-def rows(task: Task, device: torch.device, begin: Begin) -> Iterator[Row]:
-    """The rows of a task, each with its contender."""
-    if task.part.split()[0] in GROUPS:
-        yield from group(task, device, begin)
-    elif task.cell is not None:
-        cell = task.cell
-        yield from _each(task, device, begin, lambda _, name, place: row(name, *cell, place))
-    else:
-        parts = {"ceilings": ceiling, "million": million}
-        yield from _each(task, device, begin, parts[task.part])
+def wanted(tier: str, n_keys: int) -> Want:
+    """The statistics of one of OURS."""
+    first = ("row_max", "max_prob", "entropy", "offset_mass", ("key_mass", (0, n_keys - 1)))
+    sums = ("received", ("map", min(64, n_keys)))
+    names: tuple[Any, ...] = {
+        "plain": (),
+        "T1": first,
+        "T2": (*first, "argmax"),
+        "T3": (*first, *sums),
+        "all": (*first, "argmax", *sums),
+    }[tier]
+    return parse_want(names, n_keys=n_keys)
 
 
-def _each(
-    task: Task,
-    device: torch.device,
-    begin: Begin,
-    one_row: Callable[[Task, str, torch.device], Row],
-) -> Iterator[Row]:
+def build(name: str, work: Workload, problem: Problem) -> Contender:
+    """The contender of this name. Raises MinibertError when it cannot run here."""
+    if name in OURS:
+        return baseline("triton", work, replace(problem, want=wanted(name, problem.n_keys)))
+    if name == "eager":
+        problem = replace(problem, want=wanted("T1", problem.n_keys))
+    return baseline(name, work, problem)
+
+
+def _contest(task: Task, work: Workload, device: torch.device) -> Iterator[str | Row]:
+    problem, clock = inputs_of(work, device), Clock(device)
+    ready: dict[str, tuple[Contender, Row]] = {}
     for name in task.contenders:
-        if name in task.skip:
-            continue
-        begin(name)
+        yield name
         try:
-            yield {"implementation": name, "ok": True, **one_row(task, name, device)}
-        # A failure is a row, and the next contender is still of interest.
+            one = build(name, work, problem)
+            ready[name] = one, _looked_at(one, work, problem, clock)
+        # Whatever a contender raises is a finding about it.
         except Exception as error:
             yield {"implementation": name, **failure(error)}
             survive(device)
+    yield CLOCK
+    kind, runs = device.type, {name: one for name, (one, _) in ready.items()}
+    timed = time_in_turns(runs, clock, rounds=ROUNDS[kind], fewest=FEWEST[kind], cold=True)
+    base = timed.timings.get(task.contenders[0])
+    for name, (_, row) in ready.items():
+        row = {"implementation": name, "ok": True, **row, **timed.failures.get(name, {})}
+        if (mine := timed.timings.get(name)) is not None:
+            row |= mine.fields() | {"noise": round(mine.noise, 4), "flop": work.flop}
+            row["tflops"] = round(work.flop / mine.median / 1e9, 3)
+            row |= {} if base is None else mine.ratios(base)
+        yield row
 
 
-def ceiling(task: Task, name: str, device: torch.device) -> Row:
-    """What the device can do at most, measured: a bfloat16 matrix product, a copy."""
-    clock, on_gpu = Clock(device), device.type == "cuda"
-    if name == "matrix product":
-        n = 8192 if on_gpu else 64
-        left, right = (torch.randn(n, n, device=device).bfloat16() for _ in range(2))
-        found = warmed(lambda: left @ right, clock)
-        return {**found, "tflops": round(2 * n**3 / found["median_ms"] / 1e9, 1)}
-    source = torch.randn((2**30 if on_gpu else 2**16) // 4, device=device)
-    target = torch.empty_like(source)
-    found = warmed(lambda: target.copy_(source), clock)
-    return {**found, "bytes_per_s": round(2e3 * source.nbytes / found["median_ms"])}
+def _looked_at(one: Contender, work: Workload, problem: Problem, clock: Clock) -> Row:
+    """The fields of a row before the clock. Raises WrongError when what it gives is not right."""
+    with one.around():
+        start = time.perf_counter()
+        one.run()
+        clock.settle()
+        row: Row = {"first_call_s": round(time.perf_counter() - start, 3), "clock": clock.name}
+        with watched() as kernels:
+            result: Any = one.run()
+        clock.settle()
+    found = result if isinstance(result, dict) else dict(one.outputs(result))
+    looked = sampled(problem, found)
+    if work.backward and work.tokens <= LARGEST_GRADIENT:
+        looked |= sampled_gradients(problem, found)
+    for name, (error, allowed) in looked.items():
+        if not error <= allowed:
+            raise WrongError(f"error of {name} {error:.2e}, allowed {allowed:.2e}, at this size")
+    if "received" in found:
+        # Each row of a head sums to 1, and so do all its keys to the number of rows.
+        total = float(found["received"].double().sum(-1).sub(work.n_queries).abs().max())
+        if not total <= 1e-3 * work.n_queries:
+            raise WrongError(f"the keys of a head receive {total:.3g} more or less than its rows")
+    if clock.device.type == "cuda":
+        row["peak_bytes"] = peak_bytes(one.run, clock.device, one.around)
+    return row | {"errors": {name: error for name, (error, _) in looked.items()}} | kernels()
 
 
-def warmed(run: Callable[[], Any], clock: Clock) -> Row:
-    """The times of ten calls after three."""
-    sampled(run, clock, 3)
-    return sampled(run, clock, 10).fields()
+def drawn(kind: str, d_head: int, dtype: str, device: torch.device, *, backward: bool) -> Problem:
+    """The inputs of a cell, as `cell` asks about them."""
+    case = Case.of(kind, replace(KINDS_ASKED[kind], backward=backward), POSITIONS)
+    wants = () if backward else implementations()["triton"].wants
+    kept: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": device, "d_head": d_head}
+    return case.draw(wants=wants, seed=0, **kept)
 
 
-def million(task: Task, name: str, device: torch.device) -> Row:
-    """One head of a million keys, timed a few times; no N x N fits anywhere."""
-    if task.shape is None:
-        raise ValueError("a million keys of what shape?")
-    given, clock = inputs(task.shape, device), Clock(device)
-    built = build(name, given)
-    start = time.perf_counter()
+def cell(kind: str, d_head: int, dtype: str, device: torch.device) -> Row:
+    """Fields of a row: how many outputs were compared, the worst one, what was not covered."""
+    work = KINDS_ASKED[kind]
     with watched() as kernels:
-        found = built.run()
-    clock.settle()
-    row: Row = {"first_call_s": round(time.perf_counter() - start, 3), "kernels": kernels()}
-    # Sums over a million rows, again in float64, would take longer than all the rest.
-    kept = {key: one for key, one in found.items() if key not in gate.SUMMED}
-    row |= gate.check(built, kept, given, left_out=gate.SUMMED)
-    if "received" in built.want:
-        row["received_sum"] = float(found["received"].double().sum() / task.shape.positions)
-        if not abs(row["received_sum"] - 1) < gate.SUMS:
-            raise WrongError(f"the keys receive {row['received_sum']} a row, expected 1")
-    z_bytes = size_of_z(found)
-    del found, kept
-    row |= memory(built.run, given, z_bytes)
-    found_times = sampled(built.run, clock, 3, cold=True).fields()
-    rate = task.shape.flop / found_times["median_ms"] / 1e9
-    return {**row, **found_times, "tflops": round(rate, 3), "timed": "calls"}
+        report = check(
+            "triton",
+            dtypes=[getattr(torch, dtype)],
+            device=device,
+            sizes=[POSITIONS if device.type == "cuda" else 17],
+            input_scales=[1.0],
+            d_head=d_head,
+            kinds={kind: work},
+            backward=refused(work) is None,
+        )
+    worst = max(report.findings, key=lambda one: one.error / max(one.tolerance, 1e-300))
+    row: Row = {"ok": report.ok, "wrong": not report.ok, "checks": len(report.findings)}
+    row |= {"failures": len(report.failures), "worst": str(worst)[:400]}
+    # An exception counts as an infinite error, which JSON cannot say.
+    row["worst_error"] = worst.error if math.isfinite(worst.error) else None
+    row |= {"causes": list(report.causes)[:3], "not_covered": list(report.skipped)}
+    return row | kernels()
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Any]:
+    """Gives a function: the field `kernels`, what each that was started in here takes."""
+    if find_spec("triton") is None:
+        yield dict
+        return
+    from triton.runtime.jit import JITFunction
+
+    started: dict[int, Any] = {}
+    run = JITFunction.run
+
+    def noted(self: Any, *arguments: Any, **options: Any) -> Any:
+        kernel = run(self, *arguments, **options)
+        started[id(kernel)] = kernel
+        return kernel
+
+    def fields(kernel: Any) -> Row:
+        told = kernel.metadata
+        # The driver counts words of local memory.
+        taken = {"registers": kernel.n_regs, "spilled_bytes": 4 * kernel.n_spills}
+        return {"name": told.name, **taken, "shared_bytes": told.shared, "warps": told.num_warps}
+
+    with patch.object(JITFunction, "run", noted):
+        yield lambda: {"kernels": [fields(x) for x in started.values() if hasattr(x, "n_regs")]}

@@ -1,78 +1,59 @@
 """What is asked of the accelerator: tasks, the most important first, each with its time.
 
-A task is what the worker does without looking up: a group of contenders on one shape, measured in
-turns, or one of the other parts. It yields a row for each of its contenders.
+A task is a group of contenders on one workload, measured in turns, a cell of the parity matrix, or
+the ceilings of the device. It gives a row for each of its contenders.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from benchmarks.gpu.matrix import KINDS_ASKED
+from minibert.kernels.check.workload import FIELD_KINDS, KINDS, Workload
 
-# Whole cells of the parity matrix come later; of these kinds every cell is asked about first.
+#: Kinds of the parity matrix. Whole cells come later; of these kinds every cell is asked first.
+KINDS_ASKED: dict[str, Workload] = KINDS | FIELD_KINDS
 FEW = ("causal lengths",)
-D_HEAD, HEADS, TOKENS = 64, 32, 16_384
 D_HEADS = (64, 128, 32, 256, 16)
 DTYPES = ("bfloat16", "float16", "float32")
+D_HEAD, HEADS, TOKENS = 64, 32, 16_384
 SIZES = (4096, 16_384, 1024, 512, 2048, 8192)
 SHORT = (128, 256, 64)
 MILLION = 2**20
 
-
-@dataclass(frozen=True)
-class Shape:
-    """The inputs of one call: as many queries as keys."""
-
-    batch: int
-    heads: int
-    positions: int
-    d_head: int = D_HEAD
-    causal: bool = False
-    dtype: str = "bfloat16"
-
-    def __str__(self) -> str:
-        kind = "causal" if self.causal else "full"
-        return f"B{self.batch} H{self.heads} N{self.positions} D{self.d_head} {kind} {self.dtype}"
-
-    @property
-    def flop(self) -> float:
-        """Of the two matrix products of a forward; half of them where attention is causal."""
-        cells = self.batch * self.heads * self.positions**2 / (2 if self.causal else 1)
-        return 4.0 * cells * self.d_head
+#: Ours, by the statistics that are wanted: T1 in the pass itself, T2 with argmax, T3 with what sums
+#: over queries. The first contender of a task is the one that the others are divided by.
+OURS = ("plain", "T1", "T2", "T3", "all")
+PEERS = ("plain", "cudnn", "flash")
+#: What is told in the place of a contender when all of a task are timed in turns.
+CLOCK = "the clock"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do; `seconds` are what it needs at most, and past `limit` it is ended."""
+    """One thing to do; `seconds` are what it needs at most, and past `limit` it is ended.
+
+    Without a workload it is the ceilings, or with a cell, d_head and dtype, one of the parity
+    matrix, whose contenders are kinds of `KINDS_ASKED`.
+    """
 
     part: str
     contenders: tuple[str, ...]
-    shape: Shape | None = None
+    work: Workload | None = None
     seconds: float = 10.0
     limit: float = 60.0
-    # Left out this time, because they have a row of this run.
-    skip: tuple[str, ...] = field(default=())
-    # Of the parity matrix: d_head and dtype; the contenders are kinds of `KINDS_ASKED`.
     cell: tuple[int, str] | None = None
 
     @property
     def name(self) -> str:
         """What rows and the journal know it by."""
-        if self.shape:
-            return f"{self.part} {self.shape}"
-        if self.cell:
-            return f"{self.part} D{self.cell[0]} {self.cell[1]}"
-        return self.part if len(self.contenders) > 1 else f"{self.part} {self.contenders[0]}"
+        if self.work:
+            one, order = self.work, "causal" if self.work.causal else "full"
+            size = f"B{one.batch} H{one.heads} N{one.tokens} D{one.d_head}"
+            return f"{self.part} {size} {order} {one.dtype}"
+        return f"{self.part} D{self.cell[0]} {self.cell[1]}" if self.cell else self.part
 
     def row_keys(self) -> list[str]:
         """Those of its rows."""
         return [f"{self.name} | {contender}" for contender in self.contenders]
-
-
-FORWARD = ("plain", "cudnn", "flash")
-STATISTICS = ("plain", "T1", "T2", "T3")
-BACKWARD = ("backward", "cudnn backward", "flash backward")
-EAGER = ("T1", "eager")
 
 
 def plan(*, quick: bool = False) -> list[Task]:
@@ -83,55 +64,45 @@ def plan(*, quick: bool = False) -> list[Task]:
     """
     sizes, short = ((32,), (16,)) if quick else (SIZES, SHORT)
     first, rest = sizes[:1], sizes[1:]
-    tasks = [Task("ceilings", ("matrix product", "copy"), seconds=15), *_matrix_first(quick)]
+    tasks = [Task("ceilings", ("device",), seconds=15), *_matrix(quick, whole=False)]
     for size in first:
-        tasks += _both("forward", FORWARD, size, quick, seconds=15, limit=90)
-        tasks += _both("statistics", STATISTICS, size, quick, seconds=25, limit=120)
-        tasks += _both("backward", BACKWARD, size, quick, seconds=20, limit=90)
+        tasks += _both("forward", PEERS, size, quick, seconds=15, limit=90)
+        tasks += _both("statistics", OURS[:4], size, quick, seconds=25, limit=120)
+        tasks += _both("backward", PEERS, size, quick, seconds=20, limit=90)
     for size in short:
         tasks += _both("short", ("plain", "all"), size, quick, seconds=10)[:1]
-    tasks += _both("eager", EAGER, sizes[0], quick, heads=32, seconds=8)
+    tasks += _both("eager", ("T1", "eager"), sizes[0], quick, heads=32, seconds=8)
     for size in rest:
-        tasks += _both("forward", FORWARD, size, quick, seconds=5, limit=60)
+        tasks += _both("forward", PEERS, size, quick, seconds=5)
     for size in rest:
-        tasks += _both("statistics", STATISTICS, size, quick, seconds=8, limit=90)
-    tasks.append(_million(quick))
-    for size in (1024, 16_384) if not quick else ():
-        tasks += _both("backward", BACKWARD, size, quick, seconds=12)
-    return [*tasks, *([] if quick else _matrix_rest()), *_later(sizes, quick)]
-
-
-def _matrix_first(quick: bool) -> list[Task]:
-    """All options at the usual width, and a few of them in every other cell."""
-    if quick:
-        # The interpreter's bfloat16 is wrong, so the dry run looks at float32.
-        return [Task("matrix first", FEW, seconds=60, limit=150, cell=(16, "float32"))]
-    cells = [(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES]
-    whole = Task("matrix", tuple(KINDS_ASKED), seconds=60, limit=240, cell=cells[0])
-    return [whole, *(Task("matrix first", FEW, seconds=5, limit=60, cell=one) for one in cells[1:])]
-
-
-def _matrix_rest() -> list[Task]:
-    cells = [(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES]
-    left = tuple(one for one in KINDS_ASKED if one not in FEW)
-    return [Task("matrix", left, seconds=60, limit=240, cell=one) for one in cells[1:]]
-
-
-def _later(sizes: tuple[int, ...], quick: bool) -> list[Task]:
-    """What is good to know when all that matters is known."""
-    tasks: list[Task] = []
-    for size, heads in ((8192, 16), (16_384, 4)) if not quick else ():
-        tasks += _both("eager", EAGER, size, quick, heads=heads, seconds=8)
+        tasks += _both("statistics", OURS[:4], size, quick, seconds=8, limit=90)
+    million = Workload(1, 1, 64 if quick else MILLION, *(_QUICK if quick else _USUAL), False)
+    tasks.append(Task("million", ("plain", "T1", "T3"), million, seconds=25, limit=90))
+    if not quick:
+        for size in (1024, 16_384):
+            tasks += _both("backward", PEERS, size, quick, seconds=12)
+        tasks += _matrix(quick, whole=True)
+        for size, heads in ((8192, 16), (16_384, 4)):
+            tasks += _both("eager", ("T1", "eager"), size, quick, heads=heads, seconds=8)
     for size in sizes:
         tasks += _both("flex", ("plain", "flex"), size, quick, seconds=25, limit=90)
     return tasks
 
 
-def _shape(size: int, quick: bool, *, heads: int | None = None, causal: bool = False) -> Shape:
+_USUAL, _QUICK = (D_HEAD, "bfloat16"), (16, "float32")
+
+
+def _matrix(quick: bool, *, whole: bool) -> list[Task]:
+    """All kinds at the usual width and a few in every other cell; with `whole` what these leave."""
     if quick:
-        return Shape(1, 2, size, 16, causal, "float32")
-    batch = 1 if heads else max(1, TOKENS // size)
-    return Shape(batch, heads or HEADS, size, causal=causal)
+        # The interpreter's bfloat16 is wrong, so the dry run looks at float32.
+        return [Task("matrix first", FEW, seconds=60, limit=150, cell=(16, "float32"))]
+    first, *others = ((d_head, dtype) for d_head in D_HEADS for dtype in DTYPES)
+    if whole:
+        left = tuple(one for one in KINDS_ASKED if one not in FEW)
+        return [Task("matrix", left, seconds=60, limit=240, cell=one) for one in others]
+    usual = Task("matrix", tuple(KINDS_ASKED), seconds=60, limit=240, cell=first)
+    return [usual, *(Task("matrix first", FEW, seconds=5, cell=one) for one in others)]
 
 
 def _both(
@@ -144,15 +115,15 @@ def _both(
     limit: float = 60.0,
     heads: int | None = None,
 ) -> list[Task]:
-    return [
-        Task(part, contenders, _shape(size, quick, heads=heads, causal=causal), seconds, limit)
-        for causal in (False, True)
-    ]
-
-
-def _million(quick: bool) -> Task:
-    shape = Shape(1, 1, 64, 16, dtype="float32") if quick else Shape(1, 1, MILLION)
-    return Task("million", ("plain", "T1", "T3"), shape, seconds=25, limit=90)
+    """The task in full and in causal order; as many sentences as make 16,384 tokens."""
+    d_head, dtype = _QUICK if quick else _USUAL
+    batch = 1 if quick or heads else max(1, TOKENS // size)
+    heads = 2 if quick else heads or HEADS
+    back = part == "backward"
+    works = (
+        Workload(batch, heads, size, d_head, dtype, one, backward=back) for one in (False, True)
+    )
+    return [Task(part, contenders, one, seconds, limit) for one in works]
 
 
 def order(tasks: Iterable[Task], tried: Iterable[str], done: Iterable[str]) -> list[Task]:

@@ -8,18 +8,28 @@ a constant that is missing, a tile that no SM holds, a spill is found here; and 
 could record: copies between host and device, and whatever waits for the device (CUDA C++
 programming guide, "Prohibited and unhandled operations" of stream capture). A line of JSON each;
 the last line counts.
+
+On a machine with a GPU several of these, `compile_ahead`, share the calls of a run and compile the
+kernels into Triton's cache on the host's cores, before the GPU is asked for one. What decides the
+name of a kernel in the cache is Triton, its ptxas, the sources, the types, constants and alignments
+of the arguments, and the compute capability; of all these only the last is the GPU's.
 """
 
 import argparse
 import contextlib
 import functools
 import json
+import os
+import pickle
 import re
+import signal
+import subprocess
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,14 +40,16 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.gpu.contenders import build, inputs
 from benchmarks.gpu.fake_device import CAPABILITY, FakeDevice, recorded_functions, run_backward
-from benchmarks.gpu.matrix import KINDS_ASKED, drawn
-from benchmarks.gpu.plan import Shape, Task, first_minutes, plan
+from benchmarks.gpu.measure import drawn, wanted
+from benchmarks.gpu.plan import KINDS_ASKED, OURS, Task, first_minutes, plan
+from benchmarks.session import REPOSITORY
 from minibert.bench.result_rows import Row, reason
 from minibert.errors import AttentionError
 from minibert.kernels.check.gradients import refused
 from minibert.kernels.check.parity import bound
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.workload import inputs_of
 from minibert.kernels.registry import implementations
 
 #: What looks at numbers: .item(), .tolist(), bool(), and shapes that depend on numbers.
@@ -120,8 +132,6 @@ def _line_of(error: BaseException) -> str:
     return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
 
 
-#: Whose kernels are not ours: they are there on a GPU, or their row says why not.
-_OTHERS = ("cudnn", "flash", "flex", "eager", "matrix product", "copy")
 GPU = torch.device("cuda", 0)
 
 
@@ -131,9 +141,18 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = [task for task in plan() if re.search(chosen.only, task.name)]
     if chosen.minutes is not None:
         wanted = first_minutes(wanted, chosen.minutes)
+    if chosen.share:
+        # What another process is told, see `compile_ahead`.
+        place, of = map(int, chosen.share.split("/"))
+        everything = [pair for task in pickle.load(sys.stdin.buffer) for pair in calls(task)]
+        return _look(everything[place::of], chosen)
+    return _look([pair for task in wanted for pair in calls(task)], chosen)
+
+
+def _look(everything: list["Asked"], chosen: argparse.Namespace) -> int:
     began, rows = time.monotonic(), []
     fake = FakeDevice(chosen.capability)
-    for row in rehearse(wanted, fake, compiles=chosen.compile):
+    for row in rehearse(everything, fake, compiles=chosen.compile):
         rows.append(row)
         print(json.dumps(row), flush=True)
     driver, failed = fake.driver, sum(not row["ok"] for row in rows)
@@ -162,16 +181,69 @@ def _parser() -> argparse.ArgumentParser:
         default=CAPABILITY,
         help="of the GPU: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell",
     )
+    parser.add_argument("--share", help=argparse.SUPPRESS)
     return parser
 
 
-def rehearse(tasks: Iterable[Task], fake: FakeDevice, *, compiles: bool = True) -> Iterator[Row]:
+def processes() -> int:
+    """How many may compile beside each other on this machine: the cores that are ours, but two."""
+    ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(0, ours - 2)
+
+
+def compile_ahead(
+    tasks: Sequence[Task], capability: Sequence[int], count: int, seconds: float
+) -> str:
+    """Compile the kernels of these tasks by `count` processes; what came of it in so many seconds.
+
+    What could not be compiled here is compiled by the worker, as without all this.
+    """
+    began, stop = time.monotonic(), time.monotonic() + seconds
+    command = [sys.executable, "-m", "benchmarks.gpu.rehearsal"]
+    command += ["--capability", ".".join(map(str, capability))]
+    # One core each, no GPU, which the worker has, and no interpreter, which compiles nothing.
+    kept = {name: one for name, one in os.environ.items() if name != "TRITON_INTERPRET"}
+    started = [
+        subprocess.Popen(
+            [*command, "--share", f"{place}/{count}"],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        )
+        for place in range(count)
+    ]
+    late = 0
+    for process in started:
+        # One that ended at once has no pipe any more.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(pickle.dumps(list(tasks)))  # type: ignore[union-attr]
+            process.stdin.close()  # type: ignore[union-attr]
+    for process in started:
+        try:
+            process.wait(max(0.01, stop - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            late += 1
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    spent = time.monotonic() - began
+    return f"compiled ahead for {spent:.0f} s by {count} processes; {late} did not end in time"
+
+
+#: The key of a row, what is called, and the call.
+Asked = tuple[str, str, Callable[[], Any]]
+
+
+def rehearse(
+    everything: Iterable[Asked], fake: FakeDevice, *, compiles: bool = True
+) -> Iterator[Row]:
     """A row for each call of ours: ok, or the reason why it would fail on a GPU."""
     with fake.entered(compiles=compiles):
-        for task in tasks:
-            for name in task.contenders:
-                for what, call in calls(task, name):
-                    yield {"key": f"{task.name} | {name}", "call": what, **_tried(call, fake)}
+        for key, what, call in everything:
+            yield {"key": key, "call": what, **_tried(call, fake)}
 
 
 def _tried(call: Callable[[], Any], fake: FakeDevice) -> Row:
@@ -181,6 +253,9 @@ def _tried(call: Callable[[], Any], fake: FakeDevice) -> Row:
         # A candidate that does not run is left out with a warning.
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            # Of Python and of other packages: nothing that a kernel does.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", FutureWarning)
             call()
     except AttentionError as error:
         return {"ok": True, "refused": reason(error)}
@@ -192,28 +267,32 @@ def _tried(call: Callable[[], Any], fake: FakeDevice) -> Row:
     return {"ok": True, "kernels": [vars(one) for one in loaded], "spilled": spilled}
 
 
-def calls(task: Task, name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The calls of a contender, by what they show; none where its kernels are not ours."""
-    if task.cell is not None:
-        yield "forward", functools.partial(_forward, name, *task.cell)
-        if refused(KINDS_ASKED[name]) is None:
-            yield "backward", functools.partial(_backward, name, *task.cell)
-    elif task.shape is not None and not name.startswith(_OTHERS):
-        yield "run", functools.partial(_built, task.shape, name)
+def calls(task: Task) -> Iterator[Asked]:
+    """The calls of the contenders whose kernels are ours: forward, and backward where there is."""
+    for name, key in zip(task.contenders, task.row_keys(), strict=True):
+        if task.cell is not None:
+            make: Any = functools.partial(drawn, name, *task.cell, GPU)
+            yield key, "forward", functools.partial(_forward, make)
+            if refused(KINDS_ASKED[name]) is None:
+                yield key, "backward", functools.partial(_backward, make)
+        elif task.work is not None and name in OURS:
+            make = functools.partial(_of_task, task, name)
+            what, run = ("backward", _backward) if task.work.backward else ("forward", _forward)
+            yield key, what, functools.partial(run, make)
 
 
-def _built(shape: Shape, name: str) -> None:
-    built = build(name, inputs(shape, GPU))
-    check_recordable(built.run)
+def _of_task(task: Task, name: str, *, backward: bool) -> Problem:
+    assert task.work is not None
+    problem = inputs_of(replace(task.work, backward=backward), GPU)
+    return replace(problem, want=wanted(name, problem.n_keys))
 
 
-def _forward(kind: str, d_head: int, dtype: str) -> None:
-    problem = drawn(kind, d_head, dtype, GPU, backward=False)
-    check_recordable(bound(implementations()["triton"], problem))
+def _forward(make: Callable[..., Problem]) -> None:
+    check_recordable(bound(implementations()["triton"], make(backward=False)))
 
 
-def _backward(kind: str, d_head: int, dtype: str) -> None:
-    problem = drawn(kind, d_head, dtype, GPU, backward=True)
+def _backward(make: Callable[..., Problem]) -> None:
+    problem = make(backward=True)
     for one in (problem.query, problem.key, problem.value):
         one.requires_grad_()
     with recorded_functions() as kept:

@@ -94,9 +94,7 @@ class Problem:
 
     def copy(self) -> "Problem":
         """The same numbers in other memory."""
-        copies: dict[str, Any] = {name: one.clone() for name, one in self.tensors().items()}
-        want = {name: copies.pop(name, one) for name, one in self.want.items()}
-        return replace(self, want=want, **copies)
+        return self._holding({name: one.clone() for name, one in self.tensors().items()})
 
     @torch.no_grad()
     def take(self, other: "Problem") -> "Problem":
@@ -104,9 +102,12 @@ class Problem:
         theirs, mine = other.tensors(), self.tensors()
         for name, one in mine.items():
             one.copy_(theirs[name])
-        given: dict[str, Any] = dict(mine)
-        want = {name: given.pop(name, one) for name, one in other.want.items()}
-        return replace(other, want=want, **given)
+        return other._holding(mine)
+
+    def _holding(self, tensors: dict[str, Any]) -> "Problem":
+        """It with these in the place of its own tensors."""
+        want = {name: tensors.pop(name, one) for name, one in self.want.items()}
+        return replace(self, want=want, **tensors)
 
     def differing(self, others: Mapping[str, Tensor]) -> list[str]:
         """The names of the tensors that do not hold the same numbers in `others`."""
@@ -134,12 +135,13 @@ def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:
     """
     distance, key = _positions(problem)
     bias, sinks = (
-        None if one is None else one.to(dtype) for one in (_bias(problem, distance), problem.sinks)
+        None if one is None else one.to(dtype)
+        for one in (bias_at(problem, distance), problem.sinks)
     )
     keys, value = (_keys(problem, one).to(dtype) for one in (problem.key, problem.value))
     return Problem(
         problem.query.to(dtype), keys, value, problem.scale, bias=bias, sinks=sinks,
-        mask=all_of(_allowed(problem, distance, key)), soft_cap=problem.soft_cap,
+        mask=all_of(allowed_at(problem, distance, key)), soft_cap=problem.soft_cap,
         want=problem.want,
     )  # fmt: skip
 
@@ -149,7 +151,7 @@ def allowed(problem: Problem) -> dict[str, Tensor]:
 
     The names are mask, packed, lengths, causal (with the prefix), before and after.
     """
-    return _allowed(problem, *_positions(problem))
+    return allowed_at(problem, *_positions(problem))
 
 
 def all_of(parts: Mapping[str, Tensor | None]) -> Tensor | None:
@@ -181,7 +183,8 @@ def _positions(problem: Problem) -> tuple[Tensor, Tensor]:
     return distance, key
 
 
-def _allowed(problem: Problem, distance: Tensor, key: Tensor) -> dict[str, Tensor]:
+def allowed_at(problem: Problem, distance: Tensor, key: Tensor) -> dict[str, Tensor]:
+    """`allowed` for keys at these positions, so far behind each query's own."""
     parts = {} if problem.mask is None else {"mask": problem.mask}
     if problem.packed is not None:
         same = _packed_positions(problem.packed, problem.packed_keys or problem.packed)[2]
@@ -204,8 +207,8 @@ def _allowed(problem: Problem, distance: Tensor, key: Tensor) -> dict[str, Tenso
     return parts
 
 
-def _bias(problem: Problem, distance: Tensor) -> Tensor | None:
-    """The bias, with what ALiBi takes off."""
+def bias_at(problem: Problem, distance: Tensor) -> Tensor | None:
+    """The bias, with what ALiBi takes off at these distances."""
     if problem.alibi_slopes is None:
         return problem.bias
     lost = -problem.alibi_slopes.double()[..., None, None] * distance.abs()
@@ -229,64 +232,3 @@ def largest_score(problem: Problem) -> float:
     plain = unfolded(problem)
     largest = abs(plain.scale) * float((plain.query.abs() @ plain.key.abs().mT).max())
     return largest + (0.0 if plain.bias is None else float(plain.bias.abs().max()))
-
-
-def part(problem: Problem, sentence: int, heads: slice, rows: Tensor) -> Problem:
-    """Some query rows of one sentence, in query heads that share a key head.
-
-    In the dtype of the inputs; which keys are seen, ALiBi and bias are a mask and a bias of these
-    rows alone, so that it can be taken of a problem whose scores would not fit into memory.
-    """
-    queries, keys = _places(problem, sentence)
-    group = problem.query.shape[1] // problem.key.shape[1]
-    of_keys = slice(heads.start // group, heads.start // group + 1)
-    batch, end, places = 0 if problem.packed is not None else sentence, len(keys), queries[rows]
-    told: dict[str, Any] = dict.fromkeys(("packed", "packed_keys", "pages")) | {"want": {}}
-    for name in ("query", "z_gradient"):
-        if (one := getattr(problem, name)) is not None:
-            told[name] = one.detach()[batch : batch + 1, heads][:, :, places]
-    for name in ("key", "value"):
-        one = getattr(problem, name).detach()
-        if problem.pages is not None and problem.lengths is not None:
-            table, end = problem.pages[sentence].long(), int(problem.lengths[sentence])
-            one = one[table].transpose(0, 1).flatten(1, 2)[None]
-            told[name] = one[:, of_keys, : len(keys)]
-        else:
-            told[name] = one[batch : batch + 1, of_keys][:, :, keys]
-    for name in ("lengths", "prefix", "alibi_slopes", "sinks", "mask", "bias"):
-        if (one := getattr(problem, name)) is None:
-            continue
-        if name in ("mask", "bias"):
-            told[name] = _cells(one, min(sentence, len(one) - 1), heads, rows)
-        else:
-            of_heads = name in ("alibi_slopes", "sinks")
-            told[name] = one[heads] if of_heads else one[sentence : sentence + 1]
-    small, number = replace(problem, **told), torch.arange(len(keys), device=rows.device)
-    distance = (number - (rows + end - len(queries))[:, None])[None, None]
-    bias = _bias(small, distance)
-    return replace(
-        small, lengths=None, causal=False, window=None, prefix=None, alibi_slopes=None,
-        mask=all_of(_allowed(small, distance, number)),
-        bias=None if bias is None else bias.to(small.query.dtype),
-    )  # fmt: skip
-
-
-def _places(problem: Problem, sentence: int) -> tuple[Tensor, Tensor]:
-    """Where the queries and keys of a sentence lie in their tensors."""
-    queries, keys, device = problem.packed, problem.packed_keys, problem.query.device
-    if queries is None:
-        Q, K = problem.query.shape[2], problem.n_keys
-        return torch.arange(Q, device=device), torch.arange(K, device=device)
-    keys = keys or queries
-    first, first_key = sum(queries[:sentence]), sum(keys[:sentence])
-    return (
-        torch.arange(first, first + queries[sentence], device=device),
-        torch.arange(first_key, first_key + keys[sentence], device=device),
-    )
-
-
-def _cells(matrix: Tensor, batch: int, heads: slice, rows: Tensor) -> Tensor:
-    """(1, head or 1, row or 1, key or 1) of a mask or bias."""
-    found = matrix[batch : batch + 1]
-    found = found if found.shape[1] == 1 else found[:, heads]
-    return found if found.shape[2] == 1 else found[:, :, rows]

@@ -3,12 +3,6 @@
 The kernel is there twice: how far its two timings are apart is the noise of this machine. The
 baselines are called and timed as the kernel is, in a worker that runs no code of the user's.
 
-A roofline says how fast this machine can be at all, measured, and which part of that a time is.
-Attention needs the matrix units (2·(d_head + d_value) operations a pair of query and key, and those
-of the backward), an exponential a pair (two with the backward), some instructions a pair, and its
-inputs and output in memory once; the largest of the four times is the least it can take. On a GPU
-the four units work at the same time, so that the largest counts and not the sum.
-
 The timed calls of one contender in a worker, by the judge's own clock, each of them checked.
 
 On a CPU the clock starts when query, key and value are sent, all of them new, and stops when z has
@@ -17,10 +11,6 @@ been received. So nothing can be computed before, and nothing left for later.
 On a GPU sending them would outweigh the call. There the seed of the inputs is sent, the worker
 measures the call by CUDA events, and the judge holds what it says against calls by its own clock:
 each with a seed of its own and a sum over z that only who has computed all of z can give.
-
-Which rows of which heads are looked at is drawn when the outputs are there, and cannot be foreseen.
-The truth is eager in float64, which parity proves equal to the reference; the tolerance is
-parity's, from eager in the dtype of the inputs on the same rows.
 """
 
 import math
@@ -29,7 +19,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -40,88 +29,12 @@ from minibert.bench.channel import alike
 from minibert.bench.contest import Clock, calls_of_a_turn, take_turns
 from minibert.bench.judge import JudgedFunction
 from minibert.bench.result_rows import GateError, Row, Timing, WrongError, failure
+from minibert.bench.roofline import ceilings, least_times
 from minibert.bench.worker_process import Watch, WorkerError, WorkerProcess
-from minibert.kernels.ceilings import (
-    best_seconds,
-    exponentials_per_second,
-    instructions_per_second,
-)
-from minibert.kernels.check.gradients import GRADIENTS, right_gradients, tolerances
-from minibert.kernels.check.problem import Problem, by_eager, part
-from minibert.kernels.check.tolerances import (
-    distance,
-    error_of,
-    mean_distance,
-    mean_tolerance,
-    tolerance_of,
-)
+from minibert.kernels.check.gradients import GRADIENTS
+from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.samples import Looked, sampled, sampled_gradients
 from minibert.kernels.check.workload import Workload, inputs_of, projected
-
-_ROWS, _HEADS = 48, 2
-
-
-#: The error of an output in the rows looked at, and what is allowed there.
-Looked = tuple[float, float]
-_NOTHING: Looked = (math.inf, 0.0)
-
-
-def sampled(problem: Problem, z: Tensor) -> dict[str, Looked]:
-    """How far z is off in some rows of some heads, at most and on average; the worst of them."""
-    if tuple(z.shape) != problem.z_shape:
-        return {"z": _NOTHING}
-    worst: dict[str, Looked] = {}
-    for _ in range(_HEADS):
-        sentence, (batch, first, Q) = _sentence(problem)
-        head = secrets.randbelow(problem.query.shape[1])
-        drawn = torch.Generator().manual_seed(secrets.randbits(63))
-        rows = torch.randperm(Q, generator=drawn)[:_ROWS]
-        rows[0] = Q - 1
-        rows = rows.sort().values.to(z.device)
-        one = part(problem, sentence, slice(head, head + 1), rows)
-        mine = {"z": z[batch : batch + 1, head : head + 1][:, :, first + rows]}
-        truth, eager = by_eager(one, torch.float64), by_eager(one, one.query.dtype)
-        looked = {
-            "z": (error_of("z", one, mine, truth), tolerance_of("z", one, eager, truth)),
-            "z, mean": (
-                mean_distance(mine["z"], truth["z"]),
-                mean_tolerance(one, eager["z"], truth["z"]),
-            ),
-        }
-        for name, two in looked.items():
-            worst[name] = max(worst.get(name, two), two, key=lambda two: two[0] - two[1])
-    return worst
-
-
-def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
-    """How far the gradients are off in one key head of one sentence and its query heads."""
-    leaves = {f"{name}_gradient": getattr(problem, name) for name in ("query", "key", "value")}
-    if any(found[name].shape != one.shape for name, one in leaves.items()):
-        return dict.fromkeys(leaves, _NOTHING)
-    sentence, (batch, first, Q) = _sentence(problem)
-    key_heads = problem.key.shape[1]
-    group = problem.query.shape[1] // key_heads
-    head = secrets.randbelow(key_heads)
-    heads = slice(head * group, (head + 1) * group)
-    one = part(problem, sentence, heads, torch.arange(Q, device=problem.query.device))
-    right, allowed = right_gradients(one), tolerances(one)
-    first_key = sum((problem.packed_keys or problem.packed or ())[:sentence])
-    of_key = (slice(head, head + 1), slice(first_key, first_key + one.key.shape[2]))
-    places = dict.fromkeys(leaves, of_key) | {"query_gradient": (heads, slice(first, first + Q))}
-    return {
-        name: (distance(found[name][batch : batch + 1, which, rows], right[name]), allowed[name])
-        for name, (which, rows) in places.items()
-    }
-
-
-def _sentence(problem: Problem) -> tuple[int, tuple[int, int, int]]:
-    """One that is drawn: its number; its place in the batch, its first query and its queries."""
-    if problem.packed is None:
-        B, _, Q, _ = problem.query.shape
-        sentence = secrets.randbelow(B)
-        return sentence, (sentence, 0, Q)
-    sentence = secrets.randbelow(len(problem.packed))
-    return sentence, (0, sum(problem.packed[:sentence]), problem.packed[sentence])
-
 
 #: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,
 #: and this many milliseconds a call to launch it.
@@ -214,7 +127,7 @@ class JudgedRun:
             if found[name].dtype != problem.query.dtype:
                 dtypes = f"{found[name].dtype}; expected {problem.query.dtype}"
                 raise WrongError(f"gave {name} in {dtypes}")
-        looked = sampled(problem, found["z"])
+        looked = sampled(problem, {"z": found["z"]})
         if len(self._outputs) > 1:
             looked |= sampled_gradients(problem, found)
         for name, (error, allowed) in looked.items():
@@ -300,52 +213,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-#: Instructions a pair: one multiply-add into the exponent, one maximum, one exponential, one
-#: addition to the sum, half a conversion to the narrow type (two at a time).
-INSTRUCTIONS = 4.5
-
-
-@cache
-def ceilings(device: torch.device, dtype: str) -> Mapping[str, float]:
-    """What was measured here: tensor (operations), exponential, issue and memory (bytes) a second.
-
-    issue is left out on a CPU. The best of several runs each: a ceiling is what was reached.
-    """
-    found = {
-        "tensor": _matmul(device, getattr(torch, dtype)),
-        "exponential": exponentials_per_second(device),
-        "issue": instructions_per_second(device),
-        "memory": _copy(device),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def least_times(workload: Workload, reached: Mapping[str, float]) -> dict[str, float]:
-    """The least milliseconds of each unit; the largest of them is the roofline."""
-    work = {
-        "tensor": workload.flop,
-        # A backward computes the probabilities once more.
-        "exponential": workload.pairs * (2 if workload.backward else 1),
-        "issue": INSTRUCTIONS * workload.pairs * (2 if workload.backward else 1),
-        "memory": workload.bytes,
-    }
-    return {name: 1e3 * work[name] / value for name, value in reached.items()}
-
-
-def _matmul(device: torch.device, dtype: torch.dtype) -> float:
-    n = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    out = torch.empty_like(a)
-    return 2 * n**3 / best_seconds(lambda: torch.matmul(a, b, out=out), device)
-
-
-def _copy(device: torch.device) -> float:
-    n = 2**30 if device.type == "cuda" else 2**27
-    source = torch.zeros(n, dtype=torch.int8, device=device)
-    target = torch.empty_like(source)
-    return 2 * n / best_seconds(lambda: target.copy_(source), device)
 
 
 _AGAIN = "again"

@@ -8,10 +8,11 @@ import torch
 from planted_kernels import written
 
 from minibert.bench.judge import JudgedFunction
-from minibert.bench.measure import JudgedRun, one_thread, sampled
+from minibert.bench.measure import JudgedRun, one_thread
 from minibert.bench.result_rows import GateError, WrongError
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.problem import by_eager
+from minibert.kernels.check.samples import sampled
 from minibert.kernels.check.workload import Workload, inputs_of
 
 CPU = torch.device("cpu")
@@ -136,11 +137,11 @@ def right(looked):
 def test_every_row_of_a_short_sentence_is_looked_at():
     problem = inputs_of(Workload(1, 1, 20, 16, "float32", False), CPU)
     z = by_eager(problem, torch.float32)["z"]
-    assert right(sampled(problem, z))
+    assert right(sampled(problem, {"z": z}))
     for row in (0, 7, 19):
         wrong = z.clone()
         wrong[0, 0, row] += 0.01
-        assert not right(sampled(problem, wrong)), row
+        assert not right(sampled(problem, {"z": wrong})), row
 
 
 def test_many_small_errors_are_wrong_too():
@@ -149,8 +150,8 @@ def test_many_small_errors_are_wrong_too():
     z = torch.nn.functional.scaled_dot_product_attention(
         problem.query, problem.key, problem.value, scale=problem.scale
     )
-    assert right(sampled(problem, z))
-    assert not right(sampled(problem, torch.zeros_like(z)))
+    assert right(sampled(problem, {"z": z}))
+    assert not right(sampled(problem, {"z": torch.zeros_like(z)}))
 
 
 @pytest.mark.parametrize("said", [None, "1.0", 0.0, -1.0, float("nan"), 3.0, True])

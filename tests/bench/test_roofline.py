@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minibert.bench import measure
-from minibert.bench.measure import INSTRUCTIONS, ceilings, least_times
+from minibert.bench import roofline
+from minibert.bench.roofline import INSTRUCTIONS, ceilings, least_times
 from minibert.kernels import ceilings as kernels_ceilings
 from minibert.kernels.check.problem import unfolded
 from minibert.kernels.check.workload import WORKLOADS, Workload, drawn
@@ -108,15 +108,15 @@ def test_ceilings_are_work_over_the_fastest_of_some_runs(monkeypatch):
     # A second passes with each exponential of 65536.
     assert kernels_ceilings.exponentials_per_second(CPU) == pytest.approx(2**16)
     assert kernels_ceilings.instructions_per_second(CPU) is None
-    monkeypatch.setattr(measure, "best_seconds", lambda run, device: run() is None or 0.5)
-    assert measure._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
-    assert measure._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written
+    monkeypatch.setattr(roofline, "best_seconds", lambda run, device: run() is None or 0.5)
+    assert roofline._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
+    assert roofline._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written
 
 
 def test_what_this_device_cannot_measure_is_left_out(monkeypatch):
-    monkeypatch.setattr(measure, "_matmul", lambda device, dtype: 5.0)
-    monkeypatch.setattr(measure, "_copy", lambda device: 7.0)
-    monkeypatch.setattr(measure, "exponentials_per_second", lambda device: 11.0)
+    monkeypatch.setattr(roofline, "_matmul", lambda device, dtype: 5.0)
+    monkeypatch.setattr(roofline, "_copy", lambda device: 7.0)
+    monkeypatch.setattr(roofline, "exponentials_per_second", lambda device: 11.0)
     ceilings.cache_clear()
     try:
         found = ceilings(CPU, "float32")

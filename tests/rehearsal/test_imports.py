@@ -6,15 +6,15 @@ import subprocess
 import sys
 from functools import cache
 
-from benchmarks.gpu import journal
+from benchmarks.gpu import rows
 from benchmarks.session import REPOSITORY
 
 # All that a run may import, the parts that wait inside functions included.
 PROGRAM = """
 import json, sys, pathlib
 root = pathlib.Path.cwd()
-import benchmarks.gpu.__main__, benchmarks.gpu.worker, benchmarks.gpu.measure
-import minibert.kernels.check.parity, minibert.kernels.registry
+import benchmarks.gpu.__main__, benchmarks.gpu.measure
+import minibert.kernels.registry
 try:
     import triton, minibert.kernels.fused.attention, minibert.kernels.fused.backward
 except ImportError:
@@ -37,7 +37,7 @@ def imported() -> list[str]:
 
 def test_every_imported_file_is_part_of_the_digest_of_a_row() -> None:
     """The fault: `kernels/fused` was not, so that rows of the old kernels counted as the new's."""
-    hashed = {path for pattern in journal.SOURCES for path in REPOSITORY.glob(pattern)}
+    hashed = {path for pattern in rows.SOURCES for path in REPOSITORY.glob(pattern)}
     # `minibert/__init__.py` imports names and computes nothing.
     packages = ("minibert/__init__.py", "benchmarks/__init__.py")
     missing = [one for one in imported() if REPOSITORY / one not in hashed and one not in packages]

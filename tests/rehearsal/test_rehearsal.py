@@ -2,7 +2,7 @@
 
 Each part runs in processes of its own: this one may have Triton's interpreter switched on.
 
-What it records as a graph copies nothing to or from the host and waits for nothing.
+What it would record as a graph copies nothing to or from the host and waits for nothing.
 """
 
 import json
@@ -16,69 +16,53 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import ahead
-from benchmarks.gpu.plan import Shape, Task
+from benchmarks.gpu.plan import Task
+from benchmarks.gpu.rehearsal import compile_ahead
 from benchmarks.session import REPOSITORY
+from minibert.kernels.check.workload import Workload
 
 pytest.importorskip("triton")
 
-# Each kernel at its quickest to compile: no product of matrices of 16 bits, and no candidates.
-TASKS = [
-    Task("short", ("plain",), Shape(1, 2, 64, 16, False, "float32")),
-    Task("short", ("plain", "T3"), Shape(1, 2, 64, 16, True, "float32")),
-]
-# The worker's side: each task's calls in its own order, on a driver that loads what it is given.
+COMPILES = {name: one for name, one in os.environ.items() if name != "TRITON_INTERPRET"}
+#: Kernels at their quickest to compile: no product of matrices of 16 bits.
+TASKS = [Task("short", ("plain", "T3"), Workload(1, 2, 64, 16, "float32", True))]
+
+
+def program(text: str, given: bytes = b"") -> list[str]:
+    """What a fresh process prints that compiles."""
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(
+        command, input=given, capture_output=True, cwd=REPOSITORY, env=COMPILES, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:].decode()
+    return done.stdout.decode().splitlines()
+
+
+#: The worker's side: the calls of the tasks on a driver that loads what it is given.
 LAUNCHES = """
 import json, pickle, sys
 from benchmarks.gpu.fake_device import FakeDevice
-from benchmarks.gpu.rehearsal import rehearse
+from benchmarks.gpu.rehearsal import calls, rehearse
 fake = FakeDevice()
-rows = list(rehearse(pickle.load(sys.stdin.buffer), fake))
+rows = list(rehearse([one for task in pickle.load(sys.stdin.buffer) for one in calls(task)], fake))
 print(json.dumps({"failed": [one for one in rows if not one["ok"]],
                   "loaded": len(fake.driver.loaded), "compiled": len(fake.driver.seconds)}))
 """
 
 
 def launched() -> dict[str, Any]:
-    """What a fresh process loads and compiles for the tasks."""
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCHES],
-        input=pickle.dumps(TASKS),
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=ahead._environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:].decode()
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return dict(json.loads(program(LAUNCHES, pickle.dumps(TASKS))[-1]))
 
 
 def test_what_two_processes_compile_side_by_side_is_all_that_is_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fault: 348 of the first 540 seconds of a run would be one process that compiles."""
+    monkeypatch.setitem(COMPILES, "TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    assert compile_ahead(TASKS, (9, 0), 1, 0.2).endswith("1 did not end in time")
     # Long enough for a machine that does much else.
-    found = ahead.compile_ahead(TASKS, (9, 0), 2, 3600)
-    assert found["failed"] == 0
-    after = launched()
-    assert after["failed"] == []
-    assert after["loaded"] == found["compiled"] > 2
-    # Each was compiled once, whichever process came to it first, and none by who launches it.
-    assert after["compiled"] == 0
-
-
-def test_past_its_time_it_ends_and_says_how_far_it_came(tmp_path: Path) -> None:
-    found = ahead.compile_ahead(TASKS, (9, 0), 1, 0.2)
-    assert found["failed"] == 1
-    assert found["compiled"] == 0
-    assert found["seconds"] < 10
-
-
-def test_every_call_is_asked_for_by_each_process_beginning_with_its_own() -> None:
-    everything: ahead.Calls = [(name, print) for name in "abcde"]
-    turns = ["".join(name for name, _ in ahead.in_turn(everything, i, 3)) for i in range(3)]
-    assert turns == ["adbec", "becad", "cadbe"]
+    assert compile_ahead(TASKS, (9, 0), 2, 3600).endswith("0 did not end in time")
+    assert launched() == {"failed": [], "loaded": 3, "compiled": 0}
 
 
 def test_a_fake_tensor_is_specialised_as_a_real_one() -> None:
@@ -86,8 +70,8 @@ def test_a_fake_tensor_is_specialised_as_a_real_one() -> None:
     from triton._C.libtriton import native_specialize_impl
     from triton.backends.compiler import BaseBackend
 
-    program = """
-import sys, torch
+    found = program("""
+import torch
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import BaseBackend
 from benchmarks.gpu.fake_device import FakeDevice
@@ -95,36 +79,19 @@ with FakeDevice().entered():
     whole = torch.empty(4, 33, 16, dtype=torch.bfloat16, device="cuda")
     for one in (whole, whole[1:], whole[:, 1:, 3:], whole.float()):
         print(native_specialize_impl(BaseBackend, one, False, True, True))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env=ahead._environment(),
-        check=True,
-    )
+""")
     whole = torch.empty(4, 33, 16, dtype=torch.bfloat16)
     real = [
         str(native_specialize_impl(BaseBackend, one, False, True, True))
         for one in (whole, whole[1:], whole[:, 1:, 3:], whole.float())
     ]
-    assert done.stdout.splitlines() == real
+    assert found == real
     assert len(set(real)) == 3
 
 
 def test_every_call_of_the_first_nine_minutes_can_be_recorded() -> None:
     """The faults: `columns.py` made host tensors at each call; lengths and bias were looked at."""
-    command = [sys.executable, "-m", "benchmarks.gpu.rehearsal", "--minutes", "9", "--no-compile"]
-    done = subprocess.run(
-        [*command, "--capability", "9.0"],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env={n: one for n, one in os.environ.items() if n != "TRITON_INTERPRET"},
-        check=False,
-    )
-    *rows, counts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row for row in rows if not row["ok"]] == [], done.stderr[-2000:]
-    assert done.returncode == 0
+    asked = "from benchmarks.gpu.rehearsal import main; main(['--minutes', '9', '--no-compile'])"
+    *rows, counts = [json.loads(line) for line in program(asked)]
+    assert [row for row in rows if not row["ok"]] == []
     assert counts["calls"] > 100
