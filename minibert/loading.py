@@ -17,7 +17,7 @@ from minibert.checkpoint.load import (
 )
 from minibert.errors import CheckpointError, check_flag
 from minibert.kernels.registry import check_name
-from minibert.layers.packing import pack
+from minibert.layers.linear import pack
 from minibert.model import Model
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def load(
         model = _build(open_folder(folder, name=shown, **options), chosen)
     model.impl = impl
     if not live:
-        pack(model, from_file=True)
+        pack(model)
     elif chosen is not None and any(p.device != chosen for p in model.parameters()):
         return model.to(chosen)
     return model

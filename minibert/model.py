@@ -24,7 +24,7 @@ from minibert.layers.config import Config
 from minibert.layers.dropout import dropping
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import build_head
-from minibert.layers.packing import is_packed, pack, unpack
+from minibert.layers.linear import Linear, held, unpack
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
 from minibert.text.inputs import Inputs, as_inputs, by_name
 from minibert.text.tokens import Tokens
@@ -105,24 +105,18 @@ class Model(Trainable):
         """All layers' weights by name: `model.weights["W_Q"]`, (layer, head, d_model, d_head)."""
         return StackedWeights(self.body, self.head)
 
-    def pack(self) -> None:
-        """Make packed copies of weights where the rule of the linear back ends says so.
-
-        `minibert.load` does this for weights of a file. A layer is packed until its weight is
-        changed or its memory handed out (a view, `.data`, `numpy()`, `state_dict()`); reading it,
-        as in `weight.sum()`, changes nothing. A weight whose memory somebody else holds, such as a
-        transformers object or an array, is not packed: no change of a weight goes unseen.
-        """
-        pack(self)
-
     def unpack(self) -> None:
-        """Drop the packed copies; the weights are as they were, bit for bit."""
+        """Drop the packed copies that `minibert.load` made; the weights are as they were.
+
+        A layer is unpacked by itself when its weight or bias is handed out, as by `parameters()`
+        or `state_dict()`, so that no change of a weight goes unseen.
+        """
         unpack(self)
 
     @property
     def is_packed(self) -> bool:
         """True when some linear layer multiplies by a packed copy of its weight."""
-        return is_packed(self)
+        return any(isinstance(one, Linear) and one.is_packed for one in self.modules())
 
     def tokenize(self, text: Text, pair: Text | None = None, *, truncate: bool = False) -> Tokens:
         """The tokens of a text, a pair of texts, or a batch of either, special tokens included.
@@ -224,7 +218,7 @@ class Model(Trainable):
         check_flag("packed", packed, TraceError)
         check_flag("grad", grad, TraceError)
         check_keep(keep, packed=packed)
-        check_grad(grad, until, self.parameters())
+        check_grad(grad, until, held(self))
         if until is not None:
             until = check_index("layer", until, self.config.n_layers)
         inputs = self.inputs(text, pair, **named)

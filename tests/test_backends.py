@@ -10,7 +10,7 @@ import transformers
 
 import minibert
 from minibert.layers import linear_backends as backends
-from minibert.layers.packing import describe
+from minibert.layers.linear import describe
 
 ALL = frozenset({torch.float32, torch.bfloat16, torch.float16})
 AMD = backends.Processor("AuthenticAMD", "AMD EPYC 9554", frozenset({"avx2", "avx512f"}), ALL)
@@ -128,46 +128,3 @@ def test_a_file_is_packed_on_amd_and_not_elsewhere(
     reached.clear()
     model(ids)
     assert not reached
-
-
-def test_a_weight_that_two_modules_hold_and_one_with_a_hook_are_not_packed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = minibert.load(folder)
-    model.unpack()
-    mlp = model.body.groups[0].mlp
-    mlp.down.register_forward_hook(lambda *_: None)
-    mlp.other = torch.nn.Linear(2, 2)
-    mlp.other.weight = mlp.up.weight
-    backends.use("onednn-packed")
-    model.pack()
-    assert mlp.up.one_matrix is None
-    assert mlp.down.one_matrix is None
-    assert model.is_packed == (torch.float32 in backends.processor().onednn_dtypes)
-
-
-@torch.no_grad()
-def test_what_could_not_be_packed_is_packed_later_and_no_weight_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backends, "PACK_FROM", 1)
-    backends.use("onednn-packed")
-    model, ids = minibert.load(folder), torch.tensor([[5, 7, 11]])
-    if not model.is_packed:
-        pytest.skip("this torch has no oneDNN")
-    attention = model.body.groups[0].attention
-    assert attention._qkv.one_matrix is not None
-    model.unpack()
-    hook = attention.query.register_forward_hook(lambda *_: None)
-    model.pack()
-    hook.remove()
-    model.pack()
-    assert attention._qkv.one_matrix is None
-    alone = [attention.query.one_matrix, attention.key.one_matrix, attention.value.one_matrix]
-    assert all(one is not None for one in alone)
-    before = model(ids)
-    attention.key.weight.data.mul_(-2)
-    changed = model(ids)
-    model.unpack()
-    assert not torch.allclose(changed, before, atol=1e-3)
-    assert (changed - model(ids)).abs().max() <= 1e-5

@@ -39,6 +39,7 @@ from minibert.analysis.metrics import Metric, numbers_of
 from minibert.analysis.patching import standard_error
 from minibert.errors import EditError, TraceError
 from minibert.layers.evaluation import Evaluation
+from minibert.layers.linear import held
 from minibert.quantities import QUANTITIES, Float
 from minibert.result import Result, sourced
 from minibert.trace.edit import as_point
@@ -164,7 +165,7 @@ def _differentiable(trace: Trace) -> Trace:
     if trace.differentiable:
         return trace
     check_unedited(trace)
-    check_grad(True, None, trace.model.body.parameters())
+    check_grad(True, None, held(trace.model.body))
     evaluation = Evaluation(trace.allowed, trace.evaluation.impl)
     again = Trace(trace.model, trace.inputs, evaluation, until=trace.until, grad=True)
     again.autocast = trace.autocast
@@ -242,7 +243,7 @@ def integrated_embeddings(
     taken, last = _FIRST, _LAST
     if steps is not None:
         taken = last = whole_number("steps", steps, TraceError, least=1, most=_MOST_STEPS)
-    check_grad(True, None, trace.model.body.parameters())
+    check_grad(True, None, held(trace.model.body))
     with torch.no_grad():
         here, there = (_number_at(trace, number, value).item() for value in (end, start))
     while True:

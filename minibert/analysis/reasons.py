@@ -56,7 +56,7 @@ from minibert.analysis.stream import (
 )
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
-from minibert.layers.linear import matrix_of, offset_of
+from minibert.layers.linear import dtype_of, matrix_of, offset_of
 from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import Bool, Float
 from minibert.result import Result, sourced
@@ -254,7 +254,7 @@ def _turns(trace: Trace, layer: int) -> Turns:
     """Cosine and sine of each position of a layer with rotary positions."""
     attention = layer_of(trace[layer]).attention
     assert attention.rotary is not None
-    cosine, sine = trace.evaluation.turns(attention.rotary, attention.query.weight.dtype)
+    cosine, sine = trace.evaluation.turns(attention.rotary, dtype_of(attention.query))
     return wide(cosine), wide(sine)
 
 

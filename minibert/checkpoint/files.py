@@ -139,20 +139,12 @@ class MappedRegion:
 class MappedWeight:
     """What a parameter that is a view of a mapped file carries as `parameter.mapped`."""
 
-    def __init__(self, entry: "Entry", view: Callable[[Tensor], Tensor], parts: int = 1) -> None:
-        self._entry, self._view, self.parts = entry, view, parts
+    def __init__(self, entry: "Entry", parts: int = 1) -> None:
+        self._entry, self.parts = entry, parts
 
     def __reduce__(self) -> tuple[object, ...]:
         # A pickled parameter is no view of a file any more: None.
         return type(None), ()
-
-    def equals(self, weight: Tensor) -> bool:
-        """True when the weight still is what the file holds."""
-        region = self._entry.region
-        if region is None or weight.dtype != self._entry.dtype:
-            return False
-        stored = torch.frombuffer(region.read(), dtype=self._entry.dtype)
-        return torch.equal(weight, self._view(stored.view(self._entry.shape)))
 
     def release(self) -> None:
         """Give the pages back; see `MappedRegion.release`."""

@@ -73,7 +73,7 @@ def parameters(
             if one not in looked_at:
                 given.check_values()
                 looked_at.add(one)
-            yield ours, given.as_it_is(source, view)
+            yield ours, given.as_it_is(view)
         else:
             yield ours, nn.Parameter(given.converted(view, dtype, device), requires_grad=False)
 
@@ -97,11 +97,11 @@ class _Given:
                 "numbers. Quantised checkpoints are not read."
             )
 
-    def as_it_is(self, source: Source, view: Tensor) -> nn.Parameter:
+    def as_it_is(self, view: Tensor) -> nn.Parameter:
         """The parameter that is a view of the stored tensor, which it shares memory with."""
         parameter = nn.Parameter(view, requires_grad=False)
         if self.entry.region is not None and _shares(view, self.stored):
-            mapped = MappedWeight(self.entry, source.view, self.uses)
+            mapped = MappedWeight(self.entry, self.uses)
             parameter.mapped = mapped  # type: ignore[attr-defined]
         elif self.entry.region is not None:
             self.entry.region.release()

@@ -33,10 +33,10 @@ from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import dropped
 from minibert.layers.finite import check_stream
-from minibert.layers.linear import Linear, values_of
+from minibert.layers.linear import Linear
 from minibert.layers.norms import Divisors, norm_of, normed
 from minibert.layers.parts import Embedding, Layer
-from minibert.layers.weight_views import WeightView, read_only
+from minibert.layers.weight_views import read_only
 from minibert.quantities import Float, Hidden, Int, TokenIds
 
 Positions = Int[torch.Tensor, "#batch position"]
@@ -187,12 +187,12 @@ class StackedWeights(Mapping[str, Tensor]):
         for holder, names in ((body, ("W_E", "W_pos")), (head, ("W_U", "b_U"))):
             for name in names:
                 if getattr(holder, name, None) is not None:
-                    found[name] = partial(_read, holder, name)
+                    found[name] = getattr(holder, name).detach
         return found
 
     def _stack(self, part: str, name: str) -> Tensor:
         """One weight of every layer; of layers that share it, as often as it is used."""
-        each = [_read(getattr(layer, part), name) for layer in self._body.layers]
+        each = [getattr(getattr(layer, part), name).detach() for layer in self._body.layers]
         return read_only(torch.stack(each), f"{name} of all layers")
 
 
@@ -200,9 +200,3 @@ _OF_LAYERS = {
     "attention": ("W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O"),
     "mlp": ("W_in", "b_in", "W_gate", "b_gate", "W_out", "b_out"),
 }
-
-
-def _read(holder: object, name: str) -> Tensor:
-    value: Tensor = getattr(holder, name)
-    # A view of a weight stays one: what it refuses or notices, its detached alias does too.
-    return value.detach() if isinstance(value, WeightView) else values_of(value)

@@ -11,6 +11,7 @@ from minibert.kernels.api import Attended, Statistics, compute
 from minibert.kernels.call import Call
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
 from minibert.layers.layer import LayerQuantities
+from minibert.layers.linear import dtype_of
 from minibert.layers.norms import Divisors, divisor
 from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import (
@@ -135,7 +136,7 @@ class LayerPass(LayerQuantities):
         return rotate(self.key_unrotated, self._turns(EVERYTHING))
 
     def _turns(self, rows: Rows) -> Turns:
-        rotary, dtype = self.attention.rotary, self.attention.query.weight.dtype
+        rotary, dtype = self.attention.rotary, dtype_of(self.attention.query)
         assert rotary is not None
         turns = self.evaluation.turns(rotary, dtype)
         if rows == EVERYTHING:

@@ -1,126 +1,75 @@
 """The linear layer: y = activation(x·Wᵀ + b)·m + residual, on the back end that the rule names.
 
-The rule is in linear_backends.py. packing.py makes one state of a layer, and takes it back: its
-weight, or those of layers that read the same x (query, key and value), have one copy packed for
-oneDNN. `linear.weight` is always the weight itself. A packed weight whose memory is handed out or
-written to is not packed any more.
+The rule is in linear_backends.py. `pack` makes a state of layers, and `unpack` takes it back: their
+weights have one copy in the layout that oneDNN multiplies fastest. `linear.weight` is always the
+weight itself, but whoever is handed it may write to it: the copy is dropped then.
 """
 
-from collections.abc import Callable, Sequence
-from typing import SupportsIndex, cast
+import math
+import mmap
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from minibert.layers import linear_backends as backends
-from minibert.layers.weight_views import leaves_alone, packed_view, read_only
+from minibert.layers.weight_views import read_only
 from minibert.quantities import Float
 
 
-class PackedWeight(nn.Parameter):
-    """The weight of a packed layer, which torch asks before anything is done with it.
+class Packed:
+    """A packed copy of the weights of linear layers that read the same x, below one another.
 
-    What leaves the memory alone and hands none of it out, such as a sum or a copy, leaves the layer
-    packed. After everything else, a view, an array or a change, this is a plain parameter, and its
-    layer multiplies by it.
+    matrix   None once it was dropped
+    bias     of all of them; None where they have none, or where it is one layer
+    widths   the outputs of each layer
     """
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        function: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        """What the function gives, after which the weights that it may have changed are plain."""
-        named = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
-            found = function(*args, **named)
-            for weight in _packed_among((*args, *named.values())):
-                if not leaves_alone(function, found, weight):
-                    cast(nn.Parameter, weight).__class__ = nn.Parameter
-        return found
-
-    def __deepcopy__(self, memo: dict[int, object]) -> object:
-        if id(self) not in memo:
-            memo[id(self)] = nn.Parameter(values_of(self).clone(), requires_grad=False)
-        return memo[id(self)]
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
-        # A file of a pickled model holds plain parameters.
-        return nn.Parameter(values_of(self), requires_grad=False).__reduce_ex__(protocol)
-
-
-def values_of(weight: Tensor) -> Tensor:
-    """The numbers of a weight, to be read: without a gradient, and a packed one stays packed."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return weight.detach()
-
-
-def _packed_among(values: Sequence[object]) -> list[PackedWeight]:
-    """The packed weights among the arguments of a function, those in lists too."""
-    found = []
-    for value in values:
-        if isinstance(value, list | tuple):
-            found += _packed_among(value)
-        elif type(value) is PackedWeight:
-            found.append(value)
-    return found
-
-
-class OneMatrix:
-    """A packed copy of the weights of linear layers, below one another.
-
-    `sources` has each weight with its count of changes, and each bias that is part of `bias`, which
-    is the memory that they lie in. When one is something else the copy is dropped for good.
-    """
-
-    def __init__(
-        self,
-        matrix: Tensor,
-        bias: Tensor | None,
-        weights: Sequence[nn.Parameter],
-        biases: Sequence[nn.Parameter],
-    ) -> None:
+    def __init__(self, matrix: Tensor, bias: Tensor | None, widths: list[int]) -> None:
         self.matrix: Tensor | None = matrix
         self.bias = bias
-        self.widths = [len(weight) for weight in weights]
-        # A detached tensor shares the count of changes, and nothing is asked before it is read.
-        self.sources = tuple(
-            (one, one.detach(), one._version if number < len(weights) else -1)
-            for number, one in enumerate((*weights, *biases))
-        )
-        for weight in weights:
-            weight.__class__ = PackedWeight
-
-    @property
-    def stands(self) -> bool:
-        """True while the copy is that of the weights."""
-        return self.matrix_for([source for source, _, _ in self.sources]) is not None
-
-    def matrix_for(self, parameters: Sequence[Tensor | None]) -> Tensor | None:
-        """The copy, where these are its parameters and as they were; None otherwise."""
-        for parameter, (source, alias, changes) in zip(parameters, self.sources, strict=False):
-            if parameter is not source:
-                # Another parameter, as in torch.func.functional_call: this call goes without.
-                return None
-            if changes < 0:
-                same = source.data_ptr() == alias.data_ptr()
-            else:
-                same = type(source) is PackedWeight and alias._version == changes
-            if not same:
-                self.drop()
-        return self.matrix
+        self.widths = widths
 
     def drop(self) -> None:
-        """Never use the copy again; the weights are plain parameters from now on."""
+        """Never use the copy again: the layers multiply by their weights from now on."""
         self.matrix = None
-        sources, self.sources = self.sources, ()
-        for parameter, _, _ in sources:
-            if type(parameter) is PackedWeight:
-                cast(nn.Parameter, parameter).__class__ = nn.Parameter
+
+
+class HandedOut(dict[str, nn.Parameter | None]):
+    """The parameters of a packed layer: when one of them is handed out, the copy is dropped.
+
+    All of torch takes a module's parameters from this dictionary. The layer itself reads them with
+    the methods of `dict`, which drop nothing.
+    """
+
+    def __init__(self, values: dict[str, nn.Parameter | None], packed: Packed) -> None:
+        super().__init__(values)
+        self.packed = packed
+
+    # A copied or pickled layer is not packed.
+    def __deepcopy__(self, memo: dict[int, object]) -> dict[str, nn.Parameter | None]:
+        return deepcopy(dict(dict.items(self)), memo)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        return dict, (dict(dict.items(self)),)
+
+
+def _dropping(method: Callable[..., object]) -> Callable[..., object]:
+    def handed_out(self: HandedOut, *args: object, **named: object) -> object:
+        self.packed.drop()
+        return method(self, *args, **named)
+
+    return handed_out
+
+
+for _name in ("__getitem__", "__setitem__", "__delitem__", "__iter__", "__or__", "__ror__", "copy"):
+    setattr(HandedOut, _name, _dropping(getattr(dict, _name)))
+for _name in ("get", "items", "values", "pop", "popitem", "setdefault", "update", "clear"):
+    setattr(HandedOut, _name, _dropping(getattr(dict, _name)))
 
 
 class Linear(nn.Module):
@@ -132,8 +81,6 @@ class Linear(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
-    one_matrix: OneMatrix | None = None
-    """The packed copy of the weight, while the layer is packed."""
 
     def __init__(
         self, d_in: int, d_out: int, *, bias: bool = True, multiplier: float = 1.0
@@ -152,54 +99,59 @@ class Linear(nn.Module):
         residual: Float[Tensor, "*rows d_out"] | None = None,
     ) -> Float[Tensor, "*rows d_out"]:
         """activation(x·Wᵀ + b)·multiplier + residual."""
-        parameters = self._parameters
         added = residual if self.multiplier == 1.0 else None
-        if "weight" not in parameters or "bias" not in parameters:
-            # Pruned or parametrized: computed from other parameters each time.
-            out = backends.torch_linear(x, self.weight, self.bias, activation, added)
+        packed = _packed_for(self, x, added)
+        if packed is None or packed.matrix is None or len(packed.widths) > 1:
+            out = backends.torch_linear(x, self.readable, self.readable_bias, activation, added)
         else:
-            one, bias, packed = self.one_matrix, parameters["bias"], None
-            if one is not None:
-                packed = _packed_for(x, added, (parameters["weight"], bias), one)
-            if packed is None:
-                out = backends.torch_linear(x, self.readable, bias, activation, added)
-            else:
-                out = backends.onednn_linear(x, packed, bias, activation, added)
+            out = backends.onednn_linear(x, packed.matrix, self.readable_bias, activation, added)
         if self.multiplier == 1.0:
             return out
         out = out * self.multiplier
         return out if residual is None else residual + out
 
     @property
+    def readable(self) -> Float[Tensor, "d_out d_in"]:
+        """The weight, to be read: the layer stays packed."""
+        parameters = self._parameters
+        if "weight" not in parameters:
+            # Pruned or parametrized: computed from other parameters each time.
+            return self.weight
+        weight = dict.__getitem__(parameters, "weight")
+        assert weight is not None
+        return weight
+
+    @property
+    def readable_bias(self) -> Float[Tensor, " d_out"] | None:
+        """The bias, to be read likewise; None without one."""
+        parameters = self._parameters
+        return dict.__getitem__(parameters, "bias") if "bias" in parameters else self.bias
+
+    @property
+    def is_packed(self) -> bool:
+        """True while there is a packed copy of the weight."""
+        packed = _packed_of(self)
+        return packed is not None and packed.matrix is not None
+
+    @property
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         """What x is multiplied by from the right, the multiplier included.
 
-        It is a view of the weight, or read-only where it is computed.
+        It is a view of the weight; read-only where it is computed, and while the layer is packed.
         """
-        weight = self.weight
-        if self.multiplier != 1.0:
-            return read_only(self.readable.mT * self.multiplier, f"a weight * {self.multiplier:g}")
-        if type(weight) is PackedWeight:
-            return packed_view(values_of(weight).mT, weight)
-        return weight.mT if "weight" in self._parameters else read_only(weight.mT, _COMPUTED)
-
-    @property
-    def readable(self) -> Float[Tensor, "d_out d_in"]:
-        """The weight, to be read: views of a packed one leave the layer packed."""
-        weight = self.weight
-        return values_of(weight) if type(weight) is PackedWeight else weight
+        return self._shown(self.readable.mT, "weight")
 
     @property
     def offset(self) -> Float[Tensor, " d_out"] | None:
         """What is added to the product, the multiplier included; None without a bias."""
-        bias = self.bias
-        if bias is None or self.multiplier == 1.0:
-            return bias
-        return read_only(bias * self.multiplier, f"a bias * {self.multiplier:g}")
+        return None if self.readable_bias is None else self._shown(self.readable_bias, "bias")
 
-    def __getstate__(self) -> dict[str, object]:
-        # A copied or pickled layer is not packed.
-        return {name: value for name, value in self.__dict__.items() if name != "one_matrix"}
+    def _shown(self, value: Tensor, name: str) -> Tensor:
+        if self.multiplier != 1.0:
+            return read_only(value * self.multiplier, f"a {name} * {self.multiplier:g}")
+        if name not in self._parameters:
+            return read_only(value, _COMPUTED)
+        return read_only(value, f"the {name} of a packed layer") if self.is_packed else value
 
 
 _COMPUTED = "what a module in the place of a weight computes"
@@ -243,46 +195,111 @@ def _zeros_for(linear: nn.Module, d_in: int) -> Float[Tensor, "1 d_in"]:
     return like.new_zeros(1, d_in)
 
 
-class SharedInput:
-    """Linear layers that read the same x (query, key and value), run as one while packed."""
-
-    one_matrix: OneMatrix | None = None
-    """The packed copy of their weights, where there is one."""
-
-    def __init__(self, linears: tuple[Linear, ...]) -> None:
-        self.linears = linears
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # A copied or pickled model has its weights apart.
-        return SharedInput, (self.linears,)
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        """One output a linear layer. The layers are plain; see `linear_is_plain`."""
-        one = self.one_matrix
-        if one is None:
-            return tuple([linear.forward(x) for linear in self.linears])
-        # Loops and not comprehensions, which are calls of Python.
-        parameters = []
-        for linear in self.linears:
-            parameters.append(linear._parameters["weight"])
-        for linear in self.linears:
-            parameters.append(linear._parameters["bias"])
-        packed = _packed_for(x, None, parameters, one)
-        if packed is None:
-            return tuple([linear.forward(x) for linear in self.linears])
-        return backends.onednn_linear(x, packed, one.bias).split(one.widths, dim=-1)
+def dtype_of(linear: nn.Module) -> torch.dtype:
+    """The number type of a linear layer's weight, or of what stands in its place."""
+    return next(held(linear)).dtype
 
 
-def _packed_for(
-    x: Tensor,
-    residual: Tensor | None,
-    # Not all are Parameters: torch.func.functional_call puts plain tensors in their place.
-    parameters: Sequence[Tensor | None],
-    one: OneMatrix,
-) -> Tensor | None:
+def of_same_input(linears: Sequence[nn.Module], x: Tensor) -> Sequence[Tensor]:
+    """What linear layers make of the same x, as one while they are packed together."""
+    packed = _packed_of(linears[0])
+    if packed is not None and packed.matrix is not None and len(packed.widths) == len(linears):
+        # A hook, a pruned weight or a module put in a layer's place must run: one by one then.
+        together = all(linear_is_plain(one) and _packed_of(one) is packed for one in linears)
+        if together and _packed_for(linears[0], x, None) is not None:
+            return backends.onednn_linear(x, packed.matrix, packed.bias).split(packed.widths, -1)
+    return [linear(x) for linear in linears]
+
+
+def held(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of a model, each once, to be read: layers stay packed."""
+    each = (one for module in model.modules() for one in dict.values(module._parameters))
+    return (one for one in dict.fromkeys(each) if one is not None)
+
+
+def pack(model: nn.Module) -> None:
+    """Pack the weights of linear layers that were just read from a file, as the rule says.
+
+    The file's pages are given back, where nothing else lies in them. A module names in `same_input`
+    those of its layers that read the same x. A weight that two modules hold is not packed.
+    """
+    modules = list(model.modules())
+    uses = Counter(id(one) for module in modules for one in dict.values(module._parameters))
+    groups = [[getattr(one, name) for name in getattr(one, "same_input", ())] for one in modules]
+    for linears in [*groups, *([one] for one in modules)]:
+        free = [one for one in linears if isinstance(one, Linear) and _packed_of(one) is None]
+        if not free or len(free) < len(linears):
+            continue
+        weights = [one.readable for one in free]
+        mapped = [getattr(weight, "mapped", None) for weight in weights]
+        if not all(mapped) or any(uses[id(weight)] > 1 for weight in weights):
+            continue
+        d_out = sum(map(len, weights))
+        choice = backends.chosen(weights[0].dtype, weights[0].shape[1], d_out)
+        if weights[0].is_cpu and choice.name == "onednn-packed":
+            _pack(free, weights)
+            # Pages that hold other layers' weights too are given back with those or not at all.
+            for one in filter(None, mapped):
+                if one.parts in (1, len(weights)):
+                    one.release()
+
+
+def _pack(linears: Sequence[Linear], weights: Sequence[Tensor]) -> None:
+    """Make one packed copy of the weights of layers with one input."""
+    biases = [linear.readable_bias for linear in linears]
+    # A layer by itself adds its own bias.
+    several = [bias.detach() for bias in biases if bias is not None and len(linears) > 1]
+    matrix = backends.packed_copy(_joined([weight.detach() for weight in weights]))
+    packed = Packed(matrix, torch.cat(several) if several else None, list(map(len, weights)))
+    for linear in linears:
+        linear.__dict__["_parameters"] = HandedOut(linear._parameters, packed)
+
+
+def _joined(weights: Sequence[Tensor]) -> Tensor:
+    """The weights below one another, in one piece of memory, to be read once."""
+    if len(weights) == 1 and weights[0].is_contiguous():
+        return weights[0]
+    shape = (sum(map(len, weights)), weights[0].shape[1])
+    # malloc keeps what is freed between longer-lived blocks: a fifth of a GPT-2. This goes back.
+    buffer = mmap.mmap(-1, math.prod(shape) * weights[0].element_size())
+    whole = torch.frombuffer(buffer, dtype=weights[0].dtype).view(shape)
+    return torch.cat(list(weights), out=whole)
+
+
+def unpack(model: nn.Module) -> None:
+    """Drop every packed copy. The weights themselves were never changed by packing."""
+    for packed in map(_packed_of, model.modules()):
+        if packed is not None:
+            packed.drop()
+
+
+def describe(model: nn.Module) -> str:
+    """The back end of a model's largest linear layer, with the processor and the rule."""
+    linears = [module for module in model.modules() if isinstance(module, Linear)]
+    if not linears:
+        return "torch (there is no linear layer)"
+    largest = max((one.readable for one in linears), key=Tensor.numel)
+    if not largest.is_cpu:
+        return f"torch (the weights are on {largest.device.type})"
+    choice = backends.chosen(largest.dtype, *reversed(largest.shape))
+    if choice.name != "torch" and not any(one.is_packed for one in linears):
+        return f"torch ({backends.processor().name}; rule: the weights are not packed)"
+    return f"{choice.name} ({backends.processor().name}; rule: {choice.rule})"
+
+
+def _packed_of(linear: nn.Module) -> Packed | None:
+    found: Packed | None = getattr(linear._parameters, "packed", None)
+    return found
+
+
+def _packed_for(linear: nn.Module, x: Tensor, residual: Tensor | None) -> Packed | None:
     """The packed copy, where this call may multiply by it; None for each weight as it is."""
+    packed = _packed_of(linear)
+    if packed is None or packed.matrix is None:
+        return None
     if (
         not x.is_cpu
+        or x.dtype != packed.matrix.dtype
         # Where oneDNN's operators do not exist or would be recorded.
         or torch.compiler.is_compiling()
         or torch.is_autocast_enabled("cpu")
@@ -291,14 +308,11 @@ def _packed_for(
         or forward_ad._current_level >= 0
         or torch._C._functorch.maybe_current_level() is not None
         or backends.named() not in (None, "onednn-packed")
+        # A packed weight gives no gradient.
+        or (
+            torch.is_grad_enabled()
+            and (x.requires_grad or (residual is not None and residual.requires_grad))
+        )
     ):
         return None
-    packed = one.matrix_for(parameters)
-    if packed is None or x.dtype != packed.dtype:
-        return None
-    if torch.is_grad_enabled():
-        # A packed weight has no gradient.
-        biases = (each for each in parameters if type(each) is not PackedWeight)
-        if any(each is not None and each.requires_grad for each in (x, residual, *biases)):
-            return None
     return packed

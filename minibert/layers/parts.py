@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, read_by
-from minibert.layers.linear import Linear, SharedInput, linear_is_plain, matrix_of, offset_of
+from minibert.layers.linear import Linear, linear_is_plain, matrix_of, of_same_input, offset_of
 from minibert.layers.linear_backends import activate, torch_linear
 from minibert.layers.norms import Divisors, Norm, norm_of, normed
 from minibert.quantities import Float, HeadVectors, Hidden, Mlp, PerHeadHidden
@@ -31,6 +31,9 @@ class Attention(nn.Module):
 
     Several heads may share a key-value head (Ainslie et al. 2023).
     """
+
+    same_input = ("query", "key", "value")
+    """Layers that read the same x, so that one product may give all three."""
 
     def __init__(self, config: Config, layer: int) -> None:
         super().__init__()
@@ -54,7 +57,6 @@ class Attention(nn.Module):
         self.soft_cap = config.attention_soft_cap
         self.window = config.window(layer)
         self.rotary = config.rotary_of(layer)
-        self._qkv = SharedInput((self.query, self.key, self.value))
 
     def _widths(self) -> tuple[int, int]:
         return self.n_heads * self.d_head, self.n_kv_heads * self.d_head
@@ -66,15 +68,8 @@ class Attention(nn.Module):
 
         Of the names in `inputs` each head reads its own in the place of x.
         """
-        linears = (self.query, self.key, self.value)
-        # A hook, a pruned weight or a module put in a linear's place must run: one by one then.
-        if all(linear_is_plain(linear) for linear in linears):
-            if self._qkv.linears != linears:
-                self._qkv = SharedInput(linears)
-            parts = self._qkv(x)
-        else:
-            parts = tuple([linear(x) for linear in linears])
-        named = dict(zip(("query", "key", "value"), parts, strict=True))
+        parts = of_same_input((self.query, self.key, self.value), x)
+        named = dict(zip(self.same_input, parts, strict=True))
         for name, of_heads in inputs.items():
             named[name] = self._from_heads(name, named[name], x, of_heads)
         if self.query_norm is None:
@@ -91,7 +86,7 @@ class Attention(nn.Module):
                 vectors[:, read_by(heads, self.n_heads, group)] if heads != EVERYTHING else vectors
             )
         read = read_by(heads, self.n_heads, group)
-        weight, bias = linear.readable, linear.bias
+        weight, bias = linear.readable, linear.readable_bias
         # Of a head the rows of its own; several heads may share them.
         rows = weight.unflatten(0, (-1, self.d_head))[read].flatten(0, 1)
         offset = None if bias is None else bias.unflatten(0, (-1, self.d_head))[read].flatten()

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from minibert.errors import EditError
 from minibert.layers.config import Config
-from minibert.layers.linear import values_of
+from minibert.layers.linear import held
+from minibert.layers.weight_views import values_of
 
 
 class Sources:
@@ -63,8 +64,7 @@ def same_model(one: object, other: object) -> bool:
 
 
 def _same_weights(one: nn.Module, other: nn.Module) -> bool:
-    # Not parameter.detach(): a packed layer answers that by dropping its packed copy.
-    ours, theirs = ([*model.parameters()] for model in (one, other))
+    ours, theirs = ([*held(model)] for model in (one, other))
     return len(ours) == len(theirs) and all(
         a is b or (a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b.to(a.device)))
         for a, b in zip(ours, theirs, strict=True)
@@ -82,7 +82,7 @@ def weights_digest(model: torch.nn.Module) -> str:
     """
     named: dict[int, tuple[str, Tensor]] = {}
     for place, module in model.named_modules():
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        for name, tensor in (*dict.items(module._parameters), *module._buffers.items()):
             if tensor is not None:
                 named.setdefault(id(tensor), (f"{place}.{name}", tensor))
     digest = hashlib.sha256()

@@ -22,7 +22,7 @@ from minibert.layers.evaluation import EVERYTHING, Evaluation, Rows
 from minibert.layers.finite import check_computed
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
-from minibert.layers.packing import describe
+from minibert.layers.linear import describe
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
