@@ -555,7 +555,7 @@ class TestCorpus:
         assert {"to_offset_2", "to_token:horse_by_norm"} <= set(found.names)
         again = run(*command)
         assert again.exit_code == 1
-        assert re.search("finished survey with another options.* or .*--restart", again.stderr)
+        assert re.search("a run with other options.* or .*--restart", again.stderr)
         assert said(*command, "--restart", "--limit", "1").startswith("1 documents, 7 tokens: ")
         skipping = run("survey", "broken.jsonl", "-o", "others", "--on-error", "skip")
         assert skipping.exit_code == 0, skipping.output

@@ -30,8 +30,8 @@ from minibert.survey.measures import BY_NORM, measures_of
 from minibert.survey.patterns import HeadPatterns, PatternHead, patterns
 from minibert.survey.reasons import TOLD, Edge, Reasons
 from minibert.survey.run import identity_of_surveyed
+from minibert.survey.runs import windows
 from minibert.survey.tables import Survey
-from minibert.survey.windows import windows
 from minibert.untrusted import Json
 from minibert.viz.document import Written, document, write_bytes
 from minibert.viz.example import Example, without_folder

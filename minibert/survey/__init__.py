@@ -2,7 +2,7 @@
 
 What is read
     documents.py   a corpus as documents, streamed, from text, JSON lines and Parquet
-    windows.py     documents in windows, the steps of a run that may be interrupted
+    runs.py        documents in windows, the steps of a run that may be interrupted, and its folder
     segments.py    documents as parts that fit the model, and what is known of their tokens
     live.py        one stack of a live model of transformers, read as a loaded model is
 What is measured

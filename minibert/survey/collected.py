@@ -36,7 +36,7 @@ class Collected:
         """The collection in a folder. Raises SurveyError where it is unfinished or damaged."""
         folder = Path(folder)
         if not present(folder / "manifest.json"):
-            unfinished = present(folder / "progress.json")
+            unfinished = present(folder / "unfinished.npz")
             raise SurveyError(
                 f"{folder}: {'the collection is not finished' if unfinished else 'no collection'}"
                 f"{'; run the same command again to go on' if unfinished else ' is there'}."

@@ -8,16 +8,14 @@ token_ids, segments, words, spans, positions .npy   for each token; see `Collect
 starts.npy                    the token with which each text begins, and the number of tokens
 texts.jsonl, text_starts.npy  the texts, and the byte with which each begins
 manifest.json                 what was collected, of what, by which model; written at the end
-progress.json                 how far an unfinished run has come
+
+While a run goes on there is a file for each pass, piece-0.npz and so on. At the end they are
+joined, which needs room for the values twice.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field
-from io import BufferedRandom, TextIOWrapper
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,26 +34,24 @@ from minibert.model import Model
 from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.collected import Collected
 from minibert.survey.documents import Document, check_list
-from minibert.survey.segments import Parts, grouped, parts_of
-from minibert.survey.tables import versions
-from minibert.survey.windows import (
-    LOCK,
+from minibert.survey.runs import (
     MOST_NAMED,
-    Bar,
     Read,
+    RunFolder,
     Window,
-    check_same,
-    files_told,
-    folder_locked,
+    opened,
+    told_of,
     unread,
-    windows,
+    versions,
+    write_json,
 )
+from minibert.survey.segments import Parts, grouped, parts_of
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.trace.identity import weights_digest
 from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
-from minibert.untrusted import guarded, read_json
-from minibert.writing import made, replacing
+from minibert.untrusted import Json
+from minibert.writing import replacing
 
 Floats = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.int64]
@@ -135,11 +131,11 @@ class CutText:
         spans = np.array([(-1, -1) if span is None else span for span in tokens.spans[0]])
         words = np.array([-1 if word is None else word for word in tokens.words[0]])
         return {
-            "token_ids": tokens.ids[0].numpy()[places],
-            "segments": tokens.segments[0].numpy()[places],
-            "words": words[places],
-            "spans": spans[places],
-            "positions": np.concatenate([np.arange(len(part)) for part in self.parts.places]),
+            "token_ids": tokens.ids[0].numpy()[places].astype(np.int32),
+            "segments": tokens.segments[0].numpy()[places].astype(np.uint8),
+            "words": words[places].astype(np.int32),
+            "spans": spans[places].astype(np.int32),
+            "positions": np.concatenate([np.arange(len(i)) for i in self.parts.places], dtype="i4"),
             "kept": spans[places, 0] >= 0,
         }
 
@@ -161,11 +157,6 @@ class PackedPass:
         layers = [p.layer for p in points if p.layer is not None]
         whole = any(p.name == "logits" for p in points)
         self._stop = model.config.n_layers if whole else max(layers, default=-1) + 1
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of one token's value at each point."""
-        found = self._values(torch.zeros(1, 1, dtype=torch.int64), None, [1])
-        return {name: value.shape[1:] for name, value in found.items()}
 
     def __call__(self, texts: Sequence[CutText]) -> dict[str, Floats]:
         """(token, ...) for each point, for the tokens of all parts of the texts, in order."""
@@ -227,248 +218,29 @@ def _rows(value: Tensor, point: CollectedPoint) -> Floats:
     return value.cpu().numpy()
 
 
-_HEADER = 256
+MANIFEST, PART, TEXTS = "manifest.json", "unfinished.npz", "texts.jsonl"
+#: Arrays of where each text begins; of a piece the lengths of its texts.
+STARTS = ("starts", "text_starts")
+DTYPES = ("float32", "float16", "float64")
 
 
 @dataclass(frozen=True)
-class ArrayFile:
-    """An array in a file that grows along its first axis.
-
-    rows   what of the state is counted by that axis; `extra` rows of 0 come first
-    """
-
-    dtype: str
-    shape: tuple[int, ...] = ()
-    rows: str = "tokens"
-    extra: int = 0
-
-    def header(self, count: int) -> bytes:
-        """The first bytes of the file, where there are so many rows."""
-        about = {
-            "descr": np.dtype(self.dtype).newbyteorder("<").str,
-            "fortran_order": False,
-            "shape": (count + self.extra, *self.shape),
-        }
-        start = b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little")
-        return start + repr(about).encode().ljust(_HEADER - 11) + b"\n"
-
-    def size(self, count: int) -> int:
-        """The bytes of the file, where there are so many rows."""
-        row = np.dtype(self.dtype).itemsize * int(np.prod(self.shape))
-        return _HEADER + (count + self.extra) * row
-
-    def empty(self) -> bytes:
-        """The file without rows."""
-        return self.header(0).ljust(self.size(0), b"\0")
-
-    def bytes(self, values: np.ndarray) -> bytes:
-        """Rows, (row, *shape), as they are in the file."""
-        return np.ascontiguousarray(values, np.dtype(self.dtype).newbyteorder("<")).tobytes()
-
-
-#: What is known of each token, and of each text.
-INDEX = {
-    "token_ids": ArrayFile("int32"),
-    "segments": ArrayFile("uint8"),
-    "words": ArrayFile("int32"),
-    "spans": ArrayFile("int32", (2,)),
-    "positions": ArrayFile("int32"),
-    "starts": ArrayFile("int64", rows="texts", extra=1),
-    "text_starts": ArrayFile("int64", rows="texts", extra=1),
-}
-
-
-MANIFEST, PROGRESS, TEXTS = "manifest.json", "progress.json", "texts.jsonl"
-#: 2: what was read is counted in windows.
-_FORMAT = 2
-
-
-def _opened(path: Path, size: int, empty: bytes) -> BufferedRandom:
-    """The file cut to so many bytes, which grows from there; OSError where it is shorter."""
-    if size <= len(empty):
-        path.unlink(missing_ok=True)
-        made(path)
-        path.write_bytes(empty)
-    file = path.open("r+b")
-    length = file.seek(0, os.SEEK_END)
-    if length < size:
-        file.close()
-        raise OSError(f"{path.name} is {length} bytes long, {size} were written")
-    file.truncate(size)
-    file.seek(size)
-    return file
-
-
-def _on_disk(file: BufferedRandom | TextIOWrapper) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-@dataclass
 class State:
     """How far a collection has come.
 
-    read                               the windows of the corpus that are done
-    documents                          in these, whether they have tokens or not
-    texts, parts, tokens, text_bytes   written
-    n_skipped, skipped                 documents without tokens; the first hundred, and why
+    read                      the windows of the corpus that are done
+    documents                 in these, whether they have tokens or not
+    texts, tokens, pieces     written; a piece is the file of one pass
+    n_skipped, skipped        documents without tokens; the first hundred, and why
     """
 
     read: Read = field(default_factory=Read)
     documents: int = 0
     texts: int = 0
-    parts: int = 0
     tokens: int = 0
-    text_bytes: int = 0
+    pieces: int = 0
     n_skipped: int = 0
-    skipped: list[list[str]] = field(default_factory=list)
-
-    def skip(self, document: str, reason: str) -> None:
-        """Count a document that has no tokens."""
-        self.n_skipped += 1
-        if len(self.skipped) < MOST_NAMED:
-            self.skipped.append([document, reason])
-
-
-class GrowingCollection:
-    """The files of one collection; `state` is how far they are complete.
-
-    Raises SurveyError where the folder holds anything but a collection with these options.
-    """
-
-    def __init__(self, folder: Path, options: Mapping[str, object], *, resume: bool) -> None:
-        self.folder, self.options, self.dtype = folder, options, str(options["dtype"])
-        self.state, self.finished = State(), False
-        self._arrays: dict[str, ArrayFile] = {}
-        self._files: dict[str, BufferedRandom] = {}
-        with self._writing():
-            folder.mkdir(parents=True, exist_ok=True)
-            here = set(os.listdir(folder)) - {LOCK}
-        name = next((name for name in (MANIFEST, PROGRESS) if name in here), None)
-        if name is not None:
-            self._take_up(name, resume)
-        elif here:
-            raise SurveyError(
-                f"{folder}: has other files ({', '.join(sorted(here)[:3])}); expected a new or "
-                "empty folder."
-            )
-
-    def _take_up(self, name: str, resume: bool) -> None:
-        path = self.folder / name
-        about = read_json(path, SurveyError)
-        with guarded(path, SurveyError, "is not of this version of minibert"):
-            options = about["options"]
-            if not resume:
-                arrays = [f"{one}.npy" for one in (*INDEX, *map(str, options["points"]))]
-                for other in (*arrays, TEXTS, MANIFEST, PROGRESS):
-                    (self.folder / Path(other).name).unlink(missing_ok=True)
-                return
-            if about["format"] != _FORMAT:
-                raise ValueError(f"format {about['format']}")
-            counts = about["counts"]
-            state = State(**counts | {"read": Read(**counts["read"])})
-        for key, wanted in self.options.items():
-            if options.get(key) != wanted:
-                raise SurveyError(
-                    f"{self.folder}: holds a collection with {key} {options.get(key)!r:.300}, not "
-                    f"{wanted!r:.300}. Choose another folder, or start again with resume=False."
-                )
-        self.state, self.finished = state, name == MANIFEST
-
-    def open(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Open the files, cut to what is complete; `shapes` are those of one token's values."""
-        values = {name: ArrayFile(self.dtype, shape) for name, shape in shapes.items()}
-        self._arrays = {**INDEX, **values}
-        with self._writing():
-            for name, array in self._arrays.items():
-                size, path = array.size(self._rows(array)), self.folder / f"{name}.npy"
-                self._files[name] = _opened(path, size, array.empty())
-            self._files[TEXTS] = _opened(self.folder / TEXTS, self.state.text_bytes, b"")
-        self.save(self.state)
-
-    def _rows(self, array: ArrayFile) -> int:
-        return self.state.texts if array.rows == "texts" else self.state.tokens
-
-    def add(self, state: State, texts: Sequence[CutText], values: Mapping[str, Floats]) -> None:
-        """Write some texts, which `state` counts; they are complete once it is saved."""
-        kept = []
-        with self._writing():
-            for text in texts:
-                rows = text.index()
-                mine = rows.pop("kept") | self.options["special"]
-                kept.append(mine)
-                state.texts += 1
-                state.parts += len(text.parts.places)
-                state.tokens += int(mine.sum())
-                state.text_bytes += self._files[TEXTS].write(text.written())
-                for name, column in rows.items():
-                    self._append(name, column[mine])
-                self._append("starts", np.array([state.tokens]))
-                self._append("text_starts", np.array([state.text_bytes]))
-            every = np.concatenate(kept)
-            for name, array in values.items():
-                self._append(name, self._converted(name, array[every]))
-
-    def _append(self, name: str, rows: np.ndarray) -> None:
-        self._files[name].write(self._arrays[name].bytes(rows))
-
-    def _converted(self, name: str, values: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            found = values.astype(self.dtype)
-        if not np.array_equal(np.isfinite(found), np.isfinite(values)):
-            raise SurveyError(
-                f"{name}: a value of {np.abs(values).max():.6g} does not fit {self.dtype}; store "
-                "float32."
-            )
-        return found
-
-    def save(self, state: State) -> None:
-        """Have what was written up to this state on the disk, and `progress.json` say so."""
-        with self._writing():
-            for file in self._files.values():
-                _on_disk(file)
-            self._replace(PROGRESS, {"counts": asdict(state)})
-        self.state = state
-
-    def finish(self, about: Mapping[str, object]) -> None:
-        """Complete the files and write the manifest, `about` in it."""
-        with self._writing():
-            for name, array in self._arrays.items():
-                self._files[name].seek(0)
-                self._files[name].write(array.header(self._rows(array)))
-                _on_disk(self._files[name])
-            self._replace(MANIFEST, {"counts": asdict(self.state), **about})
-            (self.folder / PROGRESS).unlink()
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            try:
-                file.close()
-            except OSError:
-                # The rest of a buffer that the disk has no room for; closed it is in any case.
-                file.raw.close()
-
-    def _replace(self, name: str, content: Mapping[str, object]) -> None:
-        path = self.folder / name
-        about = {"format": _FORMAT, "options": self.options, **content}
-        with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(about, indent=1) + "\n")
-            _on_disk(file)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise SurveyError(
-                f"{self.folder}: cannot be written to ({error.strerror or error}). What is "
-                f"complete is kept ({self.state.texts} texts); make room, or give the folder its "
-                "rights, and the same call goes on from there."
-            ) from error
-
-
-DTYPES = ("float32", "float16", "float64")
+    skipped: tuple[tuple[str, str], ...] = ()
 
 
 def collect(
@@ -495,13 +267,13 @@ def collect(
     on_error      what to do with a text that gives no token, and a pair longer than the model's
                   positions: "raise", or "skip" and count it in the manifest
     resume        go on where an interrupted run of the same call stopped, a window of documents
-                  (windows.py) at a time; False starts again
+                  (runs.py) at a time; False starts again
     progress      show a progress bar
 
     Raises TraceError for what is no model that minibert loads; SurveyError before the first pass
-    for points the model does not have, options that do not fit and a folder that holds something
-    else; while it runs for a full disk, after which what is complete is kept and the same call
-    resumes.
+    for points the model does not have, options that do not fit and a folder that holds another
+    collection; while it runs for a full disk, after which what is complete is kept and the same
+    call resumes.
     """
     check_model(model)
     if model.tokenizer is None:
@@ -514,57 +286,119 @@ def collect(
     check_list(texts, "texts")
     chosen = as_points(points, model)
     options = {
-        "model": {"name": model.name, "weights_sha256": weights_digest(model), "impl": model.impl},
         "points": [str(point) for point in chosen],
         "dtype": dtype,
         "special": bool(special),
         "batch_tokens": batch_tokens,
         "on_error": on_error,
     }
-    folder = Path(output)
-    with (
-        folder_locked(folder, "collecting"),
-        closing(GrowingCollection(folder, options, resume=resume)) as growing,
-    ):
-        if growing.finished:
-            check_same(windows(texts), growing.state.read.sha256)
-        else:
-            passes = PackedPass(model, chosen, batch_tokens)
-            _collect_windows(texts, passes, growing, progress=progress)
-            about = {**versions(), "device": str(model.body.word.weight.device)}
-            growing.finish({"corpus": files_told(texts), "versions": about})
+    about = {
+        "model": {"name": model.name, "weights_sha256": weights_digest(model), "impl": model.impl},
+        "options": options,
+        "versions": {**versions(), "device": str(model.body.word.weight.device)},
+    }
+    passes = PackedPass(model, chosen, batch_tokens)
+    belonging = ("*.npy", "piece-*.npz", TEXTS)
+    with opened(output, about, MANIFEST, PART, resume=resume, belonging=belonging) as folder:
+        if not folder.finished(texts):
+            state = _collected(texts, passes, folder, progress=progress)
+            corpus = told_of(texts, state.read)
+
+            def write(place: Path) -> None:
+                _join(place, state.pieces)
+                write_json(place / MANIFEST, {**about, "counts": asdict(state), "corpus": corpus})
+
+            folder.finish(write)
+    for left in Path(output).glob("piece-*.npz"):
+        left.unlink()
     return Collected.read(output)
 
 
-def _collect_windows(
-    texts: Iterable[object], passes: PackedPass, growing: GrowingCollection, *, progress: bool
-) -> None:
-    """Compute and write what is missing, and save after each window."""
-    growing.open(passes.shapes())
-    skip = growing.options["on_error"] == "skip"
-    with closing(Bar(texts, shown=progress)) as bar:
-        for window in unread(windows(texts), growing.state.read, bar):
-            state = deepcopy(growing.state)
-            state.read = state.read.with_window(window)
-            state.documents += len(window.documents)
-            cut = _cut(window, passes.model, state, skip=skip)
-            for batch in grouped(cut, passes.most, lambda text: text.size):
-                growing.add(state, batch, passes(batch))
-            growing.save(state)
-            bar.show(state.documents, state.tokens)
-    if not growing.state.texts:
+def _collected(
+    texts: Iterable[object], passes: PackedPass, folder: RunFolder, *, progress: bool
+) -> State:
+    """Compute and write what is missing, and keep the state after each window."""
+    kept, state = folder.kept(), State()
+    if kept is not None:
+        state = State(**kept[0] | {"read": Read(**kept[0]["read"])})
+    for window in unread(texts, state.read, progress=progress):
+        state, cut = _cut(window, passes.model, state, skip=folder.about["options"]["on_error"])
+        for batch in grouped(cut, passes.most, lambda text: text.size):
+            piece = _piece(batch, passes(batch), folder.about["options"])
+            place = Path(str(folder.folder)) / f"piece-{state.pieces}.npz"
+            with folder.writing(), replacing(place) as fresh, fresh.open("wb") as file:
+                np.savez(file, allow_pickle=False, **piece)
+            state = replace(
+                state,
+                pieces=state.pieces + 1,
+                texts=state.texts + len(batch),
+                tokens=state.tokens + len(piece["token_ids"]),
+            )
+        folder.keep(asdict(state))
+    if not state.texts:
         raise SurveyError("There is no text that has tokens; nothing was collected.")
+    return state
 
 
-def _cut(window: Window, model: Model, state: State, *, skip: bool) -> Iterator[CutText]:
-    """The documents of a window as tokens; the state counts those that are skipped."""
+def _cut(window: Window, model: Model, state: State, *, skip: str) -> tuple[State, list[CutText]]:
+    """The documents of a window as tokens; the state counts them, and those that are skipped."""
     assert model.tokenizer is not None
+    found, skipped = [], []
     for document in window.documents:
         try:
             parts = parts_of(document, model.tokenizer, model.config.n_positions)
         except TokenizationError as error:
-            if not skip:
+            if skip != "skip":
                 raise SurveyError(f"{document.id}: {error}") from None
-            state.skip(document.id, str(error))
+            skipped.append((document.id, str(error)))
         else:
-            yield CutText(document, parts)
+            found.append(CutText(document, parts))
+    read, documents = state.read.with_window(window), state.documents + len(window.documents)
+    named = (*state.skipped, *skipped)[:MOST_NAMED]
+    count = state.n_skipped + len(skipped)
+    return replace(state, read=read, documents=documents, n_skipped=count, skipped=named), found
+
+
+def _piece(
+    texts: Sequence[CutText], values: Mapping[str, Floats], options: Json
+) -> dict[str, np.ndarray]:
+    """What is known of the tokens of some texts, the values, and the texts as bytes."""
+    index = [text.index() for text in texts]
+    kept = [one.pop("kept") | options["special"] for one in index]
+    every, written = np.concatenate(kept), [text.written() for text in texts]
+    piece = {name: np.concatenate([one[name] for one in index])[every] for name in index[0]}
+    for name, array in values.items():
+        with np.errstate(over="ignore"):
+            piece[name] = array[every].astype(options["dtype"])
+        if not np.array_equal(np.isfinite(piece[name]), np.isfinite(array[every])):
+            raise SurveyError(
+                f"{name}: a value of {np.abs(array).max():.6g} does not fit {options['dtype']}; "
+                "store float32."
+            )
+    lengths = ([mine.sum() for mine in kept], [len(one) for one in written])
+    piece |= {name: np.array(each) for name, each in zip(STARTS, lengths, strict=True)}
+    return piece | {TEXTS: np.frombuffer(b"".join(written), np.uint8)}
+
+
+def _join(folder: Path, count: int) -> None:
+    """Write the arrays and the texts, from those of the pieces."""
+
+    def pieces(name: str) -> Iterator[np.ndarray]:
+        for number in range(count):
+            with np.load(folder / f"piece-{number}.npz", allow_pickle=False) as piece:
+                yield piece[name]
+
+    with np.load(folder / "piece-0.npz", allow_pickle=False) as piece:
+        shapes = {name: (piece[name].dtype, piece[name].shape[1:]) for name in piece.files}
+    for name, (dtype, shape) in shapes.items():
+        place = folder / (name if name == TEXTS else f"{name}.npy")
+        with replacing(place) as fresh, fresh.open("wb") as file:
+            if name in STARTS:
+                np.save(file, np.concatenate([[0], np.cumsum(np.concatenate([*pieces(name)]))]))
+                continue
+            if name != TEXTS:
+                rows = sum(map(len, pieces("token_ids")))
+                about = {"descr": dtype.str, "fortran_order": False, "shape": (rows, *shape)}
+                np.lib.format.write_array_header_1_0(file, about)
+            for array in pieces(name):
+                file.write(array.tobytes())

@@ -5,10 +5,7 @@ corpus, with no matrix of query and key: one attention a component of the stream
 say the same of the weights alone.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +22,18 @@ from minibert.result import Place, Result
 from minibert.survey.document_rows import text_parts
 from minibert.survey.documents import check_list
 from minibert.survey.run import Options
-from minibert.survey.tables import REASONS, parquet, versions
-from minibert.survey.windows import Bar, Read, Window, check_same, folder_locked, unread, windows
+from minibert.survey.runs import (
+    Arrays,
+    Read,
+    Window,
+    opened,
+    read_manifest,
+    told_of,
+    unread,
+    versions,
+    write_json,
+)
+from minibert.survey.tables import parquet
 from minibert.text.tokens import Tokens
 from minibert.trace.file import identity_of
 from minibert.untrusted import Json
@@ -36,7 +43,7 @@ Floats = npt.NDArray[np.float64]
 #: The heads of each layer that is asked about.
 Heads = Mapping[int, Sequence[int]]
 
-PAIRS, MOVED, TOLD, PART = REASONS
+PAIRS, MOVED, TOLD, PART = "why.parquet", "moved.parquet", "why.json", "unfinished_why.npz"
 
 # Title and unit of both results.
 _PAIRS = ("What makes the heads of layer {} look", "score")
@@ -72,7 +79,7 @@ class Reasons:
 
     pairs: Mapping[int, Result[Floats]]
     moved: Mapping[int, Result[Floats]]
-    told: Mapping[str, object]
+    told: Json
 
     def of_head(self, layer: int, head: int) -> Result[Floats]:
         """The table of one head, (query_component, key_component).
@@ -113,8 +120,7 @@ class Reasons:
             rows = [{"layer": n} | row for n, one in results.items() for row in one.table()]
             with replacing(folder / name) as fresh:
                 files.write_table(arrow.Table.from_pylist(rows), fresh)
-        with replacing(folder / TOLD) as fresh:
-            fresh.write_text(json.dumps(self.told, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / TOLD, self.told)
 
     @classmethod
     def read(cls, folder: str | Path) -> "Reasons":
@@ -122,7 +128,7 @@ class Reasons:
         path = Path(folder)
         _, files = parquet()
         try:
-            told = json.loads((path / TOLD).read_text(encoding="utf-8"))
+            told = read_manifest(path / TOLD)
             tables = {name: files.read_table(path / name).to_pylist() for name in (PAIRS, MOVED)}
         except Exception as error:  # pyarrow raises errors of many families
             raise SurveyError(
@@ -186,6 +192,20 @@ class _Sums:
     tokens: int = 0
     read: Read = field(default_factory=Read)
 
+    def kept(self) -> tuple[Json, Arrays]:
+        """What a run keeps of them."""
+        told = {name: one for name, one in vars(self).items() if name != "layers"}
+        arrays = {f"pairs_{n}": pairs for n, (pairs, _) in self.layers.items()}
+        arrays |= {f"moved_{n}": moved for n, (_, moved) in self.layers.items()}
+        return told | {"read": vars(self.read)}, arrays
+
+    @classmethod
+    def of(cls, told: Json, arrays: Arrays) -> "_Sums":
+        """What `kept` gave."""
+        names = {int(n): tuple(map(tuple, sides)) for n, sides in told["names"].items()}
+        layers: Any = {n: (arrays[f"pairs_{n}"], arrays[f"moved_{n}"]) for n in names}
+        return cls(layers, **told | {"names": names, "read": Read(**told["read"])})
+
 
 def survey_reasons(
     model: Model,
@@ -228,79 +248,34 @@ def survey_reasons(
         )
         for layer, some in sorted(heads.items())
     }
-    about: dict[str, object] = {
-        "model": identity_of(model),
+    options = {
         "heads": {str(layer): list(some) for layer, some in heads.items()},
         "limit": limit,
         "longest": longest or config.n_positions,
         "on_error": on_error,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "versions": versions(),
     }
-    if output is None:
-        return _reasons(_summed(model, documents, heads, about, None, progress=progress), about)
-    folder = Path(output)
-    parquet()
-    with folder_locked(folder, "surveying"):
-        for name in () if resume else (TOLD, PART):
-            (folder / name).unlink(missing_ok=True)
-        if (folder / TOLD).exists():
-            return _finished(folder, about, windows(documents, limit=limit))
-        sums = _summed(model, documents, heads, about, folder, progress=progress)
-        found = _reasons(sums, about)
-        found.write(folder)
-        (folder / PART).unlink(missing_ok=True)
-    return found
-
-
-def _finished(folder: Path, about: Mapping[str, object], read: Iterable[Window]) -> Reasons:
-    """The result of an earlier run. Raises SurveyError for one of something else."""
-    found = Reasons.read(folder)
-    mine: dict[str, Any] = json.loads(json.dumps(about))
-    there: dict[str, Any] = dict(found.told)
-    # A model has as many names as there are ways to it.
-    for one in (mine, there):
-        one["model"] = {**one["model"], "name": ""}
-    other = [name for name in mine if name != "versions" and there.get(name) != mine[name]]
-    if other:
-        raise SurveyError(
-            f"{folder}: has finished tables of reasons with other {' and '.join(other)}. Name "
-            "another folder, or replace them with resume=False."
-        )
-    corpus = found.told["corpus"]
-    assert isinstance(corpus, dict)
-    check_same(read, corpus["sha256"])
-    return found
-
-
-def _summed(
-    model: Model,
-    documents: Iterable[object],
-    heads: Heads,
-    about: Mapping[str, object],
-    folder: Path | None,
-    *,
-    progress: bool,
-) -> _Sums:
-    """The sums of the whole corpus, kept in the folder after each window."""
-    identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    found = _kept(folder, identity) or _Sums({}, {})
-    limit, longest = about["limit"], about["longest"]
-    assert isinstance(limit, int | None)
-    assert isinstance(longest, int)
-    all_windows = windows(documents, limit=limit)
-    with closing(Bar(documents, limit, shown=progress)) as bar:
-        for window in unread(all_windows, found.read, bar):
-            found = _with_window(model, window, heads, found, longest, about["on_error"] == "skip")
-            _keep(folder, identity, found)
-            bar.show(found.documents, found.tokens)
-    if not found.tokens:
-        raise SurveyError("There is no document that can be measured.")
+    about = {"model": identity_of(model), "options": options, "versions": versions()}
+    if output is not None:
+        parquet()
+    with opened(output, about, TOLD, PART, resume=resume) as folder:
+        if folder.finished(documents, limit=limit):
+            return Reasons.read(Path(str(output)))
+        kept = folder.kept()
+        sums = _Sums({}, {}) if kept is None else _Sums.of(*kept)
+        for window in unread(documents, sums.read, limit=limit, progress=progress):
+            sums = _with_window(model, window, heads, sums, longest, on_error == "skip")
+            folder.keep(*sums.kept())
+        if not sums.tokens:
+            raise SurveyError("There is no document that can be measured.")
+        counts = {"documents": sums.documents, "tokens": sums.tokens}
+        found = _reasons(sums, heads, {**about, "corpus": told_of(documents, sums.read) | counts})
+        folder.finish(found.write)
     return found
 
 
 def _with_window(
-    model: Model, window: Window, heads: Heads, found: _Sums, longest: int, skip: bool
+    model: Model, window: Window, heads: Heads, found: _Sums, longest: int | None, skip: bool
 ) -> _Sums:
     layers, names = dict(found.layers), dict(found.names)
     documents, tokens = found.documents, found.tokens
@@ -333,51 +308,17 @@ def _of_part(model: Model, tokens: Tokens, heads: Heads) -> Iterator[tuple[int, 
         yield layer, heads_over_text(text, layer, some, written.below(layer))
 
 
-def _reasons(sums: _Sums, about: Mapping[str, object]) -> Reasons:
+def _reasons(sums: _Sums, heads: Heads, told: Json) -> Reasons:
     pairs, moved = dict[int, Result[Floats]](), dict[int, Result[Floats]]()
-    wanted = about["heads"]
-    assert isinstance(wanted, dict)
     for layer, (table, shares) in sums.layers.items():
         query, key, value = sums.names[layer]
-        head = tuple(wanted[str(layer)])
-        labels = {"head": head, "query_component": query, "key_component": key}
+        head = tuple(heads[layer])
+        labels: dict[str, Sequence[Place]] = {
+            "head": head,
+            "query_component": query,
+            "key_component": key,
+        }
         pairs[layer] = _result(layer, table / sums.tokens, labels, _PAIRS)
         shares = shares / shares.sum(-1, keepdims=True)
         moved[layer] = _result(layer, shares, {"head": head, "component": value}, _MOVED)
-    counts = {"documents": sums.documents, "tokens": sums.tokens, "sha256": sums.read.sha256}
-    return Reasons(pairs, moved, {**about, "corpus": counts})
-
-
-def _kept(folder: Path | None, identity: str) -> _Sums | None:
-    """What an interrupted run has left, where there is one to go on with."""
-    if folder is None or not (folder / PART).exists():
-        return None
-    path = folder / PART
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            told = json.loads(str(arrays["told"]))
-            layers = {int(n): (arrays[f"pairs_{n}"], arrays[f"moved_{n}"]) for n in told["names"]}
-    except Exception as error:  # a damaged zip file raises errors of many families
-        raise SurveyError(
-            f"{path}: cannot be read ({error}). Remove it, or begin anew with resume=False."
-        ) from error
-    if told["identity"] != identity:
-        raise SurveyError(
-            f"{path}: belongs to another model or other options. Run it with those, or begin anew "
-            "with resume=False."
-        )
-    names = {int(n): tuple(map(tuple, sides)) for n, sides in told["names"].items()}
-    return _Sums(layers, names, told["documents"], told["tokens"], Read(**told["read"]))
-
-
-def _keep(folder: Path | None, identity: str, found: _Sums) -> None:
-    """Replace the file of what is done so far as a whole."""
-    if folder is None:
-        return
-    told: dict[str, object] = {"identity": identity, "names": found.names}
-    told |= {"read": vars(found.read), "documents": found.documents, "tokens": found.tokens}
-    arrays = {"told": np.array(json.dumps(told))}
-    arrays |= {f"pairs_{n}": pairs for n, (pairs, _) in found.layers.items()}
-    arrays |= {f"moved_{n}": moved for n, (_, moved) in found.layers.items()}
-    with replacing(folder / PART) as fresh, fresh.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    return Reasons(pairs, moved, told)

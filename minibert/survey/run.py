@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,19 +15,19 @@ from minibert.survey.documents import check_list
 from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.measures import BY_NORM, measures_of
 from minibert.survey.rows import OFFSETS, AttachedMasses, PassMasses
-from minibert.survey.segments import Segmenter
-from minibert.survey.sums import Masses, Measured, WindowSurvey
-from minibert.survey.tables import OutputFolder, Survey, opened, versions
-from minibert.survey.windows import (
+from minibert.survey.runs import (
     CHARACTERS,
     DOCUMENTS,
-    Bar,
+    RunFolder,
     Window,
-    check_same,
-    files_told,
+    opened,
+    told_of,
     unread,
-    windows,
+    versions,
 )
+from minibert.survey.segments import Segmenter
+from minibert.survey.sums import Masses, Measured, WindowSurvey
+from minibert.survey.tables import MANIFEST, PART, Survey, parquet
 from minibert.trace.file import identity_of
 
 
@@ -172,15 +171,17 @@ def survey(
         "options": options.told(subject, measure),
         "versions": versions(),
     }
-    with opened(output, about, resume=resume) as folder:
-        if (finished := folder.finished()) is not None:
-            check_same(windows(documents, limit=limit), finished.manifest["corpus"]["sha256"])
-            return finished
+    if output is not None:
+        parquet()
+    reasons = ("*why*", "moved.parquet")
+    with opened(output, about, MANIFEST, PART, resume=resume, belonging=reasons) as folder:
+        if folder.finished(documents, limit=limit):
+            return Survey.read(Path(str(output)))
         measured = _measured(documents, options, measure, folder, progress=progress)
-        found = {**about, "corpus": _told(measured, documents)}
         # As it is read from its file, where a tuple is a list.
-        result = _result(measure, measured, json.loads(json.dumps(found)))
-        folder.finish(result)
+        found = json.loads(json.dumps({**about, "corpus": _told(measured, documents)}))
+        result = _result(measure, measured, found)
+        folder.finish(result.write)
     return result
 
 
@@ -193,19 +194,18 @@ def _measured(
     documents: Iterable[object],
     options: Options,
     measure: WindowSurvey,
-    folder: OutputFolder,
+    folder: RunFolder,
     *,
     progress: bool,
 ) -> Measured:
     """The sums of the whole corpus, kept in the folder after each window."""
-    found = folder.measured() or Measured(measure.empty())
-    all_windows = windows(documents, limit=options.limit)
-    with closing(Bar(documents, options.limit, shown=progress)) as bar:
-        for window, measured in measure.in_order(unread(all_windows, found.read, bar)):
-            _check(window, measured, options)
-            found = found.with_window(window, measured)
-            folder.keep(found)
-            bar.show(found.documents, found.tokens)
+    kept = folder.kept()
+    found = Measured(measure.empty()) if kept is None else Measured.of(*kept)
+    new = unread(documents, found.read, limit=options.limit, progress=progress)
+    for window, measured in measure.in_order(new):
+        _check(window, measured, options)
+        found = found.with_window(window, measured)
+        folder.keep(found.told(), vars(found.sums))
     return found
 
 
@@ -226,13 +226,12 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
 def _told(found: Measured, documents: Iterable[object]) -> dict[str, object]:
     """What the manifest says of the corpus."""
     return {
-        "sha256": found.read.sha256,
+        **told_of(documents, found.read),
         "documents": found.documents,
         "segments": found.segments,
         "tokens": found.tokens,
         "pairs_cut": found.pairs_cut,
         "without_tokens": {"count": found.n_wrong, "first": [list(one) for one in found.wrong]},
-        **files_told(documents),
     }
 
 

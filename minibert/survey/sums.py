@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,9 @@ import torch
 from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
+from minibert.survey.runs import MOST_NAMED, Arrays, Read, Window
 from minibert.survey.segments import Batch, Segmenter, SegmentTokens, batches
-from minibert.survey.windows import MOST_NAMED, Read, Window
+from minibert.untrusted import Json
 
 Floats = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.int64]
@@ -184,6 +186,21 @@ class Measured:
             wrong=(*self.wrong, *other.wrong)[:MOST_NAMED],
             read=self.read.with_window(window),
         )
+
+    def told(self) -> Json:
+        """All but the sums, for JSON."""
+        return {name: one for name, one in vars(self).items() if name != "sums"} | {
+            "read": vars(self.read)
+        }
+
+    @classmethod
+    def of(cls, told: Json, arrays: Arrays) -> "Measured":
+        """What `told` and the arrays of the sums say."""
+        ids = {int(number): name for number, name in told["ids"].items()}
+        wrong = tuple((place, reason) for place, reason in told["wrong"])
+        read = Read(**told["read"])
+        sums: dict[str, Any] = dict(arrays)
+        return cls(Sums(**sums), **told | {"ids": ids, "wrong": wrong, "read": read})
 
 
 class WindowSurvey:

@@ -4,20 +4,10 @@ measures.parquet           one line a measure, layer and head
 examples.parquet           the best documents of each
 distance_profile.parquet   one line a layer, head and offset
 manifest.json              the model, the corpus, the options, and what was left out
-
-While a survey runs, the same folder holds what is measured so far as one file, replaced whole after
-each window: a run that ends at any moment leaves the last whole one behind.
 """
 
-import hashlib
-import json
-import os
-import platform
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +16,15 @@ import numpy.typing as npt
 
 from minibert.errors import SurveyError, how_to_install
 from minibert.survey.intervals import layer_intervals
-from minibert.survey.sums import BEST, Measured, Sums
-from minibert.survey.windows import Read, folder_locked
+from minibert.survey.runs import read_manifest, write_json
+from minibert.survey.sums import BEST, Sums
 from minibert.untrusted import Json
 from minibert.writing import replacing
-
-
-def versions() -> dict[str, str]:
-    """Of minibert, Python and the packages that numbers come from, by name."""
-    packages = ("numpy", "tokenizers", "torch")
-    return {
-        # Not of the installed package: a checkout may run without being installed.
-        "minibert": str(sys.modules["minibert"].__version__),
-        "python": platform.python_version(),
-        **{name: version(name) for name in packages},
-    }
-
 
 Floats = npt.NDArray[np.float64]
 
 MEASURES, EXAMPLES, PROFILE = "measures.parquet", "examples.parquet", "distance_profile.parquet"
 MANIFEST, PART = "manifest.json", "unfinished.npz"
-#: What `survey_reasons` writes into the same folder: tables, manifest, and what is done so far.
-REASONS = ("why.parquet", "moved.parquet", "why.json", "unfinished_why.npz")
 
 
 def parquet() -> tuple[Any, Any]:
@@ -163,9 +139,7 @@ class Survey:
         for name, table in self._tables().items():
             with replacing(path / name) as fresh:
                 files.write_table(table, fresh)
-        text = json.dumps(self.manifest, indent=2, ensure_ascii=False)
-        with replacing(path / MANIFEST) as fresh:
-            fresh.write_text(f"{text}\n", encoding="utf-8")
+        write_json(path / MANIFEST, self.manifest)
 
     def _tables(self) -> dict[str, object]:
         arrow, _ = parquet()
@@ -216,7 +190,7 @@ class Survey:
         Raises SurveyError where the folder has no finished survey.
         """
         path = Path(folder)
-        manifest = _manifest(path)
+        manifest = read_manifest(path / MANIFEST)
         _, files = parquet()
         try:
             found = {
@@ -226,17 +200,6 @@ class Survey:
         except Exception as error:  # pyarrow raises errors of many families
             raise SurveyError(f"{path}: its tables cannot be read ({error}).") from error
         return cls(*_sums_of(found), manifest)
-
-
-def _manifest(path: Path) -> dict[str, object]:
-    try:
-        found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SurveyError(
-            f"{path}: no finished survey ({MANIFEST} cannot be read: {error}). Write one with "
-            "minibert survey CORPUS -o DIR; a run that was interrupted goes on in the same way."
-        ) from error
-    return dict(found)
 
 
 def _sums_of(
@@ -262,108 +225,3 @@ def _sums_of(
         **numbers,
     )
     return names, sums, dict(zip(examples["number"], examples["document"], strict=True))
-
-
-class OutputFolder:
-    """Keeps what a survey has measured; where no folder is named it keeps nothing.
-
-    `about` is what the manifest says before anything is measured: a run goes on with what a run of
-    the same model and options has left.
-    """
-
-    def __init__(self, folder: Path | None, about: Mapping[str, object], *, resume: bool) -> None:
-        self.folder, self._about, self._resume = folder, about, resume
-        self._identity = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-    def finished(self) -> Survey | None:
-        """The survey of an earlier run that came to its end, where there is one.
-
-        Raises SurveyError for one of another model or other options.
-        """
-        if self.folder is None or not (self.folder / MANIFEST).exists():
-            return None
-        found = Survey.read(self.folder)
-        mine = json.loads(json.dumps(self._about))
-        # A model has as many names as there are ways to it.
-        for one in (mine, there := dict(found.manifest)):
-            one["model"] = {**one["model"], "name": ""}
-        if other := [name for name in ("model", "options") if mine[name] != there.get(name)]:
-            raise SurveyError(
-                f"{self.folder}: has a finished survey with another {' and other '.join(other)}. "
-                "Read it with Survey.read, name another folder, or replace it with resume=False."
-            )
-        return found
-
-    def measured(self) -> Measured | None:
-        """What an earlier run has measured, where there is one to go on with.
-
-        Raises SurveyError for a file that is damaged, or of another model or other options.
-        """
-        if self.folder is None or not self._resume:
-            return None
-        path = self.folder / PART
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                told = json.loads(str(found["told"]))
-                sums = Sums(**{one.name: found[one.name] for one in fields(Sums)})
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # a damaged zip file raises errors of many families
-            raise SurveyError(
-                f"{path}: cannot be read ({error}). Remove it, or begin anew with resume=False."
-            ) from error
-        if told.pop("identity") != self._identity:
-            raise SurveyError(
-                f"{path}: belongs to a survey with another model or other options. Run it with "
-                "those, or begin anew with resume=False."
-            )
-        told["ids"] = {int(n): name for n, name in told["ids"].items()}
-        told["wrong"] = tuple((place, reason) for place, reason in told["wrong"])
-        return Measured(sums, **told | {"read": Read(**told["read"])})
-
-    def keep(self, measured: Measured) -> None:
-        """Replace the file of what is measured so far as a whole."""
-        if self.folder is None:
-            return
-        own = {name: one for name, one in vars(measured).items() if name != "sums"}
-        own |= {"identity": self._identity, "read": vars(measured.read)}
-        try:
-            with replacing(self.folder / PART) as fresh, fresh.open("wb") as file:
-                np.savez(file, told=np.array(json.dumps(own)), **vars(measured.sums))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise SurveyError(
-                f"{self.folder / PART}: cannot be written ({error.strerror or error}). The "
-                f"{measured.read.windows - 1} windows before are kept: make room and run it again."
-            ) from error
-
-    def finish(self, result: Survey) -> None:
-        """Write the tables, and remove what was kept for them."""
-        if self.folder is None:
-            return
-        try:
-            result.write(self.folder)
-        except OSError as error:
-            raise SurveyError(
-                f"{self.folder}: the tables cannot be written ({error.strerror or error}). What "
-                "was measured is kept: make room and run the same again."
-            ) from error
-        (self.folder / PART).unlink(missing_ok=True)
-
-
-@contextmanager
-def opened(
-    output: str | Path | None, about: Mapping[str, object], *, resume: bool
-) -> Iterator[OutputFolder]:
-    """The folder, where one is named: writable, and of this run alone."""
-    if output is None:
-        yield OutputFolder(None, about, resume=resume)
-        return
-    folder = Path(output)
-    parquet()
-    with folder_locked(folder, "surveying"):
-        # First of all: what is replaced is not to be taken for finished.
-        for name in () if resume else (MANIFEST, PART, *REASONS):
-            (folder / name).unlink(missing_ok=True)
-        yield OutputFolder(folder, about, resume=resume)

@@ -22,16 +22,16 @@ def run(folder, documents=None, **options):
     import torch
 
     import minibert
-    from minibert.survey import windows
+    from minibert.survey import runs
     from minibert.survey.run import survey
 
     torch.set_num_threads(1)
-    before, windows.DOCUMENTS = windows.DOCUMENTS, 4
+    before, runs.DOCUMENTS = runs.DOCUMENTS, 4
     try:
         given = texts() if documents is None else documents
         return survey(minibert.load(), given, output=folder, batch_tokens=256, **options)
     finally:
-        windows.DOCUMENTS = before
+        runs.DOCUMENTS = before
 
 
 def contents(folder: Path):

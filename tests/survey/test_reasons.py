@@ -65,7 +65,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = minibert.load("tiny-gpt2")
-    monkeypatch.setattr("minibert.survey.windows.DOCUMENTS", 2)
+    monkeypatch.setattr("minibert.survey.runs.DOCUMENTS", 2)
     expected = survey_reasons(model, TEXTS, {1: (2,)})
     asked = iter([True, True, True, False])
     inner = reasons.written_below
@@ -87,12 +87,13 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert same(found, expected)
     assert same(survey_reasons(model, TEXTS, {1: (2,)}, output=tmp_path), expected)
     assert same(Reasons.read(tmp_path), expected)
-    with pytest.raises(SurveyError, match="other heads"):
+    with pytest.raises(SurveyError, match=r"other options \(heads\)"):
         survey_reasons(model, TEXTS, {1: (1,)}, output=tmp_path)
     other = minibert.Model.from_config(model.config, tokenizer=model.tokenizer)
-    with pytest.raises(SurveyError, match="other model"):
+    with pytest.raises(SurveyError, match="another model"):
         survey_reasons(other, TEXTS, {1: (2,)}, output=tmp_path)
     # A survey that begins anew takes what belonged to the old one away.
+    survey(model, TEXTS, output=tmp_path)
     survey(model, TEXTS, output=tmp_path, resume=False)
     assert not list(tmp_path.glob("*why*"))
 

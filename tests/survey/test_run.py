@@ -54,11 +54,11 @@ def test_a_file_that_a_killed_run_left_half_written_is_removed(whole, tmp_path):
     assert contents(tmp_path) == whole[1]
 
 
-def test_five_kills_at_random_moments_leave_the_same_tables(whole, tmp_path):
+def test_three_kills_at_random_moments_leave_the_same_tables(whole, tmp_path):
     moments = random.Random(0)
-    for _ in range(5):
+    for _ in range(3):
         killed(tmp_path, moments)
-        with pytest.raises(SurveyError, match="no finished survey"):
+        with pytest.raises(SurveyError, match="no finished run"):
             Survey.read(tmp_path)
     run(tmp_path)
     assert contents(tmp_path) == whole[1]
@@ -78,12 +78,12 @@ def test_an_interrupt_and_a_full_disk_lose_nothing_that_was_measured(whole, tmp_
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with pytest.raises(SurveyError, match=r"No space left.*4 windows before are kept"):
+        with pytest.raises(SurveyError, match=r"No space left.*What was done is kept"):
             run(tmp_path)
     assert contents(tmp_path)[PART] == kept
     with monkeypatch.context() as patch:
         patch.setattr("minibert.survey.tables.Survey._tables", lambda self: full(self))
-        with pytest.raises(SurveyError, match=r"tables cannot be written \(No space left.*is kept"):
+        with pytest.raises(SurveyError, match=r"cannot be written to \(No space left.*is kept"):
             run(tmp_path)
     run(tmp_path)
     assert contents(tmp_path) == whole[1]
@@ -98,7 +98,10 @@ def test_a_folder_of_something_else_is_refused_and_can_be_replaced(whole, tmp_pa
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, stopped())
-    with pytest.raises(SurveyError, match="another model or other options"):
+    with pytest.raises(
+        SurveyError,
+        match=r"other options \(measures, offsets\)",
+    ):
         run(tmp_path, offsets=(2,))
     for others in (["The boat turned ."] * 12, few[:4]):
         with pytest.raises(SurveyError, match="not those that the run in this folder"):
@@ -109,7 +112,7 @@ def test_a_folder_of_something_else_is_refused_and_can_be_replaced(whole, tmp_pa
     assert run(tmp_path).manifest == whole[0].manifest
     with pytest.raises(SurveyError, match="not those that the run in this folder"):
         run(tmp_path, [*texts(), "The boat turned ."])
-    with pytest.raises(SurveyError, match="a finished survey with another options"):
+    with pytest.raises(SurveyError, match=r"other options \(measures, offsets\)"):
         run(tmp_path, offsets=(2,))
     assert contents(tmp_path) == whole[1]
     (tmp_path / MANIFEST).unlink()

@@ -81,4 +81,4 @@ def test_the_report_of_a_finished_survey_is_made_again(corpus: Path, tmp_path: P
     # Neither other documents nor another model can be shown as what was surveyed.
     corpus.write_text("".join(map(pair, LINES[1::2], LINES[::2])))
     fails(run(*command), "documents are not those that the run in this folder began with")
-    fails(run(*command, "--model", "tiny-gpt2"), "a finished survey with another model")
+    fails(run(*command, "--model", "tiny-gpt2"), "belongs to a run with another model")

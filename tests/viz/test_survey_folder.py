@@ -147,7 +147,7 @@ def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tm
 def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow.parquet")
     model = load()
-    with pytest.raises(SurveyError, match="no finished survey"):
+    with pytest.raises(SurveyError, match="no finished run"):
         write_survey_report(tmp_path, model, lambda: iter(DOCUMENTS))
     assert list(tmp_path.iterdir()) == []
     layers, heads = model.config.n_layers, model.config.n_heads
