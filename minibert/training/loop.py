@@ -354,11 +354,6 @@ def read_checkpoint(path: Path) -> Json:
 
 def optimizers(model: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
     """Muon for the matrices of the layers; AdamW for embeddings, classifiers, biases and norms."""
-    if not hasattr(torch.optim, "Muon"):
-        raise TrainingError(
-            f"Training needs torch.optim.Muon, which torch {torch.__version__} does not have; "
-            "expected torch 2.9 or newer."
-        )
     kinds: tuple[list[nn.Parameter], ...] = ([], [], [])
     for name, parameter in model.named_parameters():
         inner = ".attention." in name or ".mlp." in name or name == "head.transform.weight"
