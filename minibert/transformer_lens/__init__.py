@@ -10,17 +10,14 @@ from minibert.transformer_lens import hook_points, utils
 from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookedRootModule, HookPoint
-from minibert.transformer_lens.model import HookedTransformer, TransformerBridge
-from minibert.transformer_lens.weights import FactoredMatrix
+from minibert.transformer_lens.model import HookedTransformer
 
 __all__ = [
     "ActivationCache",
-    "FactoredMatrix",
     "HookPoint",
     "HookedRootModule",
     "HookedTransformer",
     "HookedTransformerConfig",
-    "TransformerBridge",
     "hook_points",
     "utils",
 ]

@@ -25,11 +25,10 @@ Device = torch.device | str | None
 
 @dataclass
 class LensHandle:
-    """A hook on a point, and until when it stays."""
+    """A hook on a point, and whether `reset_hooks` leaves it."""
 
     user_hook: Hook
     is_permanent: bool = False
-    context_level: int | None = None
 
 
 class HookPoint(nn.Module):
@@ -52,26 +51,20 @@ class HookPoint(nn.Module):
         hook: Hook,
         dir: str = "fwd",
         is_permanent: bool = False,
-        level: int | None = None,
         prepend: bool = False,
-    ) -> None:
+    ) -> LensHandle:
         """Call `hook` from now on; with `prepend` before those that are here already."""
         if not callable(hook):
             raise EditError(f"{self.name}: a hook is {hook!r:.80}; expected a function.")
         [hooks] = self._hooks(dir)
-        hooks.insert(0 if prepend else len(hooks), LensHandle(hook, is_permanent, level))
+        handle = LensHandle(hook, is_permanent)
+        hooks.insert(0 if prepend else len(hooks), handle)
+        return handle
 
-    def remove_hooks(
-        self, dir: str = "fwd", including_permanent: bool = False, level: int | None = None
-    ) -> None:
-        """Remove the hooks of a direction ("fwd", "bwd" or "both"), or those of a level of it."""
+    def remove_hooks(self, dir: str = "fwd", including_permanent: bool = False) -> None:
+        """Remove the hooks of a direction: "fwd", "bwd" or "both"."""
         for hooks in self._hooks(dir):
-            hooks[:] = [
-                handle
-                for handle in hooks
-                if (handle.is_permanent and not including_permanent)
-                or (level is not None and handle.context_level != level)
-            ]
+            hooks[:] = [each for each in hooks if each.is_permanent and not including_permanent]
 
     def has_hooks(self, dir: str = "both") -> bool:
         """True where a hook of that direction is here."""
@@ -184,7 +177,6 @@ class HookedRootModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.context_level = 0
         self.mod_dict: dict[str, nn.Module] = {}
         self.hook_dict: dict[str, HookPoint] = {}
 
@@ -206,7 +198,6 @@ class HookedRootModule(nn.Module):
         hook: Hook,
         dir: str = "fwd",
         is_permanent: bool = False,
-        level: int | None = None,
         prepend: bool = False,
     ) -> None:
         """Add a hook to the point of that name, or to all whose name the function takes.
@@ -214,7 +205,7 @@ class HookedRootModule(nn.Module):
         Raises EditError for a name that is no hook point.
         """
         for point in self._points(name):
-            point.add_hook(hook, dir, is_permanent, level, prepend)
+            point.add_hook(hook, dir, is_permanent, prepend)
 
     def add_perma_hook(self, name: Name, hook: Hook, dir: str = "fwd") -> None:
         """Add a hook that `reset_hooks` leaves."""
@@ -225,13 +216,12 @@ class HookedRootModule(nn.Module):
         clear_contexts: bool = True,
         direction: str = "both",
         including_permanent: bool = False,
-        level: int | None = None,
     ) -> None:
         """Remove the hooks of all points, and empty their `ctx`."""
         for point in self.hook_points():
             if clear_contexts:
                 point.ctx = {}
-            point.remove_hooks(direction, including_permanent, level)
+            point.remove_hooks(direction, including_permanent)
 
     @contextmanager
     def hooks(
@@ -242,16 +232,21 @@ class HookedRootModule(nn.Module):
         clear_contexts: bool = False,
     ) -> Iterator["HookedRootModule"]:
         """With these hooks, each a pair (name or function of a name, hook); then without them."""
-        self.context_level += 1
+        added: list[tuple[list[LensHandle], LensHandle]] = []
         try:
             for direction, pairs in (("fwd", fwd_hooks), ("bwd", bwd_hooks)):
                 for name, hook in pairs:
-                    self.add_hook(name, hook, direction, level=self.context_level)
+                    for point in self._points(name):
+                        handles = point.bwd_hooks if direction == "bwd" else point.fwd_hooks
+                        added.append((handles, point.add_hook(hook, direction)))
             yield self
         finally:
-            if reset_hooks_end:
-                self.reset_hooks(clear_contexts, level=self.context_level)
-            self.context_level -= 1
+            for handles, handle in added if reset_hooks_end else ():
+                # By identity: the same function may be a hook of the user's.
+                handles[:] = [each for each in handles if each is not handle]
+            if clear_contexts:
+                for point in self.hook_points():
+                    point.ctx = {}
 
     def run_with_hooks(
         self,

@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.analysis import ablate_heads, logit_attribution, logit_difference
 from minibert.loading import from_transformers
 from minibert.model import Model
-from minibert.trace.edit import replace
 from tests.families import VOCABULARY, Sizes, hf_model
 from tests.hooked.models import ours_of
 
-LAYERS, TOKEN, AGAINST = 3, 7, 13
+LAYERS = 3
 STREAM = ("embed", "pos_embed", "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 
 
@@ -75,30 +73,6 @@ def test_center_unembed_takes_the_mean_of_the_logits_away() -> None:
     assert close(centred(mine["unembed.hook_out"]), their["unembed.hook_out"])
 
 
-def attributed(processing: dict[str, bool], against: int | None) -> Tensor:
-    """What the MLPs wrote into a logit, by their attribution."""
-    _, known = ours_of(theirs(), fold_ln=True, **processing).run_with_cache(ids())
-    stack = known.decompose_resid(mode="mlp", incl_embeds=False, pos_slice=-1)
-    return known.logit_attrs(stack, TOKEN, against, pos_slice=-1).detach().flatten()
-
-
-def test_center_unembed_changes_the_attribution_of_a_logit_and_of_no_difference() -> None:
-    trace = ours().trace(ids())
-    alone = logit_attribution(trace, TOKEN).by_layer("mlp")
-    difference = logit_attribution(trace, TOKEN, against=AGAINST).by_layer("mlp")
-    assert close(alone, attributed({}, None))
-    everything = [logit_attribution(trace, n).by_layer("mlp") for n in range(VOCABULARY)]
-    centred_alone = attributed({"center_unembed": True}, None)
-    assert close(alone - torch.stack(everything).mean(0), centred_alone)
-    assert not close(alone, centred_alone)
-    assert close(difference, attributed({"center_unembed": True}, AGAINST))
-
-
-def test_centred_writing_leaves_the_attribution_of_a_logit_as_it_is() -> None:
-    alone = logit_attribution(ours().trace(ids()), TOKEN).by_layer("mlp")
-    assert close(alone, attributed({"center_writing_weights": True}, None))
-
-
 def test_fold_value_biases_takes_them_out_of_what_a_head_reads_and_writes() -> None:
     mine, their, changed = caches("fold_value_biases")
     assert changed == {"result", "v", "z"}
@@ -110,25 +84,3 @@ def test_fold_value_biases_takes_them_out_of_what_a_head_reads_and_writes() -> N
         result = f"blocks.{layer}.attn.hook_result"
         written = torch.einsum("hd,hdm->hm", biases, attention.W_O)
         assert close(mine[result] - written, their[result])
-
-
-def test_with_folded_value_biases_a_zeroed_head_still_writes_its_bias() -> None:
-    folded = ours_of(theirs(), fold_value_biases=True)
-    metric = logit_difference(TOKEN, AGAINST)
-    trace = ours().trace(ids())
-    away = ablate_heads(trace, metric)
-    for layer, head in torch.cartesian_prod(torch.arange(LAYERS), torch.arange(3)).tolist():
-
-        def zero(z: Tensor, hook: Any, head: int = head) -> Tensor:
-            z[:, :, head] = 0
-            return z
-
-        with torch.no_grad():
-            hooks = [(f"blocks.{layer}.attn.hook_z", zero)]
-            expected = metric(
-                folded.run_with_hooks(ids(), fwd_hooks=hooks), lengths=trace.tokens.lengths
-            )
-        bias = ours().body.layers[layer].attention.b_V[head]
-        kept = trace.rerun({("z", layer, head): replace(bias)})
-        assert close(metric(kept), expected)
-        assert not close(away.values[layer, 0, head], expected[0])
