@@ -6,8 +6,10 @@ et al. 2022 use it, section 3.1. The terms sum to the logits, so nothing is left
 
 import argparse
 
+import torch
+
 import minibert
-from minibert.analysis import draws_for, logit_attribution
+from minibert.analysis import draws_for, why_logit
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="tiny-gpt2")
@@ -19,15 +21,15 @@ model = minibert.load(options.model)
 ids = draws_for(model, length=7)[:8, :10]
 right, wrong = ids[:, 3].tolist(), ids[:, 5].tolist()
 trace = model.trace(ids)
-found = logit_attribution(trace, right, against=wrong, sentence=None)
+found = [why_logit(trace, right[n], against=wrong[n], sentence=n) for n in range(len(ids))]
 
 last, rows = trace.logits[:, -1], range(len(ids))
 measured = (last[rows, right] - last[rows, wrong]).mean()
-print(f"logit difference {measured:.3f}, sum of {len(found.components)} terms", end=" ")
-print(f"{found.total.mean():.3f}")
-for name, value in found.top(6):
-    print(f"{name:14} {value:+.2f}")
-for layer, heads in enumerate(found.by_head().mean(0)):
+mean = torch.stack([each.values for each in found]).mean(0)
+print(f"logit difference {measured:.3f}, sum of {len(mean)} terms {mean.sum():.3f}")
+for number in mean.abs().argsort(descending=True)[:6]:
+    print(f"{found[0].components[number]:14} {mean[number]:+.2f}")
+for layer, heads in enumerate(torch.stack([each.by_head() for each in found]).mean(0)):
     print(f"heads of layer {layer}:", *(f"{value:+.2f}" for value in heads))
 if options.plot:
-    found.plot(options.plot)
+    found[0].plot(options.plot)

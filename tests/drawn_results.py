@@ -6,13 +6,13 @@ import torch
 from figure_texts import tokens
 from torch import Tensor
 
-from minibert.analysis.attribution import LogitAttribution
 from minibert.analysis.composition import CompositionScores
 from minibert.analysis.flow import OfPosition
 from minibert.analysis.gradients import Integrated, PatchEstimates
 from minibert.analysis.lens import LogitLens
 from minibert.analysis.patching import CausalTraces, Effects
 from minibert.analysis.patterns import PATTERNS, HeadScores
+from minibert.analysis.reasons import Why
 from minibert.analysis.stream import Component, Decomposition
 from minibert.result import Result
 
@@ -61,8 +61,7 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
     given = {"unit": "unit of the numbers", "tokens": labels}
     both = {"signed": True, **given}
     parts = (Component("embed"), *(Component("head", n, h) for n in range(L) for h in range(H)))
-    names = {"component": [part.label for part in parts]}
-    one = torch.tensor(2)
+    names = {"component": parts}
     where = {"positions": (3, 1), "labels": {"batch": ["“fox” at 3", "“the” at 1"]}}
     rows = {"row": [f"resid_post {n}" for n in range(L)]}
     lens = {
@@ -83,13 +82,13 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
         "integrated": Integrated(
             signed(BATCH, N, 13), "batch position d_model", difference=1.5, steps=32, **both
         ),
-        "attribution": LogitAttribution(
-            signed(16), "component", "Logit", "nats", names, signed=True,
-            components=parts, logit=one, token=one, against=None, positions=one,
+        "attribution": Why(
+            signed(16), "component", "Logit", "nats", names, signed=True, number=1.0,
+            reading=Any,
         ),
         "decomposition": Decomposition(
             signed(16, BATCH, N, 13), "component batch position d_model", "resid_post 2",
-            labels=names, tokens=labels, components=parts, layer=2, point="resid_post",
+            labels=names, tokens=labels, layer=2, point="resid_post",
             positions=lens["positions"],
         ),
         "lens": LogitLens(

@@ -143,8 +143,8 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
         analysis.logit_lens,
         TRACED | {"points": "resid_post", "top": 5, "positions": None, "target": None},
     ),
-    "logit_attribution": (
-        analysis.logit_attribution,
+    "why_logit": (
+        analysis.why_logit,
         TRACED | {"token": 5, "against": None, "position": -1, "sentence": 0},
     ),
     "decompose": (

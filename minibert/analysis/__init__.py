@@ -2,9 +2,10 @@
 
 patterns.py     how far each head follows the five known patterns, or one's own
 lens.py         what each layer would predict
-attribution.py  a logit as a sum over heads, MLPs and biases
-stream.py       the stream as a sum of its components; attention weighed by what it moves
-reasons.py      why a head looks there: a score as a sum over pairs of what was written
+stream.py       the stream as a sum of its components; reading.py, the numbers that are linear in it
+vector_norms.py attention weighed by what it moves
+reasons.py      why a head looks there, and why this logit: as sums over what was written, down to
+                the words; head_reasons.py, for all heads over whole texts
 flow.py         attention over all layers together: rollout, flow, relevance
 gradients.py    integrated gradients over attention and embeddings; an estimate of every patch
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
@@ -17,12 +18,12 @@ arguments.py    checks of what is given; rows.py, a trace cut to some positions
 """
 
 from minibert.analysis.arguments import phrase_positions, to_single_token
-from minibert.analysis.attribution import LogitAttribution, logit_attribution
 from minibert.analysis.comparison import ModelComparison, compare_models
 from minibert.analysis.composition import composition_scores
 from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
 from minibert.analysis.flow import relevance, relevance_of, rollout, rollout_of
 from minibert.analysis.gradients import PatchEstimates, attribution_patching, integrated_embeddings
+from minibert.analysis.head_reasons import why_heads
 from minibert.analysis.lens import LogitLens, logit_lens
 from minibert.analysis.losses import TokenLosses, token_losses
 from minibert.analysis.metrics import answer_probability, logit_difference
@@ -52,11 +53,11 @@ from minibert.analysis.reasons import (
     WhyScore,
     WhyTokens,
     why,
-    why_heads,
     why_logit,
     why_stream,
 )
-from minibert.analysis.stream import Decomposition, block_norms, decompose, head_norms, summed_norms
+from minibert.analysis.stream import Decomposition, decompose
+from minibert.analysis.vector_norms import block_norms, head_norms, summed_norms
 
 __all__ = [
     "PATTERNS",
@@ -65,7 +66,6 @@ __all__ = [
     "Effects",
     "EmbeddingParts",
     "HeadScores",
-    "LogitAttribution",
     "LogitLens",
     "ModelComparison",
     "PatchEstimates",
@@ -88,7 +88,6 @@ __all__ = [
     "head_norms",
     "head_scores",
     "integrated_embeddings",
-    "logit_attribution",
     "logit_difference",
     "logit_lens",
     "patch_head_positions",

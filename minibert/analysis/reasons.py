@@ -14,7 +14,8 @@ the words, and each level adds up to the one above.
 why         one score, or a score less that of another key, or less the mean of its row
 why_logit   one logit, or the difference of two
 why_stream  any direction of a residual stream
-why_heads   every head of a layer over whole texts: who feeds its queries and its keys
+
+`head_reasons.py` has the mean over whole texts.
 
 A part is what its writer added, nothing else: that a head also changed what later heads and MLPs
 read shows in their parts. `WhyScore.check` compares a part with an edit that takes it out.
@@ -28,7 +29,6 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,34 +42,29 @@ from minibert.analysis.arguments import (
     vocabulary_head,
     whole_number,
 )
-from minibert.analysis.attribution import logit_direction
+from minibert.analysis.reading import ROWS, Reading, into_logit, into_stream, seen_keys
 from minibert.analysis.rows import at_positions, wide
 from minibert.analysis.stream import (
-    HALF_ROUNDING,
-    SUM_ROUNDING,
     Component,
     FrozenNorm,
+    Parts,
     Reader,
     Written,
     check_total,
+    embedding_of,
     layer_of,
+    sum_rounding,
 )
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
-from minibert.layers.linear import dtype_of, matrix_of, offset_of
-from minibert.layers.rotary import Turns, rotate
-from minibert.quantities import Bool, Float
+from minibert.quantities import Float
 from minibert.result import Result, sourced
 from minibert.trace.read import Trace
 
-# Positions whose parts of width d_model are held at once.
-_ROWS = 32
-# Queries whose weights are held at once.
-_LOOKS = 128
 _LISTED = 5
 
 
-def _sentence(trace: Trace, index: int) -> Trace:
+def one_text(trace: Trace, index: int) -> Trace:
     """The trace of one sentence; TraceError for what is no trace of a model that was loaded."""
     if not isinstance(trace, Trace):
         check_trace(trace)
@@ -85,181 +80,8 @@ def _place(text: Trace, given: object, what: str) -> int:
     return find_token(text.tokens, operator.index(given), what=what)
 
 
-Constants = list[tuple[Component, Float[Tensor, "position read"]]]
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """Numbers that are linear in the stream of one sentence at some positions, norms frozen.
-
-    At each position they are reader · stream + constants. The stream is `point` (resid_pre,
-    resid_mid or resid_post) of `layer`; constants are what biases on the way from there add.
-    """
-
-    trace: Trace
-    layer: int
-    point: str
-    positions: tuple[int, ...]
-    reader: Reader
-    constants: Constants
-
-    def at(self, row: int) -> "Reading":
-        """The numbers at one of the positions alone."""
-        one = slice(row, row + 1)
-        constants = [(component, values[one]) for component, values in self.constants]
-        positions = self.positions[one]
-        return replace(self, positions=positions, reader=self._some(one), constants=constants)
-
-    def parts(self) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
-        """What each component wrote into each number; the sum over components is the number."""
-        embedding, found = _embedding(self.trace), list[Tensor]()
-        components = tuple[Component, ...]()
-        alike = len(self.reader.directions) == 1
-        size = len(self.positions) if alike else _ROWS
-        for first in range(0, len(self.positions), size):
-            some = slice(first, first + size)
-            written = self._written(some, embedding, folded=alike and size > _ROWS)
-            components, parts = written.numbers(self._some(some))
-            found.append(parts)
-        return _with_constants(components, torch.cat(found, 1), self.constants)
-
-    def to_block(self, component: Component) -> Reader:
-        """What reads the same of what a component's attention or MLP wrote."""
-        written = self._written(slice(None), [], folded=True)
-        return written.reader_of(component, self.reader)
-
-    def _some(self, rows: slice) -> Reader:
-        directions = self.reader.directions
-        some = directions if len(directions) == 1 else directions[rows]
-        return Reader(some, self.reader.scale[rows])
-
-    def _written(
-        self,
-        rows: slice,
-        embedding: Sequence[tuple[Component, Float[Tensor, "1 position d_model"]]],
-        *,
-        folded: bool,
-    ) -> Written:
-        places = list(self.positions[rows])
-        start = [(component, part[:, places]) for component, part in embedding]
-        cut = at_positions(self.trace, [places])
-        return Written(cut, self.layer, self.point, heads=True, embedding=start, folded=folded)
-
-
-def _with_constants(
-    components: tuple[Component, ...], parts: Tensor, constants: Constants
-) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
-    names = (*components, *(component for component, _ in constants))
-    return names, torch.cat([parts, *(values[None] for _, values in constants)])
-
-
-def _embedding(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 position d_model"]]]:
-    """What enters layer 0, as the sum of its word, position and segment embeddings and biases.
-
-    One part where it is not that sum: an edit wrote it, or positions were given.
-    """
-    body, inputs = trace.model.body, trace.inputs
-    words = body.word(inputs.ids) * body.word_scale if inputs.embeds is None else inputs.embeds
-    if inputs.embeds is not None and body.config.embed_multiplier != 1.0:
-        words = words * body.config.embed_multiplier
-    parts = [(Component("word embedding"), wide(words))]
-    if body.position is not None:
-        rows = body.position(body.positions(inputs.ids))
-        parts.append((Component("position embedding"), wide(rows).expand_as(parts[0][1])))
-    if body.segment is not None:
-        kinds = torch.zeros_like(inputs.ids) if inputs.segments is None else inputs.segments
-        parts.append((Component("segment embedding"), wide(body.segment(kinds))))
-    if body.embed_norm is not None:
-        norm = FrozenNorm.of(body.embed_norm, sum(part for _, part in parts))  # type: ignore[arg-type]
-        parts = [(component, norm.carry(part)) for component, part in parts]
-        if norm.bias is not None:
-            parts.append((Component("embedding norm bias"), norm.bias.expand_as(parts[0][1])))
-    if body.embed_project is not None:
-        width = body.config.d_embed
-        matrix, offset = matrix_of(body.embed_project, width), offset_of(body.embed_project, width)
-        parts = [(component, part @ wide(matrix)) for component, part in parts]
-        if offset is not None:
-            bias = wide(offset).expand_as(parts[0][1])
-            parts.append((Component("embedding projection bias"), bias))
-    total, embed = sum(part for _, part in parts), wide(trace.embed)
-    limit = SUM_ROUNDING.get(trace.embed.dtype, HALF_ROUNDING) * embed.abs().max()
-    if (total - embed).abs().max() > limit:
-        return [(Component("embed"), embed)]
-    return parts
-
-
-def _into_stream(
-    trace: Trace,
-    layer: int,
-    name: str,
-    head: int,
-    positions: Sequence[int],
-    directions: Float[Tensor, "position read d_head"],
-    *,
-    rotated: bool = True,
-) -> Reading:
-    """The reading of resid_pre that gives directions · query (key, value) of a head.
-
-    `head` is a key-value head for key and value. Directions are those of each position, or one for
-    all. `rotated=False` reads query and key before their rotation.
-    """
-    at = trace[layer]
-    attention, places = layer_of(at).attention, list(positions)
-    constants: Constants = []
-    if attention.rotary is not None and name != "value" and rotated:
-        directions = _turned_back(trace, layer, places, directions)
-    matrix, bias = wide(attention.rows_of(name)), getattr(attention, f"b_{name[0].upper()}")
-    norm = getattr(attention, f"{name}_norm", None)
-    if norm is None or attention.norms_heads:
-        matrix, bias = matrix[head], None if bias is None else wide(bias[head])
-    else:
-        # One norm of all heads together: the other heads' entries read nothing.
-        whole = directions.new_zeros(*directions.shape[:2], len(matrix), attention.d_head)
-        whole[:, :, head] = directions
-        directions, matrix = whole.flatten(2), matrix.flatten(0, 1)
-        bias = None if bias is None else wide(bias).flatten()
-    reader = Reader(directions, directions.new_ones(len(places), 1))
-    if norm is not None:
-        x = wide(at.quantity(f"{name}_input"))[0, 0 if name == "query" else head, places]
-        frozen = FrozenNorm.of(norm, x @ matrix.mT if bias is None else x @ matrix.mT + bias)
-        if frozen.bias is not None:
-            constants.append((Component(f"{name} norm bias"), reader.constant(frozen.bias)))
-        reader = reader.in_front_of(frozen)
-    if bias is not None:
-        constants.append((Component(f"{name} bias"), reader.constant(bias)))
-    reader = reader.behind(matrix)
-    if not layer_of(at).after:
-        before = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre)
-        if before is not None:
-            before = replace(before, deviation=before.deviation[0, places])
-            if before.bias is not None:
-                bias = reader.constant(before.bias)
-                constants.append((Component("attention norm bias", at.layer), bias))
-            reader = reader.in_front_of(before)
-    return Reading(trace, at.layer, "resid_pre", tuple(places), reader, constants[::-1])
-
-
-def _turned_back(
-    trace: Trace, layer: int, places: list[int], directions: Tensor
-) -> Float[Tensor, "position read d_head"]:
-    """The directions that read of unrotated vectors what these read of rotated ones."""
-    cosine, sine = (part[0, 0, places][:, None] for part in _turns(trace, layer))
-    dims = cosine.shape[-1]
-    first, rest = directions[..., :dims], directions[..., dims:]
-    turned = first * cosine + (first * sine).roll(dims // 2, -1)
-    return torch.cat([turned, rest.expand(*turned.shape[:-1], -1)], -1)
-
-
-def _turns(trace: Trace, layer: int) -> Turns:
-    """Cosine and sine of each position of a layer with rotary positions."""
-    attention = layer_of(trace[layer]).attention
-    assert attention.rotary is not None
-    cosine, sine = trace.evaluation.turns(attention.rotary, dtype_of(attention.query))
-    return wide(cosine), wide(sine)
-
-
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Why(Result[Tensor]):
+class Why(Parts):
     """What each component wrote into one number, (component); their sum is the number.
 
     number     the number, as the trace has it
@@ -269,7 +91,6 @@ class Why(Result[Tensor]):
     `found["head 0-3"]` is the part of one component.
     """
 
-    components: tuple[Component, ...]
     number: float
     reading: Reading = field(repr=False)
 
@@ -281,6 +102,26 @@ class Why(Result[Tensor]):
     def top(self, count: int = _LISTED) -> list[tuple[str, float]]:
         """The largest parts by size, sign kept. Raises TraceError for a count below 1."""
         return [(str(label), float(value)) for label, value in self.largest(count)]
+
+    def by_head(self) -> Float[Tensor, "layer head"]:
+        """The part of every head of the layers below the number."""
+        heads = [number for number, each in enumerate(self.components) if each.kind == "head"]
+        count = 1 + max((self.components[number].head or 0 for number in heads), default=0)
+        return self.values[heads].reshape(len(heads) // count, count)
+
+    def by_layer(self, kind: str | None = None) -> Float[Tensor, " layer"]:
+        """The sum over what each layer wrote: its heads, biases and MLP, or those of one kind.
+
+        Raises TraceError for a kind that no layer has.
+        """
+        found = [each for each in self.components if each.layer is not None]
+        if kind is not None and kind not in (kinds := sorted({each.kind for each in found})):
+            raise TraceError(f"No layer has a {kind!r}; there are {', '.join(kinds)}.")
+        sums = self.values.new_zeros(1 + max((each.layer or 0 for each in found), default=-1))
+        for each in found:
+            if kind in (None, each.kind):
+                sums[each.layer] += self[each]
+        return sums
 
     @torch.no_grad()
     def follow(self, component: str) -> "WhyTokens | Result[Tensor]":
@@ -296,9 +137,9 @@ class Why(Result[Tensor]):
             return self._tokens(writer)
         if writer.kind == "mlp":
             return self._neurons(writer)
-        others = [each.label for each in self.components if each.kind in ("head", "mlp")]
+        others = [each for each in self.components if each.kind in ("head", "mlp")]
         there = f"; of heads and MLPs there is {others[0]}" if others else ""
-        raise TraceError(f"{writer.label} is an end, which was not computed from tokens{there}.")
+        raise TraceError(f"{writer} is an end, which was not computed from tokens{there}.")
 
     def tree(self, depth: int = 3, share: float = 0.1) -> "Branch":
         """The parts, followed through heads down to the words, as text when printed.
@@ -341,63 +182,59 @@ class Why(Result[Tensor]):
         wanted = reader.directions[:, 0] * reader.scale  # position d_head
         length, probs = trace.allowed.position, torch.empty(0)
         read = wanted.new_zeros(length, 1, attention.d_head)
-        for first in range(0, len(reading.positions), _ROWS):
-            some = slice(first, first + _ROWS)
+        for first in range(0, len(reading.positions), ROWS):
+            some = slice(first, first + ROWS)
             rows = list(reading.positions[some])
             probs = wide(trace.at(layer, one, rows).probs)[0, 0]  # position key
             read[:, 0] += probs.mT @ wanted[some]
         keys = range(length)
-        values = _into_stream(trace, layer, "value", head // attention.group, keys, read)
+        values = into_stream(trace, layer, "value", head // attention.group, keys, read)
         components, parts = values.parts()
         self._check_sum(parts, writer)
-        title = f"{writer.label} in {self.title}"
+        title = f"{writer} in {self.title}"
         return WhyTokens(
             parts[..., 0].mT,
             "key component",
             title=title,
             unit=self.unit,
-            labels={"component": tuple(each.label for each in components)},
+            labels={"component": components},
             tokens=trace.tokens.strings,
             signed=True,
-            components=components,
             weights=probs[0] if len(reading.positions) == 1 else None,
             reading=values,
         )
 
     def _check_sum(self, parts: Tensor, writer: Component) -> None:
         """Raise TraceError where what a component wrote does not follow from what it read."""
-        wrote, read = self[writer.label].item(), parts.sum().item()
+        wrote, read = self[writer].item(), parts.sum().item()
         size = max(self.values.abs().max().item(), parts.abs().max().item())
-        dtype = self.reading.trace.embed.dtype
-        if abs(read - wrote) > SUM_ROUNDING.get(dtype, HALF_ROUNDING) * size:
+        if abs(read - wrote) > sum_rounding(self.reading.trace.embed.dtype) * size:
             raise TraceError(
-                f"{writer.label} wrote {wrote:+.4g}, and what it read gives {read:+.4g}: an edit "
+                f"{writer} wrote {wrote:+.4g}, and what it read gives {read:+.4g}: an edit "
                 "wrote what it gives. Follow it in the unedited trace."
             )
 
     def _neurons(self, writer: Component) -> Result[Tensor]:
         values, bias = _neurons(self.reading, writer)
         self._check_sum(torch.cat([values, bias]), writer)
-        layer = writer.layer
-        labels = [f"neuron {layer}-{n}" for n in range(len(values))] + [f"mlp bias {layer}"]
+        labels = [Component("neuron", writer.layer, number) for number in range(len(values))]
         return Result(
             torch.cat([values, bias]).sum(-1),
             "component",
-            title=f"{writer.label} in {self.title}",
+            title=f"{writer} in {self.title}",
             unit=self.unit,
-            labels={"component": labels},
+            labels={"component": [*labels, Component("mlp bias", writer.layer)]},
             signed=True,
         )
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class WhyTokens(Result[Tensor]):
+class WhyTokens(Parts):
     """What a head read at each token, and who had written it there, (key, component).
 
     weights   how much the head looked at each token; None where it is read at several positions
     """
 
-    components: tuple[Component, ...]
     weights: Float[Tensor, " key"] | None
     reading: Reading = field(repr=False)
 
@@ -421,7 +258,6 @@ class WhyTokens(Result[Tensor]):
             unit=self.unit,
             labels=self.labels,
             signed=True,
-            components=self.components,
             number=found.sum().item(),
             reading=self.reading.at(place),
         )
@@ -474,8 +310,6 @@ class WhyScore(Result[Tensor]):
     check    whether taking a part out changes the score by as much
     """
 
-    query_components: tuple[Component, ...]
-    key_components: tuple[Component, ...]
     score: float
     weight: float
     seen: bool
@@ -507,7 +341,6 @@ class WhyScore(Result[Tensor]):
         vectors = self.vectors[other]  # component d_head
         vector = vectors.sum(0) if of is None else vectors[self.place(axis, of)]
         values = self.vectors[own] @ vector
-        components = (self.query_components, self.key_components)[own]
         title = f"the {side}'s side of {self.title}" + ("" if of is None else f", for {of}")
         reading = self.readings[own]
         along = [(each, (part @ vector)[:, None]) for each, part in reading.constants]
@@ -516,9 +349,8 @@ class WhyScore(Result[Tensor]):
             "component",
             title=title,
             unit=self.unit,
-            labels={"component": tuple(each.label for each in components)},
+            labels={"component": self.labels[f"{side}_component"]},
             signed=True,
-            components=components,
             number=values.sum().item(),
             reading=replace(reading, reader=reading.reader.along(vector), constants=along),
         )
@@ -558,17 +390,17 @@ class WhyScore(Result[Tensor]):
         place = self.place(f"{side}_component", component)
         part = self.values.sum(1 - own)[place].item()
         at, position = trace[self.layer], (self.query, self.key)[own]
-        eye = torch.eye(trace.config.d_model).to(self.values)[None]
-        reader = Reader(eye, self.values.new_ones(1, 1))
-        stream = Reading(trace, self.layer, "resid_pre", (position,), reader, [])
-        components, parts = stream.parts()
-        writer = (self.query_components, self.key_components)[own][place]
-        if writer not in components:
+        cut = at_positions(trace, [[position]])
+        start = [(each, part[:, [position]]) for each, part in embedding_of(trace)]
+        parts = Written(cut, self.layer, "resid_pre", heads=True, embedding=start).vectors()
+        written = {str(name): vectors[0, 0] for name, vectors in parts}
+        writer = str(self.labels[f"{side}_component"][place])
+        if writer not in written:
             raise TraceError(
-                f"{writer.label} cannot be taken out: expected a whole component of the stream, "
-                f"such as {components[0]}."
+                f"{writer} cannot be taken out: expected a whole component of the stream, such as "
+                f"{parts[0][0]}."
             )
-        wrote = parts[components.index(writer), 0]
+        wrote = written[writer]
         layer, before = layer_of(at), wide(at.resid_pre)[0, position]
         norm = None if layer.after else layer.attention_norm
         inputs = [before - wrote] * 2
@@ -583,7 +415,7 @@ class WhyScore(Result[Tensor]):
         return Result(
             torch.tensor([part, *changes]),
             "what",
-            title=f"{writer.label} taken out of the {side} of {self.title}",
+            title=f"{writer} taken out of the {side} of {self.title}",
             unit=self.unit,
             labels={"what": ("part", "frozen", "live")},
             signed=True,
@@ -637,9 +469,9 @@ class WhyScore(Result[Tensor]):
         if self.against is None:
             return []
         sizes = self.vectors[1].abs().amax(-1)
-        named = zip(self.key_components, sizes.tolist(), strict=True)
+        named = zip(self.labels["key_component"], sizes.tolist(), strict=True)
         least = 1e-6 * sizes.max().item()
-        return [component.label for component, size in named if size <= least]
+        return [str(component) for component, size in named if size <= least]
 
 
 @sourced
@@ -678,19 +510,19 @@ def why(
     >>> why(trace, 1, 2, query=-1, key=4).total.__class__
     <class 'float'>
     """
-    text = _sentence(trace, sentence)
+    text = one_text(trace, sentence)
     layer, head = text[layer].layer, check_index("head", head, text.config.n_heads)
     row, column = _place(text, query, "query"), _place(text, key, "key")
     neurons = whole_number("neurons", neurons, TraceError, least=0)
     one = slice(row, row + 1)
     scores = wide(text[layer, head].window("scores", queries=one))[0, 0]
     probs = wide(text[layer, head].window("probs", queries=one))[0, 0]
-    seen, attention = _seen(text, layer, [row])[0], layer_of(text[layer]).attention
+    seen, attention = seen_keys(text, layer, [row])[0], layer_of(text[layer]).attention
     other, keys, shares = _compared(text, against, column, probs, seen)
     eye = torch.eye(attention.d_head, dtype=probs.dtype, device=probs.device)[None]
     readings = (
-        _into_stream(text, layer, "query", head, [row], eye * attention.scale),
-        _into_stream(text, layer, "key", head // attention.group, keys, shares * eye),
+        into_stream(text, layer, "query", head, [row], eye * attention.scale),
+        into_stream(text, layer, "key", head // attention.group, keys, shares * eye),
     )
     names, vectors = _both_sides(readings, neurons)
     table = vectors[0] @ vectors[1].mT
@@ -707,13 +539,8 @@ def why(
         "query_component key_component",
         title=_title(text, layer, head, row, column, other),
         unit="score",
-        labels={
-            "query_component": tuple(each.label for each in names[0]),
-            "key_component": tuple(each.label for each in names[1]),
-        },
+        labels={"query_component": names[0], "key_component": names[1]},
         signed=True,
-        query_components=tuple(names[0]),
-        key_components=tuple(names[1]),
         score=score,
         weight=probs[column].item(),
         seen=bool(seen[column]),
@@ -729,10 +556,10 @@ def why(
 
 def _both_sides(
     readings: tuple[Reading, Reading], neurons: int
-) -> tuple[list[list[Component]], list[Float[Tensor, "component d_head"]]]:
+) -> tuple[list[tuple[Component, ...]], list[Float[Tensor, "component d_head"]]]:
     """The components of the query and of the key, and the part of each."""
     found = [reading.parts() for reading in readings]
-    names = [list(components) for components, _ in found]
+    names = [components for components, _ in found]
     vectors = [parts.sum(1) for _, parts in found]
     for own in (0, 1) if neurons else ():
         names[own], vectors[own] = _by_neurons(
@@ -790,11 +617,11 @@ def _neurons(
 
 def _by_neurons(
     reading: Reading,
-    components: list[Component],
+    components: tuple[Component, ...],
     vectors: Tensor,
     other: Float[Tensor, " d_head"],
     count: int,
-) -> tuple[list[Component], Float[Tensor, "component d_head"]]:
+) -> tuple[tuple[Component, ...], Float[Tensor, "component d_head"]]:
     """The components with the strongest neurons of each MLP in its place, and a rest of it."""
     names, found = list[Component](), list[Tensor]()
     for component, vector in zip(components, vectors, strict=True):
@@ -807,146 +634,7 @@ def _by_neurons(
         names += [Component("neuron", component.layer, n) for n in chosen.tolist()]
         names.append(Component("mlp rest", component.layer))
         found += [values[chosen], (vector - values[chosen].sum(0))[None]]
-    return names, torch.cat(found)
-
-
-@sourced
-@torch.no_grad()
-def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
-    """What makes the heads of a layer look where they look, over all tokens of all sentences.
-
-    The axes are (head, query_component, key_component): the mean over queries of the scores
-    weighted by attention, less their plain mean over the keys that the query may see, as a sum over
-    pairs of components. What is equal for all keys is 0 in it. A large entry of a head says that
-    the head finds its tokens by this pair: in data, where `composition_scores` reads the weights.
-
-    No matrix of query and key is held whole: rows of 128 queries at a time, one attention a
-    component, in which the component's part of the keys stands in the place of the values. Memory:
-    component x position x d_head numbers for each side of one head, and z and mlp_out of all layers
-    below. Time: that of some forward passes, most for the last layer. The sums are those of `why`
-    within 1e-5 of the largest entry in float32.
-
-    Raises TraceError for a layer that does not exist, and where an edit wrote something that no
-    component did.
-    """
-    _sentence(trace, 0)
-    layer, heads = trace[layer].layer, range(trace.config.n_heads)
-    texts = [trace.text(sentence) for sentence in range(len(trace.tokens.lengths))]
-    found = [heads_over_text(text, layer, heads, written_below(text, layer)) for text in texts]
-    return Result(
-        torch.stack([each.pairs for each in found]).sum(0) / sum(trace.tokens.lengths),
-        "head query_component key_component",
-        title=f"What makes the heads of layer {layer} look",
-        unit="score",
-        labels={"query_component": found[0].components[0], "key_component": found[0].components[1]},
-        signed=True,
-    )
-
-
-class HeadSums(NamedTuple):
-    """What makes some heads of a layer look, and what they move, summed over the tokens of a text.
-
-    pairs        the table of `why_heads`, not yet divided by the number of tokens
-    moved        z · (the part of z whose values the component wrote); their sum is ‖z‖²
-    components   the names of those that write to the query, to the key and to the value
-    """
-
-    pairs: Float[Tensor, "some_head query_component key_component"]
-    moved: Float[Tensor, "some_head value_component"]
-    components: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-
-
-def written_below(text: Trace, layer: int) -> Written:
-    """What was written to the stream of one sentence below a layer, for `heads_over_text`."""
-    embedding = _embedding(text)
-    return Written(text, layer, "resid_pre", heads=True, embedding=embedding, folded=True)
-
-
-@torch.no_grad()
-def heads_over_text(text: Trace, layer: int, heads: Sequence[int], written: Written) -> HeadSums:
-    """The sums of one sentence. Raises TraceError where an edit wrote what no component did."""
-    group, scale = layer_of(text[layer]).attention.group, layer_of(text[layer]).attention.scale
-    pairs, moved = list[Tensor](), list[Tensor]()
-    names = dict[str, tuple[str, ...]]()
-    parts = dict[str, Tensor]()
-    last = -1
-    for head in heads:
-        for side in ("query", "key", "value") if head // group != last else ("query",):
-            own = head if side == "query" else head // group
-            components, parts[side] = _of_head(text, layer, side, own, written)
-            names[side] = tuple(each.label for each in components)
-        last = head // group
-        z = wide(text[layer, head].z)[0]
-        table, number, read = _of_pairs(text, layer, head, (parts["query"], parts["key"]), z)
-        table = table * scale
-        what = f"The sum of the scores of head {layer}-{head}, weighted,"
-        # A head that looks evenly has the sum 0, up to the rounding of its scores.
-        lengths = [float(torch.linalg.vector_norm(parts[side].sum(0))) for side in ("query", "key")]
-        rounding = torch.finfo(table.dtype).eps * scale * lengths[0] * lengths[1]
-        beside = max(abs(number.item()), rounding / SUM_ROUNDING[table.dtype])
-        check_total(table, number.item(), what, text.embed.dtype, beside)
-        pairs.append(table)
-        moved.append((parts["value"] * read).sum((1, 2)))
-    return HeadSums(
-        torch.stack(pairs), torch.stack(moved), (names["query"], names["key"], names["value"])
-    )
-
-
-def _of_pairs(
-    text: Trace,
-    layer: int,
-    head: int,
-    parts: tuple[Tensor, Tensor],
-    z: Float[Tensor, "position d_head"],
-) -> tuple[
-    Float[Tensor, "query_component key_component"],
-    Float[Tensor, ""],
-    Float[Tensor, "position d_head"],
-]:
-    """The sum over all pairs of positions, weighted; that of the scores; and z by what it read.
-
-    One attention a component, in which its part of the keys stands in the place of the values.
-    """
-    queries, keys = parts  # component position d_head
-    length, found = queries.shape[1], queries.new_zeros(len(queries), len(keys))
-    side_by_side = keys.transpose(0, 1).flatten(1)  # position component*d_head
-    expected, read = found.new_zeros(()), torch.zeros_like(z)
-    for first in range(0, length, _LOOKS):
-        places = list(range(first, min(first + _LOOKS, length)))
-        seen = _seen(text, layer, places).to(keys.dtype)
-        at = text.at(layer, slice(head, head + 1), places)
-        probs = wide(at.probs)[0, 0]
-        rows = probs - seen / seen.sum(-1, keepdim=True)
-        expected = expected + (rows * wide(at.scores)[0, 0].where(seen > 0, 0)).sum()
-        some = seen.any(0).nonzero()[:, 0]
-        here = slice(int(some[0]), int(some[-1]) + 1)
-        looked = (rows[:, here] @ side_by_side[here]).unflatten(1, (len(keys), -1))
-        found += queries[:, places].flatten(1) @ looked.transpose(0, 1).flatten(1).mT
-        read += probs.mT @ z[places]
-    return found, expected, read
-
-
-def _of_head(
-    text: Trace, layer: int, name: str, head: int, written: Written
-) -> tuple[tuple[Component, ...], Float[Tensor, "component position d_head"]]:
-    """The parts of the queries, keys or values of one head at all positions, rotated."""
-    attention, places = layer_of(text[layer]).attention, range(text.allowed.position)
-    eye = torch.eye(attention.d_head, dtype=wide(text.embed).dtype, device=text.embed.device)
-    # As one set of directions for all positions: a rotation would give each its own.
-    reading = _into_stream(text, layer, name, head, places, eye[None], rotated=False)
-    found = written.numbers(reading.reader)
-    names, parts = _with_constants(*found, reading.constants)
-    if attention.rotary is not None and name != "value":
-        parts = rotate(parts[:, None], _turns(text, layer))[:, 0]
-    return names, parts
-
-
-def _seen(text: Trace, layer: int, places: Sequence[int]) -> Bool[Tensor, "query key"]:
-    """True where these queries of one sentence may look."""
-    window, length = layer_of(text[layer]).attention.window, text.allowed.position
-    mask = replace(text.allowed, window=window).rows(list(places))
-    size, device = (len(places), length), text.embed.device
-    return torch.ones(size, dtype=torch.bool, device=device) if mask is None else mask[0, 0]
+    return tuple(names), torch.cat(found)
 
 
 @sourced
@@ -965,7 +653,7 @@ def why_stream(
     `point` is resid_pre, resid_mid or resid_post of the layer. Raises TraceError for a place that
     does not exist and for a direction of another width.
     """
-    text = _sentence(trace, sentence)
+    text = one_text(trace, sentence)
     width = text.config.d_model
     whole = isinstance(direction, Tensor) and direction.shape == (width,)
     if not whole or not direction.is_floating_point() or direction.is_meta:
@@ -992,26 +680,23 @@ def why_logit(
 ) -> Why:
     """What each component wrote into the logit of a token, or logit(token) − logit(against).
 
-    The numbers of `logit_attribution`, which takes many sentences at once, with each head open to
-    be followed to the tokens that it read. Before a soft cap.
+    Direct logit attribution, with each head open to be followed to the tokens that it read. Where
+    logits go through a soft cap, cap · tanh(logit / cap) (Gemma 2), the number before it is what is
+    taken apart: it is the sum of what was written, and the cap keeps the order of tokens.
 
     Raises TraceError for a model without a vocabulary head and for a place that does not exist,
     TokenizationError for a token that does not.
     """
-    text = _sentence(trace, sentence)
+    text = one_text(trace, sentence)
     # Asked first: a trace of a file without its model says that it needs the weights.
     _ = text.model.body
     head, place = vocabulary_head(text.model), _place(text, position, "position")
     ids = token_ids(text.model, token, 1)
     others = None if against is None else token_ids(text.model, against, 1)
-    here = at_positions(text, [[place]])
-    direction, behind = logit_direction(here, head, ids, others)
-    constants = [(component, value[:, None]) for component, value in behind]
-    last = len(text) - 1
-    reader = Reader(direction[:, None], direction.new_ones(1, 1))
-    reading = Reading(text, last, "resid_post", (place,), reader, constants)
-    logits = head.uncapped(here.hidden) if head.soft_cap is not None else here.hidden
-    number = wide(logits if head.soft_cap is not None else text.logits[:, place : place + 1])[0, 0]
+    reading = into_logit(text, head, place, ids, others)
+    hidden = text.hidden[:, [place]]
+    capped = head.soft_cap is not None
+    number = wide(head.uncapped(hidden) if capped else text.logits[:, [place]])[0, 0]
     value = number[ids[0]] - (0 if others is None else number[others[0]])
     named = [
         f"“{token_name(text.model, int(each[0]))}”" for each in (ids, others) if each is not None
@@ -1030,9 +715,8 @@ def _why(reading: Reading, number: float, title: str, unit: str) -> Why:
         "component",
         title=title,
         unit=unit,
-        labels={"component": tuple(each.label for each in components)},
+        labels={"component": components},
         signed=True,
-        components=components,
         number=number,
         reading=reading,
     )

@@ -1,8 +1,4 @@
-"""What is written to the residual stream, and what a norm makes of each part of it.
-
-components     who writes to the stream, by name (`Component`)
-decompose      the stream as the sum of everything that was written to it
-head_norms, summed_norms, block_norms   attention weighed by what it moves: ‖α·f(x)‖ instead of α
+"""What is written to the residual stream: who writes (`Component`), and the stream as their sum.
 
 Pre-norm families add to the stream and nothing else happens to it. In post-norm families each
 block ends in a LayerNorm; with its standard deviation frozen it is an affine map (`FrozenNorm`),
@@ -10,23 +6,14 @@ so that every earlier component is carried through it, and its bias is a compone
 a block's output goes through a norm before the sum (Gemma 2, OLMo 2), what the block wrote is
 carried through that one. The sum is the stream exactly in all of them, up to rounding.
 
-A head sees position j as the vector f(x_j) = (x_j·W_V + b_V)·W_O and adds α_ij·f(x_j) to position
-i, so a large weight on a short vector moves little. The sum of these vectors over all j and heads
-is attn_out without b_O. No vector of width d_model is ever made for a pair of positions: with
-W_Oᵀ = Q·R, ‖f(x)‖ is the norm of R·value, d_head numbers; for a sum over heads, the d_model x head
-matrix of all f(x_j) at one j is Q_j·R_j, and the norm of R_j·α is taken, head numbers.
-
-Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits", "High-level
-architecture" and "Handling layer normalization"; Kobayashi et al. 2020, "Attention is Not Only a
-Weight" (the norms); Kobayashi et al. 2021, "Incorporating Residual and Normalization Layers into
-Analysis of Masked Language Models" (the block), who with Modarressi et al. 2022 carry vectors
-through LayerNorm in the same way.
+Source: Elhage et al. 2021, "A mathematical framework for transformer circuits", "High-level
+architecture" and "Handling layer normalization".
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -34,6 +21,7 @@ from torch import Tensor
 from minibert.analysis.arguments import check_trace, chosen_positions
 from minibert.analysis.rows import at_positions, wide
 from minibert.errors import TraceError
+from minibert.layers.linear import matrix_of, offset_of
 from minibert.layers.norms import Divisors, Norm, RMSNorm, deviation, scale_of
 from minibert.layers.parts import Layer
 from minibert.quantities import Float, Hidden
@@ -45,16 +33,13 @@ _POINTS = ("resid_pre", "resid_mid", "resid_post")
 # Rows of the stream that are taken apart at once: what is held beside the result.
 _ROWS = 32
 # How far a sum may be off, as a share of the largest part; in half precision far more.
-_ROUNDING, HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
-# The same of a number that was computed from the stream on another way, a score or a logit.
-SUM_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}
-# Keys whose products with all queries are held at once.
-_KEYS = 64
+_ROUNDING, _HALF_ROUNDING = {torch.float32: 2e-5, torch.float64: 1e-10}, 0.1
 
 
-@dataclass(frozen=True)
-class Component:
-    """One writer to the stream; layer and head count from 0, None where they do not apply.
+class Component(str):
+    """The name of a writer to the stream, with its kind, layer and head.
+
+    Layer and head count from 0, and are None where they do not apply.
 
     embed                    what enters layer 0
     head 9-6                 head_out of layer 9, head 6
@@ -77,27 +62,24 @@ class Component:
     """
 
     kind: str
-    layer: int | None = None
-    head: int | None = None
+    layer: int | None
+    head: int | None
 
-    @property
-    def label(self) -> str:
+    def __new__(cls, kind: str, layer: int | None = None, head: int | None = None) -> "Component":
         """The name in the list above."""
-        if self.layer is None:
-            return self.kind
-        return f"{self.kind} {self.layer}" + ("" if self.head is None else f"-{self.head}")
-
-    def __str__(self) -> str:
-        return self.label
+        place = "" if layer is None else f" {layer}" + ("" if head is None else f"-{head}")
+        self = super().__new__(cls, kind + place)
+        self.kind, self.layer, self.head = kind, layer, head
+        return self
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenNorm:
     """A norm with what it divided by: weight · (x − mean) / deviation + bias, a linear map.
 
-    carry   takes a part of the input to its part of the output
-    pull    takes a direction that reads the output to the direction that reads the same of the
-            input
+    carry        takes a part of the input to its part of the output
+    transposed   takes a direction that reads the output to the one that reads the same of the
+                 input, but for what the norm divided by
 
     RMSNorm takes no mean away and has no bias.
 
@@ -143,10 +125,6 @@ class FrozenNorm:
         norm, last = trace.model.body.final_norm, trace[-1].resid_post
         return None if norm is None else cls.of(norm, last, divisors_of_final(trace, last))
 
-    def at(self, position: int) -> "FrozenNorm":
-        """The same map at one position of each sentence."""
-        return replace(self, deviation=self.deviation[:, position])
-
     def carry(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
         """weight · (part − mean) / deviation; the bias belongs to no part."""
         return self.scaled(part) / self.deviation
@@ -154,10 +132,6 @@ class FrozenNorm:
     def scaled(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
         """weight · (part − mean): what the norm does to every row alike."""
         return self.weight * self._centred(part)
-
-    def pull(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
-        """The transpose of `carry`: pull(direction)·part = direction·carry(part)."""
-        return self.transposed(direction) / self.deviation
 
     def transposed(self, direction: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
         """The transpose of `scaled`."""
@@ -192,14 +166,22 @@ def layer_of(at: LayerTrace) -> Layer:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Decomposition(Result[Tensor]):
+class Parts(Result[Tensor]):
+    """Numbers with an axis of components."""
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """Who wrote each part: the labels of that axis."""
+        return cast(tuple[Component, ...], self.labels["component"])
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Decomposition(Parts):
     """The parts of one residual stream, (component, batch, position, d_model), as written.
 
-    components   who wrote each part; `labels` has their names
     positions    those of each sentence; what the parts hold behind its last one is padding
     """
 
-    components: tuple[Component, ...]
     layer: int
     point: str
     positions: tuple[tuple[int, ...], ...]
@@ -282,9 +264,8 @@ def decompose(
         parts,
         "component batch position d_model",
         title=f"{point} {layer}",
-        labels={"component": tuple(component.label for component in components)},
+        labels={"component": components},
         tokens=tuple(tuple(tokens[place] for place in places) for tokens, places in strings),
-        components=components,
         layer=layer,
         point=point,
         positions=chosen,
@@ -295,7 +276,7 @@ def _check_sum(parts_of: Sequence[Tensor], stream: Tensor, name: str) -> None:
     """Raise TraceError where an edit wrote something that no component did."""
     parts = torch.stack(list(parts_of))
     largest = torch.linalg.vector_norm(parts, torch.inf, dim=(0, -1))
-    limit = _ROUNDING.get(stream.dtype, HALF_ROUNDING) * largest
+    limit = _ROUNDING.get(stream.dtype, _HALF_ROUNDING) * largest
     if ((parts.sum(0) - wide(stream)).abs().amax(-1) > limit).any():
         raise TraceError(
             f"{name} of this trace is not the sum of what its components wrote: it was edited "
@@ -303,6 +284,11 @@ def _check_sum(parts_of: Sequence[Tensor], stream: Tensor, name: str) -> None:
             "heads=False takes as it is). Edit embed, z, head_out or mlp_out, or decompose the "
             "unedited trace."
         )
+
+
+def sum_rounding(dtype: torch.dtype) -> float:
+    """How far a sum may be off from a number that was computed on another way, as a score is."""
+    return {torch.float32: 1e-4, torch.float64: 1e-9}.get(dtype, _HALF_ROUNDING)
 
 
 def check_total(
@@ -314,7 +300,7 @@ def check_total(
     """
     total = parts.sum().item()
     size = max(parts.abs().max().item(), beside)
-    if not abs(total - number) <= SUM_ROUNDING.get(dtype, HALF_ROUNDING) * size:
+    if not abs(total - number) <= sum_rounding(dtype) * size:
         raise TraceError(
             f"{what} is {number:.6g} in this trace, and what its components wrote gives "
             f"{total:.6g}: an edit wrote something between (a residual stream, attn_out, an input, "
@@ -478,6 +464,41 @@ class Written:
             reader = before
 
 
+def embedding_of(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 position d_model"]]]:
+    """What enters layer 0, as the sum of its word, position and segment embeddings and biases.
+
+    One part where it is not that sum: an edit wrote it, or positions were given.
+    """
+    body, inputs = trace.model.body, trace.inputs
+    words = body.word(inputs.ids) * body.word_scale if inputs.embeds is None else inputs.embeds
+    if inputs.embeds is not None and body.config.embed_multiplier != 1.0:
+        words = words * body.config.embed_multiplier
+    parts = [(Component("word embedding"), wide(words))]
+    if body.position is not None:
+        rows = body.position(body.positions(inputs.ids))
+        parts.append((Component("position embedding"), wide(rows).expand_as(parts[0][1])))
+    if body.segment is not None:
+        kinds = torch.zeros_like(inputs.ids) if inputs.segments is None else inputs.segments
+        parts.append((Component("segment embedding"), wide(body.segment(kinds))))
+    if body.embed_norm is not None:
+        norm = FrozenNorm.of(body.embed_norm, sum(part for _, part in parts))  # type: ignore[arg-type]
+        parts = [(component, norm.carry(part)) for component, part in parts]
+        if norm.bias is not None:
+            parts.append((Component("embedding norm bias"), norm.bias.expand_as(parts[0][1])))
+    if body.embed_project is not None:
+        width = body.config.d_embed
+        matrix, offset = matrix_of(body.embed_project, width), offset_of(body.embed_project, width)
+        parts = [(component, part @ wide(matrix)) for component, part in parts]
+        if offset is not None:
+            bias = wide(offset).expand_as(parts[0][1])
+            parts.append((Component("embedding projection bias"), bias))
+    total, embed = sum(part for _, part in parts), wide(trace.embed)
+    limit = sum_rounding(trace.embed.dtype) * embed.abs().max()
+    if (total - embed).abs().max() > limit:
+        return [(Component("embed"), embed)]
+    return parts
+
+
 def _attention(at: LayerTrace, *, heads: bool, folded: bool) -> Block:
     """What the attention of a layer wrote: its heads and its bias, or all as one."""
     attention, layer = layer_of(at).attention, at.layer
@@ -517,133 +538,3 @@ def _block(
     if layer.after:
         after = FrozenNorm.of_layer(at, f"{name}_norm", before() + wrote())
     return Block(name, at.layer, writes, output, after)
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class HeadNorms(Result[Tensor]):
-    """What each head of a layer moves: ‖α_ij·f(x_j)‖ = α_ij·‖f(x_j)‖, (batch, head, query, key).
-
-    vectors   ‖f(x_j)‖: how long the vector is that a position offers
-    """
-
-    vectors: Float[Tensor, "batch head key"]
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class BlockNorms(Result[Tensor]):
-    """What reaches resid_mid from each position, (batch, query, key), norms and stream counted in.
-
-    mixing   what comes from other positions, ‖sum over j ≠ i‖, in proportion to it plus what stays
-    """
-
-    mixing: Float[Tensor, "batch query"]
-
-
-@sourced
-def head_norms(trace: Trace, layer: int) -> HeadNorms:
-    """The norms of a layer head by head, ‖α_ij·f(x_j)‖; rows and columns of padding are void.
-
-    Raises TraceError for a layer that was not computed.
-    """
-    check_trace(trace)
-    at = trace[layer]
-    with torch.no_grad():
-        # R·value has the norm of W_Oᵀ·value.
-        corner = torch.linalg.qr(_output(at).mT, mode="r")[1]
-        vectors = torch.linalg.vector_norm(_values(at) @ corner.mT, dim=-1)
-        norms = wide(at.probs) * vectors[:, :, None]
-    title, tokens = f"Norms ‖α·f(x)‖, layer {at.layer}", trace.tokens.strings
-    return HeadNorms(
-        norms, "batch head query key", title=title, unit="norm", tokens=tokens, vectors=vectors
-    )
-
-
-@sourced
-def summed_norms(trace: Trace, layer: int) -> Result[Tensor]:
-    """The norms of a layer over all heads at once, ‖Σ α_ij·f(x_j)‖ over heads: (batch, query, key).
-
-    Memory: head x position vectors of width d_model, and the layer's probs.
-    Raises TraceError for a layer that was not computed.
-    """
-    check_trace(trace)
-    at = trace[layer]
-    with torch.no_grad():
-        norms = _norms_of_sums(wide(at.probs), _moved(at))
-    title, tokens = f"Norms ‖Σ α·f(x)‖, layer {at.layer}", trace.tokens.strings
-    return Result(norms, "batch query key", title=title, unit="norm", tokens=tokens)
-
-
-@sourced
-def block_norms(trace: Trace, layer: int) -> BlockNorms:
-    """The norms of a layer's attention block, residual stream and norms included.
-
-    ‖g_i(h_i(Σ over heads of α_ij·f(x_j)) + x_i where j = i)‖. Where LayerNorm stands behind
-    attention (BERT), every part of the sum passes through it: g_i(y) = (y − mean(y)) / s_i · γ,
-    with s_i the standard deviation of the whole sum at i, or what an edit wrote in its place. Where
-    what attention wrote passes through a norm alone (Gemma 2, OLMo 2), that is h_i, in the same
-    way with the s_i of attn_out; RMSNorm takes no mean away. In GPT-2 nothing stands between, and
-    both are the identity. b_O and a norm's bias belong to no position and are left out, as in the
-    paper.
-
-    Raises TraceError for a layer that was not computed.
-    """
-    check_trace(trace)
-    at = trace[layer]
-    with torch.no_grad():
-        resid, moved, probs = wide(at.resid_pre), _moved(at), wide(at.probs)
-        attn_out = wide(at.attn_out)
-        bias = layer_of(at).attention.b_O
-        attended = attn_out if bias is None else attn_out - wide(bias)
-        own = torch.einsum("bhi,bihm->bim", probs.diagonal(dim1=-2, dim2=-1), moved)
-        others = attended - own
-        divisor = torch.ones_like(resid[..., :1])
-        if (norm := FrozenNorm.of_layer(at, "attention_output_norm", at.attn_out)) is not None:
-            moved, own, others = norm.scaled(moved), norm.carry(own), norm.carry(others)
-            divisor = norm.deviation
-        norm = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre + at.attn_out)
-        if layer_of(at).after and norm is not None:
-            moved = norm.scaled(moved)
-            resid, own, others = norm.carry(resid), norm.carry(own), norm.carry(others)
-            divisor = divisor * norm.deviation
-        norms = _norms_of_sums(probs, moved) / divisor
-        stays = torch.linalg.vector_norm(own + resid, dim=-1)
-        norms.diagonal(dim1=-2, dim2=-1).copy_(stays)
-        comes = torch.linalg.vector_norm(others, dim=-1)
-    title, mixing = f"Norms of the block, layer {at.layer}", comes / (comes + stays)
-    tokens = trace.tokens.strings
-    return BlockNorms(
-        norms, "batch query key", title=title, unit="norm", tokens=tokens, mixing=mixing
-    )
-
-
-def _norms_of_sums(
-    probs: Float[Tensor, "batch head query key"],
-    vectors: Float[Tensor, "batch key head d_model"],
-) -> Float[Tensor, "batch query key"]:
-    """‖Σ over heads of probs·vector‖ of each pair."""
-    corners = torch.linalg.qr(vectors.mT, mode="r")[1]  # batch key rank head
-    norms = torch.empty_like(probs[:, 0].mT)
-    for here, corner, found in zip(probs, corners, norms, strict=True):
-        by_key = torch.empty_like(here.mT, memory_format=torch.contiguous_format)
-        for target, source in zip(by_key, here, strict=True):
-            # A matrix at a time: torch transposes two axes in blocks, and three number by number.
-            target.copy_(source.mT)
-        whole = by_key.transpose(0, 1)  # key head query
-        for first in range(0, len(corner), _KEYS):
-            part = slice(first, first + _KEYS)
-            torch.sum((corner[part] @ whole[part]).square_(), 1, out=found[part])
-    return norms.sqrt_().mT
-
-
-def _moved(at: LayerTrace) -> Float[Tensor, "batch key head d_model"]:
-    """f(x_j) of each head."""
-    return torch.einsum("bhkd,hdm->bkhm", _values(at), _output(at))
-
-
-def _values(at: LayerTrace) -> Float[Tensor, "batch head key d_head"]:
-    """The value that each head reads."""
-    return wide(at.value).repeat_interleave(layer_of(at).attention.group, 1)
-
-
-def _output(at: LayerTrace) -> Float[Tensor, "head d_head d_model"]:
-    return wide(layer_of(at).attention.W_O)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from minibert.analysis.composition import composition_scores
-from minibert.analysis.reasons import HeadSums, heads_over_text, written_below
+from minibert.analysis.head_reasons import HeadSums, heads_over_text, written_below
 from minibert.errors import SurveyError, TokenizationError, TraceError, check_index
 from minibert.model import Model
 from minibert.result import Place, Result

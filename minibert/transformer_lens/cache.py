@@ -345,7 +345,7 @@ class ActivationCache(Base):
         The part, divided as the last norm divided the whole stream, times the token's column of
         W_U; with `incorrect_tokens` times the difference of the two columns. The weight of the last
         norm is left out, as in TransformerLens: it is in W_U where the model was folded
-        (`fold_ln`); of other models use `minibert.analysis.logit_attribution`.
+        (`fold_ln`); of other models use `minibert.analysis.why_logit`.
 
         tokens      a token as a string or a number, or numbers of shape (batch) or
                     (batch, position), which have to go with the places of the stack

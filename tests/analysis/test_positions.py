@@ -84,8 +84,11 @@ def lens(trace: Trace, draw: Drawn, positions: Any) -> Named:
 
 
 def attributed(trace: Trace, draw: Drawn, each: list[int]) -> Named:
-    found = analysis.logit_attribution(trace, draw.token, position=each, sentence=None)
-    return [(found.values, ("batch", "component")), (found.positions, ("batch",))]
+    found = [
+        analysis.why_logit(trace, draw.token, position=place, sentence=n).values
+        for n, place in enumerate(each)
+    ]
+    return [(torch.stack(found), ("batch", "component"))]
 
 
 def norms(trace: Trace, draw: Drawn, each: list[int]) -> Named:
@@ -128,7 +131,7 @@ RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
         (analysis.decompose(t).values, COLUMNS),
         (analysis.decompose(t, positions=d.position).values, ("row", "batch", "chosen", "rest")),
     ],
-    "logit_attribution": attributed,
+    "why_logit": attributed,
     "norms": norms,
     "integrated gradients": integrated,
 }

@@ -23,13 +23,13 @@ from minibert.analysis import (
     block_norms,
     decompose,
     head_norms,
-    logit_attribution,
     logit_lens,
     summed_norms,
+    why_logit,
 )
 from minibert.analysis import lens as lens_module
-from minibert.analysis.attribution import LogitAttribution
 from minibert.analysis.lens import POINTS
+from minibert.analysis.reasons import Why
 from minibert.errors import MinibertError, TraceError
 from minibert.trace.edit import replace, zero
 from minibert.trace.read import Trace
@@ -64,10 +64,14 @@ def edited(family: str, name: str, **options: Any) -> tuple[Trace, Trace]:
     return model.trace(tokens), model.trace(tokens, edit=dict.fromkeys(keys, changed), **options)
 
 
-def gap(found: LogitAttribution) -> float:
+def of_each(trace: Trace, token: Any, **options: Any) -> list[Why]:
+    """The logit of every sentence."""
+    return [why_logit(trace, token, sentence=n, **options) for n in range(trace.allowed.batch)]
+
+
+def gap(found: Why) -> float:
     """How far the sum is from the logit, in units of the largest value (at least 1)."""
-    size = max(1.0, found.values.abs().max().item())
-    return (found.total - found.logit).abs().max().item() / size
+    return abs(found.total - found.number) / max(1.0, found.values.abs().max().item())
 
 
 def capped(model: Any, logits: Tensor) -> Tensor:
@@ -87,15 +91,16 @@ def test_parts_add_up_to_the_stream_and_to_the_logit(
     _, model, _, tokens = both(family, name, chosen, dtype)
     trace, last = model.trace(tokens), torch.tensor([12, 6, 0])
     logits = model(tokens)[torch.arange(3), last]
-    alone = [logit_attribution(trace, one, sentence=None) for one in (token, other)]
-    pair = logit_attribution(trace, token, against=other, sentence=None)
-    for found, one in zip(alone, (token, other), strict=True):
-        shown = capped(model, found.logit)
+    of_token, of_other, of_both = (
+        of_each(trace, one, against=against)
+        for one, against in ((token, None), (other, None), (token, other))
+    )
+    for found, one in ((of_token, token), (of_other, other)):
+        shown = capped(model, torch.tensor([each.number for each in found], dtype=dtype))
         torch.testing.assert_close(shown, logits[:, one], atol=limit, rtol=limit)
-    torch.testing.assert_close(pair.logit, alone[0].logit - alone[1].logit, atol=limit, rtol=limit)
-    for found in (*alone, pair):
-        assert gap(found) <= limit
-        assert torch.equal(found.positions, last)
+    for one, another, pair in zip(of_token, of_other, of_both, strict=True):
+        assert pair.number == pytest.approx(one.number - another.number, abs=limit, rel=limit)
+        assert max(map(gap, (one, another, pair))) <= limit
     layer = data.draw(st.integers(0, model.config.n_layers - 1))
     point = data.draw(st.sampled_from(["resid_pre", "resid_mid", "resid_post"]))
     parts = decompose(trace, layer, point=point, heads=heads)
@@ -111,13 +116,13 @@ def test_parts_add_up_to_the_stream_and_to_the_logit(
 def test_parts_of_a_pass_with_edited_norms_add_up_to_it(family: str, name: str) -> None:
     plain, trace = edited(family, name)
     for position in (0, -1):
-        options: Any = {"against": 11, "position": position, "sentence": None}
-        found, before = (logit_attribution(each, 7, **options) for each in (trace, plain))
-        assert gap(found) <= 1e-10
-        if trace.config.logit_soft_cap is None:
-            logits = trace.logits[torch.arange(3), found.positions]
-            assert torch.equal(found.logit, logits[:, 7] - logits[:, 11])
-        assert (found.logit - before.logit).abs().min() > 1e-9
+        found, before = (of_each(each, 7, against=11, position=position) for each in (trace, plain))
+        for n, (one, was) in enumerate(zip(found, before, strict=True)):
+            assert gap(one) <= 1e-10
+            assert abs(one.number - was.number) > 1e-9
+            if trace.config.logit_soft_cap is None:
+                row = trace.logits[n, position if position == 0 else trace.tokens.lengths[n] - 1]
+                assert one.number == (row[7] - row[11]).item()
     for point in ("resid_mid", "resid_post"):
         parts = decompose(trace, point=point)
         size = max(1.0, parts.values.abs().max().item())
@@ -191,7 +196,12 @@ def test_values_are_the_gradients_by_each_component_with_norms_held(
 ) -> None:
     _, model, _, tokens = both(family, name, chosen)
     trace = model.trace(tokens)
-    found = logit_attribution(trace, token, against=other, sentence=1, position=position)
+    number = why_logit(trace, token, against=other, sentence=1, position=position)
+    # By hand, what enters layer 0 is one component.
+    found: dict[str, Tensor] = {"embed": torch.zeros((), dtype=torch.float64)}
+    for part, size in zip(number.components, number.values, strict=True):
+        label = "embed" if "embedding" in part and "un" not in part else part
+        found[label] = found.get(label, 0) + size
     fixed = family in ("roberta", "electra", "modernbert")
     by_hand = Frozen(trace, ACT2FN["gelu" if fixed else chosen.activation])
     logits = by_hand.logits(by_hand.stream(1, position))
@@ -199,7 +209,7 @@ def test_values_are_the_gradients_by_each_component_with_norms_held(
     torch.testing.assert_close(shown, trace.logits[1, position], atol=1e-9, rtol=1e-9)
     labels, scales = zip(*by_hand.scales.items(), strict=True)
     values = torch.autograd.grad(logits[token] - logits[other], scales, allow_unused=True)
-    assert sorted(labels) == sorted(found.labels["component"])
+    assert sorted(labels) == sorted(found)
     for label, value in zip(labels, values, strict=True):
         expected = 0.0 if value is None else value.item()
         assert abs(found[label].item() - expected) <= 1e-9 * max(1.0, abs(expected)), label
@@ -209,8 +219,8 @@ def test_values_are_the_gradients_by_each_component_with_norms_held(
         lambda x: by_hand.logits(x)[[token, other]], whole.total[1, position]
     )
     read = whole.values[:, 1, position] @ (direction[0] - direction[1])
-    torch.testing.assert_close(read, found.values[: len(read)], atol=1e-9, rtol=1e-9)
-    assert whole.labels["component"] == found.labels["component"][: len(read)]
+    for label, size in zip(whole.components, read, strict=True):
+        torch.testing.assert_close(size, found[label], atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -226,13 +236,11 @@ def test_gpt2_values_equal_those_of_transformer_lens(seed: int) -> None:
     )
     values = cache.logit_attrs(stack, tokens=token, incorrect_tokens=against, pos_slice=-1)
     expected = dict(zip(labels, values.flatten().tolist(), strict=True))
-    found = logit_attribution(model.trace(ids), token, against=against)
+    found = why_logit(model.trace(ids), token, against=against)
     ours = {f"L{n}H{h}": found[f"head {n}-{h}"] for n in range(3) for h in range(3)}
     ours |= {f"{n}_mlp_out": found[f"mlp {n}"] for n in range(3)}
-    ours["embeddings"] = found["embed"]
+    ours |= {"embed": found["word embedding"], "pos_embed": found["position embedding"]}
     ours["bias"] = found.by_layer("attention bias").sum()
-    # TransformerLens tells tokens and positions apart.
-    expected["embeddings"] = expected.pop("embed") + expected.pop("pos_embed")
     assert set(ours) == set(expected)
     for label, value in ours.items():
         assert abs(value.item() - expected[label]) <= 1e-5, label
@@ -240,24 +248,21 @@ def test_gpt2_values_equal_those_of_transformer_lens(seed: int) -> None:
 
 def test_tables_hold_the_values_of_their_components() -> None:
     _, model, _, tokens = both("bert", "BertForMaskedLM", Sizes(layers=5, heads=3))
-    found = logit_attribution(model.trace(tokens), 7, sentence=None)
-    assert found.by_head().shape == (3, 5, 3)
-    assert torch.equal(found.by_head()[:, 4, 2], found["head 4-2"])
-    assert torch.equal(found.by_layer("mlp")[:, 3], found["mlp 3"])
+    found = why_logit(model.trace(tokens), 7)
+    assert found.by_head().shape == (5, 3)
+    assert torch.equal(found.by_head()[4, 2], found["head 4-2"])
+    assert torch.equal(found.by_layer("mlp")[3], found["mlp 3"])
     torch.testing.assert_close(found.by_layer("head"), found.by_head().sum(-1))
-    rest = found.values[:, [n for n, c in enumerate(found.components) if c.layer is None]].sum(-1)
-    torch.testing.assert_close(found.by_layer().sum(-1) + rest, found.total)
-    ranking = found.top(99)
-    assert sorted(name for name, _ in ranking) == sorted(found.labels["component"])
-    values = [abs(value) for _, value in ranking]
+    rest = found.values[[n for n, c in enumerate(found.components) if c.layer is None]].sum()
+    assert (found.by_layer().sum() + rest).item() == pytest.approx(found.total)
+    values = [abs(value) for _, value in found.top(99)]
     assert values == sorted(values, reverse=True)
-    assert found.top(1)[0][0] in str(found)
 
 
 def test_an_unembedding_of_ones_own_is_read_as_it_acts() -> None:
     _, model, _, tokens = both("gpt2", "GPT2LMHeadModel")
     model.head.decoder = nn.Linear(model.config.d_model, VOCABULARY, dtype=torch.float64)
-    found = logit_attribution(model.trace(tokens), 5, against=3)
+    found = why_logit(model.trace(tokens), 5, against=3)
     assert gap(found) <= 1e-10
     bias = model.head.decoder.bias
     torch.testing.assert_close(found["unembedding bias"], (bias[5] - bias[3]).detach())
@@ -453,9 +458,9 @@ def test_tokens_are_named_and_found_by_name() -> None:
     assert found.texts(0, 1) == strings
     piece = next(i for i in range(999) if tokenizer.raw(i).startswith("##"))
     assert (logit_lens(trace, target=tokenizer.raw(piece)).target == piece).all()
-    attributed = logit_attribution(trace, "the", against="[SEP]", position="[MASK]")
-    assert int(attributed.positions) == trace.tokens.ids[0].tolist().index(tokenizer.mask_id)
-    assert tokenizer.string(int(attributed.token)) == "the"
+    place = trace.tokens.ids[0].tolist().index(tokenizer.mask_id)
+    attributed = why_logit(trace, "the", against="[SEP]", position="[MASK]")
+    assert attributed.title == f"the logit of “the” − “[SEP]” at {place}"
     # A padded vocabulary has entries without a token, which are not named.
     tokenizer = model.tokenizer = type("Short", (), {"vocab_size": 29, "string": str})()
     short = logit_lens(trace, top=VOCABULARY)
@@ -570,7 +575,7 @@ def test_half_precision_is_read_in_float32_without_a_graph() -> None:
     trace.model.requires_grad_().bfloat16()
     again = trace.model.trace(trace.tokens)
     found = [norms(again, -1) for norms in (head_norms, summed_norms, block_norms)]
-    found += [logit_attribution(again, 3), decompose(again), logit_lens(again)]
+    found += [why_logit(again, 3), decompose(again), logit_lens(again)]
     for each in found:
         assert (each.values.dtype, each.values.requires_grad) == (torch.float32, False)
     assert gap(found[3]) < 0.1
@@ -578,7 +583,7 @@ def test_half_precision_is_read_in_float32_without_a_graph() -> None:
 
 REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
     *(
-        (logit_attribution, {"token": 1} | options, words)
+        (why_logit, {"token": 1} | options, words)
         for options, words in (
             ({"token": VOCABULARY}, "Token id 41 is outside"),
             ({"token": None}, "None is no token"),
@@ -589,11 +594,11 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
             ({"against": 99}, "Token id 99"),
             ({"position": 11}, "no position 11"),
             ({"position": "autumn"}, 'No token is "autumn"'),
-            ({"position": [1, 2]}, "2 positions for 1 sentences"),
-            ({"position": True}, "True is no position"),
-            ({"position": None}, "None is no position"),
-            ({"sentence": 1}, "no sentence 1"),
-            ({"sentence": False}, "expected a whole number"),
+            ({"position": [1, 2]}, "expected a position, or a token"),
+            ({"position": True}, "position=True: expected a position"),
+            ({"position": None}, "position=None: expected a position"),
+            ({"sentence": 1}, "no text 1"),
+            ({"sentence": False}, "whole number"),
         )
     ),
     *(
@@ -633,21 +638,21 @@ def test_wrong_requests_are_refused(function: Any, options: Any, words: str) -> 
 
 def test_what_was_not_computed_or_is_not_there_is_refused() -> None:
     trace = gpt2_trace()
-    early, found = trace.model.trace(trace.tokens, until=1), logit_attribution(trace, 1)
+    early, found = trace.model.trace(trace.tokens, until=1), why_logit(trace, 1)
     bert = minibert.load("tiny-bert").trace("leaves fall in autumn")
     electra = small_trace(family="electra", task="pre-training")
     for words, call in {
         "Layer 2 was not computed": partial(head_norms, early, 2),
         "was not computed": partial(decompose, early, 2),
-        "needs every layer": partial(logit_attribution, early, 1),
-        "its task is 'none'": partial(logit_attribution, small_trace(), 1),
+        "needs every layer": partial(why_logit, early, 1),
+        "its task is 'none'": partial(why_logit, small_trace(), 1),
         "its task is 'token-cl": partial(
             logit_lens, small_trace(task="token-classification", labels=("A", "B"))
         ),
         "no logits of tokens": partial(logit_lens, electra),
-        "has no 'head 9-6'; there are embed": partial(found.__getitem__, "head 9-6"),
+        "has no 'head 9-6'; there are word embedding": partial(found.__getitem__, "head 9-6"),
         "No layer has a 'neuron'": partial(found.by_layer, "neuron"),
-        "count=0: expected a whole number from 1": partial(found.top, 0),
+        "count=0: expected a whole number of at least 1": partial(found.top, 0),
         "tokens of": partial(logit_lens, bert, target="the capital of France"),
         "is no token": partial(logit_lens, bert, target="\N{SNOWMAN}"),
     }.items():  # fmt: skip

@@ -15,9 +15,9 @@ import minibert
 from minibert.analysis import (
     compare_models,
     embedding_parts,
-    logit_attribution,
     logit_lens,
     token_losses,
+    why_logit,
 )
 from minibert.errors import TokenizationError, TraceError
 from minibert.layers.config import Config
@@ -187,8 +187,7 @@ def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
     trace = minibert.load().trace(["the horse ran", "a boy"], statistics=("entropy", "received"))
     expected: list[tuple[Any, str, tuple[str, ...]]] = [
         (logit_lens(trace), "values", ("row", "batch", "position", "rank")),
-        (logit_attribution(trace, "horse"), "values", ("component",)),
-        (logit_attribution(trace, "horse", sentence=None), "token", ("batch",)),
+        (why_logit(trace, "horse"), "values", ("component",)),
         (compare_models(small_model(1), small_model(2), TOKENS), "streams",
          ("row", "batch", "position")),
         (trace[1].statistics, "entropy", ("batch", "head", "query")),

@@ -112,7 +112,7 @@ def analysed(model: Model) -> list[Tensor]:
         analysis.composition_scores(model, "K"),
         analysis.decompose(trace),
         # Not token 5, whose logit is near 0 and rounded as the others are.
-        analysis.logit_attribution(trace, 7, position=3),
+        analysis.why_logit(trace, 7, position=3),
         analysis.ablate_heads(model.trace(ids()[:1]), lambda logits: logits[:, 3, 7]),
         analysis.relevance_of(graded, 3),
         analysis.integrated_embeddings(trace, logit, steps=3),

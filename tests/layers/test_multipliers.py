@@ -13,8 +13,8 @@ from minibert.analysis import (
     composition_scores,
     decompose,
     head_norms,
-    logit_attribution,
     logit_lens,
+    why_logit,
 )
 from minibert.layers.layer import layer_quantities
 from minibert.loading import from_transformers
@@ -93,7 +93,7 @@ def test_analyses_read_the_weights_with_their_factors(traces: tuple[Trace, Trace
     same(head_norms(granite, 1).values, head_norms(llama, 1).values)
     same(decompose(granite, heads=True).values, decompose(llama, heads=True).values)
     same(logit_lens(granite).values, logit_lens(llama).values)
-    same(logit_attribution(granite, 7).values, logit_attribution(llama, 7).values)
+    same(why_logit(granite, 7).values, why_logit(llama, 7).values)
     for kind, distance in (("Q", 1), ("V", None)):
         both = (composition_scores(trace.model, kind, distance=distance) for trace in traces)
         same(*(each.values for each in both))

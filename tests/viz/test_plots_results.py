@@ -87,10 +87,10 @@ def test_one_sentence_or_the_mean_of_all_is_shown(name: str) -> None:
 def test_parts_are_sorted_by_size_and_the_rest_is_their_sum() -> None:
     result = results()["attribution"]
     bars, heads = result.plot(count=4).axes[:2]
-    lengths = [bar.get_width() for bar in bars.patches]
-    assert lengths[:4] == pytest.approx([value for _, value in result.top(4)])
-    assert sum(lengths) == pytest.approx(result.total.item())
-    assert named(bars, "y") == [*(name for name, _ in result.top(4)), "12 others"]
+    lengths, largest = [bar.get_width() for bar in bars.patches], result.largest(4)
+    assert lengths[:4] == pytest.approx([value for _, value in largest])
+    assert sum(lengths) == pytest.approx(result.values.sum().item())
+    assert named(bars, "y") == [*(name for name, _ in largest), "12 others"]
     assert same(image(heads), result.by_head())
 
 
