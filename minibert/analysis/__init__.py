@@ -10,6 +10,7 @@ flow.py         attention over all layers together: rollout, flow, relevance
 gradients.py    integrated gradients over attention and embeddings; an estimate of every patch
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
                 knockout; metrics.py, what is read of the logits
+edges.py        what patching each edge between two parts would change; how much a circuit keeps
 circuits.py     what the weights say: QK and OV circuits, on tokens, copying, composition
 losses.py       the loss at each token
 embeddings.py   what enters layer 0 as a sum, also with other positions and segments
@@ -20,6 +21,7 @@ arguments.py    checks of what is given; rows.py, a trace cut to some positions
 from minibert.analysis.arguments import phrase_positions, to_single_token
 from minibert.analysis.comparison import ModelComparison, compare_models
 from minibert.analysis.composition import composition_scores
+from minibert.analysis.edges import EdgeEstimates, Faithfulness, edge_attribution, faithfulness
 from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
 from minibert.analysis.flow import relevance, relevance_of, rollout, rollout_of
 from minibert.analysis.gradients import PatchEstimates, attribution_patching, integrated_embeddings
@@ -63,8 +65,10 @@ __all__ = [
     "PATTERNS",
     "CausalTraces",
     "Decomposition",
+    "EdgeEstimates",
     "Effects",
     "EmbeddingParts",
+    "Faithfulness",
     "HeadScores",
     "LogitLens",
     "ModelComparison",
@@ -84,7 +88,9 @@ __all__ = [
     "composition_scores",
     "decompose",
     "draws_for",
+    "edge_attribution",
     "embedding_parts",
+    "faithfulness",
     "head_norms",
     "head_scores",
     "integrated_embeddings",
