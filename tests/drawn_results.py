@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minibert.analysis.composition import CompositionScores
 from minibert.analysis.flow import OfPosition
-from minibert.analysis.gradients import Integrated, PatchEstimates
+from minibert.analysis.gradients import PatchEstimates
 from minibert.analysis.lens import LogitLens
 from minibert.analysis.patching import CausalTraces, Effects
 from minibert.analysis.patterns import PATTERNS, HeadScores
@@ -79,9 +79,6 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
             9 * signed(N, N), "query key", "QK", labels={"query": words, "key": words}, signed=True
         ),
         "position": OfPosition(numbers(L, BATCH, N), "layer batch key", "Of", **given, **where),
-        "integrated": Integrated(
-            signed(BATCH, N, 13), "batch position d_model", difference=1.5, steps=32, **both
-        ),
         "attribution": Why(
             signed(16), "component", "Logit", "nats", names, signed=True, number=1.0,
             reading=Any,

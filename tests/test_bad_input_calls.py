@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert import analysis
-from minibert.analysis.flow import relevance, rollout
 from minibert.errors import EditError, MinibertError
 from minibert.model import Model
 from minibert.text.tokens import Tokens
@@ -38,10 +37,6 @@ from tests.patching_calls import patching_calls
 
 Call = Callable[..., Any]
 Z = {("z", 0): zero}
-
-
-def logit(traced: Trace) -> torch.Tensor:
-    return traced.logits[0, -1, 5]
 
 
 def hashable(value: Any) -> Any:
@@ -157,17 +152,11 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
     ),
     "shared_dimensions": (analysis.shared_dimensions, TRACED | {"top": 2}),
     "composition_scores": (analysis.composition_scores, {"model": model, "kind": "K"}),
-    "rollout": (rollout, ROLLED),
     "rollout_of": (analysis.rollout_of, ROLLED | {"position": 3}),
     "head_norms": (analysis.head_norms, TRACED | {"layer": 0}),
     "summed_norms": (analysis.summed_norms, TRACED | {"layer": 0}),
     "block_norms": (analysis.block_norms, TRACED | {"layer": 0}),
-    "relevance": (relevance, {"trace": differentiated}),
     "relevance_of": (analysis.relevance_of, {"trace": differentiated, "position": 3}),
-    "integrated_embeddings": (
-        analysis.integrated_embeddings,
-        TRACED | {"number": logit, "baseline": None, "steps": 2},
-    ),
     "ablate_heads": (analysis.ablate_heads, SWEPT | {"edit": zero}),
     "patch_heads": (analysis.patch_heads, PATCHED | {"name": "z"}),
     "patch_positions": (analysis.patch_positions, PATCHED | {"name": "resid_post"}),

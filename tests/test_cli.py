@@ -32,7 +32,6 @@ from minibert.checkpoint.save import save
 from minibert.cli.options import say_json
 from minibert.cli.predict import prediction_tables
 from minibert.layers.config import Config
-from minibert.layers.linear_backends import processor
 from minibert.loading import load
 from minibert.model import Model
 from minibert.survey.tables import Survey
@@ -356,9 +355,9 @@ class TestJson:
         assert "looks at" in said(*given)
 
     def test_models_lists_what_is_here(self) -> None:
-        found = document("models", "--backends")
+        found = document("models")
         assert {one["name"] for one in found["embedded"]} == set(embedded_names())
-        assert set(json.loads(said("models", "--json"))) == {"embedded", "cached"}
+        assert found.keys() == {"embedded", "cached"}
 
     def test_check_says_right_and_wrong(self, tmp_path: Path) -> None:
         quick = ("--dtype", "float32", "--tokens", "17", "--quick")
@@ -527,16 +526,6 @@ class TestModels:
         assert "owner/whole" in cached
         assert "owner/broken cannot be loaded: " in cached
         assert "stranger" not in cached
-
-    def test_back_ends_are_listed_with_their_rules(self, tmp_path: Path) -> None:
-        env = {"HF_HUB_CACHE": str(tmp_path / "absent"), "MINIBERT_LINEAR": "torch"}
-        done = process("models", "--backends", env=env)
-        assert done.returncode == 0, done.stderr
-        assert "in the Hugging Face cache\n  none\n\n" in done.stdout
-        table = done.stdout.split("linear back ends")[1]
-        assert processor().name in table
-        assert "named      torch\n" in table
-        assert len(re.findall(r"^  bfloat16 ", table, re.M)) == 5
 
 
 class TestCorpus:

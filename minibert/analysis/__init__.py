@@ -6,8 +6,8 @@ stream.py       the stream as a sum of its components; reading.py, the numbers t
 vector_norms.py attention weighed by what it moves
 reasons.py      why a head looks there, and why this logit: as sums over what was written, down to
                 the words; head_reasons.py, for all heads over whole texts
-flow.py         attention over all layers together: rollout, flow, relevance
-gradients.py    integrated gradients over attention and embeddings; an estimate of every patch
+flow.py         attention over all layers together: rollout and relevance
+gradients.py    an estimate of every patch from one gradient
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
                 knockout; metrics.py, what is read of the logits
 edges.py        what patching each edge between two parts would change; how much a circuit keeps
@@ -23,8 +23,8 @@ from minibert.analysis.comparison import ModelComparison, compare_models
 from minibert.analysis.composition import composition_scores
 from minibert.analysis.edges import EdgeEstimates, Faithfulness, edge_attribution, faithfulness
 from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
-from minibert.analysis.flow import relevance, relevance_of, rollout, rollout_of
-from minibert.analysis.gradients import PatchEstimates, attribution_patching, integrated_embeddings
+from minibert.analysis.flow import relevance_of, rollout_of
+from minibert.analysis.gradients import PatchEstimates, attribution_patching
 from minibert.analysis.head_reasons import why_heads
 from minibert.analysis.lens import LogitLens, logit_lens
 from minibert.analysis.losses import TokenLosses, token_losses
@@ -93,7 +93,6 @@ __all__ = [
     "faithfulness",
     "head_norms",
     "head_scores",
-    "integrated_embeddings",
     "logit_difference",
     "logit_lens",
     "patch_head_positions",
@@ -102,10 +101,8 @@ __all__ = [
     "path_patching",
     "pattern_scores",
     "phrase_positions",
-    "relevance",
     "relevance_of",
     "repeated_ids",
-    "rollout",
     "rollout_of",
     "shared_dimensions",
     "summed_norms",

@@ -1,11 +1,11 @@
 """How the attention of all layers together joins the input positions to each output position.
 
-rollout, rollout_of
+rollout_of
     Each layer's probs, reduced over heads to one matrix P, count beside the residual stream:
     A = (1 − residual)·P + residual·1, its rows brought to sum 1. Rollout is the product of the
     layers, A_last ··· A_1·A_0 (Abnar and Zuidema 2020, "Quantifying Attention Flow in
     Transformers", section 3; residual = 0.5 and the mean over heads are theirs).
-relevance, relevance_of
+relevance_of
     Gradient x attention, dy/dP ∘ P, is to first order what the number y loses without that weight
     of attention. Relevance takes of it what speaks for y, as a mean over heads,
     Ā = mean_h (dy/dP ∘ P)⁺, and lets it flow beside the residual stream: R ← R + Ā·R from the
@@ -13,8 +13,8 @@ relevance, relevance_of
     attention-model explainability", equations 5 and 6). They read `trace.grad`: call
     `trace.backward(y)` first.
 
-For one output position rollout and relevance are a row that passes through the layers from the last
-to the first, r ← r·A, and no product of matrices is ever made.
+For one output position both are a row that passes through the layers from the last to the first,
+r ← r·A, and no product of matrices is ever made.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,6 @@ from minibert.analysis.arguments import (
     check_choice,
     check_trace,
     one_position_each,
-    real_tokens,
 )
 from minibert.errors import TraceError, check_index
 from minibert.quantities import Float
@@ -64,29 +63,6 @@ class OfPosition(Result[Tensor]):
 
 
 @sourced
-def rollout(
-    trace: Trace, *, layer: int | None = None, reduce: str = "mean", residual: float | int = 0.5
-) -> Result[Tensor]:
-    """What share of each output position comes from each input position, (batch, query, key).
-
-    From the embeddings to what leaves a layer, by default the last one. Rows sum to 1; rows of
-    padding stand for nothing. `reduce` over heads is "mean", "max" or "min"; `residual` is the
-    weight, 0 to 1, of what passes by attention. Memory: the result twice, and rows of one layer's
-    probs at a time. Raises TraceError for another reduction or weight, and for a layer that is not
-    there.
-    """
-    last = _check_choices(trace, layer, reduce, residual)
-
-    def step(values: Tensor, index: int) -> Tensor:
-        rows = mixing(trace, index, reduce=reduce, residual=residual)
-        return torch.cat([part @ values for _, part in rows], dim=1)
-
-    values = _all_positions(trace, range(last + 1), step)
-    title, unit, tokens = "Attention rollout", "share of the query", trace.tokens.strings
-    return Result(values, "batch query key", title=title, unit=unit, tokens=tokens)
-
-
-@sourced
 def rollout_of(
     trace: Trace,
     position: int | Sequence[int],
@@ -95,15 +71,18 @@ def rollout_of(
     reduce: str = "mean",
     residual: float | int = 0.5,
 ) -> OfPosition:
-    """The rollout of one output position, with what it is made of on the way down.
+    """What share of one output position comes from each input position, layer by layer.
 
     `position` is counted in each sentence, -1 for its last token: one for all sentences, or a
     sequence of one for each.
 
-    Memory is O(layer x position): the row of `rollout`, without the matrix; for "max" and "min",
-    and where probs were kept or edited, rows of one layer's probs at a time. The options are those
-    of `rollout`.
-    Raises TraceError as `rollout` does, and for a position that a sentence does not have.
+    What is shared out goes from the embeddings to what leaves `layer`, by default the last one.
+    `reduce` over heads is "mean", "max" or "min"; `residual` is the weight, 0 to 1, of what passes
+    by attention. Memory is O(layer x position); for "max" and "min", and where probs were kept or
+    edited, rows of one layer's probs at a time.
+
+    Raises TraceError for another reduction or weight, and for a layer or a position that is not
+    there.
     """
     last = _check_choices(trace, layer, reduce, residual)
 
@@ -114,36 +93,6 @@ def rollout_of(
         return _times(row, mixing(trace, index, reduce=reduce, residual=residual, queries=queries))
 
     return _one_position(trace, position, last, step, "Attention rollout", "of", "share")
-
-
-@sourced
-def relevance(trace: Trace) -> Result[Tensor]:
-    """Chefer's relevance of every input position to every output position: R ← R + Ā·R.
-
-    The axes are (batch, query, key); numbers are at least 0, and at least 1 for a position itself,
-    so a picture's colours end at the largest of another position. A row is meant for the position
-    whose output y was made of; that of [CLS] for a classifier. Memory: the result twice, and rows
-    of one layer's probs at a time. Raises TraceError before `trace.backward`.
-    """
-    check_trace(trace)
-
-    def step(values: Tensor, layer: int) -> Tensor:
-        rows = _positive_parts(trace, layer)
-        return values + torch.cat([part @ values for _, part in rows], dim=1)
-
-    values = _all_positions(trace, range(len(trace)), step)
-    others = [
-        values[n, :N, :N] - values[n, :N, :N].diagonal().diag()
-        for n, N in enumerate(real_tokens(trace))
-    ]
-    return Result(
-        values,
-        "batch query key",
-        title="Relevance",
-        unit="relevance of the key to the query",
-        tokens=trace.tokens.strings,
-        limits=(0.0, max(float(each.max()) for each in others) or 1.0),
-    )
 
 
 @sourced
@@ -166,18 +115,6 @@ def relevance_of(trace: Trace, position: int | Sequence[int]) -> OfPosition:
     return _one_position(trace, position, len(trace) - 1, step, "Relevance", "to", "relevance")
 
 
-def _all_positions(
-    trace: Trace, layers: range, step: Callable[[Tensor, int], Tensor]
-) -> Float[Tensor, "batch query key"]:
-    """The unit matrix of each sentence after a step through each layer."""
-    B, N = trace.allowed.batch, trace.allowed.position
-    with torch.no_grad():
-        values = torch.eye(N, dtype=result_dtype(trace), device=trace.embed.device).expand(B, N, N)
-        for layer in layers:
-            values = step(values, layer)
-    return values
-
-
 def _one_position(
     trace: Trace,
     position: int | Sequence[int],
@@ -187,7 +124,8 @@ def _one_position(
 ) -> OfPosition:
     """The row that is 1 at one position, after a step through each layer from the last one down.
 
-    A step is given the queries that hold all that is not 0 of the row.
+    A step is given the queries that hold all that is not 0 of the row. `said` is the title, the
+    word that joins it to the position, and the unit.
     """
     positions = one_position_each(trace, position)
     with torch.no_grad():
@@ -199,21 +137,15 @@ def _one_position(
         for layer in range(last, -1, -1):
             row, queries = step(row, layer, queries), slice(None)
             values.append(row)
-    return _about(trace, torch.stack(values[::-1]), positions, *said)
-
-
-def _about(
-    trace: Trace, values: Tensor, positions: tuple[int, ...], title: str, joined: str, unit: str
-) -> OfPosition:
-    """The result; "Relevance" is joined to each position by "to"."""
+    title, joined, unit = said
     tokens = trace.tokens.strings
     words = [
         f"{joined} “{strings[place].strip()}” at position {place}"
         for strings, place in zip(tokens, positions, strict=True)
     ]
-    return OfPosition(
-        values, "layer batch key", title, unit, {"batch": words}, tokens, positions=positions
-    )
+    names, labels = "layer batch key", {"batch": words}
+    found = torch.stack(values[::-1])
+    return OfPosition(found, names, title, unit, labels, tokens, positions=positions)
 
 
 def _times(row: Float[Tensor, "batch key"], matrix: Rows) -> Float[Tensor, "batch key"]:

@@ -1,4 +1,4 @@
-"""`minibert models`: what is on this machine, and how it multiplies."""
+"""`minibert models`: what is on this machine."""
 
 import sys
 from collections.abc import Sequence
@@ -13,25 +13,18 @@ if TYPE_CHECKING:
     from minibert.layers.config import Config
 
 _EMBEDDED = Path(__file__).parents[1] / "embedded"
-#: Rows of a call without a packed copy, and shapes of weights that are common.
-_SHAPES = ((128, 128), (384, 384), (768, 768), (768, 3072), (3072, 768))
 
 
 @spread()
-def models(backends: bool = False, as_json: bool = False) -> None:
-    """List the models on this machine: embedded ones, and those in the Hugging Face cache.
-
-    Options:
-        backends [--backends]: Also show how linear layers multiply on this machine.
-    """
+def models(as_json: bool = False) -> None:
+    """List the models on this machine: embedded ones, and those in the Hugging Face cache."""
+    found = {"embedded": embedded(), "cached": cached()}
     if as_json:
-        say_json(document(backends=backends))
+        say_json({title: [entry.plain() for entry in entries] for title, entries in found.items()})
         return
     terminal = Terminal.of(sys.stdout)
-    say(*_model_table("embedded", embedded(), terminal))
-    say("", *_model_table("in the Hugging Face cache", cached(), terminal))
-    if backends:
-        say("", *_backend_table(terminal))
+    say(*_model_table("embedded", found["embedded"], terminal))
+    say("", *_model_table("in the Hugging Face cache", found["cached"], terminal))
 
 
 @dataclass(frozen=True)
@@ -128,35 +121,6 @@ def _read(folder: Path) -> dict[str, object]:
         return {}
 
 
-def document(*, backends: bool) -> dict[str, object]:
-    """The models as plain values, and on request the linear back ends."""
-    found: dict[str, object] = {
-        "embedded": [entry.plain() for entry in embedded()],
-        "cached": [entry.plain() for entry in cached()],
-    }
-    if backends:
-        from minibert.layers import linear_backends
-
-        name, named = linear_backends.processor().name, linear_backends.named()
-        found["linear_backends"] = {"processor": name, "named": named, "weights": linear_choices()}
-    return found
-
-
-def linear_choices() -> list[dict[str, str]]:
-    """The back ends that the rule chooses on this machine, by data type and shape of the weight."""
-    import torch
-
-    from minibert.layers.linear_backends import chosen
-
-    found = []
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for d_in, d_out in _SHAPES:
-            name, weight = str(dtype).removeprefix("torch."), f"{d_in} -> {d_out}"
-            choice = chosen(dtype, d_in, d_out)
-            found.append({"dtype": name, "weight": weight, **choice._asdict()})
-    return found
-
-
 def _model_table(title: str, entries: Sequence[Entry], terminal: Terminal) -> list[str]:
     """The name, shape and size of each model, as lines, then why some cannot be loaded."""
     lines = [terminal.paint(title, "bold")]
@@ -183,18 +147,3 @@ def _model_table(title: str, entries: Sequence[Entry], terminal: Terminal) -> li
 def _shortened(number: int, units: dict[str, int]) -> str:
     name, size = next(item for item in units.items() if number >= item[1] or item[1] == 1)
     return f"{number / size:.1f} {name}" if size > 1 else f"{number} {name}".strip()
-
-
-def _backend_table(terminal: Terminal) -> list[str]:
-    """The back end of each type and shape, and the rule that chose it, as lines."""
-    from minibert.layers import linear_backends
-
-    unnamed = "none (MINIBERT_LINEAR is not set), so the rule decides"
-    lines = [
-        terminal.paint("linear back ends", "bold"),
-        f"  processor  {visible(linear_backends.processor().name, space=' ')}",
-        f"  named      {linear_backends.named() or unnamed}",
-        "",
-    ]
-    cells = [list(row.values()) for row in linear_choices()]
-    return [*lines, *terminal.table(["type", "weight", "back end", "rule"], cells, "<<<<")]

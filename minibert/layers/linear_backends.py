@@ -6,7 +6,7 @@ there is such a copy follows from the processor, the data type and the shape, an
 the same input gives the same bits in every process on a machine.
 
 Name a back end yourself with the environment variable MINIBERT_LINEAR (torch, onednn-packed) or
-with `use(...)`; see the choice with `minibert models --backends`.
+with `use(...)`; see the choice with `print(model.trace(text))`.
 """
 
 import os

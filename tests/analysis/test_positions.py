@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from minibert import analysis
-from minibert.analysis.flow import relevance, rollout
 from minibert.errors import TraceError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 
-DRAWS, SENTENCES, VOCABULARY, MOST = 30, 2, 29, 6
+DRAWS, SENTENCES, VOCABULARY, MOST = 12, 2, 29, 6
 FAMILIES = ("bert", "gpt2")
 
 
@@ -102,23 +101,13 @@ def norms(trace: Trace, draw: Drawn, each: list[int]) -> Named:
     ]
 
 
-def integrated(trace: Trace, draw: Drawn, each: list[int]) -> Named:
-    def number(edited: Trace) -> Tensor:
-        return read(edited, draw).sum()
-
-    embeddings = analysis.integrated_embeddings(trace, number, steps=1)
-    return [(embeddings.values, ("batch", "position", "d_model"))]
-
-
 RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
-    "rollout": lambda t, d, each: [(rollout(t).values, ("batch", "query", "key"))],
     "rollout_of one for all": lambda t, d, each: [
         (analysis.rollout_of(t, d.position).values, KEYS)
     ],
     "rollout_of one for each": lambda t, d, each: [
         (analysis.rollout_of(t, each, reduce="max", residual=0.25).values, KEYS)
     ],
-    "relevance": lambda t, d, each: [(relevance(t).values, ("batch", "query", "key"))],
     "relevance_of": lambda t, d, each: [
         (analysis.relevance_of(t, each).values, KEYS),
         (analysis.relevance_of(t, -1).values, KEYS),
@@ -133,7 +122,6 @@ RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
     ],
     "why_logit": attributed,
     "norms": norms,
-    "integrated gradients": integrated,
 }
 
 

@@ -102,9 +102,6 @@ def analysed(model: Model) -> list[Tensor]:
     trace, graded = model.trace(ids()), model.trace(ids(), grad=True)
     graded.backward(graded.logits[0, 3, 5])
 
-    def logit(trace: Any) -> Tensor:
-        return trace.logits[0, 3, 5]
-
     results: list[Any] = [
         analysis.rollout_of(trace, 3),
         analysis.block_norms(trace, 1),
@@ -115,7 +112,6 @@ def analysed(model: Model) -> list[Tensor]:
         analysis.why_logit(trace, 7, position=3),
         analysis.ablate_heads(model.trace(ids()[:1]), lambda logits: logits[:, 3, 7]),
         analysis.relevance_of(graded, 3),
-        analysis.integrated_embeddings(trace, logit, steps=3),
     ]
     parts = [part for result in results for part in vars(result).values()]
     return [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
