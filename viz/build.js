@@ -5,31 +5,16 @@
  */
 
 import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
-import { basename, dirname, join } from "node:path";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 import { build } from "esbuild";
 
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const BUILT = join(FOLDER, "built");
-const ENTRIES = ["page", "vectors", "layers"];
-// What is a file of its own and never stands in a cell of a notebook.
-const REPORTS = ["survey", "live", "served"];
+const ENTRIES = ["page", "vectors", "layers", "survey", "live", "served"];
 // What runs the model of a live page; it has no style.
 const WORKERS = ["worker"];
-
-/**
- * Sizes of the window are those of the cell in a notebook, which is narrower and has no room for a
- * card below the picture; heights are parts of the tallest that the cell may be.
- *
- * @param {string} style
- */
-function inCell(style) {
-  return style
-    .replaceAll("@media (max-width: 900px)", "@container (max-width: 700px)")
-    .replace(/@media (?=\((?:min|max)-width:)/g, "@container ")
-    .replace(/(\d+)vh\b/g, "calc($1 * var(--tallest) / 100)");
-}
 
 /** Views whose style is not in page.css, by the beginning of their classes: shared.css is told apart by them. */
 const APART = /** @type {const} */ ({ vectors: ["sum", "neuron"], layers: ["layers"], live: ["every", "whole"] });
@@ -54,25 +39,12 @@ function ofEntry(style, entry) {
 }
 
 /** @param {string} entry @returns {import("esbuild").Plugin} */
-const sharedOf = (entry, cell = false) => ({
+const sharedOf = (entry) => ({
   name: "shared",
   setup({ onLoad }) {
-    onLoad({ filter: /shared\.css$/ }, async ({ path }) => {
-      const text = ofEntry(await readFile(path, "utf8"), entry);
-      return { contents: cell ? inCell(text) : text, loader: "css" };
-    });
+    onLoad({ filter: /shared\.css$/ }, async ({ path }) => ({ contents: ofEntry(await readFile(path, "utf8"), entry), loader: "css" }));
   },
 });
-
-const CELL = {
-  name: "cell",
-  setup(/** @type {import("esbuild").PluginBuild} */ { onLoad }) {
-    onLoad({ filter: /\.css$/ }, async ({ path }) => {
-      const text = await readFile(path, "utf8");
-      return { contents: basename(path) === "cell.css" ? text : inCell(text), loader: "css" };
-    });
-  },
-};
 
 /**
  * @param {string} entry  a file of static/
@@ -111,17 +83,10 @@ async function notice() {
 async function files() {
   const made = ENTRIES.flatMap((name) => [
     [`${name}.js`, bundled(`${name}.js`)],
-    [`${name}.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name)] })],
-    [`${name}.cell.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name, true), CELL] })],
+    [`${name}.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name === "served" ? "live" : name)] })],
   ]);
-  for (const name of REPORTS) {
-    made.push([`${name}.js`, bundled(`${name}.js`)]);
-    made.push([`${name}.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name === "served" ? "live" : name)] })]);
-  }
   for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() } })]);
-  made.push(["cell.css", bundled("cell.css", { target: "esnext" })]);
   made.push(["open_page.js", bundled("open_page.js")]);
-  made.push(["open_cell.js", bundled("open_cell.js")]);
   return Promise.all(made.map(async ([name, text]) => /** @type {[string, string]} */ ([name, await text])));
 }
 

@@ -166,35 +166,3 @@ def document(
 def worker_block() -> tuple[str, str]:
     """The block with the script of the worker that runs a live page's model."""
     return "worker", packed_text(_text("built/worker.js"))
-
-
-@lru_cache(maxsize=8)
-def _cell_shell(parts: tuple[str, ...]) -> tuple[str, str, str]:
-    """What a cell's script begins with and ends with, and packed style and script."""
-    style = _joined((*(f"{part}.cell.css" for part in parts), "cell.css"))
-    script = _joined(f"{part}.js" for part in parts)
-    before, after = _text("built/open_cell.js").split('"{{cell}}"')
-    return before, after, packed_text(f"{style}\0{script}")
-
-
-def cell(
-    identity: str,
-    header: str,
-    blocks: Iterable[tuple[str, str]],
-    *,
-    height: int,
-    parts: tuple[str, ...] = PARTS,
-) -> Iterator[str]:
-    """A classic script that shows a page in the element `data-minibert="identity"`, in pieces.
-
-    Blocks are as in `document`; the header is put in as it is, and `payload.header_json` makes it
-    safe. `height` is the most it takes, in CSS pixels.
-    """
-    before, after, code = _cell_shell(parts)
-    yield before
-    yield f'{{id: "{identity}", height: {height}, code: "{code}"'
-    yield f",\nheader: {header},\nblocks: {{"
-    for name, data in blocks:
-        yield f'"{name}": "{data}",\n'
-    yield "}}"
-    yield after

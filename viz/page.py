@@ -2,13 +2,12 @@
 
 examples -> header and blocks -> document -> pieces of HTML -> file, text, or output of a cell
 
-Notebooks that trust what is in them run the cell's script, which puts the page in place of a text
-and an image; others strip it, and those two are what is seen. The numbers are part of the cell's
-output, and so of the notebook's file.
+In a cell the file stands in a frame, which reaches nothing outside, over a text and an image. A
+notebook that is not trusted strips the frame, and those two are what is seen. The numbers are part
+of the cell's output, and so of the notebook's file.
 """
 
 import base64
-import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,31 +18,24 @@ from urllib.parse import urlencode
 import numpy as np
 
 from minibert.errors import AttentionError
-from minibert.viz.document import Written, cell, document, page_header
+from minibert.viz.document import Written, document, page_header
 from minibert.viz.example import Example, needed_parts, small_side
 from minibert.viz.payload import CODE_MAX, Array
 
 # marimo shows no output above this size, Colab and VS Code become slow.
 CELL_BYTES = 8_000_000
-# CSS pixels: of a frame, and of a cell at most, which is as tall as what it shows.
-CELL_HEIGHT, CELL_TALLEST = 720, 900
+# CSS pixels.
+CELL_HEIGHT = 720
 _TOO_LARGE = (
     "This page is too large for a notebook. `.save(path)` writes it to a file; a page of fewer"
     " layers or heads can be shown here."
 )
+_TRUST = "To use the picture, trust this notebook or run its cell again."
 # Pixels between two heads in the picture without scripts.
 _GAP = 4
 # Fewer shades than codes: the image is half as large, and looks the same.
 _SHADE = 8
 _PAPER, _INK = (255, 255, 255), (29, 60, 110)
-
-
-def _identity(header: str, blocks: Sequence[tuple[str, str]]) -> str:
-    """The same for the same page, so that running a cell again does not change its notebook."""
-    digest = hashlib.sha256(header.encode())
-    for _, data in blocks:
-        digest.update(data.encode())
-    return digest.hexdigest()[:24]
 
 
 def _still(examples: Sequence[Example], advice: str) -> str:
@@ -144,32 +136,20 @@ class Page(Written):
         return f"<Page of {self.size / 1000:.0f} kB; save('attention.html') writes it to a file>"
 
     def _repr_html_(self) -> str:
-        """The page in a frame, where it reaches nothing outside; above 8 MB only its picture."""
+        """The page in a frame over its picture; above 8 MB only the picture."""
+        place = f"grid-area: 1 / 1; margin: 0; width: 100%; height: {CELL_HEIGHT}px"
         html = (
+            f'<div style="display: grid"><div style="{place}; overflow: hidden">'
+            f"{_still(self.examples, _TRUST)}</div>"
             f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts allow-downloads"'
-            f' title="Attention" style="width: 100%; height: {CELL_HEIGHT}px; border: 0">'
-            f"{escape(repr(self))}</iframe>"
+            f' title="Attention" style="{place}; border: 0; background: #fff"></iframe></div>'
         )
-        return html if len(html) <= CELL_BYTES else self._still_alone
-
-    @property
-    def _still_alone(self) -> str:
+        if len(html) <= CELL_BYTES:
+            return html
         return f"<div>{_still(self.examples, _TOO_LARGE)}</div>"
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """The page in a cell of Jupyter, VS Code or Colab; above 8 MB only its picture."""
-        blocks, parts = list(self._blocks), needed_parts(self.examples)
-        identity = _identity(self._header, blocks)
-        script = "".join(cell(identity, self._header, blocks, height=CELL_TALLEST, parts=parts))
-        still = _still(
-            self.examples, "To use the picture, trust this notebook or run its cell again."
-        )
-        html = f'<div data-minibert="{identity}">{still}\n<script>\n{script}</script></div>'
-        html = html if len(html) <= CELL_BYTES else self._still_alone
-        return {"text/html": html, "text/plain": repr(self)}
-
     def _mime_(self) -> tuple[str, str]:
-        """The page in marimo, which runs no script of an output outside a frame."""
+        """The page in marimo."""
         return "text/html", self._repr_html_()
 
 

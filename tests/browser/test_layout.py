@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from attention_pages import softmax
 from browser.head_view import N, Open, has_color, pair_page, pixel, scroll_to, token, until
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from minibert.loading import load
 from minibert.viz import attention_page, view
@@ -66,21 +66,6 @@ def test_a_cut_text_is_said_to_be_cut(open_page: Open) -> None:
     tokens = model.tokenize("the rabbit " * 600, truncate=True)
     page = open_page(model.trace(tokens).view(layers=[0], heads=[0]).html)
     expect(page.locator(".sizes")).to_contain_text(f"the text is cut after {tokens.lengths[0]} tok")
-
-
-def test_a_page_draws_in_the_frame_of_a_notebook(browser: Browser) -> None:
-    context = browser.new_context(offline=True)
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    html = attention_page(softmax((2, 2, 5, 5)), list("abcde"))._repr_html_()
-    page.set_content(f"<!doctype html>{html}")
-    frame = page.frame_locator("iframe[title=Attention]")
-    expect(frame.locator(".lower[data-drawn]")).to_be_attached()
-    frame.get_by_role("button", name="Next layer").click()
-    expect(frame.locator(".stage[data-layer='1']")).to_be_attached()
-    context.close()
-    assert complaints == []
 
 
 def test_a_printed_page_is_light_has_all_lines_and_no_controls(open_page: Open) -> None:

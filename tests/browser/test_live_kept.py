@@ -1,16 +1,13 @@
-"""What a live page keeps and gives away: its address, the Python of its numbers, itself."""
+"""What a live page keeps and gives away: its address, the Python of its numbers."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from browser.head_view import Open
-from browser.live_pages import PLACE, TEXT, WORDS, bars, cell, check_bars, field, probs_of, settled
+from browser.live_pages import PLACE, WORDS, bars, cell, check_bars, field, probs_of, settled
 from playwright.sync_api import Page
 
 import minibert
-from minibert.trace.edit import zero
 
 # One of each kind, as the page's address writes them.
 EDITS = (
@@ -85,39 +82,6 @@ def test_the_next_token_is_drawn_as_its_bars_say(
     assert [float(one.split()[1].split("\u202f")[0]) for one in drawn] == pytest.approx(
         (100 * top.values.softmax(-1)).tolist(), abs=0.06
     )
-
-
-def said_of(trace: minibert.Trace) -> str:
-    """How a page's note begins: the most probable token at the place, in percent."""
-    best, token = probs_of(trace, PLACE).max(-1)
-    string = trace.model.tokenizer.string(int(token))
-    return f"Predicted at “[MASK]”, token 3: “{string}” {100 * best:.1f}"
-
-
-def test_a_saved_page_has_the_numbers_and_no_model(
-    bert: minibert.Model,
-    bert_page: str,
-    opened: Callable[..., Page],
-    open_page: Open,
-    tmp_path: Path,
-) -> None:
-    page = opened(bert_page, "edits=z-zero-L0-H1&layer=1")
-    page.get_by_role("tab", name="Python").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save without the model").click()
-    saved = tmp_path / "saved.html"
-    download.value.save_as(saved)
-    assert saved.stat().st_size < len(bert_page) / 4
-    alone = open_page(saved.read_text(), "layer=1&beside=1")
-    assert alone.locator(".which").all_inner_texts()[:2] == ["Before", "After"]
-    assert alone.locator("textarea").count() == 0
-    said = alone.locator(".note").all_inner_texts()
-    before = bert.trace(TEXT)
-    assert said[0].startswith(said_of(before))
-    assert said[1] == "Changed: Layer 0, head 1 to zero."
-    assert said[2].startswith(said_of(before.rerun({("z", 0, 1): zero})))
-    lines = [one.locator(".lower").first for one in (page, alone)]
-    assert lines[0].get_attribute("data-lines") == lines[1].get_attribute("data-lines")
 
 
 def test_an_address_that_asks_for_what_the_model_lacks_opens_all_the_same(

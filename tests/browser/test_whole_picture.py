@@ -1,10 +1,8 @@
 """The whole model in one diagram, every number worked out, and queries and keys of many texts."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from browser.head_view import Open
 from browser.live_pages import PLACE, TEXT, WORDS, asked, settled, shown, worked
 from playwright.sync_api import Page
 
@@ -80,17 +78,3 @@ def test_below_a_weight_stands_why_and_a_head_leads_to_what_it_read(
     found = asked(page)
     layer = found.get("layer", "0")  # The first one is not written.
     assert (found["view"], f"{layer}-{found['heads']}") == ("arithmetic", head)
-
-
-def test_a_page_without_its_model_says_why_it_has_no_whole(
-    bert_page: str, opened: Callable[..., Page], open_page: Open
-) -> None:
-    page = opened(bert_page, "view=whole")
-    with page.expect_download() as saved:
-        page.get_by_role("tab", name="Python").click()
-        page.get_by_role("button", name="Save without the model").click()
-    html = Path(saved.value.path()).read_text(encoding="utf-8")
-    static = open_page(html, "", ready="[data-drawn]")
-    tab = static.get_by_role("tab", name="Whole")
-    assert tab.get_attribute("aria-disabled") == "true"
-    assert "no model" in (tab.get_attribute("title") or "")

@@ -7,7 +7,6 @@ import { askedOf, History, pictureOf, readAddress, readEdit, writeAddress, write
 import { editInWords, movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
 import { besideOf, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
 import { masked, spansOf } from "../../viz/static/live/cards.js";
-import { deflate, fromBase85, inflate, toBase85 } from "../../viz/static/core/data/packed.js";
 import { tokensOf } from "./near.js";
 
 const HEAD = { quantity: "z", change: "zero", layer: 0, head: 1 };
@@ -187,13 +186,4 @@ test("what is new stands beside the text, and goes with its reason", () => {
   assert.deepEqual(besideOf({ example: 2, beside: null }, { after: true, other: true }, { before, after: null, other }), { example: 1, beside: null });
   // One picture alone was chosen: it stays alone.
   assert.deepEqual(besideOf({ example: 1, beside: null }, { after: true, other: false }, { before, after, other: null }), { example: 1, beside: null });
-});
-
-test("bytes come back from what a saved page writes", async () => {
-  for (let length = 0; length < 12; length += 1) {
-    const bytes = Uint8Array.from({ length }, (_, i) => (i * 97 + 250) & 255);
-    assert.deepEqual(fromBase85(toBase85(bytes)), bytes, String(length));
-  }
-  const text = "ä <b> & \u2028 ".repeat(50);
-  assert.equal(await inflate(fromBase85(toBase85(await deflate(new TextEncoder().encode(text))))).text(), text);
 });

@@ -60,7 +60,7 @@ def test_packed_text_is_safe_anywhere_and_comes_back() -> None:
 def test_a_page_is_small_and_has_no_script_of_views_that_it_lacks() -> None:
     page = attention_page(softmax((12, 12, 16, 16)), names(16))
     assert page.size <= 120_000
-    assert len(page._repr_mimebundle_()["text/html"]) <= 155_000
+    assert len(page._repr_html_()) <= 155_000
     own, every = code_of(page.html), code_of("".join(document("{}", ())))
     for only in ("neuron-view", "sum-view", "layers-view"):
         assert [only in part for part in (*own, *every)] == [False, False, True, True]

@@ -1,21 +1,11 @@
 /**
  * How the scripts of a page reach what runs them. Each hands over what it brings in an event of its
- * own element, so that nothing becomes global: several pages may stand in one notebook.
- *
- * @typedef {object} Cell
- * @property {HTMLElement} host  the place of the page, with a shadow DOM
- * @property {number} height  CSS pixels
- * @property {string} style
- * @property {Header & {start?: string}} header
- * @property {Record<string, string>} blocks
- * @property {Kind[]} kinds
+ * own element, so that nothing becomes global.
  *
  * @typedef {object} Brought
  * @property {Kind[]} kinds  views
  * @property {(page: HTMLElement, kinds: Kind[]) => Promise<void>} [showPage]
- * @property {(cell: Cell) => void} [mountCell]
  *
- * @import { Header } from "./data/data.js"
  * @import { Kind } from "./frame/kinds.js"
  */
 

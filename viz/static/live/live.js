@@ -9,7 +9,7 @@
 
 import { handOver } from "../core/hand_over.js";
 import { currentHead, pageAddress } from "../core/state/state.js";
-import { markPainted, nameWindow, shell, showPage, unpacked } from "./show_page.js";
+import { markPainted, nameWindow, unpacked } from "./show_page.js";
 import { wholeKind } from "../views/whole/whole.js";
 import { seenOf } from "../core/data/softmax.js";
 import { Frame } from "../core/frame/frame.js";
@@ -18,8 +18,7 @@ import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf } fr
 import { maskedIn } from "./cards.js";
 import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
 import { ExercisesInPage } from "./exercises/player.js";
-import { followed, GridNumbers, namedExamples, notedExamples, predictionsOf, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
-import { staticFile } from "./static_file.js";
+import { followed, GridNumbers, namedExamples, predictionsOf, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
 import { Workbench } from "./workbench.js";
 
 /** The kinds of a page with a wider arithmetic view in the place of the one for weights. @param {Kind[]} kinds */
@@ -34,7 +33,6 @@ function withNumbers(kinds) {
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
  * @property {string[]} texts  to begin with
- * @property {import("./static_file.js").Shell | null} shell  of a file without the model; null: none can be made
  */
 
 /** Weights of a layer that are asked of an engine as they are; more of them are taken as the picture has them. */
@@ -117,10 +115,7 @@ class Live {
     this.runs = new Runs(engine, sourceOf(engine, about));
     this.runner = new Runner(() => this.run(), (error) => this.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
-    this.bench = new Workbench(about, this.acts(), {
-      address: () => `${location.href.split("#")[0]}#${this.bar.hash()}`,
-      file: around.shell && (() => this.file()),
-    });
+    this.bench = new Workbench(about, this.acts(), () => `${location.href.split("#")[0]}#${this.bar.hash()}`);
     this.exercises = new ExercisesInPage(this);
     /** @type {import("./workbench.js").Shown | null} */
     this.shown = null;
@@ -332,15 +327,6 @@ class Live {
     const fresh = () => this.shown === shown && this.asked === asked && bench.tabbed.shown === asking.panel;
     showDetails(asking, bench, fresh).catch((error) => bench.fail(error));
   }
-
-  /** The page as it is, without the model. */
-  async file() {
-    const { shown, frame, around } = this;
-    if (!shown || !frame || !around.shell) throw new Error("nothing is shown");
-    const title = shown.before.example.header.texts.join(" / ");
-    const examples = notedExamples(shown, this.asked.edits);
-    return staticFile(around.shell, examples, { title, view: frame.store.get().view, start: this.bar.picture });
-  }
 }
 
 /**
@@ -351,10 +337,8 @@ class Live {
 export function showLive(engineOf) {
   const show = async (/** @type {HTMLElement} */ page, /** @type {Kind[]} */ kinds) => {
     const { live } = await unpacked("header").json();
-    // What was saved without its model is a page as others.
-    if (!live) return showPage(page, kinds);
     await openLive(page, await engineOf(live), {
-      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, shell: shell(),
+      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts,
     });
     return markPainted(page);
   };

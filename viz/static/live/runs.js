@@ -3,19 +3,16 @@
  * of them: how far attention moved, what became of the predictions, what a sweep found.
  *
  * @import { Layer } from "../core/data/example.js"
- * @import { Blocks, Tokens } from "../core/data/data.js"
+ * @import { Blocks } from "../core/data/data.js"
  * @import { Numbers, Source } from "../core/data/source.js"
  * @import { State } from "../core/state/state.js"
- * @import { About, Candidate, Edit, Engine, Prediction, Request, Run, Sampling } from "../engine/engine.js"
+ * @import { About, Candidate, Engine, Prediction, Request, Run, Sampling } from "../engine/engine.js"
  * @import { Asked } from "./asked.js"
- * @import { Shown as AllShown } from "./workbench.js"
  */
 
 import { weightOf } from "../core/data/attention.js";
 import { Example } from "../core/data/example.js";
-import { percent, tokenName } from "../core/text/text.js";
 import { requestOf } from "./asked.js";
-import { editInWords } from "./edits.js";
 
 export class Runner {
   /**
@@ -431,31 +428,4 @@ export class GridNumbers {
     this.going = false;
     this.ready();
   }
-}
-
-/** Tokens of a prediction that are named. */
-const NAMED = 5;
-
-/** The examples of the runs, with their notes. @param {AllShown} shown @param {Edit[]} edits */
-export function notedExamples(shown, edits) {
-  const { tokens } = shown.before.example;
-  const changes = edits.map((edit) => editInWords(edit, (position) => tokenName(tokens, position)));
-  const noted = new Map([[shown.before.example, said(tokens, shown.predictions.before)]]);
-  if (shown.after) noted.set(shown.after.example, [`Changed: ${changes.join("; ")}.`, ...said(tokens, shown.predictions.after ?? [])]);
-  return namedExamples(shown).map((example) => ({
-    blocks: example.blocks,
-    lens: () => example.lens(),
-    header: { ...example.header, notes: [...example.header.notes, ...(noted.get(example) ?? [])] },
-  }));
-}
-
-/**
- * @param {Tokens} tokens
- * @param {Prediction[]} predictions
- */
-function said(tokens, predictions) {
-  return predictions.map(({ position, candidates }) => {
-    const words = candidates.slice(0, NAMED).map(({ text, prob }) => `“${text.trim()}” ${percent(prob)}`);
-    return `Predicted at “${tokenName(tokens, position)}”, token ${position}: ${words.join(", ")}.`;
-  });
 }

@@ -2,7 +2,6 @@
  * Shows a page whose numbers stand in its own file.
  *
  * @import { Kind } from "../core/frame/kinds.js"
- * @import { Shell } from "./static_file.js"
  */
 
 import { blocksOfText, fromBase85, inflate } from "../core/data/packed.js";
@@ -22,7 +21,7 @@ async function arrived(id) {
 }
 
 /** The text of an element that is there. @param {string} id */
-export function textOf(id) {
+function textOf(id) {
   return document.getElementById(id)?.textContent ?? "";
 }
 
@@ -42,14 +41,6 @@ export async function markPainted(page) {
   while (!page.querySelector("[data-drawn]")) await frame();
   await frame();
   setTimeout(() => performance.mark("minibert-painted"));
-}
-
-/** What a file with the same views and no model is made of. @returns {Shell} */
-export function shell() {
-  const policy = document.querySelector("meta[http-equiv]")?.getAttribute("content") ?? "";
-  const opening = document.querySelector("body > script:not([type])")?.textContent ?? "";
-  // Such a file asks no server.
-  return { policy: policy.replace(/; connect-src [^;]*/, ""), opening, code: textOf("code") };
 }
 
 /** @param {string} title */

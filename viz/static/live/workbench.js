@@ -7,7 +7,7 @@
 
 import { button } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
-import { copy, save } from "../core/export/export.js";
+import { copy } from "../core/export/export.js";
 import { counted } from "../core/text/numbers.js";
 import { percent, running, tokenName, visible } from "../core/text/text.js";
 import { createHeads, createPrediction, createSampling, createTokens, createWeights, refill } from "./cards.js";
@@ -172,11 +172,8 @@ export function createChanges(acts) {
   };
 }
 
-/**
- * @param {{address: () => string, file: (() => Promise<string>) | null}} give  file: the HTML of the page as
- *   it is; null where there is none
- */
-export function createShare({ address, file }) {
+/** @param {() => string} address */
+export function createShare(address) {
   const said = element("span", { class: "live-hint", role: "status" });
   const code = element("pre", { class: "live-python", tabindex: "0", "aria-label": "Python that gives the same numbers" });
   const does = (/** @type {() => Promise<string>} */ act) => async () => {
@@ -190,10 +187,6 @@ export function createShare({ address, file }) {
   const acts = [
     button("Copy the Python", copying(() => code.textContent ?? "", "Python"), { class: "live-act" }),
     button("Copy the address", copying(address, "Address"), { class: "live-act", title: "It has the texts, the changes and what is chosen" }),
-    ...(file ? [button("Save without the model", does(async () => save(root, "attention.html", new Blob([await file()], { type: "text/html" }))), {
-      class: "live-act",
-      title: "One file with these numbers, that opens without a network",
-    })] : []),
   ];
   /** @type {HTMLElement} */
   const root = element("div", { class: "live-panel live-share" }, [element("div", { class: "live-acts" }, [...acts, said]), code]);
@@ -289,9 +282,9 @@ export class Workbench {
   /**
    * @param {import("../engine/engine.js").About} about
    * @param {Acts} acts
-   * @param {Parameters<typeof createShare>[0]} give
+   * @param {() => string} address
    */
-  constructor(about, acts, give) {
+  constructor(about, acts, address) {
     this.about = about;
     this.fields = createFields(about.pairs, acts.type);
     this.tokens = createTokens(about.predicts === "masked" ? about.mask : null, {
@@ -310,7 +303,7 @@ export class Workbench {
         acts.set({ quantity: "probs", change: "set", layer, head, position, key, value }, `weight ${layer} ${head} ${position} ${key}`),
       cut: ({ layer, head, query: position }, key, reach) => acts.toggle(edgeOf({ layer, head, position }, key, reach)),
     });
-    this.share = createShare(give);
+    this.share = createShare(address);
     this.tabbed = createTabbed("Changes", [
       { id: "changes", label: "Changes", panel: this.changes.root },
       { id: "weights", label: "Weights", panel: this.weights.root },

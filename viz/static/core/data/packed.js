@@ -24,32 +24,6 @@ export function fromBase85(text) {
   return bytes.subarray(0, Math.floor((text.length * 4) / 5));
 }
 
-/** @param {Uint8Array} bytes @returns {string} */
-export function toBase85(bytes) {
-  const padded = new Uint8Array(Math.ceil(bytes.length / 4) * 4);
-  padded.set(bytes);
-  const view = new DataView(padded.buffer);
-  let text = "";
-  for (let i = 0; i < padded.length; i += 4) {
-    let group = view.getUint32(i);
-    let digits = "";
-    for (let j = 0; j < 5; j += 1) {
-      digits = DIGITS[group % 85] + digits;
-      group = Math.floor(group / 85);
-    }
-    text += digits;
-  }
-  // n bytes of a last group are n + 1 digits.
-  return text.slice(0, Math.ceil((bytes.length * 5) / 4));
-}
-
-/** @param {Uint8Array} bytes @returns {Promise<Uint8Array>} */
-export async function deflate(bytes) {
-  const body = new Response(/** @type {BodyInit} */ (bytes)).body;
-  const packed = new Response(body?.pipeThrough(new CompressionStream("deflate")));
-  return new Uint8Array(await packed.arrayBuffer());
-}
-
 /** Not through a Blob, which would take the bytes to another process and back. @param {Uint8Array} packed */
 export function inflate(packed) {
   const body = new Response(/** @type {BodyInit} */ (packed)).body;

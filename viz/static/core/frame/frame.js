@@ -13,7 +13,6 @@
  * @property {Address} address
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
- * @property {EventTarget & {matches: boolean}} [darkness]  where the system's is not what counts
  * @property {HTMLElement} [heading]  what stands in the place of a heading
  *
  * @import { Blocks, Header } from "../data/data.js"
@@ -54,7 +53,7 @@ export class Frame {
     this.kinds = inOrder(around.kinds);
     this.examples = examples;
     this.names = namesOf(examples);
-    this.darkness = around.darkness ?? matchMedia("(prefers-color-scheme: dark)");
+    this.darkness = matchMedia("(prefers-color-scheme: dark)");
     /** @type {Map<Example, Limits>} */
     this.known = new Map();
     /** How often the examples were replaced. */
