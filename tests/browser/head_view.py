@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 from minibert.viz import attention_page
 from minibert.viz.example import Example, labels_from_strings, weights_example
@@ -157,6 +157,22 @@ PIXEL = """([canvases, x, y]) => {
     return [...copy.getImageData(0, 0, 1, 1).data];
   }
   return [0, 0, 0, 0];
+}"""
+
+
+def pixels_of(canvas: Locator) -> np.ndarray:
+    """Red, green, blue and alpha of a small canvas, (row, column, 4)."""
+    width, height, *found = canvas.evaluate(PIXELS)
+    return np.array(found).reshape(height, width, 4)
+
+
+# Read through a copy, as in PIXEL.
+PIXELS = """(one) => {
+  const { width, height } = one;
+  const copy = Object.assign(document.createElement("canvas"), { width, height });
+  const pen = copy.getContext("2d", { willReadFrequently: true });
+  pen.drawImage(one, 0, 0);
+  return [width, height, ...pen.getImageData(0, 0, width, height).data];
 }"""
 
 

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from browser.live_pages import PLACE, TEXT, bars, cell, check_bars, field, probs_of, settled
@@ -154,28 +153,6 @@ def test_what_cannot_be_run_is_said_and_the_picture_stays(
     settled(page)
     assert not page.locator(".live-wrong").is_visible()
     assert "mask it" in page.locator(".live-prediction").inner_text()
-
-
-@pytest.mark.parametrize("model", ["bert", "gpt2"])
-@pytest.mark.parametrize("edits", ["", "edits=z-zero-L0-H1"])
-def test_the_picture_is_on_the_first_screen(
-    opened: Callable[..., Page], request: pytest.FixtureRequest, model: str, edits: str
-) -> None:
-    page = opened(
-        request.getfixturevalue(f"{model}_page"), edits, viewport={"width": 1400, "height": 900}
-    )
-    picture = page.locator(".pictures").bounding_box() or {}
-    bench = page.locator(".live-bench").bounding_box() or {}
-    assert 0 < picture["y"] < 300
-    assert picture["y"] + picture["height"] <= 900
-    assert bench["x"] + bench["width"] <= picture["x"]
-    page.set_viewport_size({"width": 360, "height": 800})
-    order = [
-        page.locator(part).bounding_box() or {}
-        for part in (".live-fields", ".live-prediction", ".pictures", ".live-heads")
-    ]
-    assert all(above["y"] + above["height"] <= below["y"] for above, below in pairwise(order))
-    assert page.locator(".live-bar:visible").count() <= 3
 
 
 @pytest.mark.parametrize("width", [360, 1400])

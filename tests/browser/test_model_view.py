@@ -11,12 +11,12 @@ from browser.head_view import (
     N,
     Open,
     drawn_attention,
-    pixel_at,
+    pixels_of,
     press,
     state,
     until,
 )
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page, expect
 
 import minibert
 from minibert.survey.patterns import patterns_of_attention
@@ -32,31 +32,18 @@ def opened(open_page: Open, hash: str = "view=model", **options: Any) -> Page:
     return open_page(html, hash, ready=READY, **options)
 
 
-def corner(page: Page, slot: int) -> tuple[float, float, float]:
-    """Left and top of a small picture on the page, and its side."""
-    written = page.locator(".model-board").get_attribute("data-grid")
-    left, top, pitch, side, columns = (float(n) for n in written.split())
-    box = page.locator(".model-board").bounding_box()
-    assert box
-    row, column = divmod(slot, int(columns))
-    return box["x"] + left + column * pitch, box["y"] + top + row * pitch, side
+def picture(page: Page, slot: int) -> Locator:
+    return page.locator(f".model-head[data-place='{slot}']")
 
 
-def middle(page: Page, slot: int) -> tuple[float, float]:
-    left, top, side = corner(page, slot)
-    return left + side / 2, top + side / 2
-
-
-def cell(page: Page, slot: int, row: float, column: float, size: int = N) -> tuple[int, ...]:
-    """The colour in the middle of a cell of a small picture."""
-    left, top, side = corner(page, slot)
-    x, y = left + (column + 0.5) * side / size, top + (row + 0.5) * side / size
-    return pixel_at(page, ".model-tiles canvas", x, y)[:3]
+def cell(page: Page, slot: int, row: int, column: int) -> tuple[int, ...]:
+    """The colour of a cell of a small picture."""
+    return tuple(pixels_of(picture(page, slot).locator("canvas"))[row, column, :3].tolist())
 
 
 def title(page: Page, slot: int) -> str:
     """Of the card of a head that is pointed at."""
-    page.mouse.move(*middle(page, slot))
+    picture(page, slot).hover()
     return page.locator(".model-card h2").inner_text()
 
 
@@ -101,11 +88,11 @@ def test_heads_are_pointed_at_and_opened_by_click_or_by_keys(open_page: Open) ->
     assert state(page) == {"view": "model"}
     press(page, "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight")
     assert page.locator(".model-card h2").inner_text() == "Layer 1, head 2"
-    assert page.locator(".model-frame.chosen").is_visible()
+    assert page.locator(".model-head.chosen").count() == 1
     press(page, "ArrowLeft", "Enter")
     assert state(page) == {"layer": "1", "heads": "1"}
     page = opened(open_page)
-    page.mouse.click(*middle(page, 4))
+    picture(page, 4).click()
     page.wait_for_selector(".lower[data-drawn]", state="attached")
     assert state(page) == {"layer": "1", "heads": "1"}
 
@@ -124,14 +111,17 @@ def test_marks_heads_that_were_named_before(open_page: Open) -> None:
     trace = minibert.load().trace("the horse turned.")
     found = patterns_of_attention([trace.stack("probs")[:, 0]], trace.tokens.raw, causal=False)
     page = open_page(trace.view(patterns=found).html, "view=model", ready=READY)
-    size = len(trace.tokens.raw[0])
     largest = trace.stack("probs")[:, 0, :, 2].argmax(-1).flatten().tolist()
-    before = [cell(page, slot, 2, column, size) for slot, column in enumerate(largest)]
+    before = [cell(page, slot, 2, column) for slot, column in enumerate(largest)]
     named = [place for place, patterns in found.named().items() if "delimiter" in patterns]
     assert 0 < len(named) < 16
     names = page.get_by_role("group", name="Mark heads known for")
     names.get_by_role("button", name="delimiter").click()
     assert state(page)["mark"] == "named.delimiter"
+    faded = page.locator(".model-head.faded")
+    expect(faded).to_have_count(16 - len(named))
     for slot, column in enumerate(largest):
-        same = cell(page, slot, 2, column, size) == before[slot]
-        assert same == (divmod(slot, 4) in named), slot
+        kept = divmod(slot, 4) in named
+        assert ("faded" not in picture(page, slot).get_attribute("class")) is kept
+        assert bool(picture(page, slot).locator(".model-score").inner_text()) is kept
+        assert cell(page, slot, 2, column) == before[slot]

@@ -1,12 +1,10 @@
 """The neuron view: every number against NumPy, the cells' colours, what a token changes."""
 
-import re
-
 import numpy as np
 import pytest
-from browser.head_view import Open, press, state
+from browser.head_view import Open, pixels_of, press, state
 from browser.vector_page import TOKENS, WIDTH, some_vectors, vector_page
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from minibert.viz import attention_page
 
@@ -21,24 +19,20 @@ def numbers(page: Page, name: str) -> np.ndarray:
     return np.array([float(value.replace("Infinity", "inf")) for value in found])
 
 
-def strip(page: Page, column: int, row: int) -> dict[str, float]:
-    """Where the cells of the keys (0) or the products (1) of a row are."""
-    box = page.locator(".neuron-row").nth(row).locator(".neuron-strip").nth(column).bounding_box()
-    return {"x": box["x"] + 6, "y": box["y"] + box["height"] / 2, "width": box["width"] - 12}
+def strip(page: Page, column: int, row: int) -> Locator:
+    """The canvas of the keys (0) or the products (1) of a row."""
+    return page.locator(".neuron-row").nth(row).locator("canvas").nth(column)
 
 
 def cell(page: Page, column: int, row: int, dimension: int) -> tuple[float, float]:
     """The middle of a cell."""
-    at = strip(page, column, row)
-    return at["x"] + at["width"] * (dimension + 0.5) / WIDTH, at["y"]
+    box = strip(page, column, row).bounding_box()
+    return box["x"] + box["width"] * (dimension + 0.5) / WIDTH, box["y"] + box["height"] / 2
 
 
-def colors(page: Page, column: int, row: int) -> list[str]:
-    """The colours of a strip."""
-    image = page.locator(".neuron-row").nth(row).locator(".neuron-strip").nth(column)
-    written = image.evaluate("one => getComputedStyle(one).backgroundImage")
-    # Each is written twice: where it begins, and where it ends.
-    return re.findall(r"rgba?\([^)]*\)", written)[::2]
+def colors(page: Page, column: int, row: int) -> np.ndarray:
+    """The colours of a strip: red, green, blue and alpha of each cell."""
+    return pixels_of(strip(page, column, row))[0]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -81,7 +75,7 @@ def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page: Op
         for row, dimension in strong[:12].tolist():
             found = colors(page, column, row)
             assert len(found) == WIDTH
-            red, _, blue = (float(part) for part in re.findall(r"[\d.]+", found[dimension])[:3])
+            red, _, blue, _ = found[dimension]
             assert (blue > red) == (cells[row, dimension] > 0), (column, row, dimension)
     page.mouse.move(*cell(page, 1, 5, 3))
     readout = page.locator(".neuron-readout")

@@ -24,20 +24,6 @@ test("a number is its code times the step of its vector", () => {
   assert.equal(within, 1);
 });
 
-test("a rest adds 16ths of a step, the low half of a byte first", () => {
-  const rests = Uint8Array.of(0x81, 0xf0, 0x08);
-  const { numbers, within } = headFromSteps(written(), SHAPE, 1, rests);
-  assert.deepEqual(Array.from(numbers), [6 + 2 / 16, -200 - 16 / 16, 10, 2 - 0.25 / 16, -2 - 2 / 16, 1]);
-  assert.equal(within, 2 / 16);
-});
-
-test("a quarter is taken for its middle, the lowest bits of a byte first", () => {
-  // 1, -2, 0, -1; then 1, 0.
-  const { numbers, within } = headFromSteps(written(), SHAPE, 1, Uint8Array.of(0b11001001, 0b0001), true);
-  assert.deepEqual(Array.from(numbers), [6 + 2 * 0.375, -200 - 2 * 0.375, 10 + 2 * 0.125, 2 - 0.25 * 0.125, -2 + 0.25 * 0.375, 1 + 0.25 * 0.125]);
-  assert.equal(within, 2 / 8);
-});
-
 const NUMPY = [
   [0x0000, 0], [0x3c00, 1], [0xbc00, -1], [0x7bff, 65504], [0x3555, 0.333251953125],
   [0x0001, 5.960464477539063e-8], [0x03ff, 6.097555160522461e-5], [0x0400, 6.103515625e-5],

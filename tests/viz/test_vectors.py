@@ -168,10 +168,9 @@ class TestLens:
         assert example_of(view(trace, lens=True))["lens"]
 
 
-TEXTS = (
-    "the cat sat on the mat",
+TEXT = (
     "She had peeped into the book her sister was reading, but it had no pictures or conversations"
-    " in it, and what is the use of a book, thought Alice, without pictures or conversations?",
+    " in it, and what is the use of a book, thought Alice, without pictures or conversations?"
 )
 
 
@@ -196,8 +195,6 @@ class TestNumbers:
         # Steps are rounded up to half precision: at most a thousandth, or its smallest number.
         step = largest / 100 * 1.001 + 6e-8
         assert (np.abs(codes.numbers - vectors) <= step / 2).all()
-        assert (np.abs(codes.finer - vectors) <= step / 16).all()
-        assert (np.abs(codes.quartered - vectors) <= step / 8 * (1 + 1e-5)).all()
         assert np.abs(codes.codes).max() <= 100
         assert (
             size < 1
@@ -210,11 +207,10 @@ class TestNumbers:
 
 @pytest.mark.usefixtures("large")
 class TestWeights:
-    @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "all-MiniLM-L6-v2"])
-    @pytest.mark.parametrize("text", TEXTS, ids=["short", "long"])
-    def test_of_trained_models_they_are_within_four_thousandths(self, name: str, text: str) -> None:
+    @pytest.mark.parametrize("name", ["tiny-gpt2", "all-MiniLM-L6-v2"])
+    def test_of_trained_models_they_are_within_four_thousandths(self, name: str) -> None:
         known = name if name.startswith("tiny") else data_path("models", name)
-        trace = minibert.load(known).trace(text)
+        trace = minibert.load(known).trace(TEXT)
         page = view(trace, layers=[0, 3])
         assert {one["coding"] for one in arrays(page, "query") if one["head"] is None} == {"steps"}
         for layer in (0, 3):
@@ -222,10 +218,12 @@ class TestWeights:
                 expected = trace[layer, head].probs[0].float().numpy()
                 np.testing.assert_allclose(weights(page, layer, head), expected, atol=4e-3)
 
-    def test_a_head_that_a_byte_would_spoil_has_some_bits_more(self) -> None:
-        trace = minibert.load("tiny-bert").trace(TEXTS[1])
-        finer = {(one["layer"], one["head"]) for one in arrays(view(trace), "query rest")}
+    def test_a_head_that_a_byte_would_spoil_has_two(self) -> None:
+        trace = minibert.load("tiny-bert").trace(TEXT)
+        entries = [one for one in arrays(view(trace), "query") if one["head"] is not None]
+        finer = {(one["layer"], one["head"]) for one in entries}
         assert 0 < len(finer) < 16
+        assert {one["dtype"] for one in entries} == {"float16"}
         for layer, head in finer:
             parts = (trace[layer].query[0, head], trace[layer].key[0, head])
             query, key = (Coded(part.numpy()).numbers.astype(np.float64) for part in parts)
@@ -261,13 +259,11 @@ def test_every_head_of_a_group_is_as_fine_as_the_finest() -> None:
     # Head 1 looks evenly at all, whatever its key is; it shares the key of head 0.
     trace = other_trace("llama").rerun({("key", 0): far, ("query", 0, 1): 0.0})
     page = saved(view(trace))
-    names = ("query rest", "query", "key rest", "key")
     finer = {
         name: {one["head"] for one in arrays(page, name) if one["layer"] == 0} - {None}
-        for name in names
+        for name in ("query", "key")
     }
-    assert finer["query rest"] | finer["query"] == {0, 1}
-    assert finer["key rest"] | finer["key"] == {0}
+    assert finer == {"query": {0, 1}, "key": {0}}
 
 
 def test_the_page_knows_how_query_and_key_were_turned(other: Trace) -> None:

@@ -233,6 +233,7 @@ class Live {
   async run() {
     this.host.setAttribute("aria-busy", "true");
     let { asked } = this;
+    const { typed } = this;
     const before = await this.runs.of(requestOf(asked, false));
     const words = before.example.tokens.text;
     const moved = movedTokens(this.counted ?? words, words);
@@ -244,7 +245,7 @@ class Live {
     const runs = { before, after, other };
     // The picture asks first: an engine answers one after the other, the last while it is drawn.
     const [, step, predictions] = await Promise.all([
-      this.picture(runs, moved),
+      this.picture(runs, moved, typed),
       this.about.predicts === "causal" ? this.runs.next(requestOf(asked, true), asked.sampling) : null,
       predictionsOf(before, after, this.about.vocabulary),
     ]);
@@ -265,8 +266,9 @@ class Live {
    *
    * @param {import("./runs.js").Shown} runs
    * @param {(number | null)[]} moved  where each token is now
+   * @param {boolean} typed  who types looks at the text
    */
-  async picture(runs, moved) {
+  async picture(runs, moved, typed) {
     if (sameRuns(this.shown, runs)) return;
     const examples = namedExamples(runs);
     if (!this.frame) {
@@ -276,9 +278,16 @@ class Live {
     this.arriving = true;
     try {
       await this.frame.show(examples, followed(this.frame.store.get(), this.shown, runs, moved));
+      if (!typed) this.reveal();
     } finally {
       this.arriving = false;
     }
+  }
+
+  /** Brings the picture into sight, of two the second. */
+  reveal() {
+    const root = this.frame?.pictures.root;
+    (root?.querySelector(".picture:last-child") ?? root)?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
   /** @param {import("../core/data/example.js").Example[]} examples */

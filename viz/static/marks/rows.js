@@ -1,5 +1,5 @@
 /**
- * Rows of tokens of which only those in sight are in the document.
+ * Tokens as rows, and in menus.
  *
  * @import { Focus, Side } from "../core/data/attention.js"
  * @import { Tokens } from "../core/data/data.js"
@@ -28,74 +28,31 @@ export class Rows {
    * @param {Side} side
    * @param {string} label
    * @param {number} height  of a row
-   * @param {() => HTMLElement[]} [more]  what stands in a row behind its token
    */
-  constructor(tokens, side, label, height, more = () => []) {
-    this.tokens = tokens;
-    this.side = side;
-    this.more = more;
+  constructor(tokens, side, label, height) {
     this.size = tokens.text.length;
-    /** Where each row begins, and at the end where the last one ends. */
-    this.tops = topsOf(tokens, height);
-    this.middles = this.tops.subarray(0, -1).map((top) => top + height / 2);
-    this.root = element("ul", { class: `column ${side}`, role: "listbox", "aria-label": label });
-    this.root.style.height = `${this.tops[this.size]}px`;
-    /** The only row that Tab reaches, where it is there. */
+    const tops = topsOf(tokens, height);
+    this.middles = tops.subarray(0, -1).map((top) => top + height / 2);
+    this.items = tokens.text.map((_, i) => {
+      const attributes = { class: tokens.special[i] ? "token special" : "token", role: "option", tabindex: "-1", "data-side": side, "data-index": String(i) };
+      const item = element("li", attributes, [tokenChip(tokens, i)]);
+      item.style.top = `${tops[i]}px`;
+      return item;
+    });
+    this.root = element("ul", { class: `column ${side}`, role: "listbox", "aria-label": label }, this.items);
+    this.root.style.height = `${tops[this.size]}px`;
+    /** The only row that Tab reaches. */
     this.stop = 0;
-    /** @type {Map<number, HTMLElement>} */
-    this.items = new Map();
-  }
-
-  /**
-   * Puts the rows between two heights into the document, and takes out the others but for those in use.
-   *
-   * @param {number} from
-   * @param {number} to
-   */
-  show(from, to) {
-    for (let i = 0; i < this.size; i += 1) {
-      const item = this.items.get(i);
-      if (this.tops[i] < to && this.tops[i + 1] >= from) this.at(i);
-      else if (item && i !== this.stop && !item.matches(":focus, .kept, :has(.weight)")) {
-        item.remove();
-        this.items.delete(i);
-      }
-    }
-  }
-
-  /** The row of a token, made where it is not there. @param {number} i */
-  at(i) {
-    const there = this.items.get(i);
-    if (there) return there;
-    const attributes = {
-      class: this.tokens.special[i] ? "token special" : "token",
-      role: "option",
-      tabindex: "-1",
-      "aria-setsize": String(this.size),
-      "aria-posinset": String(i + 1),
-      "data-side": this.side,
-      "data-index": String(i),
-    };
-    const item = element("li", attributes, [tokenChip(this.tokens, i), ...this.more()]);
-    item.style.top = `${this.tops[i]}px`;
-    // In reading order, as the keyboard and a reader's voice walk through them.
-    let before = i - 1;
-    while (before >= 0 && !this.items.has(before)) before -= 1;
-    if (before < 0) this.root.prepend(item);
-    else this.items.get(before)?.after(item);
-    this.items.set(i, item);
-    return item;
   }
 
   /** @param {number} focus @param {number | null} kept */
   mark(focus, kept) {
-    const reached = this.items.get(this.stop) ?? this.root.firstChild;
-    for (const [i, item] of this.items) {
+    this.items.forEach((item, i) => {
       item.classList.toggle("focus", i === focus);
       item.classList.toggle("kept", i === kept);
       item.setAttribute("aria-selected", String(i === kept));
-      item.tabIndex = item === reached ? 0 : -1;
-    }
+      item.tabIndex = i === this.stop ? 0 : -1;
+    });
   }
 }
 

@@ -33,13 +33,15 @@
  * @import { Source } from "./source.js"
  */
 
-import { headFromSteps, refined } from "./coded.js";
+import { headFromSteps } from "./coded.js";
 import { bytesOf, unpack, unpackPart } from "./data.js";
 import { keyHeadOf } from "./sharing.js";
 import { attend } from "./softmax.js";
 
 /** Unpacked blocks of codes that are kept: query, key and value of two layers. */
 const KEPT = 6;
+/** Layers computed from query and key that are kept; one of 512 tokens and 12 heads has 3 MB. */
+const COMPUTED = 4;
 
 /** @typedef {{numbers: Float32Array, within: number | null}} Part  of one head */
 
@@ -63,6 +65,8 @@ export class Example {
     this.source = null;
     /** @type {Map<string, Promise<Uint8Array>>} */
     this.unpacked = new Map();
+    /** Layers, each with the places of the heads that are there. @type {Map<number, {layer: Layer, ready: Set<number>}>} */
+    this.computed = new Map();
   }
 
   /**
@@ -103,28 +107,31 @@ export class Example {
     return this.header.arrays.some(({ quantity }) => quantity === "query");
   }
 
-  /** The attention of a layer, all heads. @param {number} number @returns {Promise<Layer>} */
-  layer(number) {
-    return this.once(`layer ${number}`, async () => {
-      const nQueries = this.tokens.text.length;
-      const nKeys = this.keyTokens.text.length;
-      const entry = this.entry("probs", number);
-      const codes = entry
-        ? /** @type {Uint8Array} */ (await unpack(entry, this.blocks))
-        : await this.computed(number);
-      return { number, nHeads: this.heads.length, nQueries, nKeys, size: nQueries, codes };
-    });
-  }
-
-  /** @param {number} number */
-  async computed(number) {
-    const cells = this.tokens.text.length * this.keyTokens.text.length;
-    const codes = new Uint8Array(this.heads.length * cells);
-    for (const [place, head] of this.heads.entries()) {
-      const probs = await this.head(number, head);
-      for (let i = 0; i < cells; i += 1) codes[place * cells + i] = Math.round(255 * Math.sqrt(probs[i]));
+  /**
+   * The attention of a layer. Where a page has query and key only, a head of a long text takes some ten milliseconds:
+   * the codes of other heads than those asked for may be 0 then.
+   *
+   * @param {number} number
+   * @param {Iterable<number>} [places]  of heads in the head axis; all by default
+   * @returns {Promise<Layer>}
+   */
+  async layer(number, places = this.heads.keys()) {
+    const [nHeads, nQueries, nKeys] = [this.heads.length, this.tokens.text.length, this.keyTokens.text.length];
+    const entry = this.entry("probs", number);
+    const made = (/** @type {Uint8Array} */ codes) => ({ number, nHeads, nQueries, nKeys, size: nQueries, codes });
+    if (entry) return this.once(`layer ${number}`, async () => made(/** @type {Uint8Array} */ (await unpack(entry, this.blocks))));
+    const begun = this.computed.get(number) ?? { layer: made(new Uint8Array(nHeads * nQueries * nKeys)), ready: new Set() };
+    this.computed.delete(number);
+    this.computed.set(number, begun);
+    for (const oldest of [...this.computed.keys()].slice(0, -COMPUTED)) this.computed.delete(oldest);
+    for (const place of places) {
+      if (begun.ready.has(place)) continue;
+      const vectors = await this.vectors(number, this.heads[place]);
+      if (!vectors) throw new RangeError(`layer ${number} has no weights on this page`);
+      begun.layer.codes.set(attend(vectors, this.causal).map((weight) => Math.sqrt(weight) * 255 + 0.5), place * nQueries * nKeys);
+      begun.ready.add(place);
     }
-    return codes;
+    return begun.layer;
   }
 
   /**
@@ -180,15 +187,10 @@ export class Example {
     if (own) return { numbers: /** @type {Float32Array} */ (await unpack(own, this.blocks)), within: null };
     const entry = this.entry(name, layer);
     if (!entry) return null;
-    const rest = this.entry(`${name} rest`, layer, head);
-    if (entry.coding === "steps") {
-      const rests = rest && (await bytesOf(rest, this.blocks));
-      return headFromSteps(await this.kept(entry), entry.shape, held.indexOf(head), rests, rest?.coding === "quarters");
-    }
+    if (entry.coding === "steps") return headFromSteps(await this.kept(entry), entry.shape, held.indexOf(head));
     const [, positions, width] = entry.shape;
     const length = positions * width;
-    const numbers = await unpackPart(entry, this.blocks, held.indexOf(head) * length, length);
-    return { numbers: rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers, within: null };
+    return { numbers: await unpackPart(entry, this.blocks, held.indexOf(head) * length, length), within: null };
   }
 
   /** The bytes of a block of all heads, which are asked for one after the other. @param {ArrayEntry} entry */

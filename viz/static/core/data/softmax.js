@@ -28,65 +28,20 @@ export function cappedScore(score, cap) {
 }
 
 /**
- * scale * query . key of one query with every key.
+ * scale * query . key of one query with the keys that it sees, or with all.
  *
  * @param {Vectors} vectors
  * @param {number} query
- * @returns {Float64Array}
+ * @param {{first: number, end: number}} [seen]
+ * @param {Float64Array} [scores]  to be filled
  */
-export function scoresOf(vectors, query) {
-  const scores = new Float64Array(vectors.nKeys);
-  fillScores(vectors, query, { first: 0, end: vectors.nKeys }, scores);
-  return scores;
-}
-
-/**
- * exp(score - largest) / their sum over the keys from `first` to before `end`; 0 for the others.
- *
- * @param {Float64Array} scores
- * @param {number} [end]
- * @param {number} [first]
- * @returns {Float64Array}
- */
-export function softmax(scores, end = scores.length, first = 0) {
-  const weights = new Float64Array(scores.length);
-  fillSoftmax(scores.slice(), { first, end }, weights, 0);
-  return weights;
-}
-
-/**
- * scale * query . key of one query with the keys that it sees, as `scoresOf` gives it.
- *
- * Four keys at a time: each part of the query is then read once for all of them.
- *
- * @param {Vectors} vectors
- * @param {number} query
- * @param {{first: number, end: number}} seen
- * @param {Float64Array} scores
- */
-function fillScores({ query: queries, key: keys, width, scale }, query, { first, end }, scores) {
-  const from = query * width;
-  let key = first;
-  for (; key + 4 <= end; key += 4) {
-    let [a, b, c, d] = [0, 0, 0, 0];
-    const [at, second, third, fourth] = [key * width, (key + 1) * width, (key + 2) * width, (key + 3) * width];
-    for (let i = 0; i < width; i += 1) {
-      const part = queries[from + i];
-      a += part * keys[at + i];
-      b += part * keys[second + i];
-      c += part * keys[third + i];
-      d += part * keys[fourth + i];
-    }
-    scores[key] = a * scale;
-    scores[key + 1] = b * scale;
-    scores[key + 2] = c * scale;
-    scores[key + 3] = d * scale;
-  }
-  for (; key < end; key += 1) {
+export function scoresOf({ query: queries, key: keys, width, scale, nKeys }, query, { first, end } = { first: 0, end: nKeys }, scores = new Float64Array(nKeys)) {
+  for (let key = first; key < end; key += 1) {
     let sum = 0;
-    for (let i = 0; i < width; i += 1) sum += queries[from + i] * keys[key * width + i];
+    for (let i = 0; i < width; i += 1) sum += queries[query * width + i] * keys[key * width + i];
     scores[key] = sum * scale;
   }
+  return scores;
 }
 
 /** The weights of one head, (query, key). @param {Vectors} vectors @param {boolean} causal @returns {Float32Array} */
@@ -96,7 +51,7 @@ export function attend(vectors, causal) {
   const scores = new Float64Array(nKeys);
   for (let query = 0; query < nQueries; query += 1) {
     const seen = seenOf(vectors, causal, query);
-    fillScores(vectors, query, seen, scores);
+    scoresOf(vectors, query, seen, scores);
     if (softCap) for (let key = seen.first; key < seen.end; key += 1) scores[key] = cappedScore(scores[key], softCap);
     fillSoftmax(scores, seen, probs, query * nKeys);
   }
@@ -104,7 +59,7 @@ export function attend(vectors, causal) {
 }
 
 /**
- * `softmax` without tables of its own.
+ * exp(score - largest) / their sum over the keys that are seen.
  *
  * @param {Float64Array} scores  changed
  * @param {{first: number, end: number}} seen
@@ -152,7 +107,8 @@ export function rowOf(vectors, causal, query) {
   const { first, end } = seenOf(vectors, causal, query);
   const scores = scoresOf(vectors, query);
   const capped = vectors.softCap ? scores.map((score) => cappedScore(score, vectors.softCap)) : scores;
-  const weights = softmax(capped, end, first);
+  const weights = new Float64Array(scores.length);
+  fillSoftmax(capped.slice(), { first, end }, weights, 0);
   let strongest = first;
   for (let key = first + 1; key < end; key += 1) if (scores[key] > scores[strongest]) strongest = key;
   const exps = capped.map((score, key) => (key >= first && key < end ? Math.exp(score - capped[strongest]) : 0));

@@ -29,18 +29,6 @@ export function penOn(canvas, width, height) {
 }
 
 /**
- * The edges of cells, on whole device pixels, so that no seam shows between them.
- *
- * @param {number} left
- * @param {number} width
- * @param {number} count
- */
-export function edgesOf(left, width, count) {
-  const ratio = devicePixelRatio || 1;
-  return Float64Array.from({ length: count + 1 }, (_, i) => Math.round((left + (width * i) / count) * ratio) / ratio);
-}
-
-/**
  * The colours and the font that the style gives an element, for what is drawn on a canvas.
  *
  * @typedef {ReturnType<typeof cssColors>} CssColors

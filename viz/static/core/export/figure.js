@@ -31,6 +31,8 @@ import { visible } from "../text/text.js";
 export const FONTS =
   "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, sans-serif";
 
+/** How far the bends of a curve lie from its ends, in parts of its width. */
+export const BEND = 0.4;
 /** CSS pixels between two pictures. */
 const BETWEEN = 32;
 

@@ -6,8 +6,7 @@
 
 import { penOn } from "../draw/canvas.js";
 import { withAlpha } from "../draw/colors.js";
-import { BEND } from "../draw/raster.js";
-import { FONTS } from "./figure.js";
+import { BEND, FONTS } from "./figure.js";
 import { visible } from "../text/text.js";
 
 /** Pixels of the picture in a CSS pixel. */

@@ -286,6 +286,7 @@ export class Player {
  * @property {import("../../core/frame/frame.js").Frame | null} frame
  * @property {(part: Partial<import("../asked.js").Asked>) => void} change
  * @property {boolean} typed
+ * @property {() => void} reveal  brings the picture into sight
  */
 
 export class ExercisesInPage {
@@ -316,5 +317,7 @@ export class ExercisesInPage {
     page.change({ text, second: null, other: null, edits, place: null, word: null });
     await page.runner.going;
     if (view) page.frame?.store.set({ view: view.view ?? "head", layer: view.layer, heads: [view.head], query: view.query ?? null, key: null, anchor: "query" });
+    await page.frame?.update();
+    page.reveal();
   }
 }

@@ -13,7 +13,6 @@
 import { Staged } from "../../core/frame/kinds.js";
 import { weightOf } from "../../core/data/attention.js";
 import { pairOf, whyAbsent } from "../../core/data/softmax.js";
-import { cssColors } from "../../core/draw/canvas.js";
 import { element } from "../../core/draw/dom.js";
 import { afterEscape } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
@@ -75,7 +74,7 @@ class ArithmeticView extends Staged {
   /** The picture to take away. */
   async figure() {
     if (!this.story) throw new Error("nothing is shown");
-    return workedFigure({ title: this.answer.querySelector("h2")?.textContent ?? "", steps: this.told, theme: this.theme() }, cssColors(this.root));
+    return workedFigure(this.steps, this.answer.querySelector("h2")?.textContent ?? "", this.told);
   }
 }
 

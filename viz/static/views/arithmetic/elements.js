@@ -2,13 +2,12 @@
  * The steps of a number as elements, and as a figure to take away.
  *
  * @import { Tokens } from "../../core/data/data.js"
- * @import { CssColors } from "../../core/draw/canvas.js"
- * @import { Figure } from "../../core/export/figure.js"
  * @import { Step, Term, Way } from "./steps.js"
  */
 import { signColor } from "../../core/draw/colors.js";
 import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
+import { pageFigure } from "../../core/export/page_figure.js";
 import { signed, written } from "../../core/text/numbers.js";
 import { visible } from "../../core/text/text.js";
 import { numeral, track } from "../../marks/cards.js";
@@ -112,44 +111,16 @@ function nameOf({ name, to }, { go }) {
   return to ? button(said, () => go(to), { class: "sum-to", title: `Work out ${said}` }) : said;
 }
 
-const [WIDTH, LEFT, TOP, LINE] = [720, 32, 64, 22];
-/** Where factors and values end, and where bars begin. */
-const [FACTORS, VALUE, BARS] = [[330, 420], 520, 540];
-
 /**
- * @typedef {object} Row  of the picture
- * @property {string} text
- * @property {"title" | "term" | "line"} kind
- * @property {number[]} [factors]
- * @property {number} [value]
- * @property {number} [part]  of the largest term of its sum
- */
-
-/**
- * The steps line by line, and all terms as a table.
+ * The steps as they are shown, and all terms as a table.
  *
- * @param {{title: string, steps: Step[], theme: "light" | "dark"}} given
- * @param {CssColors} colors
- * @returns {Figure}
+ * @param {HTMLElement} root  that the steps stand in
+ * @param {string} title
+ * @param {Step[]} steps
  */
-export function workedFigure({ title, steps, theme }, { ink, soft, paper }) {
-  const rows = steps.flatMap(rowsOf);
-  return {
+export function workedFigure(root, title, steps) {
+  return pageFigure(root, title, {
     name: "arithmetic",
-    width: WIDTH,
-    height: TOP + LINE * rows.length + 24,
-    paper,
-    paint(pen) {
-      pen.text(LEFT, 36, title, { size: 20, color: ink, bold: true });
-      rows.forEach(({ text, kind, factors = [], value, part = 0 }, i) => {
-        const y = TOP + LINE * (i + 1);
-        pen.text(LEFT, y, text, { size: 14, color: kind === "term" ? soft : ink, bold: kind === "title" });
-        if (value === undefined) return;
-        factors.forEach((factor, n) => pen.text(FACTORS[n], y, written(factor), { size: 14, color: soft, anchor: "end" }));
-        pen.text(VALUE, y, signed(value), { size: 14, color: ink, anchor: "end" });
-        pen.rect(BARS, y - 10, Math.abs(part) * (WIDTH - LEFT - BARS), 9, signColor(value, theme));
-      });
-    },
     columns: ["step", "term", "factor", "factor", "value"],
     *rows() {
       for (const { title: step, sum, value } of steps) {
@@ -157,20 +128,5 @@ export function workedFigure({ title, steps, theme }, { ink, soft, paper }) {
         if (Number.isFinite(value)) yield [step, "", "", "", value];
       }
     },
-  };
-}
-
-/** @param {Step} step @param {number} i @returns {Row[]} */
-function rowsOf({ title, sum, lines }, i) {
-  /** @type {Row[]} */
-  const rows = [{ text: `${i + 1}  ${title}`, kind: "title" }];
-  if (sum) {
-    const { shown, rest } = largest(sum.terms, LISTED);
-    const top = largestOf([...shown, ...(rest ? [rest] : [])]);
-    for (const { name, factors, value } of shown) rows.push({ text: name, kind: "term", factors, value, part: value / top });
-    if (rest) rows.push({ text: `… and ${rest.count} more`, kind: "term", value: rest.value, part: rest.value / top });
-    rows.push({ text: "sum", kind: "term", value: total(sum.terms.map(({ value }) => value)) });
-  }
-  const plain = (/** @type {string | number} */ part) => (typeof part === "string" ? part.replaceAll("_", "") : written(part));
-  return [...rows, ...lines.map((line) => /** @type {Row} */ ({ text: line.map(plain).join(""), kind: "line" }))];
+  });
 }

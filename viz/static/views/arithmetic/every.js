@@ -10,13 +10,12 @@
  */
 import { farthest, pairOf, productsOf, sees } from "../../core/data/softmax.js";
 import { Staged } from "../../core/frame/kinds.js";
-import { cssColors, penOn } from "../../core/draw/canvas.js";
-import { scaleFor, shadeTable, signColor } from "../../core/draw/colors.js";
+import { scaleFor, signColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { percent, visible } from "../../core/text/text.js";
 import { numeral, track } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
-import { dimensionAt, drawStrip, frameCell } from "../../marks/strips.js";
+import { dimensionAt, stripOf } from "../../marks/strips.js";
 import { Because } from "./because.js";
 import { named, stepOf, workedFigure } from "./elements.js";
 import { softmaxStep, Teller, told, vectorAt, workedIn } from "./worked.js";
@@ -128,7 +127,7 @@ class EveryNumberView extends Staged {
 
   /** The picture to take away. */
   async figure() {
-    if (this.quantity() && this.told) return workedFigure({ ...this.told, theme: this.theme() }, cssColors(this.root));
+    if (this.quantity() && this.told) return workedFigure(this.steps, this.told.title, this.told.steps);
     if (!this.weights.figure) throw new Error("nothing is shown");
     return this.weights.figure();
   }
@@ -181,8 +180,6 @@ function answerOf(quantity, { tokens, layer, head, position, dimension, name }, 
  * All numbers of a quantity as a strip, of which one is chosen; of the logits, the most probable tokens.
  */
 
-const HEIGHT = 26;
-
 /**
  * @typedef {object} Shown
  * @property {Float32Array | null} vector  null: the logits
@@ -197,19 +194,16 @@ class VectorStrip {
   constructor(choose) {
     this.choose = choose;
     this.caption = element("p", { class: "sum-caption" });
-    this.canvas = element("canvas", { "aria-hidden": "true" });
-    this.room = element("div", { class: "every-room" }, [this.canvas]);
+    this.room = element("div", { class: "every-room" });
     this.field = element("input", { type: "number", min: "0", step: "1", class: "every-field" });
     this.field.addEventListener("change", () => this.asked());
     this.list = element("ol", { class: "every-candidates" });
     this.root = element("div", { class: "every-strip" }, [this.caption, this.room, this.list]);
     this.now = /** @type {Shown | null} */ (null);
     this.room.addEventListener("click", ({ clientX }) => {
-      const { left, width } = this.room.getBoundingClientRect();
-      const at = this.now?.vector ? dimensionAt(clientX, left, width, this.now.vector.length) : -1;
+      const at = this.now?.vector ? dimensionAt(this.room, clientX, this.now.vector.length) : -1;
       if (at >= 0) this.choose(at);
     });
-    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.room);
   }
 
   asked() {
@@ -230,11 +224,13 @@ class VectorStrip {
       this.field.value = String(dimension);
       const all = `of ${vector.length}: click one, or write its number`;
       this.caption.replaceChildren(element("strong", {}, [`the ${thing} `]), this.field, ` ${all}`);
+      const mark = element("span", { class: "every-mark" });
+      mark.style.left = `${((dimension + 0.5) / vector.length) * 100}%`;
+      this.room.replaceChildren(stripOf(vector, scaleFor(vector), now.theme), mark);
     } else {
       this.caption.replaceChildren(element("strong", {}, ["the token"]), " of the vocabulary, the most probable first");
       this.list.replaceChildren(...now.candidates.map((one) => this.item(one, now)));
     }
-    this.draw();
   }
 
   /** @param {Candidate} candidate @param {Shown} now */
@@ -246,16 +242,5 @@ class VectorStrip {
     ]);
     button.addEventListener("click", () => this.choose(id));
     return element("li", {}, [button]);
-  }
-
-  draw() {
-    if (!this.now?.vector || !this.room.isConnected || !this.room.clientWidth) return;
-    const { vector, dimension, theme } = this.now;
-    const { ground, ink } = cssColors(this.canvas);
-    const width = this.room.clientWidth;
-    const pen = penOn(this.canvas, width, HEIGHT + 4);
-    const strip = { numbers: vector, left: 0, width, top: 2, height: HEIGHT, scale: scaleFor(vector) };
-    drawStrip(pen, strip, shadeTable(theme), ground);
-    frameCell(pen, strip, dimension, ink);
   }
 }

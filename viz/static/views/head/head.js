@@ -14,7 +14,6 @@
 
 import { Staged } from "../../core/frame/kinds.js";
 import { codeAt, codeOfStrongest, firstCode, gatherLines, largest, lineAlpha, meanWeights, opposite, shownTokens, strengthFor, weightOf } from "../../core/data/attention.js";
-import { codesOf } from "../../core/data/codes.js";
 import { hasLayer } from "../../core/data/statistics.js";
 import { sentenceOf } from "../../core/data/sentence.js";
 import { grouping, windowsOf } from "../../core/data/sharing.js";
@@ -25,7 +24,7 @@ import { afterClick, keptToken, placesOf, tokenKey } from "../../core/state/stat
 import { percent, running } from "../../core/text/text.js";
 import { bar, boundsText, difference, facts, KEYS, large, legendOf } from "../../marks/cards.js";
 import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
-import { headFigure, lineAt, lineWidth, Sheet } from "./lines.js";
+import { headFigure, lineAt, lineWidth, MOST_LINES, Sheet } from "./lines.js";
 
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
@@ -50,7 +49,7 @@ class HeadView extends Staged {
     super(stage);
     const { example, limits, ended } = stage;
     this.usual = limits.minimum;
-    this.columns = new Columns(example, () => this.follow(), ended);
+    this.columns = new Columns(example);
     this.lower = new Sheet("lower", ended);
     this.upper = new Sheet("upper", ended);
     const { query, key, row } = this.columns;
@@ -63,7 +62,6 @@ class HeadView extends Staged {
     this.root = element("div", { class: "head-view" }, [this.empty, captions(example), this.stage]);
     this.card = new HeadCard(stage);
     this.layer = /** @type {Layer | null} */ (null);
-    this.whole = false;
     this.turn = 0;
     this.drawnLower = "";
     this.legend = createLegend(example, limits.examples);
@@ -75,18 +73,14 @@ class HeadView extends Staged {
   async update() {
     const { layer, heads } = this.store.get();
     this.legend.setStrength(strengthFor(heads.length, this.focus() !== null));
-    // At once, so that the token that was kept can be brought into sight.
-    this.follow();
     this.turn += 1;
     const now = this.turn;
     this.card.there = null;
-    const wanted = () => now === this.turn;
-    const show = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
-      [this.layer, this.whole] = [read, whole];
-      this.paint();
-    };
-    await codesOf(this.example).read(layer, placesOf(this.store, this.example), show, wanted);
-    if (wanted() && (await this.card.read(layer, wanted)) && this.focus()) this.paint();
+    const read = await this.example.layer(layer, placesOf(this.store, this.example));
+    if (now !== this.turn) return;
+    this.layer = read;
+    this.paint();
+    if ((await this.card.read(layer)) && now === this.turn && this.focus()) this.paint();
   }
 
   /** @param {AbortSignal} ended */
@@ -120,7 +114,7 @@ class HeadView extends Staged {
   }
 
   says() {
-    if (!this.layer || !this.whole) return [];
+    if (!this.layer) return [];
     const { query, key, filter, special } = this.store.get();
     // Without the geometry of a scene, for which the page would be laid out once more.
     const shown = shownTokens(this.example.tokens, filter, special, this.example.keyTokens);
@@ -129,11 +123,7 @@ class HeadView extends Staged {
 
   async figure() {
     const { layer: number } = this.store.get();
-    const take = (/** @type {Layer} */ read) => void (this.layer = read);
-    if (this.layer?.number !== number || !this.whole) {
-      await codesOf(this.example).read(number, placesOf(this.store, this.example), take, () => true);
-    }
-    const scene = this.scene(/** @type {Layer} */ (this.layer));
+    const scene = this.scene(await this.example.layer(number, placesOf(this.store, this.example)));
     const focus = this.inside(keptToken(this.store.get()));
     const look = { ...scene.look, strength: strengthFor(scene.heads.length, focus !== null) };
     const { keyTokens } = this.example;
@@ -173,16 +163,10 @@ class HeadView extends Staged {
     if (!this.layer || !this.stage.isConnected) return;
     const scene = this.scene(this.layer);
     const focus = this.focus();
-    this.columns.reach();
     this.stage.classList.toggle("focused", focus !== null);
     this.paintLower(scene);
     this.paintUpper(scene, focus);
     this.paintTokens(scene, focus);
-  }
-
-  /** Makes and marks the rows near the window. */
-  follow() {
-    if (this.layer && this.stage.isConnected) this.paintTokens(this.scene(this.layer), this.focus());
   }
 
   /** @param {Scene} scene @param {Focus | null} focus */
@@ -215,16 +199,16 @@ class HeadView extends Staged {
   paintLower(scene) {
     const { layer, heads, shown, minimum, look, geometry } = scene;
     const { filter, special } = this.store.get();
-    const drawn = [layer.number, this.whole, heads, filter, special, minimum, look.theme, geometry.width, geometry.height].join(" ");
+    const drawn = [layer.number, heads, filter, special, minimum, look.theme, geometry.width, geometry.height].join(" ");
     if (drawn === this.drawnLower) return;
     this.drawnLower = drawn;
     const strength = strengthFor(heads.length, false);
     const least = leastDrawn(scene, strength, null);
     const places = gatherLines(layer, heads, shown, least, null);
     this.lower.root.setAttribute("aria-label", `Layer ${layer.number}: ${places.length} attention lines`);
-    this.empty.textContent = this.whole ? whyFew(places.length, heads, minimum, least) : "";
-    this.lower.draw({ layer, places, heads, bright: places.length, geometry, look: { ...look, strength } }, this.whole);
-    if (this.whole) this.stage.dataset.layer = String(layer.number);
+    this.empty.textContent = whyFew(places.length, heads, minimum, least);
+    this.lower.draw({ layer, places, heads, bright: places.length, geometry, look: { ...look, strength } });
+    this.stage.dataset.layer = String(layer.number);
   }
 
   /** @param {Scene} scene @param {Focus | null} focus */
@@ -286,20 +270,16 @@ export class HeadCard {
    * Reads the same weights of the text that this one is compared with, where it has them.
    *
    * @param {number} layer
-   * @param {() => boolean} wanted  false once something else is asked for
    * @returns {Promise<boolean>}  whether they are there
    */
-  async read(layer, wanted) {
+  async read(layer) {
     this.there = null;
     const other = this.against();
     if (!other || !sameTokens(this.example, other)) return false;
     const places = placesOf(this.store, other);
     if (!other.layers.includes(layer) || !hasLayer(other, layer) || places.includes(-1)) return false;
-    const take = (/** @type {Layer} */ read, /** @type {boolean} */ whole) => {
-      this.there = whole ? read : null;
-    };
-    await codesOf(other).read(layer, places, take, wanted);
-    return this.there !== null;
+    this.there = await other.layer(layer, places);
+    return true;
   }
 
   /**
@@ -460,63 +440,20 @@ export function counterpart(state, focus) {
  * The two columns of tokens: the one that looks on the left, the one looked at on the right.
  */
 
-/** CSS pixels around the window in which rows are there, and between the places where more are made. */
-const NEAR = 320;
-/** Of a text of so many tokens all rows are made, some time after the first ones. */
-const ALL = 400;
-const PAUSE = 400;
-
 export class Columns {
-  /**
-   * @param {Example} example
-   * @param {() => void} reached  called when other rows come near the window
-   * @param {AbortSignal} ended
-   */
-  constructor(example, reached, ended) {
+  /** @param {Example} example */
+  constructor(example) {
     const [from, to] = sideNames(example).map((name) => name && `: ${name}`);
     this.row = rowHeight(example);
     this.query = new Rows(example.tokens, "query", `Tokens that look (query)${from}`, this.row);
     this.key = new Rows(example.keyTokens, "key", `Tokens that are looked at (key)${to}`, this.row);
     this.middles = { query: this.query.middles, key: this.key.middles };
-    this.printed = false;
-    /** Whether rows are made that are not near the window: so that a picture of the whole page has them. */
-    this.all = false;
-    if (Math.max(this.query.size, this.key.size) <= ALL) {
-      setTimeout(() => {
-        this.all = true;
-        if (this.reach()) reached();
-      }, PAUSE);
-    }
-    /** The heights between which rows are there. */
-    this.from = this.to = 0;
     /** The weights that stand beside the tokens. @type {HTMLElement[]} */
     this.written = [];
-    for (const change of ["scroll", "resize", "beforeprint", "afterprint"]) {
-      const follow = () => {
-        this.printed = change === "beforeprint";
-        if (this.reach()) reached();
-      };
-      // While it is captured: pages also lie in parts of a window that scroll by themselves.
-      addEventListener(change, follow, { passive: true, capture: true, signal: ended });
-    }
   }
 
   /**
-   * Finds out which rows are near the window; on paper, all.
-   *
-   * @returns {boolean}  whether they are others than before
-   */
-  reach() {
-    const { from, to } = this;
-    const { top } = this.query.root.getBoundingClientRect();
-    this.from = Math.floor(-top / NEAR - 1) * NEAR;
-    this.to = Math.ceil((innerHeight - top) / NEAR + 1) * NEAR;
-    if (this.printed || this.all) [this.from, this.to] = [0, Infinity];
-    return from !== this.from || to !== this.to;
-  }
-
-  /**
-   * Makes the rows that were reached, and marks the tokens: kept, in focus, taking part.
+   * Marks the tokens: kept, in focus, taking part.
    *
    * @param {Shown} shown
    * @param {Focus | null} focus
@@ -524,14 +461,8 @@ export class Columns {
    */
   mark(shown, focus, kept) {
     for (const side of /** @type {Side[]} */ (["query", "key"])) {
-      const rows = this[side];
-      const chosen = kept[side];
-      rows.show(this.from, this.to);
-      if (chosen !== null && chosen < rows.size) rows.at(chosen);
-      rows.mark(focus?.side === side ? focus.index : -1, chosen);
-      for (const [i, item] of rows.items) {
-        item.classList.toggle("out", !shown[side][i]);
-      }
+      this[side].mark(focus?.side === side ? focus.index : -1, kept[side]);
+      this[side].items.forEach((item, i) => item.classList.toggle("out", !shown[side][i]));
     }
   }
 
@@ -545,7 +476,7 @@ export class Columns {
   write(focus, means = [], places = []) {
     for (const weight of this.written) weight.remove();
     this.written = places.map((i) => element("data", { class: "weight", value: String(means[i]) }, [percent(means[i])]));
-    places.forEach((place, i) => focus && this[opposite(focus.side)].at(place).append(this.written[i]));
+    places.forEach((place, i) => focus && this[opposite(focus.side)].items[place].append(this.written[i]));
   }
 
   /** The token that has the focus; Tab comes back to it. @param {EventTarget | null} target */
@@ -558,7 +489,7 @@ export class Columns {
   /** Gives the keyboard's focus to a token; only it stays in the tab order of its column. @param {Focus} token */
   focus({ side, index }) {
     this[side].stop = index;
-    this[side].at(index).focus();
+    this[side].items[index].focus();
   }
 }
 
@@ -573,9 +504,7 @@ function shadeTokens(columns, scene, focus) {
   const shaded = focus && scene.shown[focus.side][focus.index] ? opposite(focus.side) : null;
   const band = focus && bandMaker(scene, focus);
   for (const side of /** @type {const} */ (["query", "key"])) {
-    for (const [i, item] of columns[side].items) {
-      item.style.setProperty("--bands", band && side === shaded && scene.shown[side][i] ? band(i) : "");
-    }
+    columns[side].items.forEach((item, i) => item.style.setProperty("--bands", band && side === shaded && scene.shown[side][i] ? band(i) : ""));
   }
 }
 
@@ -683,6 +612,7 @@ export function leastDrawn({ layer, heads, shown, minimum, usual }, strength, fo
  */
 function whyFew(count, heads, minimum, least) {
   const reached = weightOf(least) * 100;
+  if (count > MOST_LINES) return `The strongest ${MOST_LINES.toLocaleString("en")} of ${count.toLocaleString("en")} lines are drawn.`;
   if (count && reached >= minimum) return "";
   if (count) return `Few weights here reach ${minimum}\u202f%: the strongest are drawn, from ${reached.toFixed(1)}\u202f% up.`;
   if (!heads.length) return "No lines: no head is switched on.";

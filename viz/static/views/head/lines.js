@@ -28,18 +28,18 @@
  */
 
 import { gatherLines, largest, lineAlpha, meanWeights, opposite, weightOf } from "../../core/data/attention.js";
-import { penOf } from "../../core/draw/canvas.js";
-import { channels, headColor } from "../../core/draw/colors.js";
+import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { Raster, riseAt } from "../../core/draw/raster.js";
+import { BEND, moved } from "../../core/export/figure.js";
+import { screenPen } from "../../core/export/pens.js";
 import { percent, tokenText } from "../../core/text/text.js";
 import { leastDrawn } from "./head.js";
 
 /** CSS pixels between the lines of neighbouring heads, and the part of a row they fill at most. */
 const MOST_APART = 3;
 const SPREAD = 0.6;
-/** So many are drawn at full resolution. */
-export const SHARP = 1000;
+/** Of more lines the strongest are drawn: nobody could tell the others apart. */
+export const MOST_LINES = 4000;
 /** How much is left of a faded line. */
 const FADED = 0.2;
 /** Pixels between a line and a click that still mean the line. */
@@ -67,35 +67,55 @@ export function lineWidth(weight) {
 }
 
 /**
- * A function that adds the i-th line to a picture of the strip that begins at `top`.
+ * The heights at which a line begins and ends, by its place; and its head.
  *
  * @param {Drawing} drawing
- * @param {Raster} raster
- * @param {number} top  CSS pixels
- * @param {number} scale  device pixels in a CSS pixel
- * @returns {(i: number) => void}
+ * @returns {(place: number) => {head: number, from: number, to: number}}
  */
-function lineAdder(drawing, raster, top, scale) {
-  const { layer, places, bright, geometry, look } = drawing;
-  const { codes, nQueries, nKeys } = layer;
-  const weights = Float64Array.from({ length: 256 }, (_, code) => weightOf(code));
-  const alphas = weights.map((weight) => lineAlpha(weight, look.strength));
-  const widths = weights.map((weight) => lineWidth(weight) * scale);
-  const colors = look.numbers.map((number) => channels(headColor(number, look.theme)));
-  const scaled = (/** @type {number} */ middle) => (middle - top) * scale;
-  const [queries, keys] = [geometry.middles.query.map(scaled), geometry.middles.key.map(scaled)];
-  const apart = lineOffsets(drawing).map((offset) => offset * scale);
-  return (i) => {
-    const place = places[i];
-    const code = codes[place];
+function ends(drawing) {
+  const { layer: { nQueries, nKeys }, geometry: { middles } } = drawing;
+  const apart = lineOffsets(drawing);
+  return (place) => {
     const row = Math.floor(place / nKeys);
     const head = Math.floor(row / nQueries);
-    const from = queries[row % nQueries] + apart[head];
-    const to = keys[place % nKeys] + apart[head];
-    const alpha = i < bright ? alphas[code] : alphas[code] * FADED;
-    if (i >= SHARP) raster.addFaint(from, to, widths[code], colors[head], alpha);
-    else raster.add(from, to, widths[code], colors[head], alpha);
+    return { head, from: middles.query[row % nQueries] + apart[head], to: middles.key[place % nKeys] + apart[head] };
   };
+}
+
+/**
+ * Paints the lines that are seen between two heights, the strongest last, in front.
+ *
+ * @param {Pen} pen
+ * @param {Drawing} drawing
+ * @param {{top: number, bottom: number}} [seen]
+ */
+function paintLines(pen, drawing, { top, bottom } = { top: -Infinity, bottom: Infinity }) {
+  const { layer, places, bright, geometry, look } = drawing;
+  const endsOf = ends(drawing);
+  const colors = look.numbers.map((number) => headColor(number, look.theme));
+  for (let i = places.length - 1; i >= 0; i -= 1) {
+    const { head, from, to } = endsOf(places[i]);
+    const weight = weightOf(layer.codes[places[i]]);
+    const width = lineWidth(weight);
+    if (Math.max(from, to) < top - width || Math.min(from, to) > bottom + width) continue;
+    pen.curve(0, from, geometry.width, to, colors[head], width, lineAlpha(weight, look.strength) * (i < bright ? 1 : FADED));
+  }
+}
+
+/**
+ * The part of its rise that a line has behind it at a part of its width, from 0 to 1: it is the cubic Bézier
+ * curve with control points at (BEND, 0) and (1 - BEND, 1).
+ *
+ * @param {number} across
+ */
+function riseAt(across) {
+  let [low, high] = [0, 1];
+  for (let i = 0; i < 24; i += 1) {
+    const t = (low + high) / 2;
+    if (3 * t * (1 - t) * (BEND * (1 - t) + (1 - BEND) * t) + t ** 3 < across) low = t;
+    else high = t;
+  }
+  return low * low * (3 - 2 * low);
 }
 
 /**
@@ -106,181 +126,75 @@ function lineAdder(drawing, raster, top, scale) {
  * @param {number} y
  */
 export function lineAt(drawing, x, y) {
-  const { layer, places, geometry } = drawing;
-  if (x < 0 || x > geometry.width) return -1;
-  const { nQueries, nKeys } = layer;
-  const rise = riseAt(x / geometry.width);
-  const apart = lineOffsets(drawing);
-  for (const place of places) {
-    const row = Math.floor(place / nKeys);
-    const from = geometry.middles.query[row % nQueries];
-    const to = geometry.middles.key[place % nKeys];
-    const height = from + (to - from) * rise + apart[Math.floor(row / nQueries)];
-    if (Math.abs(height - y) <= REACH) return place;
-  }
-  return -1;
+  const { places, geometry: { width } } = drawing;
+  if (x < 0 || x > width) return -1;
+  const rise = riseAt(x / width);
+  const endsOf = ends(drawing);
+  const found = places.find((place) => {
+    const { from, to } = endsOf(place);
+    return Math.abs(from + (to - from) * rise - y) <= REACH;
+  });
+  return found ?? -1;
 }
 
-/**
- * A sheet of lines as tall as the text, in tiles: those in the window are drawn first, then those
- * near it, and of a sheet that is not very tall the others too, so that a picture of the whole page
- * has them. Tiles of a very tall one are drawn when they come near.
- */
-
-/** CSS pixels. A canvas as tall as a long text would be past what browsers allow. */
+/** CSS pixels of a tile: a canvas as tall as a long text would be past what browsers allow. */
 const TILE = 640;
+/** CSS pixels around the window in which tiles are painted at once, and tiles of a sheet that is painted whole. */
 const NEAR = 320;
-/** Milliseconds of drawing before what is there is shown and the browser may do something else. */
-const SLICE = 80;
-/** Milliseconds until what is near the window is drawn: what is in it is to be seen first. */
+const WHOLE = 16;
+/** Milliseconds until what is not near the window is painted, so that a picture of the whole page has it. */
 const PAUSE = 100;
-/** Device pixels of a sheet that is drawn as a whole: 64 MB. */
-const WHOLE = 16e6;
-/** Milliseconds of drawing what nobody sees yet, at a time. */
-const LITTLE = 16;
-/** Of more lines than so many, the strongest are shown before all of them. */
-const MANY = 10000;
 
-/**
- * @typedef {object} Tile
- * @property {HTMLCanvasElement} canvas
- * @property {number} top  CSS pixels
- * @property {number} lines  how many of them it shows
- */
-
+/** A sheet of lines as tall as the text, in tiles: those near the window are painted first. */
 export class Sheet {
   /** @param {string} name @param {AbortSignal} ended */
   constructor(name, ended) {
     this.root = element("div", { class: `sheet ${name}` });
-    this.raster = new Raster();
-    this.tiles = /** @type {Tile[]} */ ([]);
+    this.tiles = /** @type {{canvas: HTMLCanvasElement, top: number, painted: boolean}[]} */ ([]);
     this.drawing = /** @type {Drawing | null} */ (null);
-    this.begun = /** @type {{tile: Tile, lines: number} | null} */ (null);
-    this.whole = true;
-    this.frame = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
+    addEventListener("beforeprint", () => this.work(Infinity), { signal: ended });
     // While it is captured: pages also lie in parts of a window that scroll by themselves.
-    addEventListener("beforeprint", () => this.work(0, true), { signal: ended });
-    for (const type of ["scroll", "resize"]) {
-      addEventListener(type, () => this.later(), { passive: true, capture: true, signal: ended });
-    }
+    for (const type of ["scroll", "resize"]) addEventListener(type, () => this.work(), { passive: true, capture: true, signal: ended });
   }
 
-  /**
-   * Shows a drawing instead of the one that is there; null for an empty sheet.
-   *
-   * @param {Drawing | null} drawing
-   * @param {boolean} [whole]  false where a fuller one is about to follow
-   */
-  draw(drawing, whole = true) {
-    this.drawing = drawing;
-    this.whole = whole;
-    this.begun = null;
-    this.root.dataset.lines = String(drawing?.places.length ?? 0);
+  /** Shows a drawing instead of the one that is there; null for an empty sheet. @param {Drawing | null} drawing */
+  draw(drawing) {
+    this.drawing = drawing && { ...drawing, places: drawing.places.subarray(0, MOST_LINES) };
+    this.root.dataset.lines = String(this.drawing?.places.length ?? 0);
     delete this.root.dataset.drawn;
     this.root.hidden = drawing === null;
     if (!drawing) return;
-    this.cut(drawing.geometry);
-    this.work();
-  }
-
-  /** @param {Geometry} geometry */
-  cut({ width, height }) {
-    const scale = devicePixelRatio || 1;
-    const columns = Math.max(1, Math.round(width * scale));
-    while (this.tiles.length < Math.ceil(height / TILE)) {
+    const count = Math.ceil(drawing.geometry.height / TILE);
+    while (this.tiles.length < count) {
       const canvas = element("canvas");
       const top = this.tiles.length * TILE;
       canvas.style.top = `${top}px`;
-      this.root.append(canvas);
-      this.tiles.push({ canvas, top, lines: -1 });
+      this.tiles.push({ canvas, top, painted: false });
     }
+    this.tiles.length = count;
+    this.root.replaceChildren(...this.tiles.map(({ canvas }) => canvas));
+    for (const tile of this.tiles) tile.painted = false;
+    this.work();
+  }
+
+  /** Paints the tiles that are not painted yet; on paper all. @param {number} [around]  CSS pixels around the window */
+  work(around = matchMedia("print").matches ? Infinity : NEAR) {
+    clearTimeout(this.timer);
+    const { drawing } = this;
+    if (!drawing || !this.root.isConnected) return;
+    const { width, height } = drawing.geometry;
+    const { top: above } = this.root.getBoundingClientRect();
     for (const tile of this.tiles) {
-      const rows = Math.max(0, Math.round(Math.min(TILE, height - tile.top) * scale));
-      tile.lines = -1;
-      if (tile.canvas.width === columns && tile.canvas.height === rows) continue;
-      tile.canvas.width = columns;
-      tile.canvas.height = rows;
-      tile.canvas.style.width = `${width}px`;
-      tile.canvas.style.height = `${rows / scale}px`;
+      const { top } = tile;
+      const bottom = Math.min(top + TILE, height);
+      if (tile.painted || above + bottom < -around || above + top > innerHeight + around) continue;
+      paintLines(moved(screenPen(tile.canvas, width, bottom - top), 0, -top), drawing, { top, bottom });
+      tile.painted = true;
     }
-  }
-
-  later() {
-    cancelAnimationFrame(this.frame);
-    this.frame = requestAnimationFrame(() => this.work());
-  }
-
-  /**
-   * Goes on when the browser has done what waits.
-   *
-   * @param {number} [around]  CSS pixels around the window
-   * @param {number} [pause]  milliseconds
-   */
-  soon(around = 0, pause = 0) {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.work(around), pause);
-  }
-
-  /**
-   * Draws for one slice of time what is in the window, then what is near it; on paper, all at once.
-   *
-   * @param {number} [around]  CSS pixels around the window
-   * @param {boolean} [all]
-   */
-  work(around = 0, all = matchMedia("print").matches) {
-    cancelAnimationFrame(this.frame);
-    clearTimeout(this.timer);
-    const until = all ? Infinity : performance.now() + (around > NEAR ? LITTLE : SLICE);
-    while (this.drawing && this.root.isConnected) {
-      const tile = this.begun?.tile ?? this.wanted(all ? Infinity : around);
-      if (!tile && this.whole) this.root.dataset.drawn = "true";
-      if (!tile) return this.further(around);
-      const { lines } = (this.begun ??= this.begin(tile, this.drawing));
-      if (!this.raster.draw(until)) return this.soon(around);
-      this.raster.show(penOf(tile.canvas));
-      this.begun = null;
-      tile.lines = lines;
-      if (lines < this.drawing.places.length) return this.soon(around);
-    }
-  }
-
-  /** What is next when all around the window is drawn. @param {number} around */
-  further(around) {
-    if (around < NEAR) return this.soon(NEAR, PAUSE);
-    const pixels = this.tiles.reduce((sum, { canvas }) => sum + canvas.width * canvas.height, 0);
-    return around < Infinity && pixels <= WHOLE ? this.soon(Infinity, PAUSE) : undefined;
-  }
-
-  /**
-   * The first tile in the window, or near it, that is not drawn yet.
-   *
-   * @param {number} around  CSS pixels around the window
-   */
-  wanted(around) {
-    const { top } = this.root.getBoundingClientRect();
-    const count = this.drawing?.places.length ?? 0;
-    return this.tiles.find((tile) => {
-      const above = top + tile.top;
-      const near = above < innerHeight + around && above + TILE > -around;
-      return near && tile.lines < count && tile.canvas.height > 0;
-    });
-  }
-
-  /**
-   * Takes the lines of a tile: the strongest alone when all of them take long.
-   *
-   * @param {Tile} tile
-   * @param {Drawing} drawing
-   */
-  begin(tile, drawing) {
-    const count = drawing.places.length;
-    const lines = count > MANY && tile.lines < 0 ? SHARP : count;
-    this.raster.start(tile.canvas.width, tile.canvas.height);
-    const add = lineAdder(drawing, this.raster, tile.top, tile.canvas.width / drawing.geometry.width);
-    for (let i = 0; i < lines; i += 1) add(i);
-    return { tile, lines };
+    this.root.dataset.drawn = "true";
+    if (this.tiles.length <= WHOLE && this.tiles.some(({ painted }) => !painted)) this.timer = setTimeout(() => this.work(Infinity), PAUSE);
   }
 }
 
@@ -294,11 +208,6 @@ const GAP = 10;
 const WEIGHT = 52;
 /** From this many tokens on, rows are lower. */
 const DENSE = 64;
-/** Above this many, lines become pixels: as curves they would be a file that programs choke on. */
-const MOST_CURVES = 20000;
-/** Lines as pixels: two in a CSS pixel, and so many CSS pixels high at a time. */
-const SCALE = 2;
-const STRIP = 1024;
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
 const LEAST_WRITTEN = 0.005;
@@ -320,7 +229,8 @@ export function headFigure({ scene, focus, keyTokens, colors }) {
   const heights = Float64Array.from({ length: rows }, (_, i) => (i + 0.5) * row);
   const geometry = { width: RIGHT - LEFT, height, middles: { query: heights, key: heights }, row };
   const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus);
-  const drawing = { layer, places, heads, bright: places.length, geometry, look };
+  const drawn = places.subarray(0, MOST_LINES);
+  const drawing = { layer, places: drawn, heads, bright: drawn.length, geometry, look };
   const where = `layer-${layer.number}${heads.length === 1 ? `-head-${look.numbers[heads[0]]}` : ""}`;
   return {
     name: `attention-${where}`,
@@ -329,8 +239,7 @@ export function headFigure({ scene, focus, keyTokens, colors }) {
     paper: colors.paper,
     paint(pen) {
       paintTitle(pen, scene, colors);
-      if (places.length > MOST_CURVES) paintPixels(pen, drawing);
-      else paintCurves(pen, drawing);
+      paintLines(moved(pen, LEFT, HEAD), drawing);
       const means = focus ? meanWeights(layer, heads, shown, focus) : new Float64Array();
       const written = largest(means, WRITTEN, LEAST_WRITTEN);
       for (const side of /** @type {const} */ (["query", "key"])) {
@@ -370,41 +279,6 @@ function paintTitle(pen, { layer, heads, look }, { ink, soft }) {
     pen.rect(x - step / 2 + 1, 38, step - 2, 3, headColor(look.numbers[head], look.theme));
     if (step >= 14) pen.text(x, 54, String(look.numbers[head]), { size: 11, color: soft, anchor: "middle" });
   });
-}
-
-/** @param {Pen} pen @param {Drawing} drawing */
-function paintCurves(pen, drawing) {
-  const { layer, places, geometry, look } = drawing;
-  const apart = lineOffsets(drawing);
-  // The strongest come first and lie in front.
-  for (let i = places.length - 1; i >= 0; i -= 1) {
-    const key = places[i] % layer.nKeys;
-    const query = Math.floor(places[i] / layer.nKeys) % layer.nQueries;
-    const head = Math.floor(places[i] / (layer.nKeys * layer.nQueries));
-    const weight = weightOf(layer.codes[places[i]]);
-    const from = HEAD + geometry.middles.query[query] + apart[head];
-    const to = HEAD + geometry.middles.key[key] + apart[head];
-    const color = headColor(look.numbers[head], look.theme);
-    pen.curve(LEFT, from, RIGHT, to, color, lineWidth(weight), lineAlpha(weight, look.strength));
-  }
-}
-
-/** @param {Pen} pen @param {Drawing} drawing */
-function paintPixels(pen, drawing) {
-  const { places, geometry } = drawing;
-  const raster = new Raster();
-  for (let top = 0; top < geometry.height; top += STRIP) {
-    const height = Math.min(STRIP, geometry.height - top);
-    const canvas = element("canvas");
-    canvas.width = geometry.width * SCALE;
-    canvas.height = height * SCALE;
-    raster.start(canvas.width, canvas.height);
-    const add = lineAdder(drawing, raster, top, SCALE);
-    for (let i = 0; i < places.length; i += 1) add(i);
-    raster.draw();
-    raster.show(penOf(canvas));
-    pen.image(LEFT, HEAD + top, geometry.width, height, canvas);
-  }
 }
 
 /**

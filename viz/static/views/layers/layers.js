@@ -5,17 +5,15 @@
  *
  * @import { Lens } from "../../core/data/data.js"
  * @import { Example } from "../../core/data/example.js"
- * @import { Figure } from "../../core/export/figure.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
- * @import { State } from "../../core/state/state.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
 import { sentenceOfLens } from "../../core/data/sentence.js";
 import { usualQuery } from "../../core/data/softmax.js";
 import { signColor, strongest, withAlpha } from "../../core/draw/colors.js";
-import { cssColors } from "../../core/draw/canvas.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
+import { pageFigure } from "../../core/export/page_figure.js";
 import { afterEscape } from "../../core/state/state.js";
 import { tokenName, visible } from "../../core/text/text.js";
 import { bar, createRamp, legendOf } from "../../marks/cards.js";
@@ -171,7 +169,19 @@ class LayersView extends Staged {
 
   async figure() {
     await this.update();
-    return layersFigure(this.example, /** @type {Lens} */ (this.lens), this.store.get(), this.theme(), this.root);
+    const { tokens } = this.example;
+    const { points, strings, probs } = /** @type {Lens} */ (this.lens);
+    return pageFigure(/** @type {HTMLElement} */ (this.root.querySelector("table")), "What each layer would predict", {
+      name: "prediction-layers",
+      columns: ["position", "token", "point", "rank", "prediction", "probability"],
+      *rows() {
+        for (const [row, token] of tokens.text.entries()) {
+          for (const [point, name] of points.entries()) {
+            for (const [rank, prediction] of strings[point][row].entries()) yield [row, token, name, rank + 1, prediction, probs[point][row][rank]];
+          }
+        }
+      },
+    });
   }
 }
 
@@ -243,66 +253,4 @@ function createLayersLegend(ramp, causal) {
     "The darker a cell, the more probable its token. Bold: what the output says too.",
   ];
   return legendOf(parts, { "← ↑ → ↓": "move", Enter: "keep", Esc: "let go" });
-}
-
-const MARGIN = 16;
-const NAMES = 120;
-const WIDTH = 84;
-const LINE = 24;
-/** Rows of the picture; the table has all. */
-const PICTURED = 200;
-
-/**
- * @param {Example} example
- * @param {Lens} lens
- * @param {State} state
- * @param {"light" | "dark"} theme
- * @param {HTMLElement} root  whose colours it has
- * @returns {Figure}
- */
-function layersFigure({ tokens }, { points, strings, probs }, { query }, theme, root) {
-  const { ink, soft, hair, paper } = cssColors(root);
-  const blue = signColor(1, theme);
-  const size = tokens.text.length;
-  const first = Math.max(0, Math.min((query ?? 0) - PICTURED / 2, size - PICTURED));
-  const rows = Math.min(size, PICTURED);
-  const left = (/** @type {number} */ point) => MARGIN + NAMES + point * WIDTH;
-  return {
-    name: "prediction-layers",
-    width: left(points.length) + MARGIN,
-    height: 2 * MARGIN + (rows + 1) * LINE,
-    paper,
-    paint(pen) {
-      points.forEach((_, point) => {
-        pen.text(left(point) + WIDTH / 2, MARGIN + 15, placeOf(points, point).short, { size: 12, color: soft, anchor: "middle" });
-      });
-      for (let i = 0; i < rows; i += 1) {
-        const [row, top] = [first + i, MARGIN + (i + 1) * LINE];
-        pen.line(MARGIN, top, left(points.length), top, hair, 1);
-        pen.text(left(0) - 10, top + 16, cut(tokenName(tokens, row), 16), { size: 13, color: ink, anchor: "end", bold: row === query });
-        points.forEach((__, point) => {
-          const [token, probability] = [strings[point][row][0], probs[point][row][0]];
-          pen.rect(left(point) + 1, top + 1, WIDTH - 2, LINE - 2, blue, probability * strongest(blue, theme));
-          const bold = token === strings[points.length - 1][row][0];
-          pen.text(left(point) + WIDTH / 2, top + 16, cut(cellText(token), 11), { size: 12, color: ink, anchor: "middle", bold });
-        });
-      }
-    },
-    columns: ["position", "token", "point", "rank", "prediction", "probability"],
-    *rows() {
-      for (let row = 0; row < size; row += 1) {
-        for (const [point, name] of points.entries()) {
-          for (const [rank, prediction] of strings[point][row].entries()) {
-            yield [row, tokens.text[row], name, rank + 1, prediction, probs[point][row][rank]];
-          }
-        }
-      }
-    },
-  };
-}
-
-/** @param {string} text @param {number} limit */
-function cut(text, limit) {
-  const characters = [...text];
-  return characters.length > limit ? `${characters.slice(0, limit - 1).join("")}…` : text;
 }

@@ -1,15 +1,10 @@
 /**
  * The model view: every head of every layer as a small picture; a click opens one.
  *
- * One canvas a few rows high after another holds the pictures; two frames, plain elements, lie
- * over them, so that nothing is drawn again while the pointer moves.
- *
  * @import { Thumbnails } from "../../core/data/example.js"
  * @import { Named } from "../../core/data/sharing.js"
  * @import { Statistic } from "../../core/data/statistics.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
- * @import { Grid } from "../../marks/grid.js"
- * @import { Marks } from "./paint.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
@@ -17,12 +12,11 @@ import { aboutTokens, hasLayer, hasThumbnails, measureHead, STATISTICS, thumbnai
 import { grouping, headsNamed, sharing } from "../../core/data/sharing.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
-import { group, segments } from "../../core/draw/controls.js";
+import { button, group, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
+import { pageFigure } from "../../core/export/page_figure.js";
 import { running } from "../../core/text/text.js";
 import { createRamp, legendOf } from "../../marks/cards.js";
-import { cornerOf, heightOf, layOut, placeAt } from "../../marks/grid.js";
-import { inksOf, modelFigure, paintTiles, thumbPainter } from "./paint.js";
 
 /** @type {Record<string, [number, number]>} */
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -34,34 +28,58 @@ class ModelView extends Staged {
     const { example, store } = stage;
     this.nLayers = example.layers.length;
     this.nHeads = example.heads.length;
-    this.sizes = {
-      nQueries: example.tokens.text.length,
-      nKeys: example.keyTokens.text.length,
-      causal: example.causal,
-    };
     this.thumbnails = /** @type {Thumbnails | null} */ (null);
-    this.grid = /** @type {Grid | null} */ (null);
-    this.pointed = -1;
-    this.cursor = -1;
+    this.pointed = this.cursor = -1;
     this.painted = "";
-    this.tiles = element("div", { class: "model-tiles" });
-    this.hover = element("div", { class: "model-frame" });
-    this.chosen = element("div", { class: "model-frame chosen" });
-    this.board = element("div", { class: "model-board", tabindex: "0", role: "application" }, [this.tiles, this.hover, this.chosen]);
+    this.pictures = Array.from({ length: this.nLayers * this.nHeads }, (_, place) => this.picture(place));
+    this.board = element("div", { class: "model-board", role: "group" }, [...this.names(), ...example.layers.flatMap((layer, i) => [
+      element("span", { class: "model-layer", "aria-hidden": "true" }, [String(layer)]), ...this.pictures.slice(i * this.nHeads, (i + 1) * this.nHeads).map(({ root }) => root),
+    ])]);
+    this.board.style.setProperty("--heads", String(this.nHeads));
+    this.board.setAttribute("aria-label", `${this.nLayers} layers of ${this.nHeads} heads, a small picture each. Arrow keys move, Enter opens a head.`);
     this.controls = createModelControls(example.header.patterns ?? [], (mark) => store.set({ mark }));
     this.root = element("div", { class: "model-view" }, [this.controls.root, this.board]);
     this.card = new HeadCard(example.header.name && running(example.header.name), (head) => sharing(example, head));
-    this.legend = createModelLegend(Math.max(this.sizes.nQueries, this.sizes.nKeys) > 64, example.causal, Boolean(example.header.patterns), grouping(example));
+    const longest = Math.max(example.tokens.text.length, example.keyTokens.text.length);
+    this.legend = createModelLegend(longest > 64, example.causal, Boolean(example.header.patterns), grouping(example));
     this.side = [this.card.root, this.legend.root];
     this.listen();
   }
 
+  /** @param {number} place */
+  picture(place) {
+    const [layer, head] = this.numbers(place);
+    const canvas = element("canvas");
+    const score = element("span", { class: "model-score" });
+    const root = button(canvas, () => {}, { class: "model-head", "aria-label": `Layer ${layer}, head ${head}`, tabindex: place ? "-1" : "0", "data-place": String(place) });
+    root.append(score);
+    return { root, canvas, score };
+  }
+
+  /** The numbers of the heads with a stroke of their colour, and brackets over heads that share keys and values. */
+  names() {
+    const { heads, keyHeads } = this.example;
+    this.strokes = heads.map(() => element("span", { class: "model-stroke" }));
+    const names = heads.map((head, i) => element("span", { class: "model-name", "aria-hidden": "true" }, [String(head), /** @type {HTMLElement[]} */ (this.strokes)[i]]));
+    const brackets = keyHeads.length === heads.length ? [] : keyHeads.map((own) => {
+      const made = element("span", { class: "model-bracket" });
+      const columns = heads.flatMap((head, i) => (this.example.keyHead(head) === own ? [i + 2] : []));
+      made.style.gridColumn = `${columns[0]} / span ${columns.length}`;
+      return made;
+    });
+    return [element("span", { class: "model-corner", "aria-hidden": "true" }, ["layer, head"]), ...names, ...brackets];
+  }
+
   async update() {
     this.thumbnails = await thumbnailsOf(this.example);
-    const { layer, heads } = this.store.get();
-    const known = heads.length === 1 ? this.placeOf(layer, heads[0]) : -1;
-    if (this.cursor < 0) this.cursor = known;
-    this.paint();
+    const { layer, heads, mark } = this.store.get();
+    if (this.cursor < 0 && heads.length === 1) this.cursor = this.placeOf(layer, heads[0]);
+    this.controls.show(mark);
+    const wanted = `${this.theme()} ${mark}`;
+    if (this.thumbnails && wanted !== this.painted) this.paint(this.thumbnails, mark);
+    this.painted = wanted;
+    this.root.dataset.drawn = "true";
+    this.show();
   }
 
   says() {
@@ -74,39 +92,24 @@ class ModelView extends Staged {
   }
 
   listen() {
+    const placed = (/** @type {EventTarget | null} */ target) => Number((target instanceof Element ? target.closest("button")?.dataset.place : null) ?? -1);
     const point = (/** @type {number} */ place) => {
       if (place === this.pointed) return;
       this.pointed = place;
       this.show();
     };
-    this.board.addEventListener("pointermove", (event) => {
-      if (event.pointerType !== "touch") point(this.placeAt(event));
-    });
+    this.board.addEventListener("pointerover", (event) => event.pointerType !== "touch" && point(placed(event.target)));
     this.board.addEventListener("pointerleave", () => point(-1));
     this.board.addEventListener("click", (event) => {
-      const place = this.placeAt(event);
-      const touched = event instanceof PointerEvent && event.pointerType === "touch";
+      const place = placed(event.target);
       // A finger cannot point first: its first touch shows a head, its second opens it.
-      const first = touched && place !== this.cursor;
+      const first = event instanceof PointerEvent && event.pointerType === "touch" && place !== this.cursor;
       if (place < 0) return;
       this.cursor = place;
-      if (first) this.show();
-      else this.open(place);
+      if (first) return this.show();
+      const [layer, head] = this.numbers(place);
+      this.store.set({ view: "head", layer, heads: [head] });
     });
-    new ResizeObserver(() => this.paint()).observe(this.board);
-  }
-
-  /** @param {MouseEvent} event */
-  placeAt({ clientX, clientY }) {
-    if (!this.grid) return -1;
-    const box = this.board.getBoundingClientRect();
-    return placeAt(this.grid, clientX - box.left, clientY - box.top);
-  }
-
-  /** @param {number} place */
-  open(place) {
-    const [layer, head] = this.numbers(place);
-    this.store.set({ view: "head", layer, heads: [head] });
   }
 
   /** @param {number} place @returns {[number, number]}  layer and head as the model numbers them */
@@ -117,19 +120,15 @@ class ModelView extends Staged {
 
   /** @param {KeyboardEvent} event @returns {boolean} */
   keydown({ key, target }) {
-    if (target instanceof HTMLButtonElement) return false;
-    if (key === "Enter" && this.cursor >= 0) {
-      this.open(this.cursor);
-      return true;
-    }
+    if (target instanceof HTMLButtonElement && !this.board.contains(target)) return false;
     if (key === "Escape" && this.cursor >= 0) {
+      this.pictures[this.cursor].root.blur();
       this.cursor = -1;
       this.show();
       return true;
     }
-    const step = STEPS[key];
-    if (!step || !this.grid) return false;
-    this.move(step);
+    if (!STEPS[key]) return false;
+    this.move(STEPS[key]);
     return true;
   }
 
@@ -138,61 +137,39 @@ class ModelView extends Staged {
     const { cursor, nHeads } = this;
     const to = cursor < 0 ? 0 : cursor + across + down * nHeads;
     const sameRow = !across || Math.floor(to / nHeads) === Math.floor(cursor / nHeads);
-    if (cursor >= 0 && (to < 0 || to >= this.nLayers * nHeads || !sameRow)) return;
+    if (cursor >= 0 && (to < 0 || to >= this.pictures.length || !sameRow)) return;
     this.cursor = to;
     this.pointed = -1;
+    this.pictures.forEach(({ root }, i) => (root.tabIndex = i === to ? 0 : -1));
+    this.pictures[to].root.focus();
     this.show();
-    this.chosen.scrollIntoView({ block: "nearest" });
   }
 
-  /** What is marked: whether a head is, and its score. @returns {Marks} */
-  marks() {
-    const named = headsNamed(this.example, this.store.get().mark);
-    if (!named) return { any: false, has: () => true, score: () => NaN };
-    return { any: true, has: (place) => named.has(place), score: (place) => named.get(place) ?? NaN };
-  }
-
-  paint() {
-    if (!this.thumbnails || !this.root.isConnected) return;
-    const { mark } = this.store.get();
+  /** @param {Thumbnails} thumbnails @param {string} mark */
+  paint(thumbnails, mark) {
     const theme = this.theme();
-    const marks = this.marks();
-    const width = this.board.clientWidth;
-    this.controls.show(mark);
-    const wanted = [width, devicePixelRatio, theme, mark].join(" ");
-    if (wanted !== this.painted) {
-      this.painted = wanted;
-      this.grid = layOut(width, this.nLayers, this.nHeads);
-      const { left, top, pitch, side, columns } = this.grid;
-      this.board.dataset.grid = [left, top, pitch, side, columns].join(" ");
-      this.board.style.height = `${heightOf(this.grid)}px`;
-      paintTiles(this.tiles, { ...this, thumbnails: this.thumbnails, grid: this.grid, theme, marks, ...cssColors(this.root) });
-      this.label();
-      this.root.dataset.drawn = "true";
-    }
-    this.show();
+    const { ground, paper } = cssColors(this.root);
+    const named = headsNamed(this.example, mark);
+    const colors = this.example.heads.map((head) => headColor(head, theme));
+    this.strokes?.forEach((stroke, i) => (stroke.style.background = colors[i]));
+    this.pictures.forEach(({ root, canvas, score }, place) => {
+      paintHead(canvas, this.example, thumbnails, place, inksOf(colors[place % this.nHeads], ground, paper));
+      const number = named?.get(place) ?? NaN;
+      root.classList.toggle("faded", named !== null && !named.has(place));
+      root.classList.toggle("marked", named?.has(place) ?? false);
+      score.textContent = Number.isNaN(number) ? "" : `${Math.round(number * 100)}\u202f%`;
+    });
+    this.legend.color(ground, theme);
   }
 
-  label() {
-    const sentence = `${this.nLayers} layers of ${this.nHeads} heads, a small picture each.`;
-    this.board.setAttribute("aria-label", `${sentence} Arrow keys move, Enter opens a head.`);
-  }
-
-  /** Frames and card: what changes while the pointer moves. */
+  /** What changes while the pointer moves: the frame and the card. */
   show() {
-    const { grid, thumbnails } = this;
-    if (!grid || !thumbnails) return;
-    frame(this.hover, grid, this.pointed);
-    frame(this.chosen, grid, this.cursor);
-    const theme = this.theme();
-    const colors = cssColors(this.root);
-    this.legend.color(colors.ground, theme);
+    if (!this.thumbnails) return;
+    this.pictures.forEach(({ root }, i) => root.classList.toggle("chosen", i === this.cursor));
     const place = this.pointed < 0 ? this.cursor : this.pointed;
     if (place < 0) return this.card.show(null);
     const [layer, head] = this.numbers(place);
-    const { sizes } = this;
-    const { ground, paper } = colors;
-    this.card.show({ place, layer, head, color: headColor(head, theme), ground, paper, thumbnails, sizes });
+    this.card.show({ layer, head, color: headColor(head, this.theme()), picture: this.pictures[place].canvas });
     void this.measure(place);
     return undefined;
   }
@@ -212,22 +189,14 @@ class ModelView extends Staged {
   }
 
   async figure() {
-    this.thumbnails ??= await thumbnailsOf(this.example);
-    const places = Array.from({ length: this.nLayers * this.nHeads }, (_, place) => place);
-    const numbers = await Promise.all(places.map((place) => this.statistics(place)));
-    const look = { theme: this.theme(), marks: this.marks(), ...cssColors(this.root) };
-    return modelFigure({ ...this, ...look, thumbnails: this.thumbnails }, numbers);
+    await this.update();
+    const numbers = await Promise.all(this.pictures.map((_, place) => this.statistics(place)));
+    return pageFigure(this.board, this.example.header.texts.map(running).join(" / "), {
+      name: "attention-model",
+      columns: ["layer", "head", ...STATISTICS.map(({ id }) => id)],
+      rows: () => numbers.map((values, place) => [...this.numbers(place), ...values.map((value) => (Number.isNaN(value) ? "" : value))]),
+    });
   }
-}
-
-/** @param {HTMLElement} made @param {Grid} grid @param {number} place */
-function frame(made, grid, place) {
-  made.hidden = place < 0;
-  if (place < 0) return;
-  const [left, top] = cornerOf(grid, place);
-  made.style.transform = `translate(${left}px, ${top}px)`;
-  made.style.width = `${grid.side}px`;
-  made.style.height = `${grid.side}px`;
 }
 
 /** @type {Kind} */
@@ -241,8 +210,52 @@ export const modelKind = {
   create: (stage) => new ModelView(stage),
 };
 
-/** Device pixels a side of the larger picture, before the browser fits it. */
-const SIDE = 448;
+const NOT_DRAWN = 256;
+/** From so many cells a side on a picture may have fewer pixels than cells. */
+const MANY = 40;
+
+/**
+ * The pixels of a head by code, from the ground to its colour; the last is of what is not drawn. The code is the root
+ * of the weight, so that small weights can be seen.
+ *
+ * @param {string} color
+ * @param {string} ground
+ * @param {string} paper
+ */
+function inksOf(color, ground, paper) {
+  const [full, empty] = [channels(color), channels(ground)];
+  const inks = new Uint32Array(NOT_DRAWN + 1);
+  const bytes = new Uint8ClampedArray(inks.buffer).fill(255);
+  for (let code = 0; code < NOT_DRAWN; code += 1) bytes.set(empty.map((from, i) => from + ((full[i] - from) * code) / 255), 4 * code);
+  bytes.set(channels(paper), 4 * NOT_DRAWN);
+  return inks;
+}
+
+/**
+ * A pixel for each cell of a head's picture, which the style stretches.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {import("../../core/data/example.js").Example} example
+ * @param {Thumbnails} thumbnails
+ * @param {number} place
+ * @param {Uint32Array} inks
+ */
+function paintHead(canvas, { tokens, keyTokens, causal }, { rows, columns, codes }, place, inks) {
+  const [nQueries, nKeys] = [tokens.text.length, keyTokens.text.length];
+  Object.assign(canvas, { width: columns, height: rows });
+  canvas.classList.toggle("fine", Math.max(rows, columns) > MANY);
+  const pen = penOf(canvas);
+  const image = pen.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let row = 0; row < rows; row += 1) {
+    // Of a causal model, the last column of the row that a query of it may look at.
+    const query = Math.max(row + 1, Math.floor(((row + 1) * nQueries) / rows)) - 1;
+    const end = causal ? Math.ceil(((query + 1) * columns) / nKeys) : columns;
+    for (let column = 0; column < columns; column += 1) pixels[row * columns + column] = inks[column < end ? codes[(place * rows + row) * columns + column] : NOT_DRAWN];
+  }
+  pen.putImageData(image, 0, 0);
+}
+
 const KEYS = { "← ↑ → ↓": "move", Enter: "open" };
 
 export class HeadCard {
@@ -257,8 +270,6 @@ export class HeadCard {
     this.where = element("p", { class: "where" }, [name ? `Attention of ${name}` : "Attention of"]);
     this.title = element("h2");
     this.canvas = element("canvas", { class: "model-large", "aria-hidden": "true" });
-    this.canvas.width = SIDE;
-    this.canvas.height = SIDE;
     this.rows = STATISTICS.map(statisticRow);
     this.open = element("p", { class: "hint" }, ["Click to open this head."]);
     const list = element("ul", { class: "bars" }, this.rows.map(({ row }) => row));
@@ -266,17 +277,12 @@ export class HeadCard {
     this.hint = element("p", { class: "hint" }, [
       "Each square is one head. Point at one to see it larger and in numbers; click it to open it.",
     ]);
-    this.root = element("section", { class: "details model-card", "aria-live": "polite" });
-    this.root.setAttribute("aria-label", "One head in numbers");
+    this.root = element("section", { class: "details model-card", "aria-live": "polite", "aria-label": "One head in numbers" });
     this.root.append(this.hint, this.where, this.title, this.body, this.sharing, this.open);
     this.show(null);
   }
 
-  /**
-   * @param {null | {place: number, layer: number, head: number, color: string,
-   *   ground: string, paper: string, thumbnails: Thumbnails,
-   *   sizes: {nQueries: number, nKeys: number, causal: boolean}}} head
-   */
+  /** @param {null | {layer: number, head: number, color: string, picture: HTMLCanvasElement}} head */
   show(head) {
     this.root.dataset.shows = head ? "head" : "hint";
     this.hint.hidden = head !== null;
@@ -284,7 +290,9 @@ export class HeadCard {
     if (!head) return;
     this.title.textContent = `Layer ${head.layer}, head ${head.head}`;
     this.sharing.textContent = this.shared(head.head);
-    this.paint(head);
+    const { width, height } = head.picture;
+    Object.assign(this.canvas, { width, height });
+    penOf(this.canvas).drawImage(head.picture, 0, 0);
     this.color = head.color;
     this.write(STATISTICS.map(() => NaN));
   }
@@ -299,15 +307,6 @@ export class HeadCard {
       fill.style.width = `${Number.isNaN(value) ? 0 : Math.min(value, 1) * 100}%`;
       fill.style.backgroundColor = this.color;
     });
-  }
-
-  /** @param {NonNullable<Parameters<HeadCard["show"]>[0]>} head */
-  paint({ place, color, ground, paper, thumbnails, sizes }) {
-    const pen = penOf(this.canvas);
-    const image = pen.createImageData(SIDE, SIDE);
-    const paint = thumbPainter(thumbnails, sizes, SIDE);
-    paint(new Uint32Array(image.data.buffer), SIDE, 0, place, inksOf(color, ground, paper, 1));
-    pen.putImageData(image, 0, 0);
   }
 }
 

@@ -5,25 +5,31 @@
  * A table of HTML. Query, keys and products share their columns, so that a dimension is read downwards. Of a long text
  * it has the keys with the largest weights.
  *
+ * @typedef {object} Scene
+ * @property {{layer: number, head: number, vectors: Vectors, scales: {vectors: number, products: number, scores: number}}} loaded  the head that is shown
+ * @property {Row} row
+ * @property {number} key
+ * @property {"light" | "dark"} theme
+ *
+ * @import { Vectors } from "../../core/data/example.js"
+ * @import { Row } from "../../core/data/softmax.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
- * @import { Scene } from "./paint.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
 import { sentenceOfRow } from "../../core/data/sentence.js";
 import { beside } from "../../core/data/sharing.js";
 import { pairOf, productsOf, sees, vectorOf, whyAbsent } from "../../core/data/softmax.js";
-import { cssColors } from "../../core/draw/canvas.js";
-import { headColor, rampOf, shadeIndex, shadeTable, signedShade, weightShade } from "../../core/draw/colors.js";
+import { headColor, rampOf, scaleFor, signedShade, weightShade } from "../../core/draw/colors.js";
 import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
+import { pageFigure } from "../../core/export/page_figure.js";
 import { afterEscape } from "../../core/state/state.js";
 import { short, written } from "../../core/text/numbers.js";
-import { percent } from "../../core/text/text.js";
+import { percent, tokenName } from "../../core/text/text.js";
 import { numeral } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
-import { dimensionAt } from "../../marks/strips.js";
-import { neuronFigure, scalesOf } from "./paint.js";
+import { dimensionAt, stripOf } from "../../marks/strips.js";
 
 /** Keys that have a row. */
 const MOST = 150;
@@ -85,7 +91,7 @@ class NeuronView extends Staged {
     chooseToken(this.pick, tokens, row.query);
     this.chip.replaceChildren(tokenChip(tokens, row.query, 24));
     this.scales.forEach((one, i) => one.show(i ? scales.products : scales.vectors, theme));
-    this.query.style.backgroundImage = stripOf(vectorOf(vectors.query, row.query, vectors.width), scales.vectors, theme);
+    this.query.replaceChildren(stripOf(vectorOf(vectors.query, row.query, vectors.width), scales.vectors, theme));
     const order = Array.from(row.weights.keys()).sort((a, b) => row.weights[b] - row.weights[a] || a - b).slice(0, MOST);
     const used = this.body.querySelector(":focus")?.closest("tr")?.dataset.key;
     this.body.replaceChildren(...order.sort((a, b) => a - b).map((key) => this.row(key)));
@@ -98,11 +104,7 @@ class NeuronView extends Staged {
     const { keyTokens } = this.example;
     const masked = !sees(row, key);
     const choose = button(tokenChip(keyTokens, key, 24), () => this.store.set({ query: row.query, key: this.store.get().key === key ? null : key, anchor: "query" }));
-    const strip = (/** @type {ArrayLike<number>} */ numbers, /** @type {number} */ scale) => {
-      const made = element("td", { class: "neuron-strip" });
-      made.style.backgroundImage = stripOf(numbers, scale, theme);
-      return made;
-    };
+    const strip = (/** @type {ArrayLike<number>} */ numbers, /** @type {number} */ scale) => element("td", { class: "neuron-strip" }, [stripOf(numbers, scale, theme)]);
     const number = (/** @type {string} */ name, /** @type {number} */ value, /** @type {string} */ text, /** @type {string} */ color) => {
       const made = element("td", {}, [element("data", { class: `neuron-${name}`, value: String(value) }, [text])]);
       made.style.backgroundColor = color;
@@ -122,13 +124,11 @@ class NeuronView extends Staged {
 
   /** Says what a cell of a strip adds. @param {PointerEvent} event */
   pointAt({ target, clientX }) {
-    const strip = target instanceof HTMLElement ? target.closest(".neuron-strip") : null;
+    const strip = target instanceof HTMLElement ? target.closest("canvas") : null;
     const row = strip?.closest("tr");
     if (!this.story || !strip || !row) return;
     const { loaded: { vectors }, row: { query }, key: shown } = this.story;
-    const { left, width } = strip.getBoundingClientRect();
-    const around = Number.parseFloat(getComputedStyle(strip).paddingLeft);
-    const dimension = dimensionAt(clientX, left + around, width - 2 * around, vectors.width);
+    const dimension = dimensionAt(strip, clientX, vectors.width);
     const key = Number(row.dataset.key ?? shown);
     if (dimension < 0) return;
     const [q, k] = [vectors.query[query * vectors.width + dimension], vectors.key[key * vectors.width + dimension]];
@@ -151,7 +151,19 @@ class NeuronView extends Staged {
   /** The picture to take away. */
   async figure() {
     if (!this.story) throw new Error("nothing is shown");
-    return neuronFigure(this.example, this.story, cssColors(this.root));
+    const { loaded: { layer, head, vectors }, row } = this.story;
+    const { tokens, keyTokens } = this.example;
+    const dimensions = Array.from({ length: vectors.width }, (_, i) => i);
+    return pageFigure(this.table, `${tokenName(tokens, row.query)} in layer ${layer}, head ${head}`, {
+      name: "neuron",
+      columns: ["key", "token", "score", "weight", ...dimensions.map((i) => `k_${i}`), ...dimensions.map((i) => `q_${i} k_${i}`)],
+      *rows() {
+        for (let i = 0; i < vectors.nKeys; i += 1) {
+          const score = sees(row, i) ? row.scores[i] : "masked";
+          yield [i, keyTokens.text[i], score, row.weights[i], ...vectorOf(vectors.key, i, vectors.width), ...productsOf(vectors, row.query, i)];
+        }
+      },
+    });
   }
 }
 
@@ -166,12 +178,25 @@ export const neuronKind = {
   create: (stage) => new NeuronView(stage),
 };
 
-/** Numbers as an image of CSS, a band each. @param {ArrayLike<number>} numbers @param {number} scale @param {"light" | "dark"} theme */
-function stripOf(numbers, scale, theme) {
-  const shades = shadeTable(theme);
-  const part = 100 / numbers.length;
-  const bands = Array.from(numbers, (number, i) => `${shades[shadeIndex(number, scale)] ?? "transparent"} ${i * part}% ${(i + 1) * part}%`);
-  return `linear-gradient(90deg, ${bands.join(", ")})`;
+/**
+ * Scales of colour that hold for every query of a head, so that its pictures can be compared.
+ *
+ * @param {Vectors} vectors
+ * @param {boolean} causal
+ */
+function scalesOf(vectors, causal) {
+  const { query, key, nQueries, nKeys, width, scale } = vectors;
+  const steps = Math.min(24, Math.max(nQueries, nKeys));
+  const products = new Float64Array(steps * steps * width);
+  const scores = new Float64Array(steps * steps);
+  for (let place = 0; place < scores.length; place += 1) {
+    const q = Math.floor((Math.floor(place / steps) * nQueries) / steps);
+    const k = Math.floor(((place % steps) * (causal ? q + 1 : nKeys)) / steps);
+    const found = productsOf(vectors, q, k);
+    products.set(found, place * width);
+    scores[place] = found.reduce((sum, value) => sum + value, 0) * scale;
+  }
+  return { vectors: scaleFor(query, key), products: scaleFor(products), scores: scaleFor(scores) };
 }
 
 /** @param {string} name */

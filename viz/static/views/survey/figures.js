@@ -13,12 +13,13 @@ import { element } from "../../core/draw/dom.js";
 import { placeOn, roundTop, ticks } from "../../core/draw/canvas.js";
 import { percent, running } from "../../core/text/text.js";
 import { drawAxes, layerPanels, meanOf, wholeTicks } from "../../marks/layer_dots.js";
-import { cornerOf, heightOf, layOut } from "../../marks/grid.js";
 import { largest, textOf, withInterval } from "./data.js";
 
 /** CSS pixels: a cell of that size has room for its number; cells are no larger than the other. */
 const NUMBERED = 34;
 const WIDEST = 62;
+/** CSS pixels left of the cells, for the numbers of layers, and above them. */
+const [LAYERS, HEADS] = [26, 28];
 
 /** @param {Survey} survey @param {Store} store @returns {Part} */
 export function gridPart(survey, store) {
@@ -62,29 +63,29 @@ function examplesOf(survey, measure, place) {
 /** @param {Survey} survey @param {Measure} measure @param {Look} look @returns {Drawing} */
 function gridDrawing(survey, measure, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
-  const grid = layOut(Math.min(width, 26 + nHeads * WIDEST), nLayers, nHeads);
-  // Cells are lower than the square pictures of the model view: they have a number at most.
-  grid.drop = Math.min(grid.drop, 36);
-  const [wide, high] = [grid.side, Math.min(grid.side, grid.drop - 2)];
+  const pitch = Math.min(Math.floor((width - LAYERS) / nHeads), WIDEST);
+  const wide = Math.max(3, pitch - (pitch >= 40 ? 5 : 2));
+  const drop = Math.min(pitch, 36);
+  const high = Math.min(wide, drop - 2);
+  const tall = HEADS + nLayers * drop;
   const top = roundTop(Math.max(...measure.mean.map((one) => Math.abs(one ?? 0))));
   const color = signColor(1, theme);
   const numbered = wide >= NUMBERED;
-  const named = wholeTicks(nHeads, nHeads * grid.pitch);
+  const named = wholeTicks(nHeads, nHeads * pitch);
   const points = measure.mean.map((_, place) => {
-    const [x, y] = cornerOf(grid, place);
-    return { x: x + wide / 2, y: y + high / 2, place, panel: 0 };
+    return { x: LAYERS + (place % nHeads) * pitch + wide / 2, y: HEADS + Math.floor(place / nHeads) * drop + high / 2, place, panel: 0 };
   });
   return {
     figure: {
       name: `all-heads-${measure.name}`,
       width,
-      height: heightOf(grid) + 34,
+      height: tall + 34,
       paper: colors.paper,
       paint(pen) {
         pen.text(26, 11, "head", { size: 11, color: colors.soft });
         for (const { x, y, place } of points) {
           const [left, above] = [x - wide / 2, y - high / 2];
-          if (named.includes(place)) pen.text(x, grid.top - 5, String(place), { size: 11, color: colors.soft, anchor: "middle" });
+          if (named.includes(place)) pen.text(x, HEADS - 5, String(place), { size: 11, color: colors.soft, anchor: "middle" });
           if (place % nHeads === 0) pen.text(18, y + 4, String(place / nHeads), { size: 11, color: colors.soft, anchor: "end" });
           const value = measure.mean[place];
           if (place === state.place) pen.rect(left - 2, above - 2, wide + 4, high + 4, colors.ink);
@@ -93,7 +94,7 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
           pen.rect(left, above, wide, high, color, Math.min(1, Math.abs(value) / top) * strongest(color, theme));
           if (numbered) pen.text(x, y + 4, cellText(value, measure.unit), { size: 11, color: colors.ink, anchor: "middle" });
         }
-        drawRamp(pen, { left: grid.left, top: heightOf(grid) + 8, color, most: strongest(color, theme), colors, high: textOf(top, measure.unit) });
+        drawRamp(pen, { left: LAYERS, top: tall + 8, color, most: strongest(color, theme), colors, high: textOf(top, measure.unit) });
       },
       columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
       *rows() {

@@ -9,11 +9,10 @@
  */
 
 import { Staged } from "../../core/frame/kinds.js";
-import { cssColors, penOn } from "../../core/draw/canvas.js";
-import { headColor, scaleFor, shadeTable, withAlpha } from "../../core/draw/colors.js";
+import { headColor, scaleFor, withAlpha } from "../../core/draw/colors.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { afterEscape } from "../../core/state/state.js";
-import { drawStrip } from "../../marks/strips.js";
+import { stripOf } from "../../marks/strips.js";
 import { BOXES, inputBoxes, outputBoxes, readWhole, TITLES } from "./boxes.js";
 
 /** Tokens of a long text that stand in the row at once. */
@@ -29,8 +28,6 @@ class WholeView extends Staged {
     this.lead = element("p", { class: "whole-lead" });
     this.flow = element("div", { class: "whole-flow" });
     this.root = element("div", { class: "whole-view" }, [this.lead, this.flow]);
-    this.paints = /** @type {(() => void)[]} */ ([]);
-    new ResizeObserver(() => requestAnimationFrame(() => this.paint())).observe(this.root);
   }
 
   async update() {
@@ -46,7 +43,6 @@ class WholeView extends Staged {
   show(whole) {
     const { tokens } = this.example;
     const focused = this.focused();
-    this.paints = [];
     this.lead.replaceChildren("One pass of the model, from the text down to its prediction. Every strip holds the numbers of ", element("strong", {}, [tokenChip(tokens, whole.position, 24)]), ": blue above zero, orange below. Open a box to see it in full.");
     const layers = this.example.layers.flatMap((layer) => this.layer(whole, layer));
     this.flow.replaceChildren(
@@ -57,7 +53,6 @@ class WholeView extends Staged {
       ...this.boxes(outputBoxes(whole)),
     );
     if (focused) /** @type {HTMLElement | null} */ (this.flow.querySelector(`[data-box="${focused}"]`))?.focus({ preventScroll: true });
-    this.paint();
   }
 
   focused() {
@@ -85,19 +80,14 @@ class WholeView extends Staged {
 
   /** @param {Box[]} boxes @returns {HTMLElement[]} */
   boxes(boxes) {
-    return boxes.map((box) => {
-      const { root, paint } = boxOf(box, { theme: this.theme, go: (way) => this.open(way), can: (way) => this.can(way) });
-      this.paints.push(paint);
-      return root;
-    });
+    return boxes.map((box) => boxOf(box, { theme: this.theme(), go: (way) => this.open(way), can: (way) => this.can(way) }));
   }
 
   /** @param {Whole} whole @param {number} layer @returns {HTMLElement[]} */
   layer(whole, layer) {
     const open = layer === whole.layer;
-    const head = layerHead(whole, layer, open, this.theme, (change) => this.store.set(change));
-    this.paints.push(head.paint);
-    if (!open) return [head.root];
+    const head = layerHead(whole, layer, open, this.theme(), (change) => this.store.set(change));
+    if (!open) return [head];
     const drawn = layerParts(whole);
     const parts = drawn.map(({ kind, title, boxes }, i) => {
       const made = this.boxes(boxes);
@@ -110,7 +100,7 @@ class WholeView extends Staged {
       branch.style.setProperty("--boxes", String(boxes.length));
       return branch;
     });
-    return [element("section", { class: "whole-layer", "aria-label": `Layer ${layer}` }, [head.root, element("div", { class: "whole-inside" }, parts)])];
+    return [element("section", { class: "whole-layer", "aria-label": `Layer ${layer}` }, [head, element("div", { class: "whole-inside" }, parts)])];
   }
 
   /** @param {Way} way */
@@ -121,11 +111,6 @@ class WholeView extends Staged {
   /** @param {Way} way */
   open(way) {
     this.store.set({ query: this.position(), anchor: "query", key: null, ...way });
-  }
-
-  paint() {
-    if (!this.root.isConnected || !this.root.clientWidth) return;
-    for (const paint of this.paints) paint();
   }
 
   /**
@@ -174,26 +159,22 @@ export const wholeKind = {
  * @param {Whole} whole
  * @param {number} layer
  * @param {boolean} open
- * @param {() => "light" | "dark"} theme
+ * @param {"light" | "dark"} theme
  * @param {(change: Way) => void} set
  */
 function layerHead(whole, layer, open, theme, set) {
   const after = /** @type {Float32Array} */ (whole.after.get(layer));
-  const scale = streamScale(whole);
-  const canvas = element("canvas", { "aria-hidden": "true" });
-  const cells = element("span", { class: "whole-cells" }, [canvas]);
   const inside = whole.built.parallel ? "attention beside the MLP: both read the stream and add to it" : "attention, then the MLP; each adds to the stream";
   const attributes = { type: "button", class: "whole-layer-head", "aria-expanded": String(open), "data-box": `layer ${layer}` };
   const opener = element("button", attributes, [
     element("span", { class: "whole-title" }, [`Layer ${layer}`]),
     element("span", { class: "whole-says" }, [open ? inside : "what it leaves in the stream"]),
-    ...(open ? [] : [cells]),
+    ...(open ? [] : [pictureOf([{ name: "", parts: [after], scale: streamScale(whole) }], theme)]),
   ]);
   opener.addEventListener("click", () => set({ layer }));
   const heads = element("button", { type: "button", class: "whole-all", "data-box": `model ${layer}` }, ["All heads →"]);
   heads.addEventListener("click", () => set({ view: "model", layer }));
-  const root = element("div", { class: open ? "whole-bar-of open" : "whole-bar-of" }, open ? [opener, heads] : [opener]);
-  return { root, paint: () => !open && paintCells(canvas, [{ name: "", parts: [after], scale }], theme()) };
+  return element("div", { class: open ? "whole-bar-of open" : "whole-bar-of" }, open ? [opener, heads] : [opener]);
 }
 
 /** One scale for the stream in all layers, so that it can be seen to grow. @param {Whole} whole */
@@ -245,79 +226,42 @@ export function layerParts(whole) {
  * @property {"box" | "stream" | "sum" | "norm"} [kind]
  */
 
-/** CSS pixels of a row of cells, between rows, between the parts of heads, and between groups of them. */
-const [ROW, APART, GAP, BETWEEN_GROUPS] = [13, 4, 3, 11];
-
 /**
  * @param {Box} box
- * @param {{theme: () => "light" | "dark", go: (way: Way) => void, can: (way: Way) => boolean}} around
- * @returns {{root: HTMLElement, paint: () => void}}
+ * @param {{theme: "light" | "dark", go: (way: Way) => void, can: (way: Way) => boolean}} around
  */
 function boxOf(box, { theme, go, can }) {
   const { id, title, name, says, rows, fact, more = [], way, leads, kind = "box" } = box;
-  const canvas = element("canvas", { "aria-hidden": "true" });
-  const names = element("span", { class: "whole-names", "aria-hidden": "true" }, rows.map((row) => element("span", {}, [row.name])));
-  const picture = element("span", { class: rows.some((row) => row.name) ? "whole-cells named" : "whole-cells" }, [names, canvas]);
   const open = can(way);
   const root = element("button", { type: "button", class: `whole-box ${kind}`, "data-box": id }, [
     element("span", { class: "whole-title" }, [title, ...(name ? [" ", element("code", {}, [name])] : [])]),
     element("span", { class: "whole-says" }, [says]),
-    ...(rows.length ? [picture] : []),
+    ...(rows.length ? [pictureOf(rows, theme)] : []),
     ...more,
     ...(fact ? [element("span", { class: "whole-fact" }, [fact])] : []),
     element("span", { class: "whole-leads" }, [open && leads ? `${leads} →` : ""]),
   ]);
   root.disabled = !open;
   root.addEventListener("click", () => go(way));
-  return { root, paint: () => rows.length && paintCells(canvas, rows, theme()) };
+  return root;
 }
 
-/** @param {HTMLCanvasElement} canvas @param {Cells[]} rows @param {"light" | "dark"} theme */
-export function paintCells(canvas, rows, theme) {
-  const width = canvas.parentElement ? roomOf(canvas) : 0;
-  if (width < 4) return;
-  const { ground, soft } = cssColors(canvas);
-  const pen = penOn(canvas, width, rows.length * (ROW + APART) - APART);
-  rows.forEach(({ parts, scale, head, groups = parts.length }, i) => {
-    const shades = head === undefined ? shadeTable(theme) : shadesOf(headColor(head, theme));
-    const top = i * (ROW + APART);
-    const inGroup = parts.length / groups;
-    const gap = rows[0].groups ? BETWEEN_GROUPS : GAP;
-    const group = (width - gap * (groups - 1)) / groups;
-    const own = (group - GAP * (inGroup - 1)) / inGroup;
-    if (rows[0].groups) drawBorders(pen, { groups, group, top, tall: ROW + APART }, soft);
-    parts.forEach((numbers, part) => {
-      const left = Math.floor(part / inGroup) * (group + gap) + (part % inGroup) * (own + GAP);
-      drawStrip(pen, { numbers, left, width: own, top, height: ROW, scale }, shades, ground);
-    });
-  });
-}
-
-/**
- * A line between each group of heads and the next.
- *
- * @param {CanvasRenderingContext2D} pen
- * @param {{groups: number, group: number, top: number, tall: number}} row
- * @param {string} color
- */
-function drawBorders(pen, { groups, group, top, tall }, color) {
-  pen.fillStyle = color;
-  for (let i = 1; i < groups; i += 1) pen.fillRect(Math.round(i * (group + BETWEEN_GROUPS) - BETWEEN_GROUPS / 2), top, 1, tall);
-}
-
-/** The width that is left for a canvas beside the names of its rows. @param {HTMLCanvasElement} canvas */
-function roomOf(canvas) {
-  const parent = /** @type {HTMLElement} */ (canvas.parentElement);
-  const before = canvas.previousElementSibling;
-  const taken = before instanceof HTMLElement && before.offsetWidth ? before.offsetWidth + 6 : 0;
-  return Math.floor(parent.clientWidth - taken);
+/** The rows of a box. @param {Cells[]} rows @param {"light" | "dark"} theme */
+function pictureOf(rows, theme) {
+  return element("span", { class: "whole-cells" }, rows.flatMap(({ name, parts, scale, head, groups = 1 }) => {
+    const shades = head === undefined ? undefined : shadesOf(headColor(head, theme));
+    const size = parts.length / groups;
+    const grouped = Array.from({ length: groups }, (_, i) => element("span", { class: "whole-group" }, parts.slice(i * size, (i + 1) * size).map((numbers) => stripOf(numbers, scale, theme, shades))));
+    const names = rows.some((row) => row.name) ? [element("span", { class: "whole-name", "aria-hidden": "true" }, [name])] : [];
+    return [...names, element("span", { class: "whole-strips" }, grouped)];
+  }));
 }
 
 /** @type {Map<string, string[]>} */
 const tables = new Map();
 
 /**
- * Shades of one colour for weights, in the places where `drawStrip` looks for numbers above zero.
+ * Shades of one colour for weights, in the places where `stripOf` looks for numbers above zero.
  *
  * @param {string} color
  */
