@@ -9,6 +9,8 @@ from playwright.sync_api import Page
 
 SEEN = """() => {
   const box = document.querySelector(".pictures").getBoundingClientRect();
+  const [x, y] = [(box.left + box.right) / 2, Math.min(box.bottom, innerHeight) - 4];
+  if (!document.elementFromPoint(x, y)?.closest(".pictures")) return 0;
   const part = (from, to, end) => Math.max(0, Math.min(to, end) - Math.max(from, 0)) / (to - from);
   return part(box.left, box.right, innerWidth) * part(box.top, box.bottom, innerHeight);
 }"""
