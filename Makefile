@@ -4,6 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 INSTALL := $(RUN)/python -m pip install --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
+LINKS := minibert/kernels minibert/viz
 DEVELOPMENT := $(VENV)/.development
 
 # Which Python makes the environment; none named: the first of 3.11 to 3.14 that can.
@@ -98,9 +99,13 @@ clean: ## remove what was built, keep .venv
 $(VENV)/bin/python:
 	python=$$(scripts/find_python.sh $(PYTHON)) && $$python -m venv $(VENV)
 
+# An archive of the sources has no links.
+$(LINKS):
+	ln -s ../$(@F) $@
+
 # Every version is pinned, so pip has nothing to search; which build of torch it takes is left to
 # pip's own configuration. setuptools goes first: the build runs in this environment, with this pin.
-$(RUNTIME): pyproject.toml setup.py requirements/runtime.txt | $(VENV)/bin/python
+$(RUNTIME): pyproject.toml setup.py requirements/runtime.txt | $(VENV)/bin/python $(LINKS)
 	$(INSTALL) -c requirements/runtime.txt setuptools
 	$(INSTALL) -c requirements/runtime.txt --no-build-isolation -e .
 	@touch $@
