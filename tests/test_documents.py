@@ -99,13 +99,11 @@ def fewest_extras(line: str, extras: tuple[str, ...]) -> tuple[str, ...]:
     return min((one for one in named if set(one) <= set(extras)), key=len)
 
 
-# `bench` begins with the whole check, which the interpreter need not do twice.
-CHECKS_OF_BENCH = {
-    line.replace("bench", "check", 1)
-    for page in PAGES
-    for block in blocks_of(page)
-    for line in lines_of(block)
-    if line.startswith("minibert bench ")
+# Triton's interpreter takes minutes for all sizes; test_ladder.py and test_cli_check.py check the
+# same files.
+SHORTER = {
+    "check": ("--quick", "--tokens", "17"),
+    "bench": ("--quick", "--dtype", "float32"),
 }
 
 
@@ -162,9 +160,7 @@ def run_line(line: str, python: Path, where: Path, done: set[tuple[str, Path]]) 
         return
     command, *arguments = shlex.split(line, comments=True)
     assert command == "minibert", f"{line}: no test knows how to run this"
-    if line in CHECKS_OF_BENCH:
-        arguments.append("--quick")
-    # Triton's interpreter takes half a minute of a free core for a kernel.
+    arguments += SHORTER.get(arguments[0], ())
     run([python.with_name(command), *arguments], where=where, seconds=1200)
     done.add((line, python))
 
