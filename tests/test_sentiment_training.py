@@ -1,4 +1,4 @@
-"""The script that makes tiny-bert-sentiment, and what the benchmark measures of it."""
+"""The script that makes tiny-bert-sentiment."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,6 @@ import torch
 import transformers
 
 import minibert
-from benchmarks import embedded
-from benchmarks.embedded import right
 from scripts import train_sentiment
 from scripts.train_sentiment import Sentence, probabilities, read_sentences, untrained
 
@@ -111,21 +109,3 @@ def test_a_file_that_is_missing_is_named(
     monkeypatch.setattr("sys.argv", ["train_sentiment", str(tmp_path)])
     assert train_sentiment.main() == 1
     assert "imdb_labelled.txt" in capsys.readouterr().err
-
-
-def test_right_is_the_share_of_right_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentences = [Sentence(text, 1, "") for text in GOOD[:3]] + [Sentence(BAD[0], 0, "")]
-    certain = torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
-    monkeypatch.setattr(embedded, "probabilities", lambda *_: certain)
-    row = right(untrained("tiny-bert", seed=0), sentences)
-    assert (row["value"], row["count"], row["positive"]) == (0.5, 4, 0.75)
-
-
-def test_the_benchmark_writes_a_row_for_every_score(data: Path, tmp_path: Path) -> None:
-    folder = untrained("tiny-bert", seed=0).save(tmp_path / "model")
-    output = tmp_path / "rows.jsonl"
-    options = ["--sentiment", str(data), "--models", str(folder), "--threads", "1"]
-    assert embedded.main([*options, "--output", str(output)]) == 0
-    rows = list(map(json.loads, output.read_text().splitlines()))
-    assert [row["what"] for row in rows] == ["reviews right", "film snippets right"]
-    assert all(0 <= row["value"] <= 1 for row in rows)
