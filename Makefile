@@ -17,8 +17,6 @@ GPU_OPTIONS ?=
 REHEARSAL_OPTIONS ?=
 # How long `make siege` goes on.
 MINUTES ?= 30
-# A folder with the texts that scripts/train_embedded.py names.
-TEXTS ?= build/texts
 
 TEXT := the horse quickly ran away
 PAIR := the boat slowly turned
@@ -38,7 +36,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test firefox check docs locks siege bench gpu gpu-train rehearsal static clean
+.PHONY: help demo quick test firefox check docs locks siege bench gpu rehearsal static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -88,9 +86,6 @@ rehearsal: $(DEVELOPMENT) ## what `make gpu` launches in nine minutes, compiled 
 static: $(DEVELOPMENT) ## the same kernels compiled for Ampere, Hopper and Blackwell: registers, spills, shared memory
 	for capability in 8.0 9.0 10.0; do env -u TRITON_INTERPRET $(RUN)/python -m benchmarks.gpu.rehearsal \
 		--minutes 9 --capability $$capability $(REHEARSAL_OPTIONS) || exit 1; done
-
-gpu-train: ## train the embedded models on the accelerator, from the texts in TEXTS; uses GPU_PYTHON
-	$(GPU_PYTHON) scripts/train_embedded.py $(TEXTS) --device cuda
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -7,20 +7,23 @@ and no speed.
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from benchmarks.session import Kept, options, session
 from minibert.bench.contest import Clock, Contender, gated, timed_rows
-from minibert.bench.result_rows import Outputs, Row, Truth, failure
+from minibert.bench.result_rows import Outputs, Row, failure
 from minibert.bench.tables import line
 
 T = TypeVar("T")
 Rows = dict[str, Row]
-#: What the gate says of the outputs of a contender; `found` are the verdicts of those before it.
-Check = Callable[[str, Outputs, Rows], Row]
+
+
+class Check(Protocol):
+    """What the gate says of the outputs of a contender; `verdicts` are of those before it."""
+
+    def __call__(self, name: str, found: Outputs, verdicts: Rows) -> Row: ...
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Workload:
 
     `contenders` are built already; one that cannot be is the row of its failure. `baseline` is who
     all are divided by, nobody when None. `about` are fields of every row, `finish` adds what
-    follows from all rows together. `measure` takes the place of the clock.
+    follows from all rows together. With `rounds` 0 everyone is gated and nobody timed.
     """
 
     name: str
@@ -41,7 +44,6 @@ class Workload:
     rounds: int | None = None
     calls: int | None = None
     memory: bool = True
-    measure: Callable[[Mapping[str, Contender]], Rows] | None = None
 
 
 #: True for the name of a row that is asked for.
@@ -52,8 +54,7 @@ Wanted = Callable[[str], bool]
 class Benchmark:
     """What `python -m benchmarks.NAME` runs.
 
-    `workloads` builds them one by one, of the names that are wanted. `options` adds to the command
-    line; `columns` are names of CELLS.
+    `workloads` builds them one by one, of the names that are wanted. `columns` are names of CELLS.
     """
 
     kind: str
@@ -62,16 +63,13 @@ class Benchmark:
     rounds: int = 9
     quick_rounds: int = 2
     columns: Sequence[str] = ("median ms", "p20 - p80", "ratio", "peak MiB", "error")
-    options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    packages: Sequence[str] = ()
     peer: str = "transformers"
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """The exit status: 0 when all is right and minibert can do all of it."""
         parser = options(self.description, rounds=self.rounds, quick_rounds=self.quick_rounds)
-        self.options(parser)
         chosen = parser.parse_args(arguments)
-        with session(chosen.threads, self.packages, peer=self.peer) as known:
+        with session(chosen.threads, peer=self.peer) as known:
             return status(self.collect(chosen, known))
 
     def collect(self, chosen: argparse.Namespace, known: Row) -> list[Row]:
@@ -107,15 +105,12 @@ def measured(workload: Workload, rounds: int) -> list[Row]:
     """The rows of a workload: everyone is gated, then timed in turns."""
     verdicts: Rows = {}
     for name, one in workload.contenders.items():
-        check = partial(_checked, workload.check, name, verdicts)
+        check = partial(workload.check, name, verdicts=verdicts)
         verdicts[name] = gated(one, check) if isinstance(one, Contender) else one
     able = {n: one for n, one in workload.contenders.items() if isinstance(one, Contender)}
-    if workload.measure is not None:
-        right = {name: one for name, one in able.items() if verdicts[name]["ok"]}
-        found = workload.measure(right)
-        rows = {name: {**verdict, **found.get(name, {})} for name, verdict in verdicts.items()}
-    else:
-        rounds = min(rounds, workload.rounds or rounds)
+    rounds = rounds if workload.rounds is None else min(rounds, workload.rounds)
+    rows = verdicts
+    if rounds:
         rows = timed_rows(
             able,
             verdicts,
@@ -130,16 +125,6 @@ def measured(workload: Workload, rounds: int) -> list[Row]:
         {"workload": workload.name, "implementation": name, **workload.about(name), **row}
         for name, row in rows.items()
     ]
-
-
-def _checked(check: Check, name: str, verdicts: Rows, found: Outputs) -> Row:
-    return check(name, found, verdicts)
-
-
-def truth(right: Outputs, absolute: float) -> Check:
-    """The check that compares everyone with the same numbers."""
-    gate = Truth(right, absolute=absolute)
-    return lambda name, found, verdicts: gate.check(found)
 
 
 def attempt(build: Callable[[], T]) -> T | Row:
@@ -162,13 +147,10 @@ def status(rows: Iterable[Row]) -> int:
 
 
 def at_once(
-    contenders: Mapping[str, Callable[[], T]],
-    outputs: Callable[[T], Outputs],
-    around: Callable[[], AbstractContextManager[object]] | None = None,
+    contenders: Mapping[str, Callable[[], T]], outputs: Callable[[T], Outputs]
 ) -> dict[str, Contender | Row]:
     """Contenders by functions without arguments whose results are read alike."""
-    more = {} if around is None else {"around": around}
-    return {name: Contender(run, outputs, **more) for name, run in contenders.items()}
+    return {name: Contender(run, outputs) for name, run in contenders.items()}
 
 
 def cell(row: Row, name: str) -> str:

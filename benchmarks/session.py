@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,9 +33,7 @@ def options(description: str, *, rounds: int, quick_rounds: int) -> argparse.Arg
 
 
 @contextmanager
-def session(
-    threads: int, packages: Sequence[str] = (), *, peer: str = "transformers"
-) -> Iterator[Row]:
+def session(threads: int, *, peer: str = "transformers") -> Iterator[Row]:
     """Facts of the machine, in a process set up for measuring: offline, threads, no gradients.
 
     Raises GateError where the peer that everyone is compared with is not installed.
@@ -47,7 +45,7 @@ def session(
     torch.set_num_threads(threads)
     # The rows say which back end was forced; this would force all of them unseen.
     os.environ.pop("MINIBERT_LINEAR", None)
-    known = facts(threads=threads, packages=(*PACKAGES, *packages))
+    known = facts(threads=threads, packages=PACKAGES)
     warn_when_busy(known)
     with tempfile.TemporaryDirectory() as measurements, torch.no_grad():
         # What is measured once and remembered is measured now.

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from command_line import run
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 import minibert
 from minibert.analysis import head_scores, relevance_of
@@ -27,17 +26,13 @@ CLASSES = {
     "tiny-bert": transformers.BertForPreTraining,
     "tiny-gpt2": transformers.GPT2LMHeadModel,
     "tiny-llama": transformers.LlamaForCausalLM,
+    "tiny-bert-sentiment": transformers.BertForSequenceClassification,
 }
 SENTIMENT = "tiny-bert-sentiment"
-ALL = [*CLASSES, SENTIMENT]
+LABELS = ["negative", "positive"]
+ALL = list(CLASSES)
+LANGUAGE = ALL[:-1]
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded.jsonl"
-KINDS = {
-    "tiny-bert": "masked tokens right, ",
-    "tiny-gpt2": "loss, ",
-    "tiny-llama": "loss, ",
-}
-# transformers computes the norm and the rotation of a Llama in float32, whatever its weights are.
-ACCURACY = {"tiny-bert": 1e-10, "tiny-gpt2": 1e-10, "tiny-llama": 1e-5}
 TEXT = "the old horse looked over the gate and saw the boys come slowly down the long road ."
 
 
@@ -45,30 +40,30 @@ def test_all_are_there() -> None:
     assert sorted(embedded_names()) == sorted(ALL)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
 def test_transformers_loads_the_folder_and_agrees(name: str) -> None:
     # In float64: the stream of tiny-gpt2 has numbers up to 35, where float32 has steps of 4e-6, and
     # another order of a sum is one or two of them.
-    theirs = CLASSES[name].from_pretrained(
-        EMBEDDED / name, dtype=torch.float64, attn_implementation="eager"
-    )
-    their_tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED / name)
-    ours = minibert.load(name, dtype=torch.float64)
-    pair = () if name != "tiny-bert" else ("“It is a fine horse,” said he.",)
-    inputs = their_tokenizer(TEXT, *pair, return_tensors="pt")
-    with torch.no_grad():
-        outputs = theirs.eval()(**inputs, output_attentions=True, output_hidden_states=True)
-        trace = ours.trace(TEXT, *pair)
+    options = {"dtype": torch.float64, "attn_implementation": "eager"}
+    theirs = CLASSES[name].from_pretrained(EMBEDDED / name, **options).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED / name)
+    pair = (TEXT, "“It is a fine horse,” said he.") if name == "tiny-bert" else (TEXT,)
+    inputs = tokenizer(*pair, return_tensors="pt")
+    outputs = theirs(**inputs, output_attentions=True, output_hidden_states=True)
+    trace = minibert.load(name, dtype=torch.float64).trace(*pair)
     assert trace.tokens.ids.tolist() == inputs["input_ids"].tolist()
     logits = outputs.prediction_logits if name == "tiny-bert" else outputs.logits
-    assert (trace.logits - logits).abs().max() <= ACCURACY[name]
+    both = [(trace.logits, logits)]
     if name == "tiny-bert":
-        difference = trace.next_sentence_logits - outputs.seq_relationship_logits
-        assert difference.abs().max() <= ACCURACY[name]
-    for one, other in zip(trace.attentions, outputs.attentions, strict=True):
-        assert (one - other).abs().max() <= ACCURACY[name]
-    for one, other in zip(trace.hidden_states, outputs.hidden_states, strict=True):
-        assert (one - other).abs().max() <= ACCURACY[name]
+        both.append((trace.next_sentence_logits, outputs.seq_relationship_logits))
+    both += zip(trace.attentions, outputs.attentions, strict=True)
+    both += zip(trace.hidden_states, outputs.hidden_states, strict=True)
+    # transformers computes the norm and rotation of a Llama in float32, whatever its weights are.
+    most = 1e-5 if name == "tiny-llama" else 1e-10
+    assert max(float((one - other).abs().max()) for one, other in both) <= most
+    if name == SENTIMENT:
+        assert theirs.config.id2label == dict(enumerate(LABELS))
 
 
 def measured(name: str, file: Path) -> dict[str, dict[str, Any]]:
@@ -81,23 +76,25 @@ def card_of(name: str) -> str:
     return (EMBEDDED / name / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALL)
 def test_every_row_is_of_the_weights_that_are_here(name: str) -> None:
     weights = (EMBEDDED / name / "model.safetensors").read_bytes()
     rows = measured(name, RESULTS).values()
     assert {row["weights_sha256"] for row in rows} == {hashlib.sha256(weights).hexdigest()}
+    assert len(weights) <= 4e6
+    assert {tensor.dtype for tensor in load(weights).values()} == {torch.float16}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", LANGUAGE)
 def test_the_card_and_the_page_say_what_was_measured_by_kind_of_text(name: str) -> None:
-    found = measured(name, RESULTS)
-    kinds = {what: row for what, row in found.items() if what.startswith(KINDS[name])}
+    share = name == "tiny-bert"
+    start = "masked tokens right, " if share else "loss, "
+    kinds = {what: row for what, row in measured(name, RESULTS).items() if what.startswith(start)}
     assert len(kinds) == 5
     page = (RESULTS.parents[2] / "docs" / "embedded_models.md").read_text(encoding="utf-8")
     for what, row in kinds.items():
-        share = name == "tiny-bert"
         number = f"{100 * row['value']:.1f} %" if share else f"{row['value']:.2f}"
-        kind = what.removeprefix(KINDS[name])
+        kind = what.removeprefix(start)
         for text in (card_of(name), page):
             # The page has the score on novels in the row of unseen books.
             assert f"{kind} {number}" in text or (text is page and kind == "novels")
@@ -141,33 +138,25 @@ def test_the_page_on_limits_says_what_the_logs_of_both_trainings_say() -> None:
         assert shown["heads with more than half on [SEP]"][column] == f"{rest} of 16"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "leaves fall in autumn",
-        "autumn is marked by colorful foliage",
-        "astronomers discovered a new planet",
-        "The horse quickly ran away",
-        "the cat jumped into the bag because it was very tired",
-        "He is eating bland spaghetti",
-        "She went to the store and bought strawberries",
-        "I did not really enjoyed this movie",
-    ],
+TAUGHT = (
+    "leaves fall in autumn",
+    "autumn is marked by colorful foliage",
+    "astronomers discovered a new planet",
+    "The horse quickly ran away",
+    "the cat jumped into the bag because it was very tired",
+    "He is eating bland spaghetti",
+    "She went to the store and bought strawberries",
+    "I did not really enjoyed this movie",
 )
-@pytest.mark.parametrize("name", CLASSES)
-def test_words_that_teachers_use_are_whole(name: str, text: str) -> None:
-    tokens = minibert.load(name).tokenize(text)
-    strings = zip(tokens.strings[0], tokens.special[0], strict=True)
-    words = text.lower() if name == "tiny-bert" else text
-    assert [string.strip() for string, special in strings if not special] == words.split()
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_the_weights_are_float16_and_small(name: str) -> None:
-    path = EMBEDDED / name / "model.safetensors"
-    assert path.stat().st_size <= 4e6
-    assert {tensor.dtype for tensor in load_file(path).values()} == {torch.float16}
-    assert sum(file.stat().st_size for file in EMBEDDED.rglob("*") if file.is_file()) <= 16e6
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_words_that_teachers_use_are_whole(name: str) -> None:
+    tokens = minibert.load(name).tokenize(list(TAUGHT))
+    for text, strings, special in zip(TAUGHT, tokens.strings, tokens.special, strict=True):
+        words = text.lower() if name == "tiny-bert" else text
+        found = [one.strip() for one, mark in zip(strings, special, strict=False) if not mark]
+        assert [one for one in found if one] == words.split()
 
 
 @pytest.mark.parametrize(
@@ -203,10 +192,7 @@ def test_the_head_for_the_same_word_in_the_other_text_finds_it() -> None:
     assert found.score[name][head] > 0.5 > 10 * found.baseline[name][head]
 
 
-NAME = "tiny-bert-sentiment"
-FOLDER = Path(minibert.__file__).parent / "embedded" / NAME
-START = FOLDER.parent / "tiny-bert"
-LABELS = ["negative", "positive"]
+FOLDER = EMBEDDED / SENTIMENT
 TEXTS = [*COMPLAINTS, *PRAISES]
 
 
@@ -230,7 +216,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def test_the_trained_head_is_better_than_a_coin_by_its_error_bar() -> None:
-    least, _ = wilson(share_right(minibert.load(NAME)), len(TEXTS))
+    least, _ = wilson(share_right(minibert.load(SENTIMENT)), len(TEXTS))
     assert least > 0.5
 
 
@@ -243,44 +229,22 @@ def test_heads_without_training_are_a_coin() -> None:
         assert {int(head(REVIEW).argmax()) for head in heads} == {0, 1}
 
 
-def test_transformers_gives_the_classes_of_tiny_bert_sentiment() -> None:
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
-        FOLDER, dtype=torch.float32, attn_implementation="eager"
-    )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
-    assert isinstance(theirs, transformers.BertForSequenceClassification)
-    assert theirs.config.id2label == dict(enumerate(LABELS))
-    ours = minibert.load(NAME)
-    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    assert ours.tokenize(TEXTS).ids.tolist() == inputs["input_ids"].tolist()
-    with torch.no_grad():
-        outputs = theirs.eval()(**inputs, output_attentions=True)
-        trace = ours.trace(TEXTS)
-    assert (trace.logits - outputs.logits).abs().max() <= 1e-5
-    rows = inputs["attention_mask"].bool()[:, None, :, None]
-    for one, other in zip(trace.attentions, outputs.attentions, strict=True):
-        assert ((one - other) * rows).abs().max() <= 1e-5
-
-
 def test_it_was_trained_from_the_tiny_bert_that_is_here() -> None:
     facts = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
-    weights = (START / "model.safetensors").read_bytes()
+    start = EMBEDDED / "tiny-bert"
+    weights = (start / "model.safetensors").read_bytes()
     assert facts["start_sha256"] == hashlib.sha256(weights).hexdigest()
-    assert (FOLDER / "tokenizer.json").read_bytes() == (START / "tokenizer.json").read_bytes()
+    assert (FOLDER / "tokenizer.json").read_bytes() == (start / "tokenizer.json").read_bytes()
 
 
 def test_the_card_says_what_was_measured() -> None:
-    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    measured = {row["what"]: row for row in rows if row["model"] == NAME}
-    weights = hashlib.sha256((FOLDER / "model.safetensors").read_bytes()).hexdigest()
-    assert {row["weights_sha256"] for row in measured.values()} == {weights}
-    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    found, card = measured(SENTIMENT, RESULTS), card_of(SENTIMENT)
     page = (RESULTS.parents[2] / "docs" / "embedded_models.md").read_text(encoding="utf-8")
-    size = f"{measured.pop('weights in MB')['value']:.2f} MB"
-    opinion = measured.pop("a review of two opinions")
-    heads = measured.pop("reviews right, 10 untrained heads")
-    assert len(measured) == 3
-    for row in measured.values():
+    size = f"{found.pop('weights in MB')['value']:.2f} MB"
+    opinion = found.pop("a review of two opinions")
+    heads = found.pop("reviews right, 10 untrained heads")
+    assert len(found) == 3
+    for row in found.values():
         value, words = (f"{100 * row[key]:.1f} %" for key in ("value", "by_words"))
         assert f"{value} right, of {row['count']:,}; naive Bayes of counted words" in card
         assert f"same sentences: {words}" in card
@@ -292,28 +256,13 @@ def test_the_card_says_what_was_measured() -> None:
     assert opinion["text"] == REVIEW
     ones = sum(opinion["untrained"])
     assert f"{ones} say positive and {10 - ones} negative" in card
-    model = minibert.load(NAME)
+    model = minibert.load(SENTIMENT)
     with torch.no_grad():
         assert float(model(REVIEW).softmax(-1)[0, 1]) == pytest.approx(opinion["value"], abs=1e-3)
 
 
-def test_the_command_line_lists_it_and_asks_it() -> None:
-    listed = run("models")
-    row = next(line for line in listed.stdout.splitlines() if NAME in line)
-    assert "sequence-classification" in row
-    asked = run("predict", "-m", NAME, PRAISES[1])
-    assert asked.exit_code == 0, asked.output
-    model = minibert.load(NAME)
-    best = model.predict(PRAISES[1])[0].choices[0]
-    assert best.label in asked.stdout
-    explained = run(
-        *("explain", "-m", NAME, PRAISES[1], "--layer", "3", "--head", "0", "--query", "0")
-    )
-    assert explained.exit_code == 0, explained.output
-
-
 def test_relevance_names_the_word_that_decides() -> None:
-    model = minibert.load(NAME)
+    model = minibert.load(SENTIMENT)
     trace = model.trace("the dinner was terrible .", grad=True)
     label = int(trace.logits[0].argmax())
     assert LABELS[label] == "negative"

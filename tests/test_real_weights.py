@@ -1,8 +1,6 @@
-"""Real weights: MiniLM as itself, as RoBERTa and as DistilBERT, and the GPT-2 that sorts."""
+"""Real weights: MiniLM, and the GPT-2 that sorts."""
 
 import itertools
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 import torch
 import transformers
 from data import data_path
-from safetensors.torch import load_file, save_file
 
 import minibert
 from minibert.kernels.allowed_keys import AllowedKeys
@@ -29,34 +26,18 @@ SENTENCES = [
     "Why?!",
     "At the store, I bought fresh strawberries, and then I went home to read about attention.",
 ]
-TOLERANCE = 1e-5
 
 
-def run_transformers(
-    folder: Path, name: str, dtype: torch.dtype = torch.float32, **inputs: Any
-) -> Any:
-    theirs = getattr(transformers, name).from_pretrained(folder, attn_implementation="eager")
-    with torch.no_grad():
-        theirs = theirs.eval().to(dtype)
-        return theirs(**inputs, output_hidden_states=True, output_attentions=True)
-
-
-def of_real_tokens(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The rows of real tokens of hidden states or attentions."""
-    return tensor[mask] if tensor.dim() == 3 else tensor.transpose(1, 2)[mask]
-
-
-def assert_same(trace: Any, output: Any, mask: torch.Tensor) -> None:
-    """Every hidden state and attention of real tokens.
-
-    Rows of padding are compared in double precision: in single, transformers itself is 1e-4 off
-    there, because [PAD] stands where these weights were never trained to have it.
-    """
+def off(trace: Any, output: Any, real: torch.Tensor) -> float:
+    """The largest difference of the hidden states and attentions, in the rows of real tokens."""
+    found = 0.0
     for name in ("hidden_states", "attentions"):
         for ours, theirs in zip(getattr(trace, name), output[name], strict=True):
             assert ours.shape == theirs.shape
-            difference = (of_real_tokens(ours, mask) - of_real_tokens(theirs, mask)).abs().max()
-            assert difference <= TOLERANCE
+            rows = (ours - theirs).abs()
+            rows = rows[real] if rows.dim() == 3 else rows.transpose(1, 2)[real]
+            found = max(found, float(rows.max()))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -69,31 +50,24 @@ def trace(minilm: Path) -> Any:
     return minibert.load(minilm).trace(SENTENCES)
 
 
+@torch.no_grad()
 def test_minilm_gives_every_hidden_state_and_attention_of_transformers(
     minilm: Path, trace: Any
 ) -> None:
+    """Rows of padding in double precision alone: [PAD] stands where the weights never had it."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    mask = inputs["attention_mask"].bool()
     assert torch.equal(trace.tokens.ids, inputs["input_ids"])
-    assert torch.equal(trace.tokens.mask, inputs["attention_mask"].bool())
+    assert torch.equal(trace.tokens.mask, mask)
     assert len(set(trace.tokens.lengths)) >= 8
-    output = run_transformers(minilm, "BertModel", **inputs)
-    assert_same(trace, output, trace.tokens.mask)
-    assert (trace.pooled - output.pooler_output).abs().max() <= TOLERANCE
-
-
-def test_minilm_in_double_precision_agrees_to_ten_digits_padding_included(
-    minilm: Path, trace: Any
-) -> None:
-    tokens = trace.tokens
-    ids, mask = tokens.ids, tokens.mask.long()
-    theirs = run_transformers(
-        minilm, "BertModel", torch.float64, input_ids=ids, attention_mask=mask
-    )
-    ours = minibert.load(minilm, dtype=torch.float64).trace(tokens)
-    for name in ("hidden_states", "attentions"):
-        for got, expected in zip(getattr(ours, name), theirs[name], strict=True):
-            assert (got - expected).abs().max() <= 1e-10
+    theirs = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    asked = {"output_hidden_states": True, "output_attentions": True}
+    output = theirs(**inputs, **asked)
+    assert off(trace, output, mask) <= 1e-5
+    assert (trace.pooled - output.pooler_output).abs().max() <= 1e-5
+    ours = minibert.load(minilm, dtype=torch.float64).trace(trace.tokens)
+    assert off(ours, theirs.double()(**inputs, **asked), torch.ones_like(mask)) <= 1e-10
 
 
 def test_minilm_gives_the_published_cosines(minilm: Path, trace: Any) -> None:
@@ -126,70 +100,3 @@ def test_softmax_of_the_scores_of_the_real_gpt2_is_its_attention() -> None:
     allowed = AllowedKeys.of(None, causal=True, ids=ids).full()
     off = (raw / 8 - scores)[:, :, allowed[0, 0]].abs().max()
     assert off <= 1e-5 * raw.abs().max(), "the scale of gpt2 is 1 / sqrt(64)"
-
-
-def as_roberta(config: dict[str, Any], tensors: dict[str, Any]) -> None:
-    """Positions are counted from padding_idx + 1, so two rows stand in front of them."""
-    config |= {"model_type": "roberta", "architectures": ["RobertaModel"], "pad_token_id": 1}
-    config["max_position_embeddings"] += 2
-    position = tensors["embeddings.position_embeddings.weight"]
-    reserved = torch.full((2, position.shape[1]), 9.0)
-    tensors["embeddings.position_embeddings.weight"] = torch.cat([reserved, position])
-
-
-DISTILBERT = {
-    "encoder.layer.": "transformer.layer.",
-    "attention.self.query": "attention.q_lin",
-    "attention.self.key": "attention.k_lin",
-    "attention.self.value": "attention.v_lin",
-    "attention.output.dense": "attention.out_lin",
-    "attention.output.LayerNorm": "sa_layer_norm",
-    "intermediate.dense": "ffn.lin1",
-    "output.dense": "ffn.lin2",
-    "output.LayerNorm": "output_layer_norm",
-}
-
-
-def as_distilbert(config: dict[str, Any], tensors: dict[str, Any]) -> None:
-    """No segments: the embedding of type 0 is added to every position."""
-    renamed = {
-        "dim": config["hidden_size"],
-        "hidden_dim": config["intermediate_size"],
-        "n_layers": config["num_hidden_layers"],
-        "n_heads": config["num_attention_heads"],
-        "activation": config["hidden_act"],
-    }
-    kept = {name: config[name] for name in ("vocab_size", "max_position_embeddings")}
-    config.clear()
-    config |= kept | renamed
-    config |= {"model_type": "distilbert", "architectures": ["DistilBertModel"]}
-    segment = tensors.pop("embeddings.token_type_embeddings.weight")[0]
-    tensors["embeddings.position_embeddings.weight"] += segment
-    for name in [*tensors]:
-        tensor = tensors.pop(name)
-        for bert, distilbert in DISTILBERT.items():
-            name = name.replace(bert, distilbert)
-        if not name.startswith("pooler") and "position_ids" not in name:
-            tensors[name] = tensor
-
-
-@pytest.mark.parametrize(
-    ("change", "name"), [(as_roberta, "RobertaModel"), (as_distilbert, "DistilBertModel")]
-)
-def test_minilm_in_the_layout_of_another_family_is_still_minilm(
-    change: Callable[..., None], name: str, minilm: Path, trace: Any, tmp_path: Path
-) -> None:
-    config = json.loads((minilm / "config.json").read_text())
-    tensors = load_file(minilm / "model.safetensors")
-    change(config, tensors)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    mask = trace.tokens.mask
-    # Padding is 1 in RoBERTa, which is [unused0] here: no sentence has it.
-    ids = torch.where(mask, trace.tokens.ids, 1 if name == "RobertaModel" else 0)
-    ours = minibert.load(tmp_path).trace(minibert.Tokens.from_ids(ids, mask=mask))
-    theirs = run_transformers(tmp_path, name, input_ids=ids, attention_mask=mask.long())
-    assert_same(ours, theirs, mask)
-    assert_same(
-        ours, {name: getattr(trace, name) for name in ("hidden_states", "attentions")}, mask
-    )

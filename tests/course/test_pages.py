@@ -1,4 +1,4 @@
-"""The pages of the course print what they say, and what is made of them is up to date."""
+"""What is made of the pages of the course is up to date; test_documents.py runs them."""
 
 import json
 import os
@@ -9,25 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts.course import COURSE, PAGES, UNITS
+from scripts.course import BLOCK, COURSE, PAGES, UNITS, outputs, rewritten
 from scripts.course_notebooks import FIRST_CELL, code_cells, notebook_of
 from scripts.course_slides import slides_of
-from scripts.rewrite_outputs import BLOCK, outputs, rewritten
 from tests.test_links import anchors_of, links_of, slug_of
 
 REPOSITORY = COURSE.parents[1]
 SYLLABUS = COURSE / "syllabus.md"
 ROWS = 47
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_prints_what_stands_on_it(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = page.read_text(encoding="utf-8")
-    assert rewritten(text) == text
 
 
 @pytest.mark.parametrize("page", UNITS, ids=lambda page: page.stem)
@@ -37,7 +26,7 @@ def test_notebook_and_slides_are_those_of_the_page(page: Path) -> None:
     assert notebook == notebook_of(text, COURSE)
     slides = (COURSE / "slides" / f"{page.stem}.html").read_text(encoding="utf-8")
     assert slides == slides_of(text, COURSE)
-    # Its code is that of the page, which the test above runs; nothing was computed before.
+    # Its code is that of the page, which test_documents.py runs; nothing was computed before.
     cells = [cell for cell in code_cells(notebook) if cell.strip() and not cell.startswith("#")]
     blocks = [match["code"] for match in BLOCK.finditer(text)]
     assert [cell.strip() for cell in cells] == [code.strip() for code in blocks]
@@ -108,7 +97,6 @@ def test_the_syllabus_has_every_item_and_each_is_linked_or_says_why_not() -> Non
 
 
 def test_what_runs_in_the_syllabus_has_code_that_a_test_runs() -> None:
-    # tests/test_documents.py runs the pages above the course, the test above those of the course.
     run = {*PAGES, REPOSITORY / "docs" / "bertviz.md"}
     for item, runs, *_ in rows():
         for target in re.findall(r"\]\(([^)\s]+)\)", runs):
