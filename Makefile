@@ -52,17 +52,17 @@ demo: $(RUNTIME) ## predict, explain, view and a Python example; needs no networ
 quick: $(DEVELOPMENT) ## the tests that a change touches, the nearest first, for at most a minute
 	$(RUN)/python scripts/quick.py
 
-test: check ## check, then every test that needs no network
+test: $(DEVELOPMENT) ## check, and every test that needs no network
 	PYTHON=$(RUN)/python scripts/run_tests.sh
 
 firefox: $(DEVELOPMENT) ## every test of the pages and of notebook cells in an installed Firefox
 	MINIBERT_BROWSER=firefox $(RUN)/pytest tests/browser
 
 check: $(DEVELOPMENT) ## formatting, lint and types; those of the pages where node and npm are
+	scripts/check_pages.sh
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
-	scripts/check_pages.sh
 
 docs: $(DEVELOPMENT) ## the site of docs/ in build/site; a wrong link or anchor is an error
 	$(RUN)/mkdocs build --strict --quiet

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Every test in parts, two at a time of one thread each: a lane that has ended a part takes the next, so both end together.
+# `make check` and every test in parts, two at a time of one thread each: a lane that has ended a part takes the next.
 # The tests of the layers and of traces run with types and shapes checked at each call, which takes twice the time.
-# Arguments go to all. What a part says follows when it has ended.
+# Arguments go to all tests. What a part says follows when it has ended.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-# Long ones first; what no other names is the rest, so that a new file is in one of them.
-parts=(rest documents models browser typed pages kernels)
-documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_gpu.py)
-models=(tests/analysis tests/attached tests/checkpoint tests/hooked tests/survey tests/training)
+# Long ones first, so that both lanes end together. What no other names is the rest, so that a new file is in one of them.
+parts=(check rest documents models browser typed pages corpora kernels)
+documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_types.py tests/test_gpu.py)
+models=(tests/analysis tests/attached tests/hooked)
 browser=(tests/browser)
 typed=(tests/layers tests/text tests/trace tests/kernels/test_any_call.py)
 pages=(tests/bench tests/live tests/rehearsal tests/serve tests/viz)
+corpora=(tests/checkpoint tests/survey tests/training)
 kernels=(tests/kernels)
-named=("${documents[@]}" "${models[@]}" "${browser[@]}" "${typed[@]}" "${pages[@]}" "${kernels[@]}")
+named=("${documents[@]}" "${models[@]}" "${browser[@]}" "${typed[@]}" "${pages[@]}" "${corpora[@]}" "${kernels[@]}")
 rest=("${named[@]/#/--ignore=}")
 typed+=(--jaxtyping-packages=minibert,type_checker.checked)
 kernels+=(--ignore=tests/kernels/test_any_call.py)
@@ -28,7 +29,11 @@ lane() {
     for part in "${parts[@]}"; do
         mkdir "$logs/$part" 2>/dev/null || continue
         paths="$part[@]"
-        "$python" -m pytest "${!paths}" "$@" >"$logs/$part/log" 2>&1 || status=1
+        if [ "$part" = check ]; then
+            make check >"$logs/check/log" 2>&1 || status=1
+        else
+            "$python" -m pytest "${!paths}" "$@" >"$logs/$part/log" 2>&1 || status=1
+        fi
         echo "== $part"
         cat "$logs/$part/log"
     done
