@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -15,8 +16,9 @@ import pytest
 
 from minibert.layers.layer import layer_quantities
 from minibert.trace.layer_view import LayerNames
-from tests.packages import copy_tree, environment, run
+from tests.packages import run
 
+ABSENT = "import importlib.util as u; assert u.find_spec('jaxtyping') is None"
 USES = Path(__file__).parent / "type_uses"
 CHECKERS = {
     "mypy": ("--strict", "--python-executable"),
@@ -26,29 +28,19 @@ CHECKERS = {
 ERROR = re.compile(r"^\s*(?:\S*/)?(\w+\.py):(\d+)(?::\d+)?:? (?:- )?error:", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has minibert and what it declares, and no jaxtyping."""
-    base = tmp_path_factory.mktemp("types")
-    copy_tree(base / "tree", "docs", "results", "tests")
-    options = ["--no-build-isolation", "--no-deps"]
-    python = environment(base, base / "tree", options=options)
-    absent = "import importlib.util as u; assert u.find_spec('jaxtyping') is None"
-    run([python, "-c", absent], where=base)
-    return python
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_a_type_checker_finds_what_is_wrong_and_nothing_else(
-    installed: Path, tmp_path: Path, checker: str
+    python_beside: Callable[[tuple[str, ...]], Path], tmp_path: Path, checker: str
 ) -> None:
+    python = python_beside(())
+    run([python, "-c", ABSENT], where=tmp_path)
     if importlib.util.find_spec(checker) is None:
         pytest.skip(f"{checker} is not installed: these types were not checked by it")
     names = sorted(path.name for path in USES.glob("*.py"))
     for name in names:
         shutil.copy(USES / name, tmp_path)
-    command = [sys.executable, "-m", checker, *CHECKERS[checker], str(installed), *names]
+    command = [sys.executable, "-m", checker, *CHECKERS[checker], str(python), *names]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     found = {(name, int(line)) for name, line in ERROR.findall(done.stdout)}
     wrong = {
