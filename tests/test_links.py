@@ -6,7 +6,6 @@ code as docs/<page>.md#<anchor> has to exist as well.
 
 import ast
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -128,14 +127,3 @@ def test_every_page_that_a_message_names_exists() -> None:
 def test_an_error_that_a_page_explains_ends_with_the_page(act: Callable[[], object]) -> None:
     with pytest.raises(minibert.MinibertError, match=rf"See {REFERENCE.pattern}$"):
         act()
-
-
-def test_no_page_of_the_site_is_committed() -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "build", "site"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert listed.stdout == ""

@@ -86,19 +86,22 @@ def test_only_zero_is_written_as_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "drawn"),
-    [(0.0, ""), (1.0, "████"), (0.5, "██"), (1 / 32, "▏"), (7.0, "████"), (-1.0, "")],
+    ("share", "whole", "signed"),
+    [
+        (1.0, "████", "  │██"),
+        (0.25, "█", "  │▌"),
+        (1 / 32, "▏", "  │"),
+        (0.0, "", "  │"),
+        (7.0, "████", "  │██"),
+        (-0.75, "", "▐█│"),
+        (-1.0, "", "██│"),
+    ],
 )
-def test_a_bar_fills_its_share(share: float, drawn: str) -> None:
-    assert bar(share, 4) == drawn
-
-
-@pytest.mark.parametrize(
-    ("share", "drawn"),
-    [(-1.0, "██│"), (-0.75, "▐█│"), (0.0, "  │"), (0.25, "  │▌"), (1.0, "  │██")],
-)
-def test_a_signed_bar_grows_from_its_middle(share: float, drawn: str) -> None:
-    assert signed_bar(share, 2) == drawn
+def test_a_bar_fills_its_share_and_a_signed_one_grows_from_its_middle(
+    share: float, whole: str, signed: str
+) -> None:
+    assert bar(share, 4) == whole
+    assert signed_bar(share, 2) == signed
 
 
 def test_columns_line_up_whatever_stands_in_them() -> None:
