@@ -407,21 +407,6 @@ def test_a_change_outlives_the_pages_of_a_file_and_reaches_no_file(
     assert content == {name: file.read_bytes() for name, file in files.items()}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.bfloat16, 0.1), (torch.float16, 0.01)]
-)
-@torch.no_grad()
-def test_a_model_runs_on_in_the_type_it_is_changed_to(
-    folders: dict[str, Path], back_end: str, dtype: torch.dtype, tolerance: float
-) -> None:
-    model = minibert.load(folders["bert"])
-    changed = model.to(dtype)(IDS)
-    expected = by_hand(dict(model.double().named_parameters()))
-    assert changed.dtype == dtype
-    assert (changed.double() - expected).abs().max() <= tolerance
-    assert (model.float()(IDS) - expected).abs().max() <= 1e-4
-
-
 COMPILE = """
 import sys, torch, minibert
 from minibert.layers import linear_backends as backends
@@ -567,7 +552,7 @@ def test_a_file_is_packed_on_amd_where_it_is_wide_and_not_elsewhere(
         "onednn_linear",
         lambda x, weight, *rest: reached.append(True) or run(x, weight, *rest),
     )
-    assert_seen(model)
+    model(IDS)
     amd = processor is AMD
     assert model.is_packed == amd
     assert len(reached) == (3 if amd else 0)
