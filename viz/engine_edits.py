@@ -17,7 +17,7 @@ from minibert.errors import EditError
 from minibert.layers.config import Config, predicts_tokens
 from minibert.layers.layer import absent_because
 from minibert.quantities import QUANTITIES
-from minibert.trace.edit import Change, Constant, Edit, FromTrace, Mean, Point, hide, zeros
+from minibert.trace.edit import Change, Constant, Edit, FromTrace, Point, hide, zeros
 from minibert.trace.read import Trace
 
 CHANGES = ("zero", "mean", "text", "set", "hide")
@@ -289,34 +289,12 @@ def _python_edit(
         return Edit(_SetWeight(weighed_queries(edit, config, layer), edit.key, edit.value))
     changes: dict[str, Change] = {
         "zero": zeros,
-        "mean": Mean((clean,)),
-        "text": FromTrace(other),
+        "mean": FromTrace(() if clean is None else (clean,), averages=True),
+        "text": FromTrace(() if other is None else (other,)),
         "set": Constant(edit.value),
     }
     last = edit.neuron if edit.key is None else edit.key
-    return Edit(_Cells(changes[edit.change], edit.position, last), edit.position)
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """A change of the row of one position, or of all, and there of one number, or of all."""
-
-    change: Change
-    position: int | None
-    last: int | None
-
-    def __call__(self, point: Point, value: Tensor) -> Tensor:
-        """The rows with the change made; of another text only the row of the position is read."""
-        new = torch.as_tensor(self.change(point, value), dtype=value.dtype, device=value.device)
-        if self.position is not None and isinstance(self.change, FromTrace):
-            row = "query" if "query" in point.axes else "position"
-            new = new.narrow(point.axes.index(row), self.position, 1)
-        new = new.expand_as(value)
-        if self.last is None:
-            return new
-        result = value.clone()
-        result[..., self.last] = new[..., self.last]
-        return result
+    return Edit(changes[edit.change], edit.position, entries=last)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ float64. Probabilities are float64.
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import partial
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,15 +25,14 @@ from minibert.errors import EditError, MinibertError, TokenizationError, check_i
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
-from minibert.quantities import QUANTITIES, Float, Int, Logits
+from minibert.quantities import Float, Int, Logits
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
-from minibert.trace.edit import Edit, EditMapping, Point, as_edit, as_point
-from minibert.trace.edit import replace as replace_by
+from minibert.trace.edit import Constant, Edit, EditMapping, FromTrace, Noise, Point, as_point
 from minibert.trace.identity import Sources
-from minibert.trace.places import indices_of
-from minibert.trace.plan import Plan
+from minibert.trace.places import Places, indices_of
+from minibert.trace.plan import Plan, Reach, check_values, named, shape_of
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel, behind_layers, run_layers
 
@@ -250,7 +249,7 @@ class GenerationEdits:
 
     def __init__(
         self,
-        mapping: Mapping[object, object],
+        mapping: object,
         model: AnsweringModel,
         lengths: Sequence[int],
         capacity: int,
@@ -259,18 +258,16 @@ class GenerationEdits:
     ) -> None:
         if last not in LAST:
             raise EditError(f"last={last!r:.80}: expected {' or '.join(map(repr, LAST))}.")
-        if not isinstance(mapping, Mapping):
-            raise EditError(
-                f"edit={type(mapping).__name__}: expected a dictionary such as "
-                '{("z", 9, 6): zero, ("resid_post", 3): function}.'
-            )
-        self._config, self._device, self._sources = model.config, device, Sources(model)
-        self._dtype = model.body.word.weight.dtype
-        self._edits = {key: as_edit(value) for key, value in mapping.items()}
-        for key, edit in self._edits.items():
-            _check(as_point(key, self._config), edit, min(lengths), capacity)
+        self._config, self._device = model.config, device
+        at, dtype = partial(as_point, config=model.config), model.body.word.weight.dtype
+        self._edits = named(mapping, at, dtype, Sources(model))
+        for point, edit in self._edits:
+            _check(point, edit, min(lengths), capacity)
+            if not isinstance(edit.positions, slice):
+                most = model.config.n_positions
+                indices_of(edit.positions, most, "position", EditError, f"{point}: ")
         self._prompts, self.last = tuple(lengths), last
-        self.anew = last == "text" and any(_counts_back(e.positions) for e in self._edits.values())
+        self.anew = last == "text" and any(_counts_back(e.positions) for _, e in self._edits)
         """Whether each pass edits other tokens than the one before, and so computes them all."""
 
     def whole(self, lengths: Sequence[int]) -> Plan:
@@ -286,75 +283,64 @@ class GenerationEdits:
         if not self._edits:
             return Plan(())
         lengths = tuple(map(len, computed))
-        ragged = lengths if min(lengths) < max(lengths) else None
-        allowed = AllowedKeys(len(lengths), max(lengths), self._device, causal=True, lengths=ragged)
-        found = [
-            Plan.of(
-                {key: limited}, self._config, allowed, dtype=self._dtype, sources=self._sources
-            ).edits
-            for key, edit in self._edits.items()
-            for limited in self._limited(edit, computed)
-        ]
-        return Plan(tuple(chain.from_iterable(found)))
+        allowed = AllowedKeys(len(lengths), max(lengths), self._device, lengths=lengths)
+        entries = []
+        for point, edit in self._edits:
+            reach = Reach.of(point, replace(edit, positions=None), Places.of(allowed))
+            if edit.positions is not None:
+                rows = [self._rows(edit, text, computed[text]) for text in reach.sentences]
+                found = [(text, at) for text, at in zip(reach.sentences, rows, strict=True) if at]
+                if not found:
+                    continue
+                texts, positions = zip(*found, strict=True)
+                reach = replace(reach, sentences=texts, positions=positions, all_of=False)
+            check_values(point, edit, reach, shape_of(point, self._config, allowed))
+            entries.append((point, edit, reach))
+        return Plan(tuple(entries))
 
-    def of_step(self, text: int, length: int) -> dict[object, Edit]:
+    def _rows(self, edit: Edit, text: int, computed: range) -> tuple[int, ...]:
+        """Which of the positions that are computed of a text are edited, counted from the first."""
+        prompt, ends = self._prompts[text], computed.stop
+        return tuple(
+            row
+            for row, position in enumerate(computed)
+            # With "newest", what it was when it was computed: of the prompt, or the last token.
+            if _reaches(
+                edit.positions,
+                position,
+                ends if self.last == "text" else max(prompt, position + 1),
+            )
+        )
+
+    def of_step(self, text: int, length: int) -> dict[object, list[Edit]]:
         """What `model.trace` of so many tokens of one text is edited with, to give that step."""
-        found = {}
-        for key, edit in self._edits.items():
+        found: dict[object, list[Edit]] = {}
+        for point, edit in self._edits:
             texts = indices_of(edit.sentences, len(self._prompts), "sentence", EditError)
             if text not in texts:
                 continue
             own = _of_text(edit, text, texts)
             if own.positions is not None:
-                prompt = self._prompts[text]
-                reached = [
-                    p for p in range(length) if _is_edited(own, p, length, prompt, self.last)
-                ]
-                if not reached:
+                rows = self._rows(own, text, range(length))
+                if not rows:
                     continue
-                own = own.at(positions=reached)
-            found[key] = own
+                own = own.at(positions=rows)
+            found.setdefault(point.key, []).append(own)
         return found
-
-    def _limited(self, edit: Edit, computed: Sequence[range]) -> Iterator[Edit]:
-        """The edit at the rows of a pass that it reaches; one for texts that have the same rows."""
-        if edit.positions is None:
-            yield edit
-            return
-        texts = indices_of(edit.sentences, len(computed), "sentence", EditError, "edit: ")
-        rows: dict[tuple[int, ...], list[int]] = {}
-        for text in texts:
-            span, prompt = computed[text], self._prompts[text]
-            reached = tuple(
-                row
-                for row, position in enumerate(span)
-                if _is_edited(edit, position, span.stop, prompt, self.last)
-            )
-            rows.setdefault(reached, []).append(text)
-        for reached, same in rows.items():
-            if reached:
-                yield edit.at(positions=list(reached), sentences=same)
-
-
-def _is_edited(edit: Edit, position: int, length: int, prompt: int, last: str) -> bool:
-    """Whether a position of a text of this length is edited."""
-    # With "newest", what it was when it was computed: of the prompt, or the last token.
-    return _reaches(
-        edit.positions, position, length if last == "text" else max(prompt, position + 1)
-    )
 
 
 def _of_text(edit: Edit, text: int, texts: Sequence[int]) -> Edit:
     """The edit of a batch as one for a text of it alone."""
-    value = edit.constant
-    if edit.traces and not edit.averages:
-        (source,) = edit.traces
-        one = source.text(text) if source.allowed.batch > 1 else source
-        return replace_by(one, positions=edit.positions, other_model=edit.other_model)
+    change = edit.change
+    if isinstance(change, FromTrace) and not change.averages:
+        (source,) = change.traces
+        if isinstance(source, Trace) and len(source.tokens) > 1:
+            change = FromTrace((source.text(text),))
+    value = change.value if isinstance(change, Constant) else None
     if isinstance(value, Tensor) and value.dim() > 1 and len(value) > 1 and len(texts) > 1:
         row = texts.index(text) if len(value) == len(texts) else text
-        return replace_by(value[row : row + 1], positions=edit.positions)
-    return replace(edit, sentences=None)
+        change = Constant(value[row : row + 1])
+    return replace(edit, change=change, sentences=None)
 
 
 def _reaches(chosen: object, position: int, length: int) -> bool:
@@ -379,12 +365,12 @@ def _listed(chosen: object) -> Any:
 
 def _check(point: Point, edit: Edit, shortest: int, capacity: int) -> None:
     """Raise EditError for what cannot be done to tokens that come one by one."""
-    if "query" in QUANTITIES[point.name].axes:
+    if "query" in point.axes:
         raise EditError(
             f"{point}: a generation computes one row of {point.name} at a time and keeps none; "
             "edit query, key, value or z, which give and read it."
         )
-    if edit.drawn:
+    if isinstance(edit.change, Noise):
         raise EditError(
             f"{point}: noise is drawn for all positions of a text together, and tokens come one by "
             "one here. Draw a vector yourself and add it: lambda z: z + vector."
@@ -423,7 +409,9 @@ class Generated:
     matrix is the attention of the step that drew token i + 1, where nothing was edited."""
     last: str = field(default="text", compare=False)
     """What a position counted from the end meant in its edits: "text" or "newest"."""
-    edits: tuple[Mapping[object, Edit], ...] = field(default=(), repr=False, compare=False)
+    edits: tuple[Mapping[object, Sequence[Edit]], ...] = field(
+        default=(), repr=False, compare=False
+    )
     """Of each new token what `model.trace` of the text before it is edited with."""
 
     def trace(self, model: AnsweringModel, step: int, **options: object) -> Trace:
@@ -646,7 +634,7 @@ class _Text:
             stopped_by=self.stopped_by,
             tokens=Tokens.from_ids(self.ids, tokenizer=self._model.tokenizer),
             last=edits.last,
-            edits=tuple([edits.of_step(number, length) for length in steps]),
+            edits=tuple(edits.of_step(number, length) for length in steps),
         )
 
 

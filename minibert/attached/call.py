@@ -7,7 +7,7 @@ differ does something with its scores that is not known here: query, key, value 
 there, scores and probs not.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from minibert.errors import TraceError
 from minibert.quantities import Bool, Float, HeadVectors, Matrix
+from minibert.trace.places import Places
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,23 @@ class Call:
         """True where a real token is, (batch, position); None: everywhere, or not known."""
         self._versions: dict[str, int] = {}
         self._projection: Projected | None = None
+
+    def places(self, name: str) -> Places:
+        """Where the positions of a quantity's sentences are, as far as the model was told."""
+        keys = name in ("key", "value")
+        batch, _, position, _ = (self.key if keys else self.query).shape
+        return Places.of_mask(self.real_keys if keys else self.real_queries, batch, position)
+
+    def shape_of(self, name: str, heads: int | Sequence[int] | None) -> tuple[int, ...]:
+        """The shape of a quantity, or of some of its heads; a single head has no head axis."""
+        rest = (self.query.shape[-2], self.value.shape[-1])
+        if name in ("scores", "probs"):
+            rest = (self.query.shape[-2], self.key.shape[-2])
+        elif name != "z":
+            rest = tuple(getattr(self, name).shape[-2:])
+        whole = getattr(self, name) if name in ("key", "value") else self.query
+        count = whole.shape[1] if heads is None else len(heads) if not isinstance(heads, int) else 0
+        return (len(whole), *((count,) if count else ()), *rest)
 
     def settle(self) -> None:
         """Note that query, key and value are what the model attends with."""

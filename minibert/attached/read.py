@@ -1,18 +1,19 @@
 """Reading the attention of one forward pass of a live model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from minibert.attached.call import Call
 from minibert.attached.layout import READABLE
 from minibert.attached.page_trace import PageTrace, page_trace
-from minibert.attached.stack import AttachedLayer, StackTrace, Tokens2D
+from minibert.attached.stack import AttachedLayer, StackTrace
 from minibert.doors import Page, opened
-from minibert.errors import TraceError
+from minibert.errors import EditError, TraceError
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import Point
 from minibert.trace.layer_view import AbsentError
+from minibert.trace.places import Places
 
 
 class AttachedTrace:
@@ -78,15 +79,26 @@ class AttachedTrace:
     def __iter__(self) -> Iterator[AttachedLayer]:
         return iter(self.only())
 
-    @property
-    def records(self) -> Sequence[tuple[str, Call]]:
-        """All calls: what makes this a trace to edits."""
-        return [call for stack in self._stacks.values() for call in stack.calls]
+    def _at(self, point: Point) -> StackTrace:
+        """The stack of a point of an edit."""
+        if point.stack and point.stack not in self._stacks:
+            raise EditError(
+                f"{point}: the trace to read from has no stack {point.stack!r}; it has "
+                f"{self._names}."
+            )
+        return self._stacks[point.stack] if point.stack else self.only()
 
-    @property
-    def allowed(self) -> Tokens2D | None:
-        """Which positions of the only stack's queries are tokens; None where there are several."""
-        return self.only().allowed if len(self._stacks) == 1 else None
+    def value_at(self, point: Point) -> Tensor:
+        """The quantity at a point of an edit; a head of keys is a key-value head."""
+        return self._at(point).value_at(point)
+
+    def shape_at(self, point: Point) -> tuple[int, ...]:
+        """Its shape. Raises EditError where this trace has no such stack or layer."""
+        return self._at(point).shape_at(point)
+
+    def places_at(self, point: Point) -> Places:
+        """Which of its positions are tokens."""
+        return self._at(point).places_at(point)
 
     @property
     def logits(self) -> Tensor:

@@ -133,7 +133,9 @@ class Recording:
             return
         self._inside = False
         self.passes[-1].output, self.passes[-1].done = output, True
-        self.settle(self.passes[-1])
+        # Nothing came out of a pass that an error ended; the layers above are not known then.
+        if output is not None:
+            self.settle(self.passes[-1])
 
     def _current(self) -> Pass:
         """The pass of the call; one of its own for an encoder that runs by itself."""

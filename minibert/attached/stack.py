@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from minibert.attached.call import EVERY_ROW, Call, Mask
 from minibert.attached.layout import READABLE
-from minibert.errors import TraceError, check_index
+from minibert.errors import EditError, TraceError
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.layers.finite import check_computed
-from minibert.quantities import Float
-from minibert.trace.layer_view import AbsentError
+from minibert.quantities import Float, Quantity
+from minibert.trace.edit import Point, in_layers
+from minibert.trace.layer_view import AbsentError, LayerView, place_in
+from minibert.trace.places import Places
 
 NAMES = ("lse", *(each.name for each in fields(Statistics)))
 
@@ -90,91 +92,40 @@ def _four(matrix: Tensor | None) -> Tensor | None:
     return None if matrix is None else matrix[(None,) * (4 - matrix.dim())]
 
 
-Rows = Float[Tensor, "batch *head query key"]
-
-
-def _quantity(name: str, about: str) -> property:
-    """The property of a layer that reads a quantity."""
-
-    def read(layer: "AttachedLayer") -> Tensor:
-        return layer.quantity(name)
-
-    return property(read, doc=about)
-
-
-class AttachedLayer:
+class AttachedLayer(LayerView):
     """The quantities of one layer of a live model, or of one head (then the head axis is gone).
 
-    Each is computed when it is read. `key` and `value` of a layer have its key-value heads; of a
-    head they are those that it reads.
+    query, key, value, scores, probs, z and head_out, each computed when it is read. `key` and
+    `value` of a layer have its key-value heads; of a head they are those that it reads.
     """
 
-    query = _quantity("query", "(batch, head, position, d_head), as it enters the dot product.")
-    key = _quantity("key", "(batch, kv_head, position, d_head), as it enters the dot product.")
-    value = _quantity("value", "(batch, kv_head, position, d_head).")
-    scores = _quantity("scores", "scale · query · keyᵀ, before soft cap, bias and mask.")
-    probs = _quantity("probs", "The softmax of the masked scores: (batch, head, query, key).")
-    z = _quantity("z", "probs · value: (batch, head, position, d_head).")
-    head_out = _quantity(
-        "head_out",
-        "z · W_O: (batch, head, position, d_model); all heads and the bias are what is written.",
-    )
+    trace: "StackTrace"
 
-    def __init__(self, stack: "StackTrace", layer: int, head: int | None) -> None:
-        self.layer, self.head = layer, head
-        self.module, self._call = stack.calls[layer]
-        self._stack = stack
-        self._heads = EVERY_ROW if head is None else slice(head, head + 1)
+    @property
+    def module(self) -> str:
+        """The name of the attention module."""
+        return self.trace.calls[self.layer][0]
 
     @property
     def statistics(self) -> LazyStatistics:
         """Numbers about the rows of probs, without the matrix: `statistics.entropy`."""
-        return LazyStatistics(self._call, self.head)
+        return LazyStatistics(self.trace.calls[self.layer][1], self.head)
 
     @property
     def problem(self) -> str:
         """Why scores and probs cannot be read here; "" where they can."""
-        return self._call.untrue
+        return self.trace.calls[self.layer][1].untrue
 
-    def quantity(self, name: str) -> Tensor:
-        """The quantity of that name.
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """The quantity, read from the calls; the stack says what is not there."""
+        found = self.trace.read(quantity.name, self.layer, self._heads)
+        return self._drop_head(quantity, found)
 
-        Raises AbsentError for another name, and TraceError where it is not known, with the reason.
-        """
-        if name not in (*READABLE, "head_out"):
-            raise AbsentError(
-                f"{name!r:.80} is not read from an attached model; there are "
-                f"{', '.join(READABLE)}, head_out and statistics."
-            )
-        if self._stack.by_kv_head and name in ("key", "value") and self.head is not None:
-            return self._call.read(name)[:, self.head]
-        value = self._call.read(name, self._heads)
-        if name == "probs":
-            real = self._call.real_queries
-            rows = value if real is None else value.transpose(1, 2)[real]
-            check_computed(rows, f"probs of layer {self.layer}")
-        return value if self.head is None else value[:, 0]
-
-    def window(self, name: str, *, queries: slice = EVERY_ROW, keys: slice = EVERY_ROW) -> Rows:
-        """scores or probs of some rows and columns; only those rows are computed."""
-        if name not in ("scores", "probs"):
-            raise TraceError(f"{name!r:.80} has no rows and columns; scores and probs have.")
-        rows = self._call.read(name, self._heads, queries)[..., keys]
-        return rows if self.head is None else rows[:, 0]
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *READABLE, "head_out"]
 
     def __repr__(self) -> str:
-        head = "" if self.head is None else f", head {self.head}"
-        return f"<layer {self.layer}{head} of {self._stack!r}, {self.module}>"
-
-
-@dataclass(frozen=True)
-class Tokens2D:
-    """Which positions are tokens, (batch, position); `tokens` is None where all are."""
-
-    batch: int
-    position: int
-    device: torch.device
-    tokens: Tensor | None
+        return f"{super().__repr__()[:-1]}, {self.module}>"
 
 
 @dataclass(frozen=True)
@@ -186,8 +137,6 @@ class StackTrace:
     """Each with the name of its module."""
     model_name: str
     model: nn.Module | None = None
-    by_kv_head: bool = False
-    """Whether the heads of key and value are counted as key-value heads."""
     ids: Tensor | None = None
     """(batch, position), where they are known."""
     texts: tuple[str, ...] = ()
@@ -201,13 +150,28 @@ class StackTrace:
 
     def __getitem__(self, where: int | tuple[int, int]) -> AttachedLayer:
         """The quantities of a layer, or of one head of a layer. Negative numbers count back."""
-        if isinstance(where, tuple) and len(where) != 2:
-            raise TraceError(f"trace[{where!r:.80}]: expected trace[layer] or trace[layer, head].")
-        layer, head = where if isinstance(where, tuple) else (where, None)
-        layer = check_index("layer", layer, len(self))
-        if head is not None:
-            head = check_index("head", head, self.calls[layer][1].n_heads)
-        return AttachedLayer(self, layer, head)
+        place = place_in(where, len(self), lambda layer: self.calls[layer][1].n_heads)
+        return AttachedLayer(self, *place)
+
+    def read(
+        self, name: str, layer: int, heads: slice = EVERY_ROW, queries: slice = EVERY_ROW
+    ) -> Tensor:
+        """A quantity of one layer, its head axis still there, cut to the chosen heads and rows.
+
+        Raises AbsentError for another name, and TraceError where it is not known, with the reason.
+        """
+        if name not in (*READABLE, "head_out"):
+            raise AbsentError(
+                f"{name!r:.80} is not read from an attached model; there are "
+                f"{', '.join(READABLE)}, head_out and statistics."
+            )
+        call = self.calls[layer][1]
+        value = call.read(name, heads, queries)
+        if name == "probs" and queries == EVERY_ROW:
+            real = call.real_queries
+            rows = value if real is None else value.transpose(1, 2)[real]
+            check_computed(rows, f"probs of layer {layer}")
+        return value
 
     def __repr__(self) -> str:
         query = self.calls[0][1].query
@@ -225,14 +189,16 @@ class StackTrace:
         """probs of each layer, (batch, head, query, key): what BertViz' functions take."""
         return tuple(layer.probs.detach() for layer in self)
 
-    @property
-    def records(self) -> Sequence[tuple[str, Call]]:
-        """The calls: what makes this a trace to edits."""
-        return self.calls
+    def value_at(self, point: Point) -> Tensor:
+        """The quantity at a point of an edit; a head of keys is a key-value head."""
+        return in_layers(self, point)
 
-    @property
-    def allowed(self) -> Tokens2D:
-        """Which positions of its queries are tokens."""
-        call = self.calls[0][1]
-        batch, _, position, _ = call.query.shape
-        return Tokens2D(batch, position, call.query.device, call.real_queries)
+    def shape_at(self, point: Point) -> tuple[int, ...]:
+        """Its shape. Raises EditError where this trace has no such layer."""
+        if point.layer is None or point.layer >= len(self):
+            raise EditError(f"{point}: the trace to read from has {len(self)} layers.")
+        return self.calls[point.layer][1].shape_of(point.name, point.heads)
+
+    def places_at(self, point: Point) -> Places:
+        """Which of its positions are tokens."""
+        return self.calls[point.layer or 0][1].places(point.name)

@@ -12,22 +12,20 @@ They are applied in the order in which the pass computes the quantities.
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from dataclasses import replace as _copy
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from minibert.errors import EditError, check_index
-from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.layer import absent_because
 from minibert.layers.readers import unread
 from minibert.quantities import QUANTITIES
-from minibert.trace.places import Chosen, indices_of, laid_out
+from minibert.trace.places import Chosen, Places, indices_of
 
 __all__ = ["Edit", "hide", "mean", "noise", "replace", "zero"]
 
@@ -43,6 +41,8 @@ class Point:
     heads: int | tuple[int, ...] | None = None
     of_text: bool = False
     """True for the logits of a whole text, which have no position axis."""
+    stack: str = ""
+    """The stack of layers, in a live model that has several."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Point:
     @property
     def has_positions(self) -> bool:
         """False for what there is one of in a whole text."""
-        return not {"position", "query"}.isdisjoint(self.axes)
+        return self.row_axis is not None
 
     @property
     def behind_layers(self) -> bool:
@@ -70,8 +70,20 @@ class Point:
         return [self.heads] if isinstance(self.heads, int) else list(self.heads)
 
     def __str__(self) -> str:
-        parts = (self.name, self.layer, self.heads)
+        parts = (self.stack or None, *self.key)
         return "(" + ", ".join(str(part) for part in parts if part is not None) + ")"
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The point as a key of a mapping of edits to the same model."""
+        parts = (self.name, self.layer, self.heads)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def row_axis(self) -> int | None:
+        """Which of `axes` is that of positions, or of queries; None where there is none."""
+        rows = [n for n, axis in enumerate(self.axes) if axis in ("position", "query")]
+        return rows[0] if rows else None
 
 
 def as_point(key: object, config: Config) -> Point:
@@ -94,8 +106,10 @@ def as_point(key: object, config: Config) -> Point:
         return Point(name, of_text=name == "logits" and config.task in _TEXT_TASKS)
     if len(parts) == 1:
         raise EditError(f"{key!r}: which layer? Write ({name!r}, layer).")
-    where = f"{key!r}: "
-    layer = check_index("layer", parts[1], config.n_layers, EditError, where)
+    grouped = config.n_kv_heads < config.n_heads and "kv_head" in QUANTITIES[name].axes
+    what, count = ("kv_head", config.n_kv_heads) if grouped else ("head", config.n_heads)
+    point = in_layer(key, parts, config.n_layers, lambda layer: (what, count))
+    layer = point.layer or 0
     if name in config.absent_in(layer):
         raise EditError(f"{key!r} cannot be edited. {absent_because(name, config)}")
     if name in unread(config, layer):
@@ -103,15 +117,68 @@ def as_point(key: object, config: Config) -> Point:
             f"{key!r} cannot be edited: nothing is computed from {name}, so the edit would change "
             f"nothing. Edit what it is computed from: {QUANTITIES[name].formula}."
         )
+    return point
+
+
+def in_layer(
+    key: object,
+    parts: Sequence[Any],
+    n_layers: int,
+    heads_of: Callable[[int], tuple[str, int]],
+    stack: str = "",
+) -> Point:
+    """The Point of (name, layer) or (name, layer, head or heads), in a model of so many layers.
+
+    `heads_of` a layer says what its heads are called, and how many there are.
+    """
+    name, where = parts[0], f"{key!r}: "
+    layer = check_index("layer", parts[1], n_layers, EditError, where)
     if len(parts) == 2:
-        return Point(name, layer)
+        return Point(name, layer, stack=stack)
     if not QUANTITIES[name].per_head:
         raise EditError(f"{key!r}: {name} has no heads; write ({name!r}, {layer}).")
-    grouped = config.n_kv_heads < config.n_heads and "kv_head" in QUANTITIES[name].axes
-    what, count = ("kv_head", config.n_kv_heads) if grouped else ("head", config.n_heads)
+    what, count = heads_of(layer)
     if not isinstance(parts[2], tuple | list | range):
-        return Point(name, layer, check_index(what, parts[2], count, EditError, where))
-    return Point(name, layer, tuple(indices_of(parts[2], count, what, EditError, where)))
+        head = check_index(what, parts[2], count, EditError, where)
+        return Point(name, layer, head, stack=stack)
+    heads = tuple(indices_of(parts[2], count, what, EditError, where))
+    return Point(name, layer, heads, stack=stack)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A trace that values of edits are read from: of minibert's models, or of a live one."""
+
+    @property
+    def model(self) -> Any:
+        """The model that it is a trace of."""
+
+    @property
+    def model_name(self) -> str:
+        """What the model was loaded as."""
+
+    def value_at(self, point: Point) -> Tensor:
+        """The quantity there, in its whole batch."""
+
+    def shape_at(self, point: Point) -> tuple[int, ...]:
+        """Its shape, without computing it. Raises EditError where the trace does not have it."""
+
+    def places_at(self, point: Point) -> Places:
+        """Where the positions of the trace's sentences are in it."""
+
+
+def in_layers(trace: Any, point: Point) -> Tensor:
+    """The quantity at a point of a trace, whose layers and heads are `trace[layer, head]`."""
+    of_keys = "kv_head" in QUANTITIES[point.name].axes
+    value: Tensor
+    if isinstance(point.heads, int) and not of_keys:
+        value = trace[point.layer, point.heads].quantity(point.name)
+    else:
+        # A point names a key-value head, and trace[layer, head] the key that a head reads.
+        value = trace[point.layer].quantity(point.name)
+        if point.heads is not None:
+            value = value[:, point.heads if isinstance(point.heads, int) else point.head_list]
+    return value
 
 
 Change = Callable[[Point, Tensor], object]
@@ -122,11 +189,6 @@ EditMapping = Mapping[Any, object]
 def zeros(point: Point, value: Tensor) -> Tensor:
     """0 everywhere."""
     return torch.zeros_like(value)
-
-
-def unchanged(point: Point, value: Tensor) -> Tensor:
-    """The quantity as it is."""
-    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,32 +205,26 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class FromTrace:
-    """The same quantity of another trace."""
+    """The same quantity of other traces: of one, or the mean over several, computed once a point.
 
-    trace: Any
-    allowed: AllowedKeys | None = None
-    """How the sentences of the pass lie, where one of both is packed; None: as in the trace."""
+    The mean is taken over sentences and positions, without padding.
+    """
+
+    traces: tuple[Source, ...]
+    averages: bool = False
+    means: dict[Point, Tensor] = field(default_factory=dict, repr=False)
 
     def __call__(self, point: Point, value: Tensor) -> Tensor:
         """The quantity there, detached."""
-        found = _read(self.trace, point)
-        if self.allowed is None or "position" not in point.axes:
-            return found
-        return laid_out(found, point.axes.index("position"), self.trace.allowed, self.allowed)
+        if not self.averages:
+            return _read(self.traces[0], point)
+        if point not in self.means:
+            self.means[point] = _mean_of(self.traces, point)
+        return self.means[point].to(value.device)
 
-
-class Mean:
-    """The mean of the same quantity over other traces, computed once for each point."""
-
-    def __init__(self, traces: tuple[object, ...]) -> None:
-        self.traces = traces
-        self._known: dict[Point, Tensor] = {}
-
-    def __call__(self, point: Point, value: Tensor) -> Tensor:
-        """The mean."""
-        if point not in self._known:
-            self._known[point] = _mean_of(self.traces, point)
-        return self._known[point].to(value.device)
+    def __deepcopy__(self, memo: dict[int, object]) -> "FromTrace":
+        # Traces do not change, and their models are not to be copied with them.
+        return self
 
 
 @dataclass(frozen=True)
@@ -184,7 +240,18 @@ class Noise:
         text = f"{point.name} {point.layer} {point.heads}"
         mixed = (self.seed * 1_000_003 + sum(ord(c) * 31**n for n, c in enumerate(text))) % 2**63
         generator = torch.Generator().manual_seed(mixed)
-        return value + self.std * _normal_like(value, point.axes, generator).to(value)
+        return value + self.std * _normal_like(value, point.row_axis or 1, generator).to(value)
+
+
+@dataclass(frozen=True)
+class Hide:
+    """Scores of −inf for these keys, which are counted in each sentence."""
+
+    keys: Chosen
+
+    def __call__(self, point: Point, value: Tensor) -> Tensor:
+        """The scores as they are: which rows and columns are hidden depends on the batch."""
+        return value
 
 
 @dataclass(frozen=True)
@@ -226,10 +293,8 @@ def checked_result(result: object, given: Kind, who: str) -> Tensor:
     )
 
 
-def _normal_like(value: Tensor, axes: tuple[str, ...], generator: torch.Generator) -> Tensor:
+def _normal_like(value: Tensor, axis: int, generator: torch.Generator) -> Tensor:
     """Normal numbers, position after position, the same for each sentence of the batch."""
-    row = "query" if "query" in axes else "position"
-    axis = axes.index(row) if row in axes else 1
     shape = value.movedim(axis, 1).shape[1:]
     # Not torch.randn: how many numbers it draws decides what the first ones are.
     size, angle = torch.rand((*shape, 2), generator=generator, dtype=torch.float64).unbind(-1)
@@ -237,40 +302,23 @@ def _normal_like(value: Tensor, axes: tuple[str, ...], generator: torch.Generato
     return drawn.unsqueeze(0).movedim(1, axis)
 
 
-def _read(trace: Any, point: Point) -> Tensor:
+def _read(trace: Source, point: Point) -> Tensor:
     """The quantity of a trace at a point, detached: no gradient flows into that trace."""
-    if point.layer is None:
-        value = getattr(trace, point.name)
-    elif isinstance(point.heads, int) and "kv_head" not in QUANTITIES[point.name].axes:
-        value = getattr(trace[point.layer, point.heads], point.name)
-    elif isinstance(point.heads, int):
-        # A point names a key-value head, and trace[layer, head] the key that a head reads.
-        value = getattr(trace[point.layer], point.name)[:, point.heads]
-    else:
-        value = getattr(trace[point.layer], point.name)
-        value = value if point.heads is None else value[:, list(point.heads)]
+    value = trace.value_at(point)
     # A tensor made in torch.inference_mode() can only be used outside of it as a copy.
     return value.clone() if value.is_inference() else value.detach()
 
 
-def _mean_of(traces: Sequence[object], point: Point) -> Tensor:
-    values = [_read(trace, point) for trace in traces]
-    if "position" not in point.axes:
+def _mean_of(traces: Sequence[Source], point: Point) -> Tensor:
+    values, axis = [_read(trace, point) for trace in traces], point.row_axis
+    if axis is None or "query" in point.axes:
         return torch.cat(values).mean(0, keepdim=True)
-    axis = point.axes.index("position")
-    rows = [
-        value.movedim(axis, 1)[real]
-        for value, real in zip(values, map(_real_tokens, traces), strict=True)
-    ]
-    average = torch.cat(rows).mean(0)
-    return average.unsqueeze(axis - 1).unsqueeze(0)
-
-
-def _real_tokens(trace: Any) -> Tensor:
-    allowed = trace.allowed
-    if allowed.tokens is not None:
-        return allowed.tokens
-    return torch.ones(allowed.batch, allowed.position, dtype=torch.bool, device=allowed.device)
+    rows = []
+    for value, places in zip(values, (trace.places_at(point) for trace in traces), strict=True):
+        for sentence, length in enumerate(places.lengths):
+            row, at = places.index(sentence, range(length))
+            rows.append(value.movedim(axis, 1)[row, at])
+    return torch.cat(rows).mean(0).unsqueeze(axis - 1).unsqueeze(0)
 
 
 # The square of a larger number does not fit float32.
@@ -289,32 +337,31 @@ class Edit:
     positions: Chosen = None
     """Counted in each sentence; -1 is its last token. Of scores and probs they are queries."""
     sentences: Chosen = None
-    constant: object = None
-    """The value, where it is known before the pass, so that it can be checked then."""
-    traces: tuple[Any, ...] = ()
-    """The traces that the value is read from. They are checked before the pass."""
-    averages: bool = False
-    """True where the value is the mean over the positions of these traces."""
-    hidden: Chosen = None
-    """Keys whose scores become −inf, counted in each sentence."""
-    drawn: bool = False
-    """Whether it adds numbers that are drawn position after position."""
     other_model: bool = False
-    """Whether the traces may be of another model."""
+    """Whether the traces that it reads from may be of another model."""
+    entries: Chosen = None
+    """Of its last axis: keys of scores and probs, else single numbers, such as neurons."""
 
-    def at(self, *, positions: Chosen = None, sentences: Chosen = None) -> "Edit":
-        """The same change, only at these positions or in these sentences of the batch."""
+    @property
+    def traces(self) -> tuple[Source, ...]:
+        """The traces that the value is read from."""
+        return self.change.traces if isinstance(self.change, FromTrace) else ()
+
+    @property
+    def averages(self) -> bool:
+        """True where the value is the mean over the positions of these traces."""
+        return isinstance(self.change, FromTrace) and self.change.averages
+
+    def at(
+        self, *, positions: Chosen = None, sentences: Chosen = None, entries: Chosen = None
+    ) -> "Edit":
+        """The same change, only at these positions, sentences of the batch, and entries."""
         return _copy(
             self,
             positions=self.positions if positions is None else positions,
             sentences=self.sentences if sentences is None else sentences,
+            entries=self.entries if entries is None else entries,
         )
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Edit":
-        # Traces do not change, and their models are not to be copied with them.
-        memo.update({id(trace): trace for trace in self.traces})
-        parts = {each.name: deepcopy(getattr(self, each.name), memo) for each in fields(self)}
-        return Edit(**parts)
 
 
 zero = Edit(zeros)
@@ -335,15 +382,13 @@ def replace(
     positions of the trace or tensor; a tensor may also hold the chosen positions only. A trace of a
     model with other weights is refused unless `other_model`.
     """
-    if _is_trace(value):
-        return Edit(
-            FromTrace(value), positions, sentences, traces=(value,), other_model=other_model
-        )
+    if isinstance(value, Source):
+        return Edit(FromTrace((value,)), positions, sentences, other_model)
     if value is None:
         raise EditError("replace(None): expected a number, a tensor or a trace.")
     if isinstance(value, Real) and not isinstance(value, bool):
         value = float(value)
-    return Edit(Constant(value), positions, sentences, constant=value)
+    return Edit(Constant(value), positions, sentences)
 
 
 def mean(
@@ -358,11 +403,9 @@ def mean(
     """
     several = isinstance(over, Sequence) and not isinstance(over, str)
     traces = tuple(over) if isinstance(over, Sequence) and several else (over,)
-    if not traces or not all(_is_trace(trace) for trace in traces):
+    if not traces or not all(isinstance(trace, Source) for trace in traces):
         raise EditError("mean(over=...): expected a trace or a list of at least one trace.")
-    return Edit(
-        Mean(traces), positions, sentences, traces=traces, averages=True, other_model=other_model
-    )
+    return Edit(FromTrace(traces, averages=True), positions, sentences, other_model)
 
 
 def noise(
@@ -381,7 +424,7 @@ def noise(
         raise EditError(f"noise(seed={seed!r:.80}): expected a whole number.") from error
     if isinstance(std, bool) or not isinstance(std, int | float) or not 0 <= std < _LARGEST_STD:
         raise EditError(f"noise(std={std!r}): expected a number from 0 to {_LARGEST_STD}.")
-    return Edit(Noise(seed, float(std)), positions, sentences, drawn=True)
+    return Edit(Noise(seed, float(std)), positions, sentences)
 
 
 def hide(keys: Chosen, *, positions: Chosen = None) -> Edit:
@@ -392,7 +435,7 @@ def hide(keys: Chosen, *, positions: Chosen = None) -> Edit:
     """
     if keys is None:
         raise EditError("hide(None): expected the positions of the keys, for example hide(3).")
-    return Edit(unchanged, positions, hidden=keys)
+    return Edit(Hide(keys), positions)
 
 
 _CALLS = {
@@ -407,7 +450,7 @@ def as_edit(value: object) -> Edit:
     """The Edit for a value of the mapping: numbers and tensors replace, functions are called."""
     if isinstance(value, Edit):
         return value
-    if isinstance(value, Tensor | Real) or _is_trace(value):
+    if isinstance(value, Tensor | Real | Source):
         return replace(value)
     for function, call in _CALLS.items():
         if value is function:
@@ -418,7 +461,3 @@ def as_edit(value: object) -> Edit:
         f"{type(value).__name__} is not an edit; expected a number, a tensor, a trace, a function, "
         "or zero, mean(...), replace(...), noise(...), hide(...)."
     )
-
-
-def _is_trace(value: object) -> bool:
-    return hasattr(value, "records") and hasattr(value, "allowed")

@@ -4,6 +4,7 @@ What a norm divided by may have been written by an edit and then does not follow
 whoever computes with a norm of a trace asks `divisors_of_layer` or `divisors_of_final`.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -83,7 +84,7 @@ class LayerView(LayerQuantities):
     What a name means is for the `read` of the trace, or of the gradients, that this belongs to.
     """
 
-    def __init__(self, trace: Readable, layer: int, head: int | None) -> None:
+    def __init__(self, trace: Any, layer: int, head: int | None) -> None:
         self.trace = trace
         self.layer = layer
         self.head = head
@@ -203,13 +204,20 @@ def _check_slice(name: str, given: object) -> None:
 
 def place_of(where: object, config: Config) -> tuple[int, int | None]:
     """The layer and head of `trace[layer]` or `trace[layer, head]`, counted from the front."""
+    return place_in(where, config.n_layers, lambda layer: config.n_heads)
+
+
+def place_in(
+    where: object, n_layers: int, heads_of: Callable[[int], int]
+) -> tuple[int, int | None]:
+    """The same in so many layers; `heads_of` a layer says how many heads it has."""
     if isinstance(where, tuple) and len(where) != 2:
         raise TraceError(
             f"trace[{', '.join(map(str, where))}]: expected trace[layer] or trace[layer, head]."
         )
     layer, head = where if isinstance(where, tuple) else (where, None)
-    layer = check_index("layer", layer, config.n_layers)
-    return layer, None if head is None else check_index("head", head, config.n_heads)
+    layer = check_index("layer", layer, n_layers)
+    return layer, None if head is None else check_index("head", head, heads_of(layer))
 
 
 Stream = Float[Tensor, "batch position width"]

@@ -6,6 +6,7 @@ positions of its sentences are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from minibert.errors import MinibertError, TraceError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.quantities import TokenMask
 
 Chosen = int | slice | Sequence[int] | Tensor | np.ndarray | None
 """Positions or sentences as people name them; None for all."""
@@ -22,28 +24,41 @@ Chosen = int | slice | Sequence[int] | Tensor | np.ndarray | None
 class Places:
     """Where the sentences of a batch are in its tensors.
 
-    lengths   real tokens of each sentence
-    starts    where each begins on the position axis: 0, but for packed sentences
+    at       of each sentence the places of its positions on the position axis
+    packed   True where all of them lie in one row
     """
 
-    lengths: tuple[int, ...]
-    starts: tuple[int, ...] | None = None
+    at: tuple[Sequence[int], ...]
+    packed: bool = False
 
     @classmethod
     def of(cls, allowed: AllowedKeys) -> "Places":
-        """The places of a batch."""
-        if allowed.packed is not None:
-            starts, end = [], 0
-            for length in allowed.packed:
-                starts.append(end)
-                end += length
-            return cls(allowed.packed, tuple(starts))
-        return cls(allowed.lengths or (allowed.position,) * allowed.batch)
+        """The places of a batch whose tokens come first, or of packed sentences."""
+        if allowed.packed is None:
+            lengths = allowed.lengths or (allowed.position,) * allowed.batch
+            return cls(tuple(map(range, lengths)))
+        ends = accumulate(allowed.packed)
+        spans = zip(ends, allowed.packed, strict=True)
+        return cls(tuple(range(end - length, end) for end, length in spans), packed=True)
+
+    @classmethod
+    def of_mask(cls, tokens: TokenMask | None, batch: int, position: int) -> "Places":
+        """Those of a batch in which tokens are where the mask is True, wherever that is."""
+        if tokens is None:
+            return cls((range(position),) * batch)
+        whole = range(position)
+        found = (row.nonzero()[:, 0].tolist() for row in tokens)
+        return cls(tuple(whole if len(at) == position else at for at in found))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Real tokens of each sentence."""
+        return tuple(map(len, self.at))
 
     @property
     def rectangular(self) -> bool:
         """True where all sentences have one length, each in a row of the batch."""
-        return self.starts is None and len(set(self.lengths)) == 1
+        return not self.packed and len(set(self.lengths)) == 1
 
     def positions(
         self,
@@ -55,39 +70,22 @@ class Places:
     ) -> list[int]:
         """The positions in one sentence, counted from its front; all of its tokens for None."""
         named = where if self.rectangular else f"{where}sentence {sentence}: "
-        return indices_of(chosen, self.lengths[sentence], what, error, named)
+        return indices_of(chosen, len(self.at[sentence]), what, error, named)
+
+    def index(self, sentence: int, positions: Sequence[int]) -> tuple[int, list[int]]:
+        """The row of the batch, and the places on the position axis."""
+        at = self.at[sentence]
+        return 0 if self.packed else sentence, [at[position] for position in positions]
 
     def without_padding(self, probs: Tensor) -> Tensor:
         """probs with 0 for keys that are padding, whatever stood there."""
         n_keys = probs.shape[-1]
         if min(self.lengths) == n_keys:
             return probs
-        lengths = torch.tensor(self.lengths, device=probs.device)
-        padding = torch.arange(n_keys, device=probs.device) >= lengths[:, None]
-        return probs.masked_fill(padding[:, None, None, :], 0)
-
-    def index(self, sentence: int, positions: Sequence[int]) -> tuple[int, list[int]]:
-        """The row of the batch, and the places on the position axis."""
-        if self.starts is None:
-            return sentence, list(positions)
-        return 0, [self.starts[sentence] + position for position in positions]
-
-
-def laid_out(value: Tensor, axis: int, theirs: AllowedKeys, ours: AllowedKeys) -> Tensor:
-    """A quantity of one batch as another batch lies, padded or packed: its sentences' first rows.
-
-    `axis` is that of positions. Sentences of the other batch have at most as many tokens; padding
-    is 1. A single sentence is given to each.
-    """
-    source, target = Places.of(theirs), Places.of(ours)
-    rows = value.movedim(axis, 1)
-    # Ones in the padding, which nobody reads: a norm may divide by them.
-    found = rows.new_ones((1 if ours.packed else ours.batch, ours.position, *rows.shape[2:]))
-    for sentence, length in enumerate(target.lengths):
-        row, at = source.index(sentence if len(source.lengths) > 1 else 0, range(length))
-        to, where = target.index(sentence, range(length))
-        found[to, where] = rows[row, at]
-    return found.movedim(1, axis)
+        real = torch.zeros(len(self.at), n_keys, dtype=torch.bool)
+        for sentence, at in enumerate(self.at):
+            real[sentence, list(at)] = True
+        return probs.masked_fill(~real.to(probs.device)[:, None, None], 0)
 
 
 def indices_of(

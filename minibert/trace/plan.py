@@ -1,13 +1,15 @@
 """Edits, checked against a model and a batch, and then applied in the order of the data.
 
-`Reach` says where an edit reaches: its sentences, and in each of them its positions and hidden
-keys. The checks are made by `Plan.of`, before the pass starts.
+mapping ──named──▶ points and edits ──Reach.of──▶ where each reaches ──▶ Plan ──apply──▶ values
+
+`named` checks what needs no batch, `Plan.of` the rest, both before the pass starts. A generation
+makes the Reach of each step itself, and a live model makes a plan of each of its calls.
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,54 +18,67 @@ from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config, discriminates
 from minibert.layers.layer_pass import Change
-from minibert.trace.edit import Edit, EditMapping, FromTrace, Point, as_edit, as_point
+from minibert.quantities import Bool
+from minibert.trace.edit import (
+    Constant,
+    Edit,
+    EditMapping,
+    FromTrace,
+    Hide,
+    Noise,
+    Point,
+    as_edit,
+    as_point,
+)
 from minibert.trace.identity import Sources
 from minibert.trace.places import Chosen, Places, indices_of
 
 Index = tuple[slice | int | list[int] | Tensor, ...]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Reach:
     """The places of one edit in a batch.
 
-    sentences   their numbers
+    places      where the sentences are
+    keys_at     where their keys are; those of cross-attention are of other sentences
+    sentences   the numbers of those that are reached
     positions   of each of these sentences, counted from its front; None: all, padding included
     keys        of each of these sentences those that are hidden; None: none
     all_of      True where the sentences are all there are
     """
 
     places: Places
+    keys_at: Places
     sentences: tuple[int, ...]
     positions: tuple[tuple[int, ...], ...] | None
     keys: tuple[tuple[int, ...], ...] | None
     all_of: bool
 
     @classmethod
-    def of(cls, point: Point, edit: Edit, places: Places) -> "Reach":
+    def of(cls, point: Point, edit: Edit, places: Places, keys_at: Places | None = None) -> "Reach":
         """The reach of an edit of this quantity.
 
-        Raises EditError for sentences and positions that are not there.
+        Raises EditError for sentences, positions and keys that are not there.
         """
         if edit.positions is not None and not point.has_positions:
             these = "these logits are" if point.of_text else f"{point.name} is"
             have = "have" if point.of_text else "has"
             raise EditError(f"{point}: {these} of whole texts and {have} no positions.")
-        count = len(places.lengths)
-        sentences = indices_of(edit.sentences, count, "sentence", EditError, f"{point}: ")
+        where, keys_at = f"{point}: ", keys_at or places
+        sentences = indices_of(edit.sentences, len(places.at), "sentence", EditError, where)
 
-        def in_each(chosen: Chosen, what: str) -> tuple[tuple[int, ...], ...]:
-            where = f"{point}: "
-            return tuple(
-                tuple(places.positions(sentence, chosen, what, EditError, where))
-                for sentence in sentences
-            )
+        def in_each(of: Places, chosen: Chosen, what: str) -> tuple[tuple[int, ...], ...]:
+            return tuple(tuple(of.positions(s, chosen, what, EditError, where)) for s in sentences)
 
+        positions, hidden = edit.positions, edit.change
         return cls(
             places,
+            keys_at,
             tuple(sentences),
-            None if edit.positions is None else in_each(edit.positions, "position"),
-            None if edit.hidden is None else in_each(edit.hidden, "key"),
+            None if positions is None else in_each(places, positions, "position"),
+            in_each(keys_at, hidden.keys, "key") if isinstance(hidden, Hide) else None,
             edit.sentences is None,
         )
 
@@ -77,52 +92,47 @@ class Reach:
         """The first position that is reached in any sentence."""
         return 0 if self.positions is None else min(map(min, self.positions))
 
-    def shape(self, axes: tuple[str, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, point: Point, whole: Shape) -> Shape:
         """The shape of what is reached; of one sentence, where they differ in their number."""
-        sizes = dict(zip(axes, whole, strict=True))
-        if self.places.starts is None:
-            sizes["batch"] = len(self.sentences)
-        if self.positions is not None:
-            sizes[_row_axis(axes)] = len(self.positions[0])
-        return tuple(sizes.values())
+        sizes = list(whole)
+        if not self.places.packed:
+            sizes[0] = len(self.sentences)
+        if self.positions is not None and point.row_axis is not None:
+            sizes[point.row_axis] = len(self.positions[0])
+        return tuple(sizes)
 
-    def indices(self, axes: tuple[str, ...], part: Tensor) -> list[Index]:
+    def chosen(self, number: int) -> tuple[int, list[int]]:
+        """The row and the places on the position axis in one of the sentences."""
+        sentence = self.sentences[number]
+        found = range(len(self.places.at[sentence]))
+        return self.places.index(
+            sentence, found if self.positions is None else self.positions[number]
+        )
+
+    def indices(self, point: Point, part: Tensor) -> list[Index]:
         """One index of a quantity's tensor, or one a sentence where their places differ."""
-        axis = None if self.positions is None else axes.index(_row_axis(axes))
-        same = self.positions is None or len(set(self.positions)) == 1
-        if same and self.places.starts is None:
+        axis = point.row_axis
+        rows = [self.chosen(number) for number in range(len(self.sentences))]
+        alike = self.positions is None or all(at == rows[0][1] for _, at in rows)
+        if axis is None or (alike and not self.places.packed):
             limits = {} if self.all_of else {0: list(self.sentences)}
             if axis is not None and self.positions is not None:
-                limits[axis] = list(self.positions[0])
+                limits[axis] = rows[0][1]
             return [_grid(part, limits)]
-        found: list[Index] = []
-        for number, sentence in enumerate(self.sentences):
-            chosen = (
-                range(self.places.lengths[sentence])
-                if self.positions is None
-                else self.positions[number]
-            )
-            row, where = self.places.index(sentence, chosen)
-            rows_at = axes.index(_row_axis(axes)) if axis is None else axis
-            between = [slice(None)] * (rows_at - 1)
-            found.append((slice(row, row + 1), *between, where))
-        return found
+        between = [slice(None)] * (axis - 1)
+        return [(slice(row, row + 1), *between, at) for row, at in rows]
 
-    def hidden_cells(self, scores: Tensor) -> Tensor:
-        """True at the hidden keys of the rows that are reached: (batch, [head], query, key)."""
+    def hidden_cells(self, shape: Shape) -> Bool[Tensor, "batch query key"]:
+        """True at the hidden keys of the rows that are reached, on the CPU."""
         assert self.keys is not None
-        B, *_, Q, K = scores.shape
-        hidden = torch.zeros(B, Q, K, dtype=torch.bool, device=scores.device)
+        B, *_, Q, K = shape
+        hidden = torch.zeros(B, Q, K, dtype=torch.bool)
         for number, sentence in enumerate(self.sentences):
-            rows = slice(None) if self.positions is None else list(self.positions[number])
+            rows = slice(None) if self.positions is None else self.chosen(number)[1]
             lines = hidden[sentence, rows]
-            lines[:, list(self.keys[number])] = True
+            lines[:, self.keys_at.index(sentence, self.keys[number])[1]] = True
             hidden[sentence, rows] = lines
-        return hidden if scores.dim() == 3 else hidden.unsqueeze(1)
-
-
-def _row_axis(axes: tuple[str, ...]) -> str:
-    return "query" if "query" in axes else "position"
+        return hidden
 
 
 def _grid(part: Tensor, limits: dict[int, list[int]]) -> Index:
@@ -138,6 +148,94 @@ def _grid(part: Tensor, limits: dict[int, list[int]]) -> Index:
     return tuple(grids)
 
 
+Named = list[tuple[Point, Edit]]
+
+
+def named(
+    mapping: object,
+    as_point: Callable[[object], Point],
+    dtype: torch.dtype | None,
+    sources: Sources | None,
+) -> Named:
+    """The points and edits of a mapping, in the order in which they are applied.
+
+    Edits of a whole layer come first and those of single heads last: they are more specific.
+    Raises EditError for what is wrong in every batch: a point that does not exist, a value that is
+    no edit, not finite or of another dtype, a trace of another model, and two edits of which
+    neither comes first. Without a `dtype` that of a value is not looked at.
+    """
+    if not isinstance(mapping, Mapping):
+        raise EditError(
+            f"edit={type(mapping).__name__}: expected a dictionary such as "
+            '{("z", 9, 6): zero, ("resid_post", 3): function}.'
+        )
+    points: list[Point] = []
+    found: Named = []
+    for key, value in mapping.items():
+        point = as_point(key)
+        for edit in map(as_edit, _several(point, value)):
+            if isinstance(edit.change, Hide) and point.name != "scores":
+                raise EditError(
+                    f'{point}: hide edits scores only; write ("scores", layer): hide(keys).'
+                )
+            if isinstance(edit.change, Constant):
+                _check_number(point, edit.change.value, dtype)
+            for trace in edit.traces:
+                trace.shape_at(point)
+            if sources is not None and not edit.other_model:
+                sources.check_each(edit.traces, str(point))
+            found.append((point, edit))
+        _check_order(point, points)
+        points.append(point)
+    return sorted(found, key=lambda each: len(each[0].head_list) or math.inf, reverse=True)
+
+
+def _several(point: Point, value: object) -> Sequence[object]:
+    """The edits of one place, in their order: a list of them, or one alone."""
+    if not isinstance(value, list | tuple):
+        return [value]
+    # A list of numbers is meant as a tensor.
+    if not value or not all(isinstance(one, Edit) or callable(one) for one in value):
+        raise EditError(
+            f"{point}: this {type(value).__name__} is not an edit; expected a tensor for numbers, "
+            "or a list of at least one edit, as [hide(2), hide(5, positions=-1)]."
+        )
+    return value
+
+
+def _check_number(point: Point, value: object, dtype: torch.dtype | None) -> None:
+    """Raise EditError for a constant that is not a number, not finite, or of another dtype."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) <= torch.finfo(dtype or torch.float64).max:
+            where = "" if dtype is None else f" in {dtype}"
+            raise EditError(f"{point}: {value} is not a finite number{where}.")
+        return
+    if not isinstance(value, Tensor):
+        raise EditError(f"{point}: expected a number, a tensor or a trace, found {value!r:.80}.")
+    if not value.is_floating_point():
+        raise EditError(f"{point}: the value is {value.dtype}; expected floats, as value.float().")
+    if dtype is not None and value.dtype != dtype:
+        raise _other_dtype(point, value.dtype, dtype)
+    if value.is_meta:
+        raise EditError(f"{point}: the value is on the meta device and has no numbers.")
+    if not bool(value.isfinite().all()):
+        raise EditError(f"{point}: the value holds NaN or infinite numbers.")
+
+
+def _check_order(point: Point, before: Sequence[Point]) -> None:
+    """Raise EditError where an edit of the same head names equally many heads."""
+    for other in before:
+        same = (point.stack, point.name, point.layer) == (other.stack, other.name, other.layer)
+        mine, theirs = point.head_list, other.head_list
+        overlap = not mine or not set(mine).isdisjoint(theirs)
+        if same and len(mine) == len(theirs) and overlap:
+            raise EditError(
+                f"Two edits overlap, {other} and {point}: merge them into one, or name whole "
+                "layers in one and single heads in the other. "
+                "See docs/reading.md#write-what-you-read"
+            )
+
+
 def check_until(point: Point, until: int | None) -> None:
     """Raise EditError for a point that a trace with this `until` does not compute."""
     if until is None:
@@ -148,22 +246,7 @@ def check_until(point: Point, until: int | None) -> None:
         raise EditError(f"{point}: until={until} stops before it; edit layers below {until}.")
 
 
-def check_order(points: Sequence[Point]) -> None:
-    """Raise EditError where two edits name the same head and equally many heads."""
-    for number, point in enumerate(points):
-        for other in points[:number]:
-            same = (point.name, point.layer) == (other.name, other.layer)
-            mine, theirs = point.head_list, other.head_list
-            overlap = not mine or not set(mine).isdisjoint(theirs)
-            if same and len(mine) == len(theirs) and overlap:
-                raise EditError(
-                    f"Two edits overlap, {other} and {point}: merge them into one, or name whole "
-                    "layers in one and single heads in the other. "
-                    "See docs/reading.md#write-what-you-read"
-                )
-
-
-def check_packed(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
+def _check_packed(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
     """Raise EditError for what packed sentences, or those of different lengths, cannot have."""
     if allowed.packed is not None and "query" in point.axes:
         raise EditError(
@@ -176,46 +259,93 @@ def check_packed(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
             "sentence. Trace them without packed=True."
         )
     ragged = allowed.lengths is not None and "query" in point.axes
-    if edit.drawn and (allowed.packed is not None or ragged):
+    if isinstance(edit.change, Noise) and (allowed.packed is not None or ragged):
         raise EditError(
             f"{point}: noise here would depend on the other sentences of the batch. Trace the "
             "sentences one by one."
         )
 
 
-def check_constant(
-    point: Point,
-    edit: Edit,
-    reach: Reach,
-    config: Config,
-    allowed: AllowedKeys,
-    dtype: torch.dtype,
+def check_values(point: Point, edit: Edit, reach: Reach, whole: Shape) -> None:
+    """Raise EditError for a value that does not fit a quantity of this shape where it is edited.
+
+    Values of a trace are read from the same positions, so its sentences need these.
+    """
+    if edit.entries is not None:
+        indices_of(edit.entries, whole[-1], "entry", EditError, f"{point}: ")
+        if "key" in point.axes and set(reach.keys_at.lengths) != {whole[-1]}:
+            raise EditError(
+                f"{point}: entries are keys here, which are counted in each sentence; give "
+                "sentences of one length, or trace them one by one."
+            )
+    value = edit.change.value if isinstance(edit.change, Constant) else None
+    if isinstance(value, Tensor):
+        shapes = (reach.shape(point, whole), whole)
+        if not any(_broadcasts(value.shape, shape) for shape in shapes):
+            raise _misfit(point, value.shape, whole)
+    for trace in edit.traces:
+        shape, theirs = trace.shape_at(point), trace.places_at(point)
+        free = {0, None if "query" in point.axes else point.row_axis}
+        if any(a != b and n not in free for n, (a, b) in enumerate(zip(shape, whole, strict=True))):
+            raise _misfit(point, shape, whole)
+        if edit.averages:
+            if "query" in point.axes and set(theirs.lengths) != {shape[-1]}:
+                raise EditError(
+                    f"{point}: mean(over=...) needs texts of the same length, without padding."
+                )
+            continue
+        if len(theirs.at) not in (1, len(reach.places.at)):
+            raise EditError(
+                f"{point}: the trace to read from has {len(theirs.at)} sentences, and this one "
+                f"{len(reach.places.at)}; a value of shape {shape} does not fit {whole}."
+            )
+        if point.has_positions:
+            _check_lengths(point, reach, theirs)
+
+
+def _check_lengths(point: Point, reach: Reach, theirs: Places) -> None:
+    """Raise EditError where a value would be read from padding of the other trace."""
+    source, target = theirs.lengths, reach.places.lengths
+    for number, sentence in enumerate(reach.sentences):
+        last = target[sentence] - 1 if reach.positions is None else max(reach.positions[number])
+        if last >= source[sentence if len(source) > 1 else 0]:
+            raise EditError(
+                f"{point}: the sentences of the trace to read from have {source} tokens, and those "
+                f"of this trace {target}. Values are read from the same positions, so the other "
+                "sentences need at least as many tokens, or the edit positions that they have."
+            )
+
+
+def check_hidden(
+    entries: "Sequence[Entry]", seen: Bool[Tensor, "#batch #head query key"] | None, shape: Shape
 ) -> None:
-    """Raise EditError for a constant that is not a number, not finite, or of the wrong shape."""
-    value = edit.constant
-    if value is None:
-        return
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) <= torch.finfo(dtype).max:
-            raise EditError(f"{point}: {value} is not a finite number in {dtype}.")
-        return
-    if not isinstance(value, Tensor):
-        raise EditError(f"{point}: expected a number, a tensor or a trace, found {value!r:.80}.")
-    if not value.is_floating_point():
-        raise EditError(f"{point}: the value is {value.dtype}; expected floats, as value.float().")
-    if value.dtype != dtype:
-        raise other_dtype(point, value.dtype, dtype)
-    if value.is_meta:
-        raise EditError(f"{point}: the value is on the meta device and has no numbers.")
-    if not bool(value.isfinite().all()):
-        raise EditError(f"{point}: the value holds NaN or infinite numbers.")
-    whole = _shape(point, config, allowed)
-    shapes = (reach.shape(point.axes, whole), whole)
-    if not any(broadcasts(value.shape, shape) for shape in shapes):
-        raise misfit(point, value.shape, whole)
+    """Raise EditError for a query that edits of the scores at one point leave without a key.
+
+    `seen` is True where a query sees a key without them; None: everywhere.
+    """
+    hides = [(point, reach) for point, _, reach in entries if reach.keys is not None]
+    for point in dict.fromkeys(point for point, _ in hides):
+        places, cells = hides[0][1].places, torch.zeros((), dtype=torch.bool)
+        for other, reach in hides:
+            if other == point:
+                cells = cells | reach.hidden_cells(shape)
+        for sentence, length in enumerate(places.lengths):
+            row, at = places.index(sentence, range(length))
+            before = torch.ones(1, length, shape[-1], dtype=torch.bool)
+            if seen is not None:
+                wide = seen[(None,) * (4 - seen.dim())]
+                before = wide[min(row, len(wide) - 1)].expand(-1, *shape[1:]).cpu()[:, at]
+            emptied = before.any(-1) & ~(before & ~cells[row, at]).any(-1)
+            if bool(emptied.any()):
+                position = int(emptied.any(0).nonzero()[0])
+                raise EditError(
+                    f"{point}: without these keys the query at position {position} of sentence "
+                    f"{sentence} has no key left to attend to. Limit the edit with hide(keys, "
+                    "positions=...)."
+                )
 
 
-def check_divides(point: Point, value: Tensor, before: Tensor) -> None:
+def _check_divides(point: Point, value: Tensor, before: Tensor) -> None:
     """Raise EditError where an edit wrote what a norm cannot divide by: 0, nan, or nearly 0."""
     if not point.name.endswith("_norm_scale"):
         return
@@ -233,116 +363,7 @@ def check_divides(point: Point, value: Tensor, before: Tensor) -> None:
         )
 
 
-def check_hidden(
-    point: Point, reached: Sequence[tuple[Edit, Reach]], config: Config, allowed: AllowedKeys
-) -> None:
-    """Raise EditError for keys hidden in another quantity than scores, or a query without keys."""
-    hides = [reach for edit, reach in reached if edit.hidden is not None]
-    if not hides:
-        return
-    if point.name != "scores":
-        raise EditError(f'{point}: hide edits scores only; write ("scores", layer): hide(keys).')
-    before, after = config.window(point.layer or 0) or (None, None)
-    for sentence, row, keys, length in _hidden_rows(hides):
-        left = [key for key in range(length) if key not in keys]
-        first = 0 if before is None else row - before
-        last = row if allowed.causal else length - 1 if after is None else row + after
-        seen = bisect_left(left, first)
-        if seen == len(left) or left[seen] > last:
-            raise EditError(
-                f"{point}: without keys {sorted(keys)} the query at position {row} of sentence "
-                f"{sentence} has no key left to attend to. Limit the edit with "
-                "hide(keys, positions=...)."
-            )
-
-
-def _hidden_rows(hides: Sequence[Reach]) -> Iterator[tuple[int, int, set[int], int]]:
-    """Each sentence and query with hidden keys, all of these keys, and the sentence's length."""
-    found: dict[tuple[int, int], set[int]] = {}
-    for reach in hides:
-        assert reach.keys is not None
-        for number, sentence in enumerate(reach.sentences):
-            length = reach.places.lengths[sentence]
-            rows = range(length) if reach.positions is None else reach.positions[number]
-            for row in rows:
-                found.setdefault((sentence, row), set()).update(reach.keys[number])
-    for (sentence, row), keys in found.items():
-        yield sentence, row, keys, hides[0].places.lengths[sentence]
-
-
-def check_traces(point: Point, edit: Edit, config: Config, allowed: AllowedKeys) -> None:
-    """Raise EditError for a trace without the quantity, or with another shape of it."""
-    expected = _shape(point, config, allowed)
-    for trace in edit.traces:
-        if point.behind_layers and trace.until is not None:
-            raise EditError(
-                f"{point}: the trace to read from has until={trace.until}, so it has no "
-                f"{point.name}."
-            )
-        if point.layer is not None and point.layer >= len(trace):
-            raise EditError(f"{point}: the trace to read from has {len(trace)} layers.")
-        theirs = trace.allowed
-        if isinstance(edit.change, FromTrace) and edit.change.allowed is not None:
-            _check_layouts(point, theirs, allowed)
-            theirs = allowed
-        sizes = dict(zip(point.axes, _shape(point, trace.config, theirs), strict=False))
-        if edit.averages:
-            if "query" in sizes and trace.allowed.tokens is not None:
-                raise EditError(
-                    f"{point}: mean(over=...) needs texts of the same length, without padding."
-                )
-            sizes |= {axis: 1 for axis in ("batch", "position") if axis in sizes}
-        shape = tuple(sizes.values())
-        # A trace of one token would broadcast to every position, which is not what its user means.
-        other = any(
-            sizes[axis] != allowed.position
-            for axis in ("query", "key", *(() if edit.averages else ("position",)))
-            if axis in sizes
-        )
-        if other or not broadcasts(shape, expected):
-            raise misfit(point, shape, expected)
-        if not edit.averages and point.has_positions:
-            _check_lengths(point, trace.allowed, allowed)
-
-
-def _laid_out(edit: Edit, allowed: AllowedKeys) -> Edit:
-    """The edit; values of a trace are laid out as this batch is, where one of both is packed."""
-    if not isinstance(edit.change, FromTrace):
-        return edit
-    theirs = getattr(edit.change.trace.allowed, "packed", None)
-    if theirs == allowed.packed:
-        return edit
-    return replace(edit, change=FromTrace(edit.change.trace, allowed))
-
-
-def _check_layouts(point: Point, theirs: AllowedKeys, ours: AllowedKeys) -> None:
-    """Raise EditError for what sentences that lie otherwise in memory cannot be read for."""
-    if "query" in point.axes:
-        raise EditError(
-            f"{point}: packed sentences have no such matrix to read; trace them without "
-            "packed=True."
-        )
-    source, target = (len(Places.of(each).lengths) for each in (theirs, ours))
-    if source not in (1, target):
-        raise EditError(
-            f"{point}: the trace to read from has {source} sentences, and this one {target}."
-        )
-
-
-def _check_lengths(point: Point, theirs: AllowedKeys, ours: AllowedKeys) -> None:
-    """Raise EditError where a value would be read from padding of the other trace."""
-    source, target = Places.of(theirs).lengths, Places.of(ours).lengths
-    if len(source) == 1:
-        source = source * len(target)
-    if any(have < want for have, want in zip(source, target, strict=True)):
-        raise EditError(
-            f"{point}: the sentences of the trace to read from have {source} tokens, and those of "
-            f"this trace {target}. Values are read from the same positions, so the other sentences "
-            "need at least as many tokens."
-        )
-
-
-def misfit(point: Point, shape: Sequence[int], expected: Sequence[int]) -> EditError:
+def _misfit(point: Point, shape: Sequence[int], expected: Sequence[int]) -> EditError:
     """The error for a value of another shape."""
     return EditError(
         f"{point}: a value of shape {tuple(shape)} does not fit {tuple(expected)} "
@@ -350,7 +371,7 @@ def misfit(point: Point, shape: Sequence[int], expected: Sequence[int]) -> EditE
     )
 
 
-def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     """True where a value of this shape broadcasts to the target."""
     try:
         return torch.broadcast_shapes(tuple(shape), tuple(target)) == torch.Size(target)
@@ -358,12 +379,15 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
         return False
 
 
-def _shape(point: Point, config: Config, allowed: AllowedKeys) -> tuple[int, ...]:
-    """The shape of the quantity at a point."""
+def shape_of(point: Point, config: Config, allowed: AllowedKeys) -> Shape:
+    """The shape of the quantity at a point of a pass."""
     if point.name == "logits" and discriminates(config.family, config.task):
         return (allowed.batch, allowed.position)
+    batch = allowed.batch
+    if allowed.packed is not None and not point.has_positions:
+        batch = len(allowed.packed)
     sizes = {
-        "batch": allowed.batch,
+        "batch": batch,
         "head": len(point.head_list) or config.n_heads,
         "kv_head": len(point.head_list) or config.n_kv_heads,
         "position": allowed.position,
@@ -387,7 +411,7 @@ def _n_logits(config: Config) -> int:
     return config.n_labels if config.task.endswith("classification") else config.vocab_size
 
 
-def other_dtype(point: Point, found: torch.dtype, expected: torch.dtype) -> EditError:
+def _other_dtype(point: Point, found: torch.dtype, expected: torch.dtype) -> EditError:
     """The error for a value of another dtype."""
     return EditError(
         f"{point}: the value is {found} and the quantity {expected}; "
@@ -395,11 +419,14 @@ def other_dtype(point: Point, found: torch.dtype, expected: torch.dtype) -> Edit
     )
 
 
+Entry = tuple[Point, Edit, Reach]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The edits of one forward pass, by layer (None: of no layer), and where each reaches."""
 
-    edits: tuple[tuple[Point, Edit, Reach], ...] = ()
+    edits: tuple[Entry, ...] = ()
 
     @classmethod
     def of(
@@ -419,31 +446,19 @@ class Plan:
         that does not have the quantity in this shape, a point that `until` leaves out, and two
         edits of which neither comes first.
         """
-        if not isinstance(mapping, Mapping):
-            raise EditError(
-                f"edit={type(mapping).__name__}: expected a dictionary such as "
-                '{("z", 9, 6): zero, ("resid_post", 3): function}.'
-            )
-        places = Places.of(allowed)
-        points, found = [], []
-        for key, value in mapping.items():
-            point = as_point(key, config)
+        places, entries = Places.of(allowed), []
+        for point, edit in named(mapping, partial(as_point, config=config), dtype, sources):
             check_until(point, until)
-            points.append(point)
-            several = [_laid_out(as_edit(one), allowed) for one in _several(point, value)]
-            reached = [(edit, Reach.of(point, edit, places)) for edit in several]
-            for edit, reach in reached:
-                check_packed(point, edit, allowed)
-                check_constant(point, edit, reach, config, allowed, dtype)
-                check_traces(point, edit, config, allowed)
-                if sources is not None and not edit.other_model:
-                    sources.check_each(edit.traces, str(point))
-            check_hidden(point, reached, config, allowed)
-            found += [(point, edit, reach) for edit, reach in reached]
-        # Edits of a whole layer come first and those of single heads last: they are more specific.
-        found.sort(key=lambda entry: len(entry[0].head_list) or math.inf, reverse=True)
-        check_order(points)
-        return cls(tuple(found))
+            reach = Reach.of(point, edit, places)
+            _check_packed(point, edit, allowed)
+            check_values(point, edit, reach, shape_of(point, config, allowed))
+            entries.append((point, edit, reach))
+        for layer in {point.layer for point, _, reach in entries if reach.keys is not None}:
+            here = [entry for entry in entries if entry[0].layer == layer]
+            window, n = config.window(layer or 0), allowed.position
+            seen = replace(allowed, window=window).full()
+            check_hidden(here, seen, (allowed.batch, n, n))
+        return cls(tuple(entries))
 
     def names(self, layer: int | None) -> frozenset[str]:
         """The quantities of a layer that are edited."""
@@ -480,51 +495,49 @@ class Plan:
         for point, edit, reach in self.edits:
             if point.name == name and point.layer == layer:
                 before, value = value, _edited(point, edit, reach, value)
-                check_divides(point, value, before)
+                _check_divides(point, value, before)
                 # Nobody looks at padding, and z is what these rows say.
-                value = reach.places.without_padding(value) if name == "probs" else value
+                value = reach.keys_at.without_padding(value) if name == "probs" else value
         return value
-
-
-def _several(point: Point, value: object) -> Sequence[object]:
-    """The edits of one place, in their order: a list of them, or one alone."""
-    if not isinstance(value, list | tuple):
-        return [value]
-    # A list of numbers is meant as a tensor.
-    if not value or not all(isinstance(one, Edit) or callable(one) for one in value):
-        raise EditError(
-            f"{point}: this {type(value).__name__} is not an edit; expected a tensor for numbers, "
-            "or a list of at least one edit, as [hide(2), hide(5, positions=-1)]."
-        )
-    return value
 
 
 def _edited(point: Point, edit: Edit, reach: Reach, value: Tensor) -> Tensor:
     """The quantity with one edit made."""
+    part = value
+    if point.heads is not None:
+        heads = point.heads if isinstance(point.heads, int) else list(point.heads)
+        part = value[:, heads]
+    new = _limited(point, edit, reach, part)
+    if edit.entries is not None:
+        chosen = indices_of(edit.entries, part.shape[-1], "entry", EditError, f"{point}: ")
+        some, new = new, part.clone()
+        new[..., chosen] = some[..., chosen]
     if point.heads is None:
-        return _limited(point, edit, reach, value)
-    heads = point.heads if isinstance(point.heads, int) else list(point.heads)
+        return new
     changed = value.clone()
-    changed[:, heads] = _limited(point, edit, reach, value[:, heads])
+    changed[:, heads] = new
     return changed
 
 
 def _limited(point: Point, edit: Edit, reach: Reach, part: Tensor) -> Tensor:
     """The new value of a quantity, or of its chosen heads, where the edit reaches."""
-    if edit.hidden is not None:
-        return part.masked_fill(reach.hidden_cells(part), -math.inf)
+    if reach.keys is not None:
+        hidden = reach.hidden_cells(part.shape).to(part.device)
+        return part.masked_fill(hidden if part.dim() == 3 else hidden[:, None], -math.inf)
+    if edit.traces and not edit.averages and point.row_axis is not None:
+        return _taken(point, edit, reach, part)
     if reach.everywhere:
         return _fitted(point, _new_value(point, edit, part), part.shape)
     result = part.clone()
-    indices = reach.indices(point.axes, part)
+    indices = reach.indices(point, part)
     for number, index in enumerate(indices):
         chosen = part[index]
         new = _new_value(point, edit, chosen)
         if len(indices) > 1 and _one_each(new, chosen, len(indices)):
             # A value for each sentence: this one's.
             new = new[number : number + 1]
-        if broadcasts(new.shape, part.shape) and (
-            edit.traces or not broadcasts(new.shape, chosen.shape)
+        if _broadcasts(new.shape, part.shape) and (
+            edit.traces or not _broadcasts(new.shape, chosen.shape)
         ):
             # A value for the whole quantity: the same places of it.
             new = new.expand(part.shape)[index]
@@ -532,11 +545,30 @@ def _limited(point: Point, edit: Edit, reach: Reach, part: Tensor) -> Tensor:
     return result
 
 
+def _taken(point: Point, edit: Edit, reach: Reach, part: Tensor) -> Tensor:
+    """The quantity with values of a trace, from the same positions of its sentences."""
+    new, axis = _new_value(point, edit, part), point.row_axis
+    assert axis is not None
+    assert isinstance(edit.change, FromTrace)
+    theirs, ours = edit.change.traces[0].places_at(point), reach.places
+    alike = all(theirs.at[number % len(theirs.at)] == at for number, at in enumerate(ours.at))
+    if reach.everywhere and alike and _broadcasts(new.shape, part.shape):
+        # With what stands in the padding, which nobody reads.
+        return new.expand(part.shape)
+    result, rows = part.movedim(axis, 1).clone(), new.movedim(axis, 1)
+    for number, sentence in enumerate(reach.sentences):
+        to, where = reach.chosen(number)
+        chosen = range(len(where)) if reach.positions is None else reach.positions[number]
+        row, at = theirs.index(sentence if len(theirs.at) > 1 else 0, chosen)
+        result[to, where] = rows[row, at]
+    return result.movedim(1, axis)
+
+
 def _one_each(new: Tensor, chosen: Tensor, n_sentences: int) -> bool:
     """True for values of as many sentences, each of them shaped as what is chosen of one."""
     if new.dim() != chosen.dim() or new.shape[0] != n_sentences:
         return False
-    return broadcasts(new.shape[1:], chosen.shape[1:])
+    return _broadcasts(new.shape[1:], chosen.shape[1:])
 
 
 def _new_value(point: Point, edit: Edit, chosen: Tensor) -> Tensor:
@@ -546,11 +578,11 @@ def _new_value(point: Point, edit: Edit, chosen: Tensor) -> Tensor:
     if not isinstance(new, Tensor):
         raise EditError(f"{point}: expected a tensor or a number, found {new!r:.80}.")
     if new.dtype != chosen.dtype:
-        raise other_dtype(point, new.dtype, chosen.dtype)
+        raise _other_dtype(point, new.dtype, chosen.dtype)
     return new.to(chosen.device)
 
 
 def _fitted(point: Point, new: Tensor, shape: Sequence[int]) -> Tensor:
-    if not broadcasts(new.shape, shape):
-        raise misfit(point, new.shape, shape)
+    if not _broadcasts(new.shape, shape):
+        raise _misfit(point, new.shape, shape)
     return new.expand(tuple(shape))

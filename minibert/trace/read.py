@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from minibert.doors import NamedQuantities, Page, ScoreParts, opened
-from minibert.errors import TraceError, within_memory
+from minibert.errors import EditError, TraceError, within_memory
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
 from minibert.layers.norms import divisor
 from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
-from minibert.trace.edit import EditMapping
+from minibert.trace.edit import EditMapping, Point, in_layers
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.gradients import Gradients, differentiate
 from minibert.trace.identity import Sources
@@ -30,7 +30,8 @@ from minibert.trace.layer_view import (
     layer_quantity,
     place_of,
 )
-from minibert.trace.plan import Plan
+from minibert.trace.places import Places
+from minibert.trace.plan import Plan, shape_of
 from minibert.trace.record import PassRecord, check_keep, rerun, text_of
 from minibert.trace.run import TracedModel
 from minibert.trace.sweep import rerun_each
@@ -77,6 +78,24 @@ class Trace(PassRecord):
                 f"Trace again with until={layer} or without it."
             )
         return LayerTrace(self, layer, head)
+
+    def value_at(self, point: Point) -> Tensor:
+        """The quantity at a point of an edit; a head of keys is a key-value head."""
+        found: Tensor = getattr(self, point.name) if point.layer is None else in_layers(self, point)
+        return found
+
+    def shape_at(self, point: Point) -> tuple[int, ...]:
+        """Its shape. Raises EditError where this trace has no such quantity."""
+        there = f"{point}: the trace to read from has"
+        if point.behind_layers and self.until is not None:
+            raise EditError(f"{there} until={self.until}, so it has no {point.name}.")
+        if point.layer is not None and point.layer >= len(self):
+            raise EditError(f"{there} {len(self)} layers.")
+        return shape_of(point, self.config, self.allowed)
+
+    def places_at(self, point: Point) -> Places:
+        """Where the positions of its sentences are."""
+        return Places.of(self.allowed)
 
     @within_memory
     def stack(self, name: LayerName) -> Float[Tensor, "layer batch *rest"]:

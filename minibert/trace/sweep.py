@@ -19,7 +19,7 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
 from minibert.layers.layer_pass import Change
 from minibert.quantities import QUANTITIES, Bool, Float, HeadVectors
-from minibert.trace.edit import Edit, EditMapping, FromTrace, Point, as_point
+from minibert.trace.edit import Edit, EditMapping, Point, as_point
 from minibert.trace.identity import Sources
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan, Reach
@@ -47,11 +47,11 @@ def _is_idle(
     known: dict[tuple[int, str, int], Same | None],
 ) -> bool:
     whole = point.layer is not None and point.heads is None and "position" in point.axes
-    if not whole or not isinstance(edit.change, FromTrace) or reach.positions is None:
+    if not whole or edit.averages or not edit.traces or reach.positions is None:
         return False
-    key = (id(edit.change.trace), point.name, point.layer or 0)
+    key = (id(edit.traces[0]), point.name, point.layer or 0)
     if key not in known:
-        known[key] = _same(point, trace, edit.change(point, trace.kept["embed"]))
+        known[key] = _same(point, trace, edit.traces[0].value_at(point))
     same = known[key]
     return same is not None and all(
         bool(same[sentence, list(positions)].all())

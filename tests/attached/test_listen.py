@@ -51,6 +51,8 @@ def test_nothing_changes_while_a_model_runs_nor_after_a_trace_or_an_error() -> N
     with pytest.raises(ZeroDivisionError):
         attached.trace(input_ids=ids(), edit={("z", 1): fails})
     assert interface() == before
+    # The layers that did not run any more are still known.
+    assert len(attached.stacks["layers"]) == 3
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert torch.equal(attached.trace(input_ids=ids()).logits, model(ids()).logits)
 

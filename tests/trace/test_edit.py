@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minibert.errors import EditError
 from minibert.quantities import QUANTITIES
-from minibert.trace.edit import as_edit, hide, mean, noise, replace, zero
+from minibert.trace.edit import as_edit, as_point, hide, mean, noise, replace, zero
 from tests.families import VOCABULARY
 from tests.trace.editing import (
     FAMILIES,
@@ -63,6 +63,29 @@ def test_positions_sentences_and_heads_meet_where_all_of_them_are() -> None:
             for head in (2, 0):
                 expected[sentence, head, [5, 1]] = 7.0
         assert torch.equal(found, expected)
+
+
+def test_entries_are_numbers_of_the_last_axis_and_only_they_change() -> None:
+    model, tokens = model_of("gpt2"), whole("gpt2")
+    plain, other = (model.trace(each, keep=("probs",)) for each in (tokens, whole("gpt2", 5)))
+    for key in (("mlp_post", 1), ("z", 1, 2), ("resid_mid", 1), ("probs", 1, 0), ("scores", 1)):
+        before, theirs = (each.value_at(as_point(key, model.config)) for each in (plain, other))
+        for change, new in (
+            (replace(0.25), torch.full_like(before, 0.25)),
+            (replace(other), theirs),
+        ):
+            edit = change.at(positions=[4, 2], entries=[1, -3])
+            found = plain.rerun({key: edit}, keep=("probs",)).value_at(as_point(key, model.config))
+            expected = before.clone()
+            rows, columns = torch.tensor([4, 2])[:, None], torch.tensor([1, before.shape[-1] - 3])
+            expected[..., rows, columns] = new[..., rows, columns]
+            assert torch.equal(found, expected), key
+    for trace, edit, words in (
+        (plain, {("z", 1): zero.at(entries=5)}, "no entry 5; expected 0 to 4"),
+        (model.trace(sentences("gpt2")), {("probs", 1): zero.at(entries=0)}, "entries are keys"),
+    ):
+        with pytest.raises(EditError, match=words):
+            trace.rerun(edit)
 
 
 def test_a_mean_is_over_sentences_and_real_positions() -> None:

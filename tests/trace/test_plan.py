@@ -201,17 +201,30 @@ def test_a_value_for_some_positions_has_their_number(started: list[str]) -> None
     )
 
 
-def test_a_trace_of_another_length_or_batch_is_refused(started: list[str]) -> None:
-    model = model_of("bert")
-    for ids in ([[5] * 11], [[5]], [[5] * LENGTH] * 2):
+def test_a_trace_without_the_positions_or_of_another_batch_is_refused(started: list[str]) -> None:
+    model, tokens = model_of("bert"), whole("bert")
+    plain = model.trace(tokens)
+    for ids, words in (
+        ([[5] * 11], "need at least as many tokens"),
+        ([[5]], "need at least as many tokens"),
+        ([[5] * LENGTH] * 2, "has 2 sentences, and this one 3"),
+    ):
         source = model.trace(ids)
-        for name in ("z", "probs", "resid_post"):
-            refused({(name, 1): source}, started, "does not fit")
-            refused(
-                {(name, 1): replace(source, positions=[0])},
-                started,
-                "does not fit",
-            )
+        refused({("probs", 1): source}, started, "does not fit|2 sentences")
+        for name in ("z", "resid_post"):
+            refused({(name, 1): source}, started, words)
+            edit = {(name, 1): replace(source, positions=[0])}
+            if len(ids) == 2:
+                refused(edit, started, words)
+                continue
+            found, before = (getattr(each[1], name) for each in (plain.rerun(edit), plain))
+            theirs = getattr(source[1], name)
+            assert torch.equal(found[..., 0, :], theirs[..., 0, :].expand_as(found[..., 0, :]))
+            assert torch.equal(found[..., 1:, :], before[..., 1:, :])
+    longer = model.trace([[5] * 20])
+    found = plain.rerun({("z", 1): longer})[1].z
+    assert torch.equal(found, longer[1].z[:, :, :LENGTH].expand_as(found))
+    refused({("z", 1, 0): replace(longer, positions=slice(3, 20), sentences=7)}, started, "7")
 
 
 def test_a_trace_of_a_model_with_fewer_layers_is_refused(started: list[str]) -> None:

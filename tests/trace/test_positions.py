@@ -19,7 +19,7 @@ from minibert.answers.explain import explain
 from minibert.errors import EditError
 from minibert.model import Model
 from minibert.text.tokens import Tokens
-from minibert.trace.edit import hide, mean, noise, replace, zero
+from minibert.trace.edit import Hide, hide, mean, noise, replace, zero
 from minibert.trace.places import Places
 from minibert.trace.read import Trace
 from tests.families import LAYER_NAMES, VOCABULARY, Sizes, hf_model
@@ -154,7 +154,7 @@ def test_a_position_that_a_sentence_does_not_have_is_refused_by_name(unchecked: 
     trace = model.trace(texts([7, 3], random.Random(1)))
     for at in (3, -4, [0, 3]):
         for edit in (zero.at(positions=at), hide(at, positions=-1), replace(1.0, positions=at)):
-            name = "scores" if edit.hidden is not None else "z"
+            name = "scores" if isinstance(edit.change, Hide) else "z"
             with pytest.raises(EditError, match=rf"\({name}, 1\): sentence 1: there is no"):
                 trace.rerun({(name, 1): edit})
         with pytest.raises(EditError, match="sentence 1: there is no position"):
