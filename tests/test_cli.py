@@ -155,9 +155,8 @@ REFUSED = [
     ("patterns corpus.txt --unit page -m absent", 1, "page"),
     ("patterns corpus.txt --limit 0", 2, "--limit"),
     ("patterns --field text -m absent", 2, "--field says how a corpus is read"),
-    ("patterns --encoding utf-8 -m absent", 2, "--encoding says how a corpus is read"),
     ("patterns corpus.latin", 1, "say what it is with --kind"),
-    ("patterns corpus.latin --kind text", 1, "not utf-8; name .* with --encoding"),
+    ("patterns corpus.latin --kind text", 1, "not UTF-8; convert"),
     ("train a.txt b.txt --task causal-lm", 2, "Usage: "),
     (f"train a.txt --task pre-training {SHAPE} -o run", 1, "give two or more files"),
     *((f"train a.txt b.txt {SHAPE} -o run {line}", *said) for line, *said in UNTRAINED),
@@ -569,5 +568,3 @@ class TestCorpus:
         assert documents["induction"] == 100
         [example, *_] = found["same_word_other_sentence"]["heads"][0]["examples"]
         assert example["document"] == "pairs.jsonl:1"
-        encoded = ("--kind", "text", "--encoding", "latin-1", "--json")
-        assert json.loads(said("patterns", "corpus.latin", *encoded))["previous"]["documents"] == 1

@@ -40,7 +40,6 @@ _OPTIONS = {
     "resume=False": "--restart",
     'on_error="skip"': "--on-error skip",
     "with kind=": "with --kind",
-    "with encoding=": "with --encoding",
 }
 
 

@@ -198,7 +198,6 @@ class Reading:
         unit [NAME]: A document of plain text: paragraph, line or file.
         field [NAME]: The field or column with the text. Default: text.
         pair_field [NAME]: The field or column with a second text.
-        encoding [NAME]: Of plain text and JSON lines. Default: utf-8.
         shortest [N, >=1]: Leave out texts with fewer characters.
         on_error [--on-error]: Stop at what cannot be read, or skip and count it.
     """
@@ -207,7 +206,6 @@ class Reading:
     unit: str | None = None
     field: str | None = None
     pair_field: str | None = None
-    encoding: str | None = None
     shortest: int = 1
     on_error: Literal["raise", "skip"] = "raise"
 
@@ -224,9 +222,7 @@ class Reading:
         """The documents, from the first. Raises SurveyError for what cannot be read."""
         from minibert.survey.documents import read_documents
 
-        return read_documents(
-            corpus, **vars(self) | {"encoding": "utf-8" if self.encoding is None else self.encoding}
-        )
+        return read_documents(corpus, **vars(self))
 
 
 def say_json(document: Mapping[str, object]) -> None:

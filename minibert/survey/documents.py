@@ -9,7 +9,6 @@ lines, and .parquet; .gz behind any but .parquet is unpacked. Nothing is left ou
 `Documents` counts what was read, what was skipped, and why.
 """
 
-import codecs
 import gzip
 import json
 import os
@@ -108,11 +107,8 @@ _LONGEST, _LONGEST_FILE = 2**19, 2**26
 _MOST_NAMED = 100
 
 
-class Record(NamedTuple):
-    """What a document is made of, and the number of the line or row where it begins."""
-
-    number: int
-    content: Any
+#: The number of the line or row where a document begins, and what it is made of.
+Record = tuple[int, Any]
 
 
 @dataclass(frozen=True)
@@ -128,8 +124,11 @@ class Reading:
     unit: str
     field: str
     pair_field: str | None
-    encoding: str
-    longest: int
+
+    @property
+    def longest(self) -> int:
+        """The bytes that a document may have."""
+        return _LONGEST_FILE if self.unit == "file" else _LONGEST
 
     def place(self, number: int) -> str:
         """The record of that number, for messages."""
@@ -147,7 +146,7 @@ class Reading:
             yield from self._rows(file)
         elif self.unit == "file":
             if content := file.read(self.longest + 1):
-                yield Record(1, content)
+                yield 1, content
         else:
             yield from self._lines(file)
 
@@ -163,10 +162,10 @@ class Reading:
                     held.append(line)
                 size += len(line) + 1
             if held and not (line.strip() and together):
-                yield Record(start, b"\n".join(held))
+                yield start, b"\n".join(held)
                 held, start, size = [], 0, 0
         if held:
-            yield Record(start, b"\n".join(held))
+            yield start, b"\n".join(held)
 
     def _rows(self, file: BufferedIOBase) -> Iterator[Record]:
         table = _parquet_reader(self.name)(file)
@@ -183,7 +182,7 @@ class Reading:
         for batch in table.iter_batches(batch_size=256, columns=columns):
             for values in batch.to_pylist():
                 number += 1
-                yield Record(number, values)
+                yield number, values
 
     def document(self, record: Record) -> Document:
         """The document of a record. Raises SurveyError for what is no text."""
@@ -243,26 +242,24 @@ class Reading:
             raise SurveyError(
                 f"{self.place(number)}: more than {self.longest} bytes without "
                 f"{'an end' if self.unit == 'file' else 'a line break'}, the limit for one "
-                f"{self.unit}; raise the limit with longest= if it is right."
+                f"{self.unit}; cut it into shorter ones."
             )
         if number == 1:
             content = content.removeprefix(_BOM)
         content = content.replace(b"\r\n", b"\n")
         try:
-            return content.decode(self.encoding)
+            return content.decode()
         except UnicodeDecodeError as error:
             line = number + content.count(b"\n", 0, error.start)
             raise SurveyError(
-                f"{self.name}, line {line}: byte {error.object[error.start]:#04x} is not "
-                f"{self.encoding}; name the encoding of the file with encoding=, or convert it."
+                f"{self.name}, line {line}: byte {error.object[error.start]:#04x} is not UTF-8; "
+                "convert the file (iconv -f latin1 -t utf-8, for instance)."
             ) from None
 
     def _checked(self, text: str, number: int) -> str:
         place = self.place(number)
         if "\0" in text:
-            raise SurveyError(
-                f"{place}: a NUL byte; the file is damaged, or no text in {self.encoding}."
-            )
+            raise SurveyError(f"{place}: a NUL byte; the file is damaged, or not in UTF-8.")
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -286,12 +283,13 @@ def read_documents(
     unit: str | None = None,
     field: str | None = None,
     pair_field: str | None = None,
-    encoding: str = "utf-8",
     on_error: str = "raise",
     shortest: int = 1,
-    longest: int | None = None,
 ) -> "Documents":
     """The documents of files and folders, in the order given; in a folder by name.
+
+    Plain text and JSON lines are UTF-8; a byte order mark is removed. A line or paragraph may have
+    512 KiB and a file that is one document 64 MiB; what is longer cannot be read.
 
     kind        text, jsonl or parquet, where the names of the files do not say it
     unit        what a document of plain text is: paragraph (what stands between blank lines), line
@@ -299,22 +297,17 @@ def read_documents(
     field       the field or column with the text, "text" where none is given; a list of strings
                 there is taken as words
     pair_field  the field or column with a second text, a list of strings where the first is one
-    encoding    of plain text and JSON lines; a byte order mark of UTF-8 is removed
     on_error    "raise" stops at the first document that cannot be read; "skip" goes on and counts
                 it in `skipped`
     shortest    characters; shorter texts are left out and counted, empty ones always
-    longest     bytes of the longest line or paragraph (by default 512 KiB) or file (64 MiB);
-                what is longer cannot be read
 
     Raises SurveyError before anything is read for a path that is no regular file, a folder
     without texts or with several kinds of them, and options that do not fit; while reading, for
     what cannot be read, and at the end for a corpus without a document.
     """
     _check(on_error, ("raise", "skip"), "on_error")
-    _check_encoding(encoding)
-    for name, value in (("shortest", shortest), ("longest", longest)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise SurveyError(f"{name}={value!r}: expected a whole number from 1 on.")
+    if not isinstance(shortest, int) or shortest < 1:
+        raise SurveyError(f"shortest={shortest!r}: expected a whole number from 1 on.")
     if kind is not None:
         _check(kind, KINDS, "kind")
     listed = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
@@ -324,7 +317,7 @@ def read_documents(
     times = Counter(name for _, name, _ in found)
     for path, name, its_kind in found:
         name = path.as_posix() if times[name] > 1 else name
-        documents.add(_reading(path, name, its_kind, unit, field, pair_field, encoding, longest))
+        documents.add(_reading(path, name, its_kind, unit, field, pair_field))
     documents.check_not_empty(documents.files)
     return documents
 
@@ -447,7 +440,7 @@ class Documents(Iterator[Document]):
         try:
             document = reading.document(record)
         except SurveyError as error:
-            self._leave_out(reading.id(record.number), error)
+            self._leave_out(reading.id(record[0]), error)
             return None
         content = document.text if document.words is None else "".join(document.words)
         if len(content or "") < self._shortest:
@@ -479,8 +472,6 @@ def _reading(
     unit: str | None,
     field: str | None,
     pair_field: str | None,
-    encoding: str,
-    longest: int | None,
 ) -> Reading:
     """How this file is read; SurveyError for options that do not fit its kind."""
     of_kind = KINDS[kind]
@@ -491,23 +482,10 @@ def _reading(
         raise SurveyError(f"{name}: only JSON lines and Parquet have a field for pairs.")
     if kind == "parquet":
         _parquet_reader(name)
-    most = longest or (_LONGEST_FILE if chosen == "file" else _LONGEST)
-    return Reading(path, name, kind, chosen, field or "text", pair_field, encoding, most)
+    return Reading(path, name, kind, chosen, field or "text", pair_field)
 
 
 def _check(value: object, known: Iterable[str], what: str) -> str:
     if value not in (names := list(known)):
         raise SurveyError(f"{what} is {value!r}; expected {' or '.join(names)}.")
     return str(value)
-
-
-def _check_encoding(encoding: str) -> None:
-    try:
-        fits = codecs.encode("\r\n", encoding) == b"\r\n"
-    except (LookupError, TypeError):
-        fits = False
-    if not fits:
-        raise SurveyError(
-            f"encoding={encoding!r}: expected the name of an encoding that has ASCII's line "
-            "breaks, such as utf-8 or latin-1; convert files in UTF-16 (iconv -f utf-16 -t utf-8)."
-        )

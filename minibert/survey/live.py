@@ -5,9 +5,8 @@ together and so without padding, and looks at each attention call of one stack. 
 tokens of a text as queries and as keys is tried out on one text.
 """
 
-import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,35 +29,6 @@ from minibert.trace.identity import weights_digest
 Visit = Callable[[int, Call], None]
 #: What models raise for inputs that they do not take.
 FAILURES = (TypeError, ValueError, RuntimeError, AttributeError, LookupError)
-
-
-class LivePart:
-    """A module that is called with those of the inputs that it takes, and without a cache."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        parameters = inspect.signature(module.forward).parameters
-        every = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        self.names = None if every and "input_ids" not in parameters else frozenset(parameters)
-        self.options = {"use_cache": False} if "use_cache" in parameters else {}
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> None:
-        """Run it."""
-        taken = {n: one for n, one in inputs.items() if self.names is None or n in self.names}
-        self.module(**taken, **self.options)
-
-
-def parts_of(model: nn.Module, *, decodes: bool) -> Iterator[LivePart]:
-    """Parts that may be enough, the smallest first; `decodes`: the stack is one of a decoder."""
-    config = getattr(model, "config", None)
-    found: list[object] = []
-    if getattr(config, "is_encoder_decoder", False) and not decodes:
-        encoder = getattr(model, "get_encoder", None)
-        found.append(encoder() if callable(encoder) else None)
-    found.append(getattr(model, "base_model", None))
-    for one in found:
-        if isinstance(one, nn.Module) and one is not model:
-            yield LivePart(one)
 
 
 @dataclass(frozen=True)
@@ -107,7 +77,7 @@ class AttachedStack:
             _vocabulary(self.model, self.tokenizer),
             getattr(getattr(self.model, "config", None), "pad_token_id", None),
         )
-        self.part = self._part(ids)
+        self.body = self._body(ids)
 
     def run(self, ids: TokenIds, kinds: TokenIds, visit: Visit) -> None:
         """`visit(layer, call)` sees the call of each layer, for ids and token types of one length.
@@ -127,7 +97,7 @@ class AttachedStack:
             visit(layer, call)
 
         inputs = self._inputs(ids, kinds)
-        count = self.attached.visit(self.stack, checked, lambda: self.part(inputs))
+        count = self.attached.visit(self.stack, checked, lambda: self.body(**inputs))
         if count != self.config.n_layers:
             raise SurveyError(
                 f"{self.name}: {self.stack} made {count} calls of attention for {tuple(ids.shape)} "
@@ -173,7 +143,8 @@ class AttachedStack:
         names: Sequence[str] = self.attached.tokenizer.model_input_names
         optional = {"attention_mask": torch.ones_like(ids), "token_type_ids": kinds}
         inputs = {"input_ids": ids} | {n: one for n, one in optional.items() if n in names}
-        return inputs | ({"decoder_input_ids": ids} if self.decodes else {})
+        both = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
+        return inputs | ({"decoder_input_ids": ids} if both else {})
 
     def _sample(self) -> Tensor:
         """The ids of one text, at least eight."""
@@ -185,9 +156,8 @@ class AttachedStack:
 
     def _tried(self, ids: Tensor) -> AttachedTrace:
         """A trace of one text; a decoder reads a token less, which tells its stacks apart."""
-        self.decodes = False
         inputs: dict[str, Any] = dict(self._inputs(ids, torch.zeros_like(ids)))
-        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
+        if "decoder_input_ids" in inputs:
             inputs["decoder_input_ids"] = ids[:, :-1]
         try:
             return self.attached.trace(**inputs)
@@ -198,26 +168,28 @@ class AttachedStack:
                 + (_no_text(self.model) or "Attach to the part of the model that reads text.")
             ) from error
 
-    def _part(self, ids: Tensor) -> LivePart:
-        """The smallest part of the model that gives this stack the same z."""
-        wanted: list[Tensor] = []
+    def _body(self, ids: Tensor) -> nn.Module:
+        """The model without its head, where that gives this stack the same z."""
         inputs = self._inputs(ids, torch.zeros_like(ids))
-        whole = LivePart(self.model)
 
-        def keep(into: list[Tensor]) -> Visit:
-            return lambda layer, call: into.append(call.out)
-
-        self.attached.visit(self.stack, keep(wanted), lambda: whole(inputs))
-        for part in parts_of(self.model, decodes=self.decodes):
+        def outputs(module: nn.Module) -> list[Tensor]:
             found: list[Tensor] = []
-            try:
-                self.attached.visit(self.stack, keep(found), lambda part=part: part(inputs))  # type: ignore[misc]
-            except FAILURES:
-                # Some parts take other inputs than the whole.
-                continue
-            if len(found) == len(wanted) and all(map(torch.equal, found, wanted)):
-                return part
-        return whole
+
+            def keep(_: int, call: Call) -> None:
+                found.append(call.out)
+
+            self.attached.visit(self.stack, keep, lambda: module(**inputs))
+            return found
+
+        body: nn.Module = getattr(self.model, "base_model", self.model)
+        wanted = outputs(self.model)
+        try:
+            found = outputs(body)
+        except FAILURES:
+            # Some take other inputs than the whole.
+            return self.model
+        same = len(found) == len(wanted) and all(map(torch.equal, found, wanted))
+        return body if same else self.model
 
 
 def _tokenizer(attached: Attached) -> LiveTokenizer:

@@ -307,7 +307,7 @@ def test_the_command_collects_resumes_and_says_what_was_left_out(tmp_path: Path)
     out = tmp_path / "out"
     start = ["collect", str(tmp_path / "a.txt"), "-o", str(out), "-p"]
     command = [*start, "resid_post:3", "-p", "z:3:-1"]
-    fails(run(*command), "a.txt, line 3: byte 0xff is not utf-8")
+    fails(run(*command), "a.txt, line 3: byte 0xff is not UTF-8")
     skipping = [*command, "--on-error", "skip", "--shortest", "5"]
     for extra in ([], ["--restart"], []):
         result = run(*skipping, *extra)

@@ -110,9 +110,9 @@ def test_files_of_folders_are_read_by_name_and_what_is_no_text_is_counted(tmp_pa
 BOTH = ["good", "fine"]
 BROKEN: dict[str, tuple[bytes, str, list[str]]] = {
     "long.txt": (b"good\n\n" + b"x" * 10**6 + b"\n\nfine", "line 3: more than 524288", BOTH),
-    "latin.txt": (b"good\n\nab\nZw\xf6lf\n\nfine", "line 4: byte 0xf6 is not utf-8", BOTH),
+    "latin.txt": (b"good\n\nab\nZw\xf6lf\n\nfine", "line 4: byte 0xf6 is not UTF-8", BOTH),
     "nul.txt": (b"good\n\na\0b\n\nfine", "line 3: a NUL byte", BOTH),
-    "wide.txt": ("good".encode("utf-16"), "line 1: byte 0xff is not utf-8", []),
+    "wide.txt": ("good".encode("utf-16"), "line 1: byte 0xff is not UTF-8", []),
     "cut.jsonl": (b'{"text": "good"}\n{"text": \n{"text": "fine"}', "line 2: is not JSON", BOTH),
     "list.jsonl": (b'{"text": "good"}\n["x"]\n{"text": "fine"}', "line 2: expected a JSON", BOTH),
     "deep.jsonl": (b'{"text": "good"}\n' + b"[" * 10**5 + b'\n{"text": "fine"}', "line 2", BOTH),
@@ -174,11 +174,8 @@ def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path: Path) -> N
         (tmp_path / "a.txt", {"unit": "row"}, "a.txt: unit is 'row'; expected paragraph or line"),
         (tmp_path / "a.txt", {"field": "text"}, "no field"),
         (tmp_path / "a.txt", {"pair_field": "text"}, "only JSON lines and Parquet"),
-        (tmp_path / "a.txt", {"encoding": "utf-16"}, "utf-16.*convert"),
-        (tmp_path / "a.txt", {"encoding": "klingon"}, "klingon"),
         (tmp_path / "a.txt", {"on_error": "ignore"}, "expected raise or skip"),
         (tmp_path / "a.txt", {"shortest": 0}, "shortest=0: expected a whole number from 1 on"),
-        (tmp_path / "a.txt", {"longest": -1}, "longest=-1"),
     ]
     for path, options, reason in cases:
         with pytest.raises(SurveyError, match=reason):

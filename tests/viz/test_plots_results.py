@@ -62,7 +62,7 @@ def test_a_long_head_is_drawn_by_what_is_farthest_from_0_in_each_block() -> None
     assert (drawn[127, 0], drawn[2, 6], drawn[3, 7]) == (1, 0.25, -0.5)
 
 
-@pytest.mark.parametrize("name", ["token", "integrated", "position"])
+@pytest.mark.parametrize("name", ["token", "position"])
 def test_a_bar_stands_for_each_token(name: str) -> None:
     result, choices = results()[name], {"layer": 0} if name == "position" else {}
     shown = result.shown().values
