@@ -80,6 +80,7 @@ _HOME = {
 add_doors("minibert.analysis.reasons", {"why": "why"})
 add_doors("minibert.loading", {"from_transformers": "from_transformers"})
 add_doors("minibert.viz", {"view": "view"})
+add_doors("minibert.viz.graph_page", {"graph": "graph_page"})
 add_doors("minibert.viz.serve.server", {"live": "served"})
 add_doors("minibert.viz.plots.results", {"plot": "drawn"})
 add_doors("minibert.transformer_lens.cache", {"transformer_lens": "cache_of"})

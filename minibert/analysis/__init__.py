@@ -5,7 +5,7 @@ lens.py         what each layer would predict
 stream.py       the stream as a sum of its components; reading.py, the numbers that are linear in it
 vector_norms.py attention weighed by what it moves
 reasons.py      why a head looks there, and why this logit: as sums over what was written, down to
-                the words; head_reasons.py, for all heads over whole texts
+                the words; head_reasons.py, for all heads over whole texts; graph.py, as a graph
 flow.py         attention over all layers together: rollout and relevance
 gradients.py    an estimate of every patch from one gradient
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
@@ -25,6 +25,7 @@ from minibert.analysis.edges import EdgeEstimates, Faithfulness, edge_attributio
 from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
 from minibert.analysis.flow import relevance_of, rollout_of
 from minibert.analysis.gradients import PatchEstimates, attribution_patching
+from minibert.analysis.graph import PredictionGraph, prediction_graph
 from minibert.analysis.head_reasons import why_heads
 from minibert.analysis.lens import LogitLens, logit_lens
 from minibert.analysis.losses import TokenLosses, token_losses
@@ -73,6 +74,7 @@ __all__ = [
     "LogitLens",
     "ModelComparison",
     "PatchEstimates",
+    "PredictionGraph",
     "SharedDimensions",
     "TokenLosses",
     "Why",
@@ -101,6 +103,7 @@ __all__ = [
     "path_patching",
     "pattern_scores",
     "phrase_positions",
+    "prediction_graph",
     "relevance_of",
     "repeated_ids",
     "rollout_of",

@@ -73,10 +73,9 @@ class Reading:
             found.append(parts)
         return with_constants(components, torch.cat(found, 1), self.constants)
 
-    def to_block(self, component: Component) -> Reader:
-        """What reads the same of what a component's attention or MLP wrote."""
-        written = self._written(slice(None), [], folded=True)
-        return written.reader_of(component, self.reader)
+    def readers(self) -> dict[tuple[str, int | None], Reader]:
+        """What reads the same of what each attention and each MLP wrote, by name and layer."""
+        return self._written(slice(None), [], folded=True).readers(self.reader)
 
     def _some(self, rows: slice) -> Reader:
         directions = self.reader.directions
@@ -149,6 +148,30 @@ def into_stream(
         before = replace(before, deviation=before.deviation[0, places])
     reader = _through(before, Component("attention norm bias", at.layer), reader, constants)
     return Reading(trace, at.layer, "resid_pre", tuple(places), reader, constants[::-1])
+
+
+def into_mlp(
+    trace: Trace,
+    layer: int,
+    position: int,
+    weights: Float[Tensor, " d_mlp"],
+    constant: Tensor | float = 0.0,
+) -> Reading:
+    """The reading of the stream that gives weights · mlp_pre + constant at one position."""
+    at, mlp = trace[layer], layer_of(trace[layer]).mlp
+    parallel, constants = layer_of(at).parallel, Constants()
+    reader = Reader((weights @ wide(mlp.W_in).mT)[None, None], weights.new_ones(1, 1))
+    bias = constant if mlp.b_in is None else constant + weights @ wide(mlp.b_in)
+    constants.append(
+        (Component("mlp bias", layer), torch.as_tensor(bias).to(weights).reshape(1, 1))
+    )
+    point, before = "resid_pre" if parallel else "resid_mid", None
+    if not layer_of(at).after:
+        before = FrozenNorm.of_layer(at, "mlp_norm", at.quantity(point))
+    if before is not None:
+        before = replace(before, deviation=before.deviation[0, [position]])
+    reader = _through(before, Component("mlp norm bias", layer), reader, constants)
+    return Reading(trace, layer, point, (position,), reader, constants[::-1])
 
 
 def into_logit(

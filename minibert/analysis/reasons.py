@@ -178,7 +178,7 @@ class Why(Parts):
         layer, head = writer.layer or 0, writer.head or 0
         attention = layer_of(trace[layer]).attention
         one = slice(head, head + 1)
-        reader = reading.to_block(writer).behind(wide(attention.W_O[head]).mT)
+        reader = reading.readers()["attention", layer].behind(wide(attention.W_O[head]).mT)
         wanted = reader.directions[:, 0] * reader.scale  # position d_head
         length, probs = trace.allowed.position, torch.empty(0)
         read = wanted.new_zeros(length, 1, attention.d_head)
@@ -607,7 +607,7 @@ def _neurons(
 ) -> tuple[Float[Tensor, "neuron read"], Float[Tensor, "1 read"]]:
     """What each neuron of an MLP wrote into each number, summed over positions; and its bias."""
     at = at_positions(reading.trace, [reading.positions])[writer.layer or 0]
-    mlp, reader = layer_of(at).mlp, reading.to_block(writer)
+    mlp, reader = layer_of(at).mlp, reading.readers()["mlp", writer.layer]
     post = wide(at.mlp_post)[0] * reader.scale  # position neuron
     directions = reader.directions.expand(len(post), -1, -1)
     by_neuron = torch.einsum("pn,nm,prm->nr", post, wide(mlp.W_out), directions)

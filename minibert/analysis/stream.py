@@ -446,14 +446,9 @@ class Written:
                 found.append(own.of(write).flip(0))
         return tuple(reversed(names)), torch.cat(found).flip(0)
 
-    def reader_of(self, component: Component, reader: Reader) -> Reader:
-        """What reads the same of what the component's attention or MLP wrote."""
-        name = "attention" if component.kind == "head" else "mlp"
-        return next(
-            own
-            for block, _, own in self._back(reader)
-            if (block.name, block.layer) == (name, component.layer)
-        )
+    def readers(self, reader: Reader) -> dict[tuple[str, int | None], Reader]:
+        """What reads the same of what each attention and each MLP wrote, by name and layer."""
+        return {(block.name, block.layer): own for block, _, own in self._back(reader)}
 
     def _back(self, reader: Reader) -> Iterator[tuple[Block, Reader, Reader]]:
         """From the last block to the first, what reads the stream behind it, and its output."""
