@@ -11,7 +11,7 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation, Past
 from minibert.layers.finite import check_logits, check_stream
-from minibert.layers.heads import DiscriminatorHead, TaskHead, TokenHead, VocabularyHead
+from minibert.layers.heads import TaskHead
 from minibert.layers.layer import layer_quantities
 from minibert.layers.layer_pass import Change, LayerPass
 from minibert.layers.norms import divisor
@@ -164,7 +164,7 @@ def _logits_of(
 
 def reads_single_positions(head: TaskHead | None) -> bool:
     """True for a head whose logits of a token need that token's hidden state alone."""
-    return head is None or isinstance(head, VocabularyHead | TokenHead | DiscriminatorHead)
+    return head is None or head.reads == "each"
 
 
 def _real(inputs: Inputs) -> TokenMask:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.heads import PreTrainingHead, VocabularyHead
+from minibert.layers.heads import VocabularyHead
 from minibert.layers.layer_pass import LayerPass
 from minibert.model import Model
 from minibert.quantities import Bool, Float, Hidden, Int
@@ -133,7 +133,8 @@ def losses(model: Model, batch: Batch, *, targets: Collection[str] = ()) -> dict
     if unrelated is not None and paired and model.config.task == "pre-training":
         head, pooled = model.head, model.pool(hidden)
         # `check_task` made sure of both.
-        assert isinstance(head, PreTrainingHead)
+        assert isinstance(head, VocabularyHead)
+        assert head.next_sentence is not None
         assert pooled is not None
         logits = head.next_sentence(pooled)
         parts["sentences"] = F.cross_entropy(logits.float(), unrelated, ignore_index=IGNORED)
