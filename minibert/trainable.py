@@ -13,7 +13,7 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 from minibert.layers.heads import TaskHead, VocabularyHead
-from minibert.layers.layer_pass import Change
+from minibert.layers.layer import Change
 from minibert.text.tokenizer import Tokenizer
 
 

@@ -27,7 +27,7 @@ from minibert.analysis.arguments import check_choice, check_model, is_whole, who
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import NormsOfBlock
 from minibert.errors import TraceError, check_index
-from minibert.layers.norms import LayerNorm, Norm, centred, scale_of
+from minibert.layers.norms import Norm, centred
 from minibert.layers.parts import Layer
 from minibert.layers.rotary import rotate, turns
 from minibert.model import Model
@@ -73,7 +73,7 @@ def head_weights(model: Model, layer: int, *, fold_norm: bool = False) -> HeadWe
         output = wide(attention.W_O).clone()
         if fold_norm and norms.output is not None:
             output = _through_norm(norms.output, output)
-        elif fold_norm and isinstance(_any_reader(model), LayerNorm):
+        elif fold_norm and (reader := _any_reader(model)) is not None and reader.centres:
             output = output - output.mean(-1, keepdim=True)
         norm = norms.before if fold_norm else None
         query, key, value = (
@@ -87,7 +87,7 @@ def _read_by_heads(n_heads: int, weight: Tensor, norm: Norm | None) -> Tensor:
     """W (head, d_model, d_head) as every head reads it, behind what the norm does alike."""
     weight = wide(weight).repeat_interleave(n_heads // len(weight), 0)
     if norm is not None:
-        scaled = wide(scale_of(norm))[:, None] * weight
+        scaled = wide(norm.scale)[:, None] * weight
         weight = centred(norm, scaled.mT).mT
     return weight.clone()
 
@@ -101,7 +101,7 @@ def _through_norm(
     norm: Norm, rows: Float[Tensor, "*rows d_model"]
 ) -> Float[Tensor, "*rows d_model"]:
     """Rows with what the norm does to every row alike: its mean taken away, times its weight."""
-    return centred(norm, rows) * wide(scale_of(norm))
+    return centred(norm, rows) * wide(norm.scale)
 
 
 def _head_name(layer: int, head: int) -> str:

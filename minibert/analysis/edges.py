@@ -286,9 +286,9 @@ class _Apart:
                 edits[f"{name}_input", layer] = partial(self._of_heads, name, layer)
             edits["z", layer] = partial(self._note_heads, layer)
             mlp = weights.mlp
-            edits["mlp_pre", layer] = partial(self._of_mlp, layer, mlp.pre)
+            edits["mlp_pre", layer] = partial(self._of_mlp, layer, mlp.up)
             if mlp.gate is not None:
-                edits["mlp_gate", layer] = partial(self._of_mlp, layer, mlp.gate_of)
+                edits["mlp_gate", layer] = partial(self._of_mlp, layer, mlp.gate)
             edits["mlp_out", layer] = partial(self._note, 2 + 2 * layer)
         logits = [len(self.receivers) - 1]
         edits["resid_post", len(self.layers) - 1] = lambda _: self._streams(logits)[0]
@@ -325,7 +325,7 @@ class _Apart:
                 x = wrote
             elif block % 2:
                 bias = layer.attention.b_O
-                x = layer.after_attention(x, wrote if bias is None else wrote + bias)
+                x = layer.added("attention", x, wrote if bias is None else wrote + bias)
             else:
-                x = layer.after_mlp(x, wrote)
+                x = layer.added("mlp", x, wrote)
         return x

@@ -22,7 +22,7 @@ from minibert.analysis.arguments import check_trace, chosen_positions
 from minibert.analysis.rows import at_positions, wide
 from minibert.errors import TraceError
 from minibert.layers.linear import matrix_of, offset_of
-from minibert.layers.norms import Divisors, Norm, RMSNorm, deviation, scale_of
+from minibert.layers.norms import Divisors, Norm, deviation
 from minibert.layers.parts import Layer
 from minibert.quantities import Float, Hidden
 from minibert.result import Result, sourced
@@ -99,14 +99,13 @@ class FrozenNorm:
 
         Of a norm of a trace take `of_layer` or `of_final`, which know what an edit wrote.
         """
-        bias = None if isinstance(norm, RMSNorm) or norm.bias is None else wide(norm.bias)
-        centres = not isinstance(norm, RMSNorm)
+        bias = None if norm.bias is None else wide(norm.bias)
         divided_by = deviation(norm, wide(x))
         if divisors is not None:
             to, own = map(wide, divisors)
             # As in `normed`, so that a rounded scale that nobody changed changes nothing.
             divided_by = 1 / (1 / divided_by + 1 / to - 1 / own)
-        return cls(wide(scale_of(norm)), bias, divided_by, centres)
+        return cls(wide(norm.scale), bias, divided_by, norm.centres)
 
     @classmethod
     def of_layer(

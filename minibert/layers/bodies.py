@@ -34,7 +34,7 @@ from minibert.layers.config import Config
 from minibert.layers.dropout import dropped
 from minibert.layers.finite import check_stream
 from minibert.layers.linear import Linear
-from minibert.layers.norms import Divisors, norm_of, normed
+from minibert.layers.norms import Divisors, Norm, normed
 from minibert.layers.parts import Embedding, Layer
 from minibert.layers.weight_views import read_only
 from minibert.quantities import Float, Hidden, Int, TokenIds
@@ -57,12 +57,12 @@ class Body(nn.Module):
         self.word = Embedding(config.vocab_size, width)
         self.position = Embedding(rows, width) if config.positions == "learned" else None
         self.segment = Embedding(config.n_segments, width) if config.n_segments else None
-        self.embed_norm = norm_of(config, width) if config.embed_norm else None
+        self.embed_norm = Norm(config, width) if config.embed_norm else None
         projects = width != config.d_model or config.family == "albert"
         self.embed_project = Linear(width, config.d_model) if projects else None
         self.groups = nn.ModuleList(Layer(config, n) for n in range(config.n_layer_groups))
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
-        self.final_norm = norm_of(config, config.d_model) if config.final_norm else None
+        self.final_norm = Norm(config, config.d_model) if config.final_norm else None
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -12,7 +12,7 @@ from minibert.kernels.eager import soft_capped
 from minibert.layers.config import FAMILIES, Config, discriminates
 from minibert.layers.dropout import dropped
 from minibert.layers.linear import Linear, matrix_of, offset_of
-from minibert.layers.norms import norm_of
+from minibert.layers.norms import Norm
 from minibert.quantities import Float, Hidden, Logits, Pooled, TokenIds, TokenMask
 
 
@@ -44,7 +44,7 @@ class VocabularyHead(TaskHead):
         width = config.d_embed if family.narrow_head else config.d_model
         self.width, bias = width, config.head_bias
         self.transform = None if alone else Linear(config.d_model, width, bias=bias)
-        self.norm = None if alone else norm_of(config, width)
+        self.norm = None if alone else Norm(config, width)
         self.decoder = Linear(
             width,
             config.vocab_size,
@@ -101,7 +101,7 @@ class ClassifierHead(TaskHead):
         if layer or of_first or replaced:
             self.transform = Linear(width, width, bias=config.head_bias)
         if layer:
-            self.norm = norm_of(config, width)
+            self.norm = Norm(config, width)
         self.activation = config.activation if replaced else config.head_activation
         if of_first and family.first_activation is not None:
             self.activation = family.first_activation

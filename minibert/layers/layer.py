@@ -1,21 +1,29 @@
 """A layer is one table: every quantity in the order of the data, each declared once.
 
-A declaration is a function of the quantities before it. `LayerPass` (layer_pass.py) evaluates the
-table for one layer of one pass: a plain forward asks for resid_post and keeps nothing; a trace
-keeps what was computed; a lazy read asks for one quantity of some heads and rows later; an edit
-replaces a value on the way; a rerun begins with what is known. Gradients that autograd would give
-through an N x N tensor are declared in layer_gradients.py. Padding, packing and a past are
-properties of the evaluation (`Evaluation`), not other code.
+A declaration is a function of the quantities before it. A `LayerPass` evaluates the table for one
+layer of one pass: a plain forward asks for resid_post and keeps nothing; a trace keeps what was
+computed; a lazy read asks for one quantity of some heads and rows later; an edit replaces a value
+on the way; a rerun begins with what is known. Gradients that autograd would give through an N x N
+tensor are declared in layer_gradients.py. Padding, packing and a past are properties of the
+evaluation (`Evaluation`), not other code.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from minibert.errors import EditError
+from minibert.kernels.allowed_keys import AllowedKeys, kept
+from minibert.kernels.api import Attended, Statistics, compute
+from minibert.kernels.call import Call
 from minibert.kernels.eager import attention_probs, attention_scores, soft_capped, weighted_values
 from minibert.layers.config import Config
-from minibert.layers.norms import Divisors
+from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut
+from minibert.layers.linear import dtype_of
+from minibert.layers.norms import Divisors, divisor
+from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import (
     HEAD_AXES,
     KEY_AXES,
@@ -38,11 +46,12 @@ from minibert.quantities import (
 )
 
 if TYPE_CHECKING:
-    from minibert.layers.parts import Attention, Layer
+    from minibert.layers.parts import Layer
 else:
-    # A check at run time would read, and so compute, every quantity.
-    At = Any
+    # A trace that is loaded without its model has something else in the place of a layer.
+    Layer = object
 
+Change = Callable[[Tensor], Tensor]
 
 _INPUT_AXES = ("batch", "head", "position", "d_model")
 _KEY_INPUT_AXES = ("batch", "kv_head", "position", "d_model")
@@ -63,20 +72,20 @@ class LayerQuantities:
     """The table. `at` is one layer of one pass."""
 
     @quantity(STREAM_AXES, "the stream before attention")
-    def resid_pre(at: At) -> Hidden:
+    def resid_pre(at: "LayerPass") -> Hidden:
         raise NotImplementedError("what enters a layer is known before the layer is")
 
     @quantity(SCALE_AXES, "what the norm of attention divides by: root of mean square + eps")
-    def attention_norm_scale(at: At) -> NormScale:
+    def attention_norm_scale(at: "LayerPass") -> NormScale:
         behind = at.layer.after
         return at.divisor("attention_norm", at.resid_pre + at.attn_out if behind else at.resid_pre)
 
     @quantity(_INPUT_AXES, "the x of a head's query: resid_pre (pre-norm: its norm)")
-    def query_input(at: At) -> PerHeadHidden:
+    def query_input(at: "LayerPass") -> PerHeadHidden:
         return at.for_each_head("head")
 
     @quantity(HEAD_AXES, "x·W_Q + b_Q before its rotation (a query norm included)")
-    def query_unrotated(at: At) -> HeadVectors:
+    def query_unrotated(at: "LayerPass") -> HeadVectors:
         return at.project("query")
 
     @quantity(
@@ -84,38 +93,38 @@ class LayerQuantities:
         "x·W_Q + b_Q, x = resid_pre (pre-norm: its norm); rotary: query_unrotated turned",
         kept=True,
     )
-    def query(at: At) -> HeadVectors:
+    def query(at: "LayerPass") -> HeadVectors:
         return at.project("query") if at.attention.rotary is None else at.turned_query()
 
     @quantity(_KEY_INPUT_AXES, "the x of a head's key, as of query_input", of_keys=True)
-    def key_input(at: At) -> PerKeyHeadHidden:
+    def key_input(at: "LayerPass") -> PerKeyHeadHidden:
         return at.for_each_head("kv_head")
 
     @quantity(KEY_AXES, "x·W_K + b_K before its rotation (a key norm included)", of_keys=True)
-    def key_unrotated(at: At) -> KeyVectors:
+    def key_unrotated(at: "LayerPass") -> KeyVectors:
         return at.project("key")
 
     @quantity(KEY_AXES, "x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True)
-    def key(at: At) -> KeyVectors:
+    def key(at: "LayerPass") -> KeyVectors:
         return at.project("key") if at.attention.rotary is None else at.turned_key()
 
     @quantity(_KEY_INPUT_AXES, "the x of a head's value, as of query_input", of_keys=True)
-    def value_input(at: At) -> PerKeyHeadHidden:
+    def value_input(at: "LayerPass") -> PerKeyHeadHidden:
         return at.for_each_head("kv_head")
 
     @quantity(KEY_AXES, "x·W_V + b_V", kept=True, of_keys=True)
-    def value(at: At) -> KeyVectors:
+    def value(at: "LayerPass") -> KeyVectors:
         return at.project("value")
 
     @quantity(
         MATRIX_AXES,
         "query·key times the scale, 1/sqrt(d_head) in most models; before soft cap and mask",
     )
-    def scores(at: At) -> Matrix:
+    def scores(at: "LayerPass") -> Matrix:
         return attention_scores(at.query, at.all_keys, scale=at.attention.scale)
 
     @quantity(MATRIX_AXES, "softmax of the masked scores over keys; 0 where masked")
-    def probs(at: At) -> Matrix:
+    def probs(at: "LayerPass") -> Matrix:
         capped = soft_capped(at.scores, at.attention.soft_cap)
         probs = attention_probs(capped, at.allowed_rows())
         if at.given("scores") and bool(probs.isnan().any()):
@@ -126,23 +135,23 @@ class LayerQuantities:
         return probs
 
     @quantity(HEAD_AXES, "probs·value", kept=True)
-    def z(at: At) -> HeadVectors:
+    def z(at: "LayerPass") -> HeadVectors:
         if at.given("scores", "probs"):
             return weighted_values(at.probs, at.all_values)
         return at.attend()
 
     @quantity(_INPUT_AXES, "z·W_O of that head")
-    def head_out(at: At) -> PerHeadHidden:
+    def head_out(at: "LayerPass") -> PerHeadHidden:
         return at.attention.head_out(at.z, at.heads)
 
     @quantity(STREAM_AXES, "sum of head_out over heads + b_O")
-    def attn_out(at: At) -> Hidden:
+    def attn_out(at: "LayerPass") -> Hidden:
         if at.wants("head_out"):
             return at.attention.sum_of_heads(at.of_all_heads().head_out)
         return at.attention.attn_out(at.of_all_heads().z)
 
     @quantity(SCALE_AXES, "what the norm of attn_out divides by")
-    def attention_output_norm_scale(at: At) -> NormScale:
+    def attention_output_norm_scale(at: "LayerPass") -> NormScale:
         return at.divisor("attention_output_norm", at.attn_out)
 
     @quantity(
@@ -150,40 +159,42 @@ class LayerQuantities:
         "resid_pre + attn_out (post-norm: its norm; output norm: resid_pre + norm of attn_out)",
         kept=True,
     )
-    def resid_mid(at: At) -> Hidden:
-        divisors = at.divisors(at.layer.norms_behind[0])
-        if at.wants("head_out", "attn_out") or at.layer.attention_output_norm is not None:
-            return at.layer.after_attention(at.resid_pre, at.attn_out, divisors)
+    def resid_mid(at: "LayerPass") -> Hidden:
+        layer, divisors = at.layer, at.divisors(at.layer.norm_behind("attention"))
+        if at.wants("head_out", "attn_out") or layer.attention_output_norm is not None:
+            return layer.added("attention", at.resid_pre, at.attn_out, divisors)
         # The same sum in one operation.
-        return at.layer.of_sum(at.attention.attn_out(at.of_all_heads().z, at.resid_pre), divisors)
+        total = at.attention.attn_out(at.of_all_heads().z, at.resid_pre)
+        return layer.of_sum("attention", total, divisors)
 
     @quantity(SCALE_AXES, "what the norm of the MLP divides by, as attention_norm_scale")
-    def mlp_norm_scale(at: At) -> NormScale:
+    def mlp_norm_scale(at: "LayerPass") -> NormScale:
         if at.layer.after:
             return at.divisor("mlp_norm", at.resid_mid + at.mlp_out)
         return at.divisor("mlp_norm", at.resid_pre if at.layer.parallel else at.resid_mid)
 
     @quantity(MLP_AXES, "x·W_gate + b_gate, x as in mlp_pre")
-    def mlp_gate(at: At) -> Mlp:
-        return at.layer.mlp.gate_of(at.mlp_input)
+    def mlp_gate(at: "LayerPass") -> Mlp:
+        assert at.layer.mlp.gate is not None
+        return at.layer.mlp.gate(at.mlp_input)
 
     @quantity(
         MLP_AXES, "x·W_in + b_in, x = resid_mid (pre-norm: its norm; parallel: that of resid_pre)"
     )
-    def mlp_pre(at: At) -> Mlp:
-        return at.layer.mlp.pre(at.mlp_input)
+    def mlp_pre(at: "LayerPass") -> Mlp:
+        return at.layer.mlp.up(at.mlp_input)
 
     @quantity(MLP_AXES, "activation(mlp_pre); gated: activation(mlp_gate) * mlp_pre")
-    def mlp_post(at: At) -> Mlp:
+    def mlp_post(at: "LayerPass") -> Mlp:
         mlp = at.layer.mlp
         return mlp.post(at.mlp_pre, None if mlp.gate is None else at.mlp_gate)
 
     @quantity(STREAM_AXES, "mlp_post·W_out + b_out")
-    def mlp_out(at: At) -> Hidden:
+    def mlp_out(at: "LayerPass") -> Hidden:
         return at.layer.mlp.down(at.mlp_post)
 
     @quantity(SCALE_AXES, "what the norm of mlp_out divides by")
-    def mlp_output_norm_scale(at: At) -> NormScale:
+    def mlp_output_norm_scale(at: "LayerPass") -> NormScale:
         return at.divisor("mlp_output_norm", at.mlp_out)
 
     @quantity(
@@ -191,50 +202,13 @@ class LayerQuantities:
         "resid_mid + mlp_out (post-norm: its norm; output norm: resid_mid + norm of mlp_out)",
         kept=True,
     )
-    def resid_post(at: At) -> Hidden:
-        divisors = at.divisors(at.layer.norms_behind[1])
+    def resid_post(at: "LayerPass") -> Hidden:
+        layer, divisors = at.layer, at.divisors(at.layer.norm_behind("mlp"))
         if at.wants("mlp_gate", "mlp_pre", "mlp_post", "mlp_out"):
-            return at.layer.after_mlp(at.resid_mid, at.mlp_out, divisors)
-        return at.layer.mlp_added(at.resid_mid, at.mlp_input, divisors)
-
-
-if TYPE_CHECKING:
-
-    class At(LayerQuantities):
-        """What the table reads of one layer of one pass beside the quantities: a `LayerPass`."""
-
-        layer: Layer
-        attention: Attention
-        index: int
-        heads: slice
-        all_keys: KeyVectors
-        all_values: KeyVectors
-        attention_input: Hidden
-        mlp_input: Hidden
-
-        def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor: ...
-
-        def divisor(self, norm: str, x: Hidden) -> NormScale: ...
-
-        def divisors(self, norm: str) -> Divisors | None: ...
-
-        def for_each_head(self, axis: str) -> PerHeadHidden: ...
-
-        def project(self, name: str) -> HeadVectors: ...
-
-        def turned_query(self) -> HeadVectors: ...
-
-        def turned_key(self) -> KeyVectors: ...
-
-        def attend(self) -> HeadVectors: ...
-
-        def allowed_rows(self) -> AttentionMask | None: ...
-
-        def of_all_heads(self) -> "At": ...
-
-        def wants(self, *names: str) -> bool: ...
-
-        def given(self, *names: str) -> bool: ...
+            return layer.added("mlp", at.resid_mid, at.mlp_out, divisors)
+        if layer.mlp_output_norm is not None:
+            return layer.added("mlp", at.resid_mid, layer.mlp(at.mlp_input), divisors)
+        return layer.of_sum("mlp", layer.mlp(at.mlp_input, residual=at.resid_mid), divisors)
 
 
 Quantity(
@@ -284,3 +258,244 @@ def absent_because(name: str, config: Config) -> str:
         return f"{name}: {kind} has no such norm; there are {there}."
     plain = name.removesuffix("_unrotated")
     return f"{name}: {kind} does not rotate queries and keys; {plain} is the same."
+
+
+_PROJECTED = ("query", "key", "value")
+_MATRICES = frozenset({"scores", "probs"})
+
+
+class LayerPass(LayerQuantities):
+    """One layer of one pass: what is known of it, resid_pre at least, and the table for the rest.
+
+    Values stand as attributes once they are read.
+
+    known        values from before, whole: they are cut to the chosen heads and rows when read
+    edits        what changes a quantity, by its name
+    keep         quantities that have to be computed, although what follows can do without them
+    past         keys and values of the positions before
+    heads, rows  those that are computed; rows are counted from `evaluation.first`
+    lazy         this is a read of one quantity, and not a pass
+    """
+
+    statistics: Statistics | None = None
+
+    def __init__(
+        self,
+        layer: "Layer",
+        index: int,
+        evaluation: Evaluation,
+        *,
+        known: Mapping[str, Tensor] = MappingProxyType({}),
+        edits: Mapping[str, Change] = MappingProxyType({}),
+        keep: frozenset[str] = frozenset(),
+        past: Past | None = None,
+        heads: slice = EVERYTHING,
+        rows: Rows = EVERYTHING,
+        lazy: bool = False,
+    ) -> None:
+        self.layer = layer
+        self.attention = layer.attention
+        self.index = index
+        self.evaluation = evaluation
+        self.keep = keep
+        self.known = known
+        self.edits = edits
+        self.past = past
+        self.heads = heads
+        self.rows = rows
+        self.lazy = lazy
+
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """The value here: known, or computed; then changed, where there is an edit of it."""
+        name = quantity.name
+        value = self.known.get(name)
+        if value is None:
+            assert quantity.compute is not None
+            value = quantity.compute(self)
+        elif self.heads != EVERYTHING or self.rows != EVERYTHING:
+            value = cut(value, quantity, self.heads, self.rows, self.attention.group)
+        if name in self.edits:
+            value = self.edits[name](value)
+        # An attribute of its own is found before the declaration in the class.
+        self.__dict__[name] = value
+        return value
+
+    def wants(self, *names: str) -> bool:
+        """True where one of these quantities has to be computed: edited, known before, or kept."""
+        return not self.keep.isdisjoint(names) or self.given(*names)
+
+    def given(self, *names: str) -> bool:
+        """True where one of these quantities may differ from what those before it give."""
+        # A loop, which torch.compile follows.
+        for name in names:  # noqa: SIM110
+            if name in self.edits or name in self.known:
+                return True
+        return False
+
+    def project(self, name: str) -> HeadVectors:
+        """query, key or value. All three read the same input, so a pass computes them together."""
+        if self.lazy:
+            at = self if name == "query" else self.of_all_rows()
+            if not at.reads_apart(name):
+                return self.attention.project(name, at.attention_input, self.heads)
+            # A norm of queries and keys may be one of all heads together.
+            at = at.of_all_heads()
+            own = {name: getattr(at, f"{name}_input")}
+            vectors = self.attention.query_key_value(at.attention_input, own)[name]
+            return cut(vectors, QUANTITIES[name], self.heads, EVERYTHING, self.attention.group)
+        if self._projected is None:
+            # Keys and values of some rows alone are those of before, which nobody projects again.
+            names = _PROJECTED if self.rows == EVERYTHING else _PROJECTED[:1]
+            own = {each: getattr(self, f"{each}_input") for each in names if self.reads_apart(each)}
+            self._projected = self.attention.query_key_value(self.attention_input, own)
+        return self._projected[name]
+
+    def reads_apart(self, name: str) -> bool:
+        """True where each head of query, key or value reads an input of its own."""
+        return self.wants(f"{name}_input")
+
+    def turned_query(self) -> HeadVectors:
+        """The queries, turned by where they stand."""
+        return rotate(self.query_unrotated, self._turns(self.rows))
+
+    def turned_key(self) -> KeyVectors:
+        """The keys, turned by where they stand."""
+        return rotate(self.key_unrotated, self._turns(EVERYTHING))
+
+    def _turns(self, rows: Rows) -> Turns:
+        rotary, dtype = self.attention.rotary, dtype_of(self.attention.query)
+        assert rotary is not None
+        turns = self.evaluation.turns(rotary, dtype)
+        if rows == EVERYTHING:
+            return turns
+        cosine, sine = turns
+        return cosine[:, :, rows], sine[:, :, rows]
+
+    _projected: dict[str, HeadVectors] | None = None
+
+    @property
+    def attention_input(self) -> Hidden:
+        """What W_Q, W_K and W_V read."""
+        divisors = None if self.layer.after else self.divisors("attention_norm")
+        return self.layer.attention_input(self.resid_pre, divisors)
+
+    @property
+    def mlp_input(self) -> Hidden:
+        """What W_in and W_gate read."""
+        divisors = None if self.layer.after else self.divisors("mlp_norm")
+        stream = self.resid_pre if self.layer.parallel else self.resid_mid
+        return self.layer.mlp_input(stream, divisors)
+
+    def for_each_head(self, axis: str) -> PerHeadHidden:
+        """`attention_input` for each head, or of each key-value head those chosen: no copies."""
+        attention = self.attention
+        count = attention.n_kv_heads if axis == "kv_head" else attention.n_heads
+        if self.heads != EVERYTHING:
+            count = len(range(attention.n_heads)[self.heads])
+        at = self.of_all_rows() if axis == "kv_head" else self
+        return at.attention_input.unsqueeze(1).expand(-1, count, -1, -1)
+
+    def divisor(self, norm: str, x: Hidden) -> NormScale:
+        """What a norm of this layer divides x by."""
+        return divisor(getattr(self.layer, norm), x)
+
+    def divisors(self, norm: str) -> Divisors | None:
+        """What a norm has to divide by, and what it would; None where nobody asks."""
+        name = f"{norm}_scale"
+        if not self.wants(name):
+            return None
+        # Computed twice: each of both has a gradient of its own.
+        own = QUANTITIES[name].compute
+        assert own is not None
+        return getattr(self, name), own(self)
+
+    @kept
+    def _keys_and_values(self) -> tuple[KeyVectors, KeyVectors]:
+        if self.past is None:
+            return self.key, self.value
+        return self.past.extend(self.key, self.value)
+
+    @property
+    def all_keys(self) -> KeyVectors:
+        """The keys of the past and of this pass."""
+        return self._keys_and_values[0]
+
+    @property
+    def all_values(self) -> KeyVectors:
+        """The values of the past and of this pass."""
+        return self._keys_and_values[1]
+
+    @property
+    def _allowed(self) -> AllowedKeys:
+        past = None if self.past is None else self.past.allowed
+        if past is not None:
+            return past
+        window, evaluation = self.attention.window, self.evaluation
+        if window is not None:
+            evaluation = evaluation.in_window(window)
+        if self.rows == EVERYTHING:
+            return evaluation.from_first
+        return evaluation.at_rows(self.rows)
+
+    def allowed_rows(self) -> AttentionMask | None:
+        """True where the rows that are computed may look; None: everywhere."""
+        return self._allowed.visible
+
+    def attend(self) -> HeadVectors:
+        """z by one call of `minibert.kernels`; what else it was asked for is held."""
+        evaluation = self.evaluation
+        want = {} if self.lazy else evaluation.want
+        if evaluation.of_layer is not None and not self.lazy:
+            want = want | evaluation.of_layer(self)
+        if not _MATRICES.isdisjoint(self.keep):
+            want = want | {"scores": (), "probs": ()}
+        call = Call(
+            self.query,
+            self.all_keys,
+            self.all_values,
+            self.attention.scale,
+            self._allowed,
+            want=want,
+            soft_cap=self.attention.soft_cap,
+        )
+        found = compute(call, evaluation.impl)
+        if want:
+            self._hold(found)
+        # The reference computes in float64 whatever it is given.
+        return found.z.to(self.query.dtype)
+
+    def _hold(self, found: Attended) -> None:
+        self.statistics = found.statistics
+        for name, matrix in (("scores", found.scores), ("probs", found.probs)):
+            if matrix is not None:
+                self.__dict__[name] = matrix.to(self.query.dtype)
+
+    def of_all_heads(self) -> "LayerPass":
+        """The same place with all heads, for what sums over them."""
+        return self if self.heads == EVERYTHING else self._again(EVERYTHING, self.rows)
+
+    def of_all_rows(self) -> "LayerPass":
+        """The same place with all rows, for keys and values."""
+        return self if self.rows == EVERYTHING else self._again(self.heads, EVERYTHING)
+
+    def of_rows(self, rows: Rows) -> "LayerPass":
+        """The same place for some rows alone; what is computed already is cut to them."""
+        return self._again(self.heads, rows, {**self.known, **self.computed()})
+
+    def _again(
+        self, heads: slice, rows: Rows, known: Mapping[str, Tensor] | None = None
+    ) -> "LayerPass":
+        return LayerPass(
+            self.layer,
+            self.index,
+            self.evaluation,
+            known=self.known if known is None else known,
+            past=self.past,
+            heads=heads,
+            rows=rows,
+            lazy=self.lazy,
+        )
+
+    def computed(self) -> dict[str, Tensor]:
+        """The quantities that were read so far."""
+        return {name: value for name, value in self.__dict__.items() if name in QUANTITIES}

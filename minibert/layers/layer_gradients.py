@@ -12,9 +12,8 @@ from torch import Tensor
 
 from minibert.kernels.eager import weighted_values
 from minibert.layers.evaluation import EVERYTHING, read_by
-from minibert.layers.layer import LayerQuantities
-from minibert.layers.layer_pass import LayerPass
-from minibert.layers.norms import Norm, centred, scale_of
+from minibert.layers.layer import LayerPass, LayerQuantities
+from minibert.layers.norms import Norm, centred
 from minibert.quantities import (
     HeadVectors,
     Hidden,
@@ -168,5 +167,5 @@ def _projected_gradient(at: LayerGradients, name: str) -> HeadVectors:
 def _scale_gradient(norm: Norm | None, x: Hidden, scale: NormScale, back: Hidden) -> NormScale:
     """−sum of back · weight · centred(x) / scale² over a row."""
     assert norm is not None, "a layer has the quantity only where it has the norm"
-    weighed = back * scale_of(norm) * centred(norm, x)
+    weighed = back * norm.scale * centred(norm, x)
     return -weighed.sum(-1, keepdim=True) / scale.square()

@@ -11,71 +11,47 @@ Divisors = tuple[Tensor, Tensor]
 """What a norm is to divide by, and what it divides by on its own: (..., 1) each."""
 
 
-class LayerNorm(nn.Module):
-    """(x − mean) / sqrt(variance + eps) · weight + bias over the last axis.
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm over the last axis.
 
-    Source: Ba, Kiros and Hinton 2016, equation 4.
+    LayerNorm   (x − mean) / sqrt(variance + eps) · weight + bias (Ba, Kiros and Hinton 2016,
+                equation 4)
+    RMSNorm     x / sqrt(mean(x²) + eps) · weight (Zhang and Sennrich 2019, equation 4): it does not
+                take the mean away, so `centres` is False; with `plus_one` · (1 + weight)
     """
 
     bias: nn.Parameter | None
 
-    def __init__(self, width: int, *, eps: float, bias: bool = True) -> None:
+    def __init__(self, config: Config, width: int) -> None:
         super().__init__()
+        self.centres = config.norm == "layer"
+        self.plus_one = config.norm_plus_one and not self.centres
         self.weight = nn.Parameter(torch.empty(width), requires_grad=False)
-        values = nn.Parameter(torch.empty(width), requires_grad=False) if bias else None
+        has_bias = self.centres and config.norm_bias
+        values = nn.Parameter(torch.empty(width), requires_grad=False) if has_bias else None
         self.register_parameter("bias", values)
-        self.eps = eps
-
-    def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
-        """x with mean 0 and variance 1 over its last axis, then scaled and shifted."""
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x²) + eps) · weight over the last axis; with `plus_one` · (1 + weight).
-
-    Source: Zhang and Sennrich 2019, equation 4.
-    """
-
-    def __init__(self, width: int, *, eps: float, plus_one: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width), requires_grad=False)
-        self.eps = eps
-        self.plus_one = plus_one
+        self.eps = config.norm_eps
 
     @property
     def scale(self) -> Float[Tensor, " width"]:
-        """What the normalised x is multiplied by."""
+        """What the divided x is multiplied by."""
         return 1 + self.weight if self.plus_one else self.weight
 
     def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
-        """x with a mean square of 1 over its last axis, then scaled."""
+        """x with a variance, or a mean square, of 1 over its last axis, then scaled and shifted."""
+        if self.centres:
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         return F.rms_norm(x, self.weight.shape, self.scale, self.eps)
-
-
-Norm = LayerNorm | RMSNorm
-
-
-def norm_of(config: Config, width: int) -> Norm:
-    """The norm that this config chose, its weights without values yet."""
-    if config.norm == "rms":
-        return RMSNorm(width, eps=config.norm_eps, plus_one=config.norm_plus_one)
-    return LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 def centred(norm: Norm, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
     """x as the norm divides it: LayerNorm takes the mean of each row away, RMSNorm nothing."""
-    return x if isinstance(norm, RMSNorm) else x - x.mean(-1, keepdim=True)
+    return x - x.mean(-1, keepdim=True) if norm.centres else x
 
 
 def deviation(norm: Norm, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows 1"]:
     """What the norm divides this x by: the root of the mean square of `centred` + eps."""
     return (centred(norm, x).square().mean(-1, keepdim=True) + norm.eps).sqrt()
-
-
-def scale_of(norm: Norm) -> Float[Tensor, " width"]:
-    """What the divided x is multiplied by."""
-    return norm.scale if isinstance(norm, RMSNorm) else norm.weight
 
 
 def divisor(norm: Norm, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows 1"]:
@@ -97,7 +73,7 @@ def normed(
     if divisors is None:
         return plain
     to, own = map(_wide, divisors)
-    moved = scale_of(norm) * centred(norm, _wide(x)) * (1 / to - 1 / own)
+    moved = norm.scale * centred(norm, _wide(x)) * (1 / to - 1 / own)
     return (plain + moved).to(plain.dtype)
 
 

@@ -16,7 +16,7 @@ from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, read_by
 from minibert.layers.linear import Linear, linear_is_plain, matrix_of, of_same_input, offset_of
 from minibert.layers.linear_backends import activate, torch_linear
-from minibert.layers.norms import Divisors, Norm, norm_of, normed
+from minibert.layers.norms import Divisors, Norm, normed
 from minibert.quantities import Float, HeadVectors, Hidden, Mlp, PerHeadHidden
 
 Vectors = Float[torch.Tensor, "batch _ position d_head"]
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         sizes = (config.d_head,) * 2 if self.norms_heads else self._widths()
         norms: list[Norm | None] = [None, None]
         if config.query_key_norm != "none":
-            norms = [norm_of(config, size) for size in sizes]
+            norms = [Norm(config, size) for size in sizes]
         self.query_norm, self.key_norm = norms
         self.scale = config.attention_scale(layer)
         self.soft_cap = config.attention_soft_cap
@@ -91,11 +91,6 @@ class Attention(nn.Module):
         rows = weight.unflatten(0, (-1, self.d_head))[read].flatten(0, 1)
         offset = None if bias is None else bias.unflatten(0, (-1, self.d_head))[read].flatten()
         return self._normed(name, torch_linear(x, rows, offset))
-
-    def of_inputs(self, name: str, x: Hidden, inputs: Inputs) -> Vectors:
-        """query, key or value of all heads, each of which reads its own input in the place of x."""
-        part = self._from_heads(name, getattr(self, name)(x), x, inputs)
-        return self._normed(name, part)
 
     def rows_of(self, name: str) -> Float[torch.Tensor, "some_head d_head d_model"]:
         """What each head of query, key or value multiplies its input by."""
@@ -276,15 +271,6 @@ class FeedForward(nn.Module):
         """None without biases."""
         return offset_of(self.down, self.d_mlp)
 
-    def gate_of(self, x: Hidden) -> Mlp:
-        """mlp_gate: what enters the activation of a gated MLP."""
-        assert self.gate is not None
-        return self.gate(x)
-
-    def pre(self, x: Hidden) -> Mlp:
-        """mlp_pre: x·W_in + b_in."""
-        return self.up(x)
-
     def post(self, pre: Mlp, gate: Mlp | None = None) -> Mlp:
         """mlp_post: what W_out reads."""
         if gate is None:
@@ -310,7 +296,7 @@ class Layer(nn.Module):
         self.after, self.parallel = place == "after", config.parallel
 
         def norm(wanted: bool) -> Norm | None:
-            return norm_of(config, config.d_model) if wanted else None
+            return Norm(config, config.d_model) if wanted else None
 
         self.attention = Attention(config, layer)
         self.attention_norm = norm(place != "output" and (layer > 0 or config.first_norm))
@@ -323,46 +309,26 @@ class Layer(nn.Module):
         """resid_post of a `LayerPass` of this layer, so that hooks on a layer run."""
         return at.resid_post
 
-    @property
-    def norms_behind(self) -> tuple[str, str]:
-        """The names of the norms that stand behind attention and behind the MLP, if there are."""
-        if self.after:
-            return "attention_norm", "mlp_norm"
-        return "attention_output_norm", "mlp_output_norm"
-
     def attention_input(self, resid_pre: Hidden, divisors: Divisors | None = None) -> Hidden:
         """What W_Q, W_K and W_V read."""
         return normed(None if self.after else self.attention_norm, resid_pre, divisors)
-
-    def after_attention(
-        self, resid_pre: Hidden, attn_out: Hidden, divisors: Divisors | None = None
-    ) -> Hidden:
-        """resid_mid."""
-        if self.after:
-            return self.of_sum(resid_pre + attn_out, divisors)
-        return resid_pre + normed(self.attention_output_norm, attn_out, divisors)
-
-    def of_sum(self, total: Hidden, divisors: Divisors | None = None) -> Hidden:
-        """resid_mid from the sum resid_pre + attn_out."""
-        return normed(self.attention_norm if self.after else None, total, divisors)
 
     def mlp_input(self, stream: Hidden, divisors: Divisors | None = None) -> Hidden:
         """What W_in and W_gate read."""
         return normed(None if self.after else self.mlp_norm, stream, divisors)
 
-    def after_mlp(
-        self, resid_mid: Hidden, mlp_out: Hidden, divisors: Divisors | None = None
-    ) -> Hidden:
-        """resid_post."""
-        if self.after:
-            return normed(self.mlp_norm, resid_mid + mlp_out, divisors)
-        return resid_mid + normed(self.mlp_output_norm, mlp_out, divisors)
+    def norm_behind(self, block: str) -> str:
+        """The name of the norm that stands behind a block, attention or mlp, if there is one."""
+        return f"{block}_norm" if self.after else f"{block}_output_norm"
 
-    def mlp_added(
-        self, resid_mid: Hidden, mlp_input: Hidden, divisors: Divisors | None = None
+    def added(
+        self, block: str, stream: Hidden, out: Hidden, divisors: Divisors | None = None
     ) -> Hidden:
-        """resid_post from what the MLP reads, the sum in one operation where that is possible."""
-        if self.mlp_output_norm is not None:
-            return self.after_mlp(resid_mid, self.mlp(mlp_input), divisors)
-        total = self.mlp(mlp_input, residual=resid_mid)
-        return normed(self.mlp_norm if self.after else None, total, divisors)
+        """resid_mid or resid_post: the stream with what attention or the MLP adds to it."""
+        if self.after:
+            return self.of_sum(block, stream + out, divisors)
+        return stream + normed(getattr(self, self.norm_behind(block)), out, divisors)
+
+    def of_sum(self, block: str, total: Hidden, divisors: Divisors | None = None) -> Hidden:
+        """The same from the sum, where no norm is of what a block adds alone."""
+        return normed(getattr(self, f"{block}_norm") if self.after else None, total, divisors)

@@ -14,8 +14,7 @@ from torch import Tensor
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import layer_quantities
-from minibert.layers.layer_pass import LayerPass
+from minibert.layers.layer import LayerPass, layer_quantities
 from minibert.layers.parts import Layer
 from minibert.quantities import QUANTITIES, AttentionMask, HeadVectors, KeyVectors, Quantity
 

@@ -28,8 +28,7 @@ from minibert.errors import SurveyError, TokenizationError, check_index
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import absent_because
-from minibert.layers.layer_pass import LayerPass
+from minibert.layers.layer import LayerPass, absent_because
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, TokenIds
 from minibert.survey.collected import Collected

@@ -25,7 +25,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.kernels.call import Want
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer_pass import LayerPass
+from minibert.layers.layer import LayerPass
 from minibert.layers.parts import Layer
 from minibert.layers.weight_views import values_of
 from minibert.model import Model

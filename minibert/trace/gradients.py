@@ -18,9 +18,8 @@ from torch import Tensor
 from minibert.errors import TraceError
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Rows, cut
-from minibert.layers.layer import absent_because, layer_quantities
+from minibert.layers.layer import LayerPass, absent_because, layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
-from minibert.layers.layer_pass import LayerPass
 from minibert.layers.readers import unread
 from minibert.quantities import QUANTITIES, Float, Hidden, Logits, NormScale, Pooled, Quantity
 from minibert.trace.layer_view import (

@@ -16,8 +16,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Rows
-from minibert.layers.layer import LayerQuantities, absent_because, layer_quantities
-from minibert.layers.layer_pass import LayerPass
+from minibert.layers.layer import LayerPass, LayerQuantities, absent_because, layer_quantities
 from minibert.layers.norms import Divisors, Norm, divisor, normed
 from minibert.quantities import QUANTITIES, AttentionMask, Float, NormScale, Quantity
 from minibert.trace.run import TracedModel

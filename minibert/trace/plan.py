@@ -17,7 +17,7 @@ from torch import Tensor
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config, discriminates
-from minibert.layers.layer_pass import Change
+from minibert.layers.layer import Change
 from minibert.quantities import Bool
 from minibert.trace.edit import (
     Constant,

@@ -20,8 +20,7 @@ from minibert.kernels.registry import check_name
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Rows
 from minibert.layers.finite import check_computed
-from minibert.layers.layer import layer_quantities
-from minibert.layers.layer_pass import Change, LayerPass
+from minibert.layers.layer import Change, LayerPass, layer_quantities
 from minibert.layers.linear import describe
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs

@@ -12,8 +12,7 @@ from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation, Past
 from minibert.layers.finite import check_logits, check_stream
 from minibert.layers.heads import TaskHead
-from minibert.layers.layer import layer_quantities
-from minibert.layers.layer_pass import Change, LayerPass
+from minibert.layers.layer import Change, LayerPass, layer_quantities
 from minibert.layers.norms import divisor
 from minibert.layers.readers import reached
 from minibert.quantities import Float, Hidden, Pooled, TokenMask

@@ -17,7 +17,7 @@ from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
-from minibert.layers.layer_pass import Change
+from minibert.layers.layer import Change
 from minibert.quantities import QUANTITIES, Bool, Float, HeadVectors
 from minibert.trace.edit import Edit, EditMapping, Point, as_point
 from minibert.trace.identity import Sources

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.heads import VocabularyHead
-from minibert.layers.layer_pass import LayerPass
+from minibert.layers.layer import LayerPass
 from minibert.model import Model
 from minibert.quantities import Bool, Float, Hidden, Int
 from minibert.text.tokenizer import Tokenizer

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from minibert.errors import TokenizationError, TraceError
 from minibert.layers.heads import VocabularyHead
-from minibert.layers.norms import RMSNorm
 from minibert.quantities import Float
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.run import TracedModel
@@ -325,7 +324,7 @@ class ActivationCache(Base):
             residual_stack = taken(residual_stack, batch_slice, 1)
         if recompute_ln and last:
             return residual_stack if norm is None else norm(residual_stack)
-        if not isinstance(norm, RMSNorm):
+        if norm is None or norm.centres:
             residual_stack = residual_stack - residual_stack.mean(-1, keepdim=True)
         name = "ln_final" if last else f"blocks.{number}.ln{2 if mlp_input else 1}"
         scale = taken(self[f"{name}.hook_scale"], pos_slice, -2)

@@ -15,8 +15,8 @@ from minibert.kernels.eager import soft_capped
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer_pass import Change
-from minibert.layers.norms import Norm, centred, deviation, scale_of
+from minibert.layers.layer import Change
+from minibert.layers.norms import Norm, centred, deviation
 from minibert.layers.parts import Attention
 from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.points import Point, behind_layers, layer_points, wide
@@ -126,7 +126,7 @@ def _inside(
         divided = normalized(centred(norm, wide(x)) / scale(deviation(norm, wide(x))))
         found = None
         if scale.writes or normalized.writes:
-            found = divided * scale_of(norm)
+            found = divided * norm.scale
             bias = getattr(norm, "bias", None)
             found = (found if bias is None else found + bias).to(out.dtype)
         seen[:] = [(x, found)]

@@ -128,9 +128,9 @@ def _mlp(part: Part, x: Tensor) -> Tensor:
     """What the MLP makes of its input (after the norm), through its hook points."""
     mlp, point = part.of.mlp, part.point
     if mlp.gate is None:
-        return mlp.down(point("hook_post", mlp.post(point("hook_pre", mlp.pre(x)))))
-    gate = point("hook_pre", mlp.gate_of(x))
-    return mlp.down(point("hook_post", mlp.post(point("hook_pre_linear", mlp.pre(x)), gate)))
+        return mlp.down(point("hook_post", mlp.post(point("hook_pre", mlp.up(x)))))
+    gate = point("hook_pre", mlp.gate(x))
+    return mlp.down(point("hook_post", mlp.post(point("hook_pre_linear", mlp.up(x)), gate)))
 
 
 def _unembedded(part: Part, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from minibert.errors import CheckpointError, check_flag
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
-from minibert.layers.norms import LayerNorm, Norm, RMSNorm, scale_of
+from minibert.layers.norms import Norm
 from minibert.model import Model
 
 
@@ -30,13 +30,13 @@ def _fold(norm: Norm | None, *linears: Linear | None) -> None:
     for linear in linears:
         if linear is None:
             continue
-        if isinstance(norm, LayerNorm) and norm.bias is not None:
+        if norm.bias is not None:
             _bias_of(linear).add_(linear.weight @ norm.bias)
-        linear.weight.mul_(scale_of(norm))
-        if isinstance(norm, LayerNorm):
+        linear.weight.mul_(norm.scale)
+        if norm.centres:
             linear.weight.sub_(linear.weight.mean(1, keepdim=True))
-    norm.weight.fill_(0.0 if isinstance(norm, RMSNorm) and norm.plus_one else 1.0)
-    if isinstance(norm, LayerNorm) and norm.bias is not None:
+    norm.weight.fill_(0.0 if norm.plus_one else 1.0)
+    if norm.bias is not None:
         norm.bias.zero_()
 
 

@@ -16,8 +16,7 @@ from minibert.errors import AttentionError
 from minibert.kernels import registry
 from minibert.kernels.api import attend, implementations, register
 from minibert.kernels.call import WANTS
-from minibert.layers.layer import LayerQuantities, layer_quantities
-from minibert.layers.layer_pass import LayerPass
+from minibert.layers.layer import LayerPass, LayerQuantities, layer_quantities
 from minibert.layers.readers import reached
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, quantity

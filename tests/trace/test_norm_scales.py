@@ -89,7 +89,7 @@ def test_a_pass_that_nobody_asks_for_scales_computes_none(monkeypatch: pytest.Mo
     def never(*_: Any) -> Tensor:
         raise AssertionError("a scale was computed")
 
-    monkeypatch.setattr("minibert.layers.layer_pass.divisor", never)
+    monkeypatch.setattr("minibert.layers.layer.divisor", never)
     monkeypatch.setattr("minibert.trace.run.divisor", never)
     trace = model.trace(tokens)
     assert torch.equal(trace.logits, expected)

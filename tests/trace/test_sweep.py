@@ -12,7 +12,7 @@ import minibert
 from minibert.errors import EditError
 from minibert.kernels.api import Attended
 from minibert.kernels.call import Call
-from minibert.layers import layer_pass as table
+from minibert.layers import layer as table
 from minibert.layers.parts import Layer
 from minibert.loading import from_transformers
 from minibert.trace.edit import mean, noise, replace, zero
