@@ -5,7 +5,7 @@ specialises a call on them as it does on a GPU, compiles it for that GPU, and ha
 that starts nothing: it loads what was compiled, looks at arguments, and notes what is started.
 What a real driver refuses is refused: a kernel with more shared memory than an SM has, a block of
 more threads than its registers allow, a tensor that is not on the GPU, a grid that is empty or too
-large, a descriptor that the copy unit cannot read. torch's own autograd engine would ask a GPU's
+large. torch's own autograd engine would ask a GPU's
 driver, so nothing is recorded, while who asks is told that it is: in `recorded_functions` an
 autograd function runs its forward at once and is kept, and `run_backward` runs its backward.
 """
@@ -32,8 +32,6 @@ from torch.overrides import TorchFunctionMode
 SHARED_BYTES = {(8, 0): 163 * 1024, (9, 0): 227 * 1024, (10, 0): 227 * 1024}
 REGISTERS, THREADS = 65_536, 1024
 LARGEST_GRID = (2**31 - 1, 65_535, 65_535)
-#: cuTensorMapEncodeTiled (CUDA driver API): alignment in bytes, and the longest side of a box.
-ALIGNED, LONGEST_BOX = 16, 256
 
 
 @dataclass(frozen=True)
@@ -130,22 +128,8 @@ def check_argument(kernel: str, argument: Any) -> None:
     if isinstance(argument, tuple | list):
         for one in argument:
             check_argument(kernel, one)
-    elif isinstance(argument, Tensor):
-        if not argument.is_cuda:
-            raise ValueError(f"{kernel}: a tensor on {argument.device} cannot be read by the GPU")
-    elif hasattr(argument, "block_shape"):
-        _check_descriptor(kernel, argument)
-
-
-def _check_descriptor(kernel: str, told: Any) -> None:
-    size = told.base.element_size()
-    steps = [step * size for step in told.strides[:-1]]
-    if told.base.data_ptr() % ALIGNED or any(
-        not 0 < step < 2**40 or step % ALIGNED for step in steps
-    ):
-        raise ValueError(f"{kernel}: the copy unit cannot read strides of {steps} bytes")
-    if any(side > LONGEST_BOX for side in told.block_shape):
-        raise ValueError(f"{kernel}: the copy unit cannot read a box of {told.block_shape}")
+    elif isinstance(argument, Tensor) and not argument.is_cuda:
+        raise ValueError(f"{kernel}: a tensor on {argument.device} cannot be read by the GPU")
 
 
 def usage(binary: bytes) -> tuple[int, int]:

@@ -25,11 +25,11 @@ def attend(call: Call) -> Outputs:
     With `argmax` of 16-bit inputs the last bits of a score hold its column: scores closer than 63
     last places of float32, some 4e-6 of them, may tie, and row_max and max_prob err by as much.
     Offsets, keys and argmax of packed sentences count from the first token of each.
-    Gradients reach query, key, value, bias and sinks through z and lse, in O(N) memory; statistics
+    Gradients reach query, key, value and sinks through z and lse, in O(N) memory; statistics
     have none, and only those that are asked for are computed. The gradient of a gradient is refused
     by torch.
     Raises AttentionError when the map of packed sentences is wanted, as there is none of several,
-    and where alibi_slopes ask for a gradient.
+    and where a bias or alibi_slopes ask for a gradient.
     """
     if call.packed is not None and "map" in call.want:
         raise AttentionError(
@@ -38,11 +38,12 @@ def attend(call: Call) -> Outputs:
         )
     if not (torch.is_grad_enabled() and call.requires_grad):
         return _attend(call)
-    if call.alibi_slopes is not None and call.alibi_slopes.requires_grad:
-        raise AttentionError(
-            'impl="triton" has no gradient for alibi_slopes; expected slopes that are not trained. '
-            'Detach them, or use impl="eager".'
-        )
+    for name, one in (("bias", call.bias), ("alibi_slopes", call.alibi_slopes)):
+        if one is not None and one.requires_grad:
+            raise AttentionError(
+                f'impl="triton" has no gradient for {name}; expected one that is not trained. '
+                'Detach it, or use impl="eager".'
+            )
     tensors = call.tensors
     # Autograd keeps the tensors; what is kept beside them knows their shapes alone.
     shapes: dict[str, Any] = {n: torch.empty_like(x, device="meta") for n, x in tensors.items()}

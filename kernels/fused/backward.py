@@ -4,7 +4,6 @@ It starts the kernels of `backward_kernels.py`: their arguments, block sizes and
 outputs.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,7 +16,6 @@ from minibert.errors import AttentionError
 from minibert.kernels.call import Call, Outputs
 from minibert.kernels.fused.backward_kernels import (
     FILL,
-    backward_bias_kernel,
     backward_delta_kernel,
     backward_key_value_kernel,
     backward_query_kernel,
@@ -52,13 +50,13 @@ def backward(
     lse_gradient: Float[Tensor, "batch head query"] | None = None,
     wanted: Iterable[str] = _VECTORS,
 ) -> Outputs:
-    """The gradients of what is `wanted`: "query", "key", "value", "bias", "sinks".
+    """The gradients of what is `wanted`: "query", "key", "value", "sinks".
 
     They have the inputs' dtypes. z and lse are what the forward gave for the same call;
     dead rows (lse −inf) take no part. Memory beside the results: 8 bytes a query and head.
     The same call gives the same bits.
-    Raises AttentionError for an unknown name, for "bias" or "sinks" without one, for heads too wide
-    for this GPU.
+    Raises AttentionError for an unknown name, for "sinks" without any, for heads too wide for this
+    GPU.
     Source: Dao 2023, "FlashAttention-2", algorithm 2.
     """
     chosen = _chosen(wanted, call)
@@ -70,22 +68,17 @@ def backward(
         found |= by_keys(problem)
     if "query" in chosen:
         found["query"] = by_queries(problem)
-    if call.bias is not None and "bias" in chosen:
-        found["bias"] = of_bias(problem, call.bias)
     if call.sinks is not None and of_sinks is not None:
         found["sinks"] = of_sinks.to(call.sinks.dtype)
     return {name: one for name, one in found.items() if name in chosen}
 
 
 def _chosen(wanted: Iterable[str], call: Call) -> set[str]:
-    chosen = set(wanted)
-    given = {"bias": call.bias, "sinks": call.sinks}
-    known = (*_VECTORS, *(name for name, one in given.items() if one is not None))
+    chosen, known = set(wanted), (*_VECTORS, *(["sinks"] if call.sinks is not None else []))
     if unknown := chosen - set(known):
-        missing = [f"no {name} was given" for name in given if name in unknown]
         raise AttentionError(
             f"wanted asks for the gradient of {', '.join(sorted(unknown))}; there are "
-            f"{', '.join(known)}{' (' * bool(missing)}{', '.join(missing)}{')' * bool(missing)}."
+            f"{', '.join(known)}."
         )
     return chosen
 
@@ -209,6 +202,7 @@ def fill(
             BLOCK_V=block_of_features(D),
             BLOCK_M=_BLOCK,
             num_warps=8,
+            enable_fp_fusion=True,
         )
     shape = (problem.sentences, sizes.n_heads, blocks)
     of_sinks = None if parts is None else parts.view(shape).sum((0, 2))
@@ -243,24 +237,4 @@ def by_queries(problem: Problem) -> Tensor:
         )
 
     problem.tuned("backward queries", launch)
-    return found
-
-
-def of_bias(problem: Problem, bias: Tensor) -> Tensor:
-    """The gradient of a bias in its own shape: summed over the axes along which it was 1."""
-    inputs, sizes = problem.inputs, problem.sizes
-    whole = (problem.sentences, sizes.n_heads, sizes.n_queries, sizes.n_keys)
-    found = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
-
-    def launch(cut: Config) -> None:
-        steps = (1, 1, cut.block_m, cut.block_n)
-        axes = list(zip(bias.shape, whole, steps, strict=True))
-        spans = tuple(n if size == 1 else step for size, n, step in axes)
-        programs = math.prod(-(-size // step) for size, _, step in axes)
-        arguments, _ = problem.arguments(cut)
-        backward_bias_kernel[(programs,)](
-            inputs, problem.strides, found, tuple(bias.shape), spans, **arguments
-        )
-
-    problem.tuned("backward bias", launch)
     return found

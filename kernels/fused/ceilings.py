@@ -30,4 +30,6 @@ _KERNELS = {"exponentials": exponentials_kernel, "instructions": instructions_ke
 
 def launch(name: str, out: Tensor, *, steps: int, numbers: int) -> None:
     """Run the kernel of this name once over `out`, whose size is a multiple of `numbers`."""
-    _KERNELS[name][(out.numel() // numbers,)](out, steps, numbers, num_warps=4)
+    _KERNELS[name][(out.numel() // numbers,)](
+        out, steps, numbers, num_warps=4, enable_fp_fusion=True
+    )

@@ -34,15 +34,12 @@ from minibert.kernels.fused.primitives import (
     LOG2E,
     NOTHING,
     block_offsets,
-    head_corner,
     head_start,
     head_view,
     load_at,
     load_rows,
     program_place,
     row_start,
-    rows_at,
-    tiles_of,
 )
 from minibert.kernels.fused.tuning import run
 
@@ -163,7 +160,7 @@ def store_vectors(vectors, tile, inputs, strides, sizes, place, rows, n_queries,
 @triton.jit
 @no_type_check
 def walk(
-    state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts, span, scale,
+    state, query_tile, head, inputs, strides, sizes, place, rows, counts, span, scale,
     EDGE: tl.constexpr, CAUSAL: tl.constexpr, PRODUCT: tl.constexpr, BEST: tl.constexpr,
     PRECISION: tl.constexpr, D_HEAD: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -180,9 +177,7 @@ def walk(
     value += tl.cast(span[0], tl.int64) * strides.value[2]
     for first in range(span[0], span[1], BLOCK_N):
         left = counts[2] - first
-        key_tile = rows_at(
-            key, key_offsets, left, tiles[0], tiles[2], first, D_HEAD, BLOCK_N, BLOCK_D, EDGE
-        )
+        key_tile = load_rows(key, key_offsets, left, D_HEAD, BLOCK_N, BLOCK_D, EDGE)
         scores = tl.dot(query_tile, tl.trans(key_tile), input_precision=PRECISION)
         columns = (first + tl.arange(0, BLOCK_N))[None, :]
         scores, factor = tile_scores(
@@ -192,9 +187,7 @@ def walk(
         weights, shrink, largest, total, product, best = fold_scores(
             scores, factor, first, largest, total, product, best, PRODUCT, BEST
         )
-        value_tile = rows_at(
-            value, value_offsets, left, tiles[1], tiles[2], first, D_VALUE, BLOCK_N, BLOCK_V, EDGE
-        )
+        value_tile = load_rows(value, value_offsets, left, D_VALUE, BLOCK_N, BLOCK_V, EDGE)
         weighted = weighted * shrink[:, None]
         weights = weights.to(value_tile.dtype)
         weighted = settled(tl.dot(weights, value_tile, weighted, input_precision=PRECISION))
@@ -208,7 +201,7 @@ def walk(
 @triton.jit
 @no_type_check
 def forward_kernel(
-    inputs, outputs, chosen, strides, sizes, scale, key_tiles, value_tiles,
+    inputs, outputs, chosen, strides, sizes, scale,
     CAUSAL: tl.constexpr, BEST: tl.constexpr, PRECISION: tl.constexpr,
     D_HEAD: tl.constexpr, BLOCK_D: tl.constexpr, D_VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -219,7 +212,6 @@ def forward_kernel(
     """
     place, block = program_place(sizes.n_blocks, sizes.n_places, sizes.n_together, CAUSAL)
     head, counts = head_view(inputs, strides, sizes, place)
-    tiles = (key_tiles, value_tiles, head_corner(inputs, sizes, place))
     first = block * BLOCK_M
     rows = first + tl.arange(0, BLOCK_M)
     query = head[0] + tl.cast(first, tl.int64) * strides.query[2]
@@ -238,17 +230,17 @@ def forward_kernel(
     if inputs.mask is None and inputs.bias is None:
         if sizes.before is not None:
             state = walk(
-                state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
+                state, query_tile, head, inputs, strides, sizes, place, rows, counts,
                 (begin, full), scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE,
                 BLOCK_N,
             )  # fmt: skip
         state = walk(
-            state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
+            state, query_tile, head, inputs, strides, sizes, place, rows, counts,
             (full, whole), scale, False, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
         )  # fmt: skip
         begin = whole
     state = walk(
-        state, query_tile, head, tiles, inputs, strides, sizes, place, rows, counts,
+        state, query_tile, head, inputs, strides, sizes, place, rows, counts,
         (begin, stop), scale, True, CAUSAL, PRODUCT, BEST, PRECISION, D_HEAD, D_VALUE, BLOCK_N,
     )  # fmt: skip
     weighted, largest, total, product, best = state
@@ -279,9 +271,8 @@ def forward(call: Call, *, config: Config | None = None) -> Outputs:
 
     def launch(cut: Config) -> None:
         sizes, programs = sizes_of(inputs, call, cut.block_m)
-        tiles = [tiles_of(one, cut) if cut.tma else None for one in (inputs.key, inputs.value)]
         forward_kernel[(programs,)](
-            inputs, outputs, chosen, strides, sizes, call.scale, *tiles,
+            inputs, outputs, chosen, strides, sizes, call.scale,
             **constants, **cut.constants(),
         )  # fmt: skip
 

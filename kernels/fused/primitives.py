@@ -8,29 +8,18 @@ filled cell by cell. Each cell takes a number of places that is a power of two, 
 may stay empty. A cell larger than a tile takes several tiles (parts). Without a map each tile is
 one cell.
 
-With a config that asks for it, `forward.py` loads the keys and values that need no mask by Hopper's
-tensor memory accelerator (TMA), where the inputs allow it. One thread asks the copy unit for a
-whole tile, with a descriptor that is made before the kernel starts, so no thread computes
-addresses. For plain bf16 with d_head 64 and 4 warps, the compiler needs 221 registers a thread in
-place of 240, and 4 % more instructions, which wait for the copy unit. The effect on speed has not
-been measured. (With separate warps for the copies, `warp_specialize`, Triton 3.6's compiler fails
-on this loop with an assertion.)
-
 `no_type_check` keeps the shape checker of the tests out of functions that Triton compiles.
 """
 
 import math
 import os
-from importlib.util import find_spec
 from typing import NamedTuple, no_type_check
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from minibert.kernels.fused.launch import Config, block_of_features
+from minibert.kernels.fused.launch import Config
 from minibert.kernels.interpreter import prepare_once_a_launch
-from minibert.quantities import Float
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -238,64 +227,3 @@ def cells_of(
     tiles = math.ceil(key_cells / (cut.block_n // key_places)) * key_parts
     grid = Grid(query_cell, query_cells, query_parts, key_cell, key_cells, key_parts)
     return grid, query_places, key_places, tiles
-
-
-#: The address and the strides of a descriptor's tensor must be multiples of this many bytes.
-_ALIGNED = 16
-#: Descriptors exist since triton 3.4.
-_HAS_DESCRIPTORS = find_spec("triton.tools.tensor_descriptor") is not None
-
-
-@triton.jit
-@no_type_check
-def head_corner(inputs, sizes, place):
-    """Where the keys of a head begin in the descriptors: (batch, head, row)."""
-    batch, head = place // sizes.n_heads, place % sizes.n_heads // sizes.group
-    if inputs.key_starts is not None:
-        return 0, head, tl.load(inputs.key_starts + batch).to(tl.int32)
-    elif inputs.starts is not None:
-        return 0, head, tl.load(inputs.starts + batch).to(tl.int32)
-    else:
-        return batch, head, 0
-
-
-@triton.jit
-@no_type_check
-def rows_at(
-    vectors, offsets, left, tiles, corner, first, D_HEAD: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, EDGE: tl.constexpr,
-):  # fmt: skip
-    """A (ROWS, COLUMNS) tile of vectors from row `first` on, the columns beyond d_head 0.
-
-    By the copy unit where there are `tiles`; with EDGE, which ends rows, by pointer.
-    """
-    if EDGE or tiles is None:
-        return load_rows(vectors, offsets, left, D_HEAD, ROWS, COLUMNS, EDGE)
-    else:
-        batch, head, start = corner
-        return tl.reshape(tiles.load([batch, head, start + first, 0]), (ROWS, COLUMNS))
-
-
-def tiles_of(vectors: Float[Tensor, "batch head key d_head"], cut: Config) -> object:
-    """The descriptor of tiles of one head's rows; None where TMA cannot read them.
-
-    Source of what it can read: CUDA driver API, cuTensorMapEncodeTiled.
-    """
-    if not (_HAS_DESCRIPTORS and _readable(vectors)):
-        return None
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    strides = [
-        one if n > 1 else _ALIGNED for n, one in zip(vectors.shape, vectors.stride(), strict=True)
-    ]
-    block = [1, 1, cut.block_n, block_of_features(vectors.shape[-1])]
-    return TensorDescriptor(vectors, list(vectors.shape), [*strides[:-1], 1], block)
-
-
-def _readable(vectors: Tensor) -> bool:
-    size = vectors.element_size()
-    axes = zip(vectors.shape[:-1], vectors.stride()[:-1], strict=True)
-    # An axis that is only repeated (expanded) has a stride of 0.
-    aligned = all(n == 1 or (step and step * size % _ALIGNED == 0) for n, step in axes)
-    begins = vectors.data_ptr() % _ALIGNED == 0
-    return bool(vectors.numel()) and vectors.stride(-1) == 1 and aligned and begins

@@ -48,12 +48,10 @@ _AMPERE_EDGES = {
     ("keys", 128): Config(32, 64, 8, 2),
     ("queries", 64): Config(64, 32, 4, 2),
 }
-#: The gradient of a bias where sums of a product are not of Hopper's kind.
-_BIAS = {64: Config(64, 32, 4, 2), 128: Config(64, 32, 8, 2)}
 
 
 def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config, ...]:
-    """The configs of "backward keys", "backward queries" or "backward bias", the likeliest first.
+    """The configs of "backward keys" or "backward queries", the likeliest first.
 
     `shape` is in the words of `tuning.candidates`; beside them "groups" where several query heads
     share a key head. Those after the first are for a GPU that has less memory for a program.
@@ -62,16 +60,6 @@ def backward_candidates(kernel: str, kind: str, d_head: int, shape: str) -> tupl
     owner = "keys" if kernel == "backward keys" else "queries"
     case = (owner, size, max(64, block_of_features(d_head)))
     plain, narrow = _PLAIN[case], _NARROW.get(case, _PLAIN[case])
-    if (
-        kernel == "backward bias"
-        and size == 2
-        and words & {"ampere", "blackwell"}
-        and d_head <= 128
-    ):
-        return (_BIAS[case[2]],)
-    if kernel == "backward bias":
-        # Two products and a sum, which a block of 16 by 16 spreads over fewer warps.
-        return (narrow._replace(num_warps=4) if case == ("queries", 4, 128) else narrow,)
     first = plain
     if case == ("keys", 2, 128):
         # The sums of keys and values take half of the registers there.

@@ -34,8 +34,6 @@ from minibert.kernels.fused import (
     attention,
     backward,
     columns,
-    forward,
-    primitives,
     tuning,
 )
 from minibert.kernels.fused.launch import Config
@@ -44,8 +42,7 @@ from minibert.kernels.fused.tuning import candidates
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ALL = (*STATISTICS, "key_mass", "map")
 SMALL, USUAL = Config(16, 16, 4, 1), Config(64, 64, 4, 1)
-#: The last takes keys and values by the copy unit.
-CUTS = (SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1), USUAL, SMALL._replace(tma=True))
+CUTS = (SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1), USUAL)
 
 
 def cut_like(patch: pytest.MonkeyPatch, cut: Config) -> None:
@@ -115,7 +112,7 @@ def test_gradients_of_z_and_lse_reach_everything_and_are_those_of_the_formulas(s
     cut_like(monkeypatch, random.choice((SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1))))
     dtype = random.choice((torch.float32, torch.float16))
     call = drawn(random, dtype, sizes=(1, 17, 40), groups=GROUPS, most=2)
-    leaves, options = options_as_leaves(call, ("bias", "sinks"))
+    leaves, options = options_as_leaves(call, ("sinks",))
     generator = torch.Generator().manual_seed(seed)
     found = attend(*list(leaves.values())[:3], impl="triton", **options)
     dz = torch.randn(found.z.shape, generator=generator).to(dtype)
@@ -165,9 +162,11 @@ def test_dead_rows_and_padding_have_gradients_of_exactly_0_whatever_their_lse():
 
 
 def test_what_has_no_gradient_is_refused():
-    leaves, call = two_groups(alibi_slopes=torch.ones(4, device=DEVICE, requires_grad=True))
-    with pytest.raises(AttentionError, match=r"no gradient for alibi_slopes.*eager"):
-        attention.attend(call)
+    trained = {"alibi_slopes": (4,), "bias": (1, 4, 80, 80)}
+    for name, shape in trained.items():
+        leaves, call = two_groups(**{name: torch.ones(shape, device=DEVICE, requires_grad=True)})
+        with pytest.raises(AttentionError, match=rf"no gradient for {name}.*eager"):
+            attention.attend(call)
     leaves, call = two_groups()
     z = attention.attend(call)["z"]
     (gradient,) = torch.autograd.grad(z.square().sum(), leaves["query"], create_graph=True)
@@ -294,32 +293,6 @@ def test_a_gpu_with_less_memory_gets_smaller_tiles_or_is_refused(monkeypatch):
     tried, failing = [], 9
     with pytest.raises(AttentionError, match=r"d_head 128 in torch\.float16 .*300000.*eager"):
         problem.tuned("backward keys", launch)
-
-
-def test_what_the_copy_unit_brings_is_what_is_computed_with(monkeypatch):
-    call = moved(Drawn(*torch.randn(3, 2, 2, 51, 24).half().unbind()))
-    cut = SMALL._replace(tma=True)
-    whole = forward.forward(call, config=cut)["z"]
-    tiles_of = primitives.tiles_of
-    monkeypatch.setattr(forward, "tiles_of", lambda one, cut: tiles_of(one * 0, cut))
-    assert not forward.forward(call, config=cut)["z"].isclose(whole, atol=1e-2).all()
-
-
-def test_what_the_copy_unit_cannot_read_is_loaded():
-    half = torch.randn(5000).half()
-    unreadable = {
-        "rows of 40 bytes": half[:1600].view(1, 2, 40, 20),
-        "rows of 34 bytes": half[:1360].view(1, 2, 40, 17)[..., 1:],
-        "start": half[4 : 4 + 1280].view(1, 2, 40, 16),
-        "repeated": half[:640].view(1, 1, 40, 16).expand(1, 2, 40, 16),
-    }
-    cut = SMALL._replace(tma=True)
-    for name, key in unreadable.items():
-        assert primitives.tiles_of(key, cut) is None, name
-        query, value = torch.randn(2, *key.shape).half().unbind()
-        found = forward.forward(moved(Drawn(query, key, value)), config=cut)
-        right = attend(query.float(), key.float(), value.float()).z
-        torch.testing.assert_close(found["z"].float().cpu(), right, rtol=0, atol=2e-3, msg=name)
 
 
 def test_what_these_kernels_cannot_do_is_refused():
