@@ -21,7 +21,7 @@ BYTES_TOGETHER = 24 * 2**20
 
 
 class Config(NamedTuple):
-    """How one kernel is split and compiled: rows and keys of a block, warps, and loads in flight."""
+    """How a kernel is split and compiled: rows and keys of a block, warps, and loads in flight."""
 
     block_m: int
     block_n: int
