@@ -36,7 +36,7 @@ endef
 export EXAMPLE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test firefox check docs locks siege bench gpu rehearsal static clean
+.PHONY: help demo quick test firefox check docs locks newest siege bench gpu rehearsal static clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -70,6 +70,9 @@ docs: $(DEVELOPMENT) ## the site of docs/ in build/site; a wrong link or anchor 
 
 locks: $(DEVELOPMENT) ## do the pins resolve for every supported Python and platform? needs the package index
 	$(RUN)/python scripts/check_locks.py
+
+newest: $(VENV)/bin/python ## some tests with the newest releases, kernels by three Tritons; needs the package index
+	PYTHON=$(abspath $(RUN)/python) scripts/newest.sh
 
 siege: $(DEVELOPMENT) ## hostile files with fresh seeds: make siege MINUTES=30
 	PYTHONPATH=.:tests $(RUN)/python -m tests.test_hostile_files --minutes $(MINUTES)

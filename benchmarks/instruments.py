@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import TOLERANCE, Case, Shape
-from benchmarks.runner import Benchmark, Wanted, Workload, attempt
+from benchmarks.runner import Benchmark, Truth, Wanted, Workload, attempt
 from minibert.bench.contest import Contender
-from minibert.bench.result_rows import Outputs, Row, Truth, require
+from minibert.bench.result_rows import Outputs, Row, require
 
 # Tokens whose logits the metric of a sweep compares.
 RIGHT, WRONG = 7, 11

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.runner import Benchmark, Wanted, Workload, attempt
+from benchmarks.runner import Benchmark, Truth, Wanted, Workload, attempt
 from minibert.bench.contest import Contender
-from minibert.bench.result_rows import Outputs, Row, Truth
+from minibert.bench.result_rows import Outputs, Row
 
 # Largest absolute difference from transformers in float32 that still is the same computation.
 TOLERANCE = 1e-4

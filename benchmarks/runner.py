@@ -7,13 +7,14 @@ and no speed.
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from benchmarks.session import Kept, options, session
-from minibert.bench.contest import Clock, Contender, gated, timed_rows
-from minibert.bench.result_rows import Outputs, Row, failure
+from minibert.bench.contest import Clock, Contender, Timed, peak_bytes, time_in_turns
+from minibert.bench.result_rows import Outputs, Row, WrongError, failure, within
 from minibert.bench.tables import line
 
 T = TypeVar("T")
@@ -24,6 +25,102 @@ class Check(Protocol):
     """What the gate says of the outputs of a contender; `verdicts` are of those before it."""
 
     def __call__(self, name: str, found: Outputs, verdicts: Rows) -> Row: ...
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is right, by name, and how far a value may be off.
+
+    A difference may be at most `absolute`, at most `relative` of the largest true value, and at
+    most what `limits` says of its kind; what is None does not limit. With `complete` every name
+    of the truth must be given; otherwise at least one.
+    """
+
+    values: Outputs
+    absolute: float | None = None
+    relative: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+    complete: bool = False
+
+    def check(self, found: Outputs) -> Row:
+        """Fields of a row: the largest difference, and that of each kind.
+
+        Raises WrongError for a difference above what is allowed, for NaN, and for missing,
+        unknown or differently shaped results.
+        """
+        if not found:
+            raise WrongError("nothing was captured")
+        if self.complete and (missing := self.values.keys() - found.keys()):
+            raise WrongError(f"gave no {', '.join(sorted(missing))}")
+        errors: dict[str, float] = {}
+        for name, value in found.items():
+            expected = self.values.get(name)
+            if expected is None or tuple(value.shape) != tuple(expected.shape):
+                shape = "nothing" if expected is None else tuple(expected.shape)
+                raise WrongError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
+            expected, kind = expected.double(), name.split()[0]
+            error = float((value.double() - expected).abs().max())
+            within(name, error, self._allowed(kind, expected))
+            errors[kind] = max(errors.get(kind, 0.0), error)
+        return {"max_error": max(errors.values()), "errors": errors, "compared": len(found)}
+
+    def _allowed(self, kind: str, expected: Any) -> float:
+        largest = float(expected.abs().max())
+        known = (
+            self.absolute,
+            None if self.relative is None else self.relative * largest,
+            self.limits.get(kind),
+        )
+        limits = [one for one in known if one is not None]
+        if not limits:
+            raise ValueError(f"no tolerance was declared for {kind}")
+        return min(limits)
+
+
+def gated(contender: Contender, check: Callable[[Outputs], Row]) -> Row:
+    """What the gate says of one: fields of a row with ok, or with the reason."""
+    try:
+        with contender.around():
+            return {"ok": True, **check(contender.outputs(contender.run()))}
+    # Whatever a contender raises is a finding about it.
+    except Exception as error:
+        return failure(error)
+
+
+def timed_rows(
+    contenders: Mapping[str, Contender],
+    verdicts: Mapping[str, Row],
+    clock: Clock,
+    *,
+    rounds: int,
+    baseline: str | None = None,
+    calls: int | None = None,
+    memory: bool = True,
+) -> dict[str, Row]:
+    """Times, ratio and peak bytes beside each verdict; none for anyone where the baseline fails."""
+    right = {name: one for name, one in contenders.items() if verdicts[name]["ok"]}
+    timed = Timed()
+    if baseline is None or baseline in right:
+        timed = time_in_turns(right, clock, rounds=rounds, calls=calls)
+    base, rows = timed.timings.get(baseline or ""), {}
+    for name, verdict in verdicts.items():
+        rows[name] = {**verdict, **timed.failures.get(name, {})}
+        if baseline is not None and base is None:
+            if rows[name]["ok"]:
+                rows[name] |= {"ok": False, "reason": f"the baseline failed: {baseline}"}
+        elif name in timed.timings:
+            rows[name] |= timed.timings[name].fields()
+            rows[name] |= {} if base is None else timed.timings[name].ratios(base)
+            rows[name] |= _memory(right[name], clock) if memory else {}
+    return rows
+
+
+def _memory(contender: Contender, clock: Clock) -> Row:
+    try:
+        return {"peak_bytes": peak_bytes(contender.run, clock.device, contender.around)}
+    # A contender that cannot be run under the profiler has its times all the same.
+    except Exception as error:
+        return {"peak_unknown": failure(error)["reason"]}
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from benchmarks.models import TOLERANCE
-from benchmarks.runner import Benchmark, Wanted, Workload, at_once
-from minibert.bench.result_rows import Outputs, Row, Truth, WrongError
+from benchmarks.runner import Benchmark, Truth, Wanted, Workload, at_once
+from minibert.bench.result_rows import Outputs, Row, WrongError
 
 Given = dict[str, Any]
 Found = dict[str, Tensor]

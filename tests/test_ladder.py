@@ -9,9 +9,9 @@ import torch
 
 pytest.importorskip("triton")
 
+from gradient_checks import check_gradients
+
 from minibert.bench.user_file import load_function
-from minibert.errors import AttentionError
-from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.registry import Implementation, by_keywords
@@ -63,7 +63,7 @@ def judged(function, **few):
 
 
 def gradients_of(function, *, causal=True):
-    """Raises AttentionError where the gradients of a function are wrong."""
+    """Raises AssertionError where the gradients of a function are wrong."""
     generator = torch.Generator().manual_seed(5)
     *vectors, dz = torch.randn(4, 2, 2, 70, 16, generator=generator)
     d_lse = torch.randn(2, 2, 70, generator=generator)
@@ -105,5 +105,5 @@ def test_each_rung_has_an_exercise_that_breaks_it():
 def test_the_gradients_of_the_last_rung_are_right_and_those_of_its_exercise_are_not(tmp_path):
     gradients_of(loaded(RUNGS[-1]))
     ((old, new, says),) = exercises(RUNGS[-1])
-    with pytest.raises(AttentionError, match=says):
+    with pytest.raises(AssertionError, match=says):
         gradients_of(changed(tmp_path, RUNGS[-1], old, new))

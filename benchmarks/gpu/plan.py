@@ -7,10 +7,10 @@ the ceilings of the device. It gives a row for each of its contenders.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minibert.kernels.check.workload import FIELD_KINDS, KINDS, Workload
+from minibert.kernels.check.workload import ALL_KINDS, Workload
 
 #: Kinds of the parity matrix. Whole cells come later; of these kinds every cell is asked first.
-KINDS_ASKED: dict[str, Workload] = KINDS | FIELD_KINDS
+KINDS_ASKED: dict[str, Workload] = ALL_KINDS
 FEW = ("causal lengths",)
 D_HEADS = (64, 128, 32, 256, 16)
 DTYPES = ("bfloat16", "float16", "float32")

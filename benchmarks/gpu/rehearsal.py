@@ -1,13 +1,17 @@
 """What `make gpu` would launch, specialised, compiled and looked at without a GPU.
 
     python -m benchmarks.gpu.rehearsal [--only REGEX] [--minutes 9] [--no-compile]
-                                       [--capability 9.0]
+                                       [--capability 9.0] [--budgets check|write]
 
 Each contender of ours is built and called on the fake device of `fake_device.py`: a wrong argument,
 a constant that is missing, a tile that no SM holds, a spill is found here; and what no CUDA graph
 could record: copies between host and device, and whatever waits for the device (CUDA C++
 programming guide, "Prohibited and unhandled operations" of stream capture). A line of JSON each;
 the last line counts.
+
+With `--budgets check` a few calls that stand for all must take no more registers than
+`budgets.json` says for this version of Triton, or for the one before where it has none, and spill
+nothing; `--budgets write` writes down what they take.
 
 On a machine with a GPU several of these, `compile_ahead`, share the calls of a run and compile the
 kernels into Triton's cache on the host's cores, before the GPU is asked for one. What decides the
@@ -138,7 +142,8 @@ GPU = torch.device("cuda", 0)
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 1 when something that `make gpu` launches would fail."""
     chosen = _parser().parse_args(arguments)
-    wanted = [task for task in plan() if re.search(chosen.only, task.name)]
+    only = STATIC if chosen.budgets else chosen.only
+    wanted = [task for task in plan() if re.search(only, task.name)]
     if chosen.minutes is not None:
         wanted = first_minutes(wanted, chosen.minutes)
     if chosen.share:
@@ -155,7 +160,12 @@ def _look(everything: list["Asked"], chosen: argparse.Namespace) -> int:
     for row in rehearse(everything, fake, compiles=chosen.compile):
         rows.append(row)
         print(json.dumps(row), flush=True)
-    driver, failed = fake.driver, sum(not row["ok"] for row in rows)
+    if chosen.budgets == "write":
+        _write_budgets(rows)
+    above = above_budget(rows, _version()) if chosen.budgets == "check" else []
+    for one in above:
+        print(json.dumps({"ok": False, "reason": one}), flush=True)
+    driver, failed = fake.driver, sum(not row["ok"] for row in rows) + len(above)
     whole = {
         "calls": len(rows),
         "failed": failed,
@@ -170,6 +180,52 @@ def _look(everything: list["Asked"], chosen: argparse.Namespace) -> int:
     return 1 if failed or not rows else 0
 
 
+#: A forward, its statistics and a backward: 10 kernels.
+STATIC = "^(forward|statistics|backward) B4 H32 N4096 D64 causal"
+BUDGETS = Path(__file__).with_name("budgets.json")
+
+
+def _version() -> tuple[int, ...]:
+    import triton
+
+    return tuple(map(int, triton.__version__.split(".")[:2]))
+
+
+def _taken(rows: list[Row]) -> dict[str, int]:
+    """The registers of each kernel."""
+    return {
+        f"{row['key']} | {one['name']}": one["registers"]
+        for row in rows
+        for one in row.get("kernels", ())
+    }
+
+
+def _write_budgets(rows: list[Row]) -> None:
+    known = json.loads(BUDGETS.read_text(encoding="utf-8")) if BUDGETS.exists() else {}
+    known[".".join(map(str, _version()))] = _taken(rows)
+    text = json.dumps(known, indent=1, sort_keys=True)
+    BUDGETS.write_text(f"{text}\n", encoding="utf-8")
+
+
+def above_budget(rows: list[Row], version: tuple[int, ...]) -> list[str]:
+    """What takes more than is written down for this version of Triton, or was not compiled."""
+    known = {
+        tuple(map(int, name.split("."))): one
+        for name, one in json.loads(BUDGETS.read_text(encoding="utf-8")).items()
+    }
+    budget = known[max(one for one in known if one <= version)]
+    taken = _taken(rows)
+    found = [
+        f"{row['key']} spills in {', '.join(row['spilled'])}" for row in rows if row.get("spilled")
+    ]
+    found += [f"{name} was not compiled" for name in budget.keys() - taken.keys()]
+    return found + [
+        f"{name} takes {taken[name]} registers, at most {most} with this Triton"
+        for name, most in budget.items()
+        if taken.get(name, 0) > most
+    ]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Rehearse `make gpu` on a machine without a GPU.")
     parser.add_argument("--only", default="", metavar="REGEX", help="tasks with such a name")
@@ -181,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
         default=CAPABILITY,
         help="of the GPU: 8.0 Ampere, 9.0 Hopper, 10.0 Blackwell",
     )
+    parser.add_argument("--budgets", choices=("check", "write"))
     parser.add_argument("--share", help=argparse.SUPPRESS)
     return parser
 

@@ -1,8 +1,6 @@
 """Is a backward right? Its gradients beside autograd through the eager formula in float64.
 
-`check_gradients` is for a backward of one's own, called by hand. It holds whole N x N matrices, so
-it is too expensive to leave on while training. `parity.check` asks about gradients of query, key
-and value, and names the likely slip.
+`parity.check` asks about gradients of query, key and value, and names the likely slip.
 """
 
 import math
@@ -18,38 +16,10 @@ from minibert.kernels.check.causes import factor_of
 from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
 from minibert.kernels.check.tolerances import distance
 from minibert.kernels.check.workload import Workload
-from minibert.quantities import Float
 
 Given = TypeVar("Given")
 #: How much worse than torch eager's own gradients others may be.
 TIMES_EAGER = 2.0
-
-
-def check_gradients(
-    found: dict[str, Tensor],
-    problem: Problem,
-    *,
-    lse_gradient: Float[Tensor, "batch head query"] | None = None,
-) -> None:
-    """Raises AttentionError where a gradient in `found` is further off than rounding explains.
-
-    `found` holds gradients by the names of `eager_gradients`, for the problem's gradient of z. The
-    tolerance is that of `gradient_tolerances`.
-    """
-    expected = eager_gradients(problem, torch.float64, lse_gradient=lse_gradient)
-    allowed = gradient_tolerances(problem, lse_gradient=lse_gradient)
-    for name, gradient in found.items():
-        right = expected[name]
-        error = distance(gradient, right)
-        if not error <= allowed[name]:
-            wrong = ~((gradient.double() - right).abs() <= allowed[name])
-            place = tuple(wrong.nonzero()[0].tolist())
-            raise AttentionError(
-                f"The gradient of {name} is wrong at {list(place)} and {int(wrong.sum())} of "
-                f"{wrong.numel()} places: {float(gradient[place]):.6g} where the float64 formula "
-                f"gives {float(right[place]):.6g}; off by up to {error:.3g}, rounding explains "
-                f'{allowed[name]:.3g}. Train with impl="eager" and report it.'
-            )
 
 
 def eager_gradients(

@@ -49,6 +49,7 @@ from minibert.kernels.check.tolerances import (
     tolerance_of,
 )
 from minibert.kernels.check.workload import (
+    ALL_KINDS,
     INPUT_SCALES,
     KINDS,
     LEFT_OUT,
@@ -56,7 +57,7 @@ from minibert.kernels.check.workload import (
     Case,
     Workload,
     cases,
-    known_kind,
+    named,
 )
 from minibert.kernels.checks import check_outputs
 from minibert.kernels.folding import folded, padded_call, unpadded
@@ -293,7 +294,11 @@ def check(
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
     refused: dict[str, str] = {}
-    known = kinds if isinstance(kinds, Mapping) else {one: known_kind(one) for one in kinds}
+    known = (
+        kinds
+        if isinstance(kinds, Mapping)
+        else {one: named("kind", one, ALL_KINDS) for one in kinds}
+    )
     if backward:
         known = {name: replace(one, backward=True) for name, one in known.items()}
     tried = tuple(cases(sizes, input_scales, known))

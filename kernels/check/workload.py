@@ -9,7 +9,7 @@ new numbers before each call.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,29 +19,6 @@ from minibert.kernels.check.problem import Problem, Window
 
 #: Keys of a page, as in vLLM (Kwon et al. 2023).
 PAGE = 16
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """How many queries and keys one sentence has, and the position of its first query."""
-
-    queries: int
-    keys: int
-    first: int
-
-    def seen(self, work: "Workload") -> tuple[Tensor, Tensor]:
-        """The first key that each query sees, and the last; the last is smaller where none is."""
-        position = self.first + torch.arange(self.queries)
-        low, high = torch.zeros_like(position), torch.full_like(position, self.keys - 1)
-        if work.causal:
-            # The keys of a prefix are seen in spite of the order.
-            high = torch.minimum(high, position.clamp_min(work.prefix - 1))
-        before, after = work.window or (None, None)
-        if before is not None:
-            low = (position - before).clamp_min(0)
-        if after is not None and (not work.causal or work.prefix):
-            high = torch.minimum(high, position + after)
-        return low, high
 
 
 @dataclass(frozen=True)
@@ -145,15 +122,27 @@ class Workload:
         steps = max(1, self.batch - 1)
         return [max(1, round(self.tokens * (1 - 0.75 * i / steps))) for i in range(self.batch)]
 
-    def sentences(self) -> Iterator[Sentence]:
-        """Each sentence; a padded one has the queries of the longest."""
+    def _seen(self) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """For each sentence its queries, its keys, and the first and the last key of each query.
+
+        The last is smaller than the first where a query sees none. A padded sentence has the
+        queries of the longest.
+        """
+        before, after = self.window or (None, None)
         for keys in self.real_keys():
+            queries, end = self.n_queries, keys if self.layout == "paged" else self.tokens
             if self.layout == "packed":
-                queries = math.ceil(keys * self.n_queries / self.tokens)
-                yield Sentence(queries, keys, keys - queries)
-            else:
-                end = keys if self.layout == "paged" else self.tokens
-                yield Sentence(self.n_queries, keys, end - self.n_queries)
+                queries, end = math.ceil(keys * self.n_queries / self.tokens), keys
+            position = torch.arange(end - queries, end)
+            low, high = torch.zeros_like(position), torch.full_like(position, keys - 1)
+            if self.causal:
+                # The keys of a prefix are seen in spite of the order.
+                high = torch.minimum(high, position.clamp_min(self.prefix - 1))
+            if before is not None:
+                low = (position - before).clamp_min(0)
+            if after is not None and (not self.causal or self.prefix):
+                high = torch.minimum(high, position + after)
+            yield queries, keys, low, high
 
     @property
     def pairs(self) -> int:
@@ -161,11 +150,8 @@ class Workload:
 
         Causal order, window, prefix and lengths are counted to the key.
         """
-        total = 0
-        for one in self.sentences():
-            low, high = one.seen(self)
-            total += int((high - low + 1).clamp_min(0).sum())
-        return self.heads * total
+        seen = (int((high - low + 1).clamp_min(0).sum()) for _, _, low, high in self._seen())
+        return self.heads * sum(seen)
 
     @property
     def flop(self) -> int:
@@ -188,21 +174,18 @@ class Workload:
 
         Backward: the same inputs once more, z and its gradient read, three gradients written.
         """
-        rows = sum(one.queries for one in self.sentences()) * self.heads
-        keys = sum(self._keys_seen(one) for one in self.sentences()) * self.n_key_heads
+        rows = keys = 0
+        for queries, n_keys, low, high in self._seen():
+            alive = high >= low
+            steps, ones = torch.zeros(n_keys + 1, dtype=torch.int64), torch.ones_like(low[alive])
+            steps.index_add_(0, low[alive], ones).index_add_(0, high[alive] + 1, -ones)
+            rows += queries * self.heads
+            keys += int((steps.cumsum(0) > 0).sum()) * self.n_key_heads
         vectors = rows * self.d_head + keys * (self.d_head + self.value_size)
         z = rows * self.value_size
         numbers = 3 * vectors + 3 * z if self.backward else vectors + z
         itemsize: int = getattr(torch, self.dtype).itemsize
         return numbers * itemsize
-
-    def _keys_seen(self, one: Sentence) -> int:
-        low, high = one.seen(self)
-        alive = high >= low
-        steps = torch.zeros(one.keys + 1, dtype=torch.int64)
-        ones = torch.ones_like(low[alive])
-        steps.index_add_(0, low[alive], ones).index_add_(0, high[alive] + 1, -ones)
-        return int((steps.cumsum(0) > 0).sum())
 
     def cut(self, tokens: int, *, batch: int | None = None, heads: int | None = None) -> "Workload":
         """The same at another size: window and prefix shrink with the tokens, groups stay.
@@ -215,14 +198,13 @@ class Workload:
         def less(size: int | None) -> int | None:
             return None if size is None else math.ceil(size * tokens / self.tokens)
 
-        queries = None if self.queries is None else less(self.queries)
         return replace(
             self,
             tokens=tokens,
             batch=min(batch or self.batch, self.batch),
             heads=heads // groups * groups,
             key_heads=heads // groups,
-            queries=queries,
+            queries=less(self.queries),
             window=None if self.window is None else (less(self.window[0]), less(self.window[1])),
             prefix=less(self.prefix) or 0,
         )
@@ -278,11 +260,14 @@ WORKLOADS = {
 }
 
 
-def workload_named(name: str) -> Workload:
-    """The workload of this name. Raises AttentionError when there is none."""
-    if name not in WORKLOADS:
-        raise AttentionError(f"no workload {name}; known are {', '.join(WORKLOADS)}.")
-    return WORKLOADS[name]
+Told = TypeVar("Told")
+
+
+def named(what: str, name: str, known: Mapping[str, Told]) -> Told:
+    """What has this name. Raises AttentionError when there is none."""
+    if name not in known:
+        raise AttentionError(f"no {what} {name}; known are {', '.join(known)}.")
+    return known[name]
 
 
 def lengths_for_checking(work: Workload, turn: int) -> list[int]:
@@ -455,6 +440,8 @@ FIELD_KINDS: dict[str, Workload] = {
     "causal paged": replace(_CAUSAL, layout="paged", lengths="varied", queries=6),
 }
 
+ALL_KINDS = KINDS | FIELD_KINDS
+
 
 @dataclass(frozen=True)
 class Case:
@@ -557,14 +544,6 @@ def fewest_keys(sizes: Iterable[int]) -> int:
     return min(sizes, key=lambda size: (size == 1, size))
 
 
-def known_kind(kind: str) -> Workload:
-    """The kind of this name. Raises AttentionError when there is none."""
-    known = KINDS | FIELD_KINDS
-    if kind not in known:
-        raise AttentionError(f"no kind {kind}; known are {', '.join(known)}.")
-    return known[kind]
-
-
 _CUDA_TOKENS = [512, 1024, 2048, 4096, 8192, 16384]
 
 
@@ -584,57 +563,36 @@ def inputs_of(work: Workload, device: torch.device) -> Problem:
     return problem
 
 
-def workloads(
-    device: torch.device,
-    *,
-    tokens: list[int] | None,
-    heads: int | None,
-    batch: int | None,
-    quick: bool,
-    dtypes: list[str],
-    orders: list[bool],
-    d_head: int,
-    lengths: str,
-    backward: bool,
-) -> list[Workload]:
-    """Every combination; where a size is not given, the usual one for the device."""
-    if device.type == "cuda":
-        usual, total, usual_heads = [1024, 4096] if quick else _CUDA_TOKENS, 16384, 2048 // d_head
-    else:
-        usual, total, usual_heads = [256] if quick else [512, 1024], 1, 4
-    return [
-        Workload(
-            batch or max(1, total // n),
-            heads or max(1, usual_heads),
-            n,
-            d_head,
-            dtype,
-            causal,
-            lengths,
-            backward=backward,
-        )
-        for dtype in dtypes
-        for causal in orders
-        for n in tokens or usual
-    ]
+@dataclass(frozen=True)
+class Size:
+    """What of a workload's size a user says; None: the usual one for the device."""
 
+    tokens: list[int] | None = None
+    heads: int | None = None
+    batch: int | None = None
+    quick: bool = False
 
-def cut_for(
-    work: Workload,
-    device: torch.device,
-    *,
-    tokens: list[int] | None,
-    heads: int | None,
-    batch: int | None,
-    quick: bool,
-) -> list[Workload]:
-    """The workload as large as this device times it in a sitting, unless sizes are given.
+    def usual(self, device: torch.device, work: Workload) -> list[Workload]:
+        """The workload of one head size, dtype, order and direction in all sizes."""
+        tokens, total, heads = [512, 1024], 1, 4
+        if device.type == "cuda":
+            tokens, total, heads = _CUDA_TOKENS, 16384, max(1, 2048 // work.d_head)
+        if self.quick:
+            tokens = [1024, 4096] if device.type == "cuda" else [256]
+        return [
+            replace(
+                work, tokens=n, batch=self.batch or max(1, total // n), heads=self.heads or heads
+            )
+            for n in self.tokens or tokens
+        ]
 
-    On a GPU it is whole; on a CPU one sentence of at most 1024 tokens and 8 heads.
-    """
-    if device.type == "cuda":
-        most = 1024 if quick else work.tokens
-    else:
-        most, heads, batch = 256 if quick else 1024, heads or 8, batch or 1
-    sizes = tokens or [min(work.tokens, most)]
-    return [work.cut(size, batch=batch, heads=heads) for size in sizes]
+    def cut(self, device: torch.device, work: Workload) -> list[Workload]:
+        """The workload as large as this device times it in a sitting, unless sizes are given.
+
+        On a GPU it is whole; on a CPU one sentence of at most 1024 tokens and 8 heads.
+        """
+        most, heads, batch = 1024 if self.quick else work.tokens, self.heads, self.batch
+        if device.type != "cuda":
+            most, heads, batch = 256 if self.quick else 1024, heads or 8, batch or 1
+        sizes = self.tokens or [min(work.tokens, most)]
+        return [work.cut(size, batch=batch, heads=heads) for size in sizes]

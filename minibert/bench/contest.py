@@ -1,9 +1,6 @@
-"""Contenders that do the same work: each passes the gate, all are warmed, then they take turns.
+"""Contenders that do the same work: all are warmed, then they take turns on the one clock.
 
-A row per contender comes of it. What fails, at the gate or on the clock, is a row with the reason
-and no time.
-
-The one clock: milliseconds of single calls, by events on a GPU, by the processor's elsewhere.
+It gives milliseconds of single calls, by events on a GPU, by the processor's elsewhere.
 A cold cache is one that was filled with something else just before. After the last call of a turn
 nothing may still run, or what was timed was not all of the work. For code that is trusted: what a
 user brings is timed by `measure`.
@@ -180,9 +177,6 @@ def flush_bytes(device: torch.device) -> int:
     return 2 * min(max([*found, 16 * 2**20]), 256 * 2**20)
 
 
-Check = Callable[[Outputs], Row]
-
-
 @dataclass(frozen=True)
 class Contender:
     """`run` is all the clock sees; `outputs` names what it gave, which is all the gate sees."""
@@ -199,52 +193,6 @@ class Timed:
 
     timings: dict[str, Timing] = field(default_factory=dict)
     failures: dict[str, Row] = field(default_factory=dict)
-
-
-def gated(contender: Contender, check: Check) -> Row:
-    """What the gate says of one: fields of a row with ok, or with the reason."""
-    try:
-        with contender.around():
-            return {"ok": True, **check(contender.outputs(contender.run()))}
-    # Whatever a contender raises is a finding about it.
-    except Exception as error:
-        return failure(error)
-
-
-def timed_rows(
-    contenders: Mapping[str, Contender],
-    verdicts: Mapping[str, Row],
-    clock: Clock,
-    *,
-    rounds: int,
-    baseline: str | None = None,
-    calls: int | None = None,
-    memory: bool = True,
-) -> dict[str, Row]:
-    """Times, ratio and peak bytes beside each verdict; none for anyone where the baseline fails."""
-    right = {name: one for name, one in contenders.items() if verdicts[name]["ok"]}
-    timed = Timed()
-    if baseline is None or baseline in right:
-        timed = time_in_turns(right, clock, rounds=rounds, calls=calls)
-    base, rows = timed.timings.get(baseline or ""), {}
-    for name, verdict in verdicts.items():
-        rows[name] = {**verdict, **timed.failures.get(name, {})}
-        if baseline is not None and base is None:
-            if rows[name]["ok"]:
-                rows[name] |= {"ok": False, "reason": f"the baseline failed: {baseline}"}
-        elif name in timed.timings:
-            rows[name] |= timed.timings[name].fields()
-            rows[name] |= {} if base is None else timed.timings[name].ratios(base)
-            rows[name] |= _memory(right[name], clock) if memory else {}
-    return rows
-
-
-def _memory(contender: Contender, clock: Clock) -> Row:
-    try:
-        return {"peak_bytes": peak_bytes(contender.run, clock.device, contender.around)}
-    # A contender that cannot be run under the profiler has its times all the same.
-    except Exception as error:
-        return {"peak_unknown": failure(error)["reason"]}
 
 
 def time_in_turns(

@@ -38,13 +38,11 @@ from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.parity import CheckEndedError, ParityReport, check, short
 from minibert.kernels.check.problem import Problem, by_eager
 from minibert.kernels.check.workload import (
-    FIELD_KINDS,
+    ALL_KINDS,
     INPUT_SCALES,
-    KINDS,
     Case,
     Workload,
     kinds_of,
-    known_kind,
 )
 from minibert.kernels.checks import check_outputs
 from minibert.kernels.registry import Implementation
@@ -210,7 +208,7 @@ def learn(user: JudgedFunction, *, dtype: torch.dtype, d_head: int) -> None:
     """
 
     def draw(kind: str) -> Problem:
-        work = user.signature.fitted(known_kind(kind)) or known_kind(kind)
+        work = user.signature.fitted(ALL_KINDS[kind]) or ALL_KINDS[kind]
         case, seed = Case.of(kind, work, 64), secrets.randbits(31)
         return case.draw(dtype=dtype, device=user.device, d_head=d_head, wants=(), seed=seed)
 
@@ -414,7 +412,7 @@ def asked_kinds(
             raise MinibertError(f"{signature.name} cannot be told {workload.name}")
         return kinds_of(replace(fitted, name=workload.name))
     found: dict[str, Workload] = {}
-    for name, work in (KINDS | FIELD_KINDS).items():
+    for name, work in ALL_KINDS.items():
         fitted = signature.fitted(work)
         if fitted is None or not work.asks() & frozenset(SHAPES) <= known:
             continue

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -239,56 +239,6 @@ class GateError(MinibertError):
 
 class WrongError(GateError):
     """What a contender gives is not right."""
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What is right, by name, and how far a value may be off.
-
-    A difference may be at most `absolute`, at most `relative` of the largest true value, and at
-    most what `limits` says of its kind; what is None does not limit. With `complete` every name
-    of the truth must be given; otherwise at least one.
-    """
-
-    values: Outputs
-    absolute: float | None = None
-    relative: float | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)
-    complete: bool = False
-
-    def check(self, found: Outputs) -> Row:
-        """Fields of a row: the largest difference, and that of each kind.
-
-        Raises WrongError for a difference above what is allowed, for NaN, and for missing,
-        unknown or differently shaped results.
-        """
-        if not found:
-            raise WrongError("nothing was captured")
-        if self.complete and (missing := self.values.keys() - found.keys()):
-            raise WrongError(f"gave no {', '.join(sorted(missing))}")
-        errors: dict[str, float] = {}
-        for name, value in found.items():
-            expected = self.values.get(name)
-            if expected is None or tuple(value.shape) != tuple(expected.shape):
-                shape = "nothing" if expected is None else tuple(expected.shape)
-                raise WrongError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
-            expected, kind = expected.double(), name.split()[0]
-            error = float((value.double() - expected).abs().max())
-            within(name, error, self._allowed(kind, expected))
-            errors[kind] = max(errors.get(kind, 0.0), error)
-        return {"max_error": max(errors.values()), "errors": errors, "compared": len(found)}
-
-    def _allowed(self, kind: str, expected: Any) -> float:
-        largest = float(expected.abs().max())
-        known = (
-            self.absolute,
-            None if self.relative is None else self.relative * largest,
-            self.limits.get(kind),
-        )
-        limits = [one for one in known if one is not None]
-        if not limits:
-            raise ValueError(f"no tolerance was declared for {kind}")
-        return min(limits)
 
 
 def within(name: str, error: float, allowed: float, of: str = "") -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -80,10 +80,10 @@ class Asked:
         """The workload of this name. Exits with 2 where there is none."""
         if self.workload is None:
             return None
-        from minibert.kernels.check.workload import workload_named
+        from minibert.kernels.check.workload import WORKLOADS, named
 
         with refusing("--workload: "):
-            return workload_named(self.workload)
+            return named("workload", self.workload, WORKLOADS)
 
     def chosen_dtypes(self, user: "JudgedFunction", timed: bool = False) -> list["torch.dtype"]:
         """The types asked for. Default: the usual two; for timing the one most used in practice."""
@@ -355,26 +355,23 @@ def _shapes(
     The workload has its full size on a GPU; on a CPU it is cut, and what was cut is printed.
     """
     from minibert.kernels.check.gradients import refused
-    from minibert.kernels.check.workload import cut_for, workloads
+    from minibert.kernels.check.workload import Size, Workload
 
-    both = [False, True] if timed.causal is None else [timed.causal]
-    size: dict[str, Any] = {"tokens": timed.tokens, "heads": timed.heads, "batch": timed.batch}
+    size = Size(timed.tokens, timed.heads, timed.batch, asked.quick)
     if asked.work is None:
-        return workloads(
-            user.device,
-            **size,
-            quick=asked.quick,
-            dtypes=dtypes,
-            orders=[True] if user.causal_only else both,
-            d_head=asked.d_head or 64,
-            lengths=timed.lengths,
-            backward=asked.backward,
-        )
+        both = [False, True] if timed.causal is None else [timed.causal]
+        width, lengths, back = asked.d_head or 64, timed.lengths, asked.backward
+        works = [
+            Workload(1, 1, 1, width, kind, order, lengths, backward=back)
+            for kind in dtypes
+            for order in ([True] if user.causal_only else both)
+        ]
+        return [one for work in works for one in size.usual(user.device, work)]
     named = asked.work
     work = user.signature.fitted(named) or named
     if asked.backward and (why := refused(work)):
         unusable(f"--backward: {why}")
-    cut = cut_for(work, user.device, **size, quick=asked.quick)
+    cut = size.cut(user.device, work)
     small = cut[0]
     if (small.batch, small.heads, small.tokens) != (work.batch, work.heads, work.tokens):
         say(

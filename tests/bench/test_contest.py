@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from benchmarks.runner import Truth, gated, timed_rows
 from minibert.bench import contest as timing
 from minibert.bench import result_rows
-from minibert.bench.contest import Clock, Contender, gated, time_in_turns, timed_rows
+from minibert.bench.contest import Clock, Contender, time_in_turns
 from minibert.bench.result_rows import (
     GateError,
     Timing,
-    Truth,
     WrongError,
     command,
     commit,

@@ -16,13 +16,13 @@ from any_call import options_as_leaves
 from calls_by_hand import STATISTICS, Units, complaints, truth, wanted
 from drawn_calls import Drawn, drawn
 from fused_calls import GROUPS, backward_errors, call_of, forward_errors, wrong
+from gradient_checks import check_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert.errors import AttentionError
 from minibert.kernels.api import attend, implementations
 from minibert.kernels.call import Call, parse_want
-from minibert.kernels.check.gradients import check_gradients
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import KINDS
