@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks.gpu.plan import Task
-from benchmarks.gpu.rehearsal import compile_ahead
+from benchmarks.gpu.rehearsal import BUDGETS, above_budget, compile_ahead
 from benchmarks.session import REPOSITORY
 from minibert.kernels.check.workload import Workload
 
@@ -95,3 +95,27 @@ def test_every_call_of_the_first_nine_minutes_can_be_recorded() -> None:
     *rows, counts = [json.loads(line) for line in program(asked)]
     assert [row for row in rows if not row["ok"]] == []
     assert counts["calls"] > 100
+
+
+def test_more_registers_than_are_written_down_a_spill_and_a_lost_kernel_are_told() -> None:
+    known = json.loads(BUDGETS.read_text(encoding="utf-8"))
+    assert {"3.6", "3.7", "3.9"} <= known.keys()
+    for version, budget in known.items():
+        number = tuple(map(int, version.split(".")))
+        rows = [
+            {"key": name.rpartition(" | ")[0], "ok": True, "spilled": []}
+            | {"kernels": [{"name": name.rpartition(" | ")[2], "registers": most}]}
+            for name, most in budget.items()
+        ]
+        assert above_budget(rows, number) == []
+        rows[0]["kernels"][0]["registers"] += 1
+        assert "registers, at most" in above_budget(rows, number)[0]
+        rows[0] |= {"kernels": [], "spilled": ["forward_kernel"]}
+        said = above_budget(rows, number)
+        assert len(said) == 2
+        assert "spills in forward_kernel" in said[0]
+        assert "was not compiled" in said[1]
+    # A later version without a line of its own is held to the last one's.
+    newest = max(tuple(map(int, one.split("."))) for one in known)
+    later = (newest[0], newest[1] + 7)
+    assert above_budget([], later) == above_budget([], newest)
