@@ -12,14 +12,21 @@ tritons=(3.6.0 3.7.1 3.9.0)
 
 rm -rf "$here"
 "${PYTHON:-python3}" -m venv "$here"
+mapfile -t packages < <("$here/bin/python" - <<'END'
+import tomllib
+
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extras = project["optional-dependencies"]
+print(*project["dependencies"], *extras["triton"], *extras["verify"], sep="\n")
+END
+)
 # Triton's interpreter, in which the kernels are tested, breaks from numpy 2.4 on.
-packages=('.[triton,verify]' 'numpy<2.4' pytest hypothesis jaxtyping beartype packaging psutil)
+packages+=('numpy<2.4' pytest hypothesis jaxtyping beartype packaging psutil)
 if ! "$here/bin/pip" install --quiet --disable-pip-version-check --upgrade "${packages[@]}"; then
     "$here/bin/pip" download --quiet --no-deps --dest "$here/probe" pytest >/dev/null 2>&1 && exit 1
     echo "NOT VERIFIED: the package index cannot be reached, so the newest releases were not tried"
     exit 0
 fi
-"$here/bin/pip" uninstall --quiet --yes minibert-attention
 "$here/bin/pip" list --disable-pip-version-check 2>/dev/null | grep -Ei '^(torch|triton|transformers|numpy|tokenizers) '
 export PYTHONPATH=$PWD OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 CI=1 "$here/bin/python" -m pytest -q "${tests[@]}"

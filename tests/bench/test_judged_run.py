@@ -8,7 +8,7 @@ import torch
 from planted_kernels import written
 
 from minibert.bench.judge import JudgedFunction
-from minibert.bench.measure import JudgedRun, one_thread
+from minibert.bench.measure import JudgedRun
 from minibert.bench.result_rows import GateError, WrongError
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.problem import by_eager
@@ -158,12 +158,3 @@ def test_many_small_errors_are_wrong_too():
 def test_a_time_that_cannot_be_is_not_taken(user, said):
     with pytest.raises(WrongError, match="by its events took 2 ms"):
         ready(user)._claimed({"ms": said}, 2.0)
-
-
-def test_the_judge_uses_one_thread_and_then_as_many_as_before():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minibert.bench import roofline
-from minibert.bench.roofline import INSTRUCTIONS, ceilings, least_times
-from minibert.kernels import ceilings as kernels_ceilings
+from minibert.bench.roofline import INSTRUCTIONS, least_times
 from minibert.kernels.check.problem import unfolded
 from minibert.kernels.check.workload import WORKLOADS, Workload, drawn
 
@@ -77,49 +75,3 @@ def test_the_least_times_are_work_over_speed_in_milliseconds():
     assert INSTRUCTIONS == 4.5
     # A unit that was not measured bounds nothing.
     assert set(least_times(FULL, {"tensor": 1.0})) == {"tensor"}
-
-
-class Time:
-    """Seconds that pass only when told: the stand-in for the module `time`."""
-
-    now = 0.0
-
-    def perf_counter(self):
-        return self.now
-
-
-def test_ceilings_are_work_over_the_fastest_of_some_runs(monkeypatch):
-    time = Time()
-    monkeypatch.setattr(kernels_ceilings, "time", time)
-    # The first run is the slowest, the third the fastest.
-    lasting = iter([4.0, 3.0, 2.0, *[3.0] * 5])
-
-    def run():
-        time.now += next(lasting)
-
-    assert kernels_ceilings.best_seconds(run, CPU) == 2.0
-    exp = torch.exp
-
-    def slow(numbers, *, out):
-        time.now += 1.0
-        return exp(numbers, out=out)
-
-    monkeypatch.setattr(torch, "exp", slow)
-    # A second passes with each exponential of 65536.
-    assert kernels_ceilings.exponentials_per_second(CPU) == pytest.approx(2**16)
-    assert kernels_ceilings.instructions_per_second(CPU) is None
-    monkeypatch.setattr(roofline, "best_seconds", lambda run, device: run() is None or 0.5)
-    assert roofline._matmul(CPU, torch.float32) == 2 * 1024**3 / 0.5  # a product of 1024 x 1024
-    assert roofline._copy(CPU) == 2 * 2**27 / 0.5  # 128 MiB read and 128 MiB written
-
-
-def test_what_this_device_cannot_measure_is_left_out(monkeypatch):
-    monkeypatch.setattr(roofline, "_matmul", lambda device, dtype: 5.0)
-    monkeypatch.setattr(roofline, "_copy", lambda device: 7.0)
-    monkeypatch.setattr(roofline, "exponentials_per_second", lambda device: 11.0)
-    ceilings.cache_clear()
-    try:
-        found = ceilings(CPU, "float32")
-        assert found == {"tensor": 5.0, "exponential": 11.0, "memory": 7.0}
-    finally:
-        ceilings.cache_clear()

@@ -1,6 +1,5 @@
 """Whatever the user's code does to its process, the judge gets an answer or says that none came."""
 
-import io
 import json
 import os
 import secrets
@@ -8,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack, suppress
 from multiprocessing import forkserver
@@ -20,7 +18,7 @@ from planted_kernels import START, alone, written
 
 from minibert.bench.channel import Channel
 from minibert.bench.judge import JudgedFunction
-from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError, progress
+from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError
 from minibert.errors import MinibertError
 from minibert.kernels.check.workload import KINDS, Case
 
@@ -105,28 +103,6 @@ def test_bytes_that_are_no_message_end_in_an_error_in_time(ends_of_a_channel, da
         here.receive(most=0, seconds=0.1)
 
 
-def test_a_message_that_trickles_in_has_no_more_time_than_another(ends_of_a_channel):
-    here, _, raw = ends_of_a_channel
-
-    def trickle():
-        with suppress(OSError):
-            for _ in range(200):
-                raw.sendall(b"\0")
-                time.sleep(0.05)
-
-    thread = threading.Thread(target=trickle)
-    text = json.dumps({"tensors": [["z", "int8", [10**6], [0]]]}).encode()
-    raw.sendall(len(text).to_bytes(4, "big") + text)
-    thread.start()
-    start = time.monotonic()
-    with pytest.raises(TimeoutError):
-        here.receive(most=10**6, seconds=0.5)
-    assert time.monotonic() - start < 5
-    here.close()
-    raw.close()
-    thread.join()
-
-
 def test_some_lines_are_shown_at_once_and_the_rest_is_counted(capsys):
     printed = Printed("kernel.py")
     for number in range(1000):
@@ -143,38 +119,6 @@ def test_some_lines_are_shown_at_once_and_the_rest_is_counted(capsys):
     few.feed("o")
     few.say_the_rest()
     assert capsys.readouterr().err == "kernel.py prints: one\nkernel.py prints: two\n"
-
-
-def test_a_line_without_an_end_and_escape_codes_stay_harmless(capsys):
-    printed = Printed("kernel.py")
-    for _ in range(1000):
-        printed.feed("x" * 1000)
-    assert len(printed._open) < 1000
-    printed.feed("\n\x1b[2Jgone\n")
-    err = capsys.readouterr().err
-    assert len(err) < 400
-    assert "\x1b" not in err
-    assert "gone" in err
-
-
-class Screen(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize(("stream", "drawn"), [(Screen, True), (io.StringIO, False)])
-def test_the_bar_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch, stream, drawn):
-    screen = stream()
-    monkeypatch.setattr(sys, "stderr", screen)
-    with progress("case") as watch:
-        for done in range(5):
-            watch(done, 5, f"lengths, {done}")
-    assert bool(screen.getvalue()) == drawn
-    if drawn:
-        assert "lengths, 4" in screen.getvalue()
-        assert "4/5" in screen.getvalue()
-        # It leaves no line behind.
-        assert not screen.getvalue().rpartition("\r")[2].strip()
 
 
 CPU = torch.device("cpu")

@@ -14,7 +14,6 @@ from minibert.kernels.api import attend
 from minibert.kernels.blocks import Inputs, parts_of
 from minibert.kernels.call import Call
 from minibert.kernels.columns import column_sums
-from minibert.kernels.work_memory import WorkMemory
 
 WANT = ("row_max", "max_prob", "entropy", "received")
 
@@ -80,25 +79,6 @@ def assert_right(seed: int = 0) -> None:
 
 def addresses_kept() -> dict[str, int]:
     return {name: array.data_ptr() for name, array in work_memory._kept.arrays.items()}
-
-
-def memory_of(n_keys: int = 33, dtype: torch.dtype = torch.float32) -> WorkMemory:
-    return WorkMemory(torch.ones(2, 3, n_keys, 8, dtype=dtype), n_keys=n_keys, causal=False)
-
-
-def test_the_next_call_takes_the_memory_of_the_last_unless_it_was_released() -> None:
-    with memory_of() as memory:
-        first = memory.scores((3,)).data_ptr()
-        assert memory.second((3,)).data_ptr() != first
-    with memory_of(n_keys=7) as memory:
-        assert memory.scores((3,)).data_ptr() == first
-    # A short text leaves what a long one needs; what is too small or of another dtype is not taken.
-    for dtype in (torch.float64, torch.float32):
-        with memory_of(dtype=dtype) as memory:
-            assert memory.scores((6 * 33 * 33,)).dtype == dtype
-    assert work_memory._kept.arrays.keys() == {"scores", "second"}
-    work_memory.release()
-    assert not work_memory._kept.arrays
 
 
 def test_a_pass_that_begins_within_another_or_is_left_has_memory_of_its_own() -> None:

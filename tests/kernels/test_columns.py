@@ -92,14 +92,6 @@ def test_only_rows_between_the_first_and_the_last_weight_are_computed(monkeypatc
     torch.testing.assert_close(found, 2 * probs[:, :, 3])
 
 
-def test_without_weights_every_query_counts_and_columns_add_up_to_their_number():
-    query, key, _ = vectors(queries=K)
-    sums = column_sums(query.requires_grad_(), key, lengths=torch.tensor([K - 2, 3]))
-    torch.testing.assert_close(sums.sum(-1), torch.full((B, H), float(K), dtype=torch.float64))
-    assert not sums[1, :, 3:].any()
-    assert not sums.requires_grad
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -133,14 +125,3 @@ def test_what_does_not_fit_is_refused(wrong, message):
     query, key, _ = vectors()
     with pytest.raises(AttentionError, match=message):
         column_sums(query, key, **wrong)
-
-
-@pytest.mark.parametrize("of", ["probs", "relevance"])
-def test_autocast_changes_nothing(of):
-    query, key, value, z_gradient = torch.randn(4, 1, 2, 90, 16).unbind()
-    given = {"value": value, "z_gradient": z_gradient, "of": of}
-    expected = column_sums(query, key, **given)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = column_sums(query, key, **given)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, expected)

@@ -58,7 +58,7 @@ def moved(call: Drawn, **more: Any) -> Call:
     return Call.of(*vectors, **told, **more)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(CUTS),
@@ -93,20 +93,14 @@ def test_any_options_and_statistics_together_are_right(seed, cut, names):
 
 
 # The last has weights below the least number of float32.
-@pytest.mark.parametrize("seed", [*range(8), 5035])
+@pytest.mark.parametrize("seed", [*range(5), 5035])
 def test_a_drawn_call_and_its_gradients_are_within_their_bounds(seed):
     call = call_of(seed, sizes=(1, 17))
     assert wrong(forward_errors(call)) == [], call
     assert wrong(backward_errors(call, seed)) == [], call
 
 
-def test_the_drawn_calls_have_groups_of_eight_and_every_layout():
-    calls = [call_of(seed, sizes=(1, 17)) for seed in range(8)]
-    assert {one.query.shape[1] // one.key.shape[1] for one in calls} >= {1, 4, 8}
-    assert {"packed", "pages", "window", "lengths"} <= {n for one in calls for n in one.options}
-
-
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", range(6))
 def test_gradients_of_z_and_lse_reach_everything_and_are_those_of_the_formulas(seed, monkeypatch):
     random = Random(seed)
     cut_like(monkeypatch, random.choice((SMALL, Config(16, 32, 4, 1), Config(32, 16, 4, 1))))
@@ -211,24 +205,6 @@ def test_what_lies_outside_a_window_is_not_read(window, monkeypatch):
         for mine, other in zip(ours, theirs, strict=True):
             off = mine.cpu().double()[:, :, rows] - other.detach()[:, :, rows]
             assert off.abs().max() < 5e-5
-
-
-def test_nothing_is_made_on_the_host_at_the_second_call(monkeypatch):
-    vectors = torch.randn(3, 1, 2, 30, 8).unbind()
-    map_too = {"map": (3,), "received": (), "key_mass": (0,)}
-    calls = [
-        moved(Drawn(*vectors, {"lengths": torch.tensor([20])}), want=map_too),
-        moved(Drawn(*vectors, {"packed": (10, 20)}), want={"received": (), "offset_mass": (-1,)}),
-    ]
-    found = [attention.attend(call) for call in calls]
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise AssertionError("a tensor was made on the host")
-
-    monkeypatch.setattr(torch, "tensor", refused)
-    for call, before in zip(calls, found, strict=True):
-        again = attention.attend(call)
-        assert all(again[name].equal(one) for name, one in before.items())
 
 
 #: Kinds, keys, size of a head, dtype and factors on the inputs; the first is what is asked before
