@@ -7,7 +7,6 @@ and no speed.
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
