@@ -302,7 +302,7 @@ def _with_window(
 
 def _of_part(model: Model, tokens: Tokens, heads: Heads) -> Iterator[tuple[int, HeadSums]]:
     """The sums of each layer for one part."""
-    text = model.trace(tokens)
+    text = model.trace(tokens, until=max(heads))
     written = written_below(text, max(heads))
     for layer, some in heads.items():
         yield layer, heads_over_text(text, layer, some, written.below(layer))
