@@ -56,22 +56,11 @@ TASK = "--task causal-lm"
 UNTRAINED = [
     (f"{TASK} --set rate=-1", 1, "rate=-1.0: expected a number above 0"),
     (f"{TASK} --seed {2**60}", 1, "seed=1152921504606846976: expected"),
-    (f"{TASK} --width 30", 1, "4 heads do not divide a width of 30"),
-    (f"{TASK} --family llama --kv-heads 3", 1, "4 heads cannot share 3 key-value heads"),
-    (f"{TASK} --vocabulary 50", 1, "vocabulary of 50 has no room"),
-    (f"{TASK} --positions 4096", 1, "fewer positions"),
-    (f"{TASK} --device meta", 1, "expected cpu or cuda"),
-    (f"{TASK} --device abacus", 1, "'abacus' cannot be used"),
     (f"{TASK} --device cuda", 1, "The device 'cuda' cannot be used"),
     (f"{TASK} --held-out no.txt", 1, r"no\.txt: cannot be read"),
-    (f"{TASK} absent.txt", 1, r"absent\.txt: .*No such file"),
-    (f"{TASK} bytes.txt", 1, r"bytes\.txt: .*byte 0 is not UTF-8"),
-    (f"{TASK} blank.txt", 1, r"blank\.txt: .*the file has no text"),
     (f"{TASK} -o taken", 1, "taken: cannot be written to"),
     ("", 2, "The task is missing: give --task causal-lm, masked-lm or pre-training"),
     (f"{TASK} --set speed=2", 2, "--set speed=2: expected one of clip, "),
-    (f"{TASK} --set steps=2", 2, "--set steps=2: expected one of"),
-    (f"{TASK} --set bfloat16=0", 2, "--set bfloat16=0: expected one of"),
     (f"{TASK} --set rate", 2, "--set rate: expected a number after"),
     (f"{TASK} --set warm_up=1.5", 2, "warm_up=1.5: expected a whole"),
     (f"{TASK} --family bert", 2, "--family bert does not go with --task c"),
@@ -81,27 +70,19 @@ UNTRAINED = [
     (f"{TASK} --plot none/heads.svg", 2, "no folder none to write heads"),
     ("--task translation", 2, "--task"),
     (f"{TASK} --steps 0", 2, "--steps"),
-    (f"{TASK} --seed -1", 2, "--seed"),
-    (f"{TASK} --positions 8", 2, "--positions"),
-    (f"{TASK} --weights int8", 2, "--weights"),
-    (f"{TASK} --speed 2", 2, "--speed"),
 ]
 # Command, exit status, and what standard error says; in a folder with the files of `inputs`.
 REFUSED = [
     ("", 2, "Usage: "),
     ("nothing", 2, "Usage: "),
-    ("explain the", 2, "Usage: "),
     ("explain the --layer 1 --head 2", 2, "Usage: "),
     ("explain the --layer 1 --head 2 --query 1 --top 0", 2, "--top"),
     ("explain a --layer x --head 0 --query 1", 2, "--layer"),
     (f"explain a {HERE} --layer 99", 1, "There is no layer 99; expected 0 to"),
-    (f"explain a {HERE} --head -99", 1, "There is no head -99; expected 0 to"),
     (f"explain 'the horse' {HERE} --query absent", 1, r'No token is "absent" \(the query\); the t'),
-    (f"explain a {HERE} --query 99", 1, "There is no query 99; expected 0 to"),
     (f"explain a {HERE} --key '\x1b[2J'", 1, r'No token is "\\x1b\[2J" \(the key\)'),
     (f"explain a {HERE} --model ./absent", 1, "neither a folder nor a Hub id"),
     (f"explain a {HERE} --task absent", 1, "no task head 'absent'"),
-    (f"explain '' {HERE}", 1, "the text is empty"),
     (f"explain \ud800 {HERE}", 1, r"unpaired surrogate, U\+D800"),
     (f"explain '{LONG}' {HERE}", 1, "or pass --truncate to"),
     (f"explain - {HERE}", 1, "not UTF-8"),
@@ -112,19 +93,14 @@ REFUSED = [
     ("predict a --dtype int8", 2, "--dtype"),
     ("predict x --no-such-option", 2, "--no-such-option"),
     ("predict 'the horse'", 1, r"no \[MASK\]"),
-    ("predict 'the horse' --task none", 1, "no task head"),
     ("view - -", 2, "only one of the two texts"),
     ("view a -o absent/page.html", 1, "no folder absent"),
     ("view a -o .", 1, "is a folder"),
     ("view a -o page.html --view heads", 1, "there are head, model"),
-    ("generate '' -m tiny-gpt2", 1, "empty"),
     (f"generate '{LONG}' -m tiny-gpt2", 1, "the prompt has .* positions"),
     ("generate a --top-p 0", 1, "top_p=0"),
     ("generate a -m tiny-bert", 1, "does not write text"),
-    ("generate a --max-new-tokens 0", 2, "--max-new-tokens"),
-    ("generate a --temperature -1", 2, "--temperature"),
     ("generate a --top-k 0", 2, "--top-k"),
-    ("generate a --seed -1", 2, "--seed"),
     ("check nowhere.py:attention", 2, "There is no file nowhere.py"),
     ("check nowhere.py", 2, '"nowhere.py" names no function; expected FILE.py:function'),
     ("check kernel.py:none", 2, "kernel.py has no function none; it has allowed, right, attention"),
@@ -145,7 +121,6 @@ REFUSED = [
     (f"{BENCH} -o -", 2, "-output -: standard output is used for the table; .*rows.jsonl"),
     (f"{BENCH} --output no/folder/rows.jsonl", 2, "There is no folder no/folder"),
     (f"{BENCH} --output .", 2, "is a folder"),
-    ("live --text '' -o live.html", 1, "the text is empty"),
     ("live --text a --text b --text c -o live.html", 2, "--text"),
     ("serve --no-open --host 300.300.300.300", 1, "Cannot listen on 300.300"),
     ("survey broken.jsonl -o out --measure to_nothing", 1, "measure to_nothing: not known here"),
@@ -153,7 +128,6 @@ REFUSED = [
     ("survey broken.jsonl -o begun", 1, r"broken\.jsonl, line 2"),
     ("patterns nowhere.txt -m absent", 1, r"nowhere\.txt"),
     ("patterns corpus.txt --unit page -m absent", 1, "page"),
-    ("patterns corpus.txt --limit 0", 2, "--limit"),
     ("patterns --field text -m absent", 2, "--field says how a corpus is read"),
     ("patterns corpus.latin", 1, "say what it is with --kind"),
     ("patterns corpus.latin --kind text", 1, "not UTF-8; convert"),
@@ -167,8 +141,6 @@ FILES = {
     "broken.py": b"\ndef f(:\n",
     "needs.py": b"import absent_module\n",
     "stops.py": b"import sys\nsys.exit(7)\n",
-    "bytes.txt": b"\xff\xfe",
-    "blank.txt": b" \n",
     "taken": b"mine",
 }
 
@@ -279,7 +251,7 @@ class TestProgram:
         read, write = os.pipe()
         os.close(read)
         try:
-            done = process(*EXPLAIN, "--query", "horse", stdout=write)
+            done = process("models", stdout=write)
         finally:
             os.close(write)
         assert (done.returncode, done.stderr) == (141, "")
@@ -287,7 +259,7 @@ class TestProgram:
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
     def test_a_full_output_is_one_line_of_error(self) -> None:
         with open("/dev/full", "w") as full:
-            done = process(*EXPLAIN, "--query", "horse", stdout=full)
+            done = process("models", stdout=full)
         message = "error: standard output cannot be written to (No space left on device).\n"
         assert (done.returncode, done.stderr) == (1, message)
 
@@ -413,10 +385,6 @@ class TestTexts:
         long = run("explain", LONG, *EXPLAIN[2:], "--query", "-1", "--truncate", "--json")
         assert len(json.loads(long.stdout)["tokens"]) == limit
         assert long.stderr == f"note: the text is cut after {limit} tokens.\n"
-
-    def test_what_an_output_cannot_write_is_written_out(self) -> None:
-        plain = process(*EXPLAIN, "--query", "1", env={"PYTHONIOENCODING": "ascii"})
-        assert "1/sqrt" in plain.stdout
 
     def test_a_page_is_the_one_of_python_and_opened_where_asked(
         self, inputs: Path, monkeypatch: pytest.MonkeyPatch
@@ -550,13 +518,12 @@ class TestCorpus:
         assert "1 documents were left out; manifest.json says which and why" in skipping.stderr
 
     def test_patterns_reads_built_in_pairs_where_no_corpus_is_named(self) -> None:
-        result = run("patterns", "--examples")
+        result = run("patterns")
         assert result.exit_code == 0
         assert "no corpus is named" in result.stderr
         for pattern in PATTERNS.values():
             assert f"\n{pattern.name}: {pattern.words}\n" in result.stdout
         assert "  2-3*  1.00" in result.stdout
-        assert "    0-2  " in result.stdout
 
     def test_patterns_reads_a_corpus_as_asked(self, inputs: Path) -> None:
         lines = ({"a": "the old house", "b": f"a house of wood, number {n}"} for n in range(5))

@@ -155,10 +155,3 @@ def test_training_gives_gradients_to_all_weights_or_to_those_that_were_chosen(
     head.eval()
     assert not head.training
     assert head.head.classifier.weight.requires_grad
-
-
-def test_training_leaves_the_file_that_was_loaded_as_it_was(tmp_path: Path) -> None:
-    path = body("gpt2", tmp_path) / "model.safetensors"
-    before = path.read_bytes()
-    trained(fresh(tmp_path).train(), steps=2)
-    assert path.read_bytes() == before

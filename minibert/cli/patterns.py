@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from minibert.cli.options import Loading, Reading, say_json, spread
-from minibert.terminal import Terminal, bar, note, say, visible
+from minibert.terminal import Terminal, bar, note, say
 
 if TYPE_CHECKING:
     from minibert.model import Model
     from minibert.survey.document_rows import Texts
-    from minibert.survey.patterns import Example, HeadPatterns, PatternHead
+    from minibert.survey.patterns import HeadPatterns, PatternHead
 
 _BAR = 20
 
@@ -26,8 +26,6 @@ def patterns(
     *,
     reading: Reading,
     limit: int | None = None,
-    examples: bool = False,
-    seed: int = 0,
     as_json: bool = False,
     loading: Loading,
 ) -> None:
@@ -39,9 +37,7 @@ def patterns(
     Options:
         corpus [argument, CORPUS]: Files or folders of text, JSON lines or Parquet. Default: twelve
             built-in pairs of sentences.
-        examples [--examples]: Show the best rows of the heads.
-        seed: Draws how far baselines are measured from the words.
-        as_json [--json]: Every head and every number, as JSON.
+        as_json [--json]: Every head, every number and the best rows, as JSON.
     """
     # Before the model is loaded: a corpus that cannot be read is known at once.
     documents = _documents(corpus, reading)
@@ -50,15 +46,11 @@ def patterns(
 
     if documents is None:
         note("note", "no corpus is named, so twelve built-in pairs of sentences are read.")
-    found = patterns_of(model, islice(documents or _sample(model), limit), seed=seed)
-    _print(found, as_json=as_json, examples=examples)
-
-
-def _print(found: "HeadPatterns", *, as_json: bool, examples: bool) -> None:
+    found = patterns_of(model, islice(documents or _sample(model), limit))
     if as_json:
         say_json(found.to_dict())
     else:
-        say(*_pattern_table(found, Terminal.of(sys.stdout), examples=examples))
+        say(*_pattern_table(found, Terminal.of(sys.stdout)))
 
 
 def _documents(corpus: Sequence[Path] | None, reading: Reading) -> "Texts | None":
@@ -76,7 +68,7 @@ def _sample(model: "Model") -> "Texts":
     return [" ".join(pair) for pair in SAMPLE_PAIRS] if model.config.causal else SAMPLE_PAIRS
 
 
-def _pattern_table(found: "HeadPatterns", terminal: Terminal, *, examples: bool) -> list[str]:
+def _pattern_table(found: "HeadPatterns", terminal: Terminal) -> list[str]:
     """Every pattern with its best heads, as lines; `*` marks heads that are named by it."""
     from minibert.analysis.patterns import PATTERNS
 
@@ -90,10 +82,6 @@ def _pattern_table(found: "HeadPatterns", terminal: Terminal, *, examples: bool)
         best = found.best(name)
         header = ["head", "score", "", "95 % interval", "baseline"]
         lines += terminal.table(header, [_row(one, terminal) for one in best], "<><<>")
-        if examples:
-            lines += [
-                f"    {one.layer}-{one.head}  {_shown(e)}" for one in best for e in one.examples
-            ]
     return lines
 
 
@@ -106,9 +94,3 @@ def _row(one: "PatternHead", terminal: Terminal) -> list[str]:
         interval,
         "-" if math.isnan(one.baseline) else f"{one.baseline:.3f}",
     ]
-
-
-def _shown(example: "Example") -> str:
-    query, key = visible(example.query), visible(example.key)
-    places = f"{example.query_position} → {example.key_position}"
-    return f"{query} → {key} {example.weight:.2f}  ({places} in {visible(example.document)})"

@@ -25,12 +25,10 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_model
 from minibert.errors import SurveyError, TokenizationError, check_index
-from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
-from minibert.layers.evaluation import Evaluation
-from minibert.layers.layer import LayerPass, absent_because
+from minibert.layers.layer import absent_because
 from minibert.model import Model
-from minibert.quantities import QUANTITIES, TokenIds
+from minibert.quantities import QUANTITIES
 from minibert.survey.collected import Collected
 from minibert.survey.documents import Document, check_list
 from minibert.survey.runs import (
@@ -44,11 +42,10 @@ from minibert.survey.runs import (
     versions,
     write_json,
 )
-from minibert.survey.segments import Parts, grouped, parts_of
-from minibert.text.inputs import Inputs
-from minibert.text.tokens import Tokens, padded
+from minibert.survey.segments import Parts, grouped, joined, parts_of
+from minibert.text.windows import columns
 from minibert.trace.identity import weights_digest
-from minibert.trace.run import embedded, logits_of, reads_single_positions, run_layers
+from minibert.trace.run import reads_single_positions
 from minibert.untrusted import Json
 from minibert.writing import replacing
 
@@ -145,66 +142,32 @@ class CutText:
         return about.encode(errors="surrogatepass") + b"\n"
 
 
-class PackedPass:
-    """Computes the values of points for texts, without padding, at most so many tokens at a time.
+@torch.no_grad()
+def values_of(
+    model: Model, points: Sequence[CollectedPoint], texts: Sequence[CutText], most: int
+) -> dict[str, Floats]:
+    """(token, ...) for each point, for the tokens of all parts of the texts, in order.
 
-    A part that is longer is a pass of its own.
+    The parts go through the model without padding, at most so many tokens at a time; a part that
+    is longer is a pass of its own.
     """
-
-    def __init__(self, model: Model, points: Sequence[CollectedPoint], most: int) -> None:
-        self.model, self.points, self.most = model, points, most
-        layers = [p.layer for p in points if p.layer is not None]
-        whole = any(p.name == "logits" for p in points)
-        self._stop = model.config.n_layers if whole else max(layers, default=-1) + 1
-
-    def __call__(self, texts: Sequence[CutText]) -> dict[str, Floats]:
-        """(token, ...) for each point, for the tokens of all parts of the texts, in order."""
-        parts = [(text.parts.tokens, place) for text in texts for place in text.parts.places]
-        # A text may be a whole book, too long for one pass.
-        groups = grouped(parts, self.most, lambda one: len(one[1]))
-        found = [self._of_parts(group) for group in groups]
-        return {
-            name: np.concatenate([one[name] for one in found]) for name in map(str, self.points)
-        }
-
-    def _of_parts(self, parts: Sequence[tuple[Tokens, Whole]]) -> dict[str, Floats]:
-        ids = padded([tokens.ids[0][place].tolist() for tokens, place in parts], 0)
-        kinds = padded([tokens.segments[0][place].tolist() for tokens, place in parts], 0)
-        return self._values(ids, kinds, [len(place) for _, place in parts])
-
-    @torch.no_grad()
-    def _values(
-        self, ids: TokenIds, kinds: TokenIds | None, lengths: list[int]
-    ) -> dict[str, Floats]:
-        model, device = self.model, self.model.body.word.weight.device
-        mask = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
-        inputs = Inputs(
-            ids.to(device), mask.to(device), None if kinds is None else kinds.to(device)
-        ).checked(model.config, model.name)
-        allowed = AllowedKeys(1, sum(lengths), device, model.config.causal, packed=tuple(lengths))
-        found: dict[str, Floats] = {}
-
-        def visit(at: LayerPass) -> None:
-            for point in self.points:
-                if point.layer == at.index:
-                    found[str(point)] = _rows(getattr(at, point.name), point)
-
-        embed = embedded(model.body, inputs, allowed)
-        hidden = run_layers(
-            model.body,
-            embed,
-            Evaluation(allowed, model.impl),
-            stop=self._stop,
-            keep=lambda layer: frozenset(p.name for p in self.points if p.layer == layer),
-            visit=visit,
-        )
-        for point in self.points:
-            if point.name == "embed":
-                found[str(point)] = _rows(embed, point)
-            elif point.name == "logits":
-                final = model.body.final(hidden)
-                found[str(point)] = _rows(logits_of(model, final, inputs, allowed), point)
-        return found
+    layers = [point.layer for point in points if point.layer is not None]
+    whole = any(point.name == "logits" for point in points)
+    found: dict[str, list[Floats]] = {str(point): [] for point in points}
+    parts = [
+        columns(text.parts.tokens, [place.tolist()])
+        for text in texts
+        for place in text.parts.places
+    ]
+    # A text may be a whole book, too long for one pass.
+    for group in grouped(parts, most, lambda part: part.lengths[0]):
+        until = None if whole else max(layers, default=0)
+        trace = model.trace(joined(group), packed=True, until=until)
+        for point in points:
+            name, layer = point.name, point.layer
+            value = getattr(trace, name) if layer is None else trace.read(name, layer)
+            found[str(point)].append(_rows(value, point))
+    return {name: np.concatenate(values) for name, values in found.items()}
 
 
 def _rows(value: Tensor, point: CollectedPoint) -> Floats:
@@ -296,11 +259,10 @@ def collect(
         "options": options,
         "versions": {**versions(), "device": str(model.body.word.weight.device)},
     }
-    passes = PackedPass(model, chosen, batch_tokens)
     belonging = ("*.npy", "piece-*.npz", TEXTS)
     with opened(output, about, MANIFEST, PART, resume=resume, belonging=belonging) as folder:
         if not folder.finished(texts):
-            state = _collected(texts, passes, folder, progress=progress)
+            state = _collected(model, texts, chosen, folder, progress=progress)
             corpus = told_of(texts, state.read)
 
             def write(place: Path) -> None:
@@ -314,16 +276,23 @@ def collect(
 
 
 def _collected(
-    texts: Iterable[object], passes: PackedPass, folder: RunFolder, *, progress: bool
+    model: Model,
+    texts: Iterable[object],
+    points: Sequence[CollectedPoint],
+    folder: RunFolder,
+    *,
+    progress: bool,
 ) -> State:
     """Compute and write what is missing, and keep the state after each window."""
+    options = folder.about["options"]
+    most = options["batch_tokens"]
     kept, state = folder.kept(), State()
     if kept is not None:
         state = State(**kept[0] | {"read": Read(**kept[0]["read"])})
     for window in unread(texts, state.read, progress=progress):
-        state, cut = _cut(window, passes.model, state, skip=folder.about["options"]["on_error"])
-        for batch in grouped(cut, passes.most, lambda text: text.size):
-            piece = _piece(batch, passes(batch), folder.about["options"])
+        state, cut = _cut(window, model, state, skip=options["on_error"])
+        for batch in grouped(cut, most, lambda text: text.size):
+            piece = _piece(batch, values_of(model, points, batch, most), options)
             place = Path(str(folder.folder)) / f"piece-{state.pieces}.npz"
             with folder.writing(), replacing(place) as fresh, fresh.open("wb") as file:
                 np.savez(file, allow_pickle=False, **piece)

@@ -27,8 +27,8 @@ from minibert.model import Model
 from minibert.quantities import Float
 from minibert.survey.documents import Document, document_of
 from minibert.survey.live import AttachedStack, Given, Surveyable
-from minibert.survey.segments import grouped, parts_of
-from minibert.text.tokens import Tokens, padded
+from minibert.survey.segments import grouped, joined, parts_of
+from minibert.text.tokens import Tokens
 from minibert.text.windows import columns
 from minibert.text.words import Words
 from minibert.trace.read import Trace
@@ -86,22 +86,6 @@ def generator_of(seed: int, name: str) -> np.random.Generator:
     """The random numbers that belong to a seed and a document, whatever else is measured."""
     digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
-
-
-def _joined(parts: list[Tokens]) -> Tokens:
-    """Sentences as one batch."""
-
-    def table(rows: Iterable[Tensor]) -> Tensor:
-        return padded([row[0].tolist() for row in rows], 0)
-
-    fields = ("raw", "strings", "spans", "words", "special")
-    return Tokens(
-        ids=table(part.ids for part in parts),
-        mask=table(part.mask for part in parts).bool(),
-        segments=table(part.segments for part in parts),
-        **{name: tuple(getattr(part, name)[0] for part in parts) for name in fields},
-        texts=tuple(part.texts[0] for part in parts) if all(p.texts for p in parts) else (),
-    )
 
 
 @runtime_checkable
@@ -220,7 +204,7 @@ def _read(model: Model, parts: Iterable[TextPart]) -> Iterator[tuple[TextPart, R
     room = max(1, _NUMBERS // (config.n_layers * 8 * config.d_model))
     for batch in grouped(parts, room, lambda part: part.tokens.lengths[0]):
         with torch.no_grad():
-            trace = model.trace(_joined([part.tokens for part in batch]), packed=True)
+            trace = model.trace(joined([part.tokens for part in batch]), packed=True)
         yield from ((part, LoadedRows(trace.text(n))) for n, part in enumerate(batch))
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from minibert.errors import SurveyError, TokenizationError
 from minibert.survey.documents import Document
@@ -191,6 +192,22 @@ def parts_of(
     if cut:
         whole = tokenizer(*contents, truncate=True, max_positions=longest)
     return Parts(whole, (np.arange(whole.lengths[0]),), cut)
+
+
+def joined(parts: Sequence[Tokens]) -> Tokens:
+    """Sentences as one batch."""
+
+    def table(rows: Iterable[Tensor]) -> Tensor:
+        return padded([row[0].tolist() for row in rows], 0)
+
+    fields = ("raw", "strings", "spans", "words", "special")
+    return Tokens(
+        ids=table(part.ids for part in parts),
+        mask=table(part.mask for part in parts).bool(),
+        segments=table(part.segments for part in parts),
+        **{name: tuple(getattr(part, name)[0] for part in parts) for name in fields},
+        texts=tuple(part.texts[0] for part in parts) if all(p.texts for p in parts) else (),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from minibert.attached.call import Call, Mask
 from minibert.errors import AttentionError, SurveyError, TokenizationError
 from minibert.survey import patterns as module
 from minibert.survey.document_rows import AttachedRows
-from minibert.survey.documents import Document
 from minibert.survey.live import AttachedStack
 from minibert.survey.patterns import patterns, patterns_of_attention
 from tests.survey.live_models import (
@@ -135,21 +134,6 @@ def test_every_score_is_the_sum_over_its_cells():
             assert expected.keys() == PATTERNS.keys()
             for name, score in expected.items():
                 assert found.score[name][layer, head] == pytest.approx(score, rel=1e-12), name
-
-
-def test_words_that_are_split_already_are_read_as_they_are():
-    model = minibert.load()
-    few = repeated_ids(200, length=7, draws=2, low=100)
-    words = ("the", "unthinkable-old", "horse", "ran")
-    found = [
-        patterns(model, [one], repeated=few)
-        for one in (Document("a", None, words), minibert.Words(words), " ".join(words))
-    ]
-    for name in ("same_word", "predictive", "next"):
-        np.testing.assert_array_equal(found[0].score[name], found[1].score[name])
-    np.testing.assert_array_equal(found[0].score["next"], found[2].score["next"])
-    # Alone the hyphen parts the word; split already, it is one word of many pieces.
-    assert (found[0].score["predictive"] != found[2].score["predictive"]).any()
 
 
 def test_rows_in_blocks_give_the_same(monkeypatch):

@@ -18,7 +18,6 @@ from minibert.layers.config import Config
 from minibert.text.tokenizer import Tokenizer
 from minibert.training.batches import (
     IGNORED,
-    Batch,
     causal_batch,
     check_corpus,
     corrupt,
@@ -27,7 +26,7 @@ from minibert.training.batches import (
 )
 from minibert.training.recipe import Recipe
 from minibert.training.texts import Corpus
-from tests.training.small_runs import bert, gpt2, masked_lm
+from tests.training.small_runs import bert, gpt2
 
 PAD, _, BEGIN, END, MASK = SPECIAL = range(5)
 SENTENCE = 7
@@ -123,18 +122,6 @@ def test_short_steps_read_more_of_shorter_sequences(tokenizer):
     assert short.ids.shape == (24, 16), "16 tokens at least"
 
 
-@pytest.mark.parametrize("family", ["distilbert", "electra", "albert"])
-def test_every_family_reads_texts_with_labels(tokenizer, family):
-    config = shape(masked_lm(family), n_positions=48, pad_id=PAD)
-    batch = masked_batch(CORPUS, config, Recipe(steps=50, batch=8, short=0.0), 0, tokenizer)
-    chosen = batch.labels != IGNORED
-    ids = torch.where(chosen, batch.labels, batch.ids)
-    original = Batch(ids, batch.labels, batch.segments, batch.mask)
-    two_texts = {parts(original, row)[1] is not None for row in range(8)}
-    assert two_texts == {config.n_segments > 1}
-    assert chosen.any()
-
-
 def test_labels_of_a_causal_model_are_the_next_ids_of_any_stretch_of_the_text():
     batch = causal_batch(CORPUS, shape(gpt2()), Recipe(batch=9, repeated=0.0), 3)
     assert batch.ids.shape == (9, 32)
@@ -160,13 +147,6 @@ def test_repeated_rows_repeat_and_only_what_is_known_is_predicted(step, length):
         assert ids[period:] == ids[:-period]
         assert labels[period - 1 : -1] == ids[period:]
         assert labels[-1] == ids[length - period]
-
-
-@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.25, 2), (0.3, 2), (1.0, 8)])
-def test_the_share_of_repeated_rows_is_the_recipes(share, count):
-    batch = causal_batch(CORPUS, shape(gpt2()), Recipe(batch=8, repeated=share), 0)
-    assert int((batch.labels == IGNORED).any(1).sum()) == count
-    assert batch.ids.shape == (8, 32)
 
 
 def test_one_text_longer_than_the_positions_is_enough():

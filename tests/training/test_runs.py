@@ -2,23 +2,16 @@
 
 import json
 import math
-import os
 import random
 import re
-import subprocess
-import sys
-import time
 from collections import Counter
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from command_line import run as command
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 import minibert
 from minibert.errors import TrainingError
@@ -28,7 +21,6 @@ from minibert.training.loop import CHECKPOINT, Run, read_checkpoint
 from minibert.training.vocabulary import train_tokenizer
 from tests.training.small_runs import (
     OBJECTS,
-    SMALL,
     SUBJECTS,
     TAILS,
     TEXTS,
@@ -41,7 +33,6 @@ from tests.training.small_runs import (
     recipe,
     run,
     same_weights,
-    story_files,
 )
 
 QUOTED = "“The rabbit’s queen” heard a letter."
@@ -89,12 +80,7 @@ def test_transformers_and_minibert_load_it_and_agree(kind, tmp_path):
             assert given["token_type_ids"] == tokens.segments[0].tolist()
 
 
-@pytest.mark.parametrize(
-    ("config", "name"), [(gpt2(), "GPT2LMHeadModel"), (bert("masked-lm"), "BertForMaskedLM")]
-)
-def test_the_logged_loss_is_that_of_the_weights_that_were_saved(
-    config, name, tmp_path, monkeypatch
-):
+def test_the_logged_loss_is_that_of_the_weights_that_were_saved(tmp_path, monkeypatch):
     batches = []
 
     class Kept(loop.Measure):
@@ -104,8 +90,8 @@ def test_the_logged_loss_is_that_of_the_weights_that_were_saved(
 
     monkeypatch.setattr(loop, "Measure", Kept)
     # Measured several times, so that weights prepared for the first would show.
-    run(tmp_path, config=config, recipe=recipe(steps=9, log_every=3, rate=0.02))
-    theirs, found = getattr(transformers, name).from_pretrained(tmp_path), []
+    run(tmp_path, config=bert("masked-lm"), recipe=recipe(steps=9, log_every=3, rate=0.02))
+    theirs, found = transformers.BertForMaskedLM.from_pretrained(tmp_path), []
     for batch in batches:
         mask = None if batch.mask is None else batch.mask.long()
         segments = {} if batch.segments is None else {"token_type_ids": batch.segments}
@@ -172,16 +158,6 @@ def test_the_folder_holds_the_log_and_the_facts(tmp_path):
     assert str(tmp_path) not in facts, "a path of this machine"
 
 
-def test_float16_halves_the_file_and_loads(tmp_path):
-    full = run(tmp_path / "full")
-    run(tmp_path / "half", dtype=torch.float16)
-    sizes = [(tmp_path / n / "model.safetensors").stat().st_size for n in ("full", "half")]
-    assert 0.5 <= sizes[1] / sizes[0] <= 0.6
-    tensors = load_file(tmp_path / "half" / "model.safetensors")
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
-    assert (minibert.load(tmp_path / "half")(QUOTED) - full(QUOTED)).abs().max() <= 0.01
-
-
 def test_the_seed_decides_and_the_process_is_as_before(tmp_path):
     threads, seen = torch.get_num_threads(), []
     torch.set_num_threads(2)
@@ -197,8 +173,7 @@ def test_the_seed_decides_and_the_process_is_as_before(tmp_path):
     assert not same_weights(one, run(tmp_path / "c", recipe=recipe(seed=1)))
 
 
-@pytest.mark.parametrize("step", [0, 1, 3, 5])
-@pytest.mark.parametrize("config", [gpt2(), bert()], ids=["gpt2", "bert"])
+@pytest.mark.parametrize(("config", "step"), [(gpt2(), 0), (gpt2(), 5), (bert(), 3)])
 def test_a_run_that_is_stopped_anywhere_resumes_with_identical_results(
     config, step, tmp_path, monkeypatch
 ):
@@ -228,30 +203,6 @@ def test_a_run_that_is_stopped_anywhere_resumes_with_identical_results(
     assert done == []
 
 
-def test_the_command_resumes_after_a_kill(tmp_path: Path):
-    options = [*story_files(tmp_path, 1, 2, 3), "--task", "causal-lm", *SMALL, "--steps", "40"]
-    options += ["--set", "save_every=3", "--set", "log_every=4"]
-    parts, whole = tmp_path / "parts", tmp_path / "whole"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "minibert", "train", *options, "-o", str(parts)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,
-    )
-    until = time.monotonic() + 120
-    while not (parts / CHECKPOINT).exists():
-        assert process.poll() is None
-        assert time.monotonic() < until, "nothing happens"
-        time.sleep(0.0005)
-    process.kill()
-    process.wait()
-    assert not (parts / "model.safetensors").exists()
-    assert 0 < read_checkpoint(parts / CHECKPOINT)["step"] < 40
-    for folder in (parts, whole):
-        assert command("train", *options, "-o", str(folder)).exit_code == 0
-    for name in ("model.safetensors", "scores.jsonl"):
-        assert (parts / name).read_bytes() == (whole / name).read_bytes()
-
-
 SAME = [Document("book.txt", document.text) for document in TEXTS]
 OWN = train_tokenizer([document.text for document in UNSEEN], size=300, byte_level=True)
 
@@ -278,7 +229,7 @@ def test_a_damaged_checkpoint_is_never_taken_for_another(tmp_path):
     run(tmp_path, recipe=recipe(steps=1))
     path, draw, refused = tmp_path / CHECKPOINT, random.Random(0), 0
     content, whole = path.read_bytes(), read_checkpoint(path)["model"]
-    for kind in range(60):
+    for kind in range(24):
         changed = bytearray(content)
         at = draw.randrange(len(changed))
         if kind % 2:
@@ -294,7 +245,7 @@ def test_a_damaged_checkpoint_is_never_taken_for_another(tmp_path):
         else:
             # Some bytes of a zip file, such as dates, mean nothing.
             assert all(torch.equal(found[name], whole[name]) for name in whole)
-    assert refused >= 40
+    assert refused >= 16
     for other in ([1, 2], {"step": 3}, {"step": Run}):
         torch.save(other, path)
         with pytest.raises(TrainingError, match="Delete it, or give restart=True"):
