@@ -1,6 +1,6 @@
 """Numbers about attention; every function gives a `minibert.result.Result`.
 
-patterns.py     how far each head follows the five known patterns, or one's own
+patterns.py     the patterns that heads are known by, and how far each follows five of them
 lens.py         what each layer would predict
 stream.py       the stream as a sum of its components; reading.py, the numbers that are linear in it
 vector_norms.py attention weighed by what it moves
@@ -14,12 +14,10 @@ edges.py        what patching each edge between two parts would change; how much
 circuits.py     what the weights say: QK and OV circuits, on tokens, copying, composition
 losses.py       the loss at each token
 embeddings.py   what enters layer 0 as a sum, also with other positions and segments
-comparison.py   where two checkpoints of one model differ, and how far
 arguments.py    checks of what is given; rows.py, a trace cut to some positions
 """
 
 from minibert.analysis.arguments import phrase_positions, to_single_token
-from minibert.analysis.comparison import ModelComparison, compare_models
 from minibert.analysis.composition import composition_scores
 from minibert.analysis.edges import EdgeEstimates, Faithfulness, edge_attribution, faithfulness
 from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
@@ -47,7 +45,6 @@ from minibert.analysis.patterns import (
     SharedDimensions,
     draws_for,
     head_scores,
-    pattern_scores,
     repeated_ids,
     shared_dimensions,
 )
@@ -72,7 +69,6 @@ __all__ = [
     "Faithfulness",
     "HeadScores",
     "LogitLens",
-    "ModelComparison",
     "PatchEstimates",
     "PredictionGraph",
     "SharedDimensions",
@@ -86,7 +82,6 @@ __all__ = [
     "attribution_patching",
     "block_norms",
     "causal_tracing",
-    "compare_models",
     "composition_scores",
     "decompose",
     "draws_for",
@@ -101,7 +96,6 @@ __all__ = [
     "patch_heads",
     "patch_positions",
     "path_patching",
-    "pattern_scores",
     "phrase_positions",
     "prediction_graph",
     "relevance_of",

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_choice, check_model, is_whole, whole_number
+from minibert.analysis.arguments import check_choice, check_model, is_whole
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import NormsOfBlock
-from minibert.errors import TraceError, check_index
+from minibert.errors import TraceError
 from minibert.layers.norms import Norm, centred
 from minibert.layers.parts import Layer
 from minibert.layers.rotary import rotate, turns
@@ -168,37 +168,6 @@ class CompositionScores(Result[Tensor]):
     0 where B stands in A's layer or an earlier one, which nothing of A reaches, and where a
     matrix is 0.
     """
-
-    def between(self, earlier: tuple[int, int], later: tuple[int, int]) -> float:
-        """The score of two heads, each as (layer, head).
-
-        Raises TraceError for a head that is not there, or that is not of an earlier layer.
-        """
-        n_layers, n_heads = self.values.shape[:2]
-        first, second = (
-            (check_index("layer", layer, n_layers), check_index("head", head, n_heads))
-            for layer, head in (earlier, later)
-        )
-        if first[0] >= second[0]:
-            raise TraceError(
-                f"Head {_head_name(*first)} writes nothing that head {_head_name(*second)} reads: "
-                "expected the head of the earlier layer first."
-            )
-        return self.values[first][second].item()
-
-    def best(self, count: int = 1) -> list[tuple[tuple[int, int], tuple[int, int], float]]:
-        """The pairs that score highest, as ((layer, head), (later layer, head), score).
-
-        Raises TraceError for a count below 1.
-        """
-        count = whole_number("count", count, TraceError, least=1)
-        n_layers = len(self.values)
-        earlier = torch.arange(n_layers)[:, None, None, None]
-        pairs = (earlier < torch.arange(n_layers)[:, None]).expand(self.values.shape).nonzero()
-        values = self.values.cpu()[tuple(pairs.T)].nan_to_num(-torch.inf)
-        order = values.argsort(descending=True, stable=True)[:count]
-        found = zip(pairs[order].tolist(), values[order].tolist(), strict=True)
-        return [((a, b), (c, d), score) for (a, b, c, d), score in found]
 
     def shown(self) -> Result[Tensor]:
         """Heads down and heads of later layers across; nan where the second is of no later layer.

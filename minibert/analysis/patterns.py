@@ -8,7 +8,6 @@ of one word, of one sentence; made from Tokens, or from the strings of somebody 
 repeated_ids, draws_for   random sequences that say everything twice
 head_scores               five patterns, the mean over sentences; `minibert.survey.patterns` has
                           all, with intervals, baselines and examples
-pattern_scores            the same for patterns of one's own
 shared_dimensions         whether the queries of a head use the same few dimensions
 
 Duplicate and induction are measured on random sequences that come twice. Random tokens have no
@@ -35,7 +34,6 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import (
-    check_callable,
     check_model,
     check_trace,
     listed,
@@ -538,7 +536,6 @@ def _plain(score: float) -> float | None:
     return None if math.isnan(score) else round(score, _DECIMALS)
 
 
-OwnPattern = Callable[[Tokens], Tensor]
 # The weights of some queries of a text, (pattern, query, key).
 _Weights = Callable[[slice], Tensor]
 
@@ -582,37 +579,6 @@ def head_scores(
         names = [one.name for one in chosen]
         found |= zip(names, _scores(model, given, len(chosen), weights), strict=True)
     return HeadScores.of({name: found[name] for name in SCORED})
-
-
-@sourced
-def pattern_scores(model: Model, text: Input, patterns: Mapping[str, OwnPattern]) -> HeadScores:
-    """The score of every head on patterns of one's own: the mean over sentences.
-
-    A pattern is a function of one sentence that says which keys each query should look at. A score
-    is the share of attention that goes there, as the mean over the rows for which the pattern says
-    something. TransformerLens' `detect_head` takes such patterns too, and divides by all of the
-    attention instead.
-
-    A pattern is called with the Tokens of one sentence, without padding, and returns a mask or
-    weights from 0 to 1, (query, key). Only rows with a key count, and only sentences with a row.
-
-    Raises TraceError for what is no pattern and for weights of another shape or out of range, and
-    TokenizationError for input that the model cannot read.
-    """
-    check_model(model)
-    if not isinstance(patterns, Mapping) or not patterns:
-        raise TraceError('patterns: expected functions by name, as {"first": function}.')
-    for name, pattern in patterns.items():
-        check_callable(pattern, f"patterns[{name!r:.80}]", TraceError)
-
-    def weights(tokens: Tokens) -> _Weights:
-        N = tokens.lengths[0]
-        every = torch.stack([_weights(name, one, tokens, N) for name, one in patterns.items()])
-        return lambda queries: every[:, queries]
-
-    return HeadScores.of(
-        dict(zip(patterns, _scores(model, [text], len(patterns), weights), strict=True))
-    )
 
 
 def _scores(
@@ -668,20 +634,6 @@ def _as_list(tokens: Any) -> list[Input]:
     if not all(isinstance(each, Tokens) for each in tokens):
         raise TokenizationError("A list of Tokens holds Tokens only; this one holds other things.")
     return [*tokens]
-
-
-def _weights(name: str, pattern: OwnPattern, tokens: Tokens, length: int) -> Float[Tensor, "q k"]:
-    found = pattern(tokens)
-    shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-    if shape != (length, length):
-        raise TraceError(
-            f"The pattern {name!r:.80} gave {shape} for {length} tokens; expected a tensor of "
-            f"shape {(length, length)}, (query, key)."
-        )
-    weights = found.to(torch.promote_types(found.dtype, torch.float32))
-    if not bool(((weights >= 0) & (weights <= 1)).all()):
-        raise TraceError(f"The pattern {name!r:.80}: expected a mask, or weights from 0 to 1.")
-    return weights
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

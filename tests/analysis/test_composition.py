@@ -95,17 +95,11 @@ def test_queries_of_a_rotary_model_compose_by_their_distance() -> None:
 
 def test_pairs_are_read_by_name_and_the_best_come_first() -> None:
     found = composition_scores(ours("gpt2"), "Q")
-    assert found.between((0, 1), (2, -1)) == found.values[0, 1, 2, 2].item()
-    ranking = found.best(1000)
-    assert len(ranking) == 3 * 9
+    ranking = found.largest(27)
     assert [score for *_, score in ranking] == sorted((s for *_, s in ranking), reverse=True)
-    earlier, later, score = ranking[0]
-    assert found.values[earlier][later].item() == score == found.values.max().item()
-    assert found.largest(1) == [(*earlier, *later, score)]
-    first = f"{earlier[0]}-{earlier[1]}, {later[0]}-{later[1]}"
-    assert str(found).splitlines()[1].split() == [*first.split(), f"{score:+.3f}"]
+    *place, score = ranking[0]
+    assert found.values[tuple(place)].item() == score == found.values.max().item()
     alone = composition_scores(ours("gpt2", Sizes(layers=1)), "K")
-    assert not alone.best()
     with pytest.raises(MinibertError, match="one layer has no head that reads another"):
         alone.plot()
 
@@ -118,7 +112,6 @@ def test_a_head_whose_matrix_is_zero_scores_zero_and_a_broken_one_nan() -> None:
     assert not found.values[0, 0].any()
     assert found.values[0, 1, 1:].isnan().all()
     assert found.values[0, 2, 1:].gt(0).all()
-    assert found.best()[0][2] > 0
 
 
 def test_what_is_given_out_is_a_copy_in_float32_at_least_and_needs_no_gradient() -> None:
@@ -140,15 +133,6 @@ REFUSED: dict[str, Any] = {
     "whose divisor differs": lambda: composition_scores(ours("olmo2"), "K", distance=1),
     "V-composition is about values": lambda: composition_scores(ours("llama"), "V", distance=1),
     "kind='q': expected one of 'Q', 'K', 'V'": lambda: composition_scores(ours("bert"), "q"),
-    "head of the earlier layer first": lambda: composition_scores(ours("gpt2"), "Q").between(
-        (1, 2), (1, 0)
-    ),
-    "There is no head 3; expected": lambda: composition_scores(ours("gpt2"), "Q").between(
-        (0, 3), (1, 0)
-    ),
-    "count=0: expected a whole number from 1": lambda: composition_scores(ours("gpt2"), "Q").best(
-        0
-    ),
 }
 
 

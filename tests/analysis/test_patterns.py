@@ -16,7 +16,6 @@ import minibert
 from minibert.analysis import (
     HeadScores,
     head_scores,
-    pattern_scores,
     patterns,
     repeated_ids,
     shared_dimensions,
@@ -304,49 +303,6 @@ def test_the_table_of_scores_names_the_best_heads_and_is_plain_json() -> None:
             scores.best(name)
 
 
-def before(tokens: Tokens) -> Tensor:
-    """The token before, from every token but the first."""
-    length = tokens.lengths[0]
-    return torch.ones(length, length).tril(-1).triu(-1).bool()
-
-
-def again(tokens: Tokens) -> Tensor:
-    """The token behind each earlier occurrence of this one."""
-    [ids] = tokens.ids
-    behind = torch.zeros(len(ids), len(ids), dtype=torch.bool)
-    behind[:, 1:] = ids[:, None] == ids[None, :-1]
-    return behind.tril(-1)
-
-
-def test_the_known_patterns_written_as_functions_have_the_known_scores() -> None:
-    model = minibert.load("tiny-gpt2")
-    ids = repeated_ids(model.config.vocab_size, length=11, draws=3)
-    found = pattern_scores(model, ids, {"previous": before, "induction": again})
-    for name in ("previous", "induction"):
-        expected = getattr(head_scores(model, ids, repeated=ids), name)
-        assert torch.allclose(found[name], expected, atol=1e-5)
-    # Sentences without a key do not count.
-    ragged = Tokens.from_ids([[5, 6, 5, 7], [1, 2, 3, 0]], mask=[[1, 1, 1, 1], [1, 1, 1, 0]])
-    some, alone = (pattern_scores(model, t, {"a": again}).values for t in (ragged, [5, 6, 5, 7]))
-    assert torch.allclose(some, alone, atol=1e-6)
-    with pytest.raises(TraceError, match="named no key"):
-        pattern_scores(model, [1, 2, 3], {"a": again}).best("a")
-
-
-def test_a_score_weighs_keys_and_is_the_mean_over_the_rows_that_have_one() -> None:
-    model, texts = minibert.load("tiny-bert"), ["the horse ran away", "a boy"]
-
-    def some(tokens: Tokens) -> Tensor:
-        weights = torch.zeros(tokens.lengths[0], tokens.lengths[0])
-        weights[1, 0], weights[2, 0], weights[2, 1] = 0.25, 1.0, 0.5
-        return weights
-
-    probs = [model.trace(text).stack("probs")[:, 0] for text in texts]
-    rows = [p[..., 1, 0] / 4 + p[..., 2, 0] + p[..., 2, 1] / 2 for p in probs]
-    found = pattern_scores(model, texts, {"mine": some})["mine"]
-    assert torch.allclose(found, sum(rows) / 4, atol=1e-6)
-
-
 def shared_by_hand(trace: Trace, layer: int, head: int, top: int) -> float:
     at, largest = trace[layer, head], []
     for position, row in enumerate(at.probs[0].tolist()):
@@ -385,10 +341,6 @@ def scored(tokens: Any, **options: Any) -> Any:
     return lambda: head_scores(random_model("bert"), tokens, **options)
 
 
-def own(pattern: Any) -> Any:
-    return lambda: pattern_scores(minibert.load("tiny-gpt2"), [1, 2, 3], {"x": pattern})
-
-
 TEXT, DRAWN = torch.tensor([[3, 4, 5]]), {"repeated": repeats()}
 REFUSED: dict[str, Any] = {
     "17 positions, fewer than the repeated": scored(TEXT),
@@ -405,10 +357,6 @@ REFUSED: dict[str, Any] = {
     ),
     "length=1: expected a whole number": lambda: repeated_ids(97, length=1),
     "draws=0: expected a whole number": lambda: repeated_ids(97, draws=0),
-    "functions by name": lambda: pattern_scores(minibert.load(), "a", {}),
-    r"\(3, 2\) for 3 tokens": own(lambda tokens: torch.ones(3, 2)),
-    "weights from 0 to 1": own(lambda tokens: torch.full((3, 3), 2.0)),
-    "gave str": own(lambda tokens: "no"),
     "top=0": lambda: shared_dimensions(small_trace(4), top=0),
     "top=1.5": lambda: shared_dimensions(small_trace(4), top=1.5),
     "two tokens": lambda: shared_dimensions(small_trace(1)),

@@ -1,4 +1,4 @@
-"""What is said of whole texts: embeddings, losses, two checkpoints; and the axes of results."""
+"""What is said of whole texts: embeddings, losses; and the axes of results."""
 
 import subprocess
 import sys
@@ -7,22 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 import minibert
 from minibert.analysis import (
-    compare_models,
     embedding_parts,
     logit_lens,
     token_losses,
     why_logit,
 )
 from minibert.errors import TokenizationError, TraceError
-from minibert.layers.config import Config
 from minibert.loading import from_transformers
-from minibert.model import Model
 from minibert.text.tokens import Tokens
 from tests.families import hf_model
 
@@ -124,56 +120,6 @@ def test_targets_that_do_not_fit_are_refused(targets: Any) -> None:
         token_losses(from_transformers(hf_model("bert", "BertModel")), [5, 6])
 
 
-def small_model(seed: int, task: str = "causal-lm", n_heads: int = 2) -> Model:
-    config = Config("gpt2", task, 41, N, 3, n_heads, 12, 13, causal=True)
-    made = Model.from_config(config, seed=seed)
-    for parameter in made.parameters():
-        parameter.mul_(10)
-    return made.double()
-
-
-def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    largest = logits.max(-1, keepdims=True)
-    return logits - largest - np.log(np.exp(logits - largest).sum(-1, keepdims=True))
-
-
-def test_two_models_differ_by_what_the_formulas_say() -> None:
-    first, second = small_model(1), small_model(2)
-    found = compare_models(first, second, TOKENS)
-    assert found.rows == ("embed", "resid_post 0", "resid_post 1", "resid_post 2")
-    for row, length in ((0, N), (1, N - 3)):
-        one, other = (model.trace(IDS[row : row + 1, :length]) for model in (first, second))
-        for layer in range(3):
-            p, q = (trace[layer].probs[0].numpy() for trace in (one, other))
-            same(found.values[layer, row], np.abs(p - q).sum(-1).mean(-1) / 2)
-            x, y = (trace[layer].resid_post[0].numpy() for trace in (one, other))
-            expected = np.linalg.norm(y - x, axis=-1) / np.linalg.norm(x, axis=-1)
-            same(found.streams[layer + 1, row, :length], expected)
-        p, q = (log_softmax(trace.logits[0].numpy()) for trace in (one, other))
-        same(found.logits[row, :length], (np.exp(p) * (p - q)).sum(-1))
-        assert found.logits[row, length:].isnan().all()
-        assert found.streams[:, row, length:].isnan().all()
-    sizes = [value for _, _, value in found.largest(3)]
-    assert sizes == sorted(sizes, reverse=True)
-    none = compare_models(small_model(1, "none"), small_model(2, "none"), TOKENS)
-    assert none.logits is None
-    with pytest.raises(TraceError, match=r"n_heads=2.*n_heads=3"):
-        compare_models(first, small_model(1, n_heads=3), TOKENS)
-
-
-def test_the_head_that_was_changed_differs_most_in_its_layer_and_nothing_before() -> None:
-    first, second = small_model(1), small_model(1)
-    found = compare_models(first, second, TOKENS)
-    assert not any(x.nan_to_num().any() for x in (found.values, found.streams, found.logits))
-    second.body.layers[1].attention.query.weight[second.config.d_head :] *= -2
-    found = compare_models(first, second, TOKENS)
-    assert not found.values[0].any()
-    assert not found.values[1, :, 0].any()
-    assert found.values[1, :, 1].min() > 0.01
-    assert not found.streams[:2].nan_to_num().any()
-    assert (1, 1) in [place[:2] for place in found.largest(3)]
-
-
 PROGRAM = """
 import sys, minibert
 from minibert.analysis import logit_lens
@@ -188,8 +134,6 @@ def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
     expected: list[tuple[Any, str, tuple[str, ...]]] = [
         (logit_lens(trace), "values", ("row", "batch", "position", "rank")),
         (why_logit(trace, "horse"), "values", ("component",)),
-        (compare_models(small_model(1), small_model(2), TOKENS), "streams",
-         ("row", "batch", "position")),
         (trace[1].statistics, "entropy", ("batch", "head", "query")),
         (trace[1, 2].statistics, "entropy", ("batch", "query")),
     ]  # fmt: skip
