@@ -3,7 +3,7 @@
 A pattern says for every query which keys it means; it is declared once, in `PATTERNS`. The score of
 a row is the attention that goes there, 0 to 1, and rows count that have such a key; bag of words
 compares the whole row instead. `Marks` is what is known of the tokens of one text: which are alike,
-of one word, of one sentence; made from Tokens, or from the strings of somebody else's tokens.
+of one word, of one sentence.
 
 repeated_ids, draws_for   random sequences that say everything twice
 head_scores               five patterns, the mean over sentences; `minibert.survey.patterns` has
@@ -65,8 +65,6 @@ Seen = tuple[int, int] | Tensor | None
 """How many keys before and after its own position a query sees, or True for those that it sees,
 (query, key); None: no limit."""
 
-_SPECIAL = frozenset({"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"})
-_DELIMITERS = frozenset({"[SEP]", "</s>"})
 # How vocabularies write the space before a word: byte-level BPE, decoded, and SentencePiece.
 _SPACES = ("Ġ", " ", "▁")
 _CONTINUES = "##"
@@ -120,21 +118,6 @@ class Marks:
         [raw], [words], [strings] = tokens.raw, tokens.words, tokens.strings
         return cls(ids, raw, words, ~structure, delimiter, strings, causal)
 
-    @classmethod
-    def of_strings(cls, strings: Sequence[str], *, causal: bool) -> "Marks":
-        """The marks of tokens that somebody else made, as their vocabulary writes them.
-
-        Pieces of a word are known by "##". Where any token begins with the sign of a space, a
-        token without it goes on with the word if letters or digits meet. Otherwise every token is
-        a word.
-        """
-        special, delimiter = (
-            torch.tensor([string in some for string in strings]) for some in (_SPECIAL, _DELIMITERS)
-        )
-        readable = tuple(string.removeprefix(_CONTINUES) for string in strings)
-        words, raw = (None,) * len(strings), tuple(strings)
-        return cls(_numbered(strings), raw, words, ~special, delimiter, readable, causal)
-
     @cached_property
     def sentence(self) -> Int[Tensor, " position"]:
         """Delimiters before each token."""
@@ -147,7 +130,7 @@ class Marks:
             return _words_of(self.raw, self.plain)
         # Words are counted within their own text; a pair has two.
         places = list(zip(self.sentence.tolist(), self.words, strict=True))
-        return _numbered(
+        return numbered(
             None if not plain else place if place[1] is not None else (index, None)
             for index, (place, plain) in enumerate(zip(places, self.plain, strict=True))
         )
@@ -158,7 +141,7 @@ class Marks:
         numbers, spelled = self.word.tolist(), dict[int, str]()
         for number, string in zip(numbers, self.strings, strict=True):
             spelled[number] = spelled.get(number, "") + string.lstrip("".join(_SPACES))
-        return _numbered(None if n < 0 else spelled[n].casefold() for n in numbers)
+        return numbered(None if n < 0 else spelled[n].casefold() for n in numbers)
 
     def offsets(self, queries: Queries) -> Int[Tensor, "query key"]:
         """key - query."""
@@ -177,7 +160,7 @@ class Marks:
         return allowed & (offsets >= -before) & (offsets <= after)
 
 
-def _numbered(values: object) -> Int[Tensor, " position"]:
+def numbered(values: object) -> Int[Tensor, " position"]:
     """Equal numbers for equal values, in the order of first sight; -1 for None."""
     seen: dict[object, int] = {None: -1}
     return torch.tensor([seen.setdefault(value, len(seen) - 1) for value in values])  # type: ignore[attr-defined]

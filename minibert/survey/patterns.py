@@ -4,8 +4,8 @@
     print(found)
     found.best("induction"), found.examples("induction", 5, 5), found.named()
 
-analysis/patterns.py says what a pattern is. Here a model is run, or somebody's attention is read.
-One document is open at a time, and nothing N x N of all layers is kept.
+analysis/patterns.py says what a pattern is. One document is open at a time, and nothing N x N of
+all layers is kept.
 """
 
 import math
@@ -453,18 +453,13 @@ class HeadPatterns:
 
 
 def _plain(one: PatternHead) -> dict[str, object]:
-    numbers = {
-        name: None if math.isnan(value) else round(value, _DECIMALS)
-        for name in ("score", "low", "high", "baseline")
-        for value in [getattr(one, name)]
-    }
-    examples = [example._asdict() for example in one.examples]
+    numbers = {name: getattr(one, name) for name in ("score", "low", "high", "baseline")}
     return {
         "layer": one.layer,
         "head": one.head,
-        **numbers,
+        **{n: None if math.isnan(x) else round(x, _DECIMALS) for n, x in numbers.items()},
         "named": one.named,
-        "examples": examples,
+        "examples": [example._asdict() for example in one.examples],
     }
 
 
@@ -507,48 +502,7 @@ def patterns(
     return HeadPatterns.of([sums, looking_back])
 
 
-def patterns_of_attention(
-    attention: Iterable[Float[Tensor, "layer head query key"]],
-    tokens: Iterable[Sequence[str]],
-    *,
-    causal: bool,
-    documents: Sequence[str] | None = None,
-    seed: int = 0,
-) -> HeadPatterns:
-    """The same of attention that somebody else computed, one document at a time.
-
-    `tokens` are the strings of the vocabulary, as "[CLS]", "straw", "##berries" or " brown". All
-    patterns are measured on these texts, induction and duplicate included. Raises AttentionError
-    where attention and tokens do not belong together.
-    """
-    sums: PatternSums | None = None
-    for number, (probs, strings) in enumerate(zip(attention, tokens, strict=True)):
-        n_layers, n_heads, queries, keys = probs.shape
-        if queries != keys or keys != len(strings):
-            raise AttentionError(
-                f"attention of document {number} has shape {tuple(probs.shape)} and there are "
-                f"{len(strings)} tokens; expected (layer, head, token, token)."
-            )
-        sums = PatternSums(PATTERNS.values(), n_layers, n_heads) if sums is None else sums
-        if sums.total.shape[1:] != (n_layers, n_heads):
-            raise AttentionError(
-                f"attention of document {number} has {n_layers} layers of {n_heads} heads; the "
-                f"documents before have {sums.total.shape[1]} of {sums.total.shape[2]}."
-            )
-        name = str(number) if documents is None else documents[number]
-        marks = Marks.of_strings(strings, causal=causal)
-        whole, shift = slice(0, len(marks)), _shift(seed, name)
-        targets = Targets.of(sums.patterns, marks, whole, shift=shift, dtype=probs.dtype)
-        sums.begin(targets, range(n_layers))
-        for layer, of_layer in enumerate(probs):
-            sums.add(layer, of_layer, targets, document=name)
-        sums.close()
-    if sums is None:
-        raise AttentionError("There is no document; give the attention of one at least.")
-    return HeadPatterns.of([sums])
-
-
-def _shift(seed: int, document: str) -> int:
+def shift_of(seed: int, document: str) -> int:
     """How many places the cells of a document are moved for a baseline: 1 to 4, either way."""
     return int(generator_of(seed, document).choice([-4, -3, -2, -1, 1, 2, 3, 4]))
 
@@ -570,7 +524,7 @@ def _measure(
     that the pattern means.
     """
     for document in documents:
-        shift = _shift(seed, document.id)
+        shift = shift_of(seed, document.id)
         for part in document.parts:
             marks = Marks.of_tokens(
                 part.tokens, delimiters, model.tokenizer, causal=model.config.causal

@@ -19,8 +19,8 @@ from browser.head_view import (
 from playwright.sync_api import Locator, Page, expect
 
 import minibert
-from minibert.survey.patterns import patterns_of_attention
 from minibert.viz import attention_page
+from tests.survey.given_attention import patterns_of_attention
 
 pytestmark = pytest.mark.browser
 READY = ".model-view[data-drawn]"

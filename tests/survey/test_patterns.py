@@ -15,7 +15,8 @@ from minibert.errors import AttentionError, SurveyError, TokenizationError
 from minibert.survey import patterns as module
 from minibert.survey.document_rows import AttachedRows
 from minibert.survey.live import AttachedStack
-from minibert.survey.patterns import patterns, patterns_of_attention
+from minibert.survey.patterns import patterns
+from tests.survey.given_attention import marks_of, patterns_of_attention
 from tests.survey.live_models import (
     BACK,
     MODELS,
@@ -224,7 +225,7 @@ def test_words_are_known_from_strings_and_from_tokens_alike():
     assert any("##" in string for string in tokens.raw[0]), "the pair shows no piece of a word"
     assert model.tokenizer is not None
     ours = Marks.of_tokens(tokens, [model.tokenizer.sep_id], causal=False)
-    theirs = Marks.of_strings(tokens.raw[0], causal=False)
+    theirs = marks_of(tokens.raw[0], causal=False)
     ids = Marks.of_tokens(
         minibert.Tokens.from_ids(tokens.ids, tokenizer=model.tokenizer),
         [model.tokenizer.sep_id],
@@ -237,22 +238,12 @@ def test_words_are_known_from_strings_and_from_tokens_alike():
             assert torch.equal(one[:, None] == one, two[:, None] == two), name
     for sign in (" ", "Ġ", "▁"):
         strings = ["Data", f"{sign}em", "powers", f"{sign}us", ",", "It", "'s"]
-        marks = Marks.of_strings(strings, causal=True)
+        marks = marks_of(strings, causal=True)
         assert marks.word.tolist() == [0, 1, 1, 2, 3, 4, 5]
 
 
-def test_what_does_not_belong_together_is_refused():
-    probs = torch.full((1, 2, 3, 3), 1 / 3)
-    with pytest.raises(
-        AttentionError, match=r"document 0 has shape \(1, 2, 3, 3\) and there are 2"
-    ):
-        patterns_of_attention([probs], [["a", "b"]], causal=False)
-    text = ["a", "b", "c"]
-    with pytest.raises(AttentionError, match="document 1 has 2 layers of 1 heads"):
-        patterns_of_attention([probs, probs.reshape(2, 1, 3, 3)], [text, text], causal=False)
-    with pytest.raises(AttentionError, match="no document"):
-        patterns_of_attention([], [], causal=False)
-    found = patterns_of_attention([probs], [text], causal=False)
+def test_patterns_and_heads_that_there_are_not_are_refused():
+    found = patterns_of_attention([torch.full((1, 2, 3, 3), 1 / 3)], ["abc"], causal=False)
     with pytest.raises(AttentionError, match="'nxt' is no pattern of heads; there are next"):
         found.best("nxt")
     with pytest.raises(AttentionError, match="no head 1-0: expected a layer from 0 to 0"):

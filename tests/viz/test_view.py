@@ -33,10 +33,10 @@ from small_traces import small_trace
 
 import minibert
 from minibert.errors import AttentionError
-from minibert.survey.patterns import patterns_of_attention
 from minibert.trace.read import Trace
 from minibert.viz import Page, attention_page, view
 from minibert.viz.payload import encode_probs, header_json, pack_layer
+from tests.survey.given_attention import patterns_of_attention
 
 
 @pytest.fixture
