@@ -5,7 +5,6 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -257,13 +256,16 @@ def test_scores_that_leave_nothing_to_attend_to_are_refused() -> None:
                 run(edits)
 
 
-def test_numbers_and_positions_of_other_libraries_are_numbers_and_positions() -> None:
-    model, tokens = model_of("bert"), whole("bert")
-    expected = model.trace(tokens, edit={("z", 1): replace(2.0, positions=[1, 3])}).logits
-    for number in (np.float32(2), np.int64(2), 2):
-        for places in (np.array([1, 3]), torch.tensor([1, 3])):
-            edit = {("z", 1): replace(number, positions=places)}
-            assert torch.equal(model.trace(tokens, edit=edit).logits, expected)
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_scale_that_nothing_can_be_divided_by_is_refused(family: str) -> None:
+    trace = model_of(family, torch.float64).trace(sentences(family))
+    # The reciprocal of the smallest of these is beyond float64.
+    for edit in (-0.0, 1e-320, zero, lambda scale: scale * torch.nan):
+        for run in (trace.rerun, lambda edit: trace.rerun_each([edit], lambda z: z[:, 0, 0])):
+            with pytest.raises(EditError, match=r"_norm_scale.*: the norm divides by this"):
+                run({("mlp_norm_scale", 1): edit})
+    with pytest.raises(EditError, match=r"made 0 of it at position \d+ of sentence 1"):
+        trace.rerun({("mlp_norm_scale", 1): replace(0.0, positions=-1, sentences=1)})
 
 
 def halved(value: torch.Tensor) -> torch.Tensor:

@@ -129,15 +129,6 @@ def test_a_trace_that_stopped_early_stays_one(tmp_path: Path) -> None:
         whole[until + 1]
 
 
-def test_ids_without_a_tokenizer_keep_what_they_were_shown_as(tmp_path: Path) -> None:
-    trace = random_model().trace(torch.tensor([[3, 1, 4], [1, 5, 9]]))
-    trace.save(tmp_path / "a.trace")
-    loaded = Trace.load(tmp_path / "a.trace")
-    assert loaded.tokens.strings == (("3", "1", "4"), ("1", "5", "9"))
-    assert loaded.words == ((None,) * 3,) * 2
-    assert repr(loaded) == repr(trace)
-
-
 def test_a_text_with_a_pair_is_there_in_every_script_and_can_be_viewed(tmp_path: Path) -> None:
     model = minibert.load()
     trace = model.trace(["Füße 🙂 \u2028 weren't", "leaves fall"], ["東京 <b>", "autumn"])
@@ -145,14 +136,6 @@ def test_a_text_with_a_pair_is_there_in_every_script_and_can_be_viewed(tmp_path:
     loaded = Trace.load(tmp_path / "a.trace")
     same_kept(loaded, trace)
     assert loaded.view(sentences=[1], lens=False).html == trace.view(sentences=[1], lens=False).html
-
-
-def test_a_trace_with_gradients_is_saved_without_them(tmp_path: Path) -> None:
-    trace = random_model().trace(torch.arange(5)[None], grad=True)
-    trace.save(tmp_path / "a.trace")
-    loaded = Trace.load(tmp_path / "a.trace")
-    same_kept(loaded, trace)
-    assert not loaded[0].query.requires_grad
 
 
 def test_a_loaded_trace_can_be_saved_again_over_its_own_file(tmp_path: Path) -> None:
@@ -195,12 +178,15 @@ def test_reading_one_head_loads_that_part_of_the_file_alone(tmp_path: Path) -> N
     assert 0 < resident(tmp_path / "a.trace") <= 4 * 2**20 < size / 10
 
 
-def changed_weight(model: Model) -> None:
+def one_weight_changed() -> Model:
+    model = random_model()
     model.body.layers[1].attention.output.weight[3, 2] += 1e-6
+    return model
 
 
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "other seed": (lambda: random_model(seed=1), "weights differ"),
+    "one weight": (one_weight_changed, "weights differ"),
     "deeper": (lambda: random_model(layers=5), "n_layers 3 and 5"),
     "other task": (lambda: random_model(name="BertModel"), "task 'masked-lm' and 'none'"),
     "double": (lambda: random_model(dtype=torch.float64), r"float32, the model in float64.*dtype="),
@@ -216,14 +202,6 @@ def test_another_model_is_an_error_that_says_what_differs(tmp_path: Path, unchec
         with pytest.raises(minibert.TraceError, match=said):
             Trace.load(tmp_path / "a.trace", make())
     assert Trace.load(tmp_path / "a.trace", random_model())[0].mlp_out.shape == (1, 5, 15)
-
-
-def test_one_changed_weight_makes_another_model(tmp_path: Path) -> None:
-    model = random_model()
-    model.trace(torch.arange(5)[None]).save(tmp_path / "a.trace")
-    changed_weight(model)
-    with pytest.raises(minibert.TraceError, match="weights differ"):
-        Trace.load(tmp_path / "a.trace", model)
 
 
 def test_the_digest_is_of_values_and_not_of_how_they_lie_in_memory(
@@ -365,23 +343,6 @@ def test_a_file_that_was_cut_short_is_an_error_wherever_it_was_cut(tmp_path: Pat
         path.write_bytes(whole[:length])
         with pytest.raises(minibert.TraceError, match=r"a\.trace.*not a complete trace file"):
             Trace.load(path)
-
-
-def test_what_is_no_file_of_ours_cannot_be_loaded(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("hello, this is no safetensors file at all")
-    for name, said in (
-        ("", "cannot be read"),
-        ("none", "No such file"),
-        ("text", "not a complete"),
-    ):
-        with pytest.raises(minibert.TraceError, match=said):
-            Trace.load(tmp_path / name)
-
-
-def test_a_checkpoint_is_no_trace(tmp_path: Path) -> None:
-    hf_model("bert", "BertModel").save_pretrained(tmp_path)
-    with pytest.raises(minibert.TraceError, match=r"not a trace.*minibert\.load"):
-        Trace.load(tmp_path / "model.safetensors")
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -136,12 +136,6 @@ def test_the_weights_are_left_as_they_are() -> None:
     assert not any(at.mlp_pre.requires_grad or at.probs.requires_grad for at in trace.grad)
 
 
-def test_without_grad_nothing_is_part_of_a_graph() -> None:
-    trace = exact("bert", "BertForMaskedLM").trace(padded("bert"))
-    assert not trace.logits.requires_grad
-    assert not any(getattr(at, name).requires_grad for at in trace for name in LAYER_NAMES)
-
-
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_the_pass_holds_no_matrix_of_query_and_key(family: str) -> None:
     model = exact(family, MODELS[family], Sizes(layers=2, heads=2, d_head=5, d_mlp=13))
@@ -176,15 +170,6 @@ def test_a_trace_is_freed_without_the_collector_of_cycles() -> None:
 
 def fresh() -> Trace:
     return exact("gpt2", "GPT2LMHeadModel", Sizes(layers=1)).trace([[2, 3, 5]], grad=True)
-
-
-def test_before_backward_there_are_no_gradients_and_the_error_says_what_to_do() -> None:
-    trace = fresh()
-    assert not hasattr(trace, "grad")
-    with pytest.raises(minibert.TraceError, match=r"no gradients yet: call trace.backward"):
-        _ = trace.grad
-    with pytest.raises(minibert.TraceError, match=r"no gradients yet: .*grad=True"):
-        _ = exact("gpt2", "GPT2Model").trace([[2, 3, 5]]).grad
 
 
 NO_NUMBERS: list[tuple[Callable[[Trace], Any], str]] = [
@@ -225,18 +210,6 @@ def test_a_trace_or_a_number_without_its_graph_has_no_backward() -> None:
     ):
         with pytest.raises(minibert.TraceError, match=message):
             call()
-
-
-def test_what_does_not_exist_is_an_error(trace: Trace, unchecked: None) -> None:
-    for where in (3, -4, (0, 3), "probs", True, None, (1, 2, 0)):
-        with pytest.raises(minibert.TraceError):
-            trace.grad[where]
-    for name in ("prob", "logits", "mask", "product"):
-        assert not hasattr(trace.grad[1], name)
-        with pytest.raises(minibert.TraceError, match=name):
-            getattr(trace.grad[1, 2], name)
-        with pytest.raises(minibert.TraceError, match=name):
-            trace.grad.stack(name)
 
 
 @pytest.mark.parametrize("point", [("resid_post", 1), ("probs", 1), "embed"])

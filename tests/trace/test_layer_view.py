@@ -77,33 +77,6 @@ def test_nothing_above_is_computed_when_a_trace_stops_early(tokens: minibert.Tok
     assert ran == ["body.groups.0.attention.output", "body.groups.0.mlp.down"]
 
 
-def test_what_does_not_exist_is_an_error(tokens: minibert.Tokens, unchecked: None) -> None:
-    model = gpt2()
-    trace = model.trace(tokens)
-    for until in (5, -6, "1", 1.0, True):
-        with pytest.raises(minibert.TraceError, match=r"layer .*0 to 4"):
-            model.trace(tokens, until=until)
-    for where in (5, -6, (5, 0), "probs", 1.0, True, None, slice(0, 2), (1, 2, 0), ()):
-        with pytest.raises(minibert.TraceError, match=r"layer|trace\["):
-            trace[where]
-    for head in (3, -4, "1", 0.5, False, slice(0, 1)):
-        with pytest.raises(minibert.TraceError, match=r"head .*0 to 2"):
-            trace[1, head]
-    for query in (13, -14, "1", 1.5):
-        with pytest.raises(minibert.TraceError, match="query"):
-            trace[0].product(query)
-    for rows in (3, None, (1, 2)):
-        for cut in ({"queries": rows}, {"keys": rows}):
-            with pytest.raises(minibert.TraceError, match="expected a slice"):
-                trace[0].window("probs", **cut)
-    for name in ("z", "nothing", "logits"):
-        with pytest.raises(minibert.TraceError, match=name):
-            trace[0].window(name)
-    for keep in (("z",), ("probs", "nothing"), "probs"):
-        with pytest.raises(minibert.TraceError, match="keep"):
-            model.trace([[2, 3]], keep=keep)
-
-
 def test_a_name_that_does_not_exist_is_an_error_and_hasattr_says_no(
     tokens: minibert.Tokens,
 ) -> None:
@@ -121,13 +94,6 @@ def test_a_name_that_does_not_exist_is_an_error_and_hasattr_says_no(
             getattr(trace, name)
     assert set(LAYER_NAMES) <= set(dir(trace[0]))
     assert all(hasattr(trace[0], name) and hasattr(trace[0, 0], name) for name in LAYER_NAMES)
-
-
-def test_a_trace_shows_its_size(tokens: minibert.Tokens) -> None:
-    trace = gpt2().trace(tokens)
-    assert "5 layers x 3 heads" in repr(trace)
-    assert "batch 3, 13 positions" in repr(trace)
-    assert "layer 1, head 2" in repr(trace[1, 2])
 
 
 def test_what_the_pass_computed_outlives_a_change_of_the_weights(

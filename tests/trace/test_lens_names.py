@@ -97,29 +97,6 @@ def test_gpt2_is_what_the_bridge_caches() -> None:
     assert check_same(own.trace(tokens), cache, tokens)
 
 
-def test_the_numbers_are_those_of_the_trace_under_other_names() -> None:
-    model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel"))
-    trace = model.trace(tokens_of(batch("gpt2")))
-    cache = trace.to_transformer_lens(attn_result=True)
-    norms = [layer.attention_norm for layer in model.body.layers]
-    for layer in trace:
-        at = f"blocks.{layer.layer}"
-        assert torch.equal(cache[f"{at}.attn.hook_q"], layer.query.transpose(1, 2))
-        pattern = torch.softmax(cache[f"{at}.attn.hook_attn_scores"], -1)
-        assert torch.allclose(pattern, layer.probs, atol=1e-6)
-        summed = cache[f"{at}.attn.hook_result"].sum(2)
-        bias = model.body.layers[layer.layer].attention.output.bias
-        assert torch.allclose(summed + bias, cache[f"{at}.hook_attn_out"], atol=1e-5)
-        both = cache[f"{at}.hook_resid_pre"] + cache[f"{at}.hook_attn_out"]
-        assert torch.allclose(both, cache[f"{at}.hook_resid_mid"], atol=1e-6)
-        before = cache[f"{at}.hook_resid_pre"]
-        normed, norm = cache[f"{at}.ln1.hook_normalized"], norms[layer.layer]
-        expected = F.layer_norm(before, before.shape[-1:], eps=norm.eps)
-        assert torch.allclose(normed, expected, atol=1e-5)
-        mean = before.mean(-1, keepdim=True)
-        assert torch.allclose(normed * cache[f"{at}.ln1.hook_scale"], before - mean, atol=1e-5)
-
-
 # Each form that get_act_name knows, and some that it makes no name of this cache from.
 SHORTHANDS = [
     *((name, layer) for name in ("q", "k", "v", "z", "pattern", "attn_scores") for layer in (0, 1)),
@@ -155,35 +132,6 @@ def test_shorthands_are_those_of_transformer_lens() -> None:
         assert (stacked - wanted).abs().max() <= 1e-5, key
 
 
-def test_a_shorthand_is_the_quantity_and_what_is_none_is_an_error_that_names_it() -> None:
-    trace = from_transformers(hf_model("gpt2", "GPT2Model", Sizes(layers=2))).trace([[3, 4, 5]])
-    cache = trace.to_transformer_lens()
-    assert torch.equal(cache["pattern", 1], trace[1].probs)
-    assert torch.equal(cache["q", -2], trace[0].query.transpose(1, 2))
-    assert torch.equal(cache.stack_activation("resid_post"), trace.stack("resid_post"))
-    assert torch.equal(cache.stack_activation("post", 1), trace[0].mlp_post[None])
-    assert ("pattern", 1) in cache
-    wrong = [0, None, (), ("k", "1"), ("k", 1.0), ("k", 0, 1), ("k", 0, None, 0), (1, 0), ["k", 0]]
-    for key in [*wrong, ("pattern", 2), torch.ones(2)]:
-        with pytest.raises(minibert.TraceError, match="not a name of") as error:
-            cache[key]
-        assert str(key)[:20] in str(error.value)
-        assert isinstance(error.value, KeyError)
-        assert key not in cache
-        assert cache.get(key) is None
-    for layer in (0, 3, -2, True, "1", torch.tensor([1, 2])):
-        with pytest.raises(minibert.TraceError, match=r"expected 1 to 2, or -1"):
-            cache.stack_activation("k", layer)
-
-
-def test_a_model_without_a_head_has_the_names_up_to_its_last_norm() -> None:
-    trace = from_transformers(hf_model("gpt2", "GPT2Model")).trace(tokens_of(batch("gpt2")))
-    values = dict(trace.to_transformer_lens())
-    assert torch.equal(values["hook_embed"] + values["hook_pos_embed"], trace.embed)
-    assert "unembed.hook_in" not in values
-    assert "ln_final.hook_scale" in values
-
-
 def test_nothing_is_computed_before_it_is_read() -> None:
     model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=2)))
     cache = model.trace(torch.arange(7)[None], until=1).to_transformer_lens()
@@ -204,17 +152,6 @@ def test_a_trace_that_stopped_early_has_the_names_up_to_there() -> None:
     assert not any(name.startswith(("ln_final", "unembed")) for name in cache)
     for name, value in cache.items():
         assert torch.allclose(value, whole[name], atol=1e-5), name
-
-
-def test_a_name_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
-    model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=2)))
-    cache = model.trace(torch.arange(7)[None]).to_transformer_lens()
-    with pytest.raises(minibert.TraceError, match=r"not a name of.*there are hook_embed") as error:
-        cache["blocks.0.hook_q"]
-    assert "blocks.0.attn.hook_q" in str(error.value)
-    assert cache.get("blocks.2.hook_resid_pre") is None
-    assert "blocks.2.hook_resid_pre" not in cache
-    assert f"{len(cache)} quantities" in repr(cache)
 
 
 def test_norms_of_half_precision_are_computed_in_single() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import minibert
 from minibert.errors import EditError
 from minibert.kernels.api import Attended
 from minibert.kernels.call import Call
@@ -179,44 +178,6 @@ def test_a_gradient_reaches_each_edit_of_a_sweep() -> None:
     for found, expected in zip(together, alone, strict=True):
         assert found.abs().max() > 0
         assert torch.allclose(found, expected, atol=1e-12)
-
-
-NO_SWEEPS: list[tuple[dict[str, Any], str]] = [
-    ({"edits": []}, "at least one"),
-    ({"edits": {("z", 1): zero}}, "expected a list"),
-    ({"edits": [("z", 1)]}, "expected a dictionary"),
-    ({"edits": [{("z", 1): zero}, {("z", 9): zero}]}, "there is no layer 9"),
-    ({"batch": 0}, "batch=0"),
-    ({"batch": -1}, "batch=-1"),
-    ({"batch": True}, "batch=True"),
-    ({"batch": 2.5}, "batch=2.5"),
-    ({"positions": []}, "at least one"),
-    ({"positions": 3}, "expected a list"),
-    ({"positions": [LENGTH]}, "[Tt]here is no position 13"),
-    ({"positions": [True]}, "position True"),
-    ({"edits": [{"logits": zero}], "positions": [0]}, "leave positions out"),
-    (
-        {"metric": lambda logits: logits.mean()},
-        r"one number for each of 3 sentences, found \(\)",
-    ),
-    ({"metric": lambda logits: logits[:, 0]}, r"found \(3, 41\)"),
-    ({"metric": lambda logits: 0.5}, "found float"),
-]
-
-
-def test_what_cannot_be_swept_is_refused(unchecked: None) -> None:
-    trace = model_of("bert").trace(whole("bert"))
-    for arguments, match in NO_SWEEPS:
-        given_all = {"edits": [{("z", 1): zero}], "metric": metric} | arguments
-        with pytest.raises(EditError, match=match):
-            trace.rerun_each(**given_all)
-
-
-def test_a_trace_that_stopped_early_has_no_logits_to_sweep() -> None:
-    trace = model_of("bert").trace(sentences("bert"), until=1)
-    with pytest.raises(EditError, match=r"made with until=1") as raised:
-        trace.rerun_each([{("z", 0): zero}], metric)
-    assert isinstance(raised.value, minibert.MinibertError)
 
 
 def test_an_edit_that_writes_what_stands_there_costs_no_layer(monkeypatch) -> None:
