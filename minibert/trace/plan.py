@@ -246,8 +246,8 @@ def check_until(point: Point, until: int | None) -> None:
         raise EditError(f"{point}: until={until} stops before it; edit layers below {until}.")
 
 
-def _check_packed(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
-    """Raise EditError for what packed sentences, or those of different lengths, cannot have."""
+def _check_packed(point: Point, allowed: AllowedKeys) -> None:
+    """Raise EditError for what packed sentences do not have."""
     if allowed.packed is not None and "query" in point.axes:
         raise EditError(
             f"{point}: packed sentences have no such matrix. Trace them without packed=True. "
@@ -258,12 +258,6 @@ def _check_packed(point: Point, edit: Edit, allowed: AllowedKeys) -> None:
             f"{point}: packed sentences share a row of the batch, and pooled is one of each "
             "sentence. Trace them without packed=True."
         )
-    ragged = allowed.lengths is not None and "query" in point.axes
-    if isinstance(edit.change, Noise) and (allowed.packed is not None or ragged):
-        raise EditError(
-            f"{point}: noise here would depend on the other sentences of the batch. Trace the "
-            "sentences one by one."
-        )
 
 
 def check_values(point: Point, edit: Edit, reach: Reach, whole: Shape) -> None:
@@ -271,9 +265,15 @@ def check_values(point: Point, edit: Edit, reach: Reach, whole: Shape) -> None:
 
     Values of a trace are read from the same positions, so its sentences need these.
     """
+    padded = "key" in point.axes and set(reach.keys_at.lengths) != {whole[-1]}
+    if isinstance(edit.change, Noise) and (padded or reach.places.packed):
+        raise EditError(
+            f"{point}: noise here would depend on the other sentences of the batch. Trace the "
+            "sentences one by one."
+        )
     if edit.entries is not None:
         indices_of(edit.entries, whole[-1], "entry", EditError, f"{point}: ")
-        if "key" in point.axes and set(reach.keys_at.lengths) != {whole[-1]}:
+        if padded:
             raise EditError(
                 f"{point}: entries are keys here, which are counted in each sentence; give "
                 "sentences of one length, or trace them one by one."
@@ -450,7 +450,7 @@ class Plan:
         for point, edit in named(mapping, partial(as_point, config=config), dtype, sources):
             check_until(point, until)
             reach = Reach.of(point, edit, places)
-            _check_packed(point, edit, allowed)
+            _check_packed(point, allowed)
             check_values(point, edit, reach, shape_of(point, config, allowed))
             entries.append((point, edit, reach))
         for layer in {point.layer for point, _, reach in entries if reach.keys is not None}:

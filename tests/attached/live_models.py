@@ -7,6 +7,7 @@ from transformers import (
     BartConfig,
     BartModel,
     BertConfig,
+    BertForMaskedLM,
     BertModel,
     GPT2Config,
     GPT2LMHeadModel,
@@ -41,6 +42,10 @@ def bert(kind: type = BertModel, **changes: Any) -> Any:
     }  # fmt: skip
     torch.manual_seed(0)
     return kind(BertConfig(**(sizes | changes))).eval()
+
+
+def bert_mlm() -> BertForMaskedLM:
+    return bert(BertForMaskedLM)
 
 
 def gpt2(**changes: Any) -> GPT2LMHeadModel:
