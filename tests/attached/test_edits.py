@@ -51,7 +51,7 @@ def test_one_head_zeroed_is_a_hook_on_the_output_projection_in_generation_too(
 @settings(max_examples=20, phases=[Phase.generate])
 @given(data=st.data())
 def test_an_edit_is_that_of_minibert_s_own_model(data: st.DataObject) -> None:
-    """Every quantity, head, change and place, of sentences of 7 and 4 tokens alike; transformers rotates in float32."""
+    """Every quantity, head, change and place, of sentences of 7 and 4 tokens alike."""
     live = data.draw(st.sampled_from([llama, gpt2, bert_mlm]))().double()
     own, attached = minibert.load(live), minibert.attach(live)
     mask = torch.arange(7) < torch.tensor([[7], [4]])
@@ -81,6 +81,7 @@ def test_an_edit_is_that_of_minibert_s_own_model(data: st.DataObject) -> None:
         made = [hide([0], positions=-1).at(sentences=place["sentences"])] * 2
     found = attached.trace(**inputs[0], edit={key: made[0]})
     expected = own.trace(tokens[0], edit={key: made[1]})
+    # transformers rotates in float32.
     assert (found.logits - expected.logits)[mask].abs().max() < 1e-4
     for each in range(len(expected)):
         for quantity in READABLE:
