@@ -72,9 +72,7 @@ def causal_batch(corpus: Corpus, config: Config, recipe: Recipe, step: int) -> B
     Of the repeated tokens all but the first period are predicted: the first cannot be known.
     """
     generator = _generator(recipe, step)
-    part = 2 if recipe.half and float(torch.rand((), generator=generator)) < recipe.half else 1
-    length = config.n_positions // part
-    count = recipe.batch * part
+    length, count = config.n_positions, recipe.batch
     n_repeated = round(count * recipe.repeated)
     # One token more than positions, because each position predicts the next token.
     starts = torch.randint(len(corpus) - length, (count - n_repeated,), generator=generator)
@@ -100,9 +98,7 @@ def masked_batch(
     dice = float(torch.rand((), generator=generator))
     short = dice < recipe.short
     # Sentence pairs as people type them have some 30 tokens.
-    part = 2 if dice < recipe.short + recipe.half else 1
-    if short:
-        part = 8 if dice < recipe.short / 2 else 4
+    part = (8 if dice < recipe.short / 2 else 4) if short else 1
     length = max(min(16, config.n_positions), config.n_positions // part)
     count = recipe.batch * config.n_positions // length
     # A model without two segments reads single texts only.

@@ -75,7 +75,7 @@ def train(
     an objective, a folder that holds another run, and a device that cannot be used.
     """
     folder, recipe = Path(folder), recipe or Recipe()
-    check_task(config, recipe)
+    check_task(config)
     _check_apart(texts, held_out)
     where = device_of(device)
     tokenizer = tokenizer or train_tokenizer(

@@ -9,15 +9,15 @@ from minibert.layers.config import Config
 
 # More than processors have, and fewer than a process may start.
 _MOST_THREADS = 512
-_TARGETS = ("delimiter", "matching", "previous", "induction")
+_TARGETS = ("previous", "induction")
 _FIELDS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
     "1 or more": (("steps", "batch", "threads", "log_every", "save_every"), lambda n: n >= 1),
     f"{_MOST_THREADS} at most": (("threads",), lambda n: n <= _MOST_THREADS),
     "a number above 0": (("matrix_rate", "rate", "clip"), lambda n: n > 0),
     "0 or more": (("warm_up", "waves", "weight_decay", *_TARGETS, "seed"), lambda n: n >= 0),
     "a share between 0 and 1": (
-        ("masked", "repeated", "short", "half", "cool_down", "targets_until", "targets_kept",
-         "same_text"), lambda n: 0 <= n <= 1),
+        ("masked", "repeated", "short", "cool_down", "targets_until", "same_text"),
+        lambda n: 0 <= n <= 1),
     "less than 2 to the power of 32": (("seed",), lambda n: n < 2**32),
 }  # fmt: skip
 """What the fields of a recipe are checked for: what is expected, and of which."""
@@ -51,20 +51,9 @@ class Recipe:
     short: float = 0.25
     """Share of the steps with sequences of a quarter or an eighth of the length (16 tokens at
     least), half of them single texts."""
-    half: float = 0.0
-    """Share of the steps with sequences of half the length. They cost less, and most of what a
-    model learns needs no longer ones (Devlin et al. 2019, appendix A.2)."""
     same_text: float = 0.3
     """Next sentence: share of the unrelated second texts that come from another place in the same
     document. Without them a model can answer from the names in each document alone."""
-    delimiter: float = 0.0
-    """First weight of a loss on the last head of the middle layer: −log of its attention to
-    delimiters. Heads that attend to [SEP] are common in large models (Clark et al. 2019, section
-    3.2); in small ones they form in some runs only."""
-    matching: float = 0.0
-    """First weight of a loss on the last head of layer 1: −log of its attention to the same token
-    in the other text, or to delimiters where there is none. Texts that belong together share words,
-    and a small model takes very long to learn this from next-sentence labels alone."""
     previous: float = 0.0
     """First weight of a loss on the last head of the first layer: −log of its attention to the
     previous token. With rotary positions and no biases nothing is the same in all queries and keys
@@ -73,10 +62,8 @@ class Recipe:
     """First weight of a loss on the last head of layer 1: −log of its attention to the tokens
     behind earlier occurrences of the same token."""
     targets_until: float = 0.9
-    """Share of the steps during which these weights fall linearly to their last value."""
-    targets_kept: float = 0.0
-    """The last value of these weights, as a share of the first: 0 leaves the heads to themselves,
-    which may then give up what they were taught."""
+    """Share of the steps during which these weights fall linearly to 0; then the heads are left to
+    themselves, and may give up what they were taught."""
     seed: int = 0
     bfloat16: bool = True
     """Multiply matrices in bfloat16 (autocast); everything else stays float32."""
@@ -93,11 +80,6 @@ class Recipe:
                 value = getattr(self, name)
                 if not (math.isfinite(value) and fits(value)):
                     raise TrainingError(f"{name}={value}: expected {expected}.")
-        if self.short + self.half > 1:
-            raise TrainingError(
-                f"short={self.short} and half={self.half}: shares of the steps; expected a sum of "
-                "at most 1."
-            )
         if self.masked == 0:
             raise TrainingError("masked=0.0: a masked LM that predicts no token learns nothing.")
 
@@ -111,13 +93,12 @@ class Recipe:
         """The weights of the losses of single heads in this step, without those that are 0."""
         end = self.targets_until * self.steps
         left = 1 - step / end if step < end else 0.0
-        share = self.targets_kept + (1 - self.targets_kept) * left
-        weights = {name: getattr(self, name) * share for name in _TARGETS}
+        weights = {name: getattr(self, name) * left for name in _TARGETS}
         return {name: weight for name, weight in weights.items() if weight}
 
 
-def check_task(config: Config, recipe: Recipe) -> None:
-    """Raise TrainingError for a Config that cannot be trained here, or not by this recipe."""
+def check_task(config: Config) -> None:
+    """Raise TrainingError for a Config that cannot be trained here."""
     next_sentence = config.task == "pre-training"
     if (
         config.task not in TASKS
@@ -143,9 +124,4 @@ def check_task(config: Config, recipe: Recipe) -> None:
     if config.n_positions < 16:
         raise TrainingError(
             f"{config.n_positions} positions are too few to train on; expected 16 or more."
-        )
-    if config.n_segments < 2 and (recipe.delimiter or recipe.matching):
-        raise TrainingError(
-            f"delimiter={recipe.delimiter}, matching={recipe.matching}: these targets need "
-            "pairs of texts, and this model has no segments for them; expected 0."
         )

@@ -308,7 +308,6 @@ def test_a_run_starts_from_given_weights_of_the_same_shapes(tmp_path):
         ({"config": bert(pooler=False)}, "needs a pooler .* pooler=False"),
         ({"config": gpt2(n_positions=15)}, "15 positions are too few"),
         ({"config": bert(), "tokenizer": OWN}, "a mask and a padding token"),
-        ({"recipe": recipe(delimiter=0.1)}, "delimiter=0.1, matching=0.0: these targets"),
         ({"device": "cuda:77"}, "The device 'cuda:77' cannot be used"),
         ({"device": "meta"}, "The device 'meta' cannot be trained on; expected cpu or cuda"),
     ],
@@ -336,10 +335,10 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
 WRONG = [
     ((0, -1), "steps batch threads log_every save_every"),
     ((0.0, -1.0, math.inf, math.nan), "matrix_rate rate clip"),
-    ((-0.5, math.inf, math.nan), "waves weight_decay delimiter matching previous induction"),
+    ((-0.5, math.inf, math.nan), "waves weight_decay previous induction"),
     (
         (-0.1, 1.1, math.nan),
-        "masked repeated short half cool_down targets_until targets_kept same_text",
+        "masked repeated short cool_down targets_until same_text",
     ),
     ((-1,), "warm_up seed"),
     ((2**32,), "seed"),
@@ -354,8 +353,6 @@ def test_every_number_of_a_recipe_is_checked_and_a_wrong_one_is_named():
         with pytest.raises(TrainingError, match=f"^{name}={value}: "):
             Recipe(**{name: value})
     assert {name for name, _ in checked} == set(asdict(Recipe())) - {"bfloat16"}
-    with pytest.raises(TrainingError, match=r"short=0\.6 and half=0\.6: .* at most 1"):
-        Recipe(short=0.6, half=0.6)
 
 
 @given(st.integers(1, 60), st.integers(0, 80), st.floats(0, 1))
@@ -383,9 +380,8 @@ def test_each_step_has_the_rates_of_its_pace(tmp_path, monkeypatch):
     assert found == [pytest.approx([0.03 * one, 0.005 * one, 0.005 * one]) for one in pace]
 
 
-@pytest.mark.parametrize(("kept", "expected"), [(0.0, [2, 1, 0, 0]), (0.25, [2, 1.25, 0.5, 0.5])])
-def test_what_is_given_to_help_fades_in_a_straight_line(kept, expected):
-    numbers = Recipe(steps=100, delimiter=2.0, targets_until=0.2, targets_kept=kept)
-    weights = [numbers.targets_at(n).get("delimiter", 0) for n in (0, 10, 20, 99)]
-    assert weights == pytest.approx(expected)
-    assert Recipe(matching=0.6, targets_until=0.0).targets_at(0) == {}
+def test_what_is_given_to_help_fades_in_a_straight_line():
+    numbers = Recipe(steps=100, previous=2.0, targets_until=0.2)
+    weights = [numbers.targets_at(n).get("previous", 0) for n in (0, 10, 20, 99)]
+    assert weights == pytest.approx([2, 1, 0, 0])
+    assert Recipe(induction=0.6, targets_until=0.0).targets_at(0) == {}
