@@ -1,6 +1,7 @@
 """The linear layer on every back end: the rule that names one, and that no write goes unseen."""
 
 import copy
+import itertools
 import os
 import pickle
 import subprocess
@@ -42,13 +43,6 @@ ACTIVATIONS = {
 }
 # (the largest rounding relative to the largest number, how often one rounds)
 DTYPES = {torch.float32: 2**-20, torch.bfloat16: 3 * 2**-8, torch.float16: 3 * 2**-11}
-
-
-@pytest.fixture(params=backends.NAMES)
-def back_end(request: pytest.FixtureRequest) -> Iterator[str]:
-    backends.use(request.param)
-    yield request.param
-    backends.use(None)
 
 
 @pytest.fixture
@@ -109,62 +103,56 @@ def assert_seen(model: Model, before: torch.Tensor | None = None) -> None:
     assert before is None or not torch.equal(got, before), "the change had no effect"
 
 
-def sample(rows: tuple[int, ...], d_in: int, d_out: int, dtype: torch.dtype) -> tuple[Any, ...]:
-    layer = Linear(d_in, d_out)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.normal_()
-    return layer.to(dtype), torch.randn(*rows, d_in, dtype=dtype)
+def inputs(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
+    """x and how many numbers come out of each of its rows; some lie in strides."""
+    for rows, d_in, d_out in (((), 7, 5), ((3,), 13, 11), ((2, 3), 512, 521), ((2, 131), 521, 7)):
+        yield torch.randn(*rows, d_in, dtype=dtype), d_out
+    x = torch.randn(5, 3, 512, dtype=dtype)
+    for strided in (x[:, 1], x.transpose(0, 1), x[::2], torch.randn(7, 512, 5).to(dtype).mT, x[:0]):
+        yield strided, 521
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("name", backends.NAMES)
 @torch.no_grad()
-def test_every_back_end_gives_what_float64_gives(
-    back_end: str, activation: str | None, dtype: torch.dtype
-) -> None:
-    for rows, d_in, d_out in (((), 7, 5), ((3,), 13, 11), ((2, 3), 512, 521), ((2, 131), 521, 7)):
-        layer, x = sample(rows, d_in, d_out, dtype)
-        for residual in (None, torch.randn(*rows, d_out, dtype=dtype)):
-            kept = x.clone(), None if residual is None else residual.clone()
-            got = layer(x, activation=activation, residual=residual)
-            product = F.linear(x.double(), layer.weight.double(), layer.bias.double())
-            exact = ACTIVATIONS[activation](product) + (0 if residual is None else residual)
-            # Relative to the largest term of the sum, as the rounding of a dot product is.
-            size = F.linear(x.double().abs(), layer.weight.double().abs()).max() + 4
-            assert got.dtype == dtype
-            assert (got - exact).abs().max() <= DTYPES[dtype] * size
-            assert torch.equal(x, kept[0]), "the input was changed"
-            assert residual is None or torch.equal(residual, kept[1]), "the residual was changed"
+def test_every_back_end_gives_what_float64_gives(name: str, dtype: torch.dtype) -> None:
+    packed = name == "onednn-packed"
+    if packed and dtype not in backends.processor().onednn_dtypes:
+        pytest.skip(f"oneDNN does not multiply {dtype} here")
+    multiply = backends.onednn_linear if packed else backends.torch_linear
+    cases = itertools.product(inputs(dtype), ACTIVATIONS)
+    for number, ((x, d_out), activation) in enumerate(cases):
+        weight, bias = torch.randn(d_out, x.shape[-1]).to(dtype), torch.randn(d_out).to(dtype)
+        matrix = backends.packed_copy(weight) if packed else weight
+        # Each activation meets each of these at some shape.
+        offset = bias if (number + number // 8) % 2 else None
+        residual = torch.randn(*x.shape[:-1], d_out).to(dtype) if number // 16 % 2 else None
+        kept = x.clone(), None if residual is None else residual.clone()
+        got = multiply(x, matrix, offset, activation, residual)
+        product = x.double() @ weight.double().mT + (0 if offset is None else bias.double())
+        exact = ACTIVATIONS[activation](product) + (0 if residual is None else residual)
+        # Relative to the largest term of the sum, as the rounding of a dot product is.
+        size = (x.double().abs() @ weight.double().abs().mT).amax() + 4 if len(x) else 1
+        assert got.dtype == dtype
+        assert ((got - exact).abs() <= DTYPES[dtype] * size).all()
+        assert torch.equal(x, kept[0]), "the input was changed"
+        assert residual is None or torch.equal(residual, kept[1]), "the residual was changed"
 
 
-@torch.no_grad()
-def test_a_strided_input_is_read_as_it_lies_and_a_layer_may_have_no_bias(back_end: str) -> None:
-    layer, x = sample((5, 3), 512, 521, torch.float32)
-    bare = Linear(512, 521, bias=False)
-    bare.weight = layer.weight
-    assert set(bare.state_dict()) == {"weight"}
-    for strided in (x[:, 1], x.transpose(0, 1), x[::2], torch.randn(7, 512, 5).mT, x[:0]):
-        product = strided.double() @ layer.weight.double().T
-        torch.testing.assert_close(bare(strided).double(), product, atol=1e-3, rtol=0)
-        torch.testing.assert_close(layer(strided).double(), product + layer.bias, atol=1e-3, rtol=0)
-
-
-def test_gradients_and_tangents_are_those_of_torch(back_end: str) -> None:
-    layer, x = sample((3,), 7, 5, torch.float64)
-    layer.requires_grad_()
-    x, residual = x.requires_grad_(), torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    inputs = [x, layer.weight, layer.bias, residual]
-    expected = F.silu(F.linear(x, layer.weight, layer.bias)) + residual
-    ours = torch.autograd.grad(
-        layer(x, activation="silu", residual=residual).square().sum(), inputs
-    )
-    theirs = torch.autograd.grad(expected.square().sum(), inputs)
-    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-    given = (x.detach(),)
-    _, ours = torch.func.jvp(lambda x: layer(x, activation="gelu"), given, given)
+def test_gradients_and_tangents_are_those_of_torch() -> None:
+    layer, x = Linear(7, 5).double(), torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
+    for parameter in layer.requires_grad_().parameters():
+        parameter.data.normal_()
+    residual = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    given = [x, layer.weight, layer.bias, residual]
+    ours = layer(x, activation="silu", residual=residual).square().sum()
+    theirs = (F.silu(F.linear(x, layer.weight, layer.bias)) + residual).square().sum()
+    both = (torch.autograd.grad(one, given) for one in (ours, theirs))
+    torch.testing.assert_close(*both, atol=1e-12, rtol=0)
+    point = (x.detach(),)
+    _, ours = torch.func.jvp(lambda x: layer(x, activation="gelu"), point, point)
     _, theirs = torch.func.jvp(
-        lambda x: F.gelu(F.linear(x, layer.weight, layer.bias)), given, given
+        lambda x: F.gelu(F.linear(x, layer.weight, layer.bias)), point, point
     )
     torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
 
