@@ -1,6 +1,6 @@
 """The model people hold: text in, logits out, or a trace of everything in between."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minibert.answers.generate import generate
-from minibert.answers.predict import Prediction, predict
+from minibert.answers.predict import predict
 from minibert.doors import ServedPage, opened
 from minibert.errors import (
     CheckpointError,
@@ -232,39 +232,8 @@ class Model(Trainable):
         record(trace, keep=keep, plan=plan)
         return trace
 
-    def predict(self, text: Input, pair: Text | None = None, *, top: int = 5) -> list[Prediction]:
-        """What the task head says, in words; see `minibert.answers.predict.predict`."""
-        return predict(self, text, pair, top=top)
-
-    def generate(
-        self,
-        text: Input | None = None,
-        *,
-        max_new_tokens: int = 40,
-        temperature: float | int = 0.8,
-        top_k: int | None = None,
-        top_p: float | int | None = None,
-        seed: int = 0,
-        stop: str | Sequence[str] | None = (),
-        stream: Callable[[str], object] | None = None,
-        edit: EditMapping | None = None,
-        last: str = "text",
-        **named: Any,
-    ) -> Any:
-        """What a causal model writes behind a text; see `minibert.answers.generate.generate`."""
-        return generate(
-            self,
-            by_name(text, None, named),
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=stop,
-            stream=stream,
-            edit=edit,
-            last=last,
-        )
+    predict = predict
+    generate = generate
 
     def live(self, *, height: int = 720) -> ServedPage:
         """A page that runs this model, for a cell of a notebook; see viz/serve/server.py."""

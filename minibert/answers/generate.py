@@ -26,7 +26,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int, Logits
-from minibert.text.inputs import Inputs
+from minibert.text.inputs import Inputs, by_name
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
 from minibert.trace.edit import Constant, Edit, EditMapping, FromTrace, Noise, Point, as_point
@@ -440,7 +440,7 @@ class Generated:
 
 def generate(
     model: AnsweringModel,
-    text: Any,
+    text: Any = None,
     *,
     max_new_tokens: int = 40,
     temperature: float | int = 0.8,
@@ -451,10 +451,11 @@ def generate(
     stream: Callable[[str], object] | None = None,
     edit: EditMapping | None = None,
     last: str = "text",
-) -> "Generated | list[Generated]":
+    **named: object,
+) -> Any:
     """The text that a causal language model writes after a prompt: a Generated, a list for a batch.
 
-    Takes text, Tokens, or ids, as `model(...)` does. Each token is drawn from
+    Takes text, Tokens, ids, or inputs by name, as `model(...)` does. Each token is drawn from
     softmax(logits / temperature), limited by top_k and top_p (see `Sampling`).
     With temperature 0 it is the most probable one. Text i of a batch is drawn with `seed + i`: the
     result is the same as for this text alone with that seed.
@@ -484,6 +485,7 @@ def generate(
     >>> str(model.generate("Once upon a time", max_new_tokens=5)).startswith("Once upon a time")
     True
     """
+    text = by_name(text, None, named)
     _check_model(model)
     sampling = Sampling(temperature, top_k, top_p)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)

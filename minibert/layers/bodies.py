@@ -28,6 +28,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
@@ -35,12 +36,24 @@ from minibert.layers.dropout import dropped
 from minibert.layers.finite import check_stream
 from minibert.layers.linear import Linear
 from minibert.layers.norms import Divisors, Norm, normed
-from minibert.layers.parts import Embedding, Layer
+from minibert.layers.parts import Layer
 from minibert.layers.weight_views import read_only
 from minibert.quantities import Float, Hidden, Int, TokenIds
 
 Positions = Int[torch.Tensor, "#batch position"]
 Words = Float[torch.Tensor, "batch position d_embed"]
+
+
+class Embedding(nn.Module):
+    """A table with one row for each id."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The rows of the ids."""
+        return F.embedding(ids, self.weight)
 
 
 class Body(nn.Module):

@@ -77,8 +77,7 @@ class LayerQuantities:
 
     @quantity(SCALE_AXES, "what the norm of attention divides by: root of mean square + eps")
     def attention_norm_scale(at: "LayerPass") -> NormScale:
-        behind = at.layer.after
-        return at.divisor("attention_norm", at.resid_pre + at.attn_out if behind else at.resid_pre)
+        return at.divisor("attention_norm")
 
     @quantity(_INPUT_AXES, "the x of a head's query: resid_pre (pre-norm: its norm)")
     def query_input(at: "LayerPass") -> PerHeadHidden:
@@ -152,7 +151,7 @@ class LayerQuantities:
 
     @quantity(SCALE_AXES, "what the norm of attn_out divides by")
     def attention_output_norm_scale(at: "LayerPass") -> NormScale:
-        return at.divisor("attention_output_norm", at.attn_out)
+        return at.divisor("attention_output_norm")
 
     @quantity(
         STREAM_AXES,
@@ -169,9 +168,7 @@ class LayerQuantities:
 
     @quantity(SCALE_AXES, "what the norm of the MLP divides by, as attention_norm_scale")
     def mlp_norm_scale(at: "LayerPass") -> NormScale:
-        if at.layer.after:
-            return at.divisor("mlp_norm", at.resid_mid + at.mlp_out)
-        return at.divisor("mlp_norm", at.resid_pre if at.layer.parallel else at.resid_mid)
+        return at.divisor("mlp_norm")
 
     @quantity(MLP_AXES, "x·W_gate + b_gate, x as in mlp_pre")
     def mlp_gate(at: "LayerPass") -> Mlp:
@@ -195,7 +192,7 @@ class LayerQuantities:
 
     @quantity(SCALE_AXES, "what the norm of mlp_out divides by")
     def mlp_output_norm_scale(at: "LayerPass") -> NormScale:
-        return at.divisor("mlp_output_norm", at.mlp_out)
+        return at.divisor("mlp_output_norm")
 
     @quantity(
         STREAM_AXES,
@@ -395,9 +392,21 @@ class LayerPass(LayerQuantities):
         at = self.of_all_rows() if axis == "kv_head" else self
         return at.attention_input.unsqueeze(1).expand(-1, count, -1, -1)
 
-    def divisor(self, norm: str, x: Hidden) -> NormScale:
-        """What a norm of this layer divides x by."""
-        return divisor(getattr(self.layer, norm), x)
+    def read_by_norm(self, name: str) -> Hidden:
+        """What a norm of this layer divides."""
+        attention = name.startswith("attention")
+        stream, out = ("resid_pre", "attn_out") if attention else ("resid_mid", "mlp_out")
+        if name.endswith("output_norm"):
+            found: Hidden = getattr(self, out)
+        elif self.layer.after:
+            found = getattr(self, stream) + getattr(self, out)
+        else:
+            found = self.resid_pre if self.layer.parallel else getattr(self, stream)
+        return found
+
+    def divisor(self, norm: str) -> NormScale:
+        """What a norm of this layer divides by."""
+        return divisor(getattr(self.layer, norm), self.read_by_norm(norm))
 
     def divisors(self, norm: str) -> Divisors | None:
         """What a norm has to divide by, and what it would; None where nobody asks."""

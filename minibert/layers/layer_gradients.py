@@ -7,6 +7,8 @@ Each belongs to a quantity of the table in layer.py, and follows from the gradie
 behind it. Autograd gives all others.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -20,7 +22,6 @@ from minibert.quantities import (
     Matrix,
     NormScale,
     PerHeadHidden,
-    PerKeyHeadHidden,
     Quantity,
 )
 
@@ -75,66 +76,41 @@ def _resid_pre_gradient(at: LayerGradients) -> Hidden:
     return at.below()
 
 
-@LayerQuantities.attention_norm_scale.gradient_of("value", "resid_mid")
-def _attention_norm_gradient(at: LayerGradients) -> NormScale:
-    """From that of the norm's output: W_Q, W_K and W_V read it, or (BERT) it is resid_mid."""
-    values = at.values
-    if values.layer.after:
-        x, back = values.resid_pre + values.attn_out, at.resid_mid
-    else:
-        x, back = values.resid_pre, _attention_input_gradient(at.of_all_heads())
-    return _scale_gradient(values.layer.attention_norm, x, values.attention_norm_scale, back)
-
-
-@LayerQuantities.attention_output_norm_scale.gradient_of("resid_mid")
-def _attention_output_norm_gradient(at: LayerGradients) -> NormScale:
-    """From that of resid_mid, which the norm's output is added to."""
-    values, norm = at.values, at.values.layer.attention_output_norm
-    scale = values.attention_output_norm_scale
-    return _scale_gradient(norm, values.attn_out, scale, at.resid_mid)
-
-
-@LayerQuantities.mlp_norm_scale.gradient_of("mlp_pre", "resid_post")
-def _mlp_norm_gradient(at: LayerGradients) -> NormScale:
-    """From that of the norm's output: W_in and W_gate read it, or (BERT) it is resid_post."""
+def _norm_gradient(at: LayerGradients, name: str) -> NormScale:
+    """−sum of (gradient of the norm's output) · weight · centred(x) / scale² over a row."""
     values, layer = at.values, at.values.layer
-    if layer.after:
-        x, back = values.resid_mid + values.mlp_out, at.resid_post
+    output = "resid_post" if name.startswith("mlp") else "resid_mid"
+    if name == layer.norm_behind(name.partition("_")[0]):
+        back: Hidden = getattr(at, output)
+    elif name == "attention_norm":
+        back = _attention_input_gradient(at.of_all_heads())
     else:
-        x = values.resid_pre if layer.parallel else values.resid_mid
         back = at.mlp_pre @ layer.mlp.W_in.mT
         if (gate := layer.mlp.W_gate) is not None:
             back = back + at.mlp_gate @ gate.mT
-    return _scale_gradient(layer.mlp_norm, x, values.mlp_norm_scale, back)
+    norm: Norm = getattr(layer, name)
+    scale: NormScale = getattr(values, f"{name}_scale")
+    weighed = back * norm.scale * centred(norm, values.read_by_norm(name))
+    return -weighed.sum(-1, keepdim=True) / scale.square()
 
 
-@LayerQuantities.mlp_output_norm_scale.gradient_of("resid_post")
-def _mlp_output_norm_gradient(at: LayerGradients) -> NormScale:
-    """From that of resid_post, which the norm's output is added to."""
-    values, norm = at.values, at.values.layer.mlp_output_norm
-    return _scale_gradient(norm, values.mlp_out, values.mlp_output_norm_scale, at.resid_post)
-
-
-@LayerQuantities.query_input.gradient_of("query")
-def _query_input_gradient(at: LayerGradients) -> PerHeadHidden:
-    """dq·W_Qᵀ of that head."""
-    return _input_gradient(at, "query")
-
-
-@LayerQuantities.key_input.gradient_of("key")
-def _key_input_gradient(at: LayerGradients) -> PerKeyHeadHidden:
-    """dk·W_Kᵀ of that head."""
-    return _input_gradient(at, "key")
-
-
-@LayerQuantities.value_input.gradient_of("value")
-def _value_input_gradient(at: LayerGradients) -> PerKeyHeadHidden:
-    """dv·W_Vᵀ of that head."""
-    return _input_gradient(at, "value")
+# What W_Q, W_K and W_V, or W_in and W_gate, read is normed; in BERT the sum with the stream is.
+LayerQuantities.attention_norm_scale.gradient_of("value", "resid_mid")(
+    partial(_norm_gradient, name="attention_norm")
+)
+LayerQuantities.mlp_norm_scale.gradient_of("mlp_pre", "resid_post")(
+    partial(_norm_gradient, name="mlp_norm")
+)
+LayerQuantities.attention_output_norm_scale.gradient_of("resid_mid")(
+    partial(_norm_gradient, name="attention_output_norm")
+)
+LayerQuantities.mlp_output_norm_scale.gradient_of("resid_post")(
+    partial(_norm_gradient, name="mlp_output_norm")
+)
 
 
 def _input_gradient(at: LayerGradients, name: str) -> PerHeadHidden:
-    """The gradient of what each head's projection reads."""
+    """The gradient of what each head's projection reads, such as dq·W_Qᵀ of that head."""
     attention, heads = at.values.attention, at.values.heads
     back, rows = _projected_gradient(at.of_all_heads(), name), attention.rows_of(name)
     if heads != EVERYTHING:
@@ -164,8 +140,6 @@ def _projected_gradient(at: LayerGradients, name: str) -> HeadVectors:
     return attention.before_norm(name, at.values.attention_input, back)
 
 
-def _scale_gradient(norm: Norm | None, x: Hidden, scale: NormScale, back: Hidden) -> NormScale:
-    """−sum of back · weight · centred(x) / scale² over a row."""
-    assert norm is not None, "a layer has the quantity only where it has the norm"
-    weighed = back * norm.scale * centred(norm, x)
-    return -weighed.sum(-1, keepdim=True) / scale.square()
+LayerQuantities.query_input.gradient_of("query")(partial(_input_gradient, name="query"))
+LayerQuantities.key_input.gradient_of("key")(partial(_input_gradient, name="key"))
+LayerQuantities.value_input.gradient_of("value")(partial(_input_gradient, name="value"))

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, read_by
@@ -202,18 +201,6 @@ class Attention(nn.Module):
 
     def _merge(self, z: HeadVectors) -> Hidden:
         return z.transpose(1, 2).flatten(2)
-
-
-class Embedding(nn.Module):
-    """A table with one row for each id."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """The rows of the ids."""
-        return F.embedding(ids, self.weight)
 
 
 class FeedForward(nn.Module):
