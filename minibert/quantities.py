@@ -79,13 +79,6 @@ Matrix = Float[Tensor, "batch head query key"]
 Logits = Float[Tensor, "batch *position out"]
 
 
-STREAM_AXES = ("batch", "position", "d_model")
-MLP_AXES = ("batch", "position", "d_mlp")
-SCALE_AXES = ("batch", "position", "1")
-HEAD_AXES = ("batch", "head", "position", "d_head")
-KEY_AXES = ("batch", "kv_head", "position", "d_head")
-MATRIX_AXES = ("batch", "head", "query", "key")
-
 QUANTITIES: dict[str, "Quantity[Any]"] = {}
 
 Value = TypeVar("Value")
@@ -170,10 +163,19 @@ class Quantity(Generic[Value]):
 
 
 def quantity(
-    axes: tuple[str, ...], formula: str, *, kept: bool = False, of_keys: bool = False
+    formula: str, *, kept: bool = False, of_keys: bool = False
 ) -> Callable[[Compute[Value]], Quantity[Value]]:
-    """The declaration of a quantity of a layer; the function below it is how it is computed."""
-    return lambda compute: Quantity(axes, formula, compute, kept=kept, of_keys=of_keys)
+    """The declaration of a quantity of a layer; the function below it is how it is computed.
+
+    Its axes are those of what the function returns.
+    """
+
+    def declare(compute: Compute[Value]) -> Quantity[Value]:
+        shape = _shape_of(compute.__annotations__["return"])
+        assert shape is not None, "a quantity says its axes in what it returns"
+        return Quantity(tuple(shape.split()), formula, compute, kept=kept, of_keys=of_keys)
+
+    return declare
 
 
 def axes_of(result: object) -> dict[str, tuple[str, ...]]:

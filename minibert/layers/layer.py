@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minibert.errors import EditError
 from minibert.kernels.allowed_keys import AllowedKeys, kept
-from minibert.kernels.api import Attended, Statistics, compute
+from minibert.kernels.api import Statistics, compute
 from minibert.kernels.call import Call
 from minibert.kernels.eager import attention_probs, attention_scores, soft_capped, weighted_values
 from minibert.layers.config import Config
@@ -25,13 +25,7 @@ from minibert.layers.linear import dtype_of
 from minibert.layers.norms import Divisors, divisor
 from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import (
-    HEAD_AXES,
-    KEY_AXES,
-    MATRIX_AXES,
-    MLP_AXES,
     QUANTITIES,
-    SCALE_AXES,
-    STREAM_AXES,
     AttentionMask,
     HeadVectors,
     Hidden,
@@ -53,76 +47,62 @@ else:
 
 Change = Callable[[Tensor], Tensor]
 
-_INPUT_AXES = ("batch", "head", "position", "d_model")
-_KEY_INPUT_AXES = ("batch", "kv_head", "position", "d_model")
-_NORMS = (
-    "attention_norm",
-    "attention_output_norm",
-    "mlp_norm",
-    "mlp_output_norm",
-    "final_norm",
-)
 # Where norms follow the sums with the stream (BERT) these stand behind what is added to it.
 _BEHIND = {"attention_norm_scale": "attn_out", "mlp_norm_scale": "mlp_out"}
 
-Quantity(STREAM_AXES, "what enters layer 0", name="embed", per_layer=False)
+Quantity(("batch", "position", "d_model"), "what enters layer 0", name="embed", per_layer=False)
 
 
 class LayerQuantities:
     """The table. `at` is one layer of one pass."""
 
-    @quantity(STREAM_AXES, "the stream before attention")
+    @quantity("the stream before attention")
     def resid_pre(at: "LayerPass") -> Hidden:
         raise NotImplementedError("what enters a layer is known before the layer is")
 
-    @quantity(SCALE_AXES, "what the norm of attention divides by: root of mean square + eps")
+    @quantity("what the norm of attention divides by: root of mean square + eps")
     def attention_norm_scale(at: "LayerPass") -> NormScale:
         return at.divisor("attention_norm")
 
-    @quantity(_INPUT_AXES, "the x of a head's query: resid_pre (pre-norm: its norm)")
+    @quantity("the x of a head's query: resid_pre (pre-norm: its norm)")
     def query_input(at: "LayerPass") -> PerHeadHidden:
         return at.for_each_head("head")
 
-    @quantity(HEAD_AXES, "x·W_Q + b_Q before its rotation (a query norm included)")
+    @quantity("x·W_Q + b_Q before its rotation (a query norm included)")
     def query_unrotated(at: "LayerPass") -> HeadVectors:
         return at.project("query")
 
     @quantity(
-        HEAD_AXES,
-        "x·W_Q + b_Q, x = resid_pre (pre-norm: its norm); rotary: query_unrotated turned",
-        kept=True,
+        "x·W_Q + b_Q, x = resid_pre (pre-norm: its norm); rotary: query_unrotated turned", kept=True
     )
     def query(at: "LayerPass") -> HeadVectors:
         return at.project("query") if at.attention.rotary is None else at.turned_query()
 
-    @quantity(_KEY_INPUT_AXES, "the x of a head's key, as of query_input", of_keys=True)
+    @quantity("the x of a head's key, as of query_input", of_keys=True)
     def key_input(at: "LayerPass") -> PerKeyHeadHidden:
         return at.for_each_head("kv_head")
 
-    @quantity(KEY_AXES, "x·W_K + b_K before its rotation (a key norm included)", of_keys=True)
+    @quantity("x·W_K + b_K before its rotation (a key norm included)", of_keys=True)
     def key_unrotated(at: "LayerPass") -> KeyVectors:
         return at.project("key")
 
-    @quantity(KEY_AXES, "x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True)
+    @quantity("x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True)
     def key(at: "LayerPass") -> KeyVectors:
         return at.project("key") if at.attention.rotary is None else at.turned_key()
 
-    @quantity(_KEY_INPUT_AXES, "the x of a head's value, as of query_input", of_keys=True)
+    @quantity("the x of a head's value, as of query_input", of_keys=True)
     def value_input(at: "LayerPass") -> PerKeyHeadHidden:
         return at.for_each_head("kv_head")
 
-    @quantity(KEY_AXES, "x·W_V + b_V", kept=True, of_keys=True)
+    @quantity("x·W_V + b_V", kept=True, of_keys=True)
     def value(at: "LayerPass") -> KeyVectors:
         return at.project("value")
 
-    @quantity(
-        MATRIX_AXES,
-        "query·key times the scale, 1/sqrt(d_head) in most models; before soft cap and mask",
-    )
+    @quantity("query·key times the scale, 1/sqrt(d_head) in most models; before soft cap and mask")
     def scores(at: "LayerPass") -> Matrix:
         return attention_scores(at.query, at.all_keys, scale=at.attention.scale)
 
-    @quantity(MATRIX_AXES, "softmax of the masked scores over keys; 0 where masked")
+    @quantity("softmax of the masked scores over keys; 0 where masked")
     def probs(at: "LayerPass") -> Matrix:
         capped = soft_capped(at.scores, at.attention.soft_cap)
         probs = attention_probs(capped, at.allowed_rows())
@@ -133,28 +113,27 @@ class LayerQuantities:
             )
         return probs
 
-    @quantity(HEAD_AXES, "probs·value", kept=True)
+    @quantity("probs·value", kept=True)
     def z(at: "LayerPass") -> HeadVectors:
         if at.given("scores", "probs"):
             return weighted_values(at.probs, at.all_values)
         return at.attend()
 
-    @quantity(_INPUT_AXES, "z·W_O of that head")
+    @quantity("z·W_O of that head")
     def head_out(at: "LayerPass") -> PerHeadHidden:
         return at.attention.head_out(at.z, at.heads)
 
-    @quantity(STREAM_AXES, "sum of head_out over heads + b_O")
+    @quantity("sum of head_out over heads + b_O")
     def attn_out(at: "LayerPass") -> Hidden:
         if at.wants("head_out"):
             return at.attention.sum_of_heads(at.of_all_heads().head_out)
         return at.attention.attn_out(at.of_all_heads().z)
 
-    @quantity(SCALE_AXES, "what the norm of attn_out divides by")
+    @quantity("what the norm of attn_out divides by")
     def attention_output_norm_scale(at: "LayerPass") -> NormScale:
         return at.divisor("attention_output_norm")
 
     @quantity(
-        STREAM_AXES,
         "resid_pre + attn_out (post-norm: its norm; output norm: resid_pre + norm of attn_out)",
         kept=True,
     )
@@ -166,36 +145,33 @@ class LayerQuantities:
         total = at.attention.attn_out(at.of_all_heads().z, at.resid_pre)
         return layer.of_sum("attention", total, divisors)
 
-    @quantity(SCALE_AXES, "what the norm of the MLP divides by, as attention_norm_scale")
+    @quantity("what the norm of the MLP divides by, as attention_norm_scale")
     def mlp_norm_scale(at: "LayerPass") -> NormScale:
         return at.divisor("mlp_norm")
 
-    @quantity(MLP_AXES, "x·W_gate + b_gate, x as in mlp_pre")
+    @quantity("x·W_gate + b_gate, x as in mlp_pre")
     def mlp_gate(at: "LayerPass") -> Mlp:
         assert at.layer.mlp.gate is not None
         return at.layer.mlp.gate(at.mlp_input)
 
-    @quantity(
-        MLP_AXES, "x·W_in + b_in, x = resid_mid (pre-norm: its norm; parallel: that of resid_pre)"
-    )
+    @quantity("x·W_in + b_in, x = resid_mid (pre-norm: its norm; parallel: that of resid_pre)")
     def mlp_pre(at: "LayerPass") -> Mlp:
         return at.layer.mlp.up(at.mlp_input)
 
-    @quantity(MLP_AXES, "activation(mlp_pre); gated: activation(mlp_gate) * mlp_pre")
+    @quantity("activation(mlp_pre); gated: activation(mlp_gate) * mlp_pre")
     def mlp_post(at: "LayerPass") -> Mlp:
         mlp = at.layer.mlp
         return mlp.post(at.mlp_pre, None if mlp.gate is None else at.mlp_gate)
 
-    @quantity(STREAM_AXES, "mlp_post·W_out + b_out")
+    @quantity("mlp_post·W_out + b_out")
     def mlp_out(at: "LayerPass") -> Hidden:
         return at.layer.mlp.down(at.mlp_post)
 
-    @quantity(SCALE_AXES, "what the norm of mlp_out divides by")
+    @quantity("what the norm of mlp_out divides by")
     def mlp_output_norm_scale(at: "LayerPass") -> NormScale:
         return at.divisor("mlp_output_norm")
 
     @quantity(
-        STREAM_AXES,
         "resid_mid + mlp_out (post-norm: its norm; output norm: resid_mid + norm of mlp_out)",
         kept=True,
     )
@@ -209,7 +185,7 @@ class LayerQuantities:
 
 
 Quantity(
-    SCALE_AXES,
+    ("batch", "position", "1"),
     "what the last norm divides the last resid_post by",
     name="final_norm_scale",
     per_layer=False,
@@ -250,7 +226,7 @@ def absent_because(name: str, config: Config) -> str:
     if name == "attention_norm_scale" and config.norm_place != "output":
         return f"{name}: the first layer of {kind} has no norm of attention; the others have."
     if name.endswith("_scale"):
-        scales = [f"{norm}_scale" for norm in _NORMS]
+        scales = [one for one in QUANTITIES if one.endswith("_scale")]
         there = ", ".join(one for one in scales if one not in config.absent_quantities)
         return f"{name}: {kind} has no such norm; there are {there}."
     plain = name.removesuffix("_unrotated")
@@ -469,15 +445,12 @@ class LayerPass(LayerQuantities):
         )
         found = compute(call, evaluation.impl)
         if want:
-            self._hold(found)
+            self.statistics = found.statistics
+            for name, matrix in (("scores", found.scores), ("probs", found.probs)):
+                if matrix is not None:
+                    self.__dict__[name] = matrix.to(self.query.dtype)
         # The reference computes in float64 whatever it is given.
         return found.z.to(self.query.dtype)
-
-    def _hold(self, found: Attended) -> None:
-        self.statistics = found.statistics
-        for name, matrix in (("scores", found.scores), ("probs", found.probs)):
-            if matrix is not None:
-                self.__dict__[name] = matrix.to(self.query.dtype)
 
     def of_all_heads(self) -> "LayerPass":
         """The same place with all heads, for what sums over them."""

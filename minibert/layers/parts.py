@@ -3,8 +3,9 @@
 The dot product, the softmax and the mean of the values are in `minibert.kernels`; layer.py makes
 the call.
 """
+# ruff: noqa: N815 - weights have the names of the literature
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,11 @@ Inputs = Float[torch.Tensor, "batch _ position d_model"]
 PerHead = Float[torch.Tensor, "some_head d_model d_head"]
 PerHeadBias = Float[torch.Tensor, "some_head d_head"]
 Projected = Float[torch.Tensor, "batch position d_heads"]
+
+
+def weight(read: Callable[[Any], object], says: str) -> Any:
+    """A property of a module: what a linear layer, or what stands in its place, computes with."""
+    return property(read, doc=says)
 
 
 class Attention(nn.Module):
@@ -79,12 +85,10 @@ class Attention(nn.Module):
         """query, or what these heads read of key or value: x·W + b, normed where the model does."""
         linear = getattr(self, name)
         group = 1 if name == "query" else self.group
-        if heads == EVERYTHING or not linear_is_plain(linear) or self._norms_width(name):
-            vectors = self._normed(name, linear(x))
-            return (
-                vectors[:, read_by(heads, self.n_heads, group)] if heads != EVERYTHING else vectors
-            )
-        read = read_by(heads, self.n_heads, group)
+        read = EVERYTHING if heads == EVERYTHING else read_by(heads, self.n_heads, group)
+        of_width = not self.norms_heads and self._norm(name) is not None
+        if heads == EVERYTHING or of_width or not linear_is_plain(linear):
+            return self._normed(name, linear(x))[:, read]
         weight, bias = linear.readable, linear.readable_bias
         # Of a head the rows of its own; several heads may share them.
         rows = weight.unflatten(0, (-1, self.d_head))[read].flatten(0, 1)
@@ -95,46 +99,22 @@ class Attention(nn.Module):
         """What each head of query, key or value multiplies its input by."""
         return self._read_by(name).mT
 
-    @property
-    def W_Q(self) -> PerHead:  # noqa: N802
-        """query = x·W_Q + b_Q of each head."""
-        return self._read_by("query")
-
-    @property
-    def W_K(self) -> PerHead:  # noqa: N802
-        """key = x·W_K + b_K of each key-value head."""
-        return self._read_by("key")
-
-    @property
-    def W_V(self) -> PerHead:  # noqa: N802
-        """value = x·W_V + b_V of each key-value head."""
-        return self._read_by("value")
-
-    @property
-    def W_O(self) -> Float[torch.Tensor, "head d_head d_model"]:  # noqa: N802
-        """head_out = z·W_O of each head, what the family multiplies it by included."""
-        matrix = matrix_of(self.output, self.n_heads * self.d_head)
-        return matrix.unflatten(0, (-1, self.d_head))
-
-    @property
-    def b_Q(self) -> PerHeadBias | None:  # noqa: N802
-        """Of each head; None without biases."""
-        return self._bias_of("query")
-
-    @property
-    def b_K(self) -> PerHeadBias | None:  # noqa: N802
-        """Of each key-value head; None without biases."""
-        return self._bias_of("key")
-
-    @property
-    def b_V(self) -> PerHeadBias | None:  # noqa: N802
-        """Of each key-value head; None without biases."""
-        return self._bias_of("value")
-
-    @property
-    def b_O(self) -> Float[torch.Tensor, " d_model"] | None:  # noqa: N802
-        """attn_out is the sum of head_out + b_O; None without it."""
-        return offset_of(self.output, self.n_heads * self.d_head)
+    W_Q: PerHead = weight(lambda self: self._read_by("query"), "query = x·W_Q + b_Q of each head")
+    W_K: PerHead = weight(lambda self: self._read_by("key"), "key = x·W_K + b_K of each kv head")
+    W_V: PerHead = weight(lambda self: self._read_by("value"), "value = x·W_V + b_V, likewise")
+    W_O: Float[torch.Tensor, "head d_head d_model"] = weight(
+        lambda self: matrix_of(self.output, self.n_heads * self.d_head).unflatten(
+            0, (-1, self.d_head)
+        ),
+        "head_out = z·W_O of each head, what the family multiplies it by included",
+    )
+    b_Q: PerHeadBias | None = weight(lambda self: self._bias_of("query"), "None without biases")
+    b_K: PerHeadBias | None = weight(lambda self: self._bias_of("key"), "None without biases")
+    b_V: PerHeadBias | None = weight(lambda self: self._bias_of("value"), "None without biases")
+    b_O: Float[torch.Tensor, " d_model"] | None = weight(
+        lambda self: offset_of(self.output, self.n_heads * self.d_head),
+        "attn_out is the sum of head_out + b_O; None without it",
+    )
 
     def _read_by(self, name: str) -> PerHead:
         matrix = matrix_of(getattr(self, name), self.d_model)
@@ -186,9 +166,6 @@ class Attention(nn.Module):
     def _norm(self, name: str) -> Norm | None:
         return None if name == "value" else self.query_norm if name == "query" else self.key_norm
 
-    def _norms_width(self, name: str) -> bool:
-        return not self.norms_heads and self._norm(name) is not None
-
     def _normed(self, name: str, x: Hidden) -> Vectors:
         """The vectors of each head, normed over all heads together, head by head, or not."""
         norm = self._norm(name)
@@ -228,35 +205,27 @@ class FeedForward(nn.Module):
         own = linear_is_plain(self.gate) and not (gate.requires_grad or up.requires_grad)
         return self.down(gate.mul_(up) if own else gate * up, residual=residual)
 
-    @property
-    def W_in(self) -> Float[Tensor, "d_model d_mlp"]:  # noqa: N802
-        """mlp_pre = x·W_in + b_in."""
-        return matrix_of(self.up, self.d_model)
-
-    @property
-    def W_gate(self) -> Float[Tensor, "d_model d_mlp"] | None:  # noqa: N802
-        """mlp_gate = x·W_gate + b_gate; None where the MLP has no gate."""
-        return None if self.gate is None else matrix_of(self.gate, self.d_model)
-
-    @property
-    def W_out(self) -> Float[Tensor, "d_mlp d_model"]:  # noqa: N802
-        """mlp_out = mlp_post·W_out + b_out, what the family multiplies it by included."""
-        return matrix_of(self.down, self.d_mlp)
-
-    @property
-    def b_in(self) -> Float[Tensor, " d_mlp"] | None:
-        """None without biases."""
-        return offset_of(self.up, self.d_model)
-
-    @property
-    def b_gate(self) -> Float[Tensor, " d_mlp"] | None:
-        """None without biases or without a gate."""
-        return None if self.gate is None else offset_of(self.gate, self.d_model)
-
-    @property
-    def b_out(self) -> Float[Tensor, " d_model"] | None:
-        """None without biases."""
-        return offset_of(self.down, self.d_mlp)
+    W_in: Float[Tensor, "d_model d_mlp"] = weight(
+        lambda self: matrix_of(self.up, self.d_model), "mlp_pre = x·W_in + b_in"
+    )
+    W_gate: Float[Tensor, "d_model d_mlp"] | None = weight(
+        lambda self: None if self.gate is None else matrix_of(self.gate, self.d_model),
+        "mlp_gate = x·W_gate + b_gate; None where the MLP has no gate",
+    )
+    W_out: Float[Tensor, "d_mlp d_model"] = weight(
+        lambda self: matrix_of(self.down, self.d_mlp),
+        "mlp_out = mlp_post·W_out + b_out, what the family multiplies it by included",
+    )
+    b_in: Float[Tensor, " d_mlp"] | None = weight(
+        lambda self: offset_of(self.up, self.d_model), "None without biases"
+    )
+    b_gate: Float[Tensor, " d_mlp"] | None = weight(
+        lambda self: None if self.gate is None else offset_of(self.gate, self.d_model),
+        "None without biases or without a gate",
+    )
+    b_out: Float[Tensor, " d_model"] | None = weight(
+        lambda self: offset_of(self.down, self.d_mlp), "None without biases"
+    )
 
     def post(self, pre: Mlp, gate: Mlp | None = None) -> Mlp:
         """mlp_post: what W_out reads."""

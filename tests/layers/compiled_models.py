@@ -15,10 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from minibert.errors import TokenizationError
 from minibert.kernels.api import attend
-from minibert.layers.evaluation import Evaluation
 from minibert.loading import from_transformers
 from minibert.text.tokens import Tokens
-from minibert.trace.run import run_layers
 from tests.families import VOCABULARY, Sizes, batch, hf_model
 
 MODELS = {
@@ -31,28 +29,24 @@ MODELS = {
 }
 # Every way that a family goes about things; compiling all of them takes a minute.
 SAME_GRAPH = ("bert", "albert", "gpt2")
-# One is enough: generating code takes torch a minute.
-GENERATED_CODE = ("gpt2",)
 
 
 def random_ids(rows: int, length: int) -> torch.Tensor:
     return torch.randint(2, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-def error(family: str, backend: str) -> float:
+def error(family: str) -> float:
     """The largest difference between a model and what is compiled of it, at several sizes."""
     torch.compiler.reset()
     model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=2)))
-    compiled: Any = torch.compile(model, backend=backend)
-    whole: Any = torch.compile(model, backend=backend, fullgraph=True)
+    compiled: Any = torch.compile(model, backend="aot_eager")
+    whole: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     made = batch(family, segments=1)
     padded = Tokens.from_ids(made["input_ids"], mask=made["attention_mask"].bool())
-    inputs: list[Any] = [random_ids(2, 7), random_ids(3, 11)]
-    inputs += [random_ids(1, 13)] if backend == "aot_eager" else []
+    inputs = [random_ids(2, 7), random_ids(3, 11), random_ids(1, 13)]
     found = [(whole(each) - model(each)).abs().max() for each in inputs]
-    if backend == "aot_eager":
-        # The lengths of the sentences are read from the mask, which breaks the graph.
-        found.append((compiled(padded) - model(padded)).abs().max())
+    # The lengths of the sentences are read from the mask, which breaks the graph.
+    found.append((compiled(padded) - model(padded)).abs().max())
     return float(max(found))
 
 
@@ -75,21 +69,6 @@ def export_refusal() -> str:
     except RuntimeError as refused:
         return str(refused)
     return ""
-
-
-def layer_error(family: str) -> float:
-    """The same of one layer, compiled as one graph."""
-    torch.compiler.reset()
-    model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=2)))
-    ids = random_ids(2, 7)
-    allowed = model.allowed(ids)
-    hidden = model.body.embed(ids, torch.zeros_like(ids))
-
-    def layer(hidden: torch.Tensor) -> torch.Tensor:
-        return run_layers(model.body, hidden, Evaluation(allowed), stop=1)
-
-    whole = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    return float((whole(hidden) - layer(hidden)).abs().max())
 
 
 def refusal() -> str:
@@ -131,16 +110,11 @@ def attention_error() -> float:
 def main() -> None:
     found: dict[str, Any] = {}
     with torch.no_grad():
-        found["same graph"] = {family: error(family, "aot_eager") for family in SAME_GRAPH}
-        found["layer"] = {family: layer_error(family) for family in ("bert", "gpt2")}
+        found["same graph"] = {family: error(family) for family in SAME_GRAPH}
         found["export"] = {family: export_error(family) for family in MODELS}
         found["refusal"], found["export refusal"] = refusal(), export_refusal()
         found["afterwards"] = afterwards()
         found["attention"] = attention_error()
-        try:
-            found["generated code"] = {name: error(name, "inductor") for name in GENERATED_CODE}
-        except torch._dynamo.exc.BackendCompilerFailed as failed:
-            found["no compiler"] = str(failed).splitlines()[0]
     print(json.dumps(found))
 
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 import minibert
 from minibert.errors import CheckpointError
 from minibert.layers.bodies import StackedWeights
-from minibert.layers.config import Config
-from minibert.layers.rotary import Rotary
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.transformer_lens import HookedTransformer
@@ -28,64 +26,39 @@ from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import drawn, plain
 from tests.trace.editing import FAMILIES as ENCODERS
 
-L, H, M, F, V = 3, 4, 11, 13, 41
 
-
-def llama() -> Model:
-    config = Config(
-        "llama",
-        "causal-lm",
-        vocab_size=V,
-        n_positions=7,
-        n_layers=L,
-        n_heads=H,
-        n_kv_heads=2,
-        d_head=6,
-        d_model=M,
-        d_mlp=F,
-        causal=True,
-        rotary=Rotary(6),
-        activation="silu",
-    )
-    return Model.from_config(config).double()
-
-
-def test_the_axes_of_grouped_heads_and_of_gated_mlps() -> None:
-    weights = llama().weights
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    assert shapes == {
-        "W_Q": (L, H, M, 6),
-        "W_K": (L, 2, M, 6),
-        "W_V": (L, 2, M, 6),
-        "W_O": (L, H, 6, M),
-        "W_in": (L, M, F),
-        "W_gate": (L, M, F),
-        "W_out": (L, F, M),
-        "W_E": (V, M),
-        "W_U": (M, V),
-    }
-
-
-@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert"])
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert", "tiny-llama"])
 def test_a_trace_follows_from_the_weights(name: str) -> None:
     model = minibert.load(name)
     trace, weights = model.trace("the horse ran"), model.weights
+    rotary = model.config.rotary is not None
+
+    def product(x: Tensor, letter: str, layer: int) -> Tensor:
+        made = x @ weights[f"W_{letter}"][layer]
+        bias = weights.get(f"b_{letter}")
+        return made if bias is None else made + bias[layer][..., None, :]
+
     for n, layer in enumerate(model.body.layers):
         at = trace[n]
-        x = layer.attention_input(at.resid_pre)[:, None]
-        for letter, each in (("Q", at.query), ("K", at.key), ("V", at.value)):
-            made = x @ weights[f"W_{letter}"][n] + weights[f"b_{letter}"][n][:, None]
-            assert torch.allclose(made, each, atol=1e-4)
+        query, key = (at.query_unrotated, at.key_unrotated) if rotary else (at.query, at.key)
+        x = layer.attention_input(at.resid_pre)
+        for letter, each in (("Q", query), ("K", key), ("V", at.value)):
+            assert torch.allclose(product(x[:, None], letter, n), each, atol=1e-4)
         assert torch.allclose(at.z @ weights["W_O"][n], at.head_out, atol=1e-4)
-        assert torch.allclose(at.head_out.sum(1) + weights["b_O"][n], at.attn_out, atol=1e-4)
-        inner = layer.mlp_input(at.resid_mid) @ weights["W_in"][n] + weights["b_in"][n]
-        assert torch.allclose(inner, at.mlp_pre, atol=1e-4)
-        out = at.mlp_post @ weights["W_out"][n] + weights["b_out"][n]
-        assert torch.allclose(out, at.mlp_out, atol=1e-4)
+        bias = weights.get("b_O")
+        summed = at.head_out.sum(1) if bias is None else at.head_out.sum(1) + bias[n]
+        assert torch.allclose(summed, at.attn_out, atol=1e-4)
+        x = layer.mlp_input(at.resid_mid)
+        assert torch.allclose(product(x, "in", n), at.mlp_pre, atol=1e-4)
+        if model.config.gated:
+            assert torch.allclose(product(x, "gate", n), at.mlp_gate, atol=1e-4)
+        assert torch.allclose(product(at.mlp_post, "out", n), at.mlp_out, atol=1e-4)
     assert torch.equal(weights["W_E"], model.body.word.weight)
     if model.config.generates:
         assert torch.allclose(trace.hidden @ weights["W_U"], trace.logits, atol=1e-3)
-        rows = weights["W_E"][trace.tokens.ids] + weights["W_pos"][: trace.tokens.ids.shape[1]]
+        rows = weights["W_E"][trace.tokens.ids]
+        if "W_pos" in weights:
+            rows = rows + weights["W_pos"][: rows.shape[1]]
         assert torch.allclose(rows, trace.embed, atol=1e-6)
 
 
@@ -165,7 +138,7 @@ def same_state(model: Model, before: dict[str, Tensor]) -> bool:
 
 
 def test_a_weight_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
-    weights = llama().weights
+    weights = minibert.load("tiny-llama").weights
     assert isinstance(weights, StackedWeights)
     assert "b_Q" not in weights
     assert weights.get("W_pos") is None
