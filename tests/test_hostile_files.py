@@ -448,9 +448,10 @@ def besiege(base: Path, first: int, ends: float) -> tuple[int, int]:
     """Cases and failures from a seed on, one process after the other."""
     seed, failures = first, 0
     while time.monotonic() < ends:
-        seed, failure = cases_until_a_failure(base, seed, min(ends, time.monotonic() + 120))
-        failures += bool(failure)
-        print(f"{seed - first} cases from {first}, {failures} failures. {failure}", flush=True)
+        seed, failure = cases_until_a_failure(base, seed, ends)
+        if failure:
+            failures += 1
+            print(failure, flush=True)
     return seed - first, failures
 
 
@@ -468,6 +469,8 @@ def cases_until_a_failure(base: Path, seed: int, ends: float) -> tuple[int, str]
             try:
                 said = lines.get(timeout=_WAITING)
                 failure = "" if said else f"seed {seed}: the process ended"
+                if not seed % 500:
+                    print(f"seed {seed} {said.strip()}", flush=True)
             except queue.Empty:
                 failure = f"seed {seed}: no answer in {_WAITING} s"
             seed += 1
@@ -495,9 +498,12 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     folders = [given.base / name for name in NAMES]
-    with hub_of(folders[0], given.base / "cache") as hub:
+    with (
+        tempfile.TemporaryDirectory(dir=given.base) as place,
+        hub_of(folders[0], Path(place) / "cache") as hub,
+    ):
         for seed in range(given.seed, given.seed + 10**9):
-            print(drawn(seed, folders, given.base, hub), flush=True)
+            print(drawn(seed, folders, Path(place), hub), flush=True)
     return 0
 
 
