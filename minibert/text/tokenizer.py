@@ -17,14 +17,15 @@ from torch import Tensor
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer_files import (
     WELL_KNOWN,
+    check_that_it_splits,
     declared_tokens,
     find_roles,
+    is_plain,
     parsed,
     read_backend,
     read_settings,
     reader,
 )
-from minibert.text.tokenizer_trial import check_that_it_splits, is_plain
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import (
     Sentence,

