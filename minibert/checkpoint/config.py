@@ -10,7 +10,7 @@ a family changes nothing there, and nothing here.
 from collections.abc import Mapping
 
 from minibert.checkpoint.families import FAMILIES
-from minibert.checkpoint.families.form import Judged, read_whole, refuse
+from minibert.checkpoint.families.form import WHOLE, Judged, refuse, value_of
 from minibert.errors import CheckpointError
 from minibert.layers import config as shapes
 from minibert.layers.config import FAMILIES as CHOICES
@@ -83,7 +83,7 @@ def _problem_type(config: Json) -> str:
 def _labels(config: Json) -> tuple[str, ...]:
     names = config.get("id2label")
     if not names:
-        count = read_whole(config, "num_labels", 2)
+        count = value_of(config, "num_labels", WHOLE, 2)
         if count > LARGEST_LABELS:
             raise refuse("num_labels", count, f"at most {LARGEST_LABELS}")
         return tuple(f"LABEL_{index}" for index in range(count))

@@ -16,6 +16,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 
@@ -261,9 +262,9 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
         start, stop = (8 + header_size + offset for offset in about["data_offsets"])
         region = MappedRegion(mapping, unwritten, start, stop)
         if start % dtype.itemsize and start < stop:
-            yield name, Entry(shape, dtype, _unaligned(region, dtype, shape))
+            yield name, Entry(shape, dtype, partial(_unaligned, region, dtype, shape))
         else:
-            yield name, Entry(shape, dtype, _aligned(region, dtype, shape), region)
+            yield name, Entry(shape, dtype, partial(region.tensor, dtype, shape), region)
 
 
 def _private(file: int) -> mmap.mmap:
@@ -275,16 +276,8 @@ def _private(file: int) -> mmap.mmap:
     return mmap.mmap(file, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
-def _aligned(
-    region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]
-) -> Callable[[], Tensor]:
-    return lambda: region.tensor(dtype, shape)
-
-
-def _unaligned(
-    region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]
-) -> Callable[[], Tensor]:
-    return lambda: torch.frombuffer(region.read(), dtype=dtype).view(shape)
+def _unaligned(region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.frombuffer(region.read(), dtype=dtype).view(shape)
 
 
 def _read_pickle(path: Path) -> dict[str, Entry]:

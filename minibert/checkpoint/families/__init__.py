@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 from minibert.checkpoint.families import bert_like, llama_like
 from minibert.checkpoint.families.form import Family
-from minibert.checkpoint.families.gpt2 import GPT2
-from minibert.checkpoint.families.gpt_neox import GPT_NEOX
-from minibert.checkpoint.families.modernbert import MODERNBERT
+from minibert.checkpoint.families.gpt import GPT2, GPT_NEOX
 
 FAMILIES: Mapping[str, Family] = {
     "bert": bert_like.BERT,
@@ -29,5 +27,5 @@ FAMILIES: Mapping[str, Family] = {
     "granite": llama_like.GRANITE,
     "phi3": llama_like.PHI3,
     "olmo2": llama_like.OLMO2,
-    "modernbert": MODERNBERT,
+    "modernbert": bert_like.MODERNBERT,
 }

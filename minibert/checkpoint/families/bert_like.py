@@ -1,26 +1,10 @@
-"""BERT and its descendants: RoBERTa, DistilBERT, ELECTRA, ALBERT."""
+"""BERT and its descendants: RoBERTa, DistilBERT, ELECTRA, ALBERT, ModernBERT."""
 
 from collections.abc import Mapping
 
-from minibert.checkpoint.families.form import (
-    CROSS,
-    ONE_WAY,
-    OTHER_HEAD,
-    SUMMARY,
-    TRAINING,
-    Family,
-    Field,
-    Fields,
-    Judged,
-    Names,
-    Own,
-    activation,
-    boolean,
-    norm_eps,
-    pad,
-    size,
-    whole,
-)
+from minibert.checkpoint.families import form
+from minibert.checkpoint.families.form import Family, Field, Fields, Judged, Names, Own, Windows
+from minibert.checkpoint.families.rotary import TurnedByType
 from minibert.layers.config import Config
 from minibert.untrusted import Json
 
@@ -54,9 +38,9 @@ _TWO_STEPS: Mapping[str, Mapping[str, str]] = {
 }
 _BUFFERS = (r"embeddings\.(position_ids|token_type_ids)$",)
 _VERDICTS: Mapping[str, Judged] = {
-    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), TRAINING),
-    "classifier_dropout": TRAINING,
-    "add_cross_attention": CROSS,
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), form.TRAINING),
+    "classifier_dropout": form.TRAINING,
+    "add_cross_attention": form.CROSS,
 }
 
 
@@ -68,19 +52,15 @@ def _fields(
     needs_padding: bool = False,
 ) -> dict[str, Field]:
     """The fields of BERT, with what a family takes where one is missing."""
-    return {
-        "vocab_size": size("vocab_size"),
-        "d_model": size("hidden_size"),
-        "n_layers": size("num_hidden_layers"),
-        "n_heads": size("num_attention_heads"),
-        "n_positions": size("max_position_embeddings"),
-        "d_mlp": whole("intermediate_size", d_mlp),
-        "activation": activation("hidden_act", usual_activation),
-        "tied": boolean("tie_word_embeddings", True),
-        "pad_id": pad(padding, needed=needs_padding),
-        "norm_eps": norm_eps("layer_norm_eps", 1e-12),
-        "n_segments": whole("type_vocab_size", 2, least=0),
-        "causal": boolean("is_decoder", False),
+    return form.usual_fields(
+        d_mlp=d_mlp,
+        activation=form.activation("hidden_act", usual_activation),
+        norm_eps=form.norm_eps("layer_norm_eps", 1e-12),
+        tied=True,
+        padding=form.pad(padding, needed=needs_padding),
+    ) | {
+        "n_segments": form.whole("type_vocab_size", 2, least=0),
+        "causal": form.boolean("is_decoder", False),
     }
 
 
@@ -184,20 +164,20 @@ DISTILBERT = Family(
     ),
     # It has no field for the norms' epsilon: its code fixes Config's default, 1e-12.
     fields={
-        "vocab_size": size("vocab_size"),
-        "d_model": size("dim", "hidden_size"),
-        "n_layers": size("n_layers", "num_hidden_layers"),
-        "n_heads": size("n_heads", "num_attention_heads"),
-        "n_positions": size("max_position_embeddings"),
-        "d_mlp": whole("hidden_dim", 3072),
-        "activation": activation("activation", "gelu"),
-        "tied": boolean("tie_word_embeddings", True),
-        "pad_id": pad(0),
+        "vocab_size": form.size("vocab_size"),
+        "d_model": form.size("dim", "hidden_size"),
+        "n_layers": form.size("n_layers", "num_hidden_layers"),
+        "n_heads": form.size("n_heads", "num_attention_heads"),
+        "n_positions": form.size("max_position_embeddings"),
+        "d_mlp": form.whole("hidden_dim", 3072),
+        "activation": form.activation("activation", "gelu"),
+        "tied": form.boolean("tie_word_embeddings", True),
+        "pad_id": form.pad(0),
     },
     verdicts={
-        **dict.fromkeys(("is_decoder", "add_cross_attention"), ONE_WAY),
-        **dict.fromkeys(("dropout", "attention_dropout", "qa_dropout"), TRAINING),
-        "seq_classif_dropout": TRAINING,
+        **dict.fromkeys(("is_decoder", "add_cross_attention"), form.ONE_WAY),
+        **dict.fromkeys(("dropout", "attention_dropout", "qa_dropout"), form.TRAINING),
+        "seq_classif_dropout": form.TRAINING,
         "sinusoidal_pos_embds": Judged("irrelevant", "the positions are in the file"),
     },
 )
@@ -229,8 +209,11 @@ ELECTRA = Family(
         },
         unused=(*_BUFFERS, r"^generator_lm_head\.bias$"),
     ),
-    fields=_fields(d_mlp=1024) | {"d_embed": whole("embedding_size", 128)},
-    verdicts={**_VERDICTS, **dict.fromkeys((*SUMMARY, "summary_last_dropout"), OTHER_HEAD)},
+    fields=_fields(d_mlp=1024) | {"d_embed": form.whole("embedding_size", 128)},
+    verdicts={
+        **_VERDICTS,
+        **dict.fromkeys((*form.SUMMARY, "summary_last_dropout"), form.OTHER_HEAD),
+    },
 )
 
 
@@ -241,8 +224,8 @@ _ALBERT_LM = {
     "decoder.bias": "predictions.bias",
 }
 _ALBERT_FIELDS = _fields(d_mlp=16384, usual_activation="gelu_new") | {
-    "d_embed": whole("embedding_size", 128),
-    "n_layer_groups": whole("num_hidden_groups", 1),
+    "d_embed": form.whole("embedding_size", 128),
+    "n_layer_groups": form.whole("num_hidden_groups", 1),
 }
 #: Lan et al. 2019: layers share their weights.
 ALBERT = Family(
@@ -272,9 +255,115 @@ ALBERT = Family(
     fields={ours: field for ours, field in _ALBERT_FIELDS.items() if ours != "causal"},
     verdicts={
         **{name: judged for name, judged in _VERDICTS.items() if name != "classifier_dropout"},
-        **dict.fromkeys(("is_decoder", "add_cross_attention"), ONE_WAY),
-        "classifier_dropout_prob": TRAINING,
+        **dict.fromkeys(("is_decoder", "add_cross_attention"), form.ONE_WAY),
+        "classifier_dropout_prob": form.TRAINING,
         "inner_group_num": Judged("refused", "one layer a group is implemented", (1,)),
     },
     pooled=("none", "pre-training", "sequence-classification"),
+)
+
+
+_TURNED = TurnedByType(
+    bases={
+        "full_attention": ("global_rope_theta", 160_000.0),
+        "sliding_attention": ("local_rope_theta", 10_000.0),
+    },
+    scaled=("full_attention", "sliding_attention"),
+)
+_POOLINGS = {"cls": "first", "mean": "mean"}
+_BIAS = form.boolean("attention_bias", False)
+_HEAD = {"transform": "head.dense", "norm": "head.norm"}
+_CLASSIFIER = _HEAD | {"classifier": "classifier"}
+
+
+def _read_pooling(config: Json, said: Json) -> Fields:
+    pooling = config.get("classifier_pooling", "cls")
+    if not isinstance(pooling, str) or pooling not in _POOLINGS:
+        raise form.refuse("classifier_pooling", pooling, "cls or mean")
+    return {"pooling": _POOLINGS[pooling]}
+
+
+def _write_pooling(config: Config) -> Json:
+    return {"classifier_pooling": next(k for k, v in _POOLINGS.items() if v == config.pooling)}
+
+
+def _window(config: Json) -> int:
+    # A token sees local_attention // 2 tokens to each side, and itself.
+    return 2 * (form.value_of(config, "local_attention", form.whole_from(0), 128) // 2) + 1
+
+
+def _slides(config: Json, layer: int) -> bool:
+    return layer % form.value_of(config, "global_attn_every_n_layers", form.WHOLE, 3) != 0
+
+
+_WINDOWS = Windows(
+    _window,
+    _slides,
+    lambda size: {} if size is None else {"local_attention": size - 1},
+    ("local_attention", "global_attn_every_n_layers"),
+)
+
+
+#: Warner et al. 2024: most layers see a window, and turn by another base.
+MODERNBERT = Family(
+    class_prefixes={"modernbert": "ModernBert"},
+    names=Names(
+        prefix="model",
+        body={
+            "word": "embeddings.tok_embeddings",
+            "embed_norm": "embeddings.norm",
+            "final_norm": "final_norm",
+        },
+        layer="layers.{}",
+        within={
+            "attention_norm": "attn_norm",
+            "attention.query": "attn.Wqkv",
+            "attention.key": "attn.Wqkv",
+            "attention.value": "attn.Wqkv",
+            "attention.output": "attn.Wo",
+            "mlp_norm": "mlp_norm",
+            "mlp.gate": "mlp.Wi",
+            "mlp.up": "mlp.Wi",
+            "mlp.down": "mlp.Wo",
+        },
+        heads={
+            "masked-lm": _HEAD | {"decoder": "decoder"},
+            "sequence-classification": _CLASSIFIER,
+            "token-classification": _CLASSIFIER,
+            "question-answering": _CLASSIFIER,
+        },
+    ),
+    fields=form.usual_fields(
+        n_positions=8192,
+        d_mlp=1152,
+        activation=form.activation("hidden_activation", "gelu"),
+        norm_eps=form.norm_eps("norm_eps", 1e-5),
+        tied=True,
+        padding=form.pad(50283),
+    )
+    | {
+        "norm_bias": form.boolean("norm_bias", False),
+        "query_bias": _BIAS,
+        "output_bias": _BIAS,
+        "mlp_bias": form.boolean("mlp_bias", False),
+        "decoder_bias": form.boolean("decoder_bias", True),
+        "head_bias": form.boolean("classifier_bias", False),
+        "head_activation": form.activation("classifier_activation", "gelu"),
+    },
+    verdicts={
+        **dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), form.TRAINING),
+        **dict.fromkeys(("classifier_dropout", "initializer_cutoff_factor"), form.TRAINING),
+        **dict.fromkeys(("deterministic_flash_attn", "reference_compile"), form.SPEED),
+        **dict.fromkeys(
+            ("sparse_prediction", "sparse_pred_ignore_index"),
+            Judged("irrelevant", "of the loss in training"),
+        ),
+        **dict.fromkeys(
+            ("cls_token_id", "sep_token_id"), Judged("irrelevant", "the tokenizer says them")
+        ),
+        **dict.fromkeys(("is_decoder", "add_cross_attention"), form.ONE_WAY),
+        "partial_rotary_factor": form.WHOLE_HEAD,
+        "head_dim": form.HEAD_WIDTH,
+    },
+    groups=(_TURNED, _WINDOWS, Own(("classifier_pooling",), _read_pooling, _write_pooling)),
 )

@@ -26,6 +26,10 @@ _ACTIVATION_NAMES = {
 _MOST = 1e15
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True)
 class Field:
     """What one field of Config is called in a config.json, and how it stands there."""
@@ -34,7 +38,7 @@ class Field:
     """The first is written; all of them are read and must agree."""
     read: Callable[[Json], Any]
     """Its value in a config.json; raises CheckpointError for what it cannot be."""
-    write: Callable[[Any], Any] = lambda value: value
+    write: Callable[[Any], Any] = _same
 
 
 def refuse(name: str, value: object, expected: str) -> CheckpointError:
@@ -42,39 +46,63 @@ def refuse(name: str, value: object, expected: str) -> CheckpointError:
     return CheckpointError(f"config.json: {name} is {value!r:.200}; expected {expected}.")
 
 
-def read_whole(config: Json, name: str, default: object = None, *, least: int = 1) -> int:
+@dataclass(frozen=True)
+class Kind:
+    """What the value of a field may be, and how Config has it."""
+
+    fits: Callable[[Any], bool]
+    expected: str
+    taken: Callable[[Any], Any] = lambda value: value
+
+
+def value_of(config: Json, name: str, kind: Kind, default: object = None) -> Any:
+    """The value of a field. Raises CheckpointError for one that it cannot have."""
+    value = config.get(name, default)
+    if not kind.fits(value):
+        raise refuse(name, value, kind.expected)
+    return kind.taken(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def whole_from(least: int) -> Kind:
     """A whole number from `least` on."""
-    value = config.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        kind = "a positive whole number" if least == 1 else f"a whole number from {least} on"
-        raise refuse(name, value, kind)
-    return value
+    kind = "a positive whole number" if least == 1 else f"a whole number from {least} on"
+    return Kind(lambda value: isinstance(value, int) and _is_number(value) and value >= least, kind)
 
 
-def read_boolean(config: Json, name: str, default: bool) -> bool:
-    """True or false."""
-    value = config.get(name, default)
-    if not isinstance(value, bool):
-        raise refuse(name, value, "true or false")
-    return value
+WHOLE, BOOLEAN = whole_from(1), Kind(lambda value: isinstance(value, bool), "true or false")
+POSITIVE = Kind(
+    lambda value: _is_number(value) and 0 < value <= _MOST,
+    f"a positive number of at most {_MOST:.0e}",
+    float,
+)
+_EPSILON = Kind(lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1", float)
 
 
-def read_positive(config: Json, name: str, default: object = None) -> float:
-    """A number above 0."""
-    value = config.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _MOST:
-        raise refuse(name, value, f"a positive number of at most {_MOST:.0e}")
-    return float(value)
+def _or_null(kind: Kind, null: object) -> Kind:
+    """The kind, or null, which stands for that value."""
+    return Kind(
+        lambda value: value is None or kind.fits(value),
+        kind.expected,
+        lambda value: null if value is None else kind.taken(value),
+    )
+
+
+def _field(name: str, kind: Kind, default: object, write: Callable[[Any], Any] = _same) -> Field:
+    return Field((name,), lambda config: value_of(config, name, kind, default), write)
 
 
 def size(*names: str, default: int | None = None) -> Field:
     """A size, under one of its names. Without a default the file has to say it."""
 
-    def read(config: Json) -> int:
+    def read_size(config: Json) -> int:
         given = [name for name in names if config.get(name) is not None]
         if not given and default is None:
             raise CheckpointError(f"config.json: {' or '.join(names)} is missing.")
-        sizes = {name: read_whole(config, name) for name in given} or {names[0]: default or 0}
+        sizes = {name: value_of(config, name, WHOLE) for name in given} or {names[0]: default or 0}
         if len(set(sizes.values())) > 1:
             raise CheckpointError(
                 f"config.json: {' and '.join(sizes)} are two names of one size and differ "
@@ -82,54 +110,43 @@ def size(*names: str, default: int | None = None) -> Field:
             )
         return next(iter(sizes.values()))
 
-    return Field(names, read)
+    return Field(names, read_size)
 
 
 def whole(name: str, default: int, *, least: int = 1) -> Field:
     """A whole number from `least` on."""
-    return Field((name,), lambda config: read_whole(config, name, default, least=least))
+    return _field(name, whole_from(least), default)
 
 
 def optional(name: str, default: int = 0) -> Field:
     """A positive whole number; null stands for 0, which Config takes for its own default."""
-
-    def read(config: Json) -> int:
-        value = config.get(name, default or None)
-        return 0 if value is None else read_whole(config, name, default)
-
-    return Field((name,), read)
+    return _field(name, _or_null(WHOLE, 0), default or None)
 
 
 def boolean(name: str, default: bool) -> Field:
     """True or false."""
-    return Field((name,), lambda config: read_boolean(config, name, default))
+    return _field(name, BOOLEAN, default)
 
 
 def number(name: str, default: float) -> Field:
     """A number above 0; a whole one is written as such."""
-    return Field((name,), lambda config: read_positive(config, name, default), _plain)
+    return _field(name, POSITIVE, default, _plain)
 
 
 def positive(name: str, default: float | None) -> Field:
     """A number above 0, or null for none."""
-
-    def read(config: Json) -> float | None:
-        value = config.get(name, default)
-        return None if value is None else read_positive(config, name, default)
-
-    return Field((name,), read)
+    return _field(name, _or_null(POSITIVE, None), default)
 
 
 def norm_eps(name: str, default: float) -> Field:
     """What a norm adds to a variance."""
+    return _field(name, _EPSILON, default)
 
-    def read(config: Json) -> float:
-        value = config.get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-            raise refuse(name, value, "a number from 0 to 1")
-        return float(value)
 
-    return Field((name,), read)
+def pad(default: int | None, *, needed: bool = False) -> Field:
+    """The padding id, or null. RoBERTa needs one: it counts its positions from there."""
+    kind = whole_from(0) if needed else _or_null(whole_from(-1), None)
+    return _field("pad_token_id", kind, default)
 
 
 def activation(
@@ -141,7 +158,7 @@ def activation(
     """
     known = _ACTIVATION_NAMES | dict(special or {})
 
-    def read(config: Json) -> str:
+    def read_name(config: Json) -> str:
         value = config.get(name, default)
         if not isinstance(value, str) or value not in known:
             raise CheckpointError(
@@ -155,32 +172,20 @@ def activation(
             return tanh
         return ours if known[ours] == ours else next(k for k, v in known.items() if v == ours)
 
-    return Field((name,), read, write)
-
-
-def pad(default: int | None, *, needed: bool = False) -> Field:
-    """The padding id, or null. RoBERTa needs one: it counts its positions from there."""
-
-    def read(config: Json) -> int | None:
-        value = config.get("pad_token_id", default)
-        if value is None and not needed:
-            return None
-        return read_whole(config, "pad_token_id", default, least=0 if needed else -1)
-
-    return Field(("pad_token_id",), read)
+    return Field((name,), read_name, write)
 
 
 def ends(default: int | None) -> Field:
     """The ids that end a text. A vocabulary without the default id has none."""
 
-    def read(config: Json) -> tuple[int, ...]:
+    def read_ids(config: Json) -> tuple[int, ...]:
         if "eos_token_id" in config:
             return end_ids(config["eos_token_id"], "config.json")
         count = config.get("vocab_size")
         fits = default is not None and isinstance(count, int) and count > default
         return (default,) if fits and default is not None else ()
 
-    return Field(("eos_token_id",), read, lambda ids: list(ids) or None)
+    return Field(("eos_token_id",), read_ids, lambda ids: list(ids) or None)
 
 
 def end_ids(value: object, where: str) -> tuple[int, ...]:
@@ -198,6 +203,33 @@ def end_ids(value: object, where: str) -> tuple[int, ...]:
 
 def _plain(value: float) -> float | int:
     return int(value) if math.isfinite(value) and value == int(value) else value
+
+
+def usual_fields(
+    *,
+    d_mlp: int,
+    activation: Field,
+    norm_eps: Field,
+    tied: bool,
+    padding: Field,
+    n_positions: int | None = None,
+) -> dict[str, Field]:
+    """The fields that most families have by these names.
+
+    The numbers are what a family takes where one is missing.
+    """
+    return {
+        "vocab_size": size("vocab_size"),
+        "d_model": size("hidden_size"),
+        "n_layers": size("num_hidden_layers"),
+        "n_heads": size("num_attention_heads"),
+        "n_positions": size("max_position_embeddings", default=n_positions),
+        "d_mlp": whole("intermediate_size", d_mlp),
+        "activation": activation,
+        "norm_eps": norm_eps,
+        "tied": boolean("tie_word_embeddings", tied),
+        "pad_id": padding,
+    }
 
 
 @dataclass(frozen=True)
@@ -354,8 +386,8 @@ class OneWindow:
 
 def read_window(config: Json, usual: int | None) -> int | None:
     """`sliding_window`: a positive whole number, or None."""
-    value = config.get("sliding_window", usual)
-    return None if value is None else read_whole(config, "sliding_window", usual)
+    window: int | None = value_of(config, "sliding_window", _or_null(WHOLE, None), usual)
+    return window
 
 
 def _window_of(config: Config) -> int | None:

@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from minibert.checkpoint.families import form
 from minibert.checkpoint.families.form import (
-    DECODER,
-    FULL,
-    SLIDING,
-    SPEED,
-    TRAINING,
-    WHOLE_HEAD,
     Family,
     Field,
     Fields,
@@ -19,19 +14,6 @@ from minibert.checkpoint.families.form import (
     Names,
     OneWindow,
     Windows,
-    activation,
-    boolean,
-    ends,
-    norm_eps,
-    number,
-    optional,
-    pad,
-    positive,
-    read_boolean,
-    read_whole,
-    read_window,
-    size,
-    whole,
 )
 from minibert.checkpoint.families.rotary import Turned, TurnedByType
 from minibert.untrusted import Json
@@ -63,9 +45,9 @@ ALL_TURN = Turned()
 SAME_LAYERS = Judged("refused", "all layers of the family see the same", (None,))
 BIDIRECTIONAL = Judged("refused", "attention to later tokens is not implemented", (False, None))
 VERDICTS: Mapping[str, Judged] = {
-    **DECODER,
-    "partial_rotary_factor": WHOLE_HEAD,
-    "attention_dropout": TRAINING,
+    **form.DECODER,
+    "partial_rotary_factor": form.WHOLE_HEAD,
+    "attention_dropout": form.TRAINING,
 }
 
 
@@ -86,21 +68,20 @@ def llama_fields(
 
     `biases` names what may have them: "attention" (query, key, value and output), "mlp".
     """
-    attention, mlp = boolean("attention_bias", False), boolean("mlp_bias", False)
+    attention, mlp = form.boolean("attention_bias", False), form.boolean("mlp_bias", False)
+    usual = form.usual_fields(
+        n_positions=n_positions,
+        d_mlp=d_mlp,
+        activation=activated or form.activation("hidden_act", "silu", tanh="gelu_pytorch_tanh"),
+        norm_eps=form.norm_eps("rms_norm_eps", eps),
+        tied=tied,
+        padding=form.pad(padding),
+    )
     return {
-        "vocab_size": size("vocab_size"),
-        "d_model": size("hidden_size"),
-        "n_layers": size("num_hidden_layers"),
-        "n_heads": size("num_attention_heads"),
-        "n_kv_heads": optional("num_key_value_heads", n_kv_heads),
-        "d_head": optional("head_dim", d_head),
-        "n_positions": size("max_position_embeddings", default=n_positions),
-        "d_mlp": whole("intermediate_size", d_mlp),
-        "activation": activated or activation("hidden_act", "silu", tanh="gelu_pytorch_tanh"),
-        "norm_eps": norm_eps("rms_norm_eps", eps),
-        "tied": boolean("tie_word_embeddings", tied),
-        "pad_id": pad(padding),
-        "end_ids": ends(end),
+        **usual,
+        "n_kv_heads": form.optional("num_key_value_heads", n_kv_heads),
+        "d_head": form.optional("head_dim", d_head),
+        "end_ids": form.ends(end),
         **({"query_bias": attention, "output_bias": attention} if "attention" in biases else {}),
         **({"mlp_bias": mlp} if "mlp" in biases else {}),
     }
@@ -138,7 +119,7 @@ LLAMA = llama_family(
     llama_fields(d_mlp=11008, n_positions=2048, end=2, biases=("attention", "mlp")),
     prefixes=OLD_PREFIX,
     # It splits sums without changing them.
-    verdicts={"pretraining_tp": SPEED},
+    verdicts={"pretraining_tp": form.SPEED},
 )
 
 #: Granite 3 (Granite Team, IBM 2024): factors on embeddings, scores, stream and logits.
@@ -147,10 +128,10 @@ GRANITE = llama_family(
     "Granite",
     llama_fields(d_mlp=11008, n_positions=2048, end=2, biases=("attention", "mlp"))
     | {
-        "embed_multiplier": number("embedding_multiplier", 1.0),
-        "score_multiplier": number("attention_multiplier", 1.0),
-        "residual_multiplier": number("residual_multiplier", 1.0),
-        "logits_divisor": number("logits_scaling", 1.0),
+        "embed_multiplier": form.number("embedding_multiplier", 1.0),
+        "score_multiplier": form.number("attention_multiplier", 1.0),
+        "residual_multiplier": form.number("residual_multiplier", 1.0),
+        "logits_divisor": form.number("logits_scaling", 1.0),
     },
 )
 
@@ -196,7 +177,7 @@ PHI3 = llama_family(
     },
     groups=(_PARTLY_TURNED, OneWindow(None)),
     verdicts={
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), TRAINING),
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), form.TRAINING),
         "layer_types": SAME_LAYERS,
     },
     taken_over="modeling_phi3.Phi3",
@@ -204,12 +185,12 @@ PHI3 = llama_family(
 
 
 def _qwen_window(config: Json) -> int | None:
-    window = read_window(config, 4096)
-    return window if read_boolean(config, "use_sliding_window", False) else None
+    window = form.read_window(config, 4096)
+    return window if form.value_of(config, "use_sliding_window", form.BOOLEAN, False) else None
 
 
 def _qwen_slides(config: Json, layer: int) -> bool:
-    first = read_whole(config, "max_window_layers", 28, least=0)
+    first = form.value_of(config, "max_window_layers", form.whole_from(0), 28)
     return _qwen_window(config) is not None and layer >= first
 
 
@@ -242,7 +223,7 @@ QWEN3 = llama_family(
 _GEMMA: Fields = {"d_head": 256, "tied": True, "padding": 0, "end": 1}
 _GEMMA |= {"biases": ("attention",)}
 # Its first files say "gelu" and mean the approximation by tanh, and so does transformers.
-_ACTIVATED = activation(
+_ACTIVATED = form.activation(
     "hidden_act", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh", special={"gelu": "gelu_tanh"}
 )
 _GEMMA_VERDICTS = {"use_bidirectional_attention": BIDIRECTIONAL}
@@ -263,18 +244,18 @@ _BOTH_NORMS = LAYER | {
 
 def _gemma2_fields(n_positions: int, logit_cap: float | None) -> dict[str, Field]:
     """The fields of Gemma 2 and 3, with what a family takes where one is missing."""
-    activated = activation("hidden_activation", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh")
+    activated = form.activation("hidden_activation", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh")
     return {
         **llama_fields(
             d_mlp=9216, n_positions=n_positions, n_kv_heads=4, activated=activated, **_GEMMA
         ),
-        "query_scalar": number("query_pre_attn_scalar", 256.0),
-        "logit_soft_cap": positive("final_logit_softcapping", logit_cap),
+        "query_scalar": form.number("query_pre_attn_scalar", 256.0),
+        "logit_soft_cap": form.positive("final_logit_softcapping", logit_cap),
     }
 
 
 def _gemma_window(config: Json) -> int | None:
-    return read_window(config, 4096)
+    return form.read_window(config, 4096)
 
 
 def _said(size: int | None) -> Json:
@@ -286,7 +267,8 @@ def _said(size: int | None) -> Json:
 GEMMA2 = llama_family(
     "gemma2",
     "Gemma2",
-    _gemma2_fields(8192, 30.0) | {"attention_soft_cap": positive("attn_logit_softcapping", 50.0)},
+    _gemma2_fields(8192, 30.0)
+    | {"attention_soft_cap": form.positive("attn_logit_softcapping", 50.0)},
     within=_BOTH_NORMS,
     groups=(
         ALL_TURN,
@@ -297,7 +279,7 @@ GEMMA2 = llama_family(
 
 
 def _gemma3_slides(config: Json, layer: int) -> bool:
-    return (layer + 1) % read_whole(config, "sliding_window_pattern", 6) != 0
+    return (layer + 1) % form.value_of(config, "sliding_window_pattern", form.WHOLE, 6) != 0
 
 
 #: Gemma 3 (Gemma Team 2025), its text model: layers with a window turn by another base.
@@ -310,10 +292,10 @@ GEMMA3 = llama_family(
     groups=(
         TurnedByType(
             bases={
-                FULL: ("rope_theta", 1_000_000.0),
-                SLIDING: ("rope_local_base_freq", 10_000.0),
+                form.FULL: ("rope_theta", 1_000_000.0),
+                form.SLIDING: ("rope_local_base_freq", 10_000.0),
             },
-            scaled=(FULL,),
+            scaled=(form.FULL,),
         ),
         Windows(_gemma_window, _gemma3_slides, _said, ("sliding_window", "sliding_window_pattern")),
     ),

@@ -10,15 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minibert.checkpoint.families.form import (
-    FULL,
-    SLIDING,
-    Fields,
-    read_boolean,
-    read_positive,
-    read_whole,
-    refuse,
-)
+from minibert.checkpoint.families import form
+from minibert.checkpoint.families.form import Fields
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.rotary import SCALINGS, Rotary
@@ -46,7 +39,7 @@ class Turned:
     def read(self, config: Json, said: Json) -> Fields:
         """The rotary and n_positions of Config."""
         given = _given_parameters(config)
-        if nested := sorted(given.keys() & {FULL, SLIDING}):
+        if nested := sorted(given.keys() & {form.FULL, form.SLIDING}):
             raise CheckpointError(
                 f"config.json: rope_parameters has {', '.join(nested)}; expected one set of "
                 "parameters, as all layers of this family turn alike."
@@ -62,7 +55,7 @@ class Turned:
             given["original_max_position_embeddings"] = self.usual_original
         rotary = _read_parameters(usual | given, said, bool(self.fraction))
         if rotary.scaling not in self.scalings:
-            raise refuse("rope_type", rotary.scaling, f"one of {', '.join(self.scalings)}")
+            raise form.refuse("rope_type", rotary.scaling, f"one of {', '.join(self.scalings)}")
         if rotary.scaling in ("linear", "dynamic"):
             positions = int(positions * rotary.factor)
         elif rotary.scaling == "yarn":
@@ -114,7 +107,11 @@ class TurnedByType:
         # Only dynamic acts beyond max_position_embeddings; the others' texts end there.
         longer = [one.factor for one in found.values() if one.scaling == "dynamic"]
         positions = int(said["n_positions"] * min(longer, default=1))
-        return {"rotary": found[FULL], "local_rotary": found[SLIDING], "n_positions": positions}
+        return {
+            "rotary": found[form.FULL],
+            "local_rotary": found[form.SLIDING],
+            "n_positions": positions,
+        }
 
     def write(self, config: Config) -> Json:
         """The fields that say it."""
@@ -123,7 +120,7 @@ class TurnedByType:
         local = config.local_rotary or config.rotary
         written: Json = {
             kind: _write_parameters(rotary, config, False)
-            for kind, rotary in ((FULL, config.rotary), (SLIDING, local))
+            for kind, rotary in ((form.FULL, config.rotary), (form.SLIDING, local))
         }
         for given in written.values():
             if not given.pop("truncate", True):
@@ -138,7 +135,7 @@ class TurnedByType:
 def _dictionary(config: Json, name: str) -> Json:
     value = config.get(name)
     if value is not None and not isinstance(value, Mapping):
-        raise refuse(name, value, "a dictionary")
+        raise form.refuse(name, value, "a dictionary")
     return dict(value or {})
 
 
@@ -151,14 +148,14 @@ def _read_parameters(given: Json, said: Json, partial: bool) -> Rotary:
     """The Rotary of one set of parameters, in which rope_theta stands."""
     scaling = given.get("rope_type", given.get("type", "default"))
     if not isinstance(scaling, str) or scaling not in SCALINGS:
-        raise refuse("rope_type", scaling, f"one of {', '.join(SCALINGS)}")
+        raise form.refuse("rope_type", scaling, f"one of {', '.join(SCALINGS)}")
     d_head = said.get("d_head") or said["d_model"] // said["n_heads"]
-    fraction = read_positive(given, "partial_rotary_factor", 1.0)
+    fraction = form.value_of(given, "partial_rotary_factor", form.POSITIVE, 1.0)
     if (fraction != 1 and not partial) or fraction > 1:
-        raise refuse("partial_rotary_factor", fraction, "1, or less where the family has that")
+        raise form.refuse("partial_rotary_factor", fraction, "1, or less where the family has that")
     return Rotary(
         dims=int(d_head * fraction),
-        base=read_positive(given, "rope_theta"),
+        base=form.value_of(given, "rope_theta", form.POSITIVE),
         scaling=scaling,
         **{ours: read(given, said["n_positions"]) for _, ours, read in _SCALINGS[scaling]},
     )
@@ -185,17 +182,21 @@ def _write_parameters(rotary: Rotary, config: Config, partial: bool) -> Json:
 
 def _number(name: str, usual: float | None = None) -> Callable[[Json, int], float]:
     """A number above 0; null and 0 stand for `usual`, where there is one."""
-    return lambda given, _: usual if usual and not given.get(name) else read_positive(given, name)
+    return lambda given, _: (
+        usual if usual and not given.get(name) else form.value_of(given, name, form.POSITIVE)
+    )
 
 
 def _original(given: Json, positions: int) -> int:
     least = 2 if given.get("rope_type", given.get("type")) == "longrope" else 1
-    return read_whole(given, "original_max_position_embeddings", positions, least=least)
+    return form.value_of(
+        given, "original_max_position_embeddings", form.whole_from(least), positions
+    )
 
 
 def _factor(given: Json, positions: int) -> float:
     if given.get("factor") is not None:
-        return read_positive(given, "factor")
+        return form.value_of(given, "factor", form.POSITIVE)
     return positions / _original(given, positions)
 
 
@@ -206,9 +207,12 @@ def _yarn_amplitude(given: Json, positions: int) -> float:
         return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
     if given.get("attention_factor") is not None:
-        return read_positive(given, "attention_factor")
+        return form.value_of(given, "attention_factor", form.POSITIVE)
     if given.get("mscale") and given.get("mscale_all_dim"):
-        above, below = (grown(read_positive(given, name)) for name in ("mscale", "mscale_all_dim"))
+        above, below = (
+            grown(form.value_of(given, name, form.POSITIVE))
+            for name in ("mscale", "mscale_all_dim")
+        )
         return above / below
     return grown(1.0)
 
@@ -217,7 +221,7 @@ def _longrope_amplitude(given: Json, positions: int) -> float:
     # Ding et al. 2024, section 3.3, as transformers has it.
     factor, original = _factor(given, positions), _original(given, positions)
     if given.get("attention_factor") is not None:
-        return read_positive(given, "attention_factor")
+        return form.value_of(given, "attention_factor", form.POSITIVE)
     return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
@@ -225,8 +229,8 @@ def _factors(name: str) -> Callable[[Json, int], tuple[float, ...]]:
     def read(given: Json, _: int) -> tuple[float, ...]:
         value = given.get(name)
         if not isinstance(value, list | tuple):
-            raise refuse(name, value, "a list of numbers")
-        return tuple(read_positive({name: each}, name) for each in value)
+            raise form.refuse(name, value, "a list of numbers")
+        return tuple(form.value_of({name: each}, name, form.POSITIVE) for each in value)
 
     return read
 
@@ -253,7 +257,11 @@ _SCALINGS: dict[str, tuple[Parameter, ...]] = {
         _ORIGINAL,
         ("beta_slow", "low", _number("beta_slow", 1.0)),
         ("beta_fast", "high", _number("beta_fast", 32.0)),
-        ("truncate", "truncate", lambda given, _: read_boolean(given, "truncate", True)),
+        (
+            "truncate",
+            "truncate",
+            lambda given, _: form.value_of(given, "truncate", form.BOOLEAN, True),
+        ),
         ("attention_factor", "amplitude", _yarn_amplitude),
     ),
     "longrope": (
