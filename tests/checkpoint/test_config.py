@@ -173,6 +173,7 @@ WRONG_ROTARY: list[tuple[str, dict[str, Any], str]] = [
     ("mistral", {"layer_types": ["full_attention"] * 3}, r"layer_types.*all layers"),
     ("qwen2", {"layer_types": ["sliding_attention"] * 3}, r"sliding_window.*turned off"),
     ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types.*each of 3 layers"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, r"query_pre_attn_scalar is 0"),
     ("gemma2", {"sliding_window": None}, r"sliding_window is null"),
     ("gemma3_text", {"use_bidirectional_attention": True}, r"use_bidirectional_attention"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping"),
@@ -260,10 +261,9 @@ def test_choices_that_a_family_has_no_place_for_are_not_written() -> None:
 
 FACTORS = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 4.0, 8.0]}
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
-# What stands in config.json, in the words of transformers 4 or 5.
+# What stands in a config.json of transformers 4; what is written is in the words of 5.
 TURNS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_theta": 500.0}),
-    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}}),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "rope_theta": 700.0}),
     ("llama", {"rope_scaling": {"rope_type": "llama3", **LLAMA3}}),
@@ -271,36 +271,11 @@ TURNS: list[tuple[str, dict[str, Any]]] = [
         "llama",
         {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "original_max_position_embeddings": 16}},
     ),
-    (
-        "llama",
-        {
-            "rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3},
-            "original_max_position_embeddings": 8,
-        },
-    ),
     ("qwen2", {"rope_scaling": {"type": "yarn", **YARN}, "rope_theta": 1e6}),
     ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "attention_factor": 0.7}}),
     ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "factor": None}}),
-    (
-        "mistral",
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 30.0, **YARN, "truncate": False}},
-    ),
-    (
-        "mistral",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                **YARN,
-                "mscale": 1.3,
-                "mscale_all_dim": 0.6,
-                "beta_fast": 8,
-                "beta_slow": 0.5,
-            }
-        },
-    ),
     ("gpt_neox", {"rotary_pct": 0.7, "rotary_emb_base": 300}),
     ("gpt_neox", {"rotary_pct": 0.67, "rope_scaling": {"type": "linear", "factor": 2.0}}),
-    ("gpt_neox", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.7}}),
     ("phi3", {"rope_scaling": {"type": "longrope", **FACTORS}}),
     (
         "phi3",
@@ -310,32 +285,10 @@ TURNS: list[tuple[str, dict[str, Any]]] = [
             "rope_theta": 200.0,
         },
     ),
-    (
-        "phi3",
-        {
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "short_factor": [1.0, 2.0],
-                "long_factor": [2.0, 5.0],
-                "partial_rotary_factor": 0.75,
-            },
-            "original_max_position_embeddings": 8,
-        },
-    ),
     ("llama", {"rope_scaling": {"type": "longrope", **FACTORS, "factor": 4.0}}),
     ("gemma3_text", {"rope_theta": 700.0, "rope_local_base_freq": 30.0}),
     ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
-    (
-        "gemma3_text",
-        {
-            "rope_parameters": {
-                "full_attention": {"rope_type": "yarn", "rope_theta": 90.0, **YARN},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 40.0},
-            }
-        },
-    ),
     ("modernbert", {"global_rope_theta": 700.0, "local_rope_theta": 30.0}),
-    ("modernbert", {"rope_parameters": {"sliding_attention": {"rope_theta": 77.0}}}),
 ]
 
 

@@ -64,10 +64,10 @@ def test_hooks_stay_until_they_are_removed() -> None:
     assert point is model.hook_dict["blocks.0.attn.hook_pattern"]
     point.add_hook(lambda value, hook: calls.append("mine"))
     model.add_perma_hook("hook_embed", lambda value, hook: calls.append("permanent"))
-    with model.hooks(fwd_hooks=[(lambda name: name.endswith("0.hook_resid_pre"), seen(calls))]):
+    with model.hooks(fwd_hooks=[(lambda name: name.endswith("0.attn.hook_pattern"), seen(calls))]):
         model(TEXT)
     model(TEXT)
-    assert calls == ["permanent", "seen", "mine", "permanent", "mine"]
+    assert calls == ["permanent", "mine", "seen", "permanent", "mine"]
     model.reset_hooks()
     model(TEXT)
     assert calls[5:] == ["permanent"]
@@ -207,6 +207,14 @@ def test_text_is_generated() -> None:
     assert got == ours.removeprefix("<|endoftext|>")
     ids = hooked().generate(hooked().to_tokens("The river"), max_new_tokens=6, do_sample=False)
     assert hooked().to_string(ids[0]) == ours
+
+    def end(logits: Tensor, hook: HookPoint) -> None:
+        logits[:, 5:, 0] = 1e6
+
+    with hooked().hooks(fwd_hooks=[("unembed.hook_out", end)]):
+        for stops, length in ((True, 7), (False, 12)):
+            found = hooked().generate(ids[:, :4], 8, stop_at_eos=stops, do_sample=False)
+            assert found.shape == (1, length)
 
 
 def test_modules_of_ones_own_have_hooks() -> None:

@@ -14,6 +14,7 @@ from vocabularies import BERT_MARKS, ROBERTA_MARKS, byte_level, word_piece, writ
 
 import minibert
 from minibert.errors import TokenizationError
+from minibert.text import tokenizer_files
 from minibert.text.tokenizer import Tokenizer
 
 # Said of every vocab.txt below that has no settings; the tests of it stand at the end.
@@ -220,6 +221,17 @@ def test_a_file_that_would_end_the_process_is_refused_by_name(tmp_path):
         model = {"type": "WordLevel", "vocab": {"u": 0}, "unk_token": "u"}
         write(tmp_path, tokenizer={"version": "1.0", "model": model, "normalizer": part | known})
         with pytest.raises(TokenizationError, match=r"tokenizer\.json: "):
+            Tokenizer.from_folder(tmp_path)
+
+
+def test_a_file_with_parts_that_are_not_plain_is_tried_out_first(tmp_path, monkeypatch):
+    # What newer versions of the library survive, older ones do not.
+    monkeypatch.setattr(tokenizer_files, "tried_out", lambda *_, **__: "ended with status -6")
+    content = json.loads(Tokenizer.from_folder(word_piece(tmp_path)).to_json())
+    Tokenizer.from_json(json.dumps(content))
+    for part in ({"type": "Precompiled", "precompiled_charsmap": ""}, {"type": "Nmt"}):
+        write(tmp_path, tokenizer=content | {"normalizer": part})
+        with pytest.raises(TokenizationError, match=r"tokenizer\.json: .* ended with status -6"):
             Tokenizer.from_folder(tmp_path)
 
 
