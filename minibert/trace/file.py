@@ -16,7 +16,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
@@ -256,8 +256,6 @@ def _digest(start: bytes, rest: BufferedIOBase) -> bytes:
 
 
 NUMBERS = ("ids", "mask", "segments")
-_OF_EACH_TOKEN = ("raw", "strings", "spans", "words", "special")
-_COLUMNS = (*_OF_EACH_TOKEN, "texts")
 
 
 def describe_tokens(tokens: Tokens) -> dict[str, object]:
@@ -281,43 +279,38 @@ def read_tokens(about: Json, numbers: Mapping[str, Tensor], config: Config, name
         raise ValueError("a text for each sentence is missing")
     for i in range(len(tokens)):
         texts = columns["texts"][i] if columns["texts"] else ()
-        _check_sentence({name: columns[name][i] for name in _OF_EACH_TOKEN}, texts)
+        if len(texts) > 2 or not all(isinstance(text, str) for text in texts):
+            raise ValueError("a sentence of more than two texts")
+        longest = max(map(len, texts), default=0)
+        for column, fits in _FITS.items():
+            if not all(fits(value, longest) for value in columns[column][i]):
+                raise ValueError(f"{column} of a token is of another kind")
+        # An unpaired surrogate is a UnicodeEncodeError here, and would be one on a page.
+        "".join((*texts, *columns["raw"][i], *columns["strings"][i])).encode()
     return replace(tokens, **columns)
-
-
-def _check_sentence(columns: Json, texts: Sequence[str]) -> None:
-    """Raise ValueError for a value that is not of its column's kind."""
-    if not _all(texts, str) or len(texts) > 2:
-        raise ValueError("a sentence of more than two texts")
-    if not all(_all(columns[name], str) for name in ("raw", "strings")):
-        raise ValueError("a token that is no string")
-    # An unpaired surrogate is a UnicodeEncodeError here, and would be one on a page.
-    "".join((*texts, *columns["raw"], *columns["strings"])).encode()
-    if not _all(columns["special"], bool):
-        raise ValueError("special of a token is neither true nor false")
-    if not all(word is None or _is_count(word) for word in columns["words"]):
-        raise ValueError("the number of a word that is none")
-    longest = max(map(len, texts), default=0)
-    for span in columns["spans"]:
-        if span is not None and not (_is_span(span) and span[1] <= longest):
-            raise ValueError(f"{span!r:.80} is no span of the text")
-
-
-def _is_span(span: object) -> TypeGuard[tuple[int, int]]:
-    return (
-        isinstance(span, tuple)
-        and len(span) == 2
-        and all(map(_is_count, span))
-        and span[0] <= span[1]
-    )
 
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _all(values: object, kind: type) -> bool:
-    return isinstance(values, tuple) and all(isinstance(value, kind) for value in values)
+def _is_span(span: object, longest: int) -> bool:
+    """True for two counts in order, up to the length of the text; None: it has no text."""
+    if not isinstance(span, tuple) or len(span) != 2 or not all(map(_is_count, span)):
+        return span is None
+    return bool(span[0] <= span[1] <= longest)
+
+
+# Whether a value is of its column's kind, in a sentence whose longest text has so many characters.
+_FITS: dict[str, Callable[[object, int], bool]] = {
+    "raw": lambda value, _: isinstance(value, str),
+    "strings": lambda value, _: isinstance(value, str),
+    "spans": _is_span,
+    "words": lambda value, _: value is None or _is_count(value),
+    "special": lambda value, _: isinstance(value, bool),
+}
+_OF_EACH_TOKEN = tuple(_FITS)
+_COLUMNS = (*_OF_EACH_TOKEN, "texts")
 
 
 def tuples(value: object) -> Any:
