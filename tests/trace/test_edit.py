@@ -5,15 +5,15 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from minibert.errors import EditError
-from minibert.quantities import QUANTITIES
-from minibert.trace.edit import as_edit, as_point, hide, mean, noise, replace, zero
+from minibert.trace.edit import as_edit, hide, mean, noise, replace, zero
 from tests.families import VOCABULARY
 from tests.trace.editing import (
     FAMILIES,
@@ -33,58 +33,56 @@ families = st.sampled_from(list(FAMILIES))
 layers, heads = st.integers(0, LAYERS - 1), st.integers(0, HEADS - 1)
 
 
-@pytest.mark.parametrize("at", [-1, [2, 5], range(1, 4), slice(2, -4, 2)])
-def test_positions_are_rows_and_only_they_change(at: Any) -> None:
-    model, tokens = model_of("gpt2"), whole("gpt2")
-    plain = model.trace(tokens, keep=("scores", "probs"))
-    chosen = [at] if isinstance(at, int) else at if isinstance(at, slice) else list(at)
-    for name in NAMES:
-        value = getattr(plain[1], name)
-        axes = QUANTITIES[name].axes
-        row = next(i for i, axis in enumerate(axes) if axis in ("position", "query"))
-        index = (*[slice(None)] * row, chosen)
-        new = random_like(value)
-        expected = value.clone()
-        expected[index] = new[index]
-        for edit in (replace(new, positions=at), replace(new[index]).at(positions=at)):
-            found = plain.rerun({(name, 1): edit}, keep=("scores", "probs"))
-            assert torch.equal(getattr(found[1], name), expected), name
+PLACES: dict[str, list[Any]] = {
+    "heads": [None, 1, (2, 0)],
+    "positions": [None, -1, [2, -4], range(1, 4), slice(2, -4, 2), np.array([1, 3])],
+    "sentences": [None, 1, [0, -1], torch.tensor([2, 0])],
+    "entries": [None, -1, [1, -3]],
+}
 
 
-def test_positions_sentences_and_heads_meet_where_all_of_them_are() -> None:
-    model, tokens = model_of("bert"), whole("bert")
-    plain = model.trace(tokens, keep=("probs",))
-    for name in PER_HEAD:
-        edit = {(name, 1, (2, 0)): replace(7.0, positions=[5, 1], sentences=[0, 2])}
-        found = getattr(model.trace(tokens, edit=edit, keep=("probs",))[1], name)
-        expected = getattr(plain[1], name).clone()
-        for sentence in (0, 2):
-            for head in (2, 0):
-                expected[sentence, head, [5, 1]] = 7.0
-        assert torch.equal(found, expected)
+@settings(max_examples=60, phases=[Phase.generate])
+@given(data=st.data())
+def test_an_edit_writes_the_chosen_cells_and_no_other(data: st.DataObject) -> None:
+    name, family = data.draw(st.sampled_from(NAMES)), data.draw(st.sampled_from(["gpt2", "bert"]))
+    model, per_head = model_of(family), name in PER_HEAD
+    at = {place: data.draw(st.sampled_from(some)) for place, some in PLACES.items()}
+    heads, kind = at.pop("heads") if per_head else at.pop("heads") and None, data.draw(KINDS)
+    at["entries"] = None if name.endswith("_scale") else at["entries"]
+    keep = ("scores", "probs")
+    plain, other = (model.trace(whole(family, seed), keep=keep) for seed in (0, 5))
+    before = getattr(plain[1], name)
+    new = getattr(other[1], name) if kind == "trace" else random_like(before).abs() + 0.5
+    chosen = {place: range(size)[one] if isinstance(one, slice) else one for place, one, size in (
+        ("heads", heads, HEADS), ("sentences", at["sentences"], 3),
+        ("positions", at["positions"], LENGTH), ("entries", at["entries"], before.shape[-1]),
+    )}  # fmt: skip
+    axes = [chosen["sentences"], *([chosen["heads"]] if per_head else []), chosen["positions"]]
+    cells = torch.ones(before.shape, dtype=torch.bool)
+    for axis, some in enumerate([*axes, chosen["entries"]]):
+        if some is not None:
+            here = torch.zeros(before.shape[axis], dtype=torch.bool)
+            here[torch.as_tensor(some if hasattr(some, "tolist") else np.array(some))] = True
+            cells &= here.view([-1 if axis == n else 1 for n in range(before.dim())])
+    part = new if heads is None else new[:, heads if isinstance(heads, int) else list(heads)]
+    values = {"tensor": part, "trace": other, "number": 0.75, "function": lambda v: v * 0 + 0.75}
+    edit = as_edit(values[kind]).at(**at)
+    found = plain.rerun({(name, 1, heads)[: 2 + (heads is not None)]: edit}, keep=keep)
+    expected = torch.where(cells, new if kind in ("tensor", "trace") else 0.75, before)
+    assert torch.equal(getattr(found[1], name), expected), (name, kind, heads, at)
 
 
-def test_entries_are_numbers_of_the_last_axis_and_only_they_change() -> None:
-    model, tokens = model_of("gpt2"), whole("gpt2")
-    plain, other = (model.trace(each, keep=("probs",)) for each in (tokens, whole("gpt2", 5)))
-    for key in (("mlp_post", 1), ("z", 1, 2), ("resid_mid", 1), ("probs", 1, 0), ("scores", 1)):
-        before, theirs = (each.value_at(as_point(key, model.config)) for each in (plain, other))
-        for change, new in (
-            (replace(0.25), torch.full_like(before, 0.25)),
-            (replace(other), theirs),
-        ):
-            edit = change.at(positions=[4, 2], entries=[1, -3])
-            found = plain.rerun({key: edit}, keep=("probs",)).value_at(as_point(key, model.config))
-            expected = before.clone()
-            rows, columns = torch.tensor([4, 2])[:, None], torch.tensor([1, before.shape[-1] - 3])
-            expected[..., rows, columns] = new[..., rows, columns]
-            assert torch.equal(found, expected), key
-    for trace, edit, words in (
-        (plain, {("z", 1): zero.at(entries=5)}, "no entry 5; expected 0 to 4"),
-        (model.trace(sentences("gpt2")), {("probs", 1): zero.at(entries=0)}, "entries are keys"),
+KINDS = st.sampled_from(["tensor", "trace", "number", "function"])
+
+
+def test_entries_that_are_not_there_or_differ_by_sentence_are_refused() -> None:
+    model = model_of("gpt2")
+    for tokens, key, edit, words in (
+        (whole("gpt2"), ("z", 1), zero.at(entries=5), "no entry 5; expected 0 to 4"),
+        (sentences("gpt2"), ("probs", 1), zero.at(entries=0), "entries are keys"),
     ):
         with pytest.raises(EditError, match=words):
-            trace.rerun(edit)
+            model.trace(tokens, edit={key: edit})
 
 
 def test_a_mean_is_over_sentences_and_real_positions() -> None:

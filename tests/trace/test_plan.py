@@ -233,14 +233,6 @@ def test_a_mean_of_matrices_is_over_texts_of_one_length(started: list[str]) -> N
     refused({(name, 1): mean(model.trace(sentences("bert")))}, started, "without padding")
 
 
-def test_an_edit_of_fewer_heads_is_applied_later() -> None:
-    edits = {("z", 1, 2): 1.0, ("z", 1): 3.0, ("z", 1, (2, 0)): 2.0}
-    for order in (list(edits), list(edits)[::-1]):
-        edit = {key: edits[key] for key in order}
-        trace = model_of("bert").trace(whole("bert"), edit=edit)
-        assert trace[1].z[0, :, 0, 0].tolist() == [2.0, 3.0, 1.0]
-
-
 @given(
     name=st.sampled_from([*NAMES, "embed", "logits", "mask", "", "Z"]),
     layer=st.integers(-5, 5) | st.sampled_from([None, "0", 1.0, True]),
