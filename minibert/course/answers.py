@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from textwrap import fill
-from typing import Any, Protocol, SupportsFloat, runtime_checkable
+from typing import Any, SupportsFloat
 
 from minibert.errors import MinibertError
 
@@ -24,21 +24,6 @@ class Verdict:
         return "\n".join(fill(line, 90, break_on_hyphens=False) for line in self.said.splitlines())
 
     __repr__ = __str__
-
-
-@runtime_checkable
-class Exercise(Protocol):
-    """One question."""
-
-    @property
-    def asks(self) -> str:
-        """The question."""
-
-    def judge(self, answer: object) -> Verdict:
-        """What is said to the answer; MinibertError for what is no answer of this kind."""
-
-    def wrong_answers(self) -> Iterable[tuple[object, str]]:
-        """Answers that are wrong in a known way, each with what is said to it."""
 
 
 A_WEIGHT = (0.0, 1.0, "A weight lies between 0 and 1.")
@@ -212,6 +197,9 @@ class Heads:
         """Every other head alone."""
         every = (f"{layer}-{head}" for layer in range(_SIZE[0]) for head in range(_SIZE[1]))
         return [(head, self.about(head)) for head in every if head not in self.heads()]
+
+
+Exercise = Numbers | Choice | Heads
 
 
 def _named(answer: object) -> set[str]:

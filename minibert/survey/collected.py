@@ -1,8 +1,7 @@
 """What `collect` wrote, read back: mapped arrays, and the texts beside them."""
 
 import json
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ Floats = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.integer]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Collected:
     """The values of a pass for every token of a corpus.
 
@@ -26,10 +25,27 @@ class Collected:
 
     folder     where it lies
     manifest   what was collected, of what, by which model
+    starts     the token with which each text begins, and at the end the number of tokens
+
+    For each token, mapped:
+
+    tokens     its id in the model's vocabulary
+    segments   its token type: 1 in the second text of a pair, where the model has it
+    words      the number of its word within its text, of a text given as words that of the given
+               word; -1 for special ones
+    spans      (token, 2): the characters of its text, or of the words with a space between each
+               two; -1 for tokens that stand for no characters
+    positions  its position in the window that the model saw
     """
 
     folder: Path
     manifest: Json
+    starts: Whole = field(repr=False)
+    tokens: Whole = field(repr=False)
+    segments: Whole = field(repr=False)
+    words: Whole = field(repr=False)
+    spans: Whole = field(repr=False)
+    positions: Whole = field(repr=False)
 
     @classmethod
     def read(cls, folder: str | Path) -> "Collected":
@@ -41,20 +57,20 @@ class Collected:
                 f"{folder}: {'the collection is not finished' if unfinished else 'no collection'}"
                 f"{'; run the same command again to go on' if unfinished else ' is there'}."
             )
-        collected = cls(folder, read_json(folder / "manifest.json", SurveyError))
+        manifest = read_json(folder / "manifest.json", SurveyError)
         with guarded(folder / "manifest.json", SurveyError, "is no manifest of collect"):
-            counts = collected.manifest["counts"]
-            n_texts, n_tokens = counts["texts"], counts["tokens"]
-            names = list(collected.points)
-        lengths = dict.fromkeys(("token_ids", "segments", "words", "spans", *names), n_tokens)
+            n_texts, n_tokens = (manifest["counts"][name] for name in ("texts", "tokens"))
+            points = list(manifest["options"]["points"])
+        of_tokens = ("token_ids", "segments", "words", "spans", "positions")
+        lengths = dict.fromkeys((*of_tokens, *points), n_tokens)
         for name, rows in {**lengths, "starts": n_texts + 1, "text_starts": n_texts + 1}.items():
-            found = len(collected.array(name))
+            found = len(mapped(folder, name))
             if found != rows:
                 raise SurveyError(
                     f"{folder / name}.npy has {found} rows, and manifest.json says {rows}: the "
                     "folder is damaged. Collect again."
                 )
-        return collected
+        return cls(folder, manifest, *(mapped(folder, name) for name in ("starts", *of_tokens)))
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -80,42 +96,6 @@ class Collected:
         raise SurveyError(
             f"{self.folder}: {point} was not collected; there are {', '.join(self.points)}."
         )
-
-    @cached_property
-    def starts(self) -> Whole:
-        """The token with which each text begins, and at the end the number of tokens."""
-        return self.array("starts")
-
-    @cached_property
-    def tokens(self) -> Whole:
-        """The id of each token in the model's vocabulary."""
-        return self.array("token_ids")
-
-    @cached_property
-    def words(self) -> Whole:
-        """The number of the word within its text that each token belongs to; -1 for special ones.
-
-        Of a text that was given as words the number of the given word.
-        """
-        return self.array("words")
-
-    @cached_property
-    def segments(self) -> Whole:
-        """The token type of each token: 1 in the second text of a pair, where the model has it."""
-        return self.array("segments")
-
-    @cached_property
-    def spans(self) -> Whole:
-        """(token, 2): the characters of its text, or of the words with a space between each two.
-
-        -1 for tokens that stand for no characters.
-        """
-        return self.array("spans")
-
-    @cached_property
-    def positions(self) -> Whole:
-        """The position of each token in the window that the model saw."""
-        return self.array("positions")
 
     def rows(self, index: int) -> slice:
         """The tokens of a text: a slice of every array."""
@@ -171,7 +151,12 @@ class Collected:
 
     def array(self, name: str) -> Any:
         """The array in the file of that name, mapped."""
-        path = self.folder / f"{name}.npy"
-        open_regular(path, SurveyError).close()
-        with guarded(path, SurveyError):
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped(self.folder, name)
+
+
+def mapped(folder: Path, name: str) -> Any:
+    """The array in a file of a collection, mapped. Raises SurveyError where it cannot be read."""
+    path = folder / f"{name}.npy"
+    open_regular(path, SurveyError).close()
+    with guarded(path, SurveyError):
+        return np.load(path, mmap_mode="r", allow_pickle=False)

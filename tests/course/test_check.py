@@ -3,7 +3,6 @@
 import contextlib
 import math
 import re
-from typing import Any
 
 import pytest
 import torch
@@ -67,12 +66,10 @@ def test_dots_and_none_give_the_question_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-@pytest.mark.parametrize(
-    "wrong", ["much", object(), True, math.nan, [], {}, "9-9", torch.tensor([math.inf])]
-)
-def test_what_is_no_answer_is_refused_or_wrong(name: str, wrong: Any) -> None:
-    with contextlib.suppress(MinibertError):
-        assert not check(name, wrong).right
+def test_what_is_no_answer_is_refused_or_wrong(name: str) -> None:
+    for wrong in ("much", object(), True, math.nan, [], {}, "9-9", torch.tensor([math.inf])):
+        with contextlib.suppress(MinibertError):
+            assert not check(name, wrong).right
 
 
 def test_an_unknown_exercise_is_named_with_those_that_exist() -> None:

@@ -37,10 +37,13 @@ def header_in(path: Path) -> dict[str, Any]:
     return dict(json.loads(packed_in(path.read_text(), "header")))
 
 
-def test_the_report_is_about_the_documents_that_were_surveyed(corpus: Path, tmp_path: Path) -> None:
+def test_the_report_is_about_the_documents_that_were_surveyed_and_made_again(
+    corpus: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "survey"
-    options = (*PAIRS, "--limit", "2", "--pattern-documents", "1")
-    done = run("survey", str(corpus), *options, "-o", str(folder))
+    options = (*PAIRS, "--limit", "2", "--pattern-documents", "1", "-o", str(folder))
+    command = ("survey", str(corpus), *options)
+    done = run(*command)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == f"The report: {(folder / 'report.html').as_uri()}"
     header = header_in(folder / "report.html")
@@ -58,19 +61,6 @@ def test_the_report_is_about_the_documents_that_were_surveyed(corpus: Path, tmp_
     assert [one["texts"] for one in shown[:1]] == [list(LINES[:2])]
     same = next(one for one in header["patterns"] if one["name"] == "same_word_other_sentence")
     assert same["documents"] == 1
-
-
-def test_the_tables_can_be_had_alone(corpus: Path, tmp_path: Path) -> None:
-    done = run("survey", str(corpus), "--field", "a", "--no-report", "-o", str(tmp_path / "s"))
-    assert done.exit_code == 0, done.output
-    assert not list((tmp_path / "s").glob("*.html"))
-
-
-def test_the_report_of_a_finished_survey_is_made_again(corpus: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "survey"
-    options = (*PAIRS, "--limit", "2", "-o", str(folder))
-    command = ("survey", str(corpus), *options)
-    assert run(*command).exit_code == 0
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     for name in ("report.html", "examples.html", "patterns.json"):
         (folder / name).unlink()
@@ -82,3 +72,9 @@ def test_the_report_of_a_finished_survey_is_made_again(corpus: Path, tmp_path: P
     corpus.write_text("".join(map(pair, LINES[1::2], LINES[::2])))
     fails(run(*command), "documents are not those that the run in this folder began with")
     fails(run(*command, "--model", "tiny-gpt2"), "belongs to a run with another model")
+
+
+def test_the_tables_can_be_had_alone(corpus: Path, tmp_path: Path) -> None:
+    done = run("survey", str(corpus), "--field", "a", "--no-report", "-o", str(tmp_path / "s"))
+    assert done.exit_code == 0, done.output
+    assert not list((tmp_path / "s").glob("*.html"))
