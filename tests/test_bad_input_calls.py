@@ -198,7 +198,7 @@ def hugging_face() -> Any:
 
 
 TRACED = {"trace": trace}
-ROLLED = TRACED | {"layer": None, "reduce": "mean", "residual": 0.5}
+ROLLED = TRACED | {"layer": None, "residual": 0.5}
 SWEPT = TRACED | {"metric": metric, "positions": None, "batch": 64}
 PATCHED = SWEPT | {"source": zeroed}
 TEXT = {"text": ids(), "pair": None}

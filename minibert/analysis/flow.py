@@ -1,7 +1,7 @@
 """How the attention of all layers together joins the input positions to each output position.
 
 rollout_of
-    Each layer's probs, reduced over heads to one matrix P, count beside the residual stream:
+    The mean of each layer's probs over its heads, P, counts beside the residual stream:
     A = (1 − residual)·P + residual·1, its rows brought to sum 1. Rollout is the product of the
     layers, A_last ··· A_1·A_0 (Abnar and Zuidema 2020, "Quantifying Attention Flow in
     Transformers", section 3; residual = 0.5 and the mean over heads are theirs).
@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import (
-    check_choice,
     check_trace,
     one_position_each,
 )
@@ -38,7 +37,6 @@ from minibert.trace.statistics import (
     follows_from_vectors,
 )
 
-REDUCTIONS = ("mean", "max", "min")
 # Numbers of probs that are held at a time: 16 MiB in float32.
 _NUMBERS = 2**22
 Rows = Iterator[tuple[slice, Float[Tensor, "batch query key"]]]
@@ -68,7 +66,6 @@ def rollout_of(
     position: int | Sequence[int],
     *,
     layer: int | None = None,
-    reduce: str = "mean",
     residual: float | int = 0.5,
 ) -> OfPosition:
     """What share of one output position comes from each input position, layer by layer.
@@ -77,20 +74,22 @@ def rollout_of(
     sequence of one for each.
 
     What is shared out goes from the embeddings to what leaves `layer`, by default the last one.
-    `reduce` over heads is "mean", "max" or "min"; `residual` is the weight, 0 to 1, of what passes
-    by attention. Memory is O(layer x position); for "max" and "min", and where probs were kept or
-    edited, rows of one layer's probs at a time.
+    `residual` is the weight, 0 to 1, of what passes by attention. Memory is O(layer x position);
+    where probs were kept or edited, rows of one layer's probs at a time.
 
-    Raises TraceError for another reduction or weight, and for a layer or a position that is not
-    there.
+    Raises TraceError for another weight, and for a layer or a position that is not there.
     """
-    last = _check_choices(trace, layer, reduce, residual)
+    check_trace(trace)
+    if not isinstance(residual, int | float) or not 0 <= residual <= 1:
+        raise TraceError(f"residual={residual!r:.80}: expected a weight from 0 to 1.")
+    last = len(trace) - 1 if layer is None else check_index("layer", layer, trace.config.n_layers)
+    last = trace[last].layer
 
     def step(row: Tensor, index: int, queries: slice) -> Tensor:
-        if reduce == "mean" and follows_from_vectors(trace, index):
+        if follows_from_vectors(trace, index):
             # A mean of rows that sum to 1 needs no division, so columns of probs are enough.
             return (1 - residual) * columns_of_probs(trace, index, row).mean(1) + residual * row
-        return _times(row, mixing(trace, index, reduce=reduce, residual=residual, queries=queries))
+        return _times(row, mixing(trace, index, residual, queries))
 
     return _one_position(trace, position, last, step, "Attention rollout", "of", "share")
 
@@ -156,19 +155,11 @@ def _times(row: Float[Tensor, "batch key"], matrix: Rows) -> Float[Tensor, "batc
     return total
 
 
-def mixing(
-    trace: Trace,
-    layer: int,
-    *,
-    reduce: str,
-    residual: float | int,
-    queries: slice = slice(None),
-) -> Rows:
+def mixing(trace: Trace, layer: int, residual: float | int, queries: slice = slice(None)) -> Rows:
     """A layer's A = (1 − residual)·P + residual·1."""
     for rows in _blocks(trace, queries):
         probs = trace[layer].window("probs", queries=rows).detach().to(result_dtype(trace))
-        reduced = probs.mean(1) if reduce == "mean" else getattr(probs, f"a{reduce}")(1)
-        mixed = (1 - residual) * reduced
+        mixed = (1 - residual) * probs.mean(1)
         mixed.diagonal(rows.start, -2, -1).add_(residual)
         yield rows, mixed / mixed.sum(-1, keepdim=True)
 
@@ -188,21 +179,6 @@ def _blocks(trace: Trace, queries: slice) -> Iterator[slice]:
     first, stop, _ = queries.indices(N)
     for start in range(first, stop, step):
         yield slice(start, min(start + step, stop))
-
-
-def _check_choices(trace: Trace, layer: int | None, reduce: str, residual: float | int) -> int:
-    """The last layer to count; TraceError for what `rollout` does not take."""
-    check_trace(trace)
-    check_choice(reduce, "reduce", REDUCTIONS)
-    if not isinstance(residual, int | float) or not 0 <= residual <= 1:
-        raise TraceError(f"residual={residual!r:.80}: expected a weight from 0 to 1.")
-    if residual == 0 and reduce == "min":
-        raise TraceError(
-            "residual=0 with reduce='min' leaves rows without any weight where no key is looked at "
-            "by all heads; give the residual some weight."
-        )
-    last = len(trace) - 1 if layer is None else check_index("layer", layer, trace.config.n_layers)
-    return trace[last].layer
 
 
 def result_dtype(trace: Trace) -> torch.dtype:

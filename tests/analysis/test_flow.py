@@ -19,13 +19,11 @@ from tests.explicit_forward import Explicit
 from tests.families import Sizes, as_tokens, batch, hf_model
 from tests.rotary import theirs as rotary
 
-REDUCE = {"mean": np.mean, "max": np.max, "min": np.min}
 
-
-def mixed(trace: Trace, reduce: str = "mean", residual: float = 0.5) -> Any:
+def mixed(trace: Trace, residual: float = 0.5) -> Any:
     """Abnar and Zuidema's matrix of each layer, (layer, batch, query, key), in float64."""
     probs = trace.stack("probs").double().numpy()
-    matrices = (1 - residual) * REDUCE[reduce](probs, axis=2) + residual * np.eye(probs.shape[-1])
+    matrices = (1 - residual) * probs.mean(2) + residual * np.eye(probs.shape[-1])
     return matrices / matrices.sum(-1, keepdims=True)
 
 
@@ -50,16 +48,15 @@ def watched(monkeypatch: pytest.MonkeyPatch, trace: Trace) -> list[tuple[str, in
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reduce", sorted(REDUCE))
 @pytest.mark.parametrize(("residual", "layer", "position"), [(0.25, None, 7), (0.75, 1, -11)])
 def test_rollout_is_the_product_of_the_layers(
-    residual: float, layer: int | None, position: int, reduce: str, kind: str,
+    residual: float, layer: int | None, position: int, kind: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     plain = small_trace(**KINDS[kind])
-    options: Any = {"reduce": reduce, "residual": residual, "layer": layer}
+    options: Any = {"residual": residual, "layer": layer}
     for trace in (plain, plain.rerun({("probs", 1): lambda probs: probs.roll(1, -1)})):
-        matrices = mixed(trace, reduce, residual)[: None if layer is None else layer + 1]
+        matrices = mixed(trace, residual)[: None if layer is None else layer + 1]
         asked = watched(monkeypatch, trace)
         for numbers in (2**22, 3 * 2 * 11):
             monkeypatch.setattr(module, "_NUMBERS", numbers)
@@ -79,11 +76,7 @@ def test_one_position_reads_few_rows_and_a_mean_over_heads_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trace = small_trace()
-    monkeypatch.setattr(module, "_NUMBERS", 4 * 2 * 11)
     asked = watched(monkeypatch, trace)
-    rollout_of(trace, 3, reduce="max")
-    assert [rows for _, rows in asked] == [1, 4, 4, 3, 4, 4, 3]
-    asked.clear()
     rollout_of(trace, 8)
     assert {name for name, _ in asked} <= {"query", "key"}
 
@@ -91,10 +84,8 @@ def test_one_position_reads_few_rows_and_a_mean_over_heads_none(
 def test_choices_that_do_not_exist_are_refused() -> None:
     trace = small_trace()
     for options, message in (
-        ({"reduce": "median"}, "reduce='median': expected one of 'mean', 'max', 'min'"),
         ({"residual": -0.5}, "residual=-0.5: expected a weight from 0 to 1"),
         ({"residual": float("nan")}, "residual=nan: expected a weight from 0 to 1"),
-        ({"residual": 0, "reduce": "min"}, "give the residual some weight"),
         ({"layer": 3}, "There is no layer 3; expected 0 to 2"),
     ):
         with pytest.raises(TraceError, match=message):

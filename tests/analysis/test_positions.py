@@ -106,7 +106,7 @@ RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
         (analysis.rollout_of(t, d.position).values, KEYS)
     ],
     "rollout_of one for each": lambda t, d, each: [
-        (analysis.rollout_of(t, each, reduce="max", residual=0.25).values, KEYS)
+        (analysis.rollout_of(t, each, residual=0.25).values, KEYS)
     ],
     "relevance_of": lambda t, d, each: [
         (analysis.relevance_of(t, each).values, KEYS),
