@@ -519,10 +519,6 @@ def _plain(score: float) -> float | None:
     return None if math.isnan(score) else round(score, _DECIMALS)
 
 
-# The weights of some queries of a text, (pattern, query, key).
-_Weights = Callable[[slice], Tensor]
-
-
 @sourced
 def head_scores(
     model: Model,
@@ -552,27 +548,22 @@ def head_scores(
     found: dict[str, Tensor] = {}
     for texts, given in (("corpus", _as_list(tokens)), ("repeated", [repeats])):
         chosen = [PATTERNS[name] for name in SCORED if PATTERNS[name].texts == texts]
-
-        def weights(text: Tokens, chosen: list[Pattern] = chosen) -> _Weights:
-            marks = Marks.of_tokens(text, ends, model.tokenizer, causal=model.config.causal)
-            return lambda queries: torch.stack(
-                [one.cells(marks, queries) & marks.allowed(queries) for one in chosen]
-            )
-
-        names = [one.name for one in chosen]
-        found |= zip(names, _scores(model, given, len(chosen), weights), strict=True)
+        scores = _scores(model, given, chosen, ends)
+        found |= zip([one.name for one in chosen], scores, strict=True)
     return HeadScores.of({name: found[name] for name in SCORED})
 
 
 def _scores(
-    model: Model, given: Sequence[Input], count: int, weights: Callable[[Tokens], _Weights]
+    model: Model, given: Sequence[Input], patterns: Sequence[Pattern], delimiters: list[int]
 ) -> Float[Tensor, "pattern layer head"]:
     """The mean over sentences of the mean over rows; nan where no row of any sentence counts."""
-    total = torch.zeros(count, model.config.n_layers, model.config.n_heads, dtype=torch.float64)
-    sentences, dtype = torch.zeros(count, 1, 1), torch.float32
+    size = len(patterns), model.config.n_layers, model.config.n_heads
+    total, sentences = torch.zeros(size, dtype=torch.float64), torch.zeros(size[0], 1, 1)
+    dtype, causal = torch.float32, model.config.causal
     with torch.no_grad():
         for trace in _sentences(model, given):
-            means, dtype = _of_sentence(trace, weights(trace.tokens)), wide(trace.embed).dtype
+            marks = Marks.of_tokens(trace.tokens, delimiters, model.tokenizer, causal=causal)
+            means, dtype = _of_sentence(trace, marks, patterns), wide(trace.embed).dtype
             sentences += ~means[:, :1, :1].isnan()
             total += means.nan_to_num()
     return (total / sentences).to(dtype)
@@ -592,20 +583,23 @@ def _sentences(model: Model, given: Sequence[Input]) -> Iterator[Trace]:
             yield from (trace.text(row) for row in range(len(part)))
 
 
-def _of_sentence(trace: Trace, weights: _Weights) -> Float[Tensor, "pattern layer head"]:
+def _of_sentence(
+    trace: Trace, marks: Marks, patterns: Sequence[Pattern]
+) -> Float[Tensor, "pattern layer head"]:
     """The means over rows of one sentence, in float64; nan where none counts."""
     N, heads = trace.allowed.position, trace.config.n_heads
     step = max(1, NUMBERS // (N * heads))
     sums, count = torch.zeros((), dtype=torch.float64), torch.zeros(())
     for start in range(0, N, step):
         queries = slice(start, min(start + step, N))
-        chosen = weights(queries).to(trace.embed.device)
+        allowed = marks.allowed(queries)
+        chosen = torch.stack([one.cells(marks, queries) & allowed for one in patterns])
+        chosen = chosen.to(trace.embed.device)
         rows, layers = chosen.any(-1)[:, None], []  # pattern 1 query
         for layer in range(trace.config.n_layers):
             probs = wide(trace.at(layer, queries=queries).probs)[0]
             mass = torch.einsum("hqk,nqk->nhq", probs, chosen.to(probs))
-            # Not a product with the rows: what stands in rows that do not count must not matter.
-            layers.append(torch.where(rows, mass, 0).sum(-1, dtype=torch.float64).cpu())
+            layers.append(mass.sum(-1, dtype=torch.float64).cpu())
         sums, count = sums + torch.stack(layers, 1), count + rows.sum(-1)[..., None].cpu()
     return sums / count
 
