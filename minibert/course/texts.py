@@ -79,3 +79,8 @@ COMPLAINTS = (
     "Poor quality for a high price.",
     "The plot is dull and the ending made me angry.",
 )
+
+LISTED = " river window summer horse garden letter morning river window summer"
+"""Seven words in no order, and the first three of them again; tiny-gpt2 goes on with “ horse”."""
+SEPARATED = "the horse quickly ran away from the old house"
+"""A sentence in which most heads of the later layers of tiny-bert look at [SEP]."""

@@ -73,8 +73,8 @@ def test_what_is_no_answer_is_refused_or_wrong(name: str) -> None:
 
 
 def test_an_unknown_exercise_is_named_with_those_that_exist() -> None:
-    with pytest.raises(MinibertError, match=r"'7-x' is no exercise of the course; there are 1-av"):
-        check("7-x", 1)
+    with pytest.raises(MinibertError, match=r"'8-x' is no exercise of the course; there are 1-av"):
+        check("8-x", 1)
     with pytest.raises(MinibertError, match="no exercise"):
         check(["1-average"], 1)  # type: ignore[arg-type]
 
@@ -165,7 +165,7 @@ def test_the_scale_is_what_drawn_vectors_have() -> None:
 
 def test_each_exercise_stands_on_its_unit_s_page_and_in_the_solutions() -> None:
     pages = {path.stem[0]: path.read_text(encoding="utf-8") for path in UNITS}
-    assert sorted(pages) == ["1", "2", "3", "4", "5", "6"]
+    assert sorted(pages) == ["1", "2", "3", "4", "5", "6", "7"]
     for name, text in exercises().items():
         page_text = pages[name[0]]
         assert f"### Exercise {name}\n" in page_text
