@@ -58,7 +58,7 @@ from minibert.analysis.stream import (
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
 from minibert.quantities import Float
-from minibert.result import Result, sourced
+from minibert.result import Place, Result, sourced
 from minibert.trace.read import Trace
 
 _LISTED = 5
@@ -251,16 +251,8 @@ class WhyTokens(Parts):
         tokens = self.reading.trace.tokens
         place = _place(self.reading.trace, key, "key")
         found = self.values[place]
-        return Why(
-            found,
-            "component",
-            title=f"{self.title}, read at {tokens.strings[0][place]!r} {place}",
-            unit=self.unit,
-            labels=self.labels,
-            signed=True,
-            number=found.sum().item(),
-            reading=self.reading.at(place),
-        )
+        title = f"{self.title}, read at {tokens.strings[0][place]!r} {place}"
+        return _why(self.reading.at(place), found, self.components, title, self.unit)
 
     def _branches(self, depth: int, least: float) -> "tuple[Branch, ...]":
         by_token, strings = self.by_token, self.reading.trace.tokens.strings[0]
@@ -344,16 +336,8 @@ class WhyScore(Result[Tensor]):
         title = f"the {side}'s side of {self.title}" + ("" if of is None else f", for {of}")
         reading = self.readings[own]
         along = [(each, (part @ vector)[:, None]) for each, part in reading.constants]
-        return Why(
-            values,
-            "component",
-            title=title,
-            unit=self.unit,
-            labels={"component": self.labels[f"{side}_component"]},
-            signed=True,
-            number=values.sum().item(),
-            reading=replace(reading, reader=reading.reader.along(vector), constants=along),
-        )
+        reading = replace(reading, reader=reading.reader.along(vector), constants=along)
+        return _why(reading, values, self.labels[f"{side}_component"], title, self.unit)
 
     def _sides(self, side: str) -> tuple[int, int]:
         """The number of the other side and of this one: query 0, key 1."""
@@ -401,17 +385,16 @@ class WhyScore(Result[Tensor]):
                 f"{parts[0][0]}."
             )
         wrote = written[writer]
-        layer, before = layer_of(at), wide(at.resid_pre)[0, position]
-        norm = None if layer.after else layer.attention_norm
-        inputs = [before - wrote] * 2
+        layer, norm, carried = layer_of(at), None, wrote
+        if not layer.after:
+            norm = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre)
         if norm is not None:
-            # In float32 at least, whatever the weights are.
-            norms = (FrozenNorm.of(norm, before), FrozenNorm.of(norm, before - wrote))
-            inputs = [frozen.carry(before - wrote) for frozen in norms]
-            if norms[0].bias is not None:
-                inputs = [x + norms[0].bias for x in inputs]
-        group = layer.attention.group if side == "key" else 1
-        changes = [self._changed(side, self.head // group, position, x) for x in inputs]
+            carried = norm.scaled(wrote) / norm.deviation[0, position]
+        head = self.head // (layer.attention.group if side == "key" else 1)
+        now = wide(at.quantity(f"{side}_input"))[0, head, position] - carried
+        without = (wide(at.resid_pre)[0, position] - wrote).to(at.resid_pre.dtype)
+        inputs = (now, layer.attention_input(without))
+        changes = [self._changed(side, head, position, x) for x in inputs]
         return Result(
             torch.tensor([part, *changes]),
             "what",
@@ -665,7 +648,7 @@ def why_stream(
     number = (wide(at.quantity(point))[0, place] * along[0, 0]).sum().item()
     reader = Reader(along, along.new_ones(1, 1))
     reading = Reading(text, at.layer, point, (place,), reader, [])
-    return _why(reading, number, f"a direction of {point} {at.layer} at {place}", "")
+    return _checked(reading, number, f"a direction of {point} {at.layer} at {place}", "")
 
 
 @sourced
@@ -701,22 +684,35 @@ def why_logit(
     named = [
         f"“{token_name(text.model, int(each[0]))}”" for each in (ids, others) if each is not None
     ]
-    return _why(
+    return _checked(
         reading, value.item(), f"the logit of {' − '.join(named)} at {place}", "logits (nats)"
     )
 
 
-def _why(reading: Reading, number: float, title: str, unit: str) -> Why:
+def _checked(reading: Reading, number: float, title: str, unit: str) -> Why:
+    """The parts of a number of the trace. Raises TraceError where they are not its parts."""
     components, parts = reading.parts()
     what = title[0].upper() + title[1:]
     check_total(parts, number, what, reading.trace.embed.dtype, abs(number))
+    return _why(reading, parts[:, 0, 0], components, title, unit, number)
+
+
+def _why(
+    reading: Reading,
+    values: Float[Tensor, " component"],
+    components: Sequence[Place],
+    title: str,
+    unit: str,
+    number: float | None = None,
+) -> Why:
+    """The parts of a number, which is their sum unless it is known."""
     return Why(
-        parts[:, 0, 0],
+        values,
         "component",
-        title=title,
-        unit=unit,
-        labels={"component": components},
+        title,
+        unit,
+        {"component": components},
         signed=True,
-        number=number,
+        number=values.sum().item() if number is None else number,
         reading=reading,
     )
