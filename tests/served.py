@@ -9,19 +9,11 @@ from urllib.parse import urlsplit
 from websockets.sync.client import ClientConnection, connect
 
 from minibert.model import Model
-from minibert.viz.serve.requests import TextRequest, read
 from minibert.viz.serve.server import PageServer
 
 
 def request(texts: list[str], edits: Any = (), other: list[str] | None = None) -> dict[str, Any]:
     return {"texts": texts, "edits": list(edits), "other": other}
-
-
-def text_request(*texts: str, edits: Any = (), other: list[str] | None = None) -> TextRequest:
-    """The request as the engine gets it."""
-    asked = {"number": 1, "ask": "block", "request": request(list(texts), edits, other)}
-    _, message = read(json.dumps(asked))
-    return message.given["request"]  # type: ignore[union-attr,return-value]
 
 
 @contextmanager

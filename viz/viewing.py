@@ -29,7 +29,6 @@ from minibert.viz.inputs import (
     Outside,
     TraceLike,
     attention_layers,
-    checked_index,
     checked_numbers,
     checked_second_start,
     checked_tokens,
@@ -68,11 +67,9 @@ def lens_of(
         return None, ""
     if not isinstance(trace, Trace):
         raise AttentionError(f"lens=True: {type(trace).__name__} has no model to read layers with")
-    try:
-        vocabulary_head(trace.model)
-    except MinibertError as error:
+    if not has_lens(trace):
         if wanted:
-            raise AttentionError(f"lens=True: {error}") from error
+            raise AttentionError("lens=True: this model has no output head over words")
         return None, _NONE
     config = trace.config
     cost = (len(trace) + 1) * length * config.d_model * config.vocab_size
@@ -114,33 +111,28 @@ def patterns_header(given: Outside, n_layers: int, n_heads: int) -> list[Json] |
     if given is None:
         return None
     # Pages without names need not wait for what a survey needs.
+    from minibert.analysis.patterns import PATTERNS
     from minibert.survey.patterns import HeadPatterns
 
-    if isinstance(given, HeadPatterns):
-        if given.shape != (n_layers, n_heads):
-            raise AttentionError(
-                f"patterns are of a model of {given.shape[0]} layers of {given.shape[1]} heads, "
-                f"and the page is of one of {n_layers} layers of {n_heads}"
-            )
-        return _of_result(given)
-    raise AttentionError(
-        f"patterns is {type(given).__name__}, expected what patterns(model, texts) returns"
-    )
-
-
-def _of_result(given: "HeadPatterns") -> list[Json]:
-    from minibert.analysis.patterns import PATTERNS
-
-    named = given.named()
+    if not isinstance(given, HeadPatterns):
+        raise AttentionError(
+            f"patterns is {type(given).__name__}, expected what patterns(model, texts) returns"
+        )
+    if given.shape != (n_layers, n_heads):
+        raise AttentionError(
+            f"patterns are of a model of {given.shape[0]} layers of {given.shape[1]} heads, "
+            f"and the page is of one of {n_layers} layers of {n_heads}"
+        )
     found = []
     for name, pattern in PATTERNS.items():
-        heads = [place for place, names in named.items() if name in names]
+        heads = [place for place, names in given.named().items() if name in names]
         scores = [
             [*place, round(float(given.score[name][place]), _PATTERN_DECIMALS)] for place in heads
         ]
         if scores:
-            label, says = pattern.label, pattern.words
-            found.append({"name": name, "label": label, "says": says, "heads": scores})
+            found.append(
+                {"name": name, "label": pattern.label, "says": pattern.words, "heads": scores}
+            )
     return found
 
 
@@ -258,7 +250,7 @@ def view(
     sources: Sources = []
     for name, trace in _named(traces):
         holding = _holding(trace, layers, heads, exact, vectors=vectors)
-        numbers = _sentences(sentences, len(trace.tokens.raw))
+        numbers = checked_numbers(sentences, len(trace.tokens.raw), "sentences")
         sources.extend((name, Sentence(trace, number), holding) for number in numbers)
     sources = fitting_sources(sources)
     examples = with_value([_example(*one, lens, patterns) for one in sources], sources)
@@ -282,18 +274,6 @@ def _named(traces: Outside) -> list[tuple[str, TraceLike]]:
                 " for attention tensors there is attention_page(attention, tokens)"
             )
     return named
-
-
-def _sentences(chosen: Outside, n: int) -> list[int]:
-    if chosen is None:
-        return list(range(n))
-    try:
-        numbers = [operator.index(number) for number in chosen]
-    except TypeError as error:
-        raise AttentionError(f"sentences={chosen!r}, expected a list of whole numbers") from error
-    if not numbers:
-        raise AttentionError("sentences is empty; leave it out to show all")
-    return [checked_index(number, n, "sentences", "the trace") for number in numbers]
 
 
 def _holding(

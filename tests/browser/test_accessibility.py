@@ -23,7 +23,11 @@ AXE = Path(__file__).parents[2] / "viz" / "node_modules" / "axe-core" / "axe.min
 THEMES = ("light", "dark")
 # A token of each side is chosen, so that every view has something to say.
 CHOSEN = "query=2&key=3"
-FOUND = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+# What an address opens of the live page: two pictures, the marks of an edit, an exercise.
+EDITED = "text=The+boys+%5BMASK%5D+very+tired.&edits=z-zero-L0-H1&exercise=1&step=1"
+FOUND = """async () => (await axe.run(document, {
+  resultTypes: ["violations"], rules: { "label-content-name-mismatch": { enabled: true } },
+})).violations
   .flatMap(({ id, nodes }) => nodes.map(({ html, any, all, none }) =>
     `${id}: ${html.slice(0, 160)}: ${[...any, ...all, ...none].map(({ message }) => message)}`))"""
 
@@ -69,15 +73,19 @@ def report() -> str:
     return survey_report(survey, patterns=patterns).html
 
 
-@pytest.mark.parametrize("kind", ["view", "live", "survey"])
+@pytest.mark.parametrize("kind", ["view", "live", "edited", "survey"])
 def test_axe_finds_nothing(found: Callable[..., Page], kind: str) -> None:
     model = load("tiny-bert")
     if kind == "view":
         trace = model.trace(["the horse ran away", "the boat [MASK]"], ["it was afraid", "it sank"])
         page = found(trace.view().html, CHOSEN, ".lower[data-drawn]")
-    elif kind == "live":
-        page = found(live_page(model, ["The boys [MASK] very tired."]).html, CHOSEN, "[data-drawn]")
+    elif kind in ("live", "edited"):
+        html = live_page(model, ["The boys [MASK] very tired."]).html
+        page = found(html, CHOSEN if kind == "live" else EDITED, "[data-drawn]")
         page.wait_for_selector("#page[aria-busy=false]")
+        for tab in page.locator(".live-tabbed [role=tab]").all() if kind == "edited" else ():
+            tab.click()
+            assert page.evaluate(FOUND) == []
     else:
         page = found(report(), "", "h1")
     assert findings(page) == []

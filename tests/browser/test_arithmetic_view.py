@@ -4,9 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.head_view import Open, state
+from browser.head_view import Open
 from browser.vector_page import Vectors, some_vectors, vector_page
 from playwright.sync_api import Page, expect
+from small_traces import other_trace
+
+from minibert.viz import view
 
 pytestmark = pytest.mark.browser
 READY = ".sum-view[data-drawn]"
@@ -88,20 +91,6 @@ def test_every_step_is_what_numpy_computes(open_page: Open, causal: bool, exact:
     expect(page.locator(".sum-precision")).to_contain_text("Exact" if exact else "Rounded")
 
 
-def test_a_page_in_bytes_says_how_far_its_numbers_are_off(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors, in_bytes=True), PAIR, ready=READY)
-    expected = by_numpy(vectors.in_bytes, 4, 2)
-    for step, name in STEPS.items():
-        assert value(page, step) == pytest.approx(expected[name], rel=1e-11), step
-    said = page.locator(".sum-precision").inner_text()
-    bound = float(said.split("within ")[1].split(" ")[0])
-    for part, name in ((vectors.query[1, 2][4], "q"), (vectors.key[1, 2][2], "k")):
-        assert np.abs(part - expected[name]).max() <= bound
-    largest = max(np.abs(vectors.query[1, 2]).max(), np.abs(vectors.key[1, 2]).max())
-    assert bound <= 1.1 * largest / 200
-
-
 def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
     vectors = some_vectors(causal=True)
     page = open_page(vector_page(vectors), PAIR.replace("key=2", "key=6"), ready=READY)
@@ -114,40 +103,32 @@ def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
     assert len(table(page, "[data-step=softmax] tbody tr")) == 5
 
 
-def test_tables_have_every_key_and_the_values(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), PAIR, ready=READY)
-    expected = by_numpy(vectors.rounded, 4, 2)
-    shifted = expected["scores"] - expected["largest"]
-    columns = [expected["scores"], shifted, np.exp(shifted)]
-    shown = table(page, "[data-step=softmax] tbody tr")[:, :3]
-    np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9, atol=1e-12)
-    expect(page.locator("[data-step=mask]")).to_contain_text("No key is masked")
-    dimension = int(np.abs(expected["v"]).argmax())
-    expect(page.locator("[data-step=value]")).to_contain_text(f"In dimension {dimension},")
-    assert value(page, "value") == pytest.approx(expected["z"][dimension], rel=1e-9)
-    values = vectors.rounded.value[1, 2][:, dimension].astype(np.float64)
-    columns = [expected["weights"], values, expected["weights"] * values]
-    shown = table(page, "[data-step=value] tbody tr")[:, :3]
-    np.testing.assert_allclose(shown, np.stack(columns, 1), rtol=1e-9)
-    page = open_page(vector_page(vectors, values=False), PAIR, ready=READY)
-    expect(page.locator("[data-step=value]")).to_contain_text("made without values")
+CAPS = {"gemma2": 3.0}
 
 
-def test_tokens_are_chosen_in_menus_and_by_the_keys_of_the_softmax(open_page: Open) -> None:
-    vectors = some_vectors()
-    page = open_page(vector_page(vectors), "view=arithmetic", ready=READY)
-    query, key = (page.get_by_label(name) for name in ("Token that looks", "Where it looks"))
-    assert (query.input_value(), int(key.input_value())) == (
-        "5",
-        int(vectors.probs(0, 0)[5].argmax()),
-    )
-    query.select_option("1")
-    key.select_option("4")
-    assert (state(page)["query"], state(page)["key"]) == ("1", "4")
-    expect(page.locator(".sum-title")).to_contain_text("straw looks at rain")
-    page.locator("[data-step=softmax] tbody button").nth(5).click()
-    assert state(page)["key"] == "5"
-    html = vector_page(some_vectors(1200, heads=1), tuple(f"##t{i}" for i in range(1200)))
-    page = open_page(html, "view=arithmetic&query=1150", ready=READY)
-    assert page.get_by_label("Token that looks").locator("option").count() == 1000
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_it_has_the_steps_of_other_models(open_page: Open, kind: str) -> None:
+    trace = other_trace(kind)
+    place = "view=arithmetic&layer=2&heads=3&query=8&key=6"
+    html = view(trace, exact=True).html
+    page = open_page(html, place, ready=".sum-view[data-drawn]")
+    at, cap = trace[2, 3], CAPS.get(kind)
+    score = float(at.scores[0, 8, 6])
+    assert value(page, "scale") == pytest.approx(score, rel=1e-4)
+    steps = page.locator(".sum-step").evaluate_all("all => all.map(s => s.dataset.step)")
+    assert ("cap" in steps) == (cap is not None)
+    if cap:
+        assert value(page, "cap") == pytest.approx(cap * np.tanh(score / cap), rel=1e-4)
+    assert answer(page) == pytest.approx(float(at.probs[0, 8, 6]), rel=1e-4)
+    unturned = float((at.query_unrotated[0, 8] * at.key_unrotated[0, 6]).sum())
+    turned = float((at.query[0, 8] * at.key[0, 6]).sum())
+    assert value(page, "turn") == pytest.approx(turned, rel=1e-4, abs=1e-4)
+    lines = page.locator("[data-step=turn] .sum-formula").all()
+    found = {
+        line.inner_text().split(":")[0]: line.locator("data").get_attribute("value")
+        for line in lines
+    }
+    assert float(found["not turned"] or "nan") == pytest.approx(unturned, rel=1e-4, abs=1e-4)
+    assert float(found["2 apart, as here"] or "nan") == pytest.approx(turned, rel=1e-4, abs=1e-4)
+    # Where the same two tokens stood next to one another, the product would be this one.
+    assert float(found["0 apart"] or "nan") == pytest.approx(unturned, rel=1e-4, abs=1e-4)

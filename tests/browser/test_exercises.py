@@ -53,11 +53,3 @@ def test_an_exercise_is_played_by_keyboard_and_stands_in_the_address(
     assert "You said “were”; it is “was”." in page.locator(".live-result").inner_text()
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("exercise=2&step=1$"))
-
-
-def test_an_exercise_of_the_other_model_says_which_file_to_open(
-    bert_page: str, open_page: Open
-) -> None:
-    page = open_page(bert_page, "exercise=5", ready="[data-drawn]")
-    assert "minibert live --model tiny-gpt2" in page.locator(".live-exercises code").inner_text()
-    assert page.locator("form").count() == 0

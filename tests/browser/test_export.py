@@ -48,15 +48,6 @@ def table(file: bytes) -> list[list[str]]:
 
 
 class TestHeadView:
-    def test_the_drawing_has_a_curve_for_each_line(self, open_page: Open) -> None:
-        page = open_page(pair_page(), "layer=1")
-        drawing = ET.fromstring(taken(page, "SVG drawing"))
-        count = int(page.locator(".lower").get_attribute("data-lines") or 0)
-        assert len(drawing.findall(f"{SVG}path")) == count > 0
-        texts = ["".join(text.itertext()) for text in drawing.findall(f"{SVG}text")]
-        for token in TOKENS:
-            assert texts.count(token) >= 2
-
     def test_the_table_has_the_weights_that_are_drawn(self, open_page: Open) -> None:
         page = open_page(pair_page(), "layer=1&heads=1.2&min=5")
         columns, *rows = table(taken(page, "CSV table"))
@@ -118,33 +109,6 @@ class TestHostile:
         for line in cells:
             for part in re.split("[;,|\t\r\n]", line):
                 assert not part.strip().startswith(("=", "+", "-", "@", "＝"))
-
-
-class TestMenu:
-    def test_is_used_by_keyboard_and_goes_away(self, open_page: Open) -> None:
-        page = open_page(pair_page(), "query=1")
-        page.locator(".export .opener").focus()
-        page.keyboard.press("Enter")
-        page.keyboard.press("Tab")
-        expect(page.get_by_role("button", name="PNG image")).to_be_focused()
-        page.keyboard.press("Escape")
-        expect(page.locator(".export .panel")).to_be_hidden()
-        expect(page.locator(".export .opener")).to_be_focused()
-        # The page's own keys were not meant.
-        assert "query=1" in page.url
-        page.locator(".export .opener").click()
-        page.locator("h1").click()
-        expect(page.locator(".export .panel")).to_be_hidden()
-
-    def test_a_failure_is_told(self, open_page: Open) -> None:
-        page = open_page(pair_page())
-        page.evaluate(
-            "() => { HTMLCanvasElement.prototype.toBlob ="
-            " () => { throw new Error('it is night'); }; }"
-        )
-        page.locator(".export .opener").click()
-        page.get_by_role("button", name="PNG image").click()
-        expect(page.locator(".said")).to_have_text("That did not work: it is night")
 
 
 LAYER, HEAD, QUERY, KEY = 1, 2, 4, 2

@@ -157,26 +157,6 @@ def test_a_pair_of_tokens_shows_one_weight_with_its_rounding(open_page: Open) ->
     assert 0 < faded[3] < 120
 
 
-def test_layers_and_heads_are_switched_and_keep_their_numbers_and_colors(open_page: Open) -> None:
-    page = open_page(pair_page(), "heads=0")
-    page.get_by_label("Layer", exact=True).and_(page.locator("select")).select_option("1")
-    page.wait_for_selector(".stage[data-layer='1'] .lower[data-drawn]")
-    assert lines(page) == count_lines(WEIGHTS[1, 0], strength=3)
-    assert page.get_by_role("button", name="Next layer").is_disabled()
-    page.get_by_role("button", name="Previous layer").click()
-    page.wait_for_selector(".stage[data-layer='0'] .lower[data-drawn]")
-    assert state(page) == {"heads": "0"}
-    assert has_color(pixel(page, 3, 3), BLUE)
-    probs = softmax((5, 13, N, N))
-    probs[4, 1] = np.eye(N)
-    html = attention_page(probs, TOKENS, layers=[2, 4], heads=[1, 12]).html
-    page = open_page(html, "layer=4&heads=1")
-    layers = page.get_by_label("Layer", exact=True).and_(page.locator("select"))
-    assert layers.locator("option").all_inner_texts() == ["2", "4"]
-    assert page.locator(".tile").all_inner_texts() == ["1", "12"]
-    assert has_color(pixel(page, 2, 2), ORANGE)
-
-
 def test_tiles_switch_heads_and_a_long_text_begins_with_one(open_page: Open) -> None:
     page = open_page(pair_page())
     tile(page, 0).click()

@@ -9,10 +9,7 @@ from attention_pages import softmax
 from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, press, state
 from playwright.sync_api import Page, expect
 
-import minibert
-from minibert.analysis.lens import logit_lens
 from minibert.viz import attention_page
-from minibert.viz.live import live_page
 
 pytestmark = pytest.mark.browser
 READY = ".layers-view[data-drawn]"
@@ -109,22 +106,3 @@ def test_positions_are_kept_by_click_and_by_keys(open_page: Open) -> None:
     assert state(page) == {"query": "1"}
     press(page, "Escape")
     assert state(page) == {}
-
-
-def test_a_page_before_a_model_asks_for_it_when_it_is_looked_at(open_page: Open) -> None:
-    text = "The boys [MASK] very tired."
-    model = minibert.load("tiny-bert")
-    trace = model.trace(text)
-    lens = logit_lens(trace, points=("embed", "resid_post"), top=1)
-    expected = [list(column) for column in zip(*lens.texts(0), strict=True)]
-    page = open_page(live_page(model, [text]).html, "", ready="[data-drawn]")
-    page.get_by_role("tab", name="Layers").click()
-    page.wait_for_selector(READY)
-    assert cells(page)[..., 0].tolist() == expected
-    # As a page of the trace has it, whose last column is what the model answers.
-    page = open_page(trace.view().html, "view=layers", ready=READY)
-    assert cells(page)[..., 0].tolist() == expected
-    cell(page, 2, lens.probs.shape[0] - 1).hover()
-    largest = trace.logits[0, 2].softmax(-1).max()
-    assert predictions(page)[0][1] == pytest.approx(float(largest), abs=1e-4)
-    expect(page.locator(".layers-card")).to_contain_text(", the output")

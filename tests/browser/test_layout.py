@@ -4,8 +4,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from attention_pages import softmax
-from browser.head_view import N, Open, has_color, pair_page, pixel, scroll_to, until
+from attention_pages import names, softmax
+from browser.head_view import (
+    Open,
+    has_color,
+    lines,
+    page_of,
+    pair_page,
+    pixel,
+    text_of,
+    token,
+    until,
+)
 from playwright.sync_api import Page, expect
 
 from minibert.loading import load
@@ -61,13 +71,6 @@ def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
     return across and a["top"] < b["bottom"] and b["top"] < a["bottom"]
 
 
-def test_a_cut_text_is_said_to_be_cut(open_page: Open) -> None:
-    model = load()
-    tokens = model.tokenize("the rabbit " * 600, truncate=True)
-    page = open_page(model.trace(tokens).view(layers=[0], heads=[0]).html)
-    expect(page.locator(".sizes")).to_contain_text(f"the text is cut after {tokens.lengths[0]} tok")
-
-
 def test_a_printed_page_is_light_has_all_lines_and_no_controls(open_page: Open) -> None:
     page = open_page(long_page(410), "heads=1&theme=dark")
     page.emulate_media(media="print")
@@ -83,22 +86,52 @@ def test_a_printed_page_is_light_has_all_lines_and_no_controls(open_page: Open) 
     expect(page.locator(".heading")).to_be_visible()
 
 
-def test_lines_are_sharp_and_follow_when_the_window_changes(open_page: Open) -> None:
-    page = open_page(pair_page(), "heads=0", device_scale_factor=2)
-    for width in (1280, 500):
-        page.set_viewport_size({"width": width, "height": 700})
-        until(
-            page,
-            """() => {
-              const canvas = document.querySelector(".lower canvas");
-              const { width } = canvas.getBoundingClientRect();
-              const room = document.querySelector(".between-columns").clientWidth;
-              return Math.abs(width - room) < 1 && Math.abs(canvas.width - 2 * width) <= 1;
-            }""",
-        )
-        page.wait_for_selector(".lower[data-drawn]")
-        assert all(has_color(pixel(page, i, i), (0x22, 0x6A, 0x99)) for i in range(N))
-    page = open_page(long_page(200))
-    scroll_to(page, 150, 200)
-    expect(page.locator(".toolbar")).to_be_in_viewport(ratio=1)
-    expect(page.locator(".details")).to_be_in_viewport()
+def seen(page: Page) -> str:
+    page.wait_for_function("document.querySelector('.seen').textContent")
+    return page.locator(".seen").first.inner_text()
+
+
+def changed(page: Page, hash: str, sentence: str) -> None:
+    page.evaluate("hash => { location.hash = hash; }", hash)
+    expect(page.locator(".seen").first).to_have_text(sentence)
+
+
+def faint(n_tokens: int) -> np.ndarray:
+    """One head, (layer, head, query, key): no weight reaches 7 %, the next token gets most."""
+    probs = np.full((1, 1, n_tokens, n_tokens), 0.95 / (n_tokens - 1), np.float32)
+    each = np.arange(n_tokens)
+    probs[0, 0, each, (each + 1) % n_tokens] = 0.05
+    return probs
+
+
+def test_a_sentence_follows_view_layer_head_and_token(open_page: Open) -> None:
+    page = open_page(pair_page())
+    for hash, sentence in (
+        ("", "Head 0 of layer 0, the clearest of 3: every token looks at itself, 100\u202f%."),
+        ("heads=1", "Head 1 of layer 0: every token looks at the one after it, 100\u202f%."),
+        ("heads=2&query=4", "Head 2 of layer 0: rain looks most at [CLS], 100\u202f%."),
+        (
+            "view=map&heads=1",
+            "Head 1 of layer 0: every token looks at the one after it, 100\u202f%.",
+        ),
+    ):
+        changed(page, hash, sentence)
+    page.evaluate("() => { location.hash = 'view=model'; }")
+    expect(page.locator(".seen")).to_contain_text("6 heads: each is a picture")
+    itself = np.eye(5, dtype=np.float32)
+    one = text_of(itself[None, None], names(5), name="one")
+    other = text_of(np.roll(itself, 1, 1)[None, None], ("<img src=x>", *names(5)[1:]), name="other")
+    page = open_page(page_of(one, other), "beside=1&query=4")
+    expect(page.locator(".seen").nth(0)).to_contain_text("t4 looks most at t4")
+    expect(page.locator(".seen").nth(1)).to_contain_text("t4 looks most at <img src=x>")
+
+
+class TestLines:
+    def test_a_long_text_of_faint_weights_opens_with_the_strongest(self, open_page: Open) -> None:
+        n = 401
+        page = open_page(attention_page(faint(n), names(n)).html)
+        assert lines(page) == n
+        expect(page.locator(".empty")).to_contain_text("Few weights here reach 7.5\u202f%")
+        expect(page.locator(".empty")).to_contain_text("from 5.0\u202f% up")
+        token(page, "query", 3).click()
+        until(page, "Number(document.querySelector('.upper').dataset.lines) >= 1")

@@ -1,11 +1,10 @@
 """The live page in real browsers: what one types and changes, against the same in Python."""
 
-import math
-import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from browser.live_pages import PLACE, TEXT, bars, cell, check_bars, field, probs_of, settled
+from browser.live_pages import PLACE, TEXT, WORDS, bars, cell, check_bars, field, probs_of, settled
 from playwright.sync_api import Page
 
 import minibert
@@ -78,19 +77,6 @@ def test_a_head_is_switched_off_and_on_again_by_keyboard_alone(
     check_bars(page, "after", probs_of(after, PLACE))
 
 
-def test_a_sweep_says_how_much_each_head_matters(
-    bert: minibert.Model, bert_page: str, opened: Callable[..., Page]
-) -> None:
-    page = opened(bert_page)
-    page.wait_for_selector(".live-cell[data-value]")
-    clean = probs_of(bert.trace(TEXT), PLACE)
-    word = int(clean.argmax())
-    for layer, head in ((0, 1), (1, 3), (3, 0)):
-        without = probs_of(bert.trace(TEXT, edit={("z", layer, head): zero}), PLACE)
-        shown = float(cell(page, layer, head).get_attribute("data-value") or "nan")
-        assert shown == pytest.approx(math.log(without[word] / clean[word]), abs=1e-3)
-
-
 def test_a_drawn_bar_sets_a_weight_and_scales_the_others(
     bert: minibert.Model, bert_page: str, opened: Callable[..., Page]
 ) -> None:
@@ -104,8 +90,6 @@ def test_a_drawn_bar_sets_a_weight_and_scales_the_others(
     expected = before * (0.6 / (1 - before[2]))
     expected[2] = 0.4
     assert shown == pytest.approx((100 * expected).tolist(), abs=0.06)
-    # One step, however often the bar was moved.
-    page.locator(".live-weights li[data-key='2'] input").press("ArrowRight")
     page.get_by_role("button", name="this layer").click()
     page.locator(".live-weights li[data-key='4'] button").click()
     settled(page)
@@ -155,27 +139,85 @@ def test_what_cannot_be_run_is_said_and_the_picture_stays(
     assert "mask it" in page.locator(".live-prediction").inner_text()
 
 
-@pytest.mark.parametrize("width", [360, 1400])
-def test_nothing_is_wider_than_the_window(
-    bert_page: str, opened: Callable[..., Page], width: int
+# One of each kind, as the page's address writes them.
+EDITS = (
+    "z-zero-L0-H1", "attn_out-mean-L2", "mlp_out-text-L3", "scores-hide-K4",
+    "scores-hide-L1-H0-P3-K1", "scores-hide-L1-H0-P2-K1", "probs-set-L0-H2-P3-K2-V0.35",
+    "mlp_post-zero-L2-N17", "mlp_post-mean-L2-P3-N18", "mlp_post-mean-L2-N19",
+    "mlp_post-text-L2-N20", "z-mean-L3-H2", "z-text-L2-H1", "z-zero-L1-H3-P2",
+    "mlp_out-mean-L0-P4", "attn_out-text-L1-P3",
+)  # fmt: skip
+
+
+def executed(page: Page) -> dict[str, Any]:
+    """What the Python that the page writes leaves behind."""
+    page.get_by_role("tab", name="Python").click()
+    known: dict[str, Any] = {}
+    exec(page.locator(".live-python").inner_text(), known)
+    return known
+
+
+def test_the_python_of_the_page_gives_its_numbers(
+    bert_page: str, opened: Callable[..., Page], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = "edits=z-zero-L0-H1&other=" + "a+rather+long+text+" * 6
-    page = opened(bert_page, long, viewport={"width": width, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.get_by_role("tab", name="Whole").click()
+    page = opened(bert_page, f"edits={'*'.join(EDITS)}&other=The+men+were+very+tired.")
+    assert page.locator(".live-changes li").count() == len(EDITS)
+    known = executed(page)
+    check_bars(page, "before", probs_of(known["before"], PLACE))
+    check_bars(page, "after", probs_of(known["after"], PLACE))
+    assert "after 3 {" in capsys.readouterr().out
+
+
+def test_the_python_of_a_causal_model_and_of_a_pair_gives_their_numbers(
+    bert: minibert.Model, bert_page: str, gpt2_page: str, opened: Callable[..., Page]
+) -> None:
+    page = opened(gpt2_page, "edits=z-zero-L1-H0*scores-hide-K2*probs-set-L0-H3-P8-K1-V0.9")
+    check_bars(page, "after", probs_of(executed(page)["after"], -1))
+    pair = opened(bert_page, "text=A+[MASK]+ran.&second=It+was+fast.&edits=mlp_out-zero-L1")
+    known = executed(pair)
+    assert known["after"].tokens.texts[0] == ("A [MASK] ran.", "It was fast.")
+    check_bars(pair, "after", probs_of(known["after"], 2))
+
+
+def test_a_reload_gives_the_same(bert_page: str, opened: Callable[..., Page]) -> None:
+    page = opened(bert_page, "view=model")
+    cell(page, 0, 1).click()
+    page.locator(".live-token").nth(2).click()
     settled(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    there = (bars(page, "after"), page.evaluate("location.hash"))
+    page = opened(bert_page, there[1][1:])
+    assert (bars(page, "after"), page.evaluate("location.hash")) == there
+    assert page.locator(".picture .model-board").count() == 2
+    assert page.locator(".live-token[aria-selected=true]").inner_text() == "boys"
+    page = opened(bert_page, "text=A+[MASK]+ran.&second=It+slept.&edits=z-zero-L0-H1")
+    page.get_by_role("combobox", name="Compare with").select_option("")
+    settled(page)
+    page = opened(bert_page, page.evaluate("location.hash")[1:])
+    assert page.locator(".picture").count() == 0
+    assert page.get_by_role("textbox", name="Second sentence").input_value() == "It slept."
 
 
-def test_a_head_that_is_changed_says_so_and_nothing_has_no_name(
+def test_the_next_token_is_drawn_as_its_bars_say(
+    gpt2: minibert.Model, gpt2_page: str, opened: Callable[..., Page]
+) -> None:
+    page = opened(gpt2_page, "temperature=0")
+    (best,) = gpt2.predict(WORDS, top=1)
+    page.get_by_role("button", name="Add “").click()
+    settled(page)
+    assert field(page).input_value() == f"{WORDS}{best.choices[0].label}"
+    page = opened(gpt2_page, "temperature=1.5&topk=3")
+    logits = gpt2.trace(WORDS).logits[0, -1] / 1.5
+    top = logits.topk(3)
+    drawn = page.locator(".live-bar .live-change").all_inner_texts()[:3]
+    assert [float(one.split()[1].split("\u202f")[0]) for one in drawn] == pytest.approx(
+        (100 * top.values.softmax(-1)).tolist(), abs=0.06
+    )
+
+
+def test_an_address_that_asks_for_what_the_model_lacks_opens_all_the_same(
     bert_page: str, opened: Callable[..., Page]
 ) -> None:
-    page = opened(bert_page)
-    cell(page, 2, 1).click()
-    settled(page)
-    assert cell(page, 2, 1).get_attribute("aria-pressed") == "true"
-    nameless = page.locator(".live-top :is(button, input, textarea, select)").evaluate_all(
-        "(all) => all.filter((one) => !(one.ariaLabel || one.textContent.trim())).length"
-    )
-    assert nameless == 0
-    assert re.search("Layer 2, head 1, set to zero", cell(page, 2, 1).get_attribute("aria-label"))
+    page = opened(bert_page, "text=A+horse&edits=z-zero-L7-H0")
+    assert "7" in page.locator(".live-wrong").inner_text()
+    assert page.locator(".live-token").all_inner_texts() == ["[CLS]", "a", "horse", "[SEP]"]
+    assert page.locator(".live-changes li").count() == 0

@@ -17,7 +17,6 @@ from browser.head_view import (
     state,
     until,
 )
-from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page
 
 from minibert.viz import attention_page
@@ -60,19 +59,6 @@ def color(page: Page, query: float, key: float) -> tuple[int, ...]:
 
 def shown_weight(page: Page) -> float:
     return float(page.locator(".details .big").get_attribute("value"))
-
-
-@pytest.mark.parametrize(("exact", "error"), [((1, 2), 1e-6), (None, 1.2e-3)])
-def test_with_query_and_key_the_weight_is_the_models(
-    open_page: Open, exact: tuple[int, int] | None, error: float
-) -> None:
-    vectors = some_vectors()
-    html = vector_page(vectors, exact=exact, view="map")
-    page = open_page(html, "view=map&layer=1&heads=2", ready=READY)
-    for query, key in [(0, 3), (5, 1), (6, 6)]:
-        page.mouse.move(*place(page, query, key))
-        assert shown_weight(page) == pytest.approx(vectors.probs(1, 2)[query, key], abs=error)
-    assert ("exact" in page.locator(".details").inner_text()) == (exact is not None)
 
 
 def test_weights_are_colours_by_the_root_and_bars_what_tokens_receive(open_page: Open) -> None:

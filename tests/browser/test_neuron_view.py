@@ -6,8 +6,6 @@ from browser.head_view import Open, pixels_of, press, state
 from browser.vector_page import TOKENS, WIDTH, some_vectors, vector_page
 from playwright.sync_api import Locator, Page, expect
 
-from minibert.viz import attention_page
-
 pytestmark = pytest.mark.browser
 READY = ".neuron-view[data-drawn]"
 
@@ -49,20 +47,6 @@ def test_scores_and_weights_are_those_of_the_rounded_vectors(open_page: Open, ca
     masked = [text == "masked" for text in texts]
     assert masked == [causal and i > 4 for i in range(len(TOKENS))]
     assert texts[0].replace("−", "-") == f"{scores[0]:.2f}"
-
-
-def test_exact_vectors_give_the_models_own_numbers(open_page: Open) -> None:
-    vectors = some_vectors()
-    html = vector_page(vectors, exact=(1, 2))
-    page = open_page(html, "view=neuron&layer=1&heads=2&query=0", ready=READY)
-    np.testing.assert_allclose(numbers(page, "weight"), vectors.probs(1, 2)[0], rtol=1e-12)
-    page.locator(".tile").nth(0).click()
-    empty = page.locator(".neuron-view .empty")
-    expect(empty).to_contain_text("without query and key of layer 1, head 0")
-    expect(empty).to_contain_text("layer 1, head 2")
-    page = open_page(attention_page(np.full((2, 2, 3, 3), 1 / 3), ["a", "b", "c"]).html)
-    for name in ("Neuron", "Arithmetic"):
-        expect(page.get_by_role("tab", name=name)).to_have_count(0)
 
 
 def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page: Open) -> None:

@@ -80,55 +80,6 @@ def sections(page: Page) -> list[str]:
     return page.locator("h2").evaluate_all("(all) => all.map((one) => one.id)")
 
 
-# What somebody in a hurry does: most of it before the picture of the last click is drawn.
-HURRY = """async (seed) => {
-  let now = (seed * 2654435761) >>> 0;
-  const below = (n) => {
-    now ^= now << 13; now >>>= 0; now ^= now >>> 17; now ^= now << 5; now >>>= 0;
-    return Math.floor((now / 2 ** 32) * n);
-  };
-  const seen = (what) => [...document.querySelectorAll(what)].filter((e) => e.offsetParent);
-  Element.prototype.setPointerCapture = () => {};
-  const kinds = ["pointermove", "pointerdown", "pointerup", "click"];
-  for (let step = 0; step < 200; step++) {
-    const how = below(10);
-    if (how < 4) {
-      const at = { bubbles: true, clientX: below(innerWidth), clientY: below(innerHeight) };
-      const element = document.elementFromPoint(at.clientX, at.clientY);
-      for (const kind of kinds) element?.dispatchEvent(new PointerEvent(kind, at));
-    } else if (how < 6) {
-      const menus = seen("select"), menu = menus[below(menus.length)];
-      menu.selectedIndex = below(menu.options.length);
-      menu.dispatchEvent(new Event("change", { bubbles: true }));
-    } else if (how < 9) {
-      const saves = (e) => /PNG|SVG|CSV|Copy|Save/.test(e.textContent);
-      const buttons = seen("button, [tabindex]").filter((e) => !saves(e));
-      const button = buttons[below(buttons.length)];
-      for (let times = below(3); times >= 0; times--) button.click();
-    } else {
-      const keys = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Enter", "Escape", "n", "p"];
-      const pressed = new KeyboardEvent("keydown", { key: keys[below(8)], bubbles: true });
-      (document.activeElement ?? document.body).dispatchEvent(pressed);
-    }
-    if (below(3) === 0) await new Promise(requestAnimationFrame);
-  }
-}"""
-
-
-@pytest.mark.parametrize("seed", range(6, 12))
-def test_clicks_in_any_order_throw_nothing_on_the_page_of_examples(
-    browser: Browser, folder: Path, complaints: list[str], seed: int
-) -> None:
-    with browser.new_context(offline=True) as context:
-        page = context.new_page()
-        watch(page, (folder / "examples.html").as_uri(), complaints)
-        page.goto((folder / "examples.html").as_uri())
-        page.wait_for_selector(".token")
-        page.evaluate(HURRY, seed)
-        page.wait_for_timeout(200)
-    assert complaints == []
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 360])
 def test_everything_is_there_and_nothing_is_clipped(show: Show, width: int, scheme: str) -> None:
@@ -202,25 +153,6 @@ def test_a_head_is_chosen_by_pointer_or_keys_and_leads_to_its_examples(show: Sho
     expect(opened.locator(".texts")).to_have_text(TEXT)
 
 
-def test_the_table_of_patterns_opens_the_tokens_of_an_example(show: Show) -> None:
-    page = show()
-    # As of a causal model, no text has rows for the next token.
-    said = page.locator("[aria-labelledby=patterns] .seen")
-    expect(said).to_contain_text("Over 100 documents, 16 of 16 heads")
-    row = page.locator(".patterns tbody", has_text="the previous token").locator("tr").first
-    expect(row.locator("strong")).to_have_text("2‑1")
-    expect(row).to_contain_text("89.0\u202f% to 91.0\u202f%")
-    opened = page.context.new_page()
-    opened.goto(row.locator("a").first.evaluate("(a) => a.href"))
-    opened.wait_for_selector(".lower[data-drawn]", state="attached")
-    expect(opened.locator(".query .token.kept")).to_have_text("quickly")
-    # All sixteen heads are known by the other; half of them have a row.
-    delimiter = page.locator(".patterns tbody", has_text="delimiters")
-    expect(delimiter.locator("tr")).to_have_count(9)
-    delimiter.locator(".across .to-head").first.click()
-    assert "head=" in page.evaluate("location.hash")
-
-
 def test_figures_and_their_numbers_can_be_saved(show: Show) -> None:
     page = show("measure=to_sep&theme=dark")
     means = page.locator("[aria-labelledby=all-heads]")
@@ -248,11 +180,3 @@ def test_figures_and_their_numbers_can_be_saved(show: Show) -> None:
     assert len(dots) == 2 * (LAYERS * HEADS + 2 + 1)
     image = Image.open(io.BytesIO(taken(chart, "PNG image"))).convert("RGB")
     assert image.getpixel((0, 0)) == (0x15, 0x16, 0x19)
-
-
-def test_a_printed_report_has_its_figures_and_no_controls(show: Show) -> None:
-    page = show()
-    page.emulate_media(media="print")
-    for part in (".export", ".tools", ".theme"):
-        expect(page.locator(part).first).to_be_hidden()
-    expect(page.locator(".board").first).to_be_visible()

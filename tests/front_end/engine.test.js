@@ -47,23 +47,6 @@ for (const [edit, message] of [
   });
 }
 
-/** A row of weights for each of three tokens that do not look ahead. */
-const WEIGHTS = { shape: [1, 3, 3], values: Float32Array.of(1, 0, 0, 0.25, 0.75, 0, 0.5, 0.25, 0.25) };
-
-function changed(edit, value = WEIGHTS) {
-  const plan = new Plan([{ quantity: "probs", change: "set", ...edit }], CONFIG, 3);
-  return Array.from(plan.changed(edit.quantity ?? "probs", value, 0).values);
-}
-
-test("a weight that nothing can be taken from is not set, and a token keeps a key to look at", () => {
-  const scores = { shape: [1, 3, 3], values: new Float32Array(9) };
-  assert.throws(() => changed({ quantity: "scores", change: "hide", key: 0 }, scores), /no key is left for the token at position 0/);
-  assert.throws(() => changed({ position: 0, key: 0, value: 0.5 }), /gives no other token any weight/);
-  assert.throws(() => changed({ position: 0, key: 1, value: 0.5 }), /cannot look at position 1/);
-  // Of all tokens those that see the key and another one: the first has none to give to.
-  assert.deepEqual(changed({ key: 0, value: 0.5 }), [1, 0, 0, 0.5, 0.5, 0, 0.5, 0.25, 0.25]);
-});
-
 const settled = () => new Promise((resolve) => setTimeout(resolve));
 
 test("of the requests that wait only the newest is made, a failure holds up nothing, and all hear of the end", async () => {

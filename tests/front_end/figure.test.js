@@ -25,11 +25,3 @@ test("a large picture has fewer pixels rather than none", () => {
   const scales = sizes.map(([width, height]) => scaleOf({ width, height }));
   assertNear(scales, [2, 1.6384, 0.8192, 0.99932], 1e-4);
 });
-
-test("lines end in CR LF, and a long table comes in portions that are one table", () => {
-  const rows = Array.from({ length: 10000 }, (_, i) => [i, `t${i}`]);
-  const portions = toCsv({ columns: ["place", "token"], rows: () => rows });
-  assert.ok(portions.length > 1);
-  const expected = ['"place","token"', ...rows.map(([i, text]) => `${i},"${text}"`)].map((line) => `${line}\r\n`).join("");
-  assert.equal(portions.join(""), expected);
-});

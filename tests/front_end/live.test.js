@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { askedOf, History, pictureOf, readAddress, readEdit, writeAddress, writeEdit } from "../../viz/static/live/asked.js";
 import { editInWords, movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
-import { besideOf, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
+import { predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
 import { masked, spansOf } from "../../viz/static/live/cards.js";
 import { tokensOf } from "./near.js";
 
@@ -101,11 +101,6 @@ test("an edit is written in a few letters, and nothing else is read as one", () 
   for (const written of wrong) assert.equal(readEdit(written), null, written);
 });
 
-test("an address that asks for nonsense asks for the usual", () => {
-  const wrong = "temperature=-1&topk=1.5&topp=2&seed=x&to=hide&heads-show=all&place=-1&word=1.5&edits=a*b*";
-  assert.deepEqual(readAddress(wrong, "usual"), askedOf("usual"));
-});
-
 test("tokens are found in the text as it is typed, and a word of several pieces is masked whole", () => {
   const tokens = tokensOf("[CLS]", "the", "str", "##aw", "the", "cafe", ".", "[SEP]");
   const text = "The straw, the Café.";
@@ -172,18 +167,4 @@ test("bars are of the most probable of both, with what is known of each", () => 
   const rows = predictionRows(candidates([1, 0.5], [2, 0.3], [3, 0.1]), candidates([3, 0.6], [4, 0.2]), 2);
   assert.deepEqual(rows.map(({ id, before, after }) => [id, before, after]), [[1, 0.5, null], [2, 0.3, null], [3, 0.1, 0.6], [4, null, 0.2]]);
   assert.deepEqual(predictionRows(candidates([1, 0.5]), null, 5), [{ id: 1, text: "t1", before: 0.5, after: null }]);
-});
-
-test("what is new stands beside the text, and goes with its reason", () => {
-  const [before, after, other] = [1, 2, 3];
-  const none = { after: false, other: false };
-  const alone = { example: 0, beside: null };
-  assert.deepEqual(besideOf(alone, none, { before, after, other: null }), { example: 0, beside: 1 });
-  assert.deepEqual(besideOf(alone, none, { before, after: null, other }), { example: 0, beside: 1 });
-  assert.deepEqual(besideOf({ example: 0, beside: 1 }, { after: true, other: false }, { before, after: null, other: null }), alone);
-  // The other prompt's place moves when changes come between.
-  assert.deepEqual(besideOf({ example: 1, beside: 0 }, { after: false, other: true }, { before, after: null, other }), { example: 1, beside: 0 });
-  assert.deepEqual(besideOf({ example: 2, beside: null }, { after: true, other: true }, { before, after: null, other }), { example: 1, beside: null });
-  // One picture alone was chosen: it stays alone.
-  assert.deepEqual(besideOf({ example: 1, beside: null }, { after: true, other: false }, { before, after, other: null }), { example: 1, beside: null });
 });

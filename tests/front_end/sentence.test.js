@@ -43,9 +43,3 @@ test("of several heads it names the clearest", () => {
   assert.equal(said(layer, { heads: [0, 1] }), "Head 7 of layer 2, the clearest of 2: every token looks at the one before it, 90\u202f%.");
   assert.equal(said(layer, { heads: [] }), "");
 });
-
-test("tokens that take no part are not told of", () => {
-  const parting = (query, key) => (key === N - 1 ? 0.8 : 0.05);
-  assert.match(said(layerOf(parting), { special: false }), /many places/);
-  assert.match(said(layerOf(parting), { special: false, query: 1 }), /the looks most at the, 5\u202f%/);
-});

@@ -81,19 +81,6 @@ test("the shown layer's weights travel with the answer, the others when they are
   assert.deepEqual(socket.sent.at(-1).blocks, ["probs-3"]);
 });
 
-test("numbers are read of the pass that was run", async () => {
-  const { engine, sockets: [socket] } = opened();
-  socket.accept();
-  const run = await traced(engine, socket);
-  const read = engine.read(run.number, "z", 2);
-  const { number, ...sent } = socket.sent.at(-1);
-  assert.deepEqual(sent, { ask: "read", request: REQUEST, quantity: "z", layer: 2 });
-  const values = new Float32Array([0.5, -2]);
-  socket.answer({ number, answer: { shape: [2, 1] }, blocks: [{ name: "values", bytes: 8 }] }, new Uint8Array(values.buffer));
-  assert.deepEqual(await read, { shape: [2, 1], values });
-  await assert.rejects(engine.read(999, "z", 2), /no longer kept/);
-});
-
 test("no more blocks are asked for at once than the server takes, and a text never waits for them", async () => {
   const { engine, sockets: [socket] } = opened();
   socket.accept();
@@ -122,29 +109,24 @@ test("an error of the server is an Error that says what it says", async () => {
   await assert.rejects(step, { name: "Error", message: "writes no next token" });
 });
 
-test("after a break everything unanswered is asked again, the newest of a kind only", async (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
+test("what a break left unanswered is refused, and the next question opens another connection", async () => {
   const { engine, sockets } = opened();
   sockets[0].accept();
-  const read = engine.about();
-  const older = engine.trace(REQUEST);
+  const lost = engine.about();
   sockets[0].close();
-  const newer = engine.trace({ texts: ["newer"], edits: [] });
+  await assert.rejects(lost, /does not answer/);
+  const older = engine.trace({ texts: ["older"], edits: [] });
+  const newer = engine.trace(REQUEST);
   await assert.rejects(older, { name: "AbortError" });
-  context.mock.timers.tick(250);
-  // A server that is not there yet is tried again, later and later.
-  sockets[1].close();
-  context.mock.timers.tick(499);
   assert.equal(sockets.length, 2);
-  context.mock.timers.tick(1);
-  sockets[2].accept();
-  assert.deepEqual(sockets[2].sent.map(({ ask, request }) => [ask, request?.texts[0]]), [["about", undefined], ["trace", "newer"]]);
-  for (const { number } of sockets[2].sent) sockets[2].answer({ number, answer: {} });
-  await Promise.all([read, newer]);
+  sockets[1].accept();
+  const [{ number, request }] = sockets[1].sent;
+  assert.deepEqual(request, REQUEST);
+  sockets[1].answer({ number, answer: {} });
+  await newer;
 });
 
-test("a server that wants no more of this page says why, and is left alone", async (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
+test("a server that wants no more of this page says why, and is left alone", async () => {
   const { engine, sockets } = opened();
   sockets[0].accept();
   const about = engine.about();
@@ -156,23 +138,5 @@ test("a server that wants no more of this page says why, and is left alone", asy
   other.close();
   await assert.rejects(asked, /let the model go/);
   await assert.rejects(other.trace(REQUEST), /let the model go/);
-  context.mock.timers.tick(60_000);
   assert.equal(sockets.length, 1);
-});
-
-test("a server that is gone is said to be, and found again when it is back", async (context) => {
-  context.mock.timers.enable({ apis: ["setTimeout"] });
-  const { engine, sockets } = opened();
-  const about = engine.about();
-  for (const wait of [250, 500, 1000, 2000]) {
-    sockets.at(-1).close();
-    context.mock.timers.tick(wait);
-  }
-  await assert.rejects(about, /does not answer/);
-  await assert.rejects(engine.trace(REQUEST), /does not answer/);
-  sockets.at(-1).accept();
-  assert.equal(sockets.length, 5);
-  const again = engine.about();
-  sockets[4].answer({ number: sockets[4].sent[0].number, answer: { layers: 4 } });
-  assert.deepEqual(await again, { layers: 4 });
 });

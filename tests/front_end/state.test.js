@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { createStore, fittedState, fittedStore, fromHash, initialState, toHash } from "../../viz/static/core/state/state.js";
+import { fittedState, fromHash, initialState, toHash } from "../../viz/static/core/state/state.js";
 
 const LIMITS = {
   views: ["head", "model", "map"],
@@ -58,10 +58,6 @@ test("an address that asks for what is not here is passed over", () => {
   for (const hash of wrong) assert.deepEqual(fromHash(hash, LIMITS), initialState(LIMITS), hash);
 });
 
-test("of heads that are asked for, those that are here are on, in their order", () => {
-  assert.deepEqual(fromHash("heads=11.3.0", LIMITS).heads, [0, 11]);
-});
-
 test("a text beside takes over what it has of the state", () => {
   const small = { ...LIMITS, views: ["head"], layers: [0, 6], heads: [0, 4], size: 3, keys: 3, pair: false };
   const state = { ...initialState(LIMITS), view: "map", layer: 7, heads: [4, 11], query: 5, filter: "ab", theme: "dark" };
@@ -70,14 +66,4 @@ test("a text beside takes over what it has of the state", () => {
   assert.deepEqual([fitted.query, fitted.filter, fitted.theme], [null, "all", "dark"]);
   const all = fittedState(initialState(LIMITS), LIMITS, small);
   assert.deepEqual(all.heads, [0, 4]);
-});
-
-test("the store of a text beside follows the page's", () => {
-  const store = createStore({ ...initialState(LIMITS), beside: 1 });
-  const small = { ...LIMITS, size: 3, keys: 3 };
-  const fitted = fittedStore(store, () => LIMITS, small);
-  fitted.set({ query: 2 });
-  assert.deepEqual([store.get().query, fitted.get().query, fitted.get().beside], [2, 2, 1]);
-  store.set({ query: 4 });
-  assert.deepEqual([store.get().query, fitted.get().query], [4, null]);
 });

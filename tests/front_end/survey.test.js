@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/canvas.js";
 import { toSvg } from "../../viz/static/core/export/pens.js";
 import { layerPanels } from "../../viz/static/marks/layer_dots.js";
-import { fromHash, Survey, toHash } from "../../viz/static/views/survey/data.js";
+import { Survey } from "../../viz/static/views/survey/data.js";
 import { layerParts } from "../../viz/static/views/survey/figures.js";
 import { assertNear } from "./near.js";
 
@@ -48,17 +48,6 @@ test("heads stand in their layer, side by side and by number, and the line goes 
   assertNear([y0 - y1], [172 / 2], 0.02);
 });
 
-test("the address holds what was chosen, and passes over what the report does not have", () => {
-  const start = { theme: "auto", place: 2, measure: "to_sep", compared: "to_sep" };
-  const known = { nLayers: 2, nHeads: 3, measures: ["to_sep", "to_token:&="], compared: ["to_sep", "to_cls"] };
-  const state = { theme: "dark", place: 5, measure: "to_token:&=", compared: "to_cls" };
-  assert.equal(toHash(start, start, 3), "");
-  assert.deepEqual(fromHash(`#${toHash(state, start, 3)}`, start, known), state);
-  for (const hash of ["head=2-0", "head=0-3", "head=-1-0", "measure=none", "theme=__proto__", "head=1e0-0"]) {
-    assert.deepEqual(fromHash(hash, start, known), start, hash);
-  }
-});
-
 test("figures are those that the survey has numbers for, and their sentences name the highest heads", () => {
   const cls = measure("to_cls", [0.1, 0.1, 0.1, 0.6, 0.1, 0.2]);
   const sep = measure("to_sep", [0, 0, 0.5, 0.1, 0.1, 0.1]);
@@ -70,11 +59,4 @@ test("figures are those that the survey has numbers for, and their sentences nam
   const rest = [...figure.rows()].filter(([name]) => name === "everything_else").map((row) => row[3]);
   assertNear(rest, [0.9, 0.9, 0.4, 0.3, 0.8, 0.7], 1e-12);
   assert.equal(points.length, 18);
-});
-
-test("a model without [CLS] has the first token in its place, and no remainder that could be wrong", () => {
-  const one = survey([measure("to_cls", [0, 0, 0, 0, 0, 0]), measure("to_first", [1, 1, 1, 1, 1, 1]), measure("to_punctuation", [1, 0, 0, 0, 0, 0])]);
-  const [part] = layerParts(one, { get: () => ({}), set() {}, subscribe() {} });
-  const { figure } = part.draw({ width: 700, theme: "dark", colors: COLORS, state: { place: 0 } });
-  assert.deepEqual([...new Set([...figure.rows()].map(([name]) => name))], ["to_first", "to_punctuation"]);
 });

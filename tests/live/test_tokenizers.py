@@ -1,13 +1,10 @@
 """The tokenizers of a live page give Python's tokens, for any text."""
 
-import json
 import unicodedata
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
-from data import data_path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live.engines import EngineError, EngineProcess, opened
@@ -113,17 +110,3 @@ def test_any_text_and_any_pair_is_split_as_in_python(
     embedded: tuple[Tokenizer, EngineProcess], one: list[str]
 ) -> None:
     compare(*embedded, one)
-
-
-@pytest.mark.parametrize(
-    ("vectors", "model"),
-    [("bert_uncased.json", "all-MiniLM-L6-v2"), ("gpt2.json", "gpt2-tokenizer")],
-)
-def test_published_vectors_are_reproduced(vectors: str, model: str) -> None:
-    path = data_path("refs", "tokenizer_vectors", vectors)
-    tokenizer = Tokenizer.from_folder(data_path("models", model))
-    entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    with opened(Splitter(tokenizer)) as engine:
-        for entry in entries:
-            compare(tokenizer, engine, [entry["text"]])
-            assert tokenizer.encode(entry["text"]) == entry["ids"], entry["text"]

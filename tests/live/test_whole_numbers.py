@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from live.drawn import random_model
 from live.engines import EngineProcess, opened
-from live.test_worked import OTHERS, vector_of_python
+from live.test_worked import OTHERS
 from small_traces import SERVED_KINDS
 
 import minibert
@@ -119,35 +119,3 @@ def check_fact(trace: Any, layer: int, box: dict[str, Any]) -> None:
         assert fact == (said if grouped else "")
         groups = config.n_kv_heads if config.n_kv_heads < config.n_heads else None
         assert [row.get("groups") for row in box["rows"]] == [groups] * 3
-
-
-@pytest.mark.parametrize("place", [POSITION, -1])
-def test_the_embedding_shows_the_rows_that_are_added_up(
-    place: int, named: tuple[str, Any, EngineProcess]
-) -> None:
-    _, model, engine = named
-    trace, body = model.trace(TEXT), model.body
-    position, ids = place % trace.tokens.lengths[0], trace.tokens.ids
-    _, *found = whole(engine, 0, position)["input"]
-    tables = {"word": int(ids[0, position])}
-    if body.position is not None:
-        tables["position"] = int(body.positions(ids)[0, position])
-    if body.segment is not None:
-        tables["segment"] = 0
-    for name, row in tables.items():
-        assert f"{name} (row {row})" in found[0]["says"]
-    expected = {name: getattr(body, name).weight[row] for name, row in tables.items()}
-    last = trace.embed[0, position]
-    if body.embed_project is not None:
-        expected |= {"normed": vector_of_python(trace, "embed_input", 0, 0)[position], "": last}
-    elif body.embed_norm is not None:
-        expected["normed"] = last
-    elif len(expected) > 1:
-        expected["sum"] = last
-    elif body.word_scale != 1:
-        expected["scaled"] = last
-    rows = [row for box in found for row in box["rows"]]
-    assert [row["name"] for row in rows] == list(expected)
-    for row in rows:
-        (numbers,) = row["parts"]
-        np.testing.assert_allclose(numbers, expected[row["name"]].numpy(), rtol=0, atol=ABSOLUTE)

@@ -115,38 +115,6 @@ def test_the_steps_of_each_number_come_to_what_the_model_has(
             check_steps(answer["steps"])
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        {"lines": [["_x_ = ", 1.0, " + ", -2.0, " = ", 1.0]], "sum": None, "value": 1.0},
-        {"lines": [["½ _x_ = ½ × ", 4.0, " = ", 2.0]], "sum": None, "value": 4.5},
-        {"lines": [["√(", 4.0, " + 1.0\u202f×\u202f10⁻²) = ", 2.0]], "sum": None, "value": 2.0},
-        {
-            "lines": [],
-            "sum": {"factors": ["a"], "terms": [{"factors": [2], "value": 3}]},
-            "value": 3,
-        },
-        {"lines": [], "sum": {"factors": [], "terms": [{"factors": [], "value": 3}]}, "value": 4},
-    ],
-)
-def test_a_step_that_does_not_add_up_is_found(step: dict[str, Any]) -> None:
-    with pytest.raises(AssertionError):
-        check_steps([step])
-
-
-def test_after_an_edit_the_steps_say_what_the_model_would_have_computed(
-    both: tuple[Any, EngineProcess],
-) -> None:
-    model, engine = both
-    text = "The horse pulled the cart up the hill."
-    place = {"quantity": "z", "layer": 1, "head": 2, "position": 3, "dimension": 4}
-    edit = {"quantity": "z", "change": "zero", "layer": 1, "head": 2}
-    asked = {"texts": [text], "edits": [edit]}
-    (answer,) = engine.answer("worked", request=asked, places=[place])["answers"]
-    assert answer["given"] == 0
-    assert answer["value"] == pytest.approx(of_python(model.trace(text), place), abs=ABSOLUTE)
-
-
 def test_the_pairs_of_a_score_are_those_of_python(both: tuple[Any, EngineProcess]) -> None:
     model, engine = both
     draw = random.Random(9)

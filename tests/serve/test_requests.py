@@ -64,10 +64,7 @@ def test_what_has_no_number_is_no_message(text: str) -> None:
         ({"ask": "trace", "request": {"texts": ["a"], "edits": [7]}}, "request is"),
         ({"ask": "trace", "request": {"texts": ["a"], "more": 1}}, "request is"),
         ({"ask": "trace", "request": {**REQUEST, "other": "b"}}, "request is"),
-        (
-            {"ask": "trace", "request": REQUEST, "blocks": "probs-0"},
-            "blocks is 'probs-0'; expected a",
-        ),
+        ({"ask": "trace", "request": REQUEST, "blocks": "probs-0"}, "is 'probs-0'; expected a"),
         ({"ask": "trace", "request": REQUEST, "blocks": ["a"] * 1001}, "blocks is"),
         ({"ask": "read", "request": REQUEST, "quantity": 3}, "quantity is 3; expected text"),
         ({"ask": "read", "request": REQUEST, "quantity": "z", "layer": -1}, "layer is -1"),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from attention_pages import packed_in, unpacked
-from transformers import Gemma4ForCausalLM, Gemma4TextConfig, ViTConfig, ViTModel
 
 import minibert
 from minibert.analysis import repeated_ids
@@ -138,30 +137,3 @@ def test_what_the_report_cannot_be_of_is_refused_before_anything_is_measured(
     with pytest.raises(TraceError, match=r"BartModel is attached.*See docs/attach.md"):
         collect(attached, unread(), [("z", 0)], output=tmp_path / "collected")
     assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize("vocabulary", [None, "tiny-bert"])
-def test_a_model_of_pictures_has_no_patterns_over_texts(vocabulary: str | None) -> None:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    vision = ViTModel(ViTConfig(**sizes, intermediate_size=8, image_size=8, patch_size=4)).eval()
-    words = None if vocabulary is None else tokenizer_of(vocabulary)
-    with pytest.raises(SurveyError, match=r"main input is pixel_values.*view\(\)"):
-        patterns(minibert.attach(vision, tokenizer=words), TEXTS)
-
-
-def test_heads_of_several_widths_have_no_pages_and_the_report_says_why(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = Gemma4TextConfig(
-        vocab_size=6656, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=8, global_head_dim=16,
-        layer_types=["sliding_attention", "full_attention"], sliding_window=6,
-        max_position_embeddings=128, hidden_size_per_layer_input=0, pad_token_id=0,
-    )  # fmt: skip
-    live = Gemma4ForCausalLM(config).eval()
-    attached = minibert.attach(live, tokenizer=tokenizer_of("tiny-gpt2"))
-    survey(attached, TEXTS, output=tmp_path, by_norm=False)
-    header = header_of(write_survey_report(tmp_path, attached, TEXTS, repeated=DRAWS))
-    [note] = header["notes"]
-    assert "No example has a page" in note
-    assert "heads of one width" in note
-    assert not (tmp_path / "examples.html").exists()

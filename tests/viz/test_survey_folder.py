@@ -17,7 +17,6 @@ from minibert.viz.survey_folder import (
     Entry,
     ExamplePages,
     survey_report,
-    wanted_examples,
     write_example_pages,
     write_survey_report,
 )
@@ -102,17 +101,6 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
     assert "window.pwned" not in html
     assert "default-src 'none'" in html
     assert html == survey_report(survey, command="minibert survey corpus.txt").html
-
-
-def test_examples_of_patterns_come_first_and_no_head_twice() -> None:
-    survey = survey_of(MEANS, NAMES)
-    scores = np.array([[0.9, 0.2, 0.1], [0.3, 0.0, 0.1]])
-    groups = wanted_examples(survey, patterns_of({"previous": scores}, [EXAMPLE]))
-    assert groups[0] == [Entry("document 1", 0, (0, 1)), Entry("document 1", 1, (0,))]
-    every = [(e.document, e.layer, head) for group in groups for e in group for head in e.heads]
-    assert len(every) == len(set(every)) == 3 * 6
-    # A sequence that comes twice is drawn: it is no document.
-    assert wanted_examples(survey, patterns_of({"induction": scores}, [EXAMPLE]))[0] == []
 
 
 def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tmp_path) -> None:

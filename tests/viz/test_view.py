@@ -79,15 +79,6 @@ class TestPayload:
         assert not set("<>&\x00") & set(written)
         assert json.loads(written) == {"tokens": list(HOSTILE)}
 
-    def test_the_weights_of_19_tokens_in_12_by_12_heads_fit_in_60_kilobytes(self) -> None:
-        path = data_path("refs", "bert-base-uncased__store.npz")
-        store = np.load(path, allow_pickle=False)
-        tokens = [str(token) for token in store["tokens"]]
-        page = attention_page(store["attn"], tokens, sentence_b_start=8, model="bert-base-uncased")
-        assert page.examples[0].size <= 60_000
-        for layer in range(12):
-            np.testing.assert_allclose(decoded(page, layer), store["attn"][layer], atol=4e-3)
-
 
 def test_the_header_says_what_the_trace_says(fake: FakeTrace) -> None:
     page = view(fake, title="A title")
@@ -104,18 +95,6 @@ def test_the_header_says_what_the_trace_says(fake: FakeTrace) -> None:
     assert header["tokens"]["piece"] == [0, 0, 1, 0, 0, 0, 0]
     fake.tokens.texts = ()
     assert example_of(view(fake))["texts"] == ["strawberries", "rain falls"]
-
-
-def test_a_page_that_is_passed_on_names_no_folder(fake: FakeTrace) -> None:
-    for name, shown in (
-        ("bert-base-uncased", "bert-base-uncased"),
-        ("org/model", "org/model"),
-        ("/home/someone/private/model/", "model"),
-        ("../models/model", "model"),
-        ("~/model", "model"),
-    ):
-        fake.model_name = name
-        assert example_of(view(fake))["model"] == shown
 
 
 def test_chosen_sentences_layers_and_heads_keep_their_numbers(fake: FakeTrace) -> None:
@@ -199,8 +178,8 @@ def test_plain_attention_that_does_not_fit_is_refused() -> None:
 
 
 VIEW: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
-    (fake_trace, {"sentences": [2]}, r"sentences=2, but the trace holds 2"),
-    (fake_trace, {"sentences": [-1]}, r"sentences=-1"),
+    (fake_trace, {"sentences": [2]}, r"sentences=\[2\], but there are 2"),
+    (fake_trace, {"sentences": [-1]}, r"sentences=\[-1\]"),
     (fake_trace, {"sentences": []}, "sentences is empty"),
     (fake_trace, {"sentences": 1}, "sentences=1, expected a list"),
     (fake_trace, {"layers": [3]}, r"layers=\[3\], but there are 3"),
@@ -251,12 +230,3 @@ class TestPatterns:
         assert table["next"]["says"] == "the next token"
         [[layer, head, score]] = table["next"]["heads"]
         assert score == pytest.approx(found.score["next"][layer, head], abs=1e-4)
-
-    def test_what_does_not_fit_is_refused(self, horse: Trace) -> None:
-        fewer = patterns_of_attention([horse.stack("probs")[:2, 0]], horse.tokens.raw, causal=False)
-        for given, message in (
-            ([(0, 1)], "patterns is list, expected what patterns"),
-            (fewer, "of 2 layers of 4 heads, and the page is of one of 4"),
-        ):
-            with pytest.raises(AttentionError, match=message):
-                horse.view(patterns=given)

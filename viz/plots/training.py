@@ -34,52 +34,34 @@ def read_scores(path: Path) -> ScoresLog:
     """The log at this path.
 
     Raises MinibertError for a file that cannot be read or is empty, and with the number of the
-    line for one that is no measurement or that does not fit the lines above it.
+    line for one that is no measurement, or has other heads than the first.
     """
-    rows: list[tuple[float, Real, dict[str, Real]]] = []
-    shapes: set[tuple[int, ...]] = set()
-    lines = read_text(path, MinibertError, most=_MOST_BYTES).splitlines()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    rows: list[tuple[float, list[float | None], dict[str, Real]]] = []
+    shape: tuple[int, ...] = ()
+    for number, line in enumerate(read_text(path, MinibertError, most=_MOST_BYTES).splitlines(), 1):
         try:
-            rows.append(_row(json.loads(line)))
-            tokens, _, heads = rows[-1]
-            shapes |= {scores.shape for scores in heads.values()}
-            if len(shapes) > 1:
-                raise ValueError(f"scores of shapes {shapes}")
-            if not tokens > (rows[-2][0] if len(rows) > 1 else -math.inf):
-                raise ValueError(f"{tokens:.0f} tokens, no more than in the line before")
+            row = json.loads(line)
+            heads = {n: np.array(s, np.float64) for n, s in row["heads"].items() if s is not None}
+            shape = shape or next((scores.shape for scores in heads.values()), ())
+            if any(scores.shape != shape or scores.ndim != 2 for scores in heads.values()):
+                raise ValueError("scores are not (layer, head) as in the lines above")
+            rows.append((float(row["tokens"]), [row["loss"], row.get("held_out_loss")], heads))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise MinibertError(
                 f"{path}, line {number}: no measurement ({error}); expected an object with tokens,"
-                " loss and heads, and for each pattern one list of scores a layer, or null;"
-                " layers and heads as in the lines above, and more tokens."
+                " loss and heads, and for each pattern one list of scores a layer, or null."
             ) from error
     if not rows:
         raise MinibertError(f"{path}: there is no line in it; expected one a measurement.")
-    nothing = np.full(next(iter(shapes), (0, 0)), math.nan)
-    names = dict.fromkeys(name for _, _, heads in rows for name in heads)
+    nothing = np.full(shape, math.nan)
+    names = dict.fromkeys(name for *_, heads in rows for name in heads)
     scores = {name: np.stack([heads.get(name, nothing) for *_, heads in rows]) for name in names}
-    losses = np.stack([losses for _, losses, _ in rows], 1)
+    losses = np.array([losses for _, losses, _ in rows], np.float64).T
     return ScoresLog(
         np.array([tokens for tokens, *_ in rows]),
         dict(zip(("training", "held-out text"), losses, strict=True)),
         {name: values for name, values in scores.items() if np.isfinite(values).any()},
     )
-
-
-def _row(row: Mapping[str, object]) -> tuple[float, Real, dict[str, Real]]:
-    """The tokens, both losses and the scores, (layer, head) each, of one line."""
-    losses = np.array([row["loss"], row.get("held_out_loss")], np.float64)
-    heads = {
-        name: np.array(scores, np.float64)
-        for name, scores in row["heads"].items()  # type: ignore[attr-defined]
-        if scores is not None
-    }
-    if any(scores.ndim != 2 or not scores.size for scores in heads.values()):
-        raise ValueError("scores are not (layer, head)")
-    return float(row["tokens"]), losses, heads  # type: ignore[arg-type]
 
 
 # What stands above a panel: the name, and what the score is the mean attention to.

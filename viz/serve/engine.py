@@ -36,7 +36,7 @@ from minibert.viz.example import (
     without_folder,
 )
 from minibert.viz.live import JUDGED_TEXT, built_of
-from minibert.viz.payload import THUMBNAIL, Array, encode_probs, pool
+from minibert.viz.payload import Array, encode_probs
 from minibert.viz.serve.requests import Question, TextRequest
 from minibert.viz.vectors import looking_header, rotation_header
 from minibert.viz.viewing import computed_lens, has_lens
@@ -96,9 +96,6 @@ def picture_of(trace: Trace, model: str, *, edited: bool) -> Json:
     shapes["query"] = [config.n_heads, n_tokens, config.d_head]
     shapes["key"] = shapes["value"] = [config.n_kv_heads, n_tokens, config.d_head]
     arrays = [_entry(name, layer, shape) for layer in layers for name, shape in shapes.items()]
-    if n_tokens > THUMBNAIL:
-        shape = [config.n_layers, config.n_heads, THUMBNAIL, THUMBNAIL]
-        arrays.insert(0, _entry("thumbnails", None, shape))
     return header_of(
         labels,
         arrays=arrays,
@@ -116,10 +113,10 @@ def picture_of(trace: Trace, model: str, *, edited: bool) -> Json:
     )
 
 
-def _entry(name: str, layer: int | None, shape: list[int]) -> Json:
+def _entry(name: str, layer: int, shape: list[int]) -> Json:
     codes = name not in _VECTORS
     return {
-        "block": name if layer is None else f"{name}-{layer}",
+        "block": f"{name}-{layer}",
         "coding": "sqrt" if codes else "plain",
         "dtype": "uint8" if codes else "float32",
         "head": None,
@@ -140,9 +137,6 @@ def block_of(trace: Trace, name: str) -> Array:
     sentence = Sentence(trace, 0)
     if name == _LENS and has_lens(trace):
         return _lens_block(trace, len(sentence.labels))
-    if name == "thumbnails" and len(sentence.labels) > THUMBNAIL:
-        pooled = [pool(sentence.probs(layer)) for layer in range(trace.config.n_layers)]
-        return encode_probs(np.stack(pooled))
     found = _BLOCK.fullmatch(name)
     if not found or int(found[2]) >= trace.config.n_layers:
         raise MinibertError(f"There is no block {name!r:.80} of this pass.")

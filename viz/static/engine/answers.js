@@ -289,8 +289,6 @@ function checkQuestion(pass, position, id) {
 }
 
 const VECTORS = /** @type {const} */ (["query", "key", "value"]);
-/** Blocks a side of a thumbnail, as THUMBNAIL in payload.py. */
-const THUMBNAIL = 64;
 
 /** What the views are told of a pass, as viz/example.py tells it. @param {Pass} pass @returns {ExampleHeader} */
 export function headerOf({ tokens, plan, length, model: { config } }) {
@@ -301,7 +299,6 @@ export function headerOf({ tokens, plan, length, model: { config } }) {
     entry("probs", layer, [n_heads, length, length], codes),
     ...VECTORS.map((vector) => entry(vector, layer, [vector === "query" ? n_heads : n_kv_heads, length, d_head])),
   ]);
-  if (length > THUMBNAIL) arrays.unshift(entry("thumbnails", null, [n_layers, n_heads, THUMBNAIL, THUMBNAIL], codes));
   return {
     name: "",
     model: name,
@@ -325,23 +322,20 @@ export function headerOf({ tokens, plan, length, model: { config } }) {
     ...(rotary && { rotary, turned }),
     edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
     lens: predictsTokens(config) ? { block: "lens" } : null,
-   
     patterns: null,
     notes: [],
     arrays,
   };
 }
 
-/** @param {ArrayEntry["quantity"]} quantity @param {number | null} layer @param {number[]} shape @param {object} [codes] @returns {ArrayEntry} */
+/** @param {ArrayEntry["quantity"]} quantity @param {number} layer @param {number[]} shape @param {object} [codes] @returns {ArrayEntry} */
 function entry(quantity, layer, shape, codes = {}) {
-  const block = layer === null ? quantity : `${quantity}-${layer}`;
-  return { block, quantity, layer, head: null, shape, dtype: "float32", coding: "plain", packing: "none", triangle: false, ...codes };
+  return { block: `${quantity}-${layer}`, quantity, layer, head: null, shape, dtype: "float32", coding: "plain", packing: "none", triangle: false, ...codes };
 }
 
 /** The bytes of a block, or some of them. They are the caller's own. @param {Pass} pass @param {string} name @param {number} [from] @param {number} [to] @returns {Uint8Array} */
 export function bytesOf(pass, name, from = 0, to = undefined) {
   const [quantity, layer] = name.split("-");
-  if (quantity === "thumbnails") return thumbnails(pass).slice(from, to);
   const { values } = pass.read(quantity, Number(layer));
   if (quantity === "probs") return encodeProbs(values).slice(from, to);
   return new Uint8Array(values.buffer, values.byteOffset, values.byteLength).slice(from, to);
@@ -350,28 +344,4 @@ export function bytesOf(pass, name, from = 0, to = undefined) {
 /** Probabilities square-root coded: round(255·sqrt(probs)). @param {Float32Array} probs */
 function encodeProbs(probs) {
   return Uint8Array.from(probs, (weight) => Math.round(255 * Math.sqrt(Math.min(Math.max(weight, 0), 1))));
-}
-
-/**
- * The largest code of each of 64 x 64 blocks of cells, of all layers and heads.
- *
- * @param {Pass} pass
- */
-function thumbnails(pass) {
-  const { length, layers } = pass;
-  const heads = pass.model.config.n_heads;
-  const out = new Uint8Array(layers.length * heads * THUMBNAIL * THUMBNAIL);
-  const place = Uint16Array.from({ length }, (_, i) => Math.floor(((i + 1) * THUMBNAIL - 1) / length));
-  layers.forEach((layer, n) => {
-    const codes = encodeProbs(layer.read("probs").values);
-    for (let row = 0; row < heads * length; row += 1) {
-      const head = Math.floor(row / length);
-      const to = ((n * heads + head) * THUMBNAIL + place[row % length]) * THUMBNAIL;
-      for (let key = 0; key < length; key += 1) {
-        const at = to + place[key];
-        out[at] = Math.max(out[at], codes[row * length + key]);
-      }
-    }
-  });
-  return out;
 }

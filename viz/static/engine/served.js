@@ -2,8 +2,8 @@
  * The engine behind the page: a model in Python, asked over one websocket (viz/serve/).
  *
  * A message is JSON with a number; its answer comes back with that number as one binary frame
- * (viz/serve/connection.py). Each message holds the whole request, so that the server can forget a pass
- * and begin anew: what was not answered when the connection broke is asked again.
+ * (viz/serve/connection.py). Each message holds the whole request, so that the server can forget a pass. After a
+ * connection broke the next question opens another.
  *
  * @typedef {import("./engine.js").Engine} Engine
  * @typedef {import("./engine.js").Request} Request
@@ -20,11 +20,6 @@
  * @property {boolean} sent
  */
 
-/** Milliseconds before a broken connection is tried again, twice as many each time. */
-const FIRST_WAIT = 250;
-const LONGEST_WAIT = 8000;
-/** Attempts that fail, one after the other, before it is said. */
-const ATTEMPTS = 4;
 const GONE = "The server does not answer. Is it still running? Started anew it has another address.";
 /** Passes whose requests are remembered, for `read`. */
 const KEPT = 16;
@@ -66,10 +61,7 @@ export class ServedEngine {
     this.runs = new Map();
     this.number = 0;
     this.shown = "probs-0";
-    this.failed = 0;
     this.closed = "";
-    /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.later = undefined;
     this.connect();
   }
 
@@ -157,8 +149,8 @@ export class ServedEngine {
 
   /** @param {string} kind @param {object} question @returns {Promise<Answer>} */
   ask(kind, question) {
-    const refused = this.closed || (this.failed < ATTEMPTS ? "" : GONE);
-    if (refused) return Promise.reject(new Error(refused));
+    if (this.closed) return Promise.reject(new Error(this.closed));
+    if (this.socket?.readyState === 3) this.connect();
     this.number += 1;
     const { number } = this;
     const message = JSON.stringify({ number, ask: kind, ...question });
@@ -185,7 +177,7 @@ export class ServedEngine {
     return this.socket?.readyState === 1;
   }
 
-  /** Of what was not sent, or not answered before the connection broke. @param {string} kind */
+  /** Of what was not sent. @param {string} kind */
   giveUp(kind) {
     for (const [number, asked] of this.asked) {
       if (asked.kind !== kind) continue;
@@ -198,13 +190,13 @@ export class ServedEngine {
     const socket = this.open(this.address);
     this.socket = socket;
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => {
-      this.failed = 0;
-      for (const asked of this.asked.values()) asked.sent = false;
-      this.send();
-    };
+    socket.onopen = () => this.send();
     socket.onmessage = ({ data }) => this.answered(/** @type {ArrayBuffer} */ (data));
-    socket.onclose = ({ code }) => this.broken(code);
+    socket.onclose = ({ code }) => {
+      const reason = FINAL.get(code);
+      if (reason) this.end(reason);
+      else this.rejectAll(this.closed || GONE);
+    };
   }
 
   /** @param {ArrayBuffer} frame */
@@ -228,20 +220,9 @@ export class ServedEngine {
     asked.resolve({ body: head.answer, blocks });
   }
 
-  /** @param {number} code */
-  broken(code) {
-    const reason = FINAL.get(code);
-    if (this.closed) return;
-    if (reason) return this.end(reason);
-    this.later = setTimeout(() => this.connect(), Math.min(FIRST_WAIT * 2 ** this.failed, LONGEST_WAIT));
-    this.failed += 1;
-    if (this.failed >= ATTEMPTS) this.rejectAll(GONE);
-  }
-
   /** @param {string} reason  what every question gets for an answer from now on */
   end(reason) {
     this.closed ||= reason;
-    clearTimeout(this.later);
     this.rejectAll(this.closed);
   }
 

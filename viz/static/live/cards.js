@@ -401,13 +401,13 @@ function paintCell(made, { asked: { edits }, shade, word, most, theme }, value, 
   const done = editAt(edits, own);
   const elsewhere = edits.some((edit) => edit !== done && placeOf({ ...edit, position: null }) === placeOf({ ...own, position: null }));
   const name = head === undefined ? `${quantity === "attn_out" ? "Attention" : "MLP"} of layer ${layer}` : `Layer ${layer}, head ${head}`;
-  const number = value === null ? "" : shade === "change" ? percent(value) : plain(value);
-  const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}` : `: without it log p of ${word} changes by ${number}`;
+  const number = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : plain(value);
+  const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}\u202f%` : `: without it log p of ${word} changes by ${number}`;
   made.setAttribute("aria-label", `${name}${done ? `, set to ${done.change}` : ""}${told}`);
   made.setAttribute("aria-pressed", String(done !== undefined));
   made.classList.toggle("partly", elsewhere);
   made.title = `${name}${told}. Click to ${done ? "take the change back" : "change it"}.`;
-  made.textContent = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : number;
+  made.textContent = number;
   made.style.background = value ? signedShade(value, most, theme) : "";
   if (value === null) delete made.dataset.value;
   else made.dataset.value = String(value);

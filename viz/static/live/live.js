@@ -18,7 +18,7 @@ import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf } fr
 import { maskedIn } from "./cards.js";
 import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
 import { ExercisesInPage } from "./exercises/player.js";
-import { followed, GridNumbers, namedExamples, predictionsOf, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
+import { followed, GridNumbers, namedExamples, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
 import { Workbench } from "./workbench.js";
 
 /** The kinds of a page with a wider arithmetic view in the place of the one for weights. @param {Kind[]} kinds */
@@ -244,11 +244,11 @@ class Live {
     this.runs.keep([before, after, other]);
     const runs = { before, after, other };
     // The picture asks first: an engine answers one after the other, the last while it is drawn.
-    const [, step, predictions] = await Promise.all([
+    const [, step] = await Promise.all([
       this.picture(runs, moved, typed),
       this.about.predicts === "causal" ? this.runs.next(requestOf(asked, true), asked.sampling) : null,
-      predictionsOf(before, after, this.about.vocabulary),
     ]);
+    const predictions = { before: before.run.predictions, after: after?.run.predictions ?? null };
     this.shown = { ...runs, step, predictions };
     this.bench.fail(null);
     this.update();

@@ -6,7 +6,7 @@
  * @import { Blocks } from "../core/data/data.js"
  * @import { Numbers, Source } from "../core/data/source.js"
  * @import { State } from "../core/state/state.js"
- * @import { About, Candidate, Engine, Prediction, Request, Run, Sampling } from "../engine/engine.js"
+ * @import { About, Candidate, Engine, Request, Run, Sampling } from "../engine/engine.js"
  * @import { Asked } from "./asked.js"
  */
 
@@ -240,56 +240,6 @@ export function besideOf({ example, beside }, had, { after, other }) {
   const placeOf = (/** @type {number | null} */ place) => (place === null ? -1 : now.indexOf(before[place]));
   const [first, second] = [Math.max(0, placeOf(example)), placeOf(beside)];
   return { example: first, beside: second < 0 || second === first ? null : second };
-}
-
-/** Numbers that are asked of an engine for it: beyond that they stay unknown. */
-const LARGEST_LOGITS = 2e6;
-/** Candidates that are shown. */
-const COMPLETED = 5;
-
-/**
- * What is predicted before and after, each with the first candidates of the other.
- *
- * @param {Kept} before
- * @param {Kept | null} after
- * @param {number} vocabulary
- */
-export async function predictionsOf(before, after, vocabulary) {
-  const first = before.run.predictions;
-  if (!after) return { before: first, after: null };
-  return { before: await completed(before, after.run.predictions, vocabulary), after: await completed(after, first, vocabulary) };
-}
-
-/**
- * The predictions of a run, with the first candidates of another one behind its own.
- *
- * @param {Kept} kept
- * @param {Prediction[]} others
- * @param {number} vocabulary
- * @returns {Promise<Prediction[]>}
- */
-async function completed(kept, others, vocabulary) {
-  const own = kept.run.predictions;
-  const missing = own.map(({ candidates }, i) => (others[i]?.candidates ?? []).slice(0, COMPLETED).filter(({ id }) => !candidates.some((one) => one.id === id)));
-  const size = kept.example.tokens.text.length * vocabulary;
-  if (size > LARGEST_LOGITS || missing.every((some) => !some.length)) return own;
-  const { values, shape } = await kept.read("logits", null);
-  const width = shape[shape.length - 1];
-  return own.map(({ position, candidates }, i) => {
-    const probs = probsOf(values.subarray(position * width, (position + 1) * width));
-    const more = missing[i].map(({ id, text }) => ({ id, text, ...probs(id) }));
-    return { position, candidates: [...candidates, ...more.sort((a, b) => b.prob - a.prob)] };
-  });
-}
-
-/**
- * @param {Float32Array} logits  of one position
- * @returns {(id: number) => {logit: number, prob: number}}
- */
-function probsOf(logits) {
-  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
-  const total = logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0);
-  return (id) => ({ logit: logits[id], prob: Math.exp(logits[id] - largest) / total });
 }
 
 /**

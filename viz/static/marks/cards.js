@@ -22,7 +22,7 @@ export function legendOf(parts, keys, heading = "How to read this") {
   const items = Object.entries(keys).map(([names, does]) =>
     element("li", {}, [...names.split(" ").map((name) => element("kbd", {}, [name])), ` ${does}`]),
   );
-  return element("section", { class: "legend", "aria-label": "How to read this picture" }, [
+  return element("div", { role: "group", class: "legend", "aria-label": "How to read this picture" }, [
     element("h2", {}, [heading]),
     ...parts.filter(Boolean).map((part) => (typeof part === "string" ? element("p", {}, [part]) : part)),
     element("ul", { class: "keys" }, items),

@@ -36,13 +36,12 @@ export function menu(name, options, choose) {
  * @param {{id: Id, label: string | Node, title?: string, name?: string}[]} choices  name: as a screen reader says it
  * @param {(id: Id) => void} choose
  * @param {string} [label]  of all together
- * @param {string} [kind]
  */
-export function segments(choices, choose, label = "", kind = "") {
+export function segments(choices, choose, label = "") {
   const buttons = choices.map(({ id, label: text, title, name }) =>
     button(text, () => choose(id), { "data-choice": id, ...(title && { title }), ...(name && { "aria-label": name }) }),
   );
-  const root = element("div", { class: `segments ${kind}`.trim() }, buttons);
+  const root = element("div", { class: "segments" }, buttons);
   if (label) {
     root.role = "group";
     root.ariaLabel = label;

@@ -25,7 +25,7 @@ export function createToolbar(store, limits, kind, example) {
   const { tokens, keyTokens } = example;
   const makers = {
     layer: () => [layerControl(store, limits)],
-    heads: () => [kind.oneHead ? oneHeadControl(store, limits, example) : headControl(store, limits, example)],
+    heads: () => [headControl(store, limits, example, kind.oneHead)],
     filter: () => (limits.pair ? [filterControl(store)] : []),
     minimum: () => [minimumControl(store)],
     special: () => ([...tokens.special, ...keyTokens.special].includes(1) ? [specialControl(store)] : []),
@@ -78,42 +78,47 @@ function layerControl(store, limits) {
   };
 }
 
-/** @param {Store} store @param {Limits} limits @param {Example} example @returns {Control} */
-function headControl(store, limits, example) {
-  const tiles = limits.heads.map((head) => headTile(store, limits, head));
-  const all = button("all", () => store.set({ heads: limits.heads }), { class: "quiet", "aria-label": "All heads" });
-  const row = tilesOf(tiles, limits.heads, example);
-  const note = element("output", { class: "value" });
-  return {
-    root: group("Heads", [row, all, ...(limits.first === limits.heads ? [] : [note])]),
-    update(theme) {
-      const { heads } = store.get();
-      note.textContent = `${heads.length} of ${limits.heads.length} on`;
-      all.disabled = heads.length === limits.heads.length;
-      tiles.forEach((tile, i) => {
-        colorTile(tile, limits.heads[i], heads.includes(limits.heads[i]), theme);
-      });
-    },
-  };
-}
-
 /**
- * The tiles where a single head is shown: a click chooses it.
+ * A tile a head. Where a single head is shown a click chooses it; else it switches the head, and a double click (or
+ * Shift) leaves it alone or brings all back.
  *
  * @param {Store} store
  * @param {Limits} limits
  * @param {Example} example
+ * @param {boolean} one
  * @returns {Control}
  */
-function oneHeadControl(store, limits, example) {
-  const tiles = limits.heads.map((head) =>
-    button(String(head), () => store.set({ heads: [head] }), { class: "tile", "aria-label": `Head ${head}` }),
-  );
+function headControl(store, limits, example, one) {
+  const solo = (/** @type {number} */ head) => {
+    const { heads } = store.get();
+    store.set({ heads: heads.length === 1 && heads[0] === head ? limits.heads : [head] });
+  };
+  const toggle = (/** @type {number} */ head) => {
+    const on = store.get().heads;
+    store.set({ heads: limits.heads.filter((other) => on.includes(other) !== (other === head)) });
+  };
+  const tiles = limits.heads.map((head) => {
+    const title = one ? `Head ${head}` : `Head ${head}: click to switch, double click for this head alone`;
+    const tile = element("button", { type: "button", class: "tile", "aria-label": `Head ${head}`, title }, [String(head)]);
+    tile.addEventListener("click", (event) => (one ? store.set({ heads: [head] }) : event.shiftKey ? solo(head) : toggle(head)));
+    tile.addEventListener("dblclick", (event) => one || event.shiftKey || solo(head));
+    return tile;
+  });
+  const all = button("all", () => store.set({ heads: limits.heads }), { class: "quiet", "aria-label": "All heads" });
+  const note = element("output", { class: "value" });
+  const beside = one ? [] : [all, ...(limits.first === limits.heads ? [] : [note])];
   return {
-    root: group("Head", [tilesOf(tiles, limits.heads, example)]),
+    root: group(one ? "Head" : "Heads", [tilesOf(tiles, limits.heads, example), ...beside]),
     update(theme) {
-      const shown = currentHead(store.get(), limits);
-      tiles.forEach((tile, i) => colorTile(tile, limits.heads[i], limits.heads[i] === shown, theme));
+      const heads = one ? [currentHead(store.get(), limits)] : store.get().heads;
+      note.textContent = `${heads.length} of ${limits.heads.length} on`;
+      all.disabled = heads.length === limits.heads.length;
+      tiles.forEach((tile, i) => {
+        const color = headColor(limits.heads[i], theme);
+        tile.setAttribute("aria-pressed", String(heads.includes(limits.heads[i])));
+        tile.style.setProperty("--head", color);
+        tile.style.setProperty("--head-ink", inkOn(color));
+      });
     },
   };
 }
@@ -135,45 +140,10 @@ function tilesOf(tiles, heads, example) {
   return element("div", { class: "tiles" }, groups);
 }
 
-/** @param {HTMLElement} tile @param {number} head @param {boolean} on @param {"light" | "dark"} theme */
-function colorTile(tile, head, on, theme) {
-  const color = headColor(head, theme);
-  tile.setAttribute("aria-pressed", String(on));
-  tile.style.setProperty("--head", color);
-  tile.style.setProperty("--head-ink", inkOn(color));
-}
-
-/**
- * A tile: a click switches the head, a double click (or Shift) leaves it alone or brings all back.
- *
- * @param {Store} store
- * @param {Limits} limits
- * @param {number} head
- */
-function headTile(store, limits, head) {
-  const solo = () => {
-    const { heads } = store.get();
-    const alone = heads.length === 1 && heads[0] === head;
-    store.set({ heads: alone ? limits.heads : [head] });
-  };
-  const toggle = () => {
-    const on = store.get().heads;
-    store.set({
-      heads: limits.heads.filter((other) => on.includes(other) !== (other === head)),
-    });
-  };
-  const tile = element("button", { type: "button", class: "tile" }, [String(head)]);
-  tile.setAttribute("aria-label", `Head ${head}`);
-  tile.title = `Head ${head}: click to switch, double click for this head alone`;
-  tile.addEventListener("click", (event) => (event.shiftKey ? solo() : toggle()));
-  tile.addEventListener("dblclick", (event) => event.shiftKey || solo());
-  return tile;
-}
-
 /** @param {Store} store @returns {Control} */
 function filterControl(store) {
   const choices = FILTERS.map(({ id, label }) => {
-    const name = id === "all" ? "All tokens" : `From sentence ${label.replace("→", " to sentence ")}`;
+    const name = id === "all" ? "All tokens" : `${label}: from sentence ${label.replace("→", " to sentence ")}`;
     return { id, label, name };
   });
   const made = segments(choices, (filter) => store.set({ filter }));
@@ -271,67 +241,34 @@ function target(tabs, { key, target: from, altKey, ctrlKey, metaKey }) {
   return key === "End" ? open[open.length - 1] : undefined;
 }
 
-/** Up to so many texts have a button each, if their names are short together. */
-const BUTTONS = 4;
-const ROOM = 60;
 /** Characters of a name in a menu. */
 const SHORT = 60;
 
-/** @param {Store} store @param {Example[]} examples @param {(example: number) => void} open */
+/** The menus of a page of several texts: the one that is shown, and one beside it. @param {Store} store @param {Example[]} examples @param {(example: number) => void} open */
 export function createChooser(store, examples, open) {
   const root = element("div", { class: "chooser", role: "group", "aria-label": "Text" });
   root.hidden = examples.length < 2;
   if (root.hidden) return { root, update() {} };
   const names = namesOf(examples).map((name) => visible(name, SHORT));
-  const asButtons = names.length <= BUTTONS && names.join("").length <= ROOM;
-  const texts = (asButtons ? buttonsOfTexts : menuOfTexts)(names, store, open);
-  const beside = menuBeside(names, store);
-  root.append(texts.root, beside.root);
-  return {
-    root,
-    update() {
-      texts.update();
-      beside.update();
-    },
-  };
-}
-
-/** @param {string[]} names @param {Store} store @param {(example: number) => void} open */
-function buttonsOfTexts(names, store, open) {
-  const choices = names.map((name, i) => ({ id: String(i), label: element("bdi", {}, [name]), name: `Text: ${name}` }));
-  const made = segments(choices, (id) => open(Number(id)), "", "texts-of-page");
-  return { root: labelled("Text", made.root), update: () => made.show(String(store.get().example)) };
-}
-
-/** @param {string[]} names @param {Store} store @param {(example: number) => void} open */
-function menuOfTexts(names, store, open) {
   const options = names.map((name, i) => /** @type {[string, string]} */ ([String(i), `${i + 1}. ${name}`]));
-  const all = menu("Text", options, (value) => open(Number(value)));
+  const texts = menu("Text", options, (value) => open(Number(value)));
   const back = button("‹", () => open(store.get().example - 1), step("Previous text"));
   const on = button("›", () => open(store.get().example + 1), step("Next text"));
   const count = element("span", { class: "of" }, [`of ${names.length}`]);
+  const compared = menu("Compare with", [["", "nothing"], ...options], (value) => store.set({ beside: value === "" ? null : Number(value) }));
+  root.append(
+    labelled("Text", element("div", { class: "stepper" }, [back, texts, on]), count),
+    labelled("Compare with", element("div", { class: "stepper" }, [compared])),
+  );
   return {
-    root: labelled("Text", element("div", { class: "stepper" }, [back, all, on]), count),
-    update() {
-      const { example } = store.get();
-      all.value = String(example);
-      back.disabled = example === 0;
-      on.disabled = example === names.length - 1;
-    },
-  };
-}
-
-/** @param {string[]} names @param {Store} store */
-function menuBeside(names, store) {
-  const options = names.map((name, i) => /** @type {[string, string]} */ ([String(i), name]));
-  const choose = (/** @type {string} */ value) => store.set({ beside: value === "" ? null : Number(value) });
-  const all = menu("Compare with", [["", "nothing"], ...options], choose);
-  return {
-    root: labelled("Compare with", element("div", { class: "stepper" }, [all])),
+    root,
     update() {
       const { example, beside } = store.get();
-      all.value = beside === null ? "" : String(beside);
-      for (const option of all.options) option.hidden = option.value === String(example);
+      texts.value = String(example);
+      back.disabled = example === 0;
+      on.disabled = example === names.length - 1;
+      compared.value = beside === null ? "" : String(beside);
+      for (const option of compared.options) option.hidden = option.value === String(example);
     },
   };
 }

@@ -26,7 +26,7 @@ export class Because {
     this.example = example;
     this.go = go;
     this.said = element("div", { class: "because-said", "aria-live": "polite" });
-    this.root = element("section", { class: "because sum-view", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.said]);
+    this.root = element("div", { role: "group", class: "because sum-view", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.said]);
     this.latest = 0;
   }
 

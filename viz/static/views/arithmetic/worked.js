@@ -344,9 +344,6 @@ export async function embed(at) {
  * Quantities of single heads worked out, and what the heads add.
  */
 
-/** Numbers that a server gives at once, and rows that are asked for at a time: it lets 64 questions wait. */
-const [MOST_NUMBERS, AT_ONCE] = [2 ** 24, 32];
-
 /**
  * A query, key or value as its matrix makes it, and its norm where it has one.
  *
@@ -380,31 +377,12 @@ async function normOfHead(at, { weight, norm: name, head, x }) {
   const norm = await at.norm(name);
   const alone = at.built.queryKeyNorm === "head";
   const first = alone ? head * dHead : 0;
-  const rows = await rowsOf(at, `${weight}.weight`, { first, count: norm.weight.length, width: x.length });
+  const matrix = await at.weight(`${weight}.weight`);
   const bias = await at.source.weights(`${weight}.bias`, at.place.layer, null);
-  const all = Float32Array.from(rows, (w, i) => total(Array.from(w, (value, j) => value * x[j])) + (bias ? bias.values[first + i] : 0));
+  const row = (/** @type {number} */ i) => matrix.subarray(i * x.length, (i + 1) * x.length);
+  const all = Float32Array.from(norm.weight, (_, i) => total(Array.from(row(first + i), (value, j) => value * x[j])) + (bias ? bias.values[first + i] : 0));
   const dimension = at.place.dimension + (alone ? 0 : head * dHead);
   return normSteps({ x: all, dimension, norm, whose: alone ? "of this head" : "of all heads" });
-}
-
-/**
- * Rows of a matrix: all at once with the rest of it, or where it is too large for that a few at a time.
- *
- * @param {Teller} at
- * @param {string} name
- * @param {{first: number, count: number, width: number}} rows
- */
-async function rowsOf(at, name, { first, count, width }) {
-  if (at.source.shape.heads * at.source.shape.dHead * width <= MOST_NUMBERS) {
-    const all = await at.weight(name);
-    return Array.from({ length: count }, (_, i) => all.subarray((first + i) * width, (first + i + 1) * width));
-  }
-  const found = /** @type {Float32Array[]} */ ([]);
-  while (found.length < count) {
-    const some = Array.from({ length: Math.min(AT_ONCE, count - found.length) }, (_, i) => at.weight(name, first + found.length + i));
-    found.push(...(await Promise.all(some)));
-  }
-  return found;
 }
 
 /**

@@ -261,7 +261,7 @@ export class HeadCard {
     this.example = example;
     this.store = store;
     this.against = against;
-    this.root = element("section", { class: "details", "aria-live": "polite", "aria-label": "Weights in numbers" });
+    this.root = element("div", { role: "group", class: "details", "aria-live": "polite", "aria-label": "Weights in numbers" });
     /** The same layer of the text that this one is compared with. @type {Layer | null} */
     this.there = null;
   }

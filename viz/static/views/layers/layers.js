@@ -33,7 +33,7 @@ class LayersView extends Staged {
     this.lens = null;
     this.rows = /** @type {HTMLTableRowElement[]} */ ([]);
     this.root = element("div", { class: "layers-view" });
-    this.card = element("section", { class: "details layers-card", "aria-live": "polite", "aria-label": "Predictions in numbers" });
+    this.card = element("div", { role: "group", class: "details layers-card", "aria-live": "polite", "aria-label": "Predictions in numbers" });
     this.ramp = createRamp();
     this.side = [this.card, createLayersLegend(this.ramp.parts, stage.example.header.causal)];
     this.pointed = /** @type {Cell | null} */ (null);

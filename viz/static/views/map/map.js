@@ -45,7 +45,7 @@ export class MapView extends Staged {
     this.empty = element("p", { class: "empty", role: "status" });
     this.board = element("div", { class: "map-board" }, [element("div", { class: "map-tools stepper" }, [this.out, this.nearer]), this.surface]);
     this.root = element("div", { class: "map-view" }, [this.empty, this.board]);
-    this.card = element("section", { class: "details", "aria-live": "polite", "aria-label": "One weight in numbers" });
+    this.card = element("div", { role: "group", class: "details", "aria-live": "polite", "aria-label": "One weight in numbers" });
     this.legend = createMapLegend(example.causal);
     this.side = [this.card, this.legend.root];
     this.weights = /** @type {Weights | null} */ (null);

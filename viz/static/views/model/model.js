@@ -277,7 +277,7 @@ export class HeadCard {
     this.hint = element("p", { class: "hint" }, [
       "Each square is one head. Point at one to see it larger and in numbers; click it to open it.",
     ]);
-    this.root = element("section", { class: "details model-card", "aria-live": "polite", "aria-label": "One head in numbers" });
+    this.root = element("div", { role: "group", class: "details model-card", "aria-live": "polite", "aria-label": "One head in numbers" });
     this.root.append(this.hint, this.where, this.title, this.body, this.sharing, this.open);
     this.show(null);
   }

@@ -109,6 +109,18 @@ function workedOut(number, dimension = null) {
 }
 
 /**
+ * @param {string} id
+ * @param {string} title
+ * @param {string} says
+ * @param {Cells[]} rows
+ * @param {Partial<Box> & Pick<Box, "way" | "leads">} more
+ * @returns {Box}
+ */
+function box(id, title, says, rows, more) {
+  return { id, title, name: "", says, rows, ...more };
+}
+
+/**
  * A norm without numbers of its own, which leads to them.
  *
  * @param {string} number  that it makes
@@ -182,14 +194,9 @@ function vectorsBox(whole) {
   const normed = built.queryKeyNorm === "none" ? "" : ` Queries and keys go through ${normName(built)}, ${built.queryKeyNorm === "head" ? "each head's alone" : "those of all heads at once"}.`;
   const shared = built.keyHeads < shape.heads ? ` ${grouping(example)}` : "";
   const fact = built.keyHeads < shape.heads && built.keyHeads > 1 ? groupsOf(whole) : "";
-  return [{
-    id: "vectors", title: "Query, key, value", name: "",
-    says: `${matrices}.${normed}${shared}`,
-    rows: headRows(whole, [["q", heads[query]], ["k", heads[key]], ["v", heads.value]]),
-    ...(fact && { fact }),
-    way: built.rotary ? { view: "arithmetic", number: "query_unrotated", dimension: null } : { view: "neuron" },
-    leads: built.rotary ? "Arithmetic" : "Neuron",
-  }];
+  const rows = headRows(whole, [["q", heads[query]], ["k", heads[key]], ["v", heads.value]]);
+  const leads = built.rotary ? workedOut("query_unrotated") : { way: { view: "neuron" }, leads: "Neuron" };
+  return [box("vectors", "Query, key, value", `${matrices}.${normed}${shared}`, rows, { ...(fact && { fact }), ...leads })];
 }
 
 /** Which heads read which key-value head; of many groups the first. @param {Whole} whole */
@@ -202,12 +209,8 @@ function groupsOf({ built, shape }) {
 /** @param {Whole} whole @returns {Box[]} */
 function turnedBox(whole) {
   const { query, key } = whole.inside.heads;
-  return [{
-    id: "turned", title: "Turn", name: "",
-    says: `Query and key are turned by where the token stands, position ${whole.position}: that is how the model knows the order of words.`,
-    rows: headRows(whole, [["q", query], ["k", key]]),
-    way: { view: "neuron" }, leads: "Neuron",
-  }];
+  const says = `Query and key are turned by where the token stands, position ${whole.position}: that is how the model knows the order of words.`;
+  return [box("turned", "Turn", says, headRows(whole, [["q", query], ["k", key]]), { way: { view: "neuron" }, leads: "Neuron" })];
 }
 
 /** @type {Make} */
@@ -218,36 +221,21 @@ function probsBox({ inside, example, layer }) {
   const { softCap, window } = example.looking(layer);
   const capped = softCap ? `, squeezed into −${written(softCap, 0)} to ${written(softCap, 0)}` : "";
   const within = window ? ` ${reach(window, example.causal)}` : "";
-  return [{
-    id: "probs", title: "Weights", name: "probs",
-    says: `query · key with every token, scaled${capped}, and a softmax: where each head looks.${within}`,
-    rows: probs.map((row, i) => ({ name: String(example.heads[i]), parts: [row], scale: 1, head: example.heads[i] })),
-    fact: `head ${most.head}: ${tokenName(example.keyTokens, most.key)} ${percent(most.weight)}`,
-    way: { view: "head", heads: example.heads }, leads: "Head",
-  }];
+  const says = `query · key with every token, scaled${capped}, and a softmax: where each head looks.${within}`;
+  const rows = probs.map((row, i) => ({ name: String(example.heads[i]), parts: [row], scale: 1, head: example.heads[i] }));
+  const fact = `head ${most.head}: ${tokenName(example.keyTokens, most.key)} ${percent(most.weight)}`;
+  return [box("probs", "Weights", says, rows, { name: "probs", fact, way: { view: "head", heads: example.heads }, leads: "Head" })];
 }
 
 /** @type {Make} */
-function zBox({ inside }) {
-  const { z } = inside.heads;
-  return [{
-    id: "z", title: "Mix values", name: "z",
-    says: "The values of all tokens, each times its weight, added up.",
-    rows: [{ name: "", parts: z, scale: scaleFor(...z) }],
-    ...workedOut("z"),
-  }];
+function zBox({ inside: { heads: { z } } }) {
+  return [box("z", "Mix values", "The values of all tokens, each times its weight, added up.", [{ name: "", parts: z, scale: scaleFor(...z) }], { name: "z", ...workedOut("z") })];
 }
 
 /** @type {Make} */
-function attentionBox({ inside, shape, built }) {
-  const { attn_out: out } = inside.one;
-  return [{
-    id: "attn_out", title: "W_O", name: "attn_out",
-    says: `z of ${shape.heads} heads side by side, times one matrix: what attention ${added(built)}.`,
-    rows: [cells("", out)],
-    fact: lengthOf(out),
-    ...workedOut("attn_out"),
-  }];
+function attentionBox({ inside: { one: { attn_out: out } }, shape, built }) {
+  const says = `z of ${shape.heads} heads side by side, times one matrix: what attention ${added(built)}.`;
+  return [box("attn_out", "W_O", says, [cells("", out)], { name: "attn_out", fact: lengthOf(out), ...workedOut("attn_out") })];
 }
 
 /** What a branch does with what it makes: add it, or have it normed first. @param {Built} built */
@@ -256,49 +244,24 @@ function added({ norm }) {
 }
 
 /** @type {Make} */
-function neuronsBox({ inside, shape, built }) {
-  const { mlp_gate: gate, mlp_pre: pre, mlp_post: post } = inside.one;
+function neuronsBox({ inside: { one: { mlp_gate: gate, mlp_pre: pre, mlp_post: post } }, shape, built }) {
   const dimension = farthest(post);
-  if (built.gated) {
-    return [{
-      id: "mlp_pre", title: "W_gate, W_in", name: "",
-      says: `${shape.dMlp} neurons read the token twice: W_gate says how far each opens, W_in what passes.`,
-      rows: [cells("gate", gate), cells("in", pre)],
-      ...workedOut("mlp_gate", dimension),
-    }];
-  }
-  return [{
-    id: "mlp_pre", title: "W_in", name: "mlp_pre",
-    says: `${shape.dMlp} neurons read the token, each with weights of its own.`,
-    rows: [cells("", pre)],
-    ...workedOut("mlp_pre", dimension),
-  }];
+  if (!built.gated) return [box("mlp_pre", "W_in", `${shape.dMlp} neurons read the token, each with weights of its own.`, [cells("", pre)], { name: "mlp_pre", ...workedOut("mlp_pre", dimension) })];
+  const says = `${shape.dMlp} neurons read the token twice: W_gate says how far each opens, W_in what passes.`;
+  return [box("mlp_pre", "W_gate, W_in", says, [cells("gate", gate), cells("in", pre)], workedOut("mlp_gate", dimension))];
 }
 
 /** @type {Make} */
-function firedBox({ inside, built }) {
-  const { mlp_post: post } = inside.one;
+function firedBox({ inside: { one: { mlp_post: post } }, built: { activation, gated } }) {
   const neuron = farthest(post);
-  const plain = `${built.activation} lets numbers above zero through and holds back the others.`;
-  return [{
-    id: "mlp_post", title: built.gated ? "Gate" : "Activation", name: "mlp_post",
-    says: built.gated ? `${built.activation} of the gate, times what W_in gives.` : plain,
-    rows: [cells("", post)],
-    fact: `the strongest: neuron ${neuron}, ${written(post[neuron], 2)}`,
-    ...workedOut("mlp_post", neuron),
-  }];
+  const says = gated ? `${activation} of the gate, times what W_in gives.` : `${activation} lets numbers above zero through and holds back the others.`;
+  return [box("mlp_post", gated ? "Gate" : "Activation", says, [cells("", post)], { name: "mlp_post", fact: `the strongest: neuron ${neuron}, ${written(post[neuron], 2)}`, ...workedOut("mlp_post", neuron) })];
 }
 
 /** @type {Make} */
-function mlpBox({ inside, built }) {
-  const { mlp_out: out } = inside.one;
-  return [{
-    id: "mlp_out", title: "W_out", name: "mlp_out",
-    says: added(built) === "adds" ? "What the neurons add to the stream." : "What the neurons give together.",
-    rows: [cells("", out)],
-    fact: lengthOf(out),
-    ...workedOut("mlp_out"),
-  }];
+function mlpBox({ inside: { one: { mlp_out: out } }, built }) {
+  const says = added(built) === "adds" ? "What the neurons add to the stream." : "What the neurons give together.";
+  return [box("mlp_out", "W_out", says, [cells("", out)], { name: "mlp_out", fact: lengthOf(out), ...workedOut("mlp_out") })];
 }
 
 /** Tokens of the prediction that are listed. */

@@ -71,7 +71,7 @@ class WholeView extends Staged {
       return chip;
     });
     const more = tokens.text.length > MOST ? [element("span", { class: "whole-more" }, [`… ${tokens.text.length} in all`])] : [];
-    return element("section", { class: "whole-tokens", "aria-label": "Tokens" }, [
+    return element("div", { role: "group", class: "whole-tokens", "aria-label": "Tokens" }, [
       element("h3", {}, ["Tokens"]),
       element("p", {}, ["The tokenizer cuts the text into pieces of its vocabulary. Choose one to follow it."]),
       element("div", { class: "whole-chips" }, [...chips, ...more]),
@@ -96,11 +96,11 @@ class WholeView extends Staged {
       // Two branches that read the same stream: what both give is added behind the second.
       const beside = drawn[i + 1]?.kind === "branch" ? " first" : drawn[i - 1]?.kind === "branch" ? " second" : "";
       const many = boxes.length > MANY ? " many" : "";
-      const branch = element("section", { class: `whole-branch${many}${beside}`, "aria-label": title }, [caption, element("div", { class: "whole-row" }, made)]);
+      const branch = element("div", { role: "group", class: `whole-branch${many}${beside}`, "aria-label": title }, [caption, element("div", { class: "whole-row" }, made)]);
       branch.style.setProperty("--boxes", String(boxes.length));
       return branch;
     });
-    return [element("section", { class: "whole-layer", "aria-label": `Layer ${layer}` }, [head, element("div", { class: "whole-inside" }, parts)])];
+    return [element("div", { role: "group", class: "whole-layer", "aria-label": `Layer ${layer}` }, [head, element("div", { class: "whole-inside" }, parts)])];
   }
 
   /** @param {Way} way */
