@@ -5,9 +5,9 @@ import { test } from "node:test";
 
 import { askedOf, History, pictureOf, readAddress, readEdit, writeAddress, writeEdit } from "../../viz/static/live/asked.js";
 import { editInWords, movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
-import { predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
+import { attentionChange, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
 import { masked, spansOf } from "../../viz/static/live/cards.js";
-import { tokensOf } from "./near.js";
+import { layerOf, tokensOf } from "./near.js";
 
 const HEAD = { quantity: "z", change: "zero", layer: 0, head: 1 };
 const EDGE = { quantity: "scores", change: "hide", layer: 2, head: 0, position: 4, key: 1 };
@@ -23,6 +23,11 @@ test("an edit of a place takes the place of the one before it, and a second clic
   assert.deepEqual(toggled([HEAD, EDGE], HEAD), [EDGE]);
   assert.deepEqual(withoutEdit([HEAD, EDGE], mean), [EDGE]);
   assert.equal(new Set(ALL.map(placeOf)).size, ALL.length);
+});
+
+test("attention moved by half of what the weights changed by, on average over tokens", () => {
+  const [before, after] = [layerOf([[[255, 0], [0, 255]], [[9, 8], [7, 6]]]), layerOf([[[0, 255], [0, 255]], [[9, 8], [7, 6]]])];
+  assert.deepEqual(attentionChange(before, after), [0.5, 0]);
 });
 
 test("edits follow their tokens, and go with them", () => {

@@ -83,6 +83,15 @@ def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str)
         live_page(Other())
 
 
+def test_the_policy_lets_the_page_run_its_worker_and_ask_nobody() -> None:
+    html = live_page(minibert.load()).html
+    policy = html.partition('Content-Security-Policy" content="')[2].partition('"')[0]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert (rules["default-src"], rules["worker-src"]) == ("'none'", "blob:")
+    assert "connect-src" not in rules
+    assert "unsafe" not in policy
+
+
 def test_the_command_writes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "live.html"
     result = run("live", "-m", "tiny-gpt2", "--text", "Once", "-o", str(path))
