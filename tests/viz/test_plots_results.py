@@ -12,6 +12,7 @@ from drawn_results import H, L, results
 from figure_texts import cut_off, image, named, tokens
 
 from minibert.errors import MinibertError, TraceError
+from minibert.result import Result
 from minibert.viz.plots.sheet import plain
 
 # A token that no font has is a box, of which matplotlib warns.
