@@ -6,7 +6,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -130,8 +130,7 @@ def gradient_cause(
     """What is probably wrong with a gradient: the slip that gives these numbers, or where."""
     if bool(found.isnan().any()):
         return f"NaN in {int(found.isnan().sum())} of {found.numel()} values of {output}"
-    for sentence, make in _slips(output, problem, expected):
-        other = make()
+    for sentence, other in _slips(output, problem, expected):
         if other.shape == found.shape and distance(found, other) <= tolerance:
             return sentence
     factor = factor_of(found.to(expected.dtype).flatten(), expected.flatten())
@@ -145,60 +144,55 @@ def gradient_cause(
     )
 
 
-def _slips(
-    output: str, problem: Problem, expected: Tensor
-) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    def other(**changed: object) -> Callable[[], Tensor]:
-        return lambda: right_gradients(replace(problem, **changed))[output]  # type: ignore[arg-type]
+#: A gradient that is off by a factor, made of the scale.
+_FACTORS: dict[str, Callable[[float], float]] = {
+    "is 0: nothing flows to it": lambda scale: 0.0,
+    "is not multiplied by the scale": lambda scale: 1 / scale,
+    "is multiplied by the scale twice": lambda scale: scale,
+    "is multiplied by log2(e), or lacks ln 2": lambda scale: 1 / math.log(2),
+    "is multiplied by ln 2, or lacks log2(e)": lambda scale: math.log(2),
+    "has the wrong sign": lambda scale: -1.0,
+}
+_OPTIONS = {
+    "causal": "causal order",
+    "lengths": "lengths",
+    "mask": "the mask",
+    "sinks": "the sinks",
+    "window": "the window",
+    "soft_cap": "the soft cap",
+    "alibi_slopes": "ALiBi",
+}
 
-    scale = problem.scale
-    for sentence, factor in (
-        ("is 0: nothing flows to it", 0.0),
-        ("is not multiplied by the scale", 1 / scale),
-        ("is multiplied by the scale twice", scale),
-        ("is multiplied by log2(e), or lacks ln 2", 1 / math.log(2)),
-        ("is multiplied by ln 2, or lacks log2(e)", math.log(2)),
-        ("has the wrong sign", -1.0),
-    ):
-        yield f"{output} {sentence}", lambda factor=factor: expected * factor  # type: ignore[misc]
-    for one in GRADIENTS:
+
+def _slips(output: str, problem: Problem, expected: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What each slip gives, one made after the other."""
+    for sentence, factor in _FACTORS.items():
+        yield f"{output} {sentence}", expected * factor(problem.scale)
+    for one, numbers in right_gradients(problem).items():
         if one != output:
-            yield (
-                f"{output} holds the numbers of {one}: two gradients are swapped",
-                lambda one=one: right_gradients(problem)[one],  # type: ignore[misc]
-            )
-    names = {
-        "causal": "causal order",
-        "lengths": "lengths",
-        "mask": "the mask",
-        "sinks": "the sinks",
-    }
-    names |= {"window": "the window", "soft_cap": "the soft cap", "alibi_slopes": "ALiBi"}
-    for name, said in names.items():
+            yield f"{output} holds the numbers of {one}: two gradients are swapped", numbers
+    for name, said in _OPTIONS.items():
         given = getattr(problem, name)
         if given is not None and given is not False:
-            without = {"causal": False, "prefix": None} if name == "causal" else {name: None}
-            yield f"{said} is ignored in {output}", other(**without)
-    if problem.query.shape[1] != problem.key.shape[1] and output != "query_gradient":
-        yield from _of_one_head(output, problem)
+            without: dict[str, Any] = {name: None}
+            without |= {"causal": False, "prefix": None} if name == "causal" else {}
+            other = right_gradients(replace(problem, **without))[output]
+            yield f"{said} is ignored in {output}", other
+    # A key head's gradient is the sum over the query heads of its group.
+    gradient, group = _of_z(problem), problem.query.shape[1] // problem.key.shape[1]
+    if group > 1 and output != "query_gradient":
+        head = torch.arange(problem.query.shape[1], device=gradient.device) % group
+        for which, of_group in (("first", 0), ("last", group - 1)):
+            kept = gradient * (head == of_group)[:, None, None]
+            yield (
+                f"{output} is that of the {which} query head of each group: add up all of the "
+                "group",
+                right_gradients(replace(problem, z_gradient=kept))[output],
+            )
     if output != "value_gradient":
         yield (
             f"{output} lacks the term −rowsum(dz · z) of the softmax",
-            lambda: _without_delta(problem)[output],
-        )
-
-
-def _of_one_head(output: str, problem: Problem) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    """A key head's gradient is the sum over the query heads of its group."""
-    group = problem.query.shape[1] // problem.key.shape[1]
-    gradient = _of_z(problem)
-    head = torch.arange(problem.query.shape[1], device=gradient.device) % group
-    for which, of_group in (("first", 0), ("last", group - 1)):
-        kept = (head == of_group)[:, None, None]
-        one = replace(problem, z_gradient=gradient * kept)
-        yield (
-            f"{output} is that of the {which} query head of each group: add up all of the group",
-            lambda one=one: right_gradients(one)[output],  # type: ignore[misc]
+            _without_delta(problem)[output],
         )
 
 
