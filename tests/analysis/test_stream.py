@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import small_trace
-from tests.trace.test_norm_scales import changed
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
@@ -39,6 +38,7 @@ from tests.circuit_models import ROTARY, Array, model_pair, their_layer
 from tests.families import VOCABULARY, Sizes, as_tokens, batch, run_transformers, sizes
 from tests.rotary import theirs as rotary
 from tests.rotary.classes import LANGUAGE
+from tests.trace.test_edit_peers import changed
 from tests.transformer_lens_models import lens_model
 
 CLASSES = VOCABULARY_CLASSES + ROTARY_CLASSES
