@@ -78,7 +78,6 @@ _HOME = {
 }
 
 add_doors("minibert.analysis.reasons", {"why": "why"})
-add_doors("minibert.loading", {"from_transformers": "from_transformers"})
 add_doors("minibert.viz", {"view": "view"})
 add_doors("minibert.viz.graph_page", {"graph": "graph_page"})
 add_doors("minibert.viz.serve.server", {"live": "served"})

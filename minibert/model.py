@@ -86,14 +86,6 @@ class Model(Trainable):
                     parameter.normal_(0.0, 0.02, generator=generator)
         return model
 
-    @classmethod
-    def from_transformers(
-        cls, model: object, *, task: str | None = None, dtype: torch.dtype | None = None
-    ) -> "Model":
-        """The same model as a transformers object, whose weights it shares; see `minibert.load`."""
-        same: Model = opened("from_transformers")(model, task=task, dtype=dtype)
-        return same
-
     def tie(self) -> None:
         """Make the output embedding the input embedding, where the config says so."""
         decoder = getattr(self.head, "decoder", None)

@@ -85,15 +85,13 @@ class Trainable(nn.Module):
             self.requires_grad_()
         return super().train(mode)
 
-    def to_state_dict(self, names: str = "transformers") -> dict[str, Tensor]:
+    def to_state_dict(self) -> dict[str, Tensor]:
         """The weights by the names of transformers, for `load_state_dict` of the same class there.
 
         They share memory with this model, but for GPT-2's query, key and value, which are joined.
         A model whose output embedding is its own has two biases there, of which one is read: both
-        names get that one. Raises CheckpointError for other `names`.
+        names get that one.
         """
-        if not isinstance(names, str) or names != "transformers":
-            raise CheckpointError(f'to_state_dict({names!r}): expected names="transformers".')
         return to_state_dict(self.config, dict(self.named_parameters()))
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:

@@ -21,6 +21,7 @@ import minibert
 from minibert import analysis
 from minibert.errors import EditError, MinibertError
 from minibert.layers.config import Config
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import mean, noise, replace, zero
@@ -217,9 +218,8 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
         {"text": [3, 4], "max_new_tokens": 2, "temperature": 0.8, "top_k": None, "top_p": None}
         | {"seed": 0, "stream": None},
     ),
-    "model.to_state_dict": (lambda names: model().to_state_dict(names), {"names": "transformers"}),
     "from_transformers": (
-        lambda **given: Model.from_transformers(**given),
+        lambda **given: from_transformers(**given),
         {"model": hugging_face, "task": None, "dtype": None},
     ),
     "Tokens.from_ids": (

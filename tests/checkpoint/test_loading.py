@@ -15,7 +15,6 @@ from vocabularies import word_piece
 
 import minibert
 from minibert.loading import from_transformers
-from minibert.model import Model
 from tests.checkpoint import small_families
 from tests.checkpoint.test_round_trip import our_answer, their_answer
 from tests.families import Sizes, as_tokens, batch, hf_model, run_transformers
@@ -114,7 +113,7 @@ def test_a_task_can_be_asked_for_and_heads_of_other_tasks_are_left_out(tmp_path:
         model = minibert.load(tmp_path, task=task)
         assert model.config.task == task
         assert (model(as_tokens(inputs)) - logits).abs().max() <= 1e-5
-    bare = Model.from_transformers(theirs, task="none").to_state_dict()
+    bare = from_transformers(theirs, task="none").to_state_dict()
     wanted = hf_model("bert", "BertModel").state_dict()
     assert set(bare) == set(wanted)
 
@@ -149,7 +148,7 @@ def test_models_of_one_folder_share_nothing_and_a_live_model_everything(tmp_path
     first.body.word.weight.zero_()
     assert torch.equal(second(ids), expected), "two models share writable memory"
     assert not torch.equal(first(ids), expected)
-    state = Model.from_transformers(theirs).to_state_dict()
+    state = from_transformers(theirs).to_state_dict()
     word = "bert.embeddings.word_embeddings.weight"
     assert state[word].data_ptr() == theirs.state_dict()[word].data_ptr()
     assert state["cls.predictions.decoder.weight"].data_ptr() == state[word].data_ptr()
@@ -159,21 +158,17 @@ def test_models_of_one_folder_share_nothing_and_a_live_model_everything(tmp_path
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_the_type_stays_unless_another_is_asked_for(dtype: torch.dtype) -> None:
     theirs = hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1), dtype)
-    kept = Model.from_transformers(theirs).to_state_dict()
+    kept = from_transformers(theirs).to_state_dict()
     assert {value.dtype for value in kept.values()} == {dtype}
-    wide = Model.from_transformers(theirs, dtype=torch.float64).to_state_dict()
+    wide = from_transformers(theirs, dtype=torch.float64).to_state_dict()
     assert {value.dtype for value in wide.values()} == {torch.float64}
 
 
-def test_other_names_and_what_is_no_model_are_errors() -> None:
-    model = Model.from_transformers(hf_model("bert", "BertModel", Sizes(layers=1)))
-    for names in ("Transformers", "", "minibert"):
-        with pytest.raises(minibert.CheckpointError, match='expected names="transformers"'):
-            model.to_state_dict(names)
+def test_what_is_no_model_is_an_error() -> None:
     wrong: Any
     for wrong in (torch.nn.Linear(2, 3), None, "bert"):
         with pytest.raises(minibert.CheckpointError, match="expected a transformers model"):
-            Model.from_transformers(wrong)
+            from_transformers(wrong)
 
 
 PROMPT = torch.tensor([[25, 19, 14]])

@@ -14,7 +14,6 @@ from torch import Tensor
 from minibert import analysis
 from minibert.loading import from_transformers
 from minibert.model import Model
-from minibert.text.tokens import Tokens
 from minibert.trace.edit import noise, replace, zero
 from tests.families import VOCABULARY, hf_model
 
@@ -56,11 +55,6 @@ def read(model: Model) -> list[Tensor]:
     return [trace.logits, *(getattr(trace[1], name) for name in QUANTITIES)]
 
 
-def stored(model: Model) -> list[Tensor]:
-    trace = model.trace(ids(), keep=("scores", "probs"))
-    return [trace[2].probs, trace.logits]
-
-
 def edited(model: Model) -> list[Tensor]:
     edits: list[dict[Any, Any]] = [
         {("z", 1, 0): zero},
@@ -70,11 +64,6 @@ def edited(model: Model) -> list[Tensor]:
         {("scores", 1, 0): 0.5},
     ]
     return [model.trace(ids(), edit=edit).logits for edit in edits]
-
-
-def rerun(model: Model) -> list[Tensor]:
-    trace = model.trace(ids())
-    return [trace.rerun({("z", 1, 0): zero}).logits]
 
 
 def swept(model: Model) -> list[Tensor]:
@@ -91,11 +80,6 @@ def differentiated(model: Model) -> list[Tensor]:
     trace = model.trace(ids(), grad=True)
     trace.backward(trace.logits[0, 3, 5])
     return [trace.grad[1, 0].probs, trace.grad[0].z]
-
-
-def packed(model: Model) -> list[Tensor]:
-    mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2]).bool()
-    return list(model.packed(Tokens.from_ids(ids(), mask=mask)))
 
 
 def analysed(model: Model) -> list[Tensor]:
@@ -117,7 +101,7 @@ def analysed(model: Model) -> list[Tensor]:
     return [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
 
 
-CALLS = (read, stored, edited, rerun, swept, differentiated, packed, analysed)
+CALLS = (read, edited, swept, differentiated, analysed)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

@@ -17,6 +17,7 @@ from minibert.kernels.api import attend, implementations, register
 from minibert.kernels.call import WANTS
 from minibert.layers.layer import LayerPass, LayerQuantities, layer_quantities
 from minibert.layers.readers import reached
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.quantities import QUANTITIES, Float, quantity
 from minibert.trace.edit import zero
@@ -30,7 +31,7 @@ TEXTS = ["The strawberries were fresh, weren't they?", "No.", "leaves fall in au
 
 def model_of(family: str, dtype: torch.dtype = torch.float64) -> Model:
     name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}[family]
-    return Model.from_transformers(hf_model(family, name, Sizes(), dtype))
+    return from_transformers(hf_model(family, name, Sizes(), dtype))
 
 
 def declarations() -> Iterator[tuple[str, str]]:
@@ -67,7 +68,7 @@ def test_scores_and_attn_out_are_what_the_page_on_reading_says(family: str, seed
     for name, weight in live.named_parameters():
         if name.endswith("post_attention_layernorm.weight"):
             torch.nn.init.normal_(weight)
-    model = Model.from_transformers(live.double())
+    model = from_transformers(live.double())
     trace = model.trace(torch.randint(1, 41, (1, 7), generator=draw))
     for number, layer in enumerate(trace):
         scale = 10**-0.5 if family == "Olmo2" else scalar**-0.5

@@ -19,6 +19,7 @@ from torch import Tensor
 import minibert
 from minibert.layers import linear_backends as backends
 from minibert.layers.config import Config
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.trace.file import read_container, write_container
 from minibert.trace.identity import weights_digest
@@ -33,7 +34,7 @@ FAMILIES = [("bert", "BertForPreTraining"), ("albert", "AlbertModel"), ("gpt2", 
 
 def random_model(family: str = "bert", name: str = "BertForMaskedLM", **changes: Any) -> Model:
     dtype = changes.pop("dtype", torch.float32)
-    return Model.from_transformers(hf_model(family, name, Sizes(**changes), dtype))
+    return from_transformers(hf_model(family, name, Sizes(**changes), dtype))
 
 
 def same_kept(ours: Trace, saved: Trace) -> None:
@@ -210,7 +211,7 @@ def test_the_digest_is_of_values_and_not_of_how_they_lie_in_memory(
     # More rows than are turned at a time.
     theirs = hf_model("gpt2", "GPT2LMHeadModel", Sizes(d_mlp=131))
     theirs.save_pretrained(tmp_path)
-    shared, mapped = Model.from_transformers(theirs), minibert.load(tmp_path)
+    shared, mapped = from_transformers(theirs), minibert.load(tmp_path)
     assert not shared.body.layers[0].attention.query.weight.is_contiguous()
     copied = Model(shared.config)
     copied.load_state_dict(shared.state_dict())

@@ -12,7 +12,7 @@ import torch
 
 import minibert
 from minibert.errors import EditError, TraceError
-from minibert.model import Model
+from minibert.loading import from_transformers
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import noise, zero
 from tests.families import difference, hf_model
@@ -58,7 +58,7 @@ def test_statistics_come_from_the_pass_and_each_text_is_read_by_itself(
     family: str, packed: bool
 ) -> None:
     name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}[family]
-    model = Model.from_transformers(hf_model(family, name, dtype=torch.float64))
+    model = from_transformers(hf_model(family, name, dtype=torch.float64))
     generator = torch.Generator().manual_seed(3)
     rows = [torch.randint(2, 41, (length,), generator=generator) for length in (11, 1, 5, 13)]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 from minibert.analysis import logit_difference
 from minibert.answers.explain import explain
 from minibert.errors import EditError
+from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import Hide, hide, mean, noise, replace, zero
@@ -34,7 +35,7 @@ METRIC = logit_difference(7, 13)
 def model_of(family: str) -> Model:
     name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}[family]
     sizes = Sizes(layers=2, heads=2)
-    return Model.from_transformers(hf_model(family, name, sizes, torch.float64))
+    return from_transformers(hf_model(family, name, sizes, torch.float64))
 
 
 def texts(lengths: list[int], draw: random.Random) -> Tokens:
