@@ -113,6 +113,8 @@ def test_positions_are_those_of_real_tokens() -> None:
     )
     off = (hidden[0].probs != plain[0].probs) & (hidden[0].probs == 0)
     assert off.nonzero().tolist() == [[0, 2, 6, 3], [1, 2, 6, 0]]
+    with pytest.raises(EditError, match="query at position 0 of sentence 0 has no key left"):
+        attached.trace(ids(), attention_mask=mask, edit={("scores", 0): hide(0)})
 
 
 def test_edits_of_one_stack_of_several() -> None:
