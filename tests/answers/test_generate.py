@@ -337,8 +337,19 @@ def test_what_cannot_be_done_token_by_token_is_refused(grouped: Model) -> None:
     for edits, message in refused:
         with pytest.raises(minibert.EditError, match=message):
             grouped.generate(PROMPTS[0], edit=edits)
-    patched = {("z", 1): replace(other, positions=[0, 3])}
-    assert grouped.generate(PROMPTS[0], edit=patched, max_new_tokens=3, temperature=0).new_ids
+
+
+def test_each_text_reads_its_own_sentence_of_another_trace(grouped: Model) -> None:
+    other = grouped.trace([PROMPTS[0][::-1], [n + 40 for n in PROMPTS[0]]])
+
+    def written_with(prompts: Any, source: Trace) -> Any:
+        edit = {("z", 1): replace(source, positions=[0, 3])}
+        return grouped.generate(prompts, edit=edit, max_new_tokens=3, temperature=0)
+
+    for number, one in enumerate(written_with([PROMPTS[0]] * 2, other)):
+        alone = written_with(PROMPTS[0], other.text(number))
+        assert one.new_ids == alone.new_ids
+        assert torch.equal(one.trace(grouped, -1).logits, alone.trace(grouped, -1).logits)
 
 
 BATCH = 3

@@ -188,7 +188,7 @@ def test_a_trace_without_the_positions_or_of_another_batch_is_refused(started: l
     model, tokens = model_of("bert"), whole("bert")
     plain = model.trace(tokens)
     for ids, words in (
-        ([[5] * 11], "need at least as many tokens"),
+        ([[5] * (LENGTH - 1)], "need at least as many tokens"),
         ([[5]], "need at least as many tokens"),
         ([[5] * LENGTH] * 2, "has 2 sentences, and this one 3"),
     ):
