@@ -7,7 +7,7 @@ from minibert.cli.options import Loading, Reading, spread
 from minibert.terminal import note, say
 
 if TYPE_CHECKING:
-    from minibert.survey.collected import Collected
+    from minibert.survey.collecting import Collected
     from minibert.survey.documents import Documents
 
 

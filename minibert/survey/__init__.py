@@ -9,17 +9,16 @@ What is measured
     run.py         `survey` and its options
     rows.py        what rows of attention spend by kind of key, from the pass
     measures.py    the measures, each declared once
-    sums.py        sums over documents; tables.py: the result; intervals.py: how sure it is
+    sums.py        sums over documents; tables.py: the result, and how sure it is
 What is written
-    collecting.py  the values of chosen points for every token; collected.py reads them back
+    collecting.py  the values of chosen points for every token, and how they are read back
 What heads do
     document_rows.py   whole rows of attention, of a loaded model or a live one
     patterns.py        the heads that follow the patterns of analysis/patterns.py
     reasons.py         who feeds the queries, keys and values of heads
 """
 
-from minibert.survey.collected import Collected
-from minibert.survey.collecting import collect
+from minibert.survey.collecting import Collected, collect
 from minibert.survey.documents import Document, Documents, read_documents
 from minibert.survey.run import survey
 from minibert.survey.tables import Survey

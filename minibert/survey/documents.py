@@ -104,7 +104,8 @@ KINDS = {
 }
 # A line as long as this is rather a damaged file than a text; whole books are files.
 _LONGEST, _LONGEST_FILE = 2**19, 2**26
-_MOST_NAMED = 100
+#: What could not be read is named up to here, and counted beyond.
+MOST_NAMED = 100
 
 
 #: The number of the line or row where a document begins, and what it is made of.
@@ -455,7 +456,7 @@ class Documents(Iterator[Document]):
 
     def _count(self, place: str, reason: str) -> None:
         self.n_skipped += 1
-        if len(self.skipped) < _MOST_NAMED:
+        if len(self.skipped) < MOST_NAMED:
             self.skipped.append(Skipped(place, reason))
 
 

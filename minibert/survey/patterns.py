@@ -37,8 +37,8 @@ from minibert.survey.document_rows import (
     generator_of,
     surveyable,
 )
-from minibert.survey.intervals import layer_intervals
 from minibert.survey.live import Given, Surveyable
+from minibert.survey.tables import layer_intervals
 
 EXAMPLES = 3
 
@@ -364,17 +364,12 @@ class HeadPatterns:
                 f"head from 0 to {n_heads - 1}."
             )
         place = layer, head
+        tables = (self.score, self.low, self.high, self.baseline)
+        score, low, high, baseline = (float(table[pattern][place]) for table in tables)
+        named, documents = bool(self._named(pattern)[place]), self.documents[pattern]
+        examples = self.kept.get((pattern, layer, head), ())
         return PatternHead(
-            pattern,
-            layer,
-            head,
-            float(self.score[pattern][place]),
-            float(self.low[pattern][place]),
-            float(self.high[pattern][place]),
-            float(self.baseline[pattern][place]),
-            bool(self._named(pattern)[place]),
-            self.documents[pattern],
-            self.kept.get((pattern, layer, head), ()),
+            pattern, layer, head, score, low, high, baseline, named, documents, examples
         )
 
     def best(self, pattern: str, count: int = _SHOWN) -> list[PatternHead]:

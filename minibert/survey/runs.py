@@ -33,8 +33,6 @@ from minibert.writing import replacing
 
 #: A window ends with the document that reaches either: about 30,000 tokens.
 CHARACTERS, DOCUMENTS = 2**17, 512
-#: Documents that could not be read are named up to here, and counted beyond.
-MOST_NAMED = 100
 #: A file in the folder of a run; it stays there.
 LOCK = ".lock"
 Arrays = Mapping[str, npt.NDArray[np.generic]]

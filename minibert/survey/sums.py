@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from minibert.survey.documents import MOST_NAMED
 from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
-from minibert.survey.runs import MOST_NAMED, Arrays, Read, Window
+from minibert.survey.runs import Arrays, Read, Window
 from minibert.survey.segments import Batch, Segmenter, SegmentTokens, batches
 from minibert.untrusted import Json
 

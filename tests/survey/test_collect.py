@@ -16,8 +16,7 @@ import minibert
 from minibert.errors import SurveyError
 from minibert.model import Model
 from minibert.survey import runs
-from minibert.survey.collected import Collected
-from minibert.survey.collecting import PART, collect
+from minibert.survey.collecting import PART, Collected, collect
 from minibert.survey.documents import Document, read_documents
 from minibert.text.words import Words
 
