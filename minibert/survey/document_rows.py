@@ -23,7 +23,6 @@ from minibert.attached.layout import title_of
 from minibert.attached.page_trace import PageTrace, page_trace
 from minibert.attached.stack import StackTrace
 from minibert.errors import SurveyError, TokenizationError
-from minibert.model import Model
 from minibert.quantities import Float
 from minibert.survey.documents import Document, document_of
 from minibert.survey.live import AttachedStack, Given, Surveyable
@@ -191,25 +190,23 @@ def document_rows(
     A live model is given one part after the other. `texts` and `longest` are those of
     `text_parts`, whose errors are raised.
     """
-    parts = text_parts(model, texts, longest=longest)
-    read = _read_live(model, parts) if isinstance(model, AttachedStack) else _read(model, parts)
+    read = _read(model, text_parts(model, texts, longest=longest))
     for _, of_document in groupby(read, key=lambda one: one[0].number):
         found = list(of_document)
         yield DocumentRows(found[0][0].id, tuple(rows for _, rows in found))
 
 
-def _read(model: Model, parts: Iterable[TextPart]) -> Iterator[tuple[TextPart, Rows]]:
+def _read(model: Surveyable, parts: Iterable[TextPart]) -> Iterator[tuple[TextPart, Rows]]:
     """The parts with their rows, as many in a packed pass as a trace has memory for."""
+    if isinstance(model, AttachedStack):
+        yield from ((part, AttachedRows(model, part.tokens)) for part in parts)
+        return
     config = model.config
     room = max(1, _NUMBERS // (config.n_layers * 8 * config.d_model))
     for batch in grouped(parts, room, lambda part: part.tokens.lengths[0]):
         with torch.no_grad():
             trace = model.trace(joined([part.tokens for part in batch]), packed=True)
         yield from ((part, LoadedRows(trace.text(n))) for n, part in enumerate(batch))
-
-
-def _read_live(model: AttachedStack, parts: Iterable[TextPart]) -> Iterator[tuple[TextPart, Rows]]:
-    return ((part, AttachedRows(model, part.tokens)) for part in parts)
 
 
 def surveyable(model: Given, stack: str | None, longest: int | None) -> Surveyable:

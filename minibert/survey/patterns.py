@@ -443,8 +443,8 @@ class HeadPatterns:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        n_layers, n_heads = self.shape
-        return f"HeadPatterns({n_layers} layers x {n_heads} heads: {', '.join(PATTERNS)})"
+        size = "{} layers x {} heads".format(*self.shape)
+        return f"HeadPatterns({size}: {', '.join(PATTERNS)})"
 
 
 def _plain(one: PatternHead) -> dict[str, object]:
