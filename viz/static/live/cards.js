@@ -409,8 +409,6 @@ function paintCell(made, { asked: { edits }, shade, word, most, theme }, value, 
   made.title = `${name}${told}. Click to ${done ? "take the change back" : "change it"}.`;
   made.textContent = number;
   made.style.background = value ? signedShade(value, most, theme) : "";
-  if (value === null) delete made.dataset.value;
-  else made.dataset.value = String(value);
 }
 
 /** Two digits, without a sign before a zero. @param {number} value */
