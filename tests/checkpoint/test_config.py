@@ -136,6 +136,7 @@ WRONG_BERT: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ["BertForMultipleChoice"]}, r"'BertForMultipleChoice'.*BertForMasked.*none"),
     ({"architectures": "BertModel"}, r"architectures.*'BertModel'"),
     ({"num_attention_heads": 4}, r"4 heads do not divide a width of 15"),
+    ({"model_type": "gemma", "head_dim": 10**400}, r"head_dim is 10+.*below 2\*\*63"),
     ({"hidden_size": -15}, r"hidden_size is -15; expected a positive whole number"),
     ({"vocab_size": "41"}, r"vocab_size is '41'"),
     ({"vocab_size": None}, r"vocab_size is missing"),

@@ -68,9 +68,12 @@ def _is_number(value: object) -> bool:
 
 
 def whole_from(least: int) -> Kind:
-    """A whole number from `least` on."""
+    """A whole number from `least` on, which a float can hold."""
     kind = "a positive whole number" if least == 1 else f"a whole number from {least} on"
-    return Kind(lambda value: isinstance(value, int) and _is_number(value) and value >= least, kind)
+    return Kind(
+        lambda value: isinstance(value, int) and _is_number(value) and least <= value < 2**63,
+        f"{kind}, below 2**63",
+    )
 
 
 WHOLE, BOOLEAN = whole_from(1), Kind(lambda value: isinstance(value, bool), "true or false")
