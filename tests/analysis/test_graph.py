@@ -1,6 +1,7 @@
 """The links of a graph add up, are what autograd gives, and are written as circuit-tracer reads."""
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,9 @@ def test_the_page_draws_every_node_and_link_and_runs_nothing() -> None:
     # Four lines stand in the legend.
     assert page.tags.count("path") == len(found.links) + 4
     assert not {"script", "img", "link", "iframe"} & set(page.tags)
-    trace = minibert.load("tiny-gpt2").trace("<script>alert(1)</script> & so on")
-    page = Read(prediction_graph(trace, " the").page().html)
-    assert "script" not in page.tags
+    hostile = "<script>alert(1)</script>"
+    again = replace(found, tokens=(hostile,) * len(found.tokens), title=hostile, model=hostile)
+    assert Read(again.page().html).tags == page.tags
 
 
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
