@@ -40,7 +40,7 @@ class Statistics:
     """Numbers that describe each attention row; None where `want` did not name them.
 
     p is a row of probs, s the row of scores with soft cap, bias and ALiBi, both over the allowed
-    keys alone: a sink is no key. A dead row (no key allowed) has probs 0. In float32; in float64
+    keys alone: a sink is not a key. A dead row (no key allowed) has probs 0. In float32; in float64
     for float64 inputs. Of packed sentences everything is counted within a token's own sentence:
     its rows, keys and positions.
 
@@ -140,7 +140,7 @@ def attend(
     causal lets a query see the keys up to its own position. Positions are aligned to the end:
     query i of Q stands at position K − Q + i, so that the newest queries meet a KV cache.
     window, (before, after), lets a query at position p see the keys p − before … p + after; None
-    for either is no limit.
+    for either stands for no limit.
     prefix, (batch), with causal: the first keys of each sentence, which every query sees in spite
     of causal order (not in spite of a window).
     packed, for instance (5, 7, 3), says that sentences of so many tokens lie one after the other in

@@ -322,7 +322,7 @@ class Call:
     def positively_scaled(self) -> "Call":
         """The same scores by a scale above 0.
 
-        torch's kernels mask before they scale: −inf times a scale of 0 or below is no mask.
+        torch's kernels mask before they scale: −inf times a scale of 0 or below is not a mask.
         """
         if self.scale > 0:
             return self

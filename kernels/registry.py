@@ -258,7 +258,7 @@ def register(
     causal come folded into mask for an `fn` that takes only mask, and packed sentences padded, with
     their lengths, for one without `packed`. It gives (z, lse) or a mapping with at
     least "z" and "lse". `impl="auto"` considers it only when it has a rank.
-    Raises AttentionError when the name is taken or no text, when `fn` is no function whose
+    Raises AttentionError when the name is taken or no text, when `fn` is not a function whose
     keywords can be read, or when a want or an output named in differentiable is unknown.
     """
     if not isinstance(name, str) or not name:

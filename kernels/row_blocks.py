@@ -278,7 +278,7 @@ class _Results:
         if "max_prob" in want:
             found["max_prob"] = normaliser
         if sums.product is not None:
-            # What a sink takes is no key's: of ln l only the keys' share counts.
+            # What a sink takes is not a key's: of ln l only the keys' share counts.
             share = log_total if sums.sink is None else log_total * sums.total * normaliser
             found["entropy"] = share.addcmul_(sums.product, normaliser, value=-1)
         if sums.argmax is not None:

@@ -201,7 +201,7 @@ class Result(Generic[Array]):
         return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
     def _is_real(self, places: Sequence[int]) -> bool:
-        """Whether a place is no padding."""
+        """Whether a place is not padding."""
         if not self.tokens:
             return True
         by_axis = dict(zip(self.axes, places, strict=True))

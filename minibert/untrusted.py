@@ -56,7 +56,7 @@ def guarded(
     """Nothing, until something fails inside: then an error of minibert that says where.
 
     Errors of minibert pass. So do KeyboardInterrupt and its like, but not the panic of a library
-    in Rust, which is no Exception.
+    in Rust, which is not an Exception.
     """
     try:
         yield
@@ -142,8 +142,8 @@ def limit_this_process(memory: int, seconds: int) -> None:
 def open_regular(path: Path, error: Error = CheckpointError) -> BufferedReader:
     """The file, open for reading.
 
-    Raises `error` for what is no regular file (a folder, a pipe, a device) and for a file that is
-    nearly all holes; neither can make it wait.
+    Raises `error` for what is not a regular file (a folder, a pipe, a device) and for a file that
+    is nearly all holes; neither can make it wait.
     """
     with guarded(path, error):
         # Without O_NONBLOCK the opening of a pipe waits until somebody writes to it.
@@ -166,7 +166,7 @@ def _opened(path: Path, flags: int, error: Error) -> int:
     if stat.S_ISREG(os.fstat(number).st_mode):
         return number
     os.close(number)
-    raise error(f"{path}: cannot be read: it is no regular file (a folder, a pipe or a device).")
+    raise error(f"{path}: cannot be read: it is not a regular file (a folder, a pipe or a device).")
 
 
 def lines_of(file: BufferedIOBase, longest: int) -> Iterator[bytes]:
@@ -198,14 +198,14 @@ def read_bytes(path: Path, error: Error = CheckpointError, *, most: int | None =
 def read_text(path: Path, error: Error = CheckpointError, *, most: int | None = None) -> str:
     """The content as text in UTF-8."""
     content = read_bytes(path, error, most=most)
-    with guarded(path, error, "is no text in UTF-8"):
+    with guarded(path, error, "is not a text in UTF-8"):
         return content.decode("utf-8")
 
 
 def read_json(path: Path, error: Error = CheckpointError) -> Json:
     """The JSON object in a file.
 
-    Raises `error` for what cannot be read, is no object, or has more values or deeper nesting
+    Raises `error` for what cannot be read, is not an object, or has more values or deeper nesting
     than any honest file.
     """
     return parse_json(read_bytes(path, error), path, error)
@@ -242,7 +242,7 @@ def check_commit(commit: object, where: str) -> str:
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise CheckpointError(
             f"{where}: the server names the commit {commit!r:.80}; expected 40 hexadecimal digits. "
-            "Nothing was fetched. Check HF_ENDPOINT: this is no Hub to be trusted."
+            "Nothing was fetched. Check HF_ENDPOINT: this is not a Hub to be trusted."
         )
     return commit
 

@@ -2,8 +2,8 @@
 
 The truth is NumPy float64 of the same rounded inputs. How far a number may be off follows from the
 sizes of the inputs that it is made of and from where the kernels round them: `calls_by_hand.py` for
-the outputs, `gradient_bounds.py` for the gradients. What torch eager errs is no measure of that: it
-is right to the last place for one key, where nothing is summed, and it keeps scores and probs of
+the outputs, `gradient_bounds.py` for the gradients. What torch eager errs is not a measure of that:
+it is right to the last place for one key, where nothing is summed, and it keeps scores and probs of
 half precision in half precision, where the kernels do not.
 
 On a CPU the kernels run in Triton's interpreter.

@@ -125,7 +125,7 @@ Z = "    return {'z': right(query, key, value, lengths, causal)}"
         ),
         (
             ("    if lengths is not None:", "        raise GeneratorExit", Z),
-            r"raises GeneratorExit \(line 20 of kernel\.py\), which is no Exception",
+            r"raises GeneratorExit \(line 20 of kernel\.py\), which is not an Exception",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def against_the_order(modules: dict[str, str]) -> list[str]:
                 continue
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
             if target not in modules:
-                wrong.append(f"{name} imports {imported!r}, which is no file of static/")
+                wrong.append(f"{name} imports {imported!r}, which is not a file of static/")
                 continue
             below, other = layer_of(target)
             if below > layer or (view and other and view != other):

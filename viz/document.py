@@ -32,7 +32,7 @@ def write_bytes(content: bytes, path: str | os.PathLike[str]) -> Path:
     """The path, now written.
 
     It is replaced as a whole (`writing.replacing`). Raises MinibertError when the folder is
-    missing, may not be written to, or is full, and for what is no file.
+    missing, may not be written to, or is full, and for what is not a file.
     """
     return _write((content,), path)
 

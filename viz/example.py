@@ -254,7 +254,7 @@ def header_of(labels: Sequence[Label], **about: object) -> Json:
     return {**usual, "tokens": label_columns(labels), **about}
 
 
-# Above so many tokens a browser computes the weights: all of them, or those that are no future.
+# Above so many tokens a browser computes the weights: all of them, or those that are not future.
 _LONGEST, _LONGEST_CAUSAL = 256, 512
 
 

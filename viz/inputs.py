@@ -121,7 +121,7 @@ def to_array(value: Outside, name: str) -> Array:
     try:
         return np.asarray(value, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise AttentionError(f"{name} is no table of numbers: {error}") from error
+        raise AttentionError(f"{name} is not a table of numbers: {error}") from error
 
 
 def of_heads(numbers: Array, heads: Sequence[int]) -> Array:
@@ -218,7 +218,7 @@ def checked_layer(probs: Array, name: str, *, row_sums: bool, square: bool = Tru
 
 
 def _refuse(probs: Array, name: str) -> None:
-    """Raise AttentionError for the first value that is no weight."""
+    """Raise AttentionError for the first value that is not a weight."""
     finite = np.isfinite(probs)
     if not finite.all():
         head, query, key = np.argwhere(~finite)[0]
@@ -284,7 +284,7 @@ def checked_numbers(chosen: Outside, n: int, name: str) -> list[int]:
 def from_the_end(chosen: Outside, n: int) -> Outside:
     """The numbers as a list, those from -n to -1 counted from the end as Python does; or None.
 
-    One number is a list of one. What is no number is left for the others here to refuse.
+    One number is a list of one. What is not a number is left for the others here to refuse.
     """
     if chosen is None:
         return None

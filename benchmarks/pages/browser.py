@@ -250,7 +250,7 @@ def embedded_errors(shape: Shape, path: Path) -> list[float]:
     text = path.read_text(encoding="utf-8")
     begin = text.index('"attn": [') + len('"attn": ')
     end = text.index(', "left_text"', begin)
-    # A layer ends with three brackets; the rest of them is no number.
+    # A layer ends with three brackets; the rest of them is not a number.
     layers = text[begin + 1 : end - 1].split("]]], [[[")
     del text
     if len(layers) != shape.layers:

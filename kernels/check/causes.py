@@ -405,7 +405,7 @@ def rounding_cause(output: str, problem: Problem, found: Tensor, expected: Tenso
 
     Either the reference on inputs rounded to that type gives most of the error, or the error is as
     large as what that rounding gives, on average, at worst and in the middle. An error in some rows
-    alone is no rounding.
+    alone is not a rounding.
     """
     finite = expected.isfinite() & found.isfinite()
     error = (found.to(expected.dtype) - expected)[finite]

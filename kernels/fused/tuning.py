@@ -108,7 +108,7 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
 
     `shape` is what is computed, in words: "causal", "edges" (a mask or a bias), "packed",
     "window", "shaped" (a soft cap or ALiBi), "plain" where there are no statistics, "ampere" or
-    "blackwell" where it is no Hopper. d_head is the wider of those of keys and values.
+    "blackwell" where it is not a Hopper. d_head is the wider of those of keys and values.
     """
     if kernel.startswith("backward"):
         return backward_candidates(kernel, kind, d_head, shape)

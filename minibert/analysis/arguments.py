@@ -1,6 +1,6 @@
 """What an analysis is given, checked before anything is computed: values, positions, tokens.
 
-Position 0 is a sentence's first token and -1 its last real one. Padding is no position.
+Position 0 is a sentence's first token and -1 its last real one. Padding is not a position.
 """
 
 import operator
@@ -31,7 +31,7 @@ Aligned = Mapping[str, Each]
 
 
 def check_trace(trace: object, name: str = "trace") -> None:
-    """Raise TraceError for what is no trace, and for a trace of packed sentences."""
+    """Raise TraceError for what is not a trace, and for a trace of packed sentences."""
     if not isinstance(trace, Trace):
         raise TraceError(
             f"{name} is a {type(trace).__name__}; expected a trace, as model.trace(text) gives."
@@ -54,7 +54,7 @@ def check_unedited(trace: Trace) -> None:
 
 
 def check_model(model: object) -> None:
-    """Raise TraceError for what is no minibert model."""
+    """Raise TraceError for what is not a minibert model."""
     if isinstance(model, Attached):
         raise TraceError(
             f"{model.name} is attached, and this reads a model that minibert loads. Of an attached "
@@ -82,7 +82,7 @@ def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
 def listed(
     values: Iterable[Item], name: str, error: type[MinibertError], expected: str
 ) -> list[Item]:
-    """The values as a list; the error for what is no collection of values, text included."""
+    """The values as a list; the error for what is not a collection of values, text included."""
     if not isinstance(values, str | bytes):
         try:
             return list(values)
@@ -120,7 +120,7 @@ def real_tokens(trace: Trace) -> tuple[int, ...]:
 def check_pair(
     trace: Trace, source: Trace, name: str = "source", *, other_model: bool = False
 ) -> None:
-    """Raise TraceError for what is no trace, and EditError for texts of different lengths.
+    """Raise TraceError for what is not a trace, and EditError for texts of different lengths.
 
     EditError too for a source of another model, unless `other_model`.
     """
@@ -163,7 +163,7 @@ def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int,
     """
     places = Places.of(trace.allowed)
     chosen = enumerate(one_each(position, len(places.lengths), "positions", TraceError))
-    # Each in a list of its own: a slice or None is no single position.
+    # Each in a list of its own: a slice or None is not a single position.
     return tuple(places.positions(sentence, [one])[0] for sentence, one in chosen)
 
 
@@ -286,7 +286,7 @@ def vocabulary_head(model: TracedModel) -> VocabularyHead:
 def token_id(model: TracedModel, token: object) -> int:
     """The id of a token, given as its id or as text that is one token (" Paris", "##s", "[SEP]").
 
-    Raises TokenizationError for an id outside the vocabulary, for text that is no token or more
+    Raises TokenizationError for an id outside the vocabulary, for text that is not a token or more
     than one, and for text where the model has no tokenizer.
     """
     if isinstance(token, str):
@@ -294,7 +294,7 @@ def token_id(model: TracedModel, token: object) -> int:
     size = model.config.vocab_size
     if not is_whole(token):
         raise TokenizationError(
-            f"{token!r} is no token; expected an id from 0 to {size - 1}, or the token as text."
+            f"{token!r} is not a token; expected an id from 0 to {size - 1}, or the token as text."
         )
     number = operator.index(token)
     if not 0 <= number < size:
@@ -316,7 +316,9 @@ def to_single_token(model: TracedModel | Tokenizer, text: str) -> int:
     263
     """
     if not isinstance(text, str):
-        raise TokenizationError(f"{text!r:.80} is no text; expected one token, such as ' Paris'.")
+        raise TokenizationError(
+            f"{text!r:.80} is not a text; expected one token, such as ' Paris'."
+        )
     name = "this tokenizer" if isinstance(model, Tokenizer) else model.name
     tokenizer: Tokenizer | None = model if isinstance(model, Tokenizer) else model.tokenizer
     if tokenizer is None:
@@ -337,7 +339,7 @@ def to_single_token(model: TracedModel | Tokenizer, text: str) -> int:
             f"{text!r} is {len(pieces)} tokens of {name}: {names}. Give one of them."
         )
     raise TokenizationError(
-        f"{text!r} is no token of {name}; give a token of its vocabulary, or an id."
+        f"{text!r} is not a token of {name}; give a token of its vocabulary, or an id."
     )
 
 

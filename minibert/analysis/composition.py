@@ -138,8 +138,8 @@ def _check_distance(model: Model, distance: object) -> None:
     if config.query_key_norm != "none":
         raise TraceError(
             f"{model.name} puts queries and keys through a norm, whose divisor differs from row to "
-            "row: a score is no product of a query's row, one matrix and a key's row, and there is "
-            "no QK circuit. Read query, key and scores of a trace; V-composition is there."
+            "row: a score is not a product of a query's row, one matrix and a key's row, and "
+            "there is no QK circuit. Read query, key and scores of a trace; V-composition is there."
         )
     if config.rotary is not None and distance is None:
         raise TraceError(

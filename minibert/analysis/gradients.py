@@ -129,7 +129,7 @@ def _checked(trace: Trace, quantities: Sequence[str]) -> tuple[str, ...]:
         raise EditError('quantities: expected at least one name, as ("z",).')
     for name in names:
         if not isinstance(name, str) or name not in QUANTITIES:
-            raise EditError(f"quantities: {name!r:.80} is no quantity; z and mlp_out are.")
+            raise EditError(f"quantities: {name!r:.80} is not a quantity; z and mlp_out are.")
         quantity = QUANTITIES[name]
         if not quantity.per_layer or "position" not in quantity.axes:
             raise EditError(

@@ -39,7 +39,7 @@ from minibert.writing import replacing
 class Node(NamedTuple):
     """What a component wrote at a token, and what the logit has of it.
 
-    position   None for biases, which are no token's
+    position   None for biases, which are not token's
     value      all that its links lead to the logit, those that are not shown too
     """
 

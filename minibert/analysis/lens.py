@@ -236,7 +236,7 @@ def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
     names = listed(several, "points", TraceError, f"some of {POINTS}")
     wrong = [name for name in names if not isinstance(name, str) or name not in POINTS]
     if wrong or not names:
-        what = f"{wrong[0]!r:.80} is no point of the stream" if wrong else "points is empty"
+        what = f"{wrong[0]!r:.80} is not a point of the stream" if wrong else "points is empty"
         raise TraceError(f"{what}; there are {', '.join(POINTS)}.")
     return frozenset(names)
 

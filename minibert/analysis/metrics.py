@@ -84,8 +84,8 @@ def logit_difference(right: Answer, wrong: Answer) -> TokenMetric:
     takes a trace, the logits that `rerun_each` gives it, or other logits with the `lengths` of
     their sentences, and returns one number for each sentence.
 
-    Raises TokenizationError for what is no token id, and where the logits have no such token. The
-    metric raises EditError for logits without positions, for logits that do not say where their
+    Raises TokenizationError for what is not a token id, and where the logits have no such token.
+    The metric raises EditError for logits without positions, for logits that do not say where their
     sentences end, and for a list of another length than the batch.
     """
 

@@ -448,7 +448,7 @@ def _points(
         if point.name not in names:
             raise EditError(f"{what}: {point} is none of them; {expected}.")
         if what == "senders" and point.name == "z" and not isinstance(point.heads, int):
-            raise EditError(f'senders: {point} is no single head; write ("z", layer, head).')
+            raise EditError(f'senders: {point} is not a single head; write ("z", layer, head).')
     return points
 
 
@@ -639,8 +639,8 @@ def attention_knockout(
 
     `positions` are those of the logits that the metric reads; `batch` passes run at once.
 
-    Raises EditError for pairs that are no positions, and where a query would be left without a key;
-    TraceError for a trace that was made with edits.
+    Raises EditError for pairs that are not positions, and where a query would be left without a
+    key; TraceError for a trace that was made with edits.
     """
     check_unedited(trace)
     window = whole_number("window", window, EditError, least=1)

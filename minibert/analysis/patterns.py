@@ -330,7 +330,7 @@ def pattern_of(name: str) -> Pattern:
     found = PATTERNS.get(name)
     if found is None:
         raise AttentionError(
-            f"{name!r:.80} is no pattern of heads; there are {', '.join(PATTERNS)}."
+            f"{name!r:.80} is not a pattern of heads; there are {', '.join(PATTERNS)}."
         )
     return found
 
@@ -467,11 +467,11 @@ class HeadScores(Result[Tensor]):
     def best(self, name: str) -> tuple[int, int, float]:
         """The layer and head that score highest on a pattern, counted from 0, and the score.
 
-        Raises TraceError for a name that is no pattern here, and where nothing was measured.
+        Raises TraceError for a name that is not a pattern here, and where nothing was measured.
         """
         if name not in self.patterns:
             there = ", ".join(self.patterns)
-            raise TraceError(f"{name!r:.80} is no pattern of heads; there are {there}.")
+            raise TraceError(f"{name!r:.80} is not a pattern of heads; there are {there}.")
         ranking = self._ranking(name)
         if not ranking:
             raise TraceError(
@@ -640,7 +640,7 @@ def shared_dimensions(trace: Trace, *, top: int = 4) -> SharedDimensions:
     it attends to most. Two queries that choose at random share top / d_head. Source: Vig 2019,
     "Deconstructing BERT, part 2", who shows it in pictures.
 
-    Sentences of one token have no pair and do not count. Raises TraceError for what is no trace,
+    Sentences of one token have no pair and do not count. Raises TraceError for what is not a trace,
     for a `top` that is none of 1 to d_head, and where no sentence has two tokens.
     """
     check_trace(trace)

@@ -65,7 +65,7 @@ _LISTED = 5
 
 
 def one_text(trace: Trace, index: int) -> Trace:
-    """The trace of one sentence; TraceError for what is no trace of a model that was loaded."""
+    """The trace of one sentence; TraceError for what is not a trace of a model that was loaded."""
     if not isinstance(trace, Trace):
         check_trace(trace)
     return trace.text(index)

@@ -230,7 +230,7 @@ def decompose(
     That holds for edited traces too where the edit is of what a component writes (embed, z,
     head_out, mlp_out and what they follow from), or of what a norm divides by. Raises TraceError
     for those that it does not hold for: what an edit of a residual stream wrote, or of attn_out
-    unless `heads=False`, is no part.
+    unless `heads=False`, is not a part.
 
     Gradients are not kept. Raises TraceError for a layer, point or position that does not exist or
     was not computed.
@@ -238,7 +238,7 @@ def decompose(
     check_trace(trace)
     layer = trace[layer].layer
     if not isinstance(point, str) or point not in _POINTS:
-        raise TraceError(f"{point!r:.80} is no residual stream; there are {', '.join(_POINTS)}.")
+        raise TraceError(f"{point!r:.80} is not a residual stream; there are {', '.join(_POINTS)}.")
     chosen = chosen_positions(trace, positions)
     columns = [list(range(trace.allowed.position))] * len(chosen) if positions is None else chosen
     # Of a trace with until= the z of the last layer is computed here, once for all positions.

@@ -55,7 +55,7 @@ def predict(
     question-answering
                      the span of the second text that answers the first
 
-    Raises MinibertError for a model without a task head and for logits that are no numbers, and
+    Raises MinibertError for a model without a task head and for logits that are not numbers, and
     TokenizationError where a mask token or a second text is needed and missing.
     """
     if top < 1:

@@ -41,9 +41,9 @@ def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
     if interface is None:
         kind = type(model)
         raise TraceError(
-            f"{kind.__module__}.{kind.__qualname__} is no model of transformers 4.48 or later, and "
-            "holds none; expected a live one, as AutoModel.from_pretrained(...) gives. For a name, "
-            "a folder or a model of minibert use minibert.load."
+            f"{kind.__module__}.{kind.__qualname__} is not a model of transformers 4.48 or later, "
+            "and holds none; expected a live one, as AutoModel.from_pretrained(...) gives. For a "
+            "name, a folder or a model of minibert use minibert.load."
         )
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
         raise TraceError(

@@ -80,7 +80,7 @@ def _point(key: object, stacks: Mapping[str, Stack]) -> Point:
         raise EditError(f"{key!r:.80}: this model has several stacks; begin with one of {names}.")
     if not 2 <= len(parts) <= 3 or parts[0] not in READABLE:
         raise EditError(
-            f"{key!r:.80} is no point of stack {stack!r}; expected (name, layer) or "
+            f"{key!r:.80} is not a point of stack {stack!r}; expected (name, layer) or "
             f"(name, layer, head) with one of {', '.join(READABLE)}; the stacks are {names}."
         )
     known = stacks[stack]

@@ -140,7 +140,7 @@ def _allowed(call: Call, real: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def _window(allowed: list[Tensor]) -> Window:
-    """How far a layer's queries look, before and behind them; None where that is no limit."""
+    """How far a layer's queries look, before and behind them; None where there is no limit."""
     offsets = [torch.arange(len(one))[None] - torch.arange(len(one))[:, None] for one in allowed]
     before, behind = (
         max((int((sign * by)[one].max()) for one, by in zip(allowed, offsets, strict=True)
@@ -149,7 +149,7 @@ def _window(allowed: list[Tensor]) -> Window:
     )  # fmt: skip
     longest = max(map(len, allowed)) - 1
     if before >= longest:
-        # A causal layer without a window is no layer with one.
+        # A causal layer without a window is not a layer with one.
         return None
     return max(before, 0), max(behind, 0)
 

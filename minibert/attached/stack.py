@@ -44,7 +44,7 @@ class LazyStatistics:
         if name == "lse":
             return self._of_head(attended(self._call, ()).lse)
         if name not in NAMES:
-            raise AbsentError(f"{name!r} is no statistic; there are {', '.join(NAMES)}.")
+            raise AbsentError(f"{name!r} is not a statistic; there are {', '.join(NAMES)}.")
         return self._of_head(getattr(attended(self._call, (name,)).statistics, name))
 
     def __dir__(self) -> list[str]:

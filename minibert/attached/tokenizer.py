@@ -27,7 +27,7 @@ class LiveTokenizer(Tokenizer):
         backend = getattr(live, "backend_tokenizer", None)
         if not isinstance(backend, Backend):
             raise TokenizationError(
-                f"{type(live).__name__} is no fast tokenizer of transformers: it does not say "
+                f"{type(live).__name__} is not a fast tokenizer of transformers: it does not say "
                 "which characters a token stands for. Give AutoTokenizer.from_pretrained(name), "
                 "where tokenizer.is_fast is True."
             )

@@ -47,7 +47,7 @@ from minibert.kernels.check.workload import (
 from minibert.kernels.checks import check_outputs
 from minibert.kernels.registry import Implementation
 
-#: The fields of a problem that are no tensors.
+#: The fields of a problem that are not tensors.
 _SETTINGS = ("scale", "causal", "window", "soft_cap", "packed", "packed_keys")
 
 

@@ -110,9 +110,9 @@ class UserFunction:
             raise
         except Exception as error:
             raise MinibertError(f"raised {self._told(error)}{_without_gpu(error)}") from error
-        # What else is no Exception would pass by everything that looks after errors.
+        # What else is not an Exception would pass by everything that looks after errors.
         except BaseException as error:
-            raise MinibertError(f"raises {self._told(error)}, which is no Exception") from error
+            raise MinibertError(f"raises {self._told(error)}, which is not an Exception") from error
 
     def _told(self, error: BaseException) -> str:
         """The error in one line, with the line of the file where it arose."""
@@ -294,7 +294,7 @@ def _checked(result: object, query: Tensor) -> dict[str, Tensor]:
 def _module(source: Path | str, told: str) -> ModuleType:
     """The module of a file, which is run, or of a dotted name."""
     if isinstance(source, Path) and source.suffix != ".py":
-        raise MinibertError(f"{told} is no Python file; expected FILE.py:function.")
+        raise MinibertError(f"{told} is not a Python file; expected FILE.py:function.")
     try:
         return importlib.import_module(source) if isinstance(source, str) else _executed(source)
     except BaseException as error:

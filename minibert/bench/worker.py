@@ -179,7 +179,7 @@ class _Worker:
         try:
             found: Answer = getattr(self, task)(**request)
             return found
-        # Also what is no Exception: the judge is told of all of it.
+        # Also what is not an Exception: the judge is told of all of it.
         except BaseException as error:
             return {"error": reason(error)}, {}
 

@@ -92,7 +92,7 @@ _OTHERS = _Names({"probs": ("attention_dropout", 0.0)}, _GENERIC)
 def dropout_of(about: Json, config: Config) -> Dropout:
     """The shares that a config.json names for this model.
 
-    Raises CheckpointError for what is no share.
+    Raises CheckpointError for what is not a share.
     """
     names = _NAMES.get(config.family, _OTHERS)
     rates = {name: _rate(about, (key,)) for name, key in names.layers.items()}

@@ -50,7 +50,7 @@ _MOST_SHARDS = 2**12
 def weight_map(index: Path) -> dict[str, str]:
     """Tensor name -> the weight file that holds it, as an index file says.
 
-    Raises CheckpointError for what is no index, and for a name that leads out of its folder.
+    Raises CheckpointError for what is not an index, and for a name that leads out of its folder.
     """
     found = read_json(index).get("weight_map")
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
@@ -144,7 +144,7 @@ class MappedWeight:
         self._entry, self.parts = entry, parts
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A pickled parameter is no view of a file any more: None.
+        # A pickled parameter is not a view of a file any more: None.
         return type(None), ()
 
     def release(self) -> None:
@@ -317,7 +317,7 @@ def _read_pickle(path: Path) -> dict[str, Entry]:
         return open_state_dict(state)
 
 
-# What is no tensor is refused in this process, which can say what it was.
+# What is not a tensor is refused in this process, which can say what it was.
 _LOAD = """
 import pickle, sys, torch
 try:

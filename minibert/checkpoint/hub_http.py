@@ -35,7 +35,7 @@ _MOST_OF_AN_ERROR = 2**20
 _HUB_HOSTS = ("huggingface.co", "hf.co")
 # Hexadecimal digests on the Hub; a mirror may have names of its own.
 _PLAIN_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_=+-]{0,127}")
-NO_HUB = "Check HF_ENDPOINT: this is no Hub to be trusted."
+NO_HUB = "Check HF_ENDPOINT: this is not a Hub to be trusted."
 
 
 @dataclass

@@ -162,7 +162,9 @@ def check_dtype(dtype: object) -> None:
     """Raise CheckpointError for what weights cannot have as their type."""
     if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in DTYPES):
         known = ", ".join(map(str, DTYPES))
-        raise CheckpointError(f"dtype={dtype!r} is no type for weights; expected one of {known}.")
+        raise CheckpointError(
+            f"dtype={dtype!r} is not a type for weights; expected one of {known}."
+        )
 
 
 def embedded_names() -> list[str]:
@@ -254,7 +256,7 @@ def first_values(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
 def with_labels(config: Config, labels: object, head_seed: object) -> Config:
     """The Config with these labels, None for its own.
 
-    Raises CheckpointError for what are no names, for a task without classes, and for a seed of a
+    Raises CheckpointError for what are not names, for a task without classes, and for a seed of a
     head that cannot start anew.
     """
     if head_seed is not None:

@@ -153,7 +153,7 @@ class _Given:
             ) from None
 
     def _bound(self, piece: Tensor) -> float:
-        """The largest absolute value. Raises CheckpointError where one is no number."""
+        """The largest absolute value. Raises CheckpointError where one is not a number."""
         if piece.is_meta:
             return 0.0
         # One pass without a second tensor, through which NaN goes.

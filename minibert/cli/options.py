@@ -47,7 +47,7 @@ def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None
 
     The docstring ends with a table, a line an option: `name [flags, METAVAR, >=least]: what it is`;
     a parameter that is a dataclass stands for its fields, with the table of that class. Fields in
-    `left_out` are no options of this command and keep their defaults.
+    `left_out` are not options of this command and keep their defaults.
     """
 
     def spread_out(command: Callable[..., None]) -> Callable[..., None]:

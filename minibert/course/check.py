@@ -18,11 +18,12 @@ def check(name: str, answer: object = ...) -> Verdict:
     of numbers, one of the choices, or heads as "0-1" or ["1-0", "1-2"]. Without an answer (`...` or
     None) the question is given back. The right answer is computed from the embedded models.
 
-    Raises MinibertError for a name that is no exercise and for what is no answer of its kind.
+    Raises MinibertError for a name that is not an exercise and for what is not an answer of its
+    kind.
     """
     if not isinstance(name, str) or name not in EXERCISES:
         raise MinibertError(
-            f"{name!r:.80} is no exercise of the course; there are {', '.join(EXERCISES)}."
+            f"{name!r:.80} is not an exercise of the course; there are {', '.join(EXERCISES)}."
         )
     exercise = EXERCISES[name]
     if answer is None or answer is ...:

@@ -323,7 +323,7 @@ _USE: dict[str, Exercise] = {
         0.1,
         "Nearly nothing on this text. Layer 1, which does not rest, hardly moves it either: this "
         "test alone does not say that a layer does nothing because it rests.",
-        "A large weight is no proof of use. How long were the values that these heads take?",
+        "A large weight is not a proof of use. How long were the values that these heads take?",
         lambda: {"That is what happens without the other layers.": _off(_early())},
         (0.0, 100.0, "A divergence is 0 where nothing moves and never negative."),
     ),

@@ -176,7 +176,7 @@ class StackedWeights(Mapping[str, Tensor]):
         weights = self._weights()
         if name not in weights:
             raise AbsentWeightError(
-                f"{name!r:.80} is no weight of this model; it has {', '.join(weights)}."
+                f"{name!r:.80} is not a weight of this model; it has {', '.join(weights)}."
             )
         return weights[name]()
 

@@ -29,7 +29,7 @@ class Dropout:
     mlp_post    between the two matrices of the MLP
     head        what the classifier of a task head reads
 
-    Raises CheckpointError for what is no share from 0 to 1, 1 excluded.
+    Raises CheckpointError for what is not a share from 0 to 1, 1 excluded.
     """
 
     embed: float = 0.0

@@ -176,7 +176,8 @@ def matrix_of(linear: nn.Module, d_in: int) -> Float[Tensor, "d_in d_out"]:
         return linear.matrix
     if type(linear) is nn.Linear:
         return linear.weight.mT
-    # Asked what it does to each entry of x: an adapter beside a weight is no part of that weight.
+    # Asked what it does to each entry of x: an adapter beside a weight is not a part of that
+    # weight.
     nothing = _zeros_for(linear, d_in)
     return read_only(linear(torch.eye(d_in).to(nothing)) - linear(nothing), _COMPUTED)
 

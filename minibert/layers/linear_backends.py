@@ -214,6 +214,6 @@ def named() -> str | None:
     name = _used or os.environ.get("MINIBERT_LINEAR") or None
     if name is not None and name not in NAMES:
         raise MinibertError(
-            f"MINIBERT_LINEAR={name!r} is no back end; known are {', '.join(NAMES)}."
+            f"MINIBERT_LINEAR={name!r} is not a back end; known are {', '.join(NAMES)}."
         )
     return name

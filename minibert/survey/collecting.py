@@ -94,7 +94,7 @@ class Collected:
                 f"{'; run the same command again to go on' if unfinished else ' is there'}."
             )
         manifest = read_json(folder / "manifest.json", SurveyError)
-        with guarded(folder / "manifest.json", SurveyError, "is no manifest of collect"):
+        with guarded(folder / "manifest.json", SurveyError, "is not a manifest of collect"):
             n_texts, n_tokens = (manifest["counts"][name] for name in ("texts", "tokens"))
             points = list(manifest["options"]["points"])
         of_tokens = ("token_ids", "segments", "words", "spans", "positions")
@@ -227,7 +227,8 @@ def as_points(keys: Iterable[object], model: Model) -> tuple[CollectedPoint, ...
 def _as_point(key: object, model: Model) -> CollectedPoint:
     config: Config = model.config
     parts = (key,) if isinstance(key, str) else key
-    # What there is one of in a text is no token's; a norm behind the layers is not computed here.
+    # What there is one of in a text is not a token's; a norm behind the layers is not computed
+    # here.
     left_out = {"mask", "pooled", "final_norm_scale"}
     names = [n for n, q in QUANTITIES.items() if n not in left_out and "query" not in q.axes]
     if not isinstance(parts, tuple | list) or not 1 <= len(parts) <= 3 or parts[0] not in names:
@@ -377,7 +378,7 @@ def collect(
                   (runs.py) at a time; False starts again
     progress      show a progress bar
 
-    Raises TraceError for what is no model that minibert loads; SurveyError before the first pass
+    Raises TraceError for what is not a model that minibert loads; SurveyError before the first pass
     for points the model does not have, options that do not fit and a folder that holds another
     collection; while it runs for a full disk, after which what is complete is kept and the same
     call resumes.

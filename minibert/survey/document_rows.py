@@ -53,7 +53,7 @@ def text_parts(
     Parts have at most `longest` tokens, by default the model's positions.
 
     Raises TokenizationError for what the model cannot read: an empty text, a pair that is too
-    long, or something that is no text at all.
+    long, or something that is not text at all.
     """
     if isinstance(texts, str):
         raise TokenizationError("texts is one str; give a list of texts, as [text].")
@@ -212,8 +212,8 @@ def _read(model: Surveyable, parts: Iterable[TextPart]) -> Iterator[tuple[TextPa
 def surveyable(model: Given, stack: str | None, longest: int | None) -> Surveyable:
     """The model, or the stack of an attached one; what this gave once stays what it is.
 
-    Raises TraceError for what is no model, and SurveyError for a stack that there is not and more
-    tokens of a part, `longest`, than the model sees at once.
+    Raises TraceError for what is not a model, and SurveyError for a stack that is not there and
+    more tokens of a part, `longest`, than the model sees at once.
     """
     subject: Surveyable
     if isinstance(model, Attached):

@@ -186,7 +186,7 @@ class Reading:
                 yield number, values
 
     def document(self, record: Record) -> Document:
-        """The document of a record. Raises SurveyError for what is no text."""
+        """The document of a record. Raises SurveyError for what is not a text."""
         number, content = record
         if self.kind == "parquet":
             return self._of_fields(number, content)
@@ -264,7 +264,9 @@ class Reading:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise SurveyError(f"{place}: an unpaired surrogate, which is no character.") from None
+            raise SurveyError(
+                f"{place}: an unpaired surrogate, which is not a character."
+            ) from None
         return text
 
 
@@ -302,7 +304,7 @@ def read_documents(
                 it in `skipped`
     shortest    characters; shorter texts are left out and counted, empty ones always
 
-    Raises SurveyError before anything is read for a path that is no regular file, a folder
+    Raises SurveyError before anything is read for a path that is not a regular file, a folder
     without texts or with several kinds of them, and options that do not fit; while reading, for
     what cannot be read, and at the end for a corpus without a document.
     """
@@ -337,7 +339,7 @@ class Documents(Iterator[Document]):
     n_bytes       their size; with `bytes_read`, how far the reading has come
     n_documents   documents given so far
     n_short       documents left out because they are shorter than `shortest`
-    n_skipped     documents, files and rests of files that could not be read, or are no texts
+    n_skipped     documents, files and rests of files that could not be read, or are not texts
     skipped       where and why, the first 100 of them
     """
 

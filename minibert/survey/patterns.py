@@ -376,7 +376,7 @@ class HeadPatterns:
         """The heads that score highest on a pattern, the best first.
 
         Empty where no document has rows that count, as for the next token in a causal model.
-        Raises AttentionError for a name that is no pattern.
+        Raises AttentionError for a name that is not a pattern.
         """
         pattern_of(pattern)
         scores = self.score[pattern]

@@ -56,7 +56,7 @@ class Edge(NamedTuple):
     side      "query" or "key": what the component wrote there adds to the score of the tokens that
               the head looks at, less that of all it may see; "value": its share of what the head
               moves
-    weights   the composition score of the two heads; nan for what is no head, and where there is
+    weights   the composition score of the two heads; nan for what is not a head, and where there is
               none (`composition_scores`)
     """
 

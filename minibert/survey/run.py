@@ -210,7 +210,7 @@ def _measured(
 
 
 def _check(window: Window, measured: Measured, options: Options) -> None:
-    """Raise SurveyError for a document that has no tokens, and for results that are no numbers."""
+    """Raise SurveyError for a document that has no tokens, and for results that are not numbers."""
     if measured.wrong and options.on_error == "raise":
         place, reason = measured.wrong[0]
         hint = 'Leave such documents out with on_error="skip".'

@@ -48,7 +48,7 @@ class Window:
 
 
 def windows(documents: Iterable[object], *, limit: int | None = None) -> Iterator[Window]:
-    """The documents in windows, at most `limit`. Raises SurveyError for what is no text."""
+    """The documents in windows, at most `limit`. Raises SurveyError for what is not a text."""
     named = (document_of(one, number) for number, one in enumerate(documents))
     held: list[Document] = []
     characters = first = number = 0

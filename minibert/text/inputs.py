@@ -155,8 +155,8 @@ _BESIDE = frozenset(
 def by_name(text: object, pair: object, named: Mapping[str, object]) -> Any:
     """What a call is about: what was given first, or a mapping of what was given by name.
 
-    Ids may come first and the rest by name. Raises TokenizationError for a name that is no input,
-    for text with names beside it, and where nothing is given.
+    Ids may come first and the rest by name. Raises TokenizationError for a name that is not an
+    input, for text with names beside it, and where nothing is given.
     """
     if not named:
         if text is None:
@@ -207,7 +207,8 @@ def _of_mapping(given: Mapping[str, Any], config: Config, weight: Tensor, name: 
     unknown = [key for key in given if key not in NAMES and key not in _BESIDE]
     if unknown:
         raise TokenizationError(
-            f"{unknown[0]!r:.80} is no input of {name}; known are {', '.join(NAMES)}. Leave it out."
+            f"{unknown[0]!r:.80} is not an input of {name}; known are {', '.join(NAMES)}. "
+            "Leave it out."
         )
     found = {key: given[key] for key in NAMES if given.get(key) is not None}
     if ("input_ids" in found) == ("inputs_embeds" in found):

@@ -108,7 +108,7 @@ class Tokenizer:
         Raises TokenizationError where it is none.
         """
         backend = parsed(content, "The text")
-        with guarded("The text", TokenizationError, "is no tokenizer.json"), silenced():
+        with guarded("The text", TokenizationError, "is not a tokenizer.json"), silenced():
             check_that_it_splits(backend)
             return cls(backend, {})
 

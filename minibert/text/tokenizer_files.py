@@ -127,7 +127,7 @@ def ended_on(content: str) -> str:
 
 
 def check_that_it_splits(backend: Tokenizer, *more: str) -> None:
-    """Raise the library's panic, which is no Exception, where it has one for these or any text.
+    """Raise the library's panic, which is not an Exception, where it has one for these or any text.
 
     Its exceptions are for single texts, so they pass here.
     """

@@ -23,7 +23,7 @@ def table_of(
 ) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
     """The numbers as int64, one axis as one row, and True where a row has one; None: everywhere.
 
-    `booleans` may stand for 1 and 0. Raises TokenizationError for what is no table of whole
+    `booleans` may stand for 1 and 0. Raises TokenizationError for what is not a table of whole
     numbers, which names the row of a list of rows, and for an empty one.
 
     >>> table_of([[3, 1, 4], [1]], "ids")[0].tolist()

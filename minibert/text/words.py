@@ -29,7 +29,7 @@ class Words:
     gives it. `text` is the words with a space between them; spans of tokens count within it.
 
     A word may have spaces within it, as "2 000" has in some treebanks, but not at its ends. Raises
-    TokenizationError for what is no list of such words.
+    TokenizationError for what is not a list of such words.
 
     >>> Words(["The", "horse", "ran"]).text
     'The horse ran'
@@ -167,7 +167,7 @@ def _place(n: int, of: int, index: int | None) -> str:
 
 
 def check_text(text: object, place: str, *, may_be_empty: bool = False) -> None:
-    """Raise TokenizationError for what is no text; `place` names it."""
+    """Raise TokenizationError for what is not a text; `place` names it."""
     if not isinstance(text, str):
         raise TokenizationError(f"{place} must be a str, not {type(text).__name__}")
     if not text and not may_be_empty:
@@ -177,7 +177,7 @@ def check_text(text: object, place: str, *, may_be_empty: bool = False) -> None:
     except UnicodeEncodeError as error:
         raise TokenizationError(
             f"{place} has an unpaired surrogate, U+{ord(text[error.start]):04X}, at character "
-            f"{error.start}, which is no character; decode the text with errors='replace'"
+            f"{error.start}, which is not a character; decode the text with errors='replace'"
         ) from None
 
 

@@ -5,8 +5,8 @@ The file holds the quantities that the pass kept, as `embed`, `logits` and
 Loading maps the file into memory, so a quantity is loaded from disk only when it is read.
 
 The digest is the SHA-256 of every byte of the file, with zeros in its own place. So a changed
-bit, name, type or word is found when the file is opened, not when it is used. It is no
-signature: who changes a file on purpose can write a new digest.
+bit, name, type or word is found when the file is opened, not when it is used. It is not
+a signature: who changes a file on purpose can write a new digest.
 
 `stand_in` is used in place of a model when a trace is loaded without one.
 """
@@ -192,8 +192,8 @@ def write_container(path: Path, tensors: dict[str, Tensor], about: dict[str, obj
 def read_container(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """The description and the tensors; these are mapped, so what is not used is not loaded.
 
-    The file is read once for its digest, in small parts. Raises TraceError for what is no regular
-    file, no trace, of another version, cut short or changed.
+    The file is read once for its digest, in small parts. Raises TraceError for what is not a
+    regular file, no trace, of another version, cut short or changed.
     """
     with open_regular(path, TraceError) as file, guarded(path, TraceError, _CUT):
         size, header = _start(file, path)
@@ -259,15 +259,15 @@ NUMBERS = ("ids", "mask", "segments")
 
 
 def describe_tokens(tokens: Tokens) -> dict[str, object]:
-    """The columns of the tokens that are no tensors, ready for JSON."""
+    """The columns of the tokens that are not tensors, ready for JSON."""
     return {name: getattr(tokens, name) for name in _COLUMNS}
 
 
 def read_tokens(about: Json, numbers: Mapping[str, Tensor], config: Config, name: str) -> Tokens:
     """The tokens of these columns and tensors.
 
-    Raises TokenizationError, ValueError or LookupError for what is no batch that the model of that
-    name could have read.
+    Raises TokenizationError, ValueError or LookupError for what is not a batch that the model of
+    that name could have read.
     """
     tokens = Tokens.from_ids(numbers["ids"], mask=numbers["mask"], segments=numbers["segments"])
     Inputs(tokens.ids, tokens.mask, tokens.segments).checked(config, name)
@@ -456,7 +456,7 @@ def _check_values(identity: Json, config: Config, layers: Json, backends: Any) -
     words += [config.problem_type, config.model_type]
     words += [backends["attention"], backends["linear"]]
     if not all(isinstance(word, str) for word in words):
-        raise ValueError("a name that is no string")
+        raise ValueError("a name that is not a string")
     # Such as an unpaired surrogate, which no page can be written with.
     "".join(words).encode()
     for name, layer in layers.items():
@@ -464,7 +464,7 @@ def _check_values(identity: Json, config: Config, layers: Json, backends: Any) -
         most = config.n_layers if name == "edited_from" else config.n_layers - 1
         known = isinstance(layer, int) and not isinstance(layer, bool)
         if layer is not None and not (known and 0 <= layer <= most):
-            raise ValueError(f"{name} is no layer of the model")
+            raise ValueError(f"{name} is not a layer of the model")
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -240,7 +240,7 @@ def watch(trace: Differentiated, at: LayerPass, quantity: Quantity[Tensor], valu
 def differentiate(trace: Differentiated, scalar: Tensor) -> Found:
     """The gradients of a number with respect to what a trace kept, 0 where it does not depend.
 
-    Raises TraceError for what is no number, or does not come from this trace.
+    Raises TraceError for what is not a number, or does not come from this trace.
     """
     _check(trace, scalar)
     whole: dict[str, Tensor] = {}
@@ -302,5 +302,5 @@ def _check(trace: Differentiated, scalar: Tensor) -> None:
     if not scalar.requires_grad or (scalar.grad_fn is None and scalar._is_view()):
         raise TraceError(
             f"backward: this number ({scalar.dtype}) has no connection to a trace: it was computed "
-            "under torch.no_grad(), detached, or is no floating-point number."
+            "under torch.no_grad(), detached, or is not a floating-point number."
         )

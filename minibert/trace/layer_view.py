@@ -125,7 +125,7 @@ class LayerView(LayerQuantities):
     ) -> Float[Tensor, "batch *head query key"]:
         """scores or probs of some rows and columns; only those rows are ever computed.
 
-        Raises TraceError for a quantity that is no matrix.
+        Raises TraceError for a quantity that is not a matrix.
         """
         quantity = layer_quantity(name)
         if "query" not in quantity.axes:
@@ -184,7 +184,8 @@ def layer_quantity(name: object) -> Quantity[Tensor]:
     if found is None:
         names = ", ".join(layer_quantities())
         raise AbsentError(
-            f"{name!r} is no quantity of a layer; there are {names}. See docs/reading.md#the-names"
+            f"{name!r} is not a quantity of a layer; there are {names}. "
+            "See docs/reading.md#the-names"
         )
     if not found.per_layer:
         raise AbsentError(f"{name} belongs to the whole trace: read trace.{name}.")

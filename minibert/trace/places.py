@@ -1,6 +1,6 @@
 """Positions are a sentence's own: 0 is its first token and -1 its last real one.
 
-Padding is no position. `Places` says where in the tensors of a batch, padded or packed, the
+Padding is not a position. `Places` says where in the tensors of a batch, padded or packed, the
 positions of its sentences are.
 """
 
@@ -93,7 +93,7 @@ def indices_of(
 ) -> list[int]:
     """The numbers that one, several, a slice or None (all) stand for, counted from the front.
 
-    Raises `error` for what is no whole number from -size to size - 1, for none at all, and where
+    Raises `error` for what is not a whole number from -size to size - 1, for none at all, and where
     something is named twice; `where` begins its message.
     """
     if chosen is None:

@@ -199,7 +199,7 @@ class Trace(PassRecord):
         For a trace made with `grad=True`, and one number computed from its quantities, such as
         `trace.logits[0, -1, token]`. It can be called again: the new gradients replace the old.
 
-        Raises TraceError for what is no single number of this trace.
+        Raises TraceError for what is not a single number of this trace.
         """
         self._found = differentiate(self, scalar)
 
@@ -236,7 +236,7 @@ class Trace(PassRecord):
 
         Before that the file is read once, in small parts, to compare its digest.
         Without its model everything can be read that needs no weights; with it, everything.
-        Raises TraceError for what is no whole trace file, and for another model's.
+        Raises TraceError for what is not a whole trace file, and for another model's.
         """
         stored = open_trace(path, model)
         evaluation = Evaluation(stored.allowed)

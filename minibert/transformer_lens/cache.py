@@ -267,8 +267,8 @@ class ActivationCache(Base):
         count, config = self._up_to(layer, False), self.of.config
         if config.norm_place != "before":
             raise TraceError(
-                f"In {config.model_type} a norm stands behind each block, so heads are no parts of "
-                "the stream. decompose_resid has what each block adds."
+                f"In {config.model_type} a norm stands behind each block, so heads are not parts "
+                "of the stream. decompose_resid has what each block adds."
             )
         stream = ("resid_post", count - 1) if count else ("resid_pre", 0)
         whole = self._stack([stream], pos_slice)
@@ -413,8 +413,8 @@ def cache_of(trace: CachedTrace, *, attn_result: bool = False) -> ActivationCach
     config = trace.config
     if not (config.causal and config.pre_norm):
         raise TraceError(
-            f"to_transformer_lens: {config.model_type} is no decoder, and the names are those of "
-            "HookedTransformer. Read the trace by minibert's names: trace[3].resid_post."
+            f"to_transformer_lens: {config.model_type} is not a decoder, and the names are those "
+            "of HookedTransformer. Read the trace by minibert's names: trace[3].resid_post."
         )
     return ActivationCache(Readings(dict(readers(trace)), attn_result), trace.model)
 

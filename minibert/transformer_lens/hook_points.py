@@ -137,7 +137,7 @@ def chosen_names(names_filter: object, names: Iterable[str]) -> list[str]:
     for name in asked:
         if name not in every:
             raise TraceError(
-                f"names_filter has {name!r:.80}, which is no hook point here; `model.hook_dict` "
+                f"names_filter has {name!r:.80}, which is not a hook point here; `model.hook_dict` "
                 "has all of them."
             )
     return [name for name in every if name in asked]
@@ -202,7 +202,7 @@ class HookedRootModule(nn.Module):
     ) -> None:
         """Add a hook to the point of that name, or to all whose name the function takes.
 
-        Raises EditError for a name that is no hook point.
+        Raises EditError for a name that is not a hook point.
         """
         for point in self._points(name):
             point.add_hook(hook, dir, is_permanent, prepend)
@@ -315,7 +315,7 @@ class HookedRootModule(nn.Module):
         if name not in self.hook_dict:
             near = [each for each in self.hook_dict if not each.startswith("blocks.")]
             near += [each for each in self.hook_dict if each.startswith("blocks.0.")]
-            raise EditError(f"{name!r:.80} is no hook point; there are {', '.join(near)}.")
+            raise EditError(f"{name!r:.80} is not a hook point; there are {', '.join(near)}.")
         return [self.hook_dict[name]]
 
 

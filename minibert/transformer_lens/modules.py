@@ -193,7 +193,7 @@ def named_weights(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def stacked(root: Any, name: str) -> Tensor | None:
     """A weight by its name alone: of the embeddings as it is, of the layers (layer, ...), a copy.
 
-    Raises AttributeError for a name that is no weight of this model.
+    Raises AttributeError for a name that is not a weight of this model.
     """
     for part, weights in WEIGHTS.items():
         if name in weights and part in ("attn", "mlp"):

@@ -82,8 +82,8 @@ def taken(tensor: Tensor, given: object, axis: int) -> Tensor:
         place = np.array(place, dtype=np.int64)
     if layer_number(place) is None and not isinstance(place, slice | np.ndarray | Tensor):
         raise TraceError(
-            f"{given!r:.80} is no slice; expected an int, a list of ints, (start, stop), a slice "
-            "or None."
+            f"{given!r:.80} is not a slice; expected an int, a list of ints, (start, stop), a "
+            "slice or None."
         )
     places: list[Any] = [slice(None)] * tensor.dim()
     places[axis] = place

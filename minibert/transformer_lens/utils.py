@@ -23,7 +23,7 @@ __all__ = [
 def get_act_name(name: str, layer: int | str | None = None, layer_type: str | None = None) -> str:
     """The full name of a hook point: get_act_name("k", 6) is "blocks.6.attn.hook_k".
 
-    Raises TraceError for what is no shorthand, and for a negative layer.
+    Raises TraceError for what is not a shorthand, and for a negative layer.
     """
     number = int(layer) if isinstance(layer, str) and layer.isdigit() else layer
     # Without a model there is no last layer to count back from.

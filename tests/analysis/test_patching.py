@@ -184,7 +184,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "bert": "BertForPreTraining"}
 
 
 def peers(family: str) -> tuple[Any, Any, list[Tensor]]:
-    """The same random model here and there, and two texts; of BERT, 4.3 is no reference."""
+    """The same random model here and there, and two texts; of BERT, 4.3 is not a reference."""
     pytest.importorskip("transformer_lens")
     theirs = hf_model(family, CLASSES[family], Sizes(seed=5))
     ids = torch.randint(2, VOCABULARY, (2, 1, 11), generator=torch.Generator().manual_seed(2))

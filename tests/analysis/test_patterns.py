@@ -88,7 +88,7 @@ def test_a_model_reads_sequences_of_its_own_tokens_between_its_special_ones() ->
     model = small_model(family="gpt2", causal=True, vocab_size=VOCABULARY + 40)
     model.tokenizer = SmallTokenizer()
     ids = draws_for(model)
-    # Rows of the embedding beyond the tokenizer's vocabulary are no tokens.
+    # Rows of the embedding beyond the tokenizer's vocabulary are not tokens.
     assert set(ids.flatten().tolist()) == set(range(VOCABULARY)) - SPECIAL
     assert ids.shape == (100, 100)
     assert draws_for(small_model(n_positions=99), length=49).shape == (100, 98)
@@ -297,7 +297,7 @@ def test_the_table_of_scores_names_the_best_heads_and_is_plain_json() -> None:
     assert lines[2].split()[1:] == ["-", "not", "measured"]
     for name, message in (
         ("next", "No head has a score for 'next'"),
-        ("attention", r"'attention' is no pattern.*previous, next, duplicate"),
+        ("attention", r"'attention' is not a pattern.*previous, next, duplicate"),
     ):
         with pytest.raises(TraceError, match=message):
             scores.best(name)

@@ -45,7 +45,7 @@ class Drawn:
             return int(torch.randint(low, high, (), generator=draw))
 
         self.lengths = [number(2, MOST + 1) for _ in range(SENTENCES)]
-        # All sentences of one length are no ragged batch.
+        # All sentences of one length are not a ragged batch.
         self.lengths[0] += len(set(self.lengths)) == 1
         ids = torch.randint(VOCABULARY, (SENTENCES, max(self.lengths)), generator=draw)
         mask = torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]

@@ -586,11 +586,11 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
         (why_logit, {"token": 1} | options, words)
         for options, words in (
             ({"token": VOCABULARY}, "Token id 41 is outside"),
-            ({"token": None}, "None is no token"),
-            ({"token": False}, "False is no token"),
+            ({"token": None}, "None is not a token"),
+            ({"token": False}, "False is not a token"),
             ({"token": "Paris"}, "has no tokenizer"),
             ({"token": [1, 2]}, "2 tokens for 1 sentences"),
-            ({"token": torch.tensor([1.5])}, "is no token"),
+            ({"token": torch.tensor([1.5])}, "is not a token"),
             ({"against": 99}, "Token id 99"),
             ({"position": 11}, "no position 11"),
             ({"position": "autumn"}, 'No token is "autumn"'),
@@ -605,14 +605,14 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
         (logit_lens, options, words)
         for options, words in (
             ({"target": -1}, "Token id -1 is outside"),
-            ({"target": True}, "True is no token"),
+            ({"target": True}, "True is not a token"),
             ({"target": [1, 2, 3]}, "does not fit"),
             ({"target": ["a"] * 11}, "does not fit"),
             ({"target": [0.5] * 11}, "expected token ids"),
             ({"target": [99] * 11}, "Token id 99"),
             ({"positions": [0, -12]}, "no position -12"),
             ({"positions": []}, "at least one"),
-            ({"points": "probs"}, "'probs' is no point"),
+            ({"points": "probs"}, "'probs' is not a point"),
             ({"points": ()}, "points is empty"),
             ({"top": 0}, "top=0"),
         )
@@ -622,7 +622,7 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
         for options, words in (
             ({"layer": 3}, "no layer 3"),
             ({"layer": True}, "expected a whole number"),
-            ({"point": "z"}, "'z' is no residual stream"),
+            ({"point": "z"}, "'z' is not a residual stream"),
             ({"positions": 11}, "no position 11"),
         )
     ),
@@ -654,7 +654,7 @@ def test_what_was_not_computed_or_is_not_there_is_refused() -> None:
         "No layer has a 'neuron'": partial(found.by_layer, "neuron"),
         "count=0: expected a whole number of at least 1": partial(found.top, 0),
         "tokens of": partial(logit_lens, bert, target="the capital of France"),
-        "is no token": partial(logit_lens, bert, target="\N{SNOWMAN}"),
+        "is not a token": partial(logit_lens, bert, target="\N{SNOWMAN}"),
     }.items():  # fmt: skip
         with pytest.raises(MinibertError, match=words):
             call()

@@ -130,7 +130,7 @@ def by_itself() -> nn.Module:
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: nn.Linear(2, 2), r"Linear is no model of transformers.*minibert\.load"),
+    (lambda: nn.Linear(2, 2), r"Linear is not a model of transformers.*minibert\.load"),
     (lambda: "bert-base-uncased", "no model of transformers"),
     (by_itself, "XLNetRelativeAttention"),
     (lambda: bert().train(), r"Call hf_model\.eval\(\) first"),

@@ -45,7 +45,7 @@ def test_statistics_are_those_of_probs() -> None:
     found = trace[2].statistics(("max_prob", ("key_mass", (0, 4))))
     assert (found.max_prob - probs.amax(-1)).abs().max() < 1e-5
     assert (found.key_mass - probs[..., [0, 4]]).abs().max() < 1e-5
-    with pytest.raises(AttributeError, match="'spread' is no statistic; there are lse"):
+    with pytest.raises(AttributeError, match="'spread' is not a statistic; there are lse"):
         trace[2].statistics.spread  # noqa: B018
 
 

@@ -1,4 +1,5 @@
-"""Refused are names that lead nowhere, folders that are no checkpoint, weights that do not fit."""
+"""Refused are names that lead nowhere, folders that are not checkpoints, weights that do not
+fit."""
 
 import gc
 import json

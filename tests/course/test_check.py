@@ -1,4 +1,4 @@
-"""What `check` says to right answers, to each known mistake, and to what is no answer."""
+"""What `check` says to right answers, to each known mistake, and to what is not an answer."""
 
 import contextlib
 import math
@@ -73,7 +73,9 @@ def test_what_is_no_answer_is_refused_or_wrong(name: str) -> None:
 
 
 def test_an_unknown_exercise_is_named_with_those_that_exist() -> None:
-    with pytest.raises(MinibertError, match=r"'8-x' is no exercise of the course; there are 1-av"):
+    with pytest.raises(
+        MinibertError, match=r"'8-x' is not an exercise of the course; there are 1-av"
+    ):
         check("8-x", 1)
     with pytest.raises(MinibertError, match="no exercise"):
         check(["1-average"], 1)  # type: ignore[arg-type]

@@ -26,8 +26,8 @@ const CONFIG = {
 for (const [edit, message] of [
   [{ quantity: "zed" }, /^zed cannot be edited; there are embed, scores, probs, z/],
   [{ quantity: "constructor" }, /^constructor cannot be edited/],
-  [{ quantity: "z", change: "double" }, /^double is no change; there are zero, mean/],
-  [{ quantity: "z", change: "toString" }, /^toString is no change/],
+  [{ quantity: "z", change: "double" }, /^double is not a change; there are zero, mean/],
+  [{ quantity: "z", change: "toString" }, /^toString is not a change/],
   [{ quantity: "z", layer: 2 }, "z: there is no layer 2; expected 0 to 1"],
   [{ quantity: "z", head: 3 }, "z: there is no head 3; expected 0 to 2"],
   [{ quantity: "z", position: 5 }, "z: there is no position 5; expected 0 to 4"],
@@ -37,10 +37,10 @@ for (const [edit, message] of [
   [{ quantity: "probs", change: "mean" }, NO_MEAN],
   [{ quantity: "probs", change: "hide", key: 1 }, /^hide takes a key out of scores/],
   [{ quantity: "scores", change: "hide" }, "hide: which key?"],
-  [{ quantity: "z", change: "set" }, "set of z: undefined is no number"],
-  [{ quantity: "z", change: "set", value: NaN }, "set of z: NaN is no number"],
+  [{ quantity: "z", change: "set" }, "set of z: undefined is not a number"],
+  [{ quantity: "z", change: "set", value: NaN }, "set of z: NaN is not a number"],
   [{ quantity: "probs", change: "set", value: 0.5 }, "set of probs: which key?"],
-  [{ quantity: "probs", change: "set", key: 1, value: 1.5 }, /1.5 is no weight/],
+  [{ quantity: "probs", change: "set", key: 1, value: 1.5 }, /1.5 is not a weight/],
 ]) {
   test(`refused by name: ${JSON.stringify(edit)}`, () => {
     assert.throws(() => new Plan([{ change: "zero", ...edit }], CONFIG, 5), { message });

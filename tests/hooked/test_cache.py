@@ -146,7 +146,9 @@ WRONG: dict[str, Any] = {
     "expected one of all": lambda cache: cache.decompose_resid(mode="both"),
     "outside the vocabulary": lambda cache: cache.logit_attrs(cache.decompose_resid(), 41),
     "the same shape": lambda cache: cache.logit_attrs(cache.decompose_resid(), ids(), 3),
-    "bert is no decoder": lambda cache: minibert.load("tiny-bert").trace("a").to_transformer_lens(),
+    "bert is not a decoder": lambda cache: (
+        minibert.load("tiny-bert").trace("a").to_transformer_lens()
+    ),
     "norm stands behind each block": lambda cache: gemma().stack_head_results(),
     "reads the stream that attention": lambda cache: gpt_neox().decompose_resid(0, mlp_input=True),
     "resid_mid": lambda cache: gpt_neox().accumulated_resid(incl_mid=True),

@@ -27,7 +27,7 @@ def model_of(drawn: Drawn, name: str, dtype: torch.dtype = torch.float64) -> Any
     with torch.no_grad():
         for label, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-            # A vector that is no bias is the weight of a norm; Gemma's are counted from 1.
+            # A vector that is not a bias is the weight of a norm; Gemma's are counted from 1.
             scale = parameter.dim() == 1 and label.endswith("weight")
             base = 1.0 if scale and "gemma" not in drawn.family else 0.0
             parameter.copy_(base + _DEVIATION * noise)

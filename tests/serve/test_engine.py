@@ -79,7 +79,7 @@ def test_a_text_that_cannot_be_read_is_refused(texts: list[str], message: str) -
     [
         *(("block", {"blocks": [name]}, "There is no block")
           for name in ("probs-4", "probs-00", "../x", "thumbnails", "z-1")),
-        ("read", {"quantity": "Z", "layer": 0}, "is no quantity"),
+        ("read", {"quantity": "Z", "layer": 0}, "is not a quantity"),
         ("read", {"quantity": "z", "layer": None}, "say which layer"),
         ("read", {"quantity": "z", "layer": 4}, "no layer 4"),
         ("read", {"quantity": "logits", "layer": 0}, "leave the layer out"),

@@ -244,7 +244,7 @@ def test_words_are_known_from_strings_and_from_tokens_alike():
 
 def test_patterns_and_heads_that_there_are_not_are_refused():
     found = patterns_of_attention([torch.full((1, 2, 3, 3), 1 / 3)], ["abc"], causal=False)
-    with pytest.raises(AttentionError, match="'nxt' is no pattern of heads; there are next"):
+    with pytest.raises(AttentionError, match="'nxt' is not a pattern of heads; there are next"):
         found.best("nxt")
     with pytest.raises(AttentionError, match="no head 1-0: expected a layer from 0 to 0"):
         found.head("next", 1, 0)
@@ -304,7 +304,7 @@ def test_scores_are_those_of_the_attentions_that_transformers_gives(build, token
         strings = [words.convert_ids_to_tokens(one[0].tolist()) for one in ids]
         expected = patterns_of_attention(probs, strings, causal=stack != "encoder")
         for name, pattern in PATTERNS.items():
-            # The delimiter of a causal vocabulary is no mark to somebody who has only strings.
+            # The delimiter of a causal vocabulary is not a mark to somebody who has only strings.
             if pattern.texts == of_texts and (name != "delimiter" or tokenizer == "tiny-bert"):
                 for table in ("score", "baseline", "low"):
                     one, other = (getattr(each, table)[name] for each in (found, expected))

@@ -199,8 +199,8 @@ def test_what_cannot_be_read_is_an_error_that_says_where(given: dict[str, Any], 
         (Tokens.from_ids(TWO), {"attention_mask": [[1]]}, "goes with ids"),
         (TWO, {"input_ids": TWO}, "given twice"),
         (TWO, {"keep_all": True}, "keep_all= is neither an option"),
-        ({"input_ids": TWO, "labels": TWO}, {}, "'labels' is no input"),
-        ({"input_ids": TWO, "position_ids": [[5, 6, 7]] * 2}, {}, "'position_ids' is no input"),
+        ({"input_ids": TWO, "labels": TWO}, {}, "'labels' is not an input"),
+        ({"input_ids": TWO, "position_ids": [[5, 6, 7]] * 2}, {}, "'position_ids' is not an input"),
     ],
 )
 def test_a_name_that_does_not_go_with_the_rest_is_an_error(first, named, message) -> None:

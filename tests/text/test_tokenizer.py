@@ -22,7 +22,7 @@ from vocabularies import ROBERTA_MARKS, byte_level, real, sentence_piece, word_p
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer import Tokenizer
 
-# Any text but surrogates, which are no characters.
+# Any text but surrogates, which are not characters.
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
 LETTERS = st.text("The quick brown café über Año 我想 한국 🙂🚀 1½ .,!?'\t\nשלום مرحبا", min_size=1)
 

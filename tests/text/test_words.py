@@ -21,7 +21,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.words import Words
 from minibert.viz import view
 
-# Characters but surrogates, and no spaces at the ends, which are no part of a word.
+# Characters but surrogates, and no spaces at the ends, which are not part of a word.
 WORD = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=9).map(str.strip)
 LISTS = st.lists(WORD.filter(bool), min_size=1, max_size=9)
 HARD = [

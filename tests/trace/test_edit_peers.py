@@ -386,7 +386,7 @@ ELSEWHERE = {"gpt2": (), "bert": ("resid_mid", "resid_post")}
 
 @cache
 def lens_pair(family: str) -> tuple[Model, Any]:
-    """A random model here and in TransformerLens; of BERT, 4.3 is no reference."""
+    """A random model here and in TransformerLens; of BERT, 4.3 is not a reference."""
     theirs = hf_model(family, {"gpt2": "GPT2LMHeadModel", "bert": "BertForPreTraining"}[family])
     peer = (lens_model if family == "gpt2" else hooked)(theirs)
     return from_transformers(theirs), peer

@@ -215,7 +215,7 @@ def test_patching_everything_of_another_trace_gives_that_trace(
 ) -> None:
     trace = data.draw(traces(family))
     tokens = trace.tokens
-    # The same lengths, and other ids that are no padding.
+    # The same lengths, and other ids that are not padding.
     ids = torch.where(tokens.mask, (tokens.ids + 7) % 37 + 4, tokens.ids)
     other = Tokens.from_ids(ids, mask=tokens.mask, segments=tokens.segments)
     source = trace.model.trace(other, keep=BOTH)
@@ -311,5 +311,5 @@ def test_an_edit_acts_while_a_text_is_written_and_is_in_the_file(
         for stored in (Trace.load(folder / "a.trace"), with_model):
             assert torch.equal(value_at(stored, place), value_at(edited, place)), place
             assert torch.equal(stored.logits, edited.logits), place
-        # The edit that was saved is no part of another rerun.
+        # The edit that was saved is not a part of another rerun.
         assert close(with_model.rerun(again).logits, expected, LIMIT), place

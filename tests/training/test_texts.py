@@ -78,7 +78,7 @@ def test_no_word_is_lost_and_no_space_is_double(text):
     ("content", "message"),
     [
         (None, r"no\.txt: cannot be read \(No such file"),
-        ("folder", r"no\.txt: cannot be read: it is no regular file \(a folder"),
+        ("folder", r"no\.txt: cannot be read: it is not a regular file \(a folder"),
         (b"caf\xe9", r"no\.txt: byte 3 is not UTF-8; convert"),
         (b" \n\n\xef\xbb\xbf ", r"no\.txt: the file has no text"),
     ],

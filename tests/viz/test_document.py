@@ -39,7 +39,7 @@ def test_policy_allows_this_script_and_this_style_and_nothing_else() -> None:
 
 def test_no_address_of_the_network_is_in_a_page() -> None:
     html = page_of().html
-    # The name of SVG's elements, in the pictures that a page saves, is no address.
+    # The name of SVG's elements, in the pictures that a page saves, is not an address.
     code = "".join(code_of(html)).replace('xmlns="http://www.w3.org/2000/svg"', "")
     # What is packed means nothing until it is unpacked.
     markup = re.sub(r'(<script type="application/octet-stream"[^>]*>)[^<]*', r"\1", html)

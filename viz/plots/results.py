@@ -5,8 +5,8 @@ two axes        a heat map: layer x head, query x key, layer x token
 three and four  a small map for each head, or a heat map for each pattern
 rank            the tokens of a lens, written into the cells of their probabilities
 
-Signed numbers go from red by white at 0 to blue, shares from white to dark blue; grey is no number.
-Over queries and keys, where most numbers are faint, colour grows with the root of a share.
+Signed numbers go from red by white at 0 to blue, shares from white to dark blue; grey stands for no
+number. Over queries and keys, where most numbers are faint, colour grows with the root of a share.
 """
 
 from collections.abc import Mapping, Sequence

@@ -34,7 +34,7 @@ def read_scores(path: Path) -> ScoresLog:
     """The log at this path.
 
     Raises MinibertError for a file that cannot be read or is empty, and with the number of the
-    line for one that is no measurement, or has other heads than the first.
+    line for one that is not a measurement, or has other heads than the first.
     """
     rows: list[tuple[float, list[float | None], dict[str, Real]]] = []
     shape: tuple[int, ...] = ()
@@ -123,7 +123,7 @@ def _draw_heads(panel: Axes, tokens: Real, values: Real) -> None:
             color=colours[layer],
             linewidth=1.8 if strong else 0.8,
             alpha=1.0 if strong else 0.6,
-            # One moment is no line yet.
+            # One moment is not a line yet.
             marker="o" if len(tokens) == 1 else None,
             label=f"layer {layer}" if head == 0 else None,
         )

@@ -107,7 +107,7 @@ class Connection:
         finally:
             for answer in self._answers:
                 answer.cancel()
-            # What an answer ended with: the page went, which is no mistake.
+            # What an answer ended with: the page went, which is not a mistake.
             await asyncio.gather(*self._answers, return_exceptions=True)
 
     async def _receive(self) -> None:
@@ -142,7 +142,7 @@ class Connection:
 
     def _done(self, answer: asyncio.Task[None]) -> None:
         self._answers.discard(answer)
-        # What it ended with where the page went before, which is no mistake.
+        # What it ended with where the page went before, which is not a mistake.
         if not answer.cancelled():
             answer.exception()
 

@@ -294,7 +294,7 @@ class Engine:
         trace, _ = self._edited(request)
         if quantity not in QUANTITIES:
             raise MinibertError(
-                f"{quantity!r:.80} is no quantity; there are {', '.join(QUANTITIES)}."
+                f"{quantity!r:.80} is not a quantity; there are {', '.join(QUANTITIES)}."
             )
         if QUANTITIES[quantity].per_layer:
             if layer is None:

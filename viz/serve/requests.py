@@ -88,7 +88,7 @@ def read(text: str) -> tuple[int, Message | RequestError]:
     try:
         given = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestError("The message is no JSON.") from error
+        raise RequestError("The message is not JSON.") from error
     number: Any = given.pop("number", None) if isinstance(given, dict) else None
     if not _fits(number, int):
         raise RequestError("The message has no number.")

@@ -194,7 +194,7 @@ def ends(default: int | None) -> Field:
 def end_ids(value: object, where: str) -> tuple[int, ...]:
     """The ids that `eos_token_id` names: one, several, or none.
 
-    Raises CheckpointError for what is no token id.
+    Raises CheckpointError for what is not a token id.
     """
     ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):

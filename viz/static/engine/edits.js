@@ -19,16 +19,16 @@ export function checkEdit(edit, { quantities }, length) {
   const { quantity, change, value } = edit;
   const key = edit.key ?? null;
   if (!Object.hasOwn(quantities, quantity)) throw new Error(`${quantity} cannot be edited; there are ${Object.keys(quantities).join(", ")}`);
-  if (!Object.hasOwn(CHANGES, change)) throw new Error(`${change} is no change; there are ${Object.keys(CHANGES).join(", ")}`);
+  if (!Object.hasOwn(CHANGES, change)) throw new Error(`${change} is not a change; there are ${Object.keys(CHANGES).join(", ")}`);
   const { places, refused } = quantities[quantity];
   for (const [name, count] of Object.entries(places)) checkNumber(edit, /** @type {Place} */ (name), count ?? length);
   if (Object.hasOwn(refused, change)) throw new Error(refused[change]);
   if (change === "hide" && key === null) throw new Error("hide: which key?");
   if (change !== "set") return;
-  if (typeof value !== "number" || !Number.isFinite(value)) throw new Error(`set of ${quantity}: ${value} is no number`);
+  if (typeof value !== "number" || !Number.isFinite(value)) throw new Error(`set of ${quantity}: ${value} is not a number`);
   if (quantity !== "probs") return;
   if (key === null) throw new Error("set of probs: which key?");
-  if (value < 0 || value > 1) throw new Error(`set of probs: ${value} is no weight; expected 0 to 1`);
+  if (value < 0 || value > 1) throw new Error(`set of probs: ${value} is not a weight; expected 0 to 1`);
 }
 
 /** @typedef {"layer" | "head" | "position" | "key" | "neuron"} Place */

@@ -203,7 +203,7 @@ export class Pass {
     // Classes of a text have no axis of positions.
     if (quantity === "logits") return predicts(config) === "classes" ? tensor([this.logits().shape[1]], this.logits().values) : this.logits();
     if (quantity === "mask") return this.mask();
-    throw new RangeError(`${quantity} is no quantity; there are embed, ${NAMES.join(", ")}, logits, mask`);
+    throw new RangeError(`${quantity} is not a quantity; there are embed, ${NAMES.join(", ")}, logits, mask`);
   }
 
   /** What the task head gives, (position, vocab), or (1, label) of a text; without one, the last hidden state. */

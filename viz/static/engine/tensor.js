@@ -104,7 +104,7 @@ function oneRow(x, w, width, columns, bias) {
   const row = Float64Array.from(x.subarray(0, width));
   const out = new Float32Array(columns);
   for (let column = 0; column < columns; column += 4) {
-    // Of a number of columns that is no multiple of four some are taken twice.
+    // Of a number of columns that is not a multiple of four some are taken twice.
     const from = Math.max(0, Math.min(column, columns - 4));
     const first = from * width;
     const [second, third, fourth] = [1, 2, 3].map((more) => Math.min(from + more, columns - 1) * width);

@@ -43,7 +43,7 @@ function isChinese(character) {
   return CHINESE.some(([first, last]) => point >= first && point <= last);
 }
 
-/** Punctuation of Unicode 9 and later, which is no punctuation there. */
+/** Punctuation of Unicode 9 and later, which is not punctuation there. */
 const NEWER =
   String.raw`\u{61d}\u{9fd}\u{a76}\u{c77}\u{c84}\u{1b4e}-\u{1b4f}\u{1b7d}-\u{1b7f}\u{2e43}-\u{2e4f}` +
   String.raw`\u{2e52}-\u{2e5d}\u{10d6e}\u{10ead}\u{10ed0}\u{10f55}-\u{10f59}\u{10f86}-\u{10f89}` +
@@ -227,7 +227,7 @@ function readBytes(raw, alphabet) {
   return fromUtf8(Uint8Array.from(/** @type {number[]} */ (bytes)));
 }
 
-/** The text of bytes; those that are no character are written as "\xf0". @param {Uint8Array} bytes */
+/** The text of bytes; those that are not characters are written as "\xf0". @param {Uint8Array} bytes */
 function fromUtf8(bytes) {
   const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";

@@ -271,7 +271,7 @@ export function createTabbed(name, panels, opened = () => {}) {
  * @property {() => void} clear
  * @property {() => void} undo
  * @property {() => void} redo
- * @property {(part: Partial<Asked>) => void} prefer  what is no change of the run
+ * @property {(part: Partial<Asked>) => void} prefer  what is not a change of the run
  * @property {() => void} next
  * @property {(position: number) => void} choose
  * @property {(position: number) => void} mask

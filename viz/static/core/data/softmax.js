@@ -92,7 +92,7 @@ function fillSoftmax(scores, { first, end }, weights, from) {
 const CONTENT = /[\p{L}\p{N}]/u;
 
 /**
- * The last token that is a word or part of one; without any, the last that is no mark of structure.
+ * The last token that is a word or part of one; without any, the last that is not a mark of structure.
  *
  * @param {Tokens} tokens
  */

@@ -56,7 +56,7 @@ export function holdState(start) {
  * @property {() => State} get
  * @property {(change: Partial<State>) => void} set
  * @property {(listener: () => void) => void} subscribe
- * @property {Pointed} pointed  passes with the pointer, and so is no part of the state
+ * @property {Pointed} pointed  passes with the pointer, and so is not a part of the state
  *
  * @typedef {Held<Focus | null>} Pointed  the token
  *   under the pointer, for all pictures that have it
