@@ -131,7 +131,7 @@ def by_itself() -> nn.Module:
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.Linear(2, 2), r"Linear is not a model of transformers.*minibert\.load"),
-    (lambda: "bert-base-uncased", "no model of transformers"),
+    (lambda: "bert-base-uncased", "not a model of transformers"),
     (by_itself, "XLNetRelativeAttention"),
     (lambda: bert().train(), r"Call hf_model\.eval\(\) first"),
     (other_implementation, r"'mine'.*set_attn_implementation"),

@@ -77,7 +77,7 @@ def test_an_unknown_exercise_is_named_with_those_that_exist() -> None:
         MinibertError, match=r"'8-x' is not an exercise of the course; there are 1-av"
     ):
         check("8-x", 1)
-    with pytest.raises(MinibertError, match="no exercise"):
+    with pytest.raises(MinibertError, match="not an exercise"):
         check(["1-average"], 1)  # type: ignore[arg-type]
 
 

@@ -162,8 +162,8 @@ def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path: Path) -> N
     write(tmp_path / "mixed" / "LICENSE.txt", "x")
     write(tmp_path / "mixed" / "a.jsonl", "{}")
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (tmp_path / "pipe.txt", {}, "no regular file"),
-        (Path("/dev/zero"), {"kind": "text"}, "no regular file"),
+        (tmp_path / "pipe.txt", {}, "not a regular file"),
+        (Path("/dev/zero"), {"kind": "text"}, "not a regular file"),
         (tmp_path / "absent.txt", {}, "No such file"),
         (tmp_path / "absent", {}, "there is no such file or folder"),
         (tmp_path / "empty", {}, "no file with texts"),

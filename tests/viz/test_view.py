@@ -154,7 +154,7 @@ ATTENTION: list[tuple[Any, str]] = [
     (softmax((3, 5, 7, 7)) * 30, "before the softmax"),
     (np.full((3, 5, 7, 7), np.nan), r"nan at head 0"),
     ([softmax((0, 5, 7, 7))], "sentence=0, but attention.0. holds 0"),
-    ("attention", "no table of numbers"),
+    ("attention", "not a table of numbers"),
 ]
 STRINGS: list[tuple[Any, str]] = [
     (names(6), "tokens has 6 strings, attention has 7 positions"),
