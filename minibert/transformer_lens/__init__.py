@@ -10,14 +10,17 @@ from minibert.transformer_lens import hook_points, utils
 from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookedRootModule, HookPoint
-from minibert.transformer_lens.model import HookedTransformer
+from minibert.transformer_lens.model import HookedTransformer, TransformerBridge
+from minibert.transformer_lens.weights import FactoredMatrix
 
 __all__ = [
     "ActivationCache",
+    "FactoredMatrix",
     "HookPoint",
     "HookedRootModule",
     "HookedTransformer",
     "HookedTransformerConfig",
+    "TransformerBridge",
     "hook_points",
     "utils",
 ]

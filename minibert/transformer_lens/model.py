@@ -1,13 +1,12 @@
 """`HookedTransformer`: a minibert model with TransformerLens' attributes, hooks and methods."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minibert.answers.generate import Sampling
 from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
 from minibert.kernels.eager import soft_capped
 from minibert.layers.evaluation import Evaluation
@@ -15,19 +14,19 @@ from minibert.layers.finite import check_logits
 from minibert.layers.weight_views import read_only
 from minibert.loading import load
 from minibert.model import Model
-from minibert.quantities import Float, Hidden, Logits, TokenIds
+from minibert.quantities import Hidden, Logits
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
-from minibert.text.tokens import Tokens, padded
-from minibert.text.words import is_text
+from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
-from minibert.transformer_lens.cache import ActivationCache, residual_directions, single_token
+from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_edits import layer_edits, listening
-from minibert.transformer_lens.hook_points import HookedRootModule
+from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.modules import build_tree, named_weights, stacked
+from minibert.transformer_lens.tokens import WithTokens, as_ids, right_side
 from minibert.transformer_lens.utils import lm_cross_entropy_loss
-from minibert.transformer_lens.weights import PROCESSING, processed, steps_of
+from minibert.transformer_lens.weights import PROCESSING, FactoredMatrix, processed, steps_of
 
 Hooked = TypeVar("Hooked", bound="HookedTransformer")
 
@@ -39,7 +38,32 @@ _ALIASES = {
     **{f"pythia-{size}": f"EleutherAI/pythia-{size}" for size in _SIZES},
 }
 _HUB_OPTIONS = ("revision", "cache_dir", "offline")
+# Arguments of TransformerLens that are refused with any other value than this.
+_ONLY = {
+    "checkpoint_index": (None, 'pass revision="step1000"'),
+    "checkpoint_value": (None, 'pass revision="step1000"'),
+    "checkpoint_label": (None, 'pass revision="step1000"'),
+    "default_padding_side": ("right", "in a causal model padding on the right changes no token"),
+    "n_devices": (1, "a model lives on one device"),
+    "move_to_device": (True, "pass device="),
+    "first_n_layers": (None, "use stop_at_layer= when calling the model"),
+    "n_ctx": (None, "the checkpoint says how many positions there are"),
+    "refactor_factored_attn_matrices": (False, "model.QK.svd() and model.OV.svd() have factors"),
+    "trust_remote_code": (False, "no code of a checkpoint is run"),
+}
 _RETURNS = ("logits", "loss", "both", None)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if name in _HUB_OPTIONS:
+            continue
+        if name not in _ONLY:
+            known = ", ".join((*PROCESSING, *_HUB_OPTIONS, *_ONLY))
+            raise CheckpointError(f"from_pretrained has no option {name:.80}; it has {known}.")
+        only, instead = _ONLY[name]
+        if value != only:
+            raise CheckpointError(f"{name}={value!r:.80} is not offered; {instead}.")
 
 
 def _dtype(given: torch.dtype | str) -> torch.dtype:
@@ -68,7 +92,7 @@ class Output(NamedTuple):
     loss: Tensor
 
 
-class HookedTransformer(HookedRootModule):
+class HookedTransformer(WithTokens):
     """A model of minibert's that is called, hooked and read as one of TransformerLens.
 
     `HookedTransformer.from_pretrained(name)` loads one and processes its weights as TransformerLens
@@ -79,9 +103,6 @@ class HookedTransformer(HookedRootModule):
     Raises CheckpointError for a model that does not predict a next token, or whose norms follow the
     sum with the stream.
     """
-
-    model: Model
-    cfg: HookedTransformerConfig
 
     def __init__(
         self, model: Model, *, folded: bool = False, default_prepend_bos: bool = True
@@ -139,11 +160,7 @@ class HookedTransformer(HookedRootModule):
 
         Raises CheckpointError also for an option that is not offered.
         """
-        if unknown := [name for name in options if name not in _HUB_OPTIONS]:
-            known = ", ".join((*PROCESSING, "hf_model", "device", "dtype", *_HUB_OPTIONS))
-            raise CheckpointError(
-                f"from_pretrained has no option {unknown[0]:.80}; leave it out. It has {known}."
-            )
+        _check_options(options)
         source = _ALIASES.get(model_name, model_name) if hf_model is None else hf_model
         hub = {name: options[name] for name in _HUB_OPTIONS if name in options}
         model = load(source, dtype=_dtype(dtype), device=device, **hub)
@@ -168,6 +185,7 @@ class HookedTransformer(HookedRootModule):
         return_type: str | None = "logits",
         loss_per_token: bool = False,
         prepend_bos: bool | None = None,
+        padding_side: str | None = None,
         attention_mask: Tensor | None = None,
         stop_at_layer: int | None = None,
     ) -> Any:
@@ -186,6 +204,7 @@ class HookedTransformer(HookedRootModule):
             raise TraceError(
                 f"return_type={return_type!r:.80}: expected logits, loss, both or None."
             )
+        right_side(padding_side)
         inputs, n_layers = self._inputs(input, prepend_bos, attention_mask), self.cfg.n_layers
         stop = n_layers if stop_at_layer is None else stop_at_layer + n_layers * (stop_at_layer < 0)
         if not 0 <= stop <= n_layers:
@@ -289,121 +308,14 @@ class HookedTransformer(HookedRootModule):
         return read_only(torch.cat([self.W_E, self.W_pos]), "W_E and W_pos in one")
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
-        """minibert's tokenizer."""
-        return self.model.tokenizer
+    def QK(self) -> FactoredMatrix:  # noqa: N802
+        """W_Q·W_Kᵀ of each layer and head."""
+        return FactoredMatrix(self.W_Q, self.W_K.mT)
 
-    def to_tokens(
-        self,
-        input: str | Sequence[str],
-        prepend_bos: bool | None = None,
-        truncate: bool = True,
-    ) -> TokenIds:
-        """The ids of a text or of several, (batch, position), padded on the right.
-
-        There padding changes no token of a causal model.
-
-        prepend_bos  a BOS token in front (the end-of-text token where there is none); by default as
-                     `cfg.default_prepend_bos` says, which is True
-        truncate     cut to the model's positions; otherwise a longer text is left, and the model
-                     refuses it
-
-        Raises TokenizationError for a model without a tokenizer or BOS token.
-        """
-        tokenizer, first = self._own_tokenizer(), list[int]()
-        if prepend_bos is not None:
-            check_flag("prepend_bos", prepend_bos, TokenizationError)
-        if self.cfg.default_prepend_bos if prepend_bos is None else prepend_bos:
-            begin = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
-            if begin is None:
-                raise TokenizationError(
-                    f"{self.model.name} has neither a BOS nor an end-of-text token; pass "
-                    "prepend_bos=False."
-                )
-            first = [begin]
-        texts = [input] if isinstance(input, str) else list(input)
-        longest = self.cfg.n_ctx if truncate else None
-        rows = [[*first, *tokenizer.encode(text)][:longest] for text in texts]
-        fill = tokenizer.eos_id if tokenizer.pad_id is None else tokenizer.pad_id
-        return padded(rows, fill or 0).to(self.cfg.device)
-
-    def to_string(self, tokens: object) -> Any:
-        """The text of ids of shape (position) or (), or the texts of ids of (batch, position)."""
-        ids = torch.as_tensor(tokens)
-        if ids.dim() > 2:
-            raise TokenizationError(f"ids of shape {tuple(ids.shape)}; expected one or two axes.")
-        if ids.dim() == 2:
-            return [self.to_string(row) for row in ids]
-        return self._own_tokenizer().decode(ids.reshape(-1), skip_special=False)
-
-    def to_str_tokens(self, input: Any, prepend_bos: bool | None = None) -> Any:
-        """Each token of a text, or of ids of shape (position) or (1, position), as a string.
-
-        Of a list of texts it is a list of lists.
-        """
-        if isinstance(input, list):
-            return [self.to_str_tokens(each, prepend_bos) for each in input]
-        ids = self.to_tokens(input, prepend_bos) if isinstance(input, str) else input
-        return [self.to_string(each) for each in torch.as_tensor(ids).reshape(-1)]
-
-    def to_single_token(self, string: str) -> int:
-        """The id of a string that is one token. Raises TokenizationError where it is not."""
-        return single_token(self.model.tokenizer, string)
-
-    def to_single_str_token(self, int_token: int) -> str:
-        """The string of one id."""
-        return self.to_str_tokens(torch.tensor([int_token]))[0]
-
-    def tokens_to_residual_directions(self, tokens: object) -> Float[Tensor, "*place d_model"]:
-        """The columns of W_U of a token (a string or an id), or of ids of any shape.
-
-        It is (d_model) for one token, and else the axes of the ids before d_model.
-        """
-        return residual_directions(self.model, tokens)
-
-    @torch.no_grad()
-    def generate(
-        self,
-        input: Any = "",
-        max_new_tokens: int = 10,
-        stop_at_eos: bool = True,
-        do_sample: bool = True,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        temperature: float = 1.0,
-        prepend_bos: bool | None = None,
-    ) -> Any:
-        """One text, or ids (1, position), with up to max_new_tokens more tokens.
-
-        Drawn with torch's own random numbers; do_sample=False takes the largest logit. Each step
-        computes the whole text, all of which hooks see. With `stop_at_eos` it ends behind the
-        tokenizer's end-of-text token.
-
-        Raises TokenizationError for several texts, and for one that grows past the positions.
-        """
-        text = is_text(input)
-        ids = (self.to_tokens(input, prepend_bos) if text else as_ids(input)).to(self.cfg.device)
-        if len(ids) != 1 or ids.shape[1] + max_new_tokens > self.cfg.n_ctx:
-            raise TokenizationError(
-                f"generate(max_new_tokens={max_new_tokens}) of ids of shape {tuple(ids.shape)}; "
-                f"expected one text, and with the new tokens at most {self.cfg.n_ctx} positions."
-            )
-        tokenizer = self.model.tokenizer
-        end = tokenizer.eos_id if tokenizer is not None and stop_at_eos else None
-        sampling = Sampling(temperature if do_sample else 0, top_k, top_p)
-        for _ in range(max_new_tokens):
-            new = torch.multinomial(sampling.probs(self(ids)[:, -1]), 1).to(ids.device)
-            ids = torch.cat([ids, new], 1)
-            if int(new) == end:
-                break
-        return self._own_tokenizer().decode(ids[0]) if text else ids
-
-    def _own_tokenizer(self) -> Tokenizer:
-        if self.model.tokenizer is None:
-            raise TokenizationError(
-                f"{self.model.name} has no tokenizer; give token ids, not text."
-            )
-        return self.model.tokenizer
+    @property
+    def OV(self) -> FactoredMatrix:  # noqa: N802
+        """W_V·W_O of each layer and head."""
+        return FactoredMatrix(self.W_V, self.W_O)
 
     def _cached_names(self, names_filter: object) -> list[str]:
         names = list(self.hook_dict)
@@ -412,7 +324,10 @@ class HookedTransformer(HookedRootModule):
         return [name for name in names if not name.endswith("hook_result")]
 
     def _inputs(self, given: Any, prepend_bos: bool | None, mask: Tensor | None) -> Inputs:
-        ids = self.to_tokens(given, prepend_bos) if is_text(given) else as_ids(given)
+        text = isinstance(given, str) or (
+            isinstance(given, Sequence) and all(isinstance(each, str) for each in given)
+        )
+        ids = self.to_tokens(given, prepend_bos) if text else as_ids(given)
         if ids.is_floating_point():
             raise TokenizationError(
                 "The input is a tensor of numbers with a point; expected ids. A stream is written "
@@ -439,7 +354,47 @@ class HookedTransformer(HookedRootModule):
         return stream + self.hook_dict["hook_pos_embed"](rows)
 
 
-def as_ids(tokens: object) -> Tensor:
-    """Ids given as a tensor, an array or a list of numbers, with the axis of sentences."""
-    ids = torch.as_tensor(np.asarray(tokens) if not isinstance(tokens, Tensor) else tokens)
-    return ids[None] if ids.dim() == 1 else ids
+# What 4 calls the input and output of a module, and HookedTransformer's point with the same tensor.
+_SAME = {
+    "hook_in": "hook_resid_pre",
+    "hook_out": "hook_resid_post",
+    "attn.hook_out": "hook_attn_out",
+    "mlp.hook_out": "hook_mlp_out",
+}
+
+
+class TransformerBridge(HookedTransformer):
+    """A hooked model that begins with the checkpoint's weights, as TransformerLens 4's does.
+
+    Its hook points have the names of HookedTransformer from the start, with the numbers that they
+    have there. Of the names that 4 adds around modules, hooks go on those of `_SAME` by name.
+    """
+
+    def _points(self, name: Any) -> list[HookPoint]:
+        if isinstance(name, str) and (found := re.fullmatch(r"(blocks\.\d+\.)(.*)", name)):
+            name = found[1] + _SAME.get(found[2], found[2])
+        return super()._points(name)
+
+    @classmethod
+    def boot_transformers(cls: type[Hooked], model_name: object, **options: object) -> Hooked:
+        """The model of that name with the weights as they are; options as `from_pretrained`."""
+        return cls.from_pretrained_no_processing(model_name, **options)
+
+    def enable_compatibility_mode(
+        self, disable_warnings: bool = False, no_processing: bool = False, **processing: object
+    ) -> None:
+        """Process the weights, as `HookedTransformer.from_pretrained` does, by the same flags.
+
+        disable_warnings changes nothing: there are none. Hooks that were added before are gone.
+        """
+        steps = [] if no_processing else steps_of(self.model.config, processing)
+        if not steps:
+            return
+        cfg = self.cfg
+        made = type(self)(
+            processed(self.model, steps),
+            folded="fold_ln" in steps,
+            default_prepend_bos=cfg.default_prepend_bos,
+        )
+        made.cfg.use_attn_result = cfg.use_attn_result
+        self.__dict__ = made.__dict__

@@ -12,6 +12,7 @@ from minibert.layers.weight_views import read_only
 from minibert.model import Model
 from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.points import Point, before_layers, behind_layers, layer_points
+from minibert.transformer_lens.weights import FactoredMatrix
 
 #: How a weight is read from a layer or a model.
 Read = Callable[[Any], Tensor]
@@ -104,6 +105,16 @@ class Part(nn.Module):
                 f"{name}.data[:] = ..."
             )
         super().__setattr__(name, value)
+
+    @property
+    def OV(self) -> FactoredMatrix:  # noqa: N802
+        """W_V·W_O of each head of attention."""
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    @property
+    def QK(self) -> FactoredMatrix:  # noqa: N802
+        """W_Q·W_Kᵀ of each head of attention."""
+        return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     def forward(self, x: Tensor) -> Tensor:
         """What an embedding, a norm, an MLP or the unembedding makes of x. TraceError of others."""

@@ -14,8 +14,10 @@ from minibert.transformer_lens.names import whole_name
 
 __all__ = [
     "get_act_name",
+    "get_corner",
     "get_device",
     "lm_cross_entropy_loss",
+    "test_prompt",
     "to_numpy",
 ]
 
@@ -70,7 +72,53 @@ def get_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def get_corner(tensor: Any, n: int = 3) -> Any:
+    """The first n of every axis, of a FactoredMatrix too."""
+    return tensor[tuple(slice(n) for _ in range(tensor.ndim))]
+
+
 def __getattr__(name: str) -> Any:
     raise AttributeError(
         f"minibert.transformer_lens.utils has no {name}; it has {', '.join(__all__)}."
     )
+
+
+@torch.no_grad()
+def print_ranks(
+    prompt: str,
+    answer: str | list[str],
+    model: Any,
+    prepend_space_to_answer: bool = True,
+    print_details: bool = True,
+    prepend_bos: bool | None = None,
+    top_k: int = 10,
+) -> None:
+    """Print the rank, logit and probability of each token of each answer, and the top_k tokens.
+
+    Of several answers each is looked at by itself. Ranks begin at 0.
+    """
+    ranks = []
+    for one in [answer] if isinstance(answer, str) else answer:
+        text = f" {one}" if prepend_space_to_answer and not one.startswith(" ") else one
+        before = model.to_tokens(prompt, prepend_bos)
+        wanted = model.to_tokens(text, prepend_bos=False)
+        if print_details:
+            print("Tokenized prompt:", model.to_str_tokens(prompt, prepend_bos))
+            print("Tokenized answer:", model.to_str_tokens(text, prepend_bos=False))
+        logits = model(torch.cat([before, wanted], 1))[0, before.shape[1] - 1 :]
+        for row, token in zip(logits, wanted[0].tolist(), strict=False):
+            shares, places = row.softmax(-1), row.argsort(descending=True).tolist()
+            rank = places.index(token)
+            ranks.append((model.to_single_str_token(token), rank))
+            shown = [(f"Answer, rank {rank}", token)]
+            shown += [(f"Top {n}", place) for n, place in enumerate(places[:top_k])]
+            for name, each in shown if print_details else ():
+                print(
+                    f"{name:<16} logit {row[each].item():6.2f}  probability "
+                    f"{shares[each].item():7.2%}  token |{model.to_single_str_token(each)}|"
+                )
+    print(f"Ranks of the answer tokens: {ranks}")
+
+
+# Under its own name a linter takes the function for a test.
+test_prompt = print_ranks

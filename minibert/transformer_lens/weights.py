@@ -1,17 +1,19 @@
-"""The processing of weights that TransformerLens does, which leaves predictions as they are."""
+"""Weights as TransformerLens has them: processed, and as products of two factors."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import cast
+from functools import cached_property
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from minibert.errors import CheckpointError, check_flag
+from minibert.errors import CheckpointError, TraceError, check_flag
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear
 from minibert.layers.norms import Norm
 from minibert.model import Model
+from minibert.quantities import Float
 
 
 def _fold_ln(model: Model) -> None:
@@ -140,3 +142,117 @@ def _bias_of(linear: Linear) -> Tensor:
 
 def _decoder(model: Model) -> Linear:
     return cast(Linear, cast(nn.Module, model.head).decoder)
+
+
+class FactoredMatrix:
+    """The matrix A·B of shape (..., ldim, rdim), of rank mdim at most, which is not multiplied out.
+
+    Raises TraceError for factors that cannot be multiplied.
+    """
+
+    def __init__(
+        self,
+        A: Float[Tensor, "*left ldim mdim"],  # noqa: N803, TransformerLens' names
+        B: Float[Tensor, "*right mdim rdim"],  # noqa: N803
+    ) -> None:
+        if A.dim() < 2 or B.dim() < 2 or A.shape[-1] != B.shape[-2]:
+            raise TraceError(
+                f"FactoredMatrix of {tuple(A.shape)} and {tuple(B.shape)}; expected (..., ldim, "
+                "mdim) and (..., mdim, rdim)."
+            )
+        leading = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        self.ldim, self.mdim, self.rdim = A.shape[-2], A.shape[-1], B.shape[-1]
+        self.A = A.broadcast_to(*leading, self.ldim, self.mdim)
+        self.B = B.broadcast_to(*leading, self.mdim, self.rdim)
+        self.shape = torch.Size((*leading, self.ldim, self.rdim))
+        self.ndim = len(self.shape)
+
+    @property
+    def AB(self) -> Tensor:  # noqa: N802
+        """The product, multiplied out."""
+        return self.A @ self.B
+
+    @property
+    def T(self) -> "FactoredMatrix":  # noqa: N802
+        """The transposed matrix."""
+        return FactoredMatrix(self.B.mT, self.A.mT)
+
+    def __matmul__(self, other: Any) -> Any:
+        """The product with a matrix, factored; with a vector, a vector."""
+        if isinstance(other, FactoredMatrix):
+            return (self @ other.A) @ other.B
+        if other.dim() < 2:
+            return (self.A @ (self.B @ other[..., None])).squeeze(-1)
+        # The narrowest pair of factors.
+        if self.rdim > self.mdim:
+            return FactoredMatrix(self.A, self.B @ other)
+        return FactoredMatrix(self.AB, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        """The product of a matrix or a vector with this one."""
+        if other.dim() < 2:
+            return ((other[..., None, :] @ self.A) @ self.B).squeeze(-2)
+        if self.ldim > self.mdim:
+            return FactoredMatrix(other @ self.A, self.B)
+        return FactoredMatrix(other, self.AB)
+
+    def __mul__(self, scalar: Tensor | float) -> "FactoredMatrix":
+        """This matrix times a number. Raises TraceError for more than one."""
+        if isinstance(scalar, Tensor) and scalar.numel() != 1:
+            raise TraceError(f"* takes a number, not {tuple(scalar.shape)}; for matrices write @.")
+        return FactoredMatrix(self.A * scalar, self.B)
+
+    __rmul__ = __mul__
+
+    @cached_property
+    def _svd(self) -> tuple[Tensor, Tensor, Tensor]:
+        # Orthogonal factors of A and Bᵀ leave a matrix of mdim x mdim to decompose.
+        left, over = torch.linalg.qr(self.A)
+        right, under = torch.linalg.qr(self.B.mT)
+        u, s, vh = torch.linalg.svd(over @ under.mT, full_matrices=False)
+        return left @ u, s, right @ vh.mT
+
+    def svd(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(U, S, V) with U·diag(S)·Vᵀ this matrix; min(mdim, ldim, rdim) singular values."""
+        return self._svd
+
+    # Left singular vectors as columns, singular values from the largest, right singular vectors;
+    # Vh is not the transposed one in TransformerLens either.
+    U = property(lambda self: self._svd[0])
+    S = property(lambda self: self._svd[1])
+    Vh = V = property(lambda self: self._svd[2])
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """The eigenvalues that can differ from 0: those of B·A, complex."""
+        if self.ldim != self.rdim:
+            raise TraceError(
+                f"Eigenvalues of a matrix of {self.ldim} x {self.rdim}; expected a square one."
+            )
+        return torch.linalg.eigvals(self.B @ self.A)
+
+    def norm(self) -> Tensor:
+        """The Frobenius norm."""
+        return self.S.square().sum(-1).sqrt()
+
+    def __getitem__(self, index: object) -> "FactoredMatrix":
+        """Of the product's axes, in order; the last two stay, an int there takes a slice of one."""
+        index = index if isinstance(index, tuple) else (index,)
+        leading = self.ndim - 2
+        real = [place for place, each in enumerate(index) if each is not None]
+        if len(real) > self.ndim:
+            raise TraceError(f"{len(real)} indices for a matrix with {self.ndim} axes.")
+        cut = real[leading] if len(real) > leading else len(index)
+        before, last = index[:cut], [_kept(each) for each in index[cut:]]
+        rows, columns = (*last, slice(None), slice(None))[:2]
+        return FactoredMatrix(self.A[before][..., rows, :], self.B[before][..., :, columns])
+
+    def __repr__(self) -> str:
+        return f"FactoredMatrix: Shape({self.shape}), Hidden Dim({self.mdim})"
+
+
+def _kept(index: object) -> Any:
+    """An index that keeps its axis."""
+    if not isinstance(index, int):
+        return index
+    return slice(index, index + 1 if index != -1 else None)

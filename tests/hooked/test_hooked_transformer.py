@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 import minibert
-from minibert.errors import CheckpointError, MinibertError, TokenizationError
+from minibert.errors import CheckpointError, MinibertError, TokenizationError, TraceError
 from minibert.trace.edit import zero
 from minibert.transformer_lens import (
+    FactoredMatrix,
     HookedRootModule,
     HookedTransformer,
     HookPoint,
+    TransformerBridge,
     utils,
 )
 from tests.hooked.models import close
@@ -151,7 +153,12 @@ def test_tokens_are_those_of_the_tokenizer_behind_a_first_one() -> None:
     assert "".join(model.to_str_tokens(TEXT, prepend_bos=False)) == TEXT
     the = model.to_single_token(" the")
     assert model.to_single_str_token(the) == " the"
+    places = [n for n, each in enumerate(model.to_str_tokens(TEXT)) if each == " the"]
+    assert model.get_token_position(" the", TEXT) == places[0]
+    assert model.get_token_position(the, model.to_tokens(TEXT), mode="last") == places[-1]
     assert model.to_tokens("a b " * 500).shape == (1, model.cfg.n_ctx)
+    assert model.tokenizer is not None
+    assert model.tokenizer.decode(model.tokenizer.encode(TEXT)) == TEXT
     with pytest.raises(TokenizationError, match="not a single token"):
         model.to_single_token(" the river")
 
@@ -170,6 +177,7 @@ def test_weights_are_views_that_compute_what_the_model_computes() -> None:
     close(mlp, cache["mlp_out", 1])
     tokens = model.to_tokens(TEXT)
     close(model.W_E[tokens] + model.W_pos[: tokens.shape[1]], cache["resid_pre", 0])
+    close(model.OV.AB[1, 2], model.W_V[1, 2] @ model.W_O[1, 2])
     assert set(model.state_dict()) == dict(model.named_parameters()).keys()
     model.blocks[0].attn.W_V[:] = 0
     assert not model(TEXT, stop_at_layer=1).isnan().any()
@@ -201,19 +209,43 @@ def test_processing_keeps_what_the_model_predicts(name: str) -> None:
 
 
 @torch.no_grad()
+def test_a_bridge_begins_unprocessed() -> None:
+    bridge = TransformerBridge.boot_transformers("tiny-gpt2")
+    assert torch.equal(bridge(TEXT), hooked()(TEXT))
+    bridge.enable_compatibility_mode(disable_warnings=True)
+    assert bridge.cfg.normalization_type == "LNPre"
+    close(bridge(TEXT), HookedTransformer.from_pretrained("tiny-gpt2")(TEXT))
+    seen: list[str] = []
+    hooks = [("blocks.1.hook_in", lambda x, hook: seen.append(hook.name))]
+    bridge.run_with_hooks(TEXT, fwd_hooks=hooks)
+    assert seen == ["blocks.1.hook_resid_pre"]
+
+
+@torch.no_grad()
 def test_text_is_generated() -> None:
     ours = str(own().generate("<|endoftext|>The river", max_new_tokens=6, temperature=0))
     got = hooked().generate("The river", max_new_tokens=6, do_sample=False)
     assert got == ours.removeprefix("<|endoftext|>")
-    ids = hooked().generate(hooked().to_tokens("The river"), max_new_tokens=6, do_sample=False)
-    assert hooked().to_string(ids[0]) == ours
+    found = hooked().generate(hooked().to_tokens("The river"), max_new_tokens=3)
+    assert found.shape[0] == 1
+    with (
+        hooked().hooks(fwd_hooks=[("hook_embed", lambda x, hook: None)]),
+        pytest.raises(TraceError, match="use_past_kv_cache=False"),
+    ):
+        hooked().generate("The river")
 
     def end(logits: Tensor, hook: HookPoint) -> None:
         logits[:, 5:, 0] = 1e6
 
     with hooked().hooks(fwd_hooks=[("unembed.hook_out", end)]):
         for stops, length in ((True, 7), (False, 12)):
-            found = hooked().generate(ids[:, :4], 8, stop_at_eos=stops, do_sample=False)
+            found = hooked().generate(
+                hooked().to_tokens(TEXT)[:, :4],
+                8,
+                stop_at_eos=stops,
+                do_sample=False,
+                use_past_kv_cache=False,
+            )
             assert found.shape == (1, length)
 
 
@@ -234,31 +266,44 @@ def test_modules_of_ones_own_have_hooks() -> None:
     assert model.run_with_hooks(torch.tensor(3.0), fwd_hooks=hooks).item() == 1.0
 
 
+def test_a_prompt_is_tested_in_print(capsys: pytest.CaptureFixture[str]) -> None:
+    utils.test_prompt("The river was", "wide", hooked(), top_k=3)
+    printed = capsys.readouterr().out
+    with torch.no_grad():
+        logits = hooked()("The river was")[0, -1]
+    place = int((logits > logits[hooked().to_single_token(" wide")]).sum())
+    assert f"Ranks of the answer tokens: [(' wide', {place})]" in printed
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda m: HookedTransformer(nn.Linear(1, 1)), "expected a model of"),
         (lambda m: HookedTransformer.from_pretrained("tiny-bert"), "does not continue"),
-        (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", n_devices=2), "no option n_dev"),
+        (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", n_devices=2), "one device"),
+        (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", fold="x"), "no option fold"),
         (lambda m: HookedTransformer.from_pretrained("tiny-gpt2", fold_ln=1), "fold_ln"),
         (
             lambda m: HookedTransformer.from_pretrained("tiny-llama", center_writing_weights=True),
             "RMSNorm does not take the mean away",
         ),
-        (lambda m: m.add_hook("blocks.0.hook_query", print), "no hook point"),
+        (lambda m: m.add_hook("blocks.0.hook_query", print), "not a hook point"),
         (lambda m: m.add_hook("hook_embed", 3), "expected a function"),
-        (lambda m: m.run_with_cache(TEXT, names_filter="hook_embedd"), "no hook point"),
+        (lambda m: m.run_with_cache(TEXT, names_filter="hook_embedd"), "not a hook point"),
         (lambda m: m.run_with_cache(TEXT, incl_bwd=True), 'return_type="loss"'),
         (lambda m: m.run_with_cache([TEXT, TEXT], remove_batch_dim=True), "expected one"),
         (lambda m: m(TEXT, return_type="logit"), "return_type"),
+        (lambda m: m(TEXT, padding_side="left"), "padding_side"),
         (lambda m: m([[5, 6, 7]], attention_mask=[[0, 1, 1]]), "real tokens of each"),
         (lambda m: m(TEXT, stop_at_layer=9), "there are 4 layers"),
         (lambda m: m(torch.zeros(1, 2)), "expected ids"),
         (lambda m: m.blocks[0](1), "cannot be called"),
         (lambda m: m.load_state_dict({}), "Load weights with"),
         (lambda m: setattr(m.cfg, "n_ctx", 3), "cannot be set"),
+        (lambda m: m.get_token_position(" the", TEXT, mode="middle"), "mode"),
+        (lambda m: m.get_token_position(9, "a"), "does not occur"),
         (lambda m: m.generate("a", max_new_tokens=500), r"\d+ positions"),
-        (lambda m: m.generate(["a", "a b c"]), "expected one text"),
+        (lambda m: m.generate(["a", "a b c"]), "several lengths"),
     ],
 )
 def test_what_is_wrong_is_an_error_that_says_so(call: Any, message: str) -> None:
@@ -284,6 +329,7 @@ def test_names_of_points_are_the_same(arguments: tuple[Any, ...]) -> None:
 
 def test_helpers_give_the_same() -> None:
     pytest.importorskip("transformer_lens")
+    from transformer_lens import FactoredMatrix as Theirs
     from transformer_lens import utilities as theirs
 
     generator = torch.Generator().manual_seed(0)
@@ -296,3 +342,22 @@ def test_helpers_give_the_same() -> None:
                 utils.lm_cross_entropy_loss(logits, tokens, given, per_token),
                 theirs.lm_cross_entropy_loss(logits, tokens, given, per_token),
             )
+    left, right = (torch.randn(3, *size, generator=generator) for size in ((7, 2), (2, 7)))
+    ours, other = FactoredMatrix(left, right), Theirs(left, right)
+    vector, wide = torch.randn(7, generator=generator), torch.randn(7, 11, generator=generator)
+    for name in ("AB", "S"):
+        close(getattr(ours, name), getattr(other, name), name)
+    close(ours.norm(), other.norm())
+    close(ours @ vector, other @ vector)
+    close(vector @ ours, vector @ other)
+    close((ours @ wide).AB, (other @ wide).AB)
+    close((wide.T @ ours).AB, (wide.T @ other).AB)
+    close((ours @ ours).AB, (other @ other).AB)
+    close(ours.T.AB, other.T.AB)
+    close((2 * ours).AB, (2 * other).AB)
+    close(utils.get_corner(ours).AB, theirs.get_corner(other).AB)
+    for index in (1, (1, 2), (slice(None), 3, -1), (0, slice(2, 5), slice(1, 3)), (None, 1)):
+        got, wanted = ours[index], other[index]
+        assert got.shape == wanted.shape
+        close(got.AB, wanted.AB, str(index))
+    close(ours.eigenvalues.abs().sort().values, other.eigenvalues.abs().sort().values)
