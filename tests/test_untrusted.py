@@ -34,7 +34,7 @@ def test_what_is_no_failure_of_the_reader_passes(error: type[BaseException]) -> 
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(CheckpointError, match="no regular file"):
+    with pytest.raises(CheckpointError, match="not a regular file"):
         read_json(tmp_path / "config.json")
 
 
