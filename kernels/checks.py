@@ -315,7 +315,7 @@ def _check_prefix(prefix: Any, query: Tensor, *, causal: bool, sentences: int) -
         raise AttentionError(f"prefix is {prefix.tolist()!s:.80}; expected numbers from 0.")
 
 
-def _checked_packed(given: dict[str, Any], query: Tensor, key: Tensor) -> dict[str, Any]:
+def _checked_packed(given: dict[str, object], query: Tensor, key: Tensor) -> dict[str, object]:
     """The queries of each packed sentence, and its keys where they are not as many."""
     numbers = _packed_numbers("packed", given["packed"])
     if others := [name for name in ("lengths", "mask", "bias", "pages") if name in given]:

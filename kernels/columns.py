@@ -148,7 +148,7 @@ def _check(
         )
     B, H, Q, _ = query.shape
     D = query.shape[3] if value is None else value.shape[3]
-    given: dict[str, tuple[Any, list[tuple[int, ...]], str]] = {
+    given: dict[str, tuple[object, list[tuple[int, ...]], str]] = {
         "z_gradient": (z_gradient, [(B, H, Q, D)], "that of z"),
         "weights": (weights, [(B, H, Q), (B, 1, Q)], "a number for each query"),
         "lse": (lse, [(B, H, Q)], "what attend(...).lse is"),

@@ -56,7 +56,7 @@ class NamedQuantities(Protocol):
 
     if TYPE_CHECKING:
         # The methods of ActivationCache, which are declared there.
-        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+        def __getattr__(self, name: str) -> Callable[..., object]: ...
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ class ScoreParts(Protocol):
 
     if TYPE_CHECKING:
         # The methods of WhyScore, which are declared there.
-        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+        def __getattr__(self, name: str) -> Callable[..., object]: ...
 
 
 @runtime_checkable

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Text = str | Words | Sequence[str | Words]
 Ids = Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
-Input = Text | Tokens | Ids | Mapping[str, Any]
+Input = Text | Tokens | Ids | Mapping[str, object]
 
 
 class Model(Trainable):

@@ -259,11 +259,11 @@ class _Wide(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: object,
         args: tuple[object, ...] = (),
         kwargs: Json | None = None,
-    ) -> Any:
+    ) -> object:
         func = Tensor.double if func is Tensor.float else func
         named = {name: _wider(value) for name, value in (kwargs or {}).items()}
         return func(*map(_wider, args), **named)

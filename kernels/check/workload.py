@@ -69,7 +69,7 @@ class Workload:
             before, after = self.window
             object.__setattr__(self, "window", (before, after))
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """The fields of a row."""
         return asdict(self)
 
@@ -370,7 +370,7 @@ def _layout(
     """Options that say where sentences lie; batch and queries; batch (pages) and keys in memory."""
     if work.layout == "packed":
         shares = [-(-one * work.n_queries // work.tokens) for one in lengths]
-        options: dict[str, Any] = {"packed": tuple(shares)}
+        options: dict[str, object] = {"packed": tuple(shares)}
         if work.queries is not None:
             options["packed_keys"] = tuple(lengths)
         return options, (1, sum(shares)), (1, sum(lengths))

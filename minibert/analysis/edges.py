@@ -22,7 +22,6 @@ EAP-IG); Marks et al. 2024, "Sparse feature circuits", section 3 (faithfulness a
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -278,7 +277,7 @@ class _Apart:
 
     def run(self, embed: Tensor | None = None) -> Trace:
         """The pass, with other embeddings where they are given."""
-        edits: dict[Key, Any] = {
+        edits: dict[Key, object] = {
             "embed": lambda own: self._note(0, own if embed is None else embed)
         }
         for layer, weights in enumerate(self.layers):

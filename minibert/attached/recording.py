@@ -7,7 +7,6 @@ visits the calls as each layer is computed: a whole corpus in the memory of one 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -54,7 +53,7 @@ class Pass:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Call]] = []
         """Each with the name of its module."""
-        self.output: Any = None
+        self.output: object = None
         self.done = False
         self.token_masks: dict[str, Tensor] = {}
         """The (batch, position) masks that the model was given, by keyword."""

@@ -140,7 +140,7 @@ class StackTrace:
     ids: Tensor | None = None
     """(batch, position), where they are known."""
     texts: tuple[str, ...] = ()
-    tokenizer: Any = None
+    tokenizer: object = None
 
     def __len__(self) -> int:
         return len(self.calls)

@@ -97,7 +97,7 @@ class Clock:
 
     def turn(
         self, run: Callable[[], object], *, calls: int, cold: bool = False
-    ) -> tuple[list[float], Any]:
+    ) -> tuple[list[float], object]:
         """Milliseconds of each call, and what the last gave; the others are freed off the clock.
 
         Raises MinibertError when work goes on after the last call has ended on the clock.

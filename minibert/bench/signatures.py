@@ -80,7 +80,7 @@ class Way:
                 )
         return replace(self, layout=vectors, z=z)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """It as plain values."""
         return asdict(self)
 

@@ -182,7 +182,7 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
     return UserFunction(path, function, chosen, parameters, triton, chosen.way, tuple(more))
 
 
-def _callable(found: Any, told: str, name: str) -> Callable[..., object]:
+def _callable(found: object, told: str, name: str) -> Callable[..., object]:
     """What is called: a function, the forward of a module, or `apply` with named arguments."""
     owner = found if isinstance(found, type) else getattr(found, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):

@@ -61,10 +61,10 @@ class Allowance:
                 f"{LEAST_RATE} bytes a second came. Load it again; what was fetched whole is kept."
             )
 
-    def counted(self, read: Callable[..., Iterator[bytes]], most: int) -> Callable[..., Any]:
+    def counted(self, read: Callable[..., Iterator[bytes]], most: int) -> Callable[..., object]:
         """`read`, which raises CheckpointError once it has given more than `most` bytes."""
 
-        def pieces(*arguments: Any, **options: Any) -> Iterator[bytes]:
+        def pieces(*arguments: object, **options: object) -> Iterator[bytes]:
             left = most
             for piece in read(*arguments, **options):
                 left -= len(piece)
@@ -167,7 +167,7 @@ def _install() -> None:
             return made
         send = made.send
 
-        def checked(request: Any, **options: Any) -> Any:
+        def checked(request: object, **options: object) -> object:
             _check_request(request)
             return send(request, **options)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -100,7 +100,7 @@ def _option(
 ) -> inspect.Parameter:
     """A parameter as typer reads it: an option, or an argument."""
     brackets, text = table[parameter.name]
-    flags, settings = [], dict[str, Any](help=text)
+    flags, settings = [], dict[str, object](help=text)
     kind: Callable[..., object] = typer.Option
     for word in filter(None, brackets.split(", ")):
         if word.startswith("-") and word != "-":

@@ -41,7 +41,7 @@ class FamilyChoices:
     """
 
     tasks: tuple[str, ...]
-    choices: Mapping[str, Any] = declared(default_factory=dict)
+    choices: Mapping[str, object] = declared(default_factory=dict)
     causal: bool | None = None
     """True: always; False: never; None: as its config says."""
     narrow_head: bool = False
@@ -168,7 +168,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "query_key_norm": ("none", "head", "width"),
     "pooling": ("first", "mean"),
 }
-CHOICES_BY_DEFAULT: dict[str, Any] = {
+CHOICES_BY_DEFAULT: dict[str, object] = {
     "norm": "layer",
     "norm_place": "after",
     "norm_bias": True,

@@ -203,7 +203,7 @@ def _check_ids(ids: Tensor) -> None:
         raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
 
 
-def _of_mapping(given: Mapping[str, Any], config: Config, weight: Tensor, name: str) -> Inputs:
+def _of_mapping(given: Mapping[str, object], config: Config, weight: Tensor, name: str) -> Inputs:
     unknown = [key for key in given if key not in NAMES and key not in _BESIDE]
     if unknown:
         raise TokenizationError(

@@ -221,7 +221,7 @@ class Tokenizer:
     def _encodings(self, given: tuple[Sentence, ...]) -> list[Encoding]:
         """What the library makes of sentences, those of words by themselves, in their order."""
         in_words = [isinstance(sentence[0], Words) for sentence in given]
-        inputs: list[Any] = [
+        inputs: list[object] = [
             one if len(one) == 2 else one[0]
             for one in (tuple(list(t) if isinstance(t, Words) else t for t in s) for s in given)
         ]

@@ -150,7 +150,7 @@ def sentences(text: object, pair: object) -> tuple[Sentence, ...]:
     return found
 
 
-def _as_list(text: object) -> list[Any]:
+def _as_list(text: object) -> list[object]:
     if isinstance(text, str | Words):
         return [text]
     if isinstance(text, list | tuple):

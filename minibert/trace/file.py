@@ -115,7 +115,7 @@ def stand_in(config: Config, identity: Mapping[str, object], path: Path) -> Trac
     final = needed if config.final_norm else lambda hidden, divisors=None: hidden
     body = WeightlessBody(reason, stand_ins=layers, final=final, embed=needed)
     known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
-    model: Any = Weightless(
+    model: object = Weightless(
         reason, body=body, head=needed, inputs=needed, task_logits=needed, pool=needed, **known
     )
     return cast(TracedModel, model)

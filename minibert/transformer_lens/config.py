@@ -9,7 +9,7 @@ from minibert.model import Model
 
 _ACTIVATIONS = {"gelu_tanh": "gelu_new"}
 
-_FACTS: dict[str, Callable[[Model], Any]] = {
+_FACTS: dict[str, Callable[[Model], object]] = {
     "n_layers": lambda model: model.config.n_layers,
     "d_model": lambda model: model.config.d_model,
     "n_ctx": lambda model: model.config.n_positions,
@@ -81,7 +81,7 @@ class HookedTransformerConfig:
             )
         vars(self)[name] = value
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The facts by name."""
         own = {name: value for name, value in vars(self).items() if name != "_model"}
         return {name: getattr(self, name) for name in _FACTS} | own

@@ -272,8 +272,8 @@ class HookedRootModule(nn.Module):
 
     def run_with_cache(
         self,
-        *model_args: Any,
-        names_filter: Any = None,
+        *model_args: object,
+        names_filter: object = None,
         device: Device = None,
         remove_batch_dim: bool = False,
         incl_bwd: bool = False,

@@ -54,7 +54,7 @@ _ONLY = {
 _RETURNS = ("logits", "loss", "both", None)
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_options(options: dict[str, object]) -> None:
     for name, value in options.items():
         if name in _HUB_OPTIONS:
             continue
@@ -287,7 +287,7 @@ class HookedTransformer(WithTokens):
         """Weights by TransformerLens' names and in its shapes."""
         return {name: weight.detach() for name, weight in self.named_parameters()}
 
-    def load_state_dict(self, *args: object, **kwargs: object) -> Any:
+    def load_state_dict(self, *args: object, **kwargs: object) -> object:
         """Refused: CheckpointError."""
         raise CheckpointError(
             "Load weights with minibert.load, and show them as HookedTransformer."

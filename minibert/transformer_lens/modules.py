@@ -15,7 +15,7 @@ from minibert.transformer_lens.points import Point, before_layers, behind_layers
 from minibert.transformer_lens.weights import FactoredMatrix
 
 #: How a weight is read from a layer or a model.
-Read = Callable[[Any], Tensor]
+Read = Callable[[object], Tensor]
 Weights = dict[str, Read]
 
 

@@ -26,7 +26,7 @@ _ACTIVATION_NAMES = {
 _MOST = 1e15
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> object:
     return value
 
 
@@ -36,7 +36,7 @@ class Field:
 
     names: tuple[str, ...]
     """The first is written; all of them are read and must agree."""
-    read: Callable[[Json], Any]
+    read: Callable[[Json], object]
     """Its value in a config.json; raises CheckpointError for what it cannot be."""
     write: Callable[[Any], Any] = _same
 
