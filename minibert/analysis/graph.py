@@ -33,7 +33,7 @@ from minibert.doors import Page, opened
 from minibert.errors import TraceError
 from minibert.quantities import Float
 from minibert.trace.read import Trace
-from minibert.writing import replacing
+from minibert.writing import check_place, replacing
 
 
 class Node(NamedTuple):
@@ -121,11 +121,16 @@ class PredictionGraph:
 
         Its list of graphs, graph-metadata.json in the same folder, is written too. Heads, MLPs and
         neurons stand in the place of features, with their names in `clerp`; each link has its v, q
-        and k beside its weight. Raises TraceError for a name that does not end in .json.
+        and k beside its weight. Raises TraceError for a name that does not end in .json and for
+        a folder that is not there.
         """
         file = Path(path)
         if file.suffix != ".json":
-            raise TraceError(f"{str(file)!r:.80}: expected the name of a .json file.")
+            raise TraceError(
+                f"{str(file)!r:.80}: expected the name of a .json file; .page().save(...) writes "
+                "the drawing."
+            )
+        check_place(file, TraceError)
         about: dict[str, object] = {
             "slug": file.stem, "scan": self.model, "transcoder_list": [],
             "prompt_tokens": list(self.tokens), "prompt": "".join(self.tokens),

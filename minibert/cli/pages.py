@@ -25,7 +25,7 @@ def view(
 
     Options:
         output [-o, FILE]: The page to write.
-        picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map, text or
+        picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map or
             layers.
     """
     _check_place(output)

@@ -355,7 +355,12 @@ class Edit:
     def at(
         self, *, positions: Chosen = None, sentences: Chosen = None, entries: Chosen = None
     ) -> "Edit":
-        """The same change, only at these positions, sentences of the batch, and entries."""
+        """The same change, only at these positions, sentences of the batch, and entries.
+
+        Raises EditError for entries of `hide`, which names its keys itself.
+        """
+        if entries is not None and isinstance(self.change, Hide):
+            raise EditError(f"hide(...).at(entries={entries!r:.80}): name the keys in hide(keys).")
         return _copy(
             self,
             positions=self.positions if positions is None else positions,

@@ -104,11 +104,11 @@ def indices_of(
         try:
             found = list(range(size)[chosen])
         except (TypeError, ValueError) as wrong:
-            raise error(f"{where}{what}s {chosen}: expected whole numbers.") from wrong
+            raise error(f"{where}{what} {chosen}: expected whole numbers.") from wrong
     elif isinstance(chosen, Sequence) and not isinstance(chosen, str):
         found = [check_index(what, one, size, error, where) for one in chosen]
     else:
         found = [check_index(what, chosen, size, error, where)]
     if not found or len(set(found)) < len(found):
-        raise error(f"{where}{what}s {chosen!r:.80}: expected each once, and at least one.")
+        raise error(f"{where}{what} {chosen!r:.80}: expected each one once, and at least one.")
     return found

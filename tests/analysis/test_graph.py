@@ -153,6 +153,9 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
         "share=2": lambda: prediction_graph(trace, 7, share=2),
         "neurons": lambda: prediction_graph(trace, 7, neurons=-1),
         "json": lambda: prediction_graph(trace, 7).save(tmp_path / "graph.html"),
+        "there is no folder": lambda: prediction_graph(trace, 7).save(
+            tmp_path / "no" / "graph.json"
+        ),
         "edit": lambda: prediction_graph(trace.rerun({("z", 0): zero}), 7),
     }.items():
         with pytest.raises(MinibertError, match=words):
