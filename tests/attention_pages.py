@@ -151,8 +151,13 @@ def unpacked(
     assert found
     data = base64.b64decode(found[1])
     data = zlib.decompress(data) if entry["packing"] == "deflate" else data
+    if entry["coding"] == "quarters":
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").reshape(-1, 2)
+        # Two's complement: the high bit counts -2.
+        twos = (bits @ np.array([1, -2]))[: int(np.prod(entry["shape"]))]
+        return (twos.reshape(entry["shape"]) + 0.5) / 4
     if entry["coding"] == "steps":
-        return steps_read(data, entry["shape"])
+        return steps_read(data, entry["shape"], rests=entry["head"] is not None)
     cells = np.frombuffer(data, np.dtype(entry["dtype"]).newbyteorder("<"))
     numbers = np.zeros(entry["shape"], cells.dtype)
     if entry["triangle"]:
@@ -163,8 +168,11 @@ def unpacked(
     return (numbers / 255.0) ** 2 if entry["coding"] == "sqrt" else numbers
 
 
-def steps_read(data: bytes, shape: list[int]) -> np.ndarray:
-    """Numbers of steps and codes."""
+def steps_read(data: bytes, shape: list[int], *, rests: bool) -> np.ndarray:
+    """Numbers of codes and steps, or the rests of a head in parts of a step."""
+    if rests:
+        fours = [part for byte in data for part in (byte & 15, byte >> 4)][: int(np.prod(shape))]
+        return np.array([four - 16 if four > 7 else four for four in fours]).reshape(shape) / 16
     n_steps = int(np.prod(shape[:-1]))
     steps = np.frombuffer(data[: 2 * n_steps], "<f2").astype(np.float32)
     codes = np.frombuffer(data[2 * n_steps :], np.int8)
@@ -182,7 +190,17 @@ def held(page: Any, name: str, layer: int, head: int, index: int = 0) -> np.ndar
     if head in entries:
         return unpacked(page, name, layer, head, index).astype(np.float64)
     place = heads.index(head)
-    return unpacked(page, name, layer, index=index)[place].astype(np.float64)
+    numbers = unpacked(page, name, layer, index=index)[place].astype(np.float64)
+    rests = {
+        one["head"]: one for one in arrays(page, f"{name} rest", index) if one["layer"] == layer
+    }
+    if head not in rests:
+        return numbers
+    rest = unpacked(page, f"{name} rest", layer, head, index)
+    if entries[None]["coding"] == "steps":
+        return numbers + rest * (np.abs(numbers).max(-1, keepdims=True) / 100)
+    exponents = np.maximum(np.frexp(numbers)[1] - 1, -14)
+    return numbers + rest * 2.0 ** (exponents - 18)
 
 
 def weights(page: Any, layer: int, head: int, index: int = 0) -> np.ndarray:

@@ -6,6 +6,7 @@ One block a layer, so that the browser unpacks only the layer that is looked at:
                              -> the cells key <= query, when all others are zero
                              -> zlib -> base64
     query, key, value (head, position, d_head) -> float16 or float32 -> base64
+    query, key of a head that float16 spoils -> what it takes away as int8 -> base64
     the same of a page that would be large -> vectors.py -> base64
     thumbnails: the largest code of each of at most 64 x 64 blocks of cells, of all layers
 
@@ -30,6 +31,8 @@ Array = np.ndarray
 CODE_MAX = 255
 # Blocks a side of a thumbnail: more than a picture of it has pixels.
 THUMBNAIL = 64
+# Steps of a remainder in the last place of a half.
+_REST = 256
 # Weights repeat nothing but zeros: searching for more takes ten times as long and saves nothing.
 _SEARCH = zlib.Z_RLE
 
@@ -113,13 +116,13 @@ def pack_vectors(
     vectors: Array,
     *,
     head: int | None = None,
-    single: bool | None = None,
+    single: bool = False,
 ) -> Block:
-    """query, key or value of one layer, (head, position, d_head), or of one head of it.
+    """query, key or value of one layer, (head, position, d_head), as float16.
 
-    `single` chooses float32 or float16: by default the first for a head, the second for all.
+    With `head`, of that head alone, (position, d_head), as float32; `single` gives that of all.
     """
-    exact = head is not None if single is None else single
+    exact = single or head is not None
     where = f"{layer}" if head is None else f"{layer}-{head}"
     return block_of(
         f"{name}-{where}",
@@ -129,6 +132,38 @@ def pack_vectors(
         head=head,
         shape=vectors.shape,
         # The last bits of such numbers look random: packing takes long and saves little.
+        packing="none",
+    )
+
+
+def remainders(vectors: Array) -> Array:
+    """What rounding to half precision takes away, in 256ths of the last place of each half."""
+    half = vectors.astype(np.float16)
+    steps = np.spacing(np.abs(half)).astype(np.float32) / _REST
+    return np.clip(np.rint((vectors - half) / steps), -_REST // 2, _REST // 2 - 1).astype(np.int8)
+
+
+def refined(vectors: Array) -> Array:
+    """The vectors as halves and remainders give them: 2^-20 of their size from the truth."""
+    return with_remainders(vectors.astype(np.float16), remainders(vectors))
+
+
+def with_remainders(halves: Array, rests: Array) -> Array:
+    """Halves, in any precision, with what `remainders` found that rounding took from them."""
+    half = halves.astype(np.float16)
+    steps = np.spacing(np.abs(half)).astype(np.float32) / np.float32(_REST)
+    return half + rests * steps
+
+
+def pack_remainders(name: str, layer: int, head: int, vectors: Array) -> Block:
+    """What `pack_vectors` of the layer leaves of one head, (position, d_head), as int8."""
+    return block_of(
+        f"{name}-rest-{layer}-{head}",
+        remainders(vectors),
+        quantity=f"{name} rest",
+        layer=layer,
+        head=head,
+        shape=vectors.shape,
         packing="none",
     )
 

@@ -4,19 +4,24 @@ How scores of a layer become weights (`Looking`) -> vectors in half precision, o
 (`Coded`) -> whether a browser computes the model's weights from them (`Comparing`) -> blocks.
 
 Half precision is enough for most heads: the weights that a browser computes from it differ by
-less than can be seen. Where scores are large it is not, and such heads have single precision; where
-no precision gives the model's weights, an edit has changed them. On a page that would be large a
-byte a number takes the place of half precision, which heads have then whose weights need it:
+less than can be seen. Where scores are large it is not, and such heads have a byte more for each
+number, or single precision where that is not enough; where no precision gives the model's weights,
+an edit has changed them. On a page that would be large, a byte a number takes the place of half
+precision, with a quarter or half of a byte more for heads whose weights need it:
 
     step of a vector = its largest number / 100, as float16, rounded up
     code of a number = round(number / step), -100 to 100, as int8
+    rest of a number = what the code leaves, in 16ths of the step, as four bits
+    quarter of a number = the quarter of its step that it lies in, as two bits
 
 So a number is at most half a step from the model's: half a hundredth of the largest number of its
-vector. The codes of a layer, and the steps before them, are deflated: they use 201 of 256 values,
-and not evenly.
+vector; with the rest, a 16th of a step; with the quarter, whose middle it is taken for, an 8th.
+The codes of a layer, and the steps before them, are deflated: they use 201 of 256 values, and not
+evenly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +30,14 @@ from torch import Tensor
 
 from minibert.untrusted import Json
 from minibert.viz.inputs import ConfigLike, TraceLike, of_heads
-from minibert.viz.payload import Array, Block, block_of, pack_vectors
+from minibert.viz.payload import (
+    Array,
+    Block,
+    block_of,
+    pack_remainders,
+    pack_vectors,
+    refined,
+)
 
 # Digits of a frequency: an angle at position 10,000 is then right to 1e-5.
 _DIGITS = 10
@@ -119,12 +131,22 @@ def rotation_header(config: ConfigLike, layers: Sequence[int], n_tokens: int) ->
     return {"rotary": rotary, "turned": [known.index(one) for one in each]}
 
 
-# Codes on either side of zero.
+# Codes on either side of zero, and the parts of a step.
 STEPS = 100
+_PARTS = 16
+_QUARTERS = 4
 
 
 class Coded:
-    """Vectors, (..., position, d_head), as codes and steps, (..., position)."""
+    """Vectors, (..., position, d_head), as codes and steps."""
+
+    steps: Array
+    """(..., position)."""
+    codes: Array
+    rests: Array
+    """16ths of a step, -8 to 7."""
+    quarters: Array
+    """-2 to 1: the lowest quarter of a step to the highest."""
 
     def __init__(self, vectors: Array) -> None:
         """Raise OverflowError where half precision has no number as large as a step."""
@@ -134,9 +156,38 @@ class Coded:
             self.steps = np.where(steps < largest, np.nextafter(steps, np.float16(np.inf)), steps)
         if not np.isfinite(self.steps).all():
             raise OverflowError("a vector is too large for steps in half precision")
-        step = self.steps[..., None].astype(np.float32)
-        self.codes = np.rint(vectors / np.where(step > 0, step, 1)).astype(np.int8)
-        self.numbers = self.codes * step
+        step = self._step
+        safe = np.where(step > 0, step, 1)
+        self.codes = np.rint(vectors / safe).astype(np.int8)
+        left = (vectors - self.codes * step) / safe
+        quarters = np.floor(left * _QUARTERS)
+        self.quarters = np.clip(quarters, -_QUARTERS // 2, _QUARTERS // 2 - 1).astype(np.int8)
+        self.rests = np.clip(np.rint(left * _PARTS), -_PARTS // 2, _PARTS // 2 - 1).astype(np.int8)
+
+    @property
+    def _step(self) -> Array:
+        return self.steps[..., None].astype(np.float32)
+
+    @property
+    def numbers(self) -> Array:
+        """What the codes say."""
+        return self.codes * self._step
+
+    @property
+    def quartered(self) -> Array:
+        """What the codes say with the quarters."""
+        return (self.codes + _middles(self.quarters)) * self._step
+
+    @property
+    def finer(self) -> Array:
+        """What the codes say with the rests."""
+        parts = self.codes * np.float32(_PARTS) + self.rests
+        return (parts * (self._step / _PARTS)).astype(np.float32)
+
+
+def _middles(quarters: Array) -> Array:
+    """The middle of each quarter, in steps."""
+    return (quarters + np.float32(0.5)) / np.float32(_QUARTERS)
 
 
 def coded(vectors: Array) -> Coded | None:
@@ -157,6 +208,26 @@ def pack_coded(name: str, layer: int, vectors: Coded) -> Block:
         layer=layer,
         shape=vectors.codes.shape,
         coding="steps",
+    )
+
+
+def pack_finer(name: str, layer: int, head: int, vectors: Coded, place: int, *, bits: int) -> Block:
+    """What makes query or key of one head, (position, d_head), finer.
+
+    Rests of 4 bits or quarters of 2, the first of a byte in its low bits.
+    """
+    parts, each = (vectors.rests if bits == 4 else vectors.quarters)[place], 8 // bits
+    padded = np.append(parts.ravel(), np.zeros(-parts.size % each, np.int8)).view(np.uint8)
+    shifted = (padded & 2**bits - 1).reshape(-1, each) << np.arange(0, 8, bits, dtype=np.uint8)
+    return block_of(
+        f"{name}-rest-{layer}-{head}",
+        np.bitwise_or.reduce(shifted, 1),
+        quantity=f"{name} rest",
+        layer=layer,
+        head=head,
+        coding="steps" if bits == 4 else "quarters",
+        shape=parts.shape,
+        packing="none",
     )
 
 
@@ -202,7 +273,7 @@ class Comparing:
             keys = keys[self.key_places]
         products = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2)
         scores = torch.from_numpy(self.looking.scores(products.numpy(), self.rows.numpy()))
-        # Infinite scores give NaN, which is not an agreement.
+        # Infinite scores give NaN, which is no agreement.
         return (scores.softmax(-1) - self.probs).abs().amax((1, 2)).nan_to_num(torch.inf).tolist()
 
     def agreement(self, rounded: Named, error: float) -> tuple[bool, set[int]]:
@@ -258,38 +329,30 @@ def packed_vectors(
     whole = {name: read(name, layer) for name in ("query", "key")}
     single = {name: of_heads(vectors, groups.held(name)) for name, vectors in whole.items()}
     comparing = Comparing(trace, layer, probs, single, groups.key_places)
-    halves = {name: rounded(vectors) for name, vectors in single.items()}
-    codes = _codes(single) if holding.coded else None
-    form = {name: one.numbers for name, one in codes.items()} if codes else halves
-    agreeing, off = comparing.agreement(form, error := CODED_ERROR if codes else HALF_ERROR)
-    off = groups.closed(off) if agreeing else set()
-    # Of the heads that a byte a number spoils those that half precision spoils too.
-    rough = groups.closed(comparing.off(halves, error)) & off if codes and off else off
-    alone = {holding.heads.index(head) for head in exact}
-    if holding.vectors:
-        alone |= rough | off & groups.closed(alone)
+    form = (_codes(single) if holding.coded else None) or _Halves(single)
+    agreeing, off = comparing.agreement(form.numbers, form.error)
+    if not agreeing:
+        off = set()
+    off = groups.closed(off)
+    quartered = form.quartered()
+    rough = groups.closed(comparing.off(quartered, form.error)) if off and quartered else off
+    coarse = comparing.off(form.finer(), form.error) if rough & off else set()
+    fine = off - groups.closed(coarse)
+    precise = {holding.heads[place] for place in off - fine}
     blocks = []
-    if holding.rounded(layer) and len(alone) < len(holding.heads):
-        if codes:
-            blocks += [pack_coded(name, layer, one) for name, one in codes.items()]
-        else:
-            # In single precision where halves are infinite and no weights tell.
-            told = agreeing or _finite(*halves.values())
-            kept = halves if told else single
-            blocks += [pack_vectors(name, layer, kept[name], single=not told) for name in kept]
-        for name, head in groups.parts(off - alone):
-            blocks.append(pack_vectors(name, layer, whole[name][head], head=head, single=False))
-    for name, head in groups.parts(alone):
+    if holding.rounded(layer) and not precise.union(exact).issuperset(holding.heads):
+        blocks += form.blocks(layer, agreeing=agreeing)
+        for name, place, head in groups.parts(fine):
+            bits = 4 if groups.any_of(name, place, rough) else 2
+            blocks.append(form.rests(name, layer, head, place, bits=bits))
+    alone = [
+        holding.heads.index(head) for head in (precise.union(exact) if holding.vectors else exact)
+    ]
+    for name, _, head in groups.parts(set(alone)):
         blocks.append(pack_vectors(name, layer, whole[name][head], head=head))
     for head in key_heads(trace.config, exact):
         blocks.append(pack_vectors("value", layer, read("value", layer)[head], head=head))
     return blocks, agreeing
-
-
-def _codes(single: Named) -> dict[str, Coded] | None:
-    """None where some are too large for it."""
-    codes = {name: coded(vectors) for name, vectors in single.items()}
-    return {name: one for name, one in codes.items() if one} if all(codes.values()) else None
 
 
 class _Groups:
@@ -309,13 +372,82 @@ class _Groups:
         read = {self.key_places[place] for place in places}
         return {place for place, key in enumerate(self.key_places) if key in read}
 
-    def parts(self, places: set[int]) -> list[tuple[str, int]]:
-        """Name and number of query and key of these heads; a key that is shared once."""
-        keys = {self.key_places[place] for place in places}
-        return [
-            *(("query", self.heads[place]) for place in sorted(places)),
-            *(("key", self.key_heads[place]) for place in sorted(keys)),
-        ]
+    def any_of(self, name: str, place: int, places: set[int]) -> bool:
+        """True where this place of query or key belongs to one of these heads."""
+        read = places if name == "query" else {self.key_places[one] for one in places}
+        return place in read
+
+    def parts(self, places: set[int]) -> Iterator[tuple[str, int, int]]:
+        """Name, place and number of query and key of these heads; a key that is shared once."""
+        seen = set()
+        for place in sorted(places):
+            yield "query", place, self.heads[place]
+            key = self.key_places[place]
+            if key not in seen:
+                yield "key", key, self.key_heads[key]
+            seen.add(key)
+
+
+class _Halves:
+    """query and key of a layer's held heads in half precision."""
+
+    error = HALF_ERROR
+
+    def __init__(self, single: Named) -> None:
+        self.single = single
+        self.numbers = {name: rounded(vectors) for name, vectors in single.items()}
+
+    def quartered(self) -> Named | None:
+        """None: there is nothing between these and `finer`."""
+        return None
+
+    def finer(self) -> Named:
+        """With a byte more for each number."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return {name: refined(vectors) for name, vectors in self.single.items()}
+
+    def blocks(self, layer: int, *, agreeing: bool) -> list[Block]:
+        """All heads; in single precision where halves are infinite and no weights tell."""
+        kept = self.numbers if _finite(*self.numbers.values()) or agreeing else self.single
+        exact = kept is self.single
+        return [pack_vectors(name, layer, part, single=exact) for name, part in kept.items()]
+
+    def rests(self, name: str, layer: int, head: int, place: int, *, bits: int) -> Block:
+        """What makes query or key of one head finer."""
+        return pack_remainders(name, layer, head, self.single[name][place])
+
+
+class _Codes:
+    """The same in a byte a number."""
+
+    error = CODED_ERROR
+
+    def __init__(self, codes: dict[str, Coded]) -> None:
+        self.codes = codes
+        self.numbers: Named = {name: one.numbers for name, one in codes.items()}
+
+    def quartered(self) -> Named:
+        """With a quarter of a byte more for each number."""
+        return {name: one.quartered for name, one in self.codes.items()}
+
+    def finer(self) -> Named:
+        """With half a byte more for each number."""
+        return {name: one.finer for name, one in self.codes.items()}
+
+    def blocks(self, layer: int, *, agreeing: bool) -> list[Block]:
+        """All heads, whether or not they give the weights."""
+        return [pack_coded(name, layer, one) for name, one in self.codes.items()]
+
+    def rests(self, name: str, layer: int, head: int, place: int, *, bits: int) -> Block:
+        """What makes query or key of one head finer."""
+        return pack_finer(name, layer, head, self.codes[name], place, bits=bits)
+
+
+def _codes(single: Named) -> _Codes | None:
+    """None where numbers are too large for it."""
+    with suppress(OverflowError):
+        return _Codes({name: Coded(vectors) for name, vectors in single.items()})
+    return None
 
 
 def rounded(vectors: Array) -> Array:

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from attention_pages import FakeSizes, FakeTokens, FakeTrace
 
-from minibert.viz import viewing
+from minibert.viz.document import document
+from minibert.viz.example import label_columns, labels_from_strings
+from minibert.viz.payload import header_json, pack_layer, pack_vectors
+from minibert.viz.vectors import Coded, pack_coded
 
 TOKENS = ("[CLS]", "straw", "##berries", "[SEP]", "rain", "falls", "[SEP]")
 LAYERS, HEADS, WIDTH = 2, 3, 11
@@ -30,6 +31,12 @@ class Vectors:
     def rounded(self) -> "Vectors":
         """As a page holds them in half precision."""
         query, key, value = (part.astype(np.float16) for part in (self.query, self.key, self.value))
+        return Vectors(query, key, value, self.causal, self.scale)
+
+    @property
+    def in_bytes(self) -> "Vectors":
+        """As a page holds them in a byte a number."""
+        query, key, value = (Coded(part).numbers for part in (self.query, self.key, self.value))
         return Vectors(query, key, value, self.causal, self.scale)
 
     def scores(self, layer: int, head: int) -> Array:
@@ -57,22 +64,45 @@ def vector_page(
     tokens: tuple[str, ...] = TOKENS,
     *,
     exact: tuple[int, int] | None = None,
+    values: bool = True,
     edited: bool = False,
+    in_bytes: bool = False,
     view: str = "neuron",
+    sentence_b_start: int | None = None,
 ) -> str:
     """The HTML of a page; `exact` (layer, head) is there in single precision, and no other."""
-    n_layers, n_heads, n_tokens, width = vectors.query.shape[:4]
-    each = [[vectors.probs(i, j) for j in range(n_heads)] for i in range(n_layers)]
-    probs = np.array(each, np.float32)[:, None, :: -1 if edited else 1]
-    labels = FakeTokens(
-        raw=(tokens,),
-        strings=(tuple(one.removeprefix("##") for one in tokens),),
-        segments=torch.zeros((1, n_tokens), dtype=torch.int64),
-        special=(tuple(one.startswith("[") for one in tokens),),
-        texts=(),
-        spans=((None,) * n_tokens,),
-    )
-    numbers = torch.from_numpy(np.stack([vectors.query, vectors.key, vectors.value])[:, :, None])
-    sizes = FakeSizes(n_layers, n_heads, width, vectors.causal)
-    trace = FakeTrace(torch.from_numpy(probs.copy()), numbers, labels, sizes)
-    return viewing.view(trace, view=view, vectors=exact is None, exact=exact).html
+    n_layers, n_heads, _, width = vectors.query.shape
+    names = ("query", "key", "value") if values else ("query", "key")
+    blocks = []
+    for layer in range(n_layers):
+        probs = np.stack([vectors.probs(layer, head) for head in range(n_heads)])
+        blocks.append(pack_layer(layer, probs[::-1] if edited else probs))
+        parts = {name: getattr(vectors, name)[layer] for name in names}
+        if in_bytes:
+            blocks += [pack_coded(name, layer, Coded(part)) for name, part in parts.items()]
+        elif exact is None:
+            blocks += [pack_vectors(name, layer, part) for name, part in parts.items()]
+    if exact is not None:
+        for name in names:
+            numbers = getattr(vectors, name)[exact]
+            blocks.append(pack_vectors(name, exact[0], numbers, head=exact[1]))
+    example = {
+        "arrays": [block.entry for block in blocks],
+        "causal": vectors.causal,
+        "cut": False,
+        "edited": edited,
+        "heads": list(range(n_heads)),
+        "key_tokens": None,
+        "layers": list(range(n_layers)),
+        "lens": None,
+        "model": "random",
+        "name": "",
+        "notes": [],
+        "scale": [vectors.scale] * n_layers,
+        "sizes": {"n_layers": n_layers, "n_heads": n_heads, "d_head": width},
+        "texts": [],
+        "tokens": label_columns(labels_from_strings(tokens, sentence_b_start)),
+    }
+    header = {"examples": [example], "format": 2, "title": None, "view": view}
+    pieces = ((block.name, block.data) for block in blocks)
+    return "".join(document(header_json(header), pieces))

@@ -4,6 +4,7 @@ Weights are worked out from query and key as a page holds them, for every kind o
 compared with those of the trace: in half precision, and in a byte a number.
 """
 
+import tracemalloc
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 from attention_pages import (
+    FakeTrace,
     arrays,
     example_of,
+    fake_trace,
     held,
     unpacked,
     weights,
@@ -28,8 +31,15 @@ from minibert.analysis import logit_lens
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.trace.edit import zero
+from minibert.trace.read import Trace
 from minibert.viz import Page, view
 from minibert.viz.vectors import Coded, coded
+
+
+@pytest.fixture
+def trace() -> FakeTrace:
+    return fake_trace()
+
 
 KINDS = ("bert", "gpt2", *OTHER_KINDS)
 
@@ -78,45 +88,90 @@ def test_what_a_page_holds_gives_the_weights_and_vectors_of_its_trace(seed: int)
                 np.testing.assert_allclose(held(page, name, layer, head), numbers, atol=off, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("n_tokens", "causal", "held"),
-    [(256, False, True), (257, False, False), (257, True, True), (513, True, False)],
-)
-def test_weights_of_a_long_text_are_left_to_the_browser(
-    n_tokens: int, causal: bool, held: bool
-) -> None:
-    trace = small_trace(n_tokens, causal=causal, n_positions=600)
-    page = view(trace)
-    assert bool(arrays(page, "probs")) is held
-    assert example_of(page)["causal"] is causal
-    np.testing.assert_allclose(weights(page, 2, 1), trace[2, 1].probs[0], atol=1.2e-3)
-    assert arrays(view(trace, vectors=False), "probs")
+class TestLength:
+    def long(self, n_tokens: int, causal: bool = False) -> Any:
+        return small_trace(n_tokens, causal=causal, n_positions=600)
+
+    @pytest.mark.parametrize(
+        ("n_tokens", "causal", "held"),
+        [(256, False, True), (257, False, False), (257, True, True), (513, True, False)],
+    )
+    def test_weights_of_a_long_text_are_left_to_the_browser(
+        self, n_tokens: int, causal: bool, held: bool
+    ) -> None:
+        trace = self.long(n_tokens, causal)
+        page = view(trace)
+        assert bool(arrays(page, "probs")) is held
+        assert example_of(page)["causal"] is causal
+        np.testing.assert_allclose(weights(page, 2, 1), trace[2, 1].probs[0], atol=1.2e-3)
+        assert arrays(view(trace, vectors=False), "probs")
+
+    def test_thumbnails_hold_the_largest_weight_of_each_block(self) -> None:
+        trace = self.long(151)
+        thumbnails = unpacked(view(trace), "thumbnails", None)
+        assert thumbnails.shape == (3, 2, 64, 64)
+        edges = np.arange(65) * 151 // 64
+        probs = trace.stack("probs")[:, 0].numpy()
+        for row, column in ((0, 0), (17, 40), (63, 63)):
+            block = probs[:, :, edges[row] : edges[row + 1], edges[column] : edges[column + 1]].max(
+                (-1, -2)
+            )
+            np.testing.assert_allclose(thumbnails[:, :, row, column], block, atol=4e-3)
+
+    def test_a_page_takes_at_most_twice_its_size_to_make(self) -> None:
+        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 768, "d_mlp": 8, "vocab_size": 41}
+        config = Config(**sizes, n_positions=512, family="bert", task="none", n_segments=0)
+        trace = Model.from_config(config, seed=7).trace([i % 41 for i in range(512)])
+        tracemalloc.start()
+        try:
+            page = view(trace)
+            with open("/dev/null", "w") as file:
+                file.writelines(page.pieces())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert page.size <= 13_000_000
+        assert peak <= 2 * page.size
+        # value alone would take half as much again.
+        assert not arrays(page, "value")
+        assert "above 16.0 MB" in " ".join(example_of(page)["notes"])
 
 
-def test_a_page_holds_what_each_layer_would_predict() -> None:
-    model = minibert.load("tiny-bert")
-    trace = model.trace(["the horse ran", "a boat"])
-    lens = example_of(view(trace, sentences=[1]))["lens"]
-    expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
-    length = trace.tokens.lengths[1]
-    assert lens["points"] == list(expected.rows)
-    by_rank = np.array([expected.texts(1, rank) for rank in range(5)])
-    assert lens["strings"] == np.moveaxis(by_rank, 0, -1).tolist()
-    np.testing.assert_allclose(lens["probs"], expected.probs[:, 1, :length], atol=1e-4)
+class TestLens:
+    def test_it_holds_what_each_layer_would_predict(self) -> None:
+        model = minibert.load("tiny-bert")
+        trace = model.trace(["the horse ran", "a boat"])
+        lens = example_of(view(trace, sentences=[1]))["lens"]
+        expected = logit_lens(trace, points=("embed", "resid_post"), top=5)
+        length = trace.tokens.lengths[1]
+        assert lens["points"] == list(expected.rows)
+        by_rank = np.array([expected.texts(1, rank) for rank in range(5)])
+        assert lens["strings"] == np.moveaxis(by_rank, 0, -1).tolist()
+        np.testing.assert_allclose(lens["probs"], expected.probs[:, 1, :length], atol=1e-4)
+
+    def test_it_can_be_left_out_and_a_model_without_words_has_none(self) -> None:
+        trace = minibert.load("tiny-bert").trace("a boat")
+        assert example_of(view(trace, lens=False))["lens"] is None
+        example = example_of(view(small_trace()))
+        assert example["lens"] is None
+        assert "no output head over words" in example["notes"][0]
+        assert not example_of(view(small_trace(), lens=False))["notes"]
+
+    def test_one_that_takes_long_is_made_only_when_asked_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("minibert.viz.viewing._CHEAP", 10)
+        trace = minibert.load("tiny-bert").trace("a boat")
+        example = example_of(view(trace))
+        assert example["lens"] is None
+        assert "lens=True" in example["notes"][0]
+        assert example_of(view(trace, lens=True))["lens"]
 
 
-def test_the_lens_can_be_left_out_and_a_model_without_words_has_none() -> None:
-    trace = minibert.load("tiny-bert").trace("a boat")
-    assert example_of(view(trace, lens=False))["lens"] is None
-    example = example_of(view(small_trace()))
-    assert example["lens"] is None
-    assert "no output head over words" in example["notes"][0]
-    assert not example_of(view(small_trace(), lens=False))["notes"]
-
-
-TEXT = (
+TEXTS = (
+    "the cat sat on the mat",
     "She had peeped into the book her sister was reading, but it had no pictures or conversations"
-    " in it, and what is the use of a book, thought Alice, without pictures or conversations?"
+    " in it, and what is the use of a book, thought Alice, without pictures or conversations?",
 )
 
 
@@ -131,26 +186,35 @@ def in_bytes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("minibert.viz.viewing._BYTES_A_TOKEN", 0)
 
 
-@pytest.mark.parametrize("size", [1e-6, 1.0, 300.0])
-def test_a_code_is_within_half_a_hundredth_of_its_vectors_largest(size: float) -> None:
-    vectors = size * np.random.default_rng(0).normal(0, 1, (3, 7, 11)).astype(np.float32)
-    vectors[1, 2] = 0
-    codes = Coded(vectors)
-    largest = np.abs(vectors).max(-1, keepdims=True)
-    # Steps are rounded up to half precision: at most a thousandth, or its smallest number.
-    assert (np.abs(codes.numbers - vectors) <= (largest / 100 * 1.001 + 6e-8) / 2).all()
-    assert np.abs(codes.codes).max() <= 100
-    used = np.abs(codes.codes).max(-1).min(initial=100, where=largest[..., 0] > 0)
-    assert size < 1 or used == 100
-    assert coded(np.full((1, 2, 3), 1e30, np.float32)) is None
+class TestNumbers:
+    @pytest.mark.parametrize("size", [1e-6, 1.0, 300.0])
+    def test_each_is_within_half_a_hundredth_of_its_vectors_largest(self, size: float) -> None:
+        vectors = size * np.random.default_rng(0).normal(0, 1, (3, 7, 11)).astype(np.float32)
+        vectors[1, 2] = 0
+        codes = Coded(vectors)
+        largest = np.abs(vectors).max(-1, keepdims=True)
+        # Steps are rounded up to half precision: at most a thousandth, or its smallest number.
+        step = largest / 100 * 1.001 + 6e-8
+        assert (np.abs(codes.numbers - vectors) <= step / 2).all()
+        assert (np.abs(codes.finer - vectors) <= step / 16).all()
+        assert (np.abs(codes.quartered - vectors) <= step / 8 * (1 + 1e-5)).all()
+        assert np.abs(codes.codes).max() <= 100
+        assert (
+            size < 1
+            or np.abs(codes.codes).max(-1).min(initial=100, where=largest[..., 0] > 0) == 100
+        )
+
+    def test_numbers_beyond_half_precision_are_not_coded(self) -> None:
+        assert coded(np.full((1, 2, 3), 1e30, np.float32)) is None
 
 
 @pytest.mark.usefixtures("large")
 class TestWeights:
-    @pytest.mark.parametrize("name", ["tiny-gpt2", "all-MiniLM-L6-v2"])
-    def test_of_trained_models_they_are_within_four_thousandths(self, name: str) -> None:
+    @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "all-MiniLM-L6-v2"])
+    @pytest.mark.parametrize("text", TEXTS, ids=["short", "long"])
+    def test_of_trained_models_they_are_within_four_thousandths(self, name: str, text: str) -> None:
         known = name if name.startswith("tiny") else data_path("models", name)
-        trace = minibert.load(known).trace(TEXT)
+        trace = minibert.load(known).trace(text)
         page = view(trace, layers=[0, 3])
         assert {one["coding"] for one in arrays(page, "query") if one["head"] is None} == {"steps"}
         for layer in (0, 3):
@@ -158,12 +222,10 @@ class TestWeights:
                 expected = trace[layer, head].probs[0].float().numpy()
                 np.testing.assert_allclose(weights(page, layer, head), expected, atol=4e-3)
 
-    def test_a_head_that_a_byte_would_spoil_has_two(self) -> None:
-        trace = minibert.load("tiny-bert").trace(TEXT)
-        entries = [one for one in arrays(view(trace), "query") if one["head"] is not None]
-        finer = {(one["layer"], one["head"]) for one in entries}
+    def test_a_head_that_a_byte_would_spoil_has_some_bits_more(self) -> None:
+        trace = minibert.load("tiny-bert").trace(TEXTS[1])
+        finer = {(one["layer"], one["head"]) for one in arrays(view(trace), "query rest")}
         assert 0 < len(finer) < 16
-        assert {one["dtype"] for one in entries} == {"float16"}
         for layer, head in finer:
             parts = (trace[layer].query[0, head], trace[layer].key[0, head])
             query, key = (Coded(part.numpy()).numbers.astype(np.float64) for part in parts)
@@ -173,13 +235,21 @@ class TestWeights:
             assert np.abs(spoiled - trace[layer, head].probs[0].numpy()).max() > 4e-3
 
 
-@pytest.mark.parametrize(("n_tokens", "most"), [(16, 500_000), (128, 4_000_000)])
-def test_a_default_page_of_twelve_by_twelve_heads_is_small(n_tokens: int, most: int) -> None:
-    sizes = {"n_layers": 12, "n_heads": 12, "d_model": 768, "d_mlp": 8, "vocab_size": 41}
-    config = Config(**sizes, n_positions=128, family="bert", task="none", n_segments=0)
-    page = view(Model.from_config(config, seed=7).trace([i % 41 for i in range(n_tokens)]))
-    assert page.size <= most
-    assert len(arrays(page, "query")) == len(arrays(page, "key")) == 12
+class TestSize:
+    @pytest.mark.parametrize(("n_tokens", "most"), [(16, 500_000), (128, 4_000_000)])
+    def test_a_default_page_of_twelve_by_twelve_heads_is_small(
+        self, n_tokens: int, most: int
+    ) -> None:
+        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 768, "d_mlp": 8, "vocab_size": 41}
+        config = Config(**sizes, n_positions=128, family="bert", task="none", n_segments=0)
+        page = view(Model.from_config(config, seed=7).trace([i % 41 for i in range(n_tokens)]))
+        assert page.size <= most
+        assert len(arrays(page, "query")) == len(arrays(page, "key")) == 12
+
+
+@pytest.fixture(scope="module", params=list(OTHER_KINDS))
+def other(request: pytest.FixtureRequest) -> Trace:
+    return other_trace(request.param)
 
 
 def saved(page: Page) -> Any:
@@ -191,8 +261,27 @@ def test_every_head_of_a_group_is_as_fine_as_the_finest() -> None:
     # Head 1 looks evenly at all, whatever its key is; it shares the key of head 0.
     trace = other_trace("llama").rerun({("key", 0): far, ("query", 0, 1): 0.0})
     page = saved(view(trace))
+    names = ("query rest", "query", "key rest", "key")
     finer = {
         name: {one["head"] for one in arrays(page, name) if one["layer"] == 0} - {None}
-        for name in ("query", "key")
+        for name in names
     }
-    assert finer == {"query": {0, 1}, "key": {0}}
+    assert finer["query rest"] | finer["query"] == {0, 1}
+    assert finer["key rest"] | finer["key"] == {0}
+
+
+def test_the_page_knows_how_query_and_key_were_turned(other: Trace) -> None:
+    example = example_of(view(other))
+    for layer in range(3):
+        turn = example["rotary"][example["turned"][layer]]
+        angles = np.outer(np.arange(11), turn["frequencies"])
+        pairs = len(turn["frequencies"])
+        for name in ("query", "key"):
+            turned = getattr(other[layer], name)[0].double().numpy() / turn["amplitude"]
+            left, right = turned[..., :pairs], turned[..., pairs : 2 * pairs]
+            back = (
+                left * np.cos(angles) + right * np.sin(angles),
+                right * np.cos(angles) - left * np.sin(angles),
+            )
+            expected = getattr(other[layer], f"{name}_unrotated")[0, ..., : 2 * pairs].numpy()
+            np.testing.assert_allclose(np.concatenate(back, -1), expected, rtol=1e-4, atol=1e-4)

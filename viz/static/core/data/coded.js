@@ -2,6 +2,9 @@
  * query, key and value in a byte a number, as viz/vectors.py writes them: a step for each vector in half
  * precision, then for each number how many steps it is.
  */
+/** Parts of a step that a rest counts. */
+const PARTS = 16;
+
 /**
  * The numbers of all heads.
  *
@@ -22,13 +25,31 @@ export function fromSteps(bytes, shape) {
  * @param {Uint8Array} bytes  of all heads; they fill their buffer
  * @param {number[]} shape  head, position, d_head
  * @param {number} place  in the head axis
+ * @param {Uint8Array} [rests]  of that head, four bits a number, the first in the low half of a byte
+ * @param {boolean} [quarters]  they have two bits a number: the quarter of its step that it lies in
  * @returns {{numbers: Float32Array, within: number}}
  */
-export function headFromSteps(bytes, [heads, positions, width], place) {
+export function headFromSteps(bytes, [heads, positions, width], place, rests, quarters = false) {
   const steps = fromHalf(new Uint16Array(bytes.buffer, place * positions * 2, positions));
   const codes = new Int8Array(bytes.buffer, 2 * heads * positions + place * positions * width, positions * width);
-  const numbers = Float32Array.from(codes, (code, i) => code * steps[Math.floor(i / width)]);
-  return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / 2 };
+  const numbers = new Float32Array(positions * width);
+  for (let i = 0; i < numbers.length; i += 1) {
+    const rest = rests ? (quarters ? quarterAt(rests, i) : restAt(rests, i) / PARTS) : 0;
+    numbers[i] = (codes[i] + rest) * steps[Math.floor(i / width)];
+  }
+  return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / (rests ? (quarters ? 8 : PARTS) : 2) };
+}
+
+/** @param {Uint8Array} rests @param {number} i */
+function restAt(rests, i) {
+  const four = (rests[i >> 1] >> (4 * (i & 1))) & 15;
+  return four < 8 ? four : four - 16;
+}
+
+/** The middle of a quarter, in steps. @param {Uint8Array} quarters @param {number} i */
+function quarterAt(quarters, i) {
+  const two = (quarters[i >> 2] >> (2 * (i & 3))) & 3;
+  return ((two < 2 ? two : two - 4) + 0.5) / 4;
 }
 
 /**
@@ -48,4 +69,18 @@ export function fromHalf(halves) {
     if ((half & 0x7c00) === 0x7c00) numbers[i] *= half & 0x3ff ? NaN : Infinity;
   }
   return numbers;
+}
+
+/**
+ * Numbers with what rounding to half precision took from them.
+ *
+ * @param {Float32Array} halves
+ * @param {ArrayLike<number>} rest  in 256ths of the last place of each half
+ */
+export function refined(halves, rest) {
+  const bits = new Uint32Array(halves.slice().buffer);
+  return halves.map((half, i) => {
+    const exponent = Math.max(((bits[i] >>> 23) & 255) - 127, -14);
+    return half + rest[i] * 2 ** (exponent - 18);
+  });
 }

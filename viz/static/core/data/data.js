@@ -3,13 +3,14 @@
  *
  * @typedef {object} ArrayEntry
  * @property {string} block  the name of its bytes
- * @property {"probs" | "query" | "key" | "value" | "thumbnails"} quantity
+ * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails"} quantity
  * @property {number | null} layer  null: of all layers on the page
  * @property {number | null} head  the head's number in the model; null: of all heads on the page
  * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
  *   head, (position, d_head); thumbnails (layer, head, query, key)
  * @property {"uint8" | "int8" | "float16" | "float32"} dtype  bytes are little-endian
- * @property {"sqrt" | "plain" | "steps"} coding  sqrt: 255 times the root of the weight; steps: as coded.js has them
+ * @property {"sqrt" | "plain" | "steps" | "quarters"} coding  sqrt: 255 times the root of the weight; steps, quarters:
+ *   as coded.js has them
  * @property {"deflate" | "none"} packing
  * @property {boolean} triangle  only the cells key <= query are there; the others are zero
  *

@@ -33,7 +33,7 @@
  * @import { Source } from "./source.js"
  */
 
-import { headFromSteps } from "./coded.js";
+import { headFromSteps, refined } from "./coded.js";
 import { bytesOf, unpack, unpackPart } from "./data.js";
 import { keyHeadOf } from "./sharing.js";
 import { attend } from "./softmax.js";
@@ -187,10 +187,15 @@ export class Example {
     if (own) return { numbers: /** @type {Float32Array} */ (await unpack(own, this.blocks)), within: null };
     const entry = this.entry(name, layer);
     if (!entry) return null;
-    if (entry.coding === "steps") return headFromSteps(await this.kept(entry), entry.shape, held.indexOf(head));
+    const rest = this.entry(`${name} rest`, layer, head);
+    if (entry.coding === "steps") {
+      const rests = rest && (await bytesOf(rest, this.blocks));
+      return headFromSteps(await this.kept(entry), entry.shape, held.indexOf(head), rests, rest?.coding === "quarters");
+    }
     const [, positions, width] = entry.shape;
     const length = positions * width;
-    return { numbers: await unpackPart(entry, this.blocks, held.indexOf(head) * length, length), within: null };
+    const numbers = await unpackPart(entry, this.blocks, held.indexOf(head) * length, length);
+    return { numbers: rest ? refined(numbers, await unpack(rest, this.blocks)) : numbers, within: null };
   }
 
   /** The bytes of a block of all heads, which are asked for one after the other. @param {ArrayEntry} entry */

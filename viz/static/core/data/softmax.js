@@ -36,9 +36,27 @@ export function cappedScore(score, cap) {
  * @param {Float64Array} [scores]  to be filled
  */
 export function scoresOf({ query: queries, key: keys, width, scale, nKeys }, query, { first, end } = { first: 0, end: nKeys }, scores = new Float64Array(nKeys)) {
-  for (let key = first; key < end; key += 1) {
+  const from = query * width;
+  let key = first;
+  // Four keys at a time: each part of the query is then read once for all of them.
+  for (; key + 4 <= end; key += 4) {
+    let [a, b, c, d] = [0, 0, 0, 0];
+    const [at, second, third, fourth] = [key * width, (key + 1) * width, (key + 2) * width, (key + 3) * width];
+    for (let i = 0; i < width; i += 1) {
+      const part = queries[from + i];
+      a += part * keys[at + i];
+      b += part * keys[second + i];
+      c += part * keys[third + i];
+      d += part * keys[fourth + i];
+    }
+    scores[key] = a * scale;
+    scores[key + 1] = b * scale;
+    scores[key + 2] = c * scale;
+    scores[key + 3] = d * scale;
+  }
+  for (; key < end; key += 1) {
     let sum = 0;
-    for (let i = 0; i < width; i += 1) sum += queries[query * width + i] * keys[key * width + i];
+    for (let i = 0; i < width; i += 1) sum += queries[from + i] * keys[key * width + i];
     scores[key] = sum * scale;
   }
   return scores;

@@ -39,7 +39,7 @@ import { leastDrawn } from "./head.js";
 const MOST_APART = 3;
 const SPREAD = 0.6;
 /** Of more lines the strongest are drawn: nobody could tell the others apart. */
-export const MOST_LINES = 4000;
+export const MOST_LINES = 1500;
 /** How much is left of a faded line. */
 const FADED = 0.2;
 /** Pixels between a line and a click that still mean the line. */
