@@ -4,10 +4,12 @@
  * With --check nothing is written: it fails where a committed file is not what the source gives.
  */
 
+import { Buffer } from "node:buffer";
 import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
+import { main } from "assemblyscript/asc";
 import { build } from "esbuild";
 
 const FOLDER = dirname(fileURLToPath(import.meta.url));
@@ -79,13 +81,27 @@ async function notice() {
   return `/*! With ${name} ${version} by ${author}, under this licence:\n${await readFile(join(folder, "LICENSE"), "utf8")}*/`;
 }
 
+/** static/engine/simd.ts as WebAssembly, in base64. @param {string[]} more  features beside SIMD */
+async function compiled(more) {
+  /** @type {Uint8Array[]} */
+  const written = [];
+  const source = join(FOLDER, "static", "engine", "simd.ts");
+  const features = ["simd", ...more].flatMap((feature) => ["--enable", feature]);
+  const { error, stderr } = await main([source, ...features, "-O3", "--noAssert", "--runtime", "stub", "--importMemory", "--outFile", "simd.wasm"], {
+    writeFile: (_, contents) => void written.push(/** @type {Uint8Array} */ (contents)),
+  });
+  if (error) throw new Error(`simd.ts: ${error.message}\n${stderr}`);
+  return Buffer.concat(written).toString("base64");
+}
+
 /** The text of each file of built/, by its name. */
 async function files() {
   const made = ENTRIES.flatMap((name) => [
     [`${name}.js`, bundled(`${name}.js`)],
     [`${name}.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name === "served" ? "live" : name)] })],
   ]);
-  for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() } })]);
+  const define = { "globalThis.PRODUCTS": JSON.stringify(await Promise.all([["relaxed-simd"], []].map(compiled))) };
+  for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() }, define })]);
   made.push(["open_page.js", bundled("open_page.js")]);
   return Promise.all(made.map(async ([name, text]) => /** @type {[string, string]} */ ([name, await text])));
 }

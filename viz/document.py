@@ -119,9 +119,12 @@ def _shell(parts: tuple[str, ...]) -> dict[str, str]:
     style, script = (_joined(f"{part}.{kind}" for part in parts) for kind in ("css", "js"))
     opening = _text("built/open_page.js")
     # A worker has no file to come from: the page makes one of its own text.
-    worker = "worker-src blob:; " if "live" in parts else ""
+    runs = "live" in parts
+    worker = "worker-src blob:; " if runs else ""
+    # A worker has the policy of its page, and multiplies in WebAssembly.
+    programs = " 'wasm-unsafe-eval'" if runs else ""
     policy = (
-        f"{worker}default-src 'none'; script-src {_hash(opening)} {_hash(script)}; "
+        f"{worker}default-src 'none'; script-src {_hash(opening)} {_hash(script)}{programs}; "
         f"style-src {_hash(style)}; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return {"policy": policy, "opening": opening, "code": packed_text(f"{style}\0{script}")}

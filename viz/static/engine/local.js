@@ -52,7 +52,7 @@ export class LocalEngine {
     if (unknown.length) throw new Error(`this page's engine does not compute ${unknown.join(", ")}, which Python's table has`);
     this.config = config;
     this.tokenizer = new Tokenizer(vocabulary);
-    this.held = new Weights(entries, weights);
+    this.held = Weights.ofBytes(entries, weights);
     this.model = new Model(config, this.held);
     /** By their numbers. @type {Kept<number>} */
     this.passes = new Kept();

@@ -5,59 +5,79 @@
  * @import { Rotary } from "../core/data/rotation.js"
  * @import { Built } from "../core/data/source.js"
  * @import { Change } from "./engine.js"
+ * @import { Kind } from "./product.js"
  * @import { Tensor } from "./tensor.js"
  */
 
-import { fromHalf } from "../core/data/coded.js";
-import { activate, multiply, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
+import { KINDS, Matrix, productOf, single } from "./product.js";
+import { activate, addRow, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
 
 /**
  * @typedef {object} WeightEntry
  * @property {string} name
  * @property {number[]} shape
- * @property {"float16" | "float32"} dtype  bytes are little-endian
+ * @property {Kind} dtype  bytes are little-endian; of int8 the scales of the rows, float32, stand in front
  * @property {number} from  the first byte
  */
 
+/** The weights of a model by their names: matrices, and vectors as numbers. */
 export class Weights {
-  /** @param {WeightEntry[]} entries @param {ArrayBuffer} bytes */
-  constructor(entries, bytes) {
-    this.entries = new Map(entries.map((entry) => [entry.name, entry]));
-    this.bytes = bytes;
+  constructor() {
+    /** @type {Map<string, Matrix>} */
+    this.matrices = new Map();
+    /** @type {Map<string, Float32Array>} */
+    this.vectors = new Map();
+  }
+
+  /** What a page holds. Half precision takes twice the room here, and no time later. @param {WeightEntry[]} entries @param {ArrayBuffer} bytes */
+  static ofBytes(entries, bytes) {
+    const made = new Weights();
+    for (const { name, shape, dtype, from } of entries) {
+      const coded = dtype === "int8";
+      const scales = coded ? new Float32Array(bytes, from, shape[0]) : null;
+      const stored = new KINDS[dtype](bytes, from + (scales?.byteLength ?? 0), size(shape));
+      const values = coded ? stored : single(dtype, stored);
+      if (shape.length < 2) made.vectors.set(name, /** @type {Float32Array} */ (values));
+      else made.matrix(name, coded ? "int8" : "float32", shape).put(0, values);
+      if (scales) made.matrices.get(name)?.scales.set(scales);
+    }
+    return made;
+  }
+
+  /** A matrix of zeros under this name. @param {string} name @param {Kind} kind @param {number[]} shape */
+  matrix(name, kind, [rows, width]) {
+    const made = new Matrix(kind, rows, width);
+    this.matrices.set(name, made);
+    return made;
   }
 
   /** @param {string} name */
   has(name) {
-    return this.entries.has(name);
+    return this.matrices.has(name);
   }
 
-  /** @param {string} name @returns {Tensor} */
+  /** @param {string} name @returns {Matrix} */
   get(name) {
-    const entry = this.entries.get(name);
-    if (!entry) throw new RangeError(`the model in this file has no weight ${name}`);
-    return { shape: entry.shape, values: this.unpacked(entry, 0, size(entry.shape)) };
+    const found = this.matrices.get(name);
+    if (!found) throw new RangeError(`the model has no weight ${name}`);
+    return found;
   }
 
-  /** The numbers of a weight; null where there is none of this name. @param {string} name */
+  /** The numbers of a vector; null where there is none of this name. @param {string} name */
   find(name) {
-    return this.has(name) ? this.get(name).values : null;
-  }
-
-  /** @param {WeightEntry} entry @param {number} first @param {number} count */
-  unpacked({ dtype, from }, first, count) {
-    return dtype === "float16"
-      ? fromHalf(new Uint16Array(this.bytes, from + 2 * first, count))
-      : new Float32Array(this.bytes, from + 4 * first, count);
+    return this.vectors.get(name) ?? null;
   }
 
   /** A weight, or one row of it, to be given away; null where there is none of this name. @param {string} name @param {number | null} row @returns {Tensor | null} */
   row(name, row) {
-    const entry = this.entries.get(name);
-    if (!entry) return null;
-    const [rows, ...rest] = entry.shape;
+    const matrix = this.matrices.get(name);
+    const vector = this.vectors.get(name);
+    if (!matrix && !vector) return null;
+    const rows = matrix?.rows ?? vector?.length ?? 0;
     if (row !== null && !(row >= 0 && row < rows)) throw new RangeError(`${name} has ${rows} rows; there is no row ${row}`);
-    const shape = row === null ? entry.shape : rest;
-    return { shape, values: this.unpacked(entry, (row ?? 0) * size(rest), size(shape)).slice() };
+    if (matrix) return row === null ? tensor([rows, matrix.width], matrix.slice(0, rows).slice()) : tensor([matrix.width], matrix.slice(row).slice());
+    const values = /** @type {Float32Array} */ (vector);
+    return row === null ? tensor([rows], values.slice()) : tensor([], values.slice(row, row + 1));
   }
 }
 
@@ -89,7 +109,7 @@ export function attentionScores(query, key, scale) {
   const [heads, positions, dHead] = query.shape;
   const out = tensor([heads, positions, positions]);
   for (let head = 0; head < heads; head += 1) {
-    const product = multiply(ofHead(query, head), ofHead(key, keyHead(head, query, key)), positions, dHead, positions);
+    const product = productOf(ofHead(query, head), ofHead(key, keyHead(head, query, key)), positions, dHead, positions);
     for (let i = 0; i < product.length; i += 1) product[i] *= scale;
     out.values.set(product, head * product.length);
   }
@@ -128,7 +148,7 @@ export function weightedValues(probs, value) {
   const out = tensor([heads, positions, dHead]);
   for (let head = 0; head < heads; head += 1) {
     const columns = swapped(ofHead(value, keyHead(head, probs, value)), positions, dHead);
-    out.values.set(multiply(ofHead(probs, head), columns, positions, positions, dHead), head * positions * dHead);
+    out.values.set(productOf(ofHead(probs, head), columns, positions, positions, dHead), head * positions * dHead);
   }
   return out;
 }
@@ -144,21 +164,25 @@ export function ofHead({ shape, values }, head) {
   return values.subarray(head * part, (head + 1) * part);
 }
 
+/** x·Wᵀ + b: (rows, d_out) of (rows, d_in). @param {Matrix} weight @param {Float32Array} x @param {Float32Array | null} bias */
+function biased(weight, x, bias) {
+  const rows = x.length / weight.width;
+  const made = weight.times(x, rows);
+  if (bias) addRow(made, bias);
+  return tensor([rows, weight.rows], made);
+}
+
 /** y = x·Wᵀ + b. */
 class Linear {
   /** @param {Weights} weights @param {string} name */
   constructor(weights, name) {
-    const { shape: [dOut, dIn], values } = weights.get(`${name}.weight`);
-    this.dOut = dOut;
-    this.dIn = dIn;
-    this.weight = values;
+    this.weight = weights.get(`${name}.weight`);
     this.bias = weights.find(`${name}.bias`);
   }
 
   /** (rows, d_out) of (rows, d_in). @param {Float32Array} x @returns {Tensor} */
   forward(x) {
-    const rows = x.length / this.dIn;
-    return tensor([rows, this.dOut], multiply(x, this.weight, rows, this.dIn, this.dOut, this.bias));
+    return biased(this.weight, x, this.bias);
   }
 }
 
@@ -213,12 +237,11 @@ class Attention {
   /** What each head adds to the stream: z·W_O of that head, without the bias. @param {Tensor} z */
   headOut(z) {
     const [heads, positions, dHead] = z.shape;
-    const { weight, dOut, dIn } = this.output;
-    const out = tensor([heads, positions, dOut]);
+    const { weight } = this.output;
+    const out = tensor([heads, positions, weight.rows]);
     for (let head = 0; head < heads; head += 1) {
-      const part = new Float32Array(dOut * dHead);
-      for (let i = 0; i < dOut; i += 1) part.set(weight.subarray(i * dIn + head * dHead, i * dIn + (head + 1) * dHead), i * dHead);
-      out.values.set(multiply(ofHead(z, head), part, positions, dHead, dOut), head * positions * dOut);
+      const made = weight.times(ofHead(z, head), positions, { first: head * dHead, width: dHead });
+      out.values.set(made, head * made.length);
     }
     return out;
   }
@@ -346,21 +369,19 @@ export class Layer {
 class Body {
   /** @param {Config} config @param {Weights} weights */
   constructor(config, weights) {
-    this.word = weights.get("body.word.weight").values;
-    this.position = weights.find("body.position.weight");
-    this.segment = weights.find("body.segment.weight");
+    this.word = weights.get("body.word.weight");
+    this.position = weights.matrices.get("body.position.weight");
+    this.segment = weights.matrices.get("body.segment.weight");
     this.embedNorm = new Norm(weights, "body.embed_norm", config);
     this.finalNorm = new Norm(weights, "body.final_norm", config);
-    this.width = config.d_model;
     this.scale = config.embed_scale;
   }
 
   /** word (+ segment) (+ position), and a norm where there is one. @param {number[]} ids @param {number[]} segments */
   embed(ids, segments) {
-    const { width } = this;
-    const summed = rows(this.word, ids, width);
+    const summed = rows(this.word, ids);
     if (this.scale !== 1) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] *= this.scale;
-    const more = [this.segment && rows(this.segment, segments, width), this.position && rows(this.position, [...ids.keys()], width)];
+    const more = [this.segment && rows(this.segment, segments), this.position && rows(this.position, [...ids.keys()])];
     for (const added of more) if (added) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] += added.values[i];
     return this.embedNorm.forward(summed);
   }
@@ -371,30 +392,29 @@ class Body {
   }
 }
 
-/** The rows of a table. @param {Float32Array} table @param {number[]} chosen @param {number} width */
-function rows(table, chosen, width) {
-  const out = tensor([chosen.length, width]);
-  chosen.forEach((row, i) => out.values.set(table.subarray(row * width, (row + 1) * width), i * width));
+/** The rows of a table. @param {Matrix} table @param {number[]} chosen */
+function rows(table, chosen) {
+  const out = tensor([chosen.length, table.width]);
+  chosen.forEach((row, i) => out.values.set(table.slice(row), i * table.width));
   return out;
 }
 
 /** One logit a vocabulary entry at each position: decoder(norm(activation(W·hidden + b))), or the decoder alone. */
 class VocabularyHead {
-  /** @param {Config} config @param {Weights} weights @param {Float32Array} word  the embedding, which an output embedding may be tied to */
+  /** @param {Config} config @param {Weights} weights @param {Matrix} word  the embedding, which an output embedding may be tied to */
   constructor(config, weights, word) {
     this.transform = weights.has("head.transform.weight") ? new Linear(weights, "head.transform") : null;
     this.norm = new Norm(weights, "head.norm", config);
-    this.decoder = weights.find("head.decoder.weight") ?? word;
+    this.decoder = weights.matrices.get("head.decoder.weight") ?? word;
     this.bias = weights.find("head.decoder.bias");
     this.config = config;
   }
 
   /** (position, vocab). @param {Tensor} hidden */
   forward(hidden) {
-    const { d_model: width, vocab_size: vocabulary, head_activation: activation, logit_soft_cap: cap } = this.config;
+    const { head_activation: activation, logit_soft_cap: cap } = this.config;
     const { values } = this.transform ? this.norm.forward(activate(this.transform.forward(hidden.values), activation)) : hidden;
-    const positions = values.length / width;
-    return softCapped(tensor([positions, vocabulary], multiply(values, this.decoder, positions, width, vocabulary, this.bias)), cap);
+    return softCapped(biased(this.decoder, values, this.bias), cap);
   }
 }
 

@@ -26,25 +26,23 @@ const ROWS = 4;
 let left = new Float64Array(0);
 
 /**
- * x · wᵀ + bias: (rows, width) and (columns, width) to (rows, columns).
+ * x · wᵀ: (rows, width) and (columns, width) to (rows, columns).
  *
  * @param {Float32Array} x
  * @param {Float32Array} w
  * @param {number} rows
  * @param {number} width
  * @param {number} columns
- * @param {Float32Array | null} [bias]
  * @returns {Float32Array}
  */
-export function multiply(x, w, rows, width, columns, bias = null) {
-  if (rows === 1) return oneRow(x, w, width, columns, bias);
+export function multiply(x, w, rows, width, columns) {
+  if (rows === 1) return oneRow(x, w, width, columns);
   const filled = Math.ceil(rows / ROWS) * ROWS;
   if (left.length < filled * width) left = new Float64Array(filled * width);
   left.set(x.length === rows * width ? x : x.subarray(0, rows * width));
   left.fill(0, rows * width, filled * width);
   const out = new Float32Array(filled * columns);
   for (let row = 0; row < filled; row += ROWS) fourRows(left, w, row, width, columns, out);
-  if (bias) addRow(out, bias);
   return filled === rows ? out : out.slice(0, rows * columns);
 }
 
@@ -97,10 +95,9 @@ function fourRows(x, w, row, width, columns, out) {
  * @param {Float32Array} w
  * @param {number} width
  * @param {number} columns
- * @param {Float32Array | null} bias
  * @returns {Float32Array}
  */
-function oneRow(x, w, width, columns, bias) {
+function oneRow(x, w, width, columns) {
   const row = Float64Array.from(x.subarray(0, width));
   const out = new Float32Array(columns);
   for (let column = 0; column < columns; column += 4) {
@@ -121,12 +118,11 @@ function oneRow(x, w, width, columns, bias) {
     out[from + 2] = c;
     out[from + 3] = d;
   }
-  if (bias) addRow(out, bias);
   return out;
 }
 
 /** Adds a row to every row, in place. @param {Float32Array} x @param {Float32Array} row */
-function addRow(x, row) {
+export function addRow(x, row) {
   for (let from = 0; from < x.length; from += row.length) {
     for (let i = 0; i < row.length; i += 1) x[from + i] += row[i];
   }

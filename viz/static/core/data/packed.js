@@ -48,7 +48,7 @@ export function blocksOfText(textOf) {
 }
 
 /** @param {string} text @returns {Uint8Array} */
-function fromBase64(text) {
+export function fromBase64(text) {
   if ("fromBase64" in Uint8Array) return /** @type {any} */ (Uint8Array).fromBase64(text);
   const characters = atob(text);
   const bytes = new Uint8Array(characters.length);
