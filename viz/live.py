@@ -2,11 +2,12 @@
 
 model -> what static/engine reads of its config, tokenizer.json, weights as float16 -> document
 
-The engine in the file runs small models of the families in `LIVE_FAMILIES`: any other model is
-refused by name.
+Matrices of a model that takes more than 40 MB so are written in 8 bits, with a scale a row. The
+engine in the file runs the families in `LIVE_FAMILIES`: any other model is refused by name.
 """
 
 import base64
+import copy
 import json
 import os.path
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config
 from minibert.text.tokenizer import Tokenizer
+from minibert.trace.read import Trace
 from minibert.untrusted import Json
 from minibert.viz.document import LIVE_PARTS, Written, document, page_header, worker_block
 from minibert.viz.engine_edits import editable
@@ -41,8 +43,17 @@ LIVE_FAMILIES = (
     *("gemma3", "phi3", "olmo2", "modernbert"),
 )
 _TASKS = ("none", "masked-lm", "pre-training", "causal-lm", "sequence-classification")
-# Weights in the file: every page opens with unpacking all of them.
-_LARGEST = 40_000_000
+# Bytes of weights that a file holds as they are: every page opens with unpacking all of them.
+_WHOLE = 40_000_000
+# And in 8 bits: no text of a browser is longer than 512 MB, which base64 reaches with these.
+_LARGEST = 380_000_000
+# What the error of 8 bits is measured on.
+_JUDGED = (
+    "The horse pulled the cart up the hill because it was strong.",
+    "In 1914 the two men left London for Paris, with 3 bags and 20 pounds.",
+    "She said that nobody had seen the key, and he did not believe her.",
+    "Water boils at a lower temperature where the air is thinner.",
+)
 # What stands in the field to begin with, of a model that fills masks and of one that continues.
 LIVE_TEXTS = {
     False: ("The boys [MASK] very tired.",),
@@ -69,6 +80,9 @@ class RunnableModel(Protocol):
     tokenizer: Tokenizer | None
     name: str
     body: Body
+
+    def trace(self, text: str) -> Trace:
+        """The pass of one text."""
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Each parameter once, by our name."""
@@ -109,6 +123,8 @@ class LivePage(Written):
     header: str
     weights: str
     """The bytes of all weights in base64."""
+    note: str = ""
+    """What 8 bits change; "" where the weights are the model's own."""
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
@@ -123,22 +139,26 @@ class LivePage(Written):
 def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     """A page that runs this model in the browser, and opens with one text or two.
 
-    Weights are stored as float16 where that changes none of them, else as float32. Raises
-    MinibertError for a model that the engine in the page does not run: a family that is not in
-    `LIVE_FAMILIES`, another head than a language model's, frequencies that depend on the text's
-    length, no tokenizer, or more than 40 MB of weights; TokenizationError for a text without a
-    token.
+    Weights are stored as float16 where that changes none of them, else as float32. Of a model that
+    has more than 40 MB of them so, matrices are stored in 8 bits with a scale a row, and `note`
+    says how much that changes on four sentences. Raises MinibertError for a model that the engine
+    in the page does not run: a family that is not in `LIVE_FAMILIES`, another head than a language
+    model's, frequencies that depend on the text's length, no tokenizer, or more than 380 million
+    weights; TokenizationError for a text without a token.
     """
     config, tokenizer = model.config, _checked(model)
     if texts:
         tokenizer(*texts)
     unread = () if config.task == _CLASSES else _UNREAD
     named = [(n, p) for n, p in model.named_parameters() if not n.startswith(unread)]
-    entries, weights = _packed(named)
+    coded = 2 * sum(parameter.numel() for _, parameter in named) > _WHOLE
+    entries, weights = _packed(named, coded)
+    note = _note(model) if coded else ""
     first = (JUDGED_TEXT,) if config.task == _CLASSES else LIVE_TEXTS[config.causal]
     live = {
         "config": _config(model),
         "entries": entries,
+        "note": note,
         "texts": list(texts or first),
         "vocabulary": {
             "mask": tokenizer.mask_id,
@@ -147,7 +167,7 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
             "tokenizer": json.loads(tokenizer.to_json()),
         },
     }
-    return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"))
+    return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"), note)
 
 
 def _checked(model: RunnableModel) -> Tokenizer:
@@ -170,11 +190,10 @@ def _checked(model: RunnableModel) -> Tokenizer:
             raise _refused(model, f"its rotary scaling is {rotary.scaling}; it runs others")
     if config.activation not in ACTIVATIONS:
         raise _refused(model, f"its activation ({config.activation}) is not known there")
-    # 2 bytes each at least.
-    size = 2 * sum(parameter.numel() for _, parameter in model.named_parameters())
+    size = sum(parameter.numel() for _, parameter in model.named_parameters())
     if size > _LARGEST:
         raise _refused(
-            model, f"its weights take {size / 1e6:.0f} MB; a page holds {_LARGEST / 1e6:.0f} MB"
+            model, f"it has {size / 1e6:.0f} million weights; a page holds {_LARGEST / 1e6:.0f}"
         )
     return model.tokenizer
 
@@ -212,18 +231,23 @@ def _config(model: RunnableModel) -> Json:
     }
 
 
-def _packed(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Json], bytes]:
-    """What each weight is, and the bytes of all of them one behind the other."""
+def _packed(named: Sequence[tuple[str, Tensor]], coded: bool) -> tuple[list[Json], bytes]:
+    """What each weight is, and the bytes of all of them one behind the other.
+
+    With `coded` matrices are in 8 bits: the scales of their rows, then the codes.
+    """
     entries, parts, place = [], [], 0
     for name, parameter in named:
-        stored = _stored(name, parameter.detach().cpu())
-        data = stored.contiguous().numpy().astype(stored.numpy().dtype.newbyteorder("<")).tobytes()
+        values = parameter.detach().cpu()
+        # A vector is added or multiplied once, and not worth an error.
+        pieces = _codes(name, values) if coded and values.dim() > 1 else (_stored(name, values),)
+        data = b"".join(_bytes(piece) for piece in pieces)
         entries.append(
             {
-                "dtype": str(stored.dtype).removeprefix("torch."),
+                "dtype": str(pieces[-1].dtype).removeprefix("torch."),
                 "from": place,
                 "name": name,
-                "shape": list(stored.shape),
+                "shape": list(values.shape),
             }
         )
         # Each begins where a number of four bytes may.
@@ -233,12 +257,62 @@ def _packed(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Json], bytes]:
     return entries, b"".join(parts)
 
 
-def _stored(name: str, values: Tensor) -> Tensor:
-    for dtype in (torch.float16, torch.float32):
-        stored = values.to(dtype)
-        if bool((stored.to(values.dtype) == values).all()):
-            return stored
-    raise MinibertError(
-        f"{name} has NaN, or values that float32 does not hold. A live page computes in float32: "
-        "load the model with dtype=torch.float32."
+def _bytes(values: Tensor) -> bytes:
+    numbers = values.contiguous().numpy()
+    return numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
+
+
+def _codes(name: str, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale of each row, and its numbers as so many scales: int8 from -127 to 127."""
+    values = _finite(name, values)
+    scales = values.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+    return scales, (values / scales[:, None]).round().clamp(-127, 127).to(torch.int8)
+
+
+def _note(model: RunnableModel) -> str:
+    """A sentence on how far the model in 8 bits is from the model, on a few texts."""
+    coded = copy.deepcopy(model)
+    for name, parameter in coded.named_parameters():
+        if parameter.dim() > 1:
+            scales, codes = _codes(name, parameter.detach().cpu())
+            parameter.data = (codes * scales[:, None]).to(parameter)
+    logits, probs, hidden, same, count = 0.0, 0.0, 0.0, 0, 0
+    for text in _JUDGED:
+        one, other = model.trace(text), coded.trace(text)
+        last = model.config.n_layers - 1
+        states = [trace[last].resid_post.float() for trace in (one, other)]
+        hidden = max(hidden, float((states[1] - states[0]).norm() / states[0].norm()))
+        pairs = zip(one, other, strict=True)
+        probs = max(probs, *(float((a.probs - b.probs).abs().max()) for a, b in pairs))
+        if model.config.task != "none":
+            first, second = one.logits, other.logits
+            logits = max(logits, float((second - first).abs().max()))
+            same += int((first.argmax(-1) == second.argmax(-1)).sum())
+            count += first.argmax(-1).numel()
+    said = (
+        f", logits by at most {logits:.2g}, and {same} of {count} most probable answers stay"
+        if count
+        else ""
     )
+    return (
+        f"Matrices are stored in 8 bits, with a scale a row. On {len(_JUDGED)} sentences that "
+        f"changes attention weights by at most {probs:.2g}, the last hidden states by "
+        f"{100 * hidden:.1f} % of their length{said}."
+    )
+
+
+def _stored(name: str, values: Tensor) -> Tensor:
+    values = _finite(name, values)
+    half = values.to(torch.float16)
+    return half if bool((half.float() == values).all()) else values
+
+
+def _finite(name: str, values: Tensor) -> Tensor:
+    """The values as float32, without loss. Raises MinibertError where that cannot be."""
+    single = values.float()
+    if not bool((single.to(values.dtype) == values).all()):
+        raise MinibertError(
+            f"{name} has NaN, or values that float32 does not hold. A live page computes in "
+            "float32: load the model with dtype=torch.float32."
+        )
+    return single

@@ -53,7 +53,10 @@ def live(
     model = loading.load()
     from minibert.viz.live import live_page
 
-    _write(live_page(model, text or ()), output, browse, "{:.1f} MB", 1e6)
+    page = live_page(model, text or ())
+    _write(page, output, browse, "{:.1f} MB", 1e6)
+    if page.note:
+        note("note", page.note)
 
 
 @spread()

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from command_line import run
+from live.engines import opened
 
 import minibert
 from minibert.errors import MinibertError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
+from minibert.viz import live
 from minibert.viz.live import live_page
 
 # Of one of the embedded models; with the script of the page and the two tokenizers.
@@ -25,10 +28,10 @@ LARGEST_FILE = 5_500_000
 def test_the_file_holds_the_weights_as_they_are(name: str) -> None:
     model = minibert.load(name)
     page = live_page(model)
-    live, weights = json.loads(page.header)["live"], base64.b64decode(page.weights)
+    held, weights = json.loads(page.header)["live"], base64.b64decode(page.weights)
     parameters = dict(model.named_parameters())
-    assert {"float16"} == {entry["dtype"] for entry in live["entries"]}
-    for entry in live["entries"]:
+    assert {"float16"} == {entry["dtype"] for entry in held["entries"]}
+    for entry in held["entries"]:
         size = int(np.prod(entry["shape"]))
         stored = np.frombuffer(weights, "<f2", size, entry["from"]).reshape(entry["shape"])
         assert np.array_equal(stored, parameters[entry["name"]].numpy())
@@ -45,6 +48,37 @@ def test_weights_that_float16_would_change_are_stored_as_float32() -> None:
         live_page(model)
 
 
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-llama"])
+def test_a_large_model_runs_in_eight_bits_and_the_page_says_what_that_changes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_WHOLE", 0)
+    model, rounded = minibert.load(name), minibert.load(name)
+    for values in rounded.parameters():
+        if values.dim() > 1:
+            rows = values.detach().numpy()
+            step = np.abs(rows).max(1, keepdims=True) / 127
+            values.data = torch.from_numpy(np.round(rows / step) * step)
+    text = "The horse pulled the cart up the hill because it was strong."
+    trace = rounded.trace(text)
+    with opened(model) as engine:
+        asked = [("probs", 0), ("resid_post", model.config.n_layers - 1), ("logits", None)]
+        _, found, _ = engine.trace({"texts": [text], "edits": []}, asked)
+    expected = (trace[0].probs, trace[-1].resid_post, trace.logits)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other[0].numpy(), rtol=0, atol=1e-4)
+    # The first of the sentences that the note is about.
+    note = live_page(model).note
+    pattern = r"weights by at most (.+), the last .* by (.+) % of .*logits by at most (.+), and \d"
+    probs, hidden, logits = (float(one) for one in re.findall(pattern, note)[0])
+    clean = model.trace(text)
+    assert 0 < float((trace.logits - clean.logits).abs().max()) <= logits * 1.06
+    for one, other in zip(trace, clean, strict=True):
+        assert float((one.probs - other.probs).abs().max()) <= probs * 1.06
+    change = (trace[-1].resid_post - clean[-1].resid_post).norm() / clean[-1].resid_post.norm()
+    assert 0 < 100 * float(change) <= hidden + 0.06
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -54,7 +88,7 @@ def test_weights_that_float16_would_change_are_stored_as_float32() -> None:
             {"task": "sequence-classification", "problem_type": "regression"},
             "its head answers regression",
         ),
-        ({"vocab_size": 200_000}, "its weights take 51 MB; a page holds 40 MB"),
+        ({"vocab_size": 3_000_000}, "it has 384 million weights; a page holds 380"),
         ({"n_layer_groups": 2}, "its n_layer_groups is 2; it runs 4"),
         (
             {
@@ -77,7 +111,10 @@ def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str)
         config: Config = replace(model.config, **changes)
 
         def named_parameters(self) -> Any:
-            yield "body.word.weight", torch.zeros(self.config.vocab_size, self.config.d_model)
+            yield (
+                "body.word.weight",
+                torch.empty(self.config.vocab_size, self.config.d_model, device="meta"),
+            )
 
     with pytest.raises(MinibertError, match=rf"^A live page cannot run other: {why}"):
         live_page(Other())

@@ -7,6 +7,7 @@
  * @import { Asked } from "./asked.js"
  */
 
+import { element } from "../core/draw/dom.js";
 import { handOver } from "../core/hand_over.js";
 import { currentHead, pageAddress } from "../core/state/state.js";
 import { markPainted, nameWindow, unpacked } from "./show_page.js";
@@ -33,6 +34,7 @@ function withNumbers(kinds) {
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
  * @property {string[]} texts  to begin with
+ * @property {string} note  of the page on its numbers; "" for none
  */
 
 /** Weights of a layer that are asked of an engine as they are; more of them are taken as the picture has them. */
@@ -298,7 +300,7 @@ class Live {
       kinds, keys, named, address: this.bar.ofPicture(), heading: this.bench.root,
     });
     this.host.classList.add("live");
-    this.host.append(this.bench.bench);
+    this.host.append(this.bench.bench, element("p", { class: "note" }, [this.around.note]));
     this.bar.alone = () => frame.examples.length > 1 && frame.store.get().beside === null;
     // A page opens at its top, whatever token is kept further down.
     const { reveal } = frame;
@@ -347,7 +349,7 @@ export function showLive(engineOf) {
   const show = async (/** @type {HTMLElement} */ page, /** @type {Kind[]} */ kinds) => {
     const { live } = await unpacked("header").json();
     await openLive(page, await engineOf(live), {
-      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts,
+      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, note: live.note ?? "",
     });
     return markPainted(page);
   };
