@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import os
 
     from matplotlib.figure import Figure as Figure
-    from torch import Tensor
 else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Figure = object
@@ -39,24 +38,6 @@ class Page(Protocol):
 
     def save(self, path: "str | os.PathLike[str]") -> Path:
         """The path of the file, now written whole or not at all."""
-
-
-@runtime_checkable
-class NamedQuantities(Protocol):
-    """Quantities by TransformerLens' names; see `minibert.transformer_lens.ActivationCache`."""
-
-    def __getitem__(self, name: str | tuple[str | int, ...], /) -> "Tensor":
-        """The quantity of a name, or of a shorthand: ("pattern", 1)."""
-
-    def __iter__(self) -> Iterator[str]:
-        """The names, in the order of the data."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    if TYPE_CHECKING:
-        # The methods of ActivationCache, which are declared there.
-        def __getattr__(self, name: str) -> Callable[..., object]: ...
 
 
 @runtime_checkable

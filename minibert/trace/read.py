@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minibert.doors import NamedQuantities, Page, ScoreParts, opened
+from minibert.doors import Page, ScoreParts, opened
 from minibert.errors import EditError, TraceError, within_memory
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
@@ -265,15 +265,6 @@ class Trace(PassRecord):
             self, layer, head, query, key, against=against, neurons=neurons, sentence=sentence
         )
         return found
-
-    def to_transformer_lens(self, *, attn_result: bool = False) -> NamedQuantities:
-        """The quantities by the names and axes of TransformerLens' cache, computed when read.
-
-        `attn_result` lists what each head writes (`attn.hook_result`, d_model numbers a head), too.
-        The cache has all methods of `minibert.transformer_lens.ActivationCache`.
-        """
-        cache: NamedQuantities = opened("transformer_lens")(self, attn_result=attn_result)
-        return cache
 
     def _of_one_row_each(self, name: str) -> None:
         """Raise TraceError for packed sentences, which share a row of the batch."""

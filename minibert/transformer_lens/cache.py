@@ -1,13 +1,12 @@
 """The cache of TransformerLens' `run_with_cache`: quantities by its names, stacked and attributed.
 
-`ActivationCache` holds what a hooked model filled it with, or reads a trace when it is read
-(`trace.to_transformer_lens()`). Arguments, axes and labels are those of TransformerLens 3.9; a
-stack begins with the axis of its components. Names, axes and numbers are those of HookedTransformer
-(GPT-2, Pythia, Llama and other decoders whose norms do not follow the sum with the stream) with
-the processing of weights off. docs/transformer_lens.md has the names.
+`ActivationCache` holds what a hooked model filled it with. Arguments, axes and labels are those of
+TransformerLens 3.9; a stack begins with the axis of its components. Names, axes and numbers are
+those of HookedTransformer (GPT-2, Pythia, Llama and other decoders whose norms do not follow the
+sum with the stream) with the processing of weights off. docs/transformer_lens.md has the names.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -19,55 +18,20 @@ from minibert.quantities import Float
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.run import TracedModel
 from minibert.transformer_lens.names import UnknownNameError, layer_number, taken, whole_name
-from minibert.transformer_lens.points import CachedTrace, readers
 
 Stack = Float[Tensor, "component *place d_model"]
-Change = Callable[[Tensor], Tensor]
 Cache = TypeVar("Cache", bound="ActivationCache")
 Stacked = Stack | tuple[Stack, list[str]]
 _MODES = ("all", "mlp", "attn")
 
 if TYPE_CHECKING:
-    Base = Mapping[str, Tensor]
     Whole = int
 else:
-    # Without type arguments: a run-time type checker would read an item to check it, and so
-    # compute it.
-    Base = Mapping
     # `layer_number` checks it, with an error that says what was expected.
     Whole = object
 
 
-class Readings(Base):
-    """Tensors that are computed when they are read, each by a function, and then changed.
-
-    Without `results` attn.hook_result can be read, and is not listed.
-    """
-
-    def __init__(
-        self,
-        functions: Mapping[str, Callable[[], Tensor]],
-        results: bool,
-        change: Change = lambda value: value,
-    ) -> None:
-        self.functions, self.change, self.results = functions, change, results
-        self.names = [name for name in functions if results or not name.endswith("hook_result")]
-
-    def __getitem__(self, name: str, /) -> Tensor:
-        """The tensor of that name, computed now."""
-        return self.change(self.functions[name]())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.functions
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-class ActivationCache(Base):
+class ActivationCache(Mapping[str, Tensor]):
     """A mapping from the names of hook points, or shorthands of them, to tensors.
 
     cache_dict      the tensors by full name
@@ -82,12 +46,7 @@ class ActivationCache(Base):
     ) -> None:
         self.model, self.has_batch_dim = model, has_batch_dim
         self.of: TracedModel = getattr(model, "model", model)
-        self._kept = cache_dict
-
-    @property
-    def cache_dict(self) -> dict[str, Tensor]:
-        """The tensors by full name; those of a trace are computed now."""
-        return self._kept if isinstance(self._kept, dict) else dict(self._kept)
+        self.cache_dict = dict(cache_dict)
 
     def __getitem__(self, key: object, /) -> Tensor:
         """The tensor of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
@@ -95,40 +54,36 @@ class ActivationCache(Base):
         Raises TraceError (a KeyError too) for what is not there.
         """
         name = self._whole(key)
-        if name is not None and name in self._kept:
-            return self._kept[name]
+        if name is not None and name in self.cache_dict:
+            return self.cache_dict[name]
         if z := self._z_of(name):
-            rows = self.of.body.layers[int(z.split(".")[1])].attention.W_O
+            kept, layer = self.cache_dict[z], self.of.body.layers[int(z.split(".")[1])]
             # z·W_O of each head, the heads behind the positions.
-            return torch.einsum("...phd,hdm->...phm", self._kept[z], rows.to(self._kept[z].device))
+            return torch.einsum("...phd,hdm->...phm", kept, layer.attention.W_O.to(kept.device))
         shown = f"{key!r:.80}" + ("" if name in (key, None) else f" ({name:.80})")
         there = [name for name in self if not name.startswith("blocks.") or ".0." in name]
         raise UnknownNameError(
-            f"{shown} is not a name of {self!r}; there are {', '.join(there)}. names_filter, "
-            "stop_at_layer or until= leave names out."
+            f"{shown} is not a name of {self!r}; there are {', '.join(there)}. names_filter "
+            "and stop_at_layer leave names out."
         )
 
     def __contains__(self, key: object) -> bool:
         name = self._whole(key)
-        return name in self._kept or self._z_of(name) is not None
+        return name in self.cache_dict or self._z_of(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return iter(self.cache_dict)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.cache_dict)
 
     def __repr__(self) -> str:
         return f"<{len(self)} quantities of {self.of.name}, by TransformerLens' names>"
 
     def compute_head_results(self) -> None:
         """From now on the cache keeps `attn.hook_result`: what each head adds to the stream."""
-        kept = self._kept
-        if isinstance(kept, Readings):
-            self._kept = Readings(kept.functions, True, kept.change)
-            return
         names = [f"blocks.{layer}.attn.hook_result" for layer in range(self._n_layers)]
-        self._kept = {**kept, **{name: self[name] for name in names}}
+        self.cache_dict |= {name: self[name] for name in names}
 
     def remove_batch_dim(self: Cache) -> Cache:
         """This cache, without the axis of sentences from now on.
@@ -136,30 +91,21 @@ class ActivationCache(Base):
         Raises TraceError for several sentences.
         """
         if self.has_batch_dim:
-            lazy = isinstance(self._kept, Readings)
-            samples = [self._kept[name] for name in [*self._kept][: 1 if lazy else None]]
-            several = {len(x) for x in samples if x.dim()} - {1}
+            several = {len(x) for x in self.cache_dict.values() if x.dim()} - {1}
             if several:
                 raise TraceError(f"remove_batch_dim: there are {several} sentences; expected one.")
-            self._change(lambda value: value[0] if value.dim() else value)
+            kept = self.cache_dict.items()
+            self.cache_dict = {name: value[0] if value.dim() else value for name, value in kept}
             self.has_batch_dim = False
         return self
 
     def to(self: Cache, device: torch.device | str) -> Cache:
         """This cache, its tensors on that device."""
-        self._change(lambda value: value.to(device))
+        self.cache_dict = {name: value.to(device) for name, value in self.cache_dict.items()}
         return self
 
-    def _change(self, change: Change) -> None:
-        kept = self._kept
-        if isinstance(kept, Readings):
-            before = kept.change
-            self._kept = Readings(kept.functions, kept.results, lambda value: change(before(value)))
-        else:
-            self._kept = {name: change(value) for name, value in kept.items()}
-
     def _whole(self, key: object) -> str | None:
-        known = isinstance(key, str) and key in self._kept
+        known = isinstance(key, str) and key in self.cache_dict
         return str(key) if known else whole_name(key, self._n_layers)
 
     def _z_of(self, name: str | None) -> str | None:
@@ -167,7 +113,7 @@ class ActivationCache(Base):
         if name is None or not name.endswith(".attn.hook_result"):
             return None
         z = name.removesuffix("result") + "z"
-        return z if z in self._kept else None
+        return z if z in self.cache_dict else None
 
     def accumulated_resid(
         self,
@@ -402,21 +348,6 @@ class ActivationCache(Base):
                 "reads. Leave mlp_input out."
             )
         return count
-
-
-def cache_of(trace: CachedTrace, *, attn_result: bool = False) -> ActivationCache:
-    """The quantities of a trace, each computed when it is read and not stored.
-
-    With `attn_result` attn.hook_result is among the names; it can be read in any case. Raises
-    TraceError for encoders, which HookedTransformer does not have.
-    """
-    config = trace.config
-    if not (config.causal and config.pre_norm):
-        raise TraceError(
-            f"to_transformer_lens: {config.model_type} is not a decoder, and the names are those "
-            "of HookedTransformer. Read the trace by minibert's names: trace[3].resid_post."
-        )
-    return ActivationCache(Readings(dict(readers(trace)), attn_result), trace.model)
 
 
 def residual_directions(model: TracedModel, tokens: object) -> Float[Tensor, "*place d_model"]:

@@ -11,7 +11,7 @@ from minibert.errors import CheckpointError, TraceError
 from minibert.layers.weight_views import read_only
 from minibert.model import Model
 from minibert.transformer_lens.hook_points import HookPoint
-from minibert.transformer_lens.points import Point, before_layers, behind_layers, layer_points
+from minibert.transformer_lens.points import Points, before_layers, behind_layers, layer_points
 from minibert.transformer_lens.weights import FactoredMatrix
 
 #: How a weight is read from a layer or a model.
@@ -187,7 +187,7 @@ def _part(layer: object, name: str, norm: str, folded: bool) -> Part:
     return Part(layer, WEIGHTS[name], _mlp if name == "mlp" else None)
 
 
-def _add_points(root: nn.Module, points: dict[str, Point[Any]]) -> None:
+def _add_points(root: nn.Module, points: Points) -> None:
     for name, point in points.items():
         part, _, own = name.rpartition(".")
         root.get_submodule(part).add_module(own, HookPoint(by_head=point.by_head))

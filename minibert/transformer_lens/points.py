@@ -1,210 +1,100 @@
-"""The points of a model by TransformerLens' names: one table.
+"""The points of a model by TransformerLens' names, one table, and what hooks at them do.
 
-From it follow what a cache reads from a trace (`readers`), what a hook edits and at which module
-it listens (hook_edits.py), and the tree of parts (modules.py). A model has the names of the parts
-that it has: as its config says, since a trace may be without its weights. The names are those of
-HookedTransformer, which is for decoders whose norms do not follow the sum with the stream.
+A model has the names of the parts that it has, as its config says; the tree of parts (modules.py)
+follows from the same table. A pass with hooks is a pass with edits: points of quantities are edits
+of the layer's table. Those inside a norm, or behind it, listen at the norm's module while a pass
+lasts (`listening`).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from minibert.kernels.eager import soft_capped
+from minibert.layers.bodies import Body
 from minibert.layers.config import Config
-from minibert.layers.heads import VocabularyHead
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.layer import Change
 from minibert.layers.norms import Norm, centred, deviation
-from minibert.quantities import Float, Hidden
-from minibert.text.inputs import Inputs
-from minibert.trace.layer_view import (
-    LayerTrace,
-    ReadableTrace,
-    divisors_of_final,
-    divisors_of_layer,
-    kept_scale,
-    normed_in_layer,
-)
+from minibert.layers.parts import Attention
+from minibert.transformer_lens.hook_points import HookPoint
 
-Stream = Float[Tensor, "batch position width"]
-At = TypeVar("At")
-
-
-@runtime_checkable
-class CachedTrace(ReadableTrace, Protocol):
-    """What the cache reads from a trace."""
-
-    inputs: Inputs
-    until: int | None
-    kept: dict[str, Tensor]
-
-    def __len__(self) -> int:
-        """Layers that can be read."""
-
-    def __iter__(self) -> Iterator[LayerTrace]:
-        """The layers in order."""
-
-    def __getitem__(self, layer: int, /) -> LayerTrace:
-        """The quantities of a layer; negative numbers count back."""
+Hooked = Mapping[str, HookPoint]
+Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Point(Generic[At]):
+class Point:
     """What stands behind a name.
 
-    read      its tensor in a trace, or in a layer of one
     edits     the quantity that a hook edits; "" where it listens at a module instead
     by_head   its positions stand in front of a head axis
     norm      the norm that it listens at, by its attribute; "" for none
     """
 
-    read: Callable[[At], Tensor]
     edits: str = ""
     by_head: bool = False
     norm: str = ""
 
 
-OfLayer = dict[str, Point[LayerTrace]]
-OfTrace = dict[str, Point[CachedTrace]]
+Points = dict[str, Point]
 
 
-def readers(trace: CachedTrace) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    """Each name with what reads it, in the order of the data."""
-    config = trace.config
-    for name, point in before_layers(config).items():
-        yield name, partial(point.read, trace)
-    for layer in trace:
-        for name, of_layer in layer_points(config).items():
-            yield f"blocks.{layer.layer}.{name}", partial(of_layer.read, layer)
-    if trace.until is None:
-        for name, point in behind_layers(config).items():
-            yield name, partial(point.read, trace)
-
-
-def layer_points(config: Config) -> OfLayer:
+def layer_points(config: Config) -> Points:
     """The points of a layer, in the order of the data."""
-    place, stream = config.norm_place, "resid_pre" if config.parallel else "resid_mid"
-    first, last, first_out, last_out = OfLayer(), OfLayer(), OfLayer(), OfLayer()
-    if place != "output":
-        last = _norm("ln2", "mlp_norm", lambda at: at.quantity(stream))
-        first = _norm("ln1", "attention_norm", lambda at: at.resid_pre)
-    if place != "before":
-        # A norm of the output is ln1_post beside one in front of the block, and ln1 alone.
-        post = "" if place == "output" else "_post"
-        first_out = _norm(f"ln1{post}", "attention_output_norm", lambda at: at.attn_out)
-        last_out = _norm(f"ln2{post}", "mlp_output_norm", lambda at: at.mlp_out)
-    mid = {} if config.parallel else {"hook_resid_mid": _plain("resid_mid")}
+    place = config.norm_place
+    before, behind = place != "output", place != "before"
+    # A norm of the output is ln1_post beside one in front of the block, and ln1 alone.
+    post = "_post" if before else ""
+    added = {
+        short: Point(norm=f"{name}_output_norm") if behind else Point(f"{short}_out")
+        for short, name in (("attn", "attention"), ("mlp", "mlp"))
+    }
     return {
-        "hook_resid_pre": _plain("resid_pre"),
-        **first,
+        "hook_resid_pre": Point("resid_pre"),
+        **(_norm("ln1", "attention_norm") if before else {}),
         **_attention(config),
-        **first_out,
-        "hook_attn_out": _added(config, "attention", "attn_out"),
-        **mid,
-        **last,
-        **_mlp(config),
-        **last_out,
-        "hook_resid_post": _plain("resid_post"),
+        **(_norm(f"ln1{post}", "attention_output_norm") if behind else {}),
+        "hook_attn_out": added["attn"],
+        **({} if config.parallel else {"hook_resid_mid": Point("resid_mid")}),
+        **(_norm("ln2", "mlp_norm") if before else {}),
+        "mlp.hook_pre": Point("mlp_gate" if config.gated else "mlp_pre"),
+        **({"mlp.hook_pre_linear": Point("mlp_pre")} if config.gated else {}),
+        "mlp.hook_post": Point("mlp_post"),
+        "hook_mlp_out": added["mlp"],
+        **(_norm(f"ln2{post}", "mlp_output_norm") if behind else {}),
+        "hook_resid_post": Point("resid_post"),
     }
 
 
-def _plain(name: str) -> Point[LayerTrace]:
-    """A quantity as it is."""
-    return Point(lambda at: at.quantity(name), name)
+def _attention(config: Config) -> Points:
+    def heads(name: str) -> Point:
+        return Point(name, by_head=True)
 
-
-def _heads(name: str) -> Point[LayerTrace]:
-    """A quantity with its heads behind its positions."""
-    return Point(lambda at: at.quantity(name).transpose(1, 2), name, by_head=True)
-
-
-def _added(config: Config, block: str, name: str) -> Point[LayerTrace]:
-    """What a block adds to the stream: behind the norm of its output, where it has one."""
-    norm = f"{block}_output_norm"
-    if config.norm_place not in ("output", "both"):
-        return _plain(name)
-    return Point(lambda at: normed_in_layer(at, norm, at.quantity(name)), norm=norm)
-
-
-def _attention(config: Config) -> OfLayer:
-    turned = config.rotary is not None
-    found = OfLayer()
+    turned, found = config.rotary is not None, Points()
     for short, name in (("q", "query"), ("k", "key")):
-        before = f"{name}_unrotated" if turned else name
+        # As W_Q or W_K gives it: before its norm and its rotation.
         normed = config.query_key_norm != "none"
-        found[f"attn.hook_{short}"] = _projected(name) if normed else _heads(before)
-    found["attn.hook_v"] = _heads("value")
+        before = heads(f"{name}_unrotated" if turned else name)
+        found[f"attn.hook_{short}"] = Point(by_head=True) if normed else before
+    found["attn.hook_v"] = heads("value")
     if turned:
-        found |= {"attn.hook_rot_q": _heads("query"), "attn.hook_rot_k": _heads("key")}
+        found |= {"attn.hook_rot_q": heads("query"), "attn.hook_rot_k": heads("key")}
     return {
         **found,
-        "attn.hook_attn_scores": Point(_masked_scores),
-        "attn.hook_pattern": _plain("probs"),
-        "attn.hook_z": _heads("z"),
-        "attn.hook_result": _heads("head_out"),
+        "attn.hook_attn_scores": Point(),
+        "attn.hook_pattern": Point("probs"),
+        "attn.hook_z": heads("z"),
+        "attn.hook_result": heads("head_out"),
     }
 
 
-def _projected(name: str) -> Point[LayerTrace]:
-    """query or key as W_Q or W_K gives it: before its norm and its rotation."""
-
-    def read(at: LayerTrace) -> Tensor:
-        layer = at.trace.model.body.layers[at.layer]
-        linear, d_head = getattr(layer.attention, name), layer.attention.d_head
-        divisors = divisors_of_layer(at, "attention_norm", at.resid_pre)
-        return linear(layer.attention_input(at.resid_pre, divisors)).unflatten(-1, (-1, d_head))
-
-    return Point(read, by_head=True)
-
-
-def _masked_scores(at: LayerTrace) -> Tensor:
-    attention = at.trace.model.body.layers[at.layer].attention
-    allowed = replace(at.trace.allowed, window=attention.window).full()
-    return soft_capped(at.scores, attention.soft_cap).masked_fill(~allowed, float("-inf"))
-
-
-def _mlp(config: Config) -> OfLayer:
-    pre = {"mlp.hook_pre": _plain("mlp_pre")}
-    if config.gated:
-        pre = {"mlp.hook_pre": _plain("mlp_gate"), "mlp.hook_pre_linear": _plain("mlp_pre")}
-    added = _added(config, "mlp", "mlp_out")
-    return {**pre, "mlp.hook_post": _plain("mlp_post"), "hook_mlp_out": added}
-
-
-def _norm(name: str, norm: str, x: Callable[[LayerTrace], Tensor]) -> OfLayer:
-    """The two points of a norm of a layer, given its input."""
-    return _norm_points(
-        name,
-        norm,
-        lambda at: getattr(at.trace.model.body.layers[at.layer], norm),
-        x,
-        lambda at: kept_scale(at, norm),
-    )
-
-
-def _norm_points(
-    name: str,
-    norm: str,
-    find: Callable[[At], Norm | None],
-    x: Callable[[At], Stream],
-    edited: Callable[[At], Tensor | None] = lambda at: None,
-) -> dict[str, Point[At]]:
-    """The two points of a norm, given how to find it, its input, and what an edit divides it by.
-
-    They are what it divides by, and what is divided before weight and bias.
-    """
-
-    def scale(at: At) -> Tensor:
-        other = edited(at)
-        return deviation(cast(Norm, find(at)), wide(x(at))) if other is None else wide(other)
-
-    def normalized(at: At) -> Tensor:
-        return centred(cast(Norm, find(at)), wide(x(at))) / scale(at)
-
-    points = {"scale": scale, "normalized": normalized}
-    return {f"{name}.hook_{each}": Point(read, norm=norm) for each, read in points.items()}
+def _norm(name: str, norm: str) -> Points:
+    """What a norm divides by, and what is divided before weight and bias."""
+    return {f"{name}.hook_{each}": Point(norm=norm) for each in ("scale", "normalized")}
 
 
 def wide(x: Tensor) -> Tensor:
@@ -212,53 +102,136 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
-def before_layers(config: Config) -> OfTrace:
+def before_layers(config: Config) -> Points:
     """The points in front of layer 0."""
-    found: OfTrace = {"hook_embed": Point(_words)}
-    if config.positions == "learned":
-        found["hook_pos_embed"] = Point(_positions)
-    return found
+    learned = config.positions == "learned"
+    return {"hook_embed": Point()} | ({"hook_pos_embed": Point()} if learned else {})
 
 
-def behind_layers(config: Config) -> OfTrace:
+def behind_layers(config: Config) -> Points:
     """The points behind the last layer."""
-    found: OfTrace = {}
-    if config.final_norm:
-        found |= _norm_points(
-            "ln_final",
-            "final_norm",
-            lambda at: at.model.body.final_norm,
-            lambda trace: trace[-1].resid_post,
-            lambda at: at.kept.get("final_norm_scale"),
-        )
-    if config.generates:
-        found["unembed.hook_in"] = Point(lambda trace: _head(trace).decoder_input(_hidden(trace)))
-        found["unembed.hook_out"] = Point(_unembedded)
-    return found
+    found = _norm("ln_final", "final_norm") if config.final_norm else {}
+    return found | {"unembed.hook_in": Point(), "unembed.hook_out": Point()}
 
 
-def _words(trace: CachedTrace) -> Tensor:
-    body = trace.model.body
-    return body.word(trace.inputs.ids) * body.word_scale
+def layer_edits(
+    points: Hooked, config: Config, evaluation: Evaluation
+) -> Callable[[int], dict[str, Change]]:
+    """What the points change of each layer's table, asked for layer by layer."""
+
+    def of_layer(layer: int) -> dict[str, Change]:
+        at, edits = f"blocks.{layer}.", dict[str, Change]()
+        for name, entry in layer_points(config).items():
+            point = points[at + name]
+            if entry.edits and point.has_hooks():
+                edits[entry.edits] = _by_position(point) if entry.by_head else point
+        scores = points[f"{at}attn.hook_attn_scores"]
+        if scores.has_hooks():
+            edits |= _through_scores(scores, edits.get("probs"), config, evaluation, layer)
+        return edits
+
+    return of_layer
 
 
-def _positions(trace: CachedTrace) -> Tensor:
-    body, ids = trace.model.body, trace.inputs.ids
-    assert body.position is not None, "a model without this table has no such name"
-    return body.position(body.positions(ids)).expand(*ids.shape, -1)
+def _by_position(point: HookPoint) -> Change:
+    """The change of a quantity whose heads stand in front of its positions."""
+    return lambda value: point(value.transpose(1, 2)).transpose(1, 2)
 
 
-def _hidden(trace: CachedTrace) -> Hidden:
-    last = trace[-1].resid_post
-    return trace.model.body.final(last, divisors_of_final(trace, last))
+def _through_scores(
+    point: HookPoint, pattern: Change | None, config: Config, evaluation: Evaluation, layer: int
+) -> dict[str, Change]:
+    """The scores as TransformerLens has them: after the soft cap and the mask.
+
+    So what a hook writes there goes into the softmax as it is, and the table's own softmax, which
+    masks behind it, is replaced. A query that no key is left for looks nowhere.
+    """
+    window = config.window(layer)
+    allowed = evaluation if window is None else evaluation.in_window(window)
+    found: list[Tensor] = []
+
+    def scores(value: Tensor) -> Tensor:
+        masked = soft_capped(value, config.attention_soft_cap)
+        found.append(point(masked.masked_fill(~allowed.allowed.full(), float("-inf"))))
+        return value
+
+    def probs(value: Tensor) -> Tensor:
+        if point.writes:
+            value = torch.softmax(found[-1], -1).nan_to_num(0.0)
+        return value if pattern is None else pattern(value)
+
+    return {"scores": scores, "probs": probs}
 
 
-def _head(trace: CachedTrace) -> VocabularyHead:
-    return cast(VocabularyHead, trace.model.head)
+@contextmanager
+def listening(points: Hooked, body: Body) -> Iterator[None]:
+    """While this lasts, the points at the body's modules see what passes there."""
+    with ExitStack() as undo:
+        for index, layer in enumerate(body.layers):
+            at = f"blocks.{index}."
+            _at_norms(undo, points, at, layer, layer_points(body.config))
+            for short in "qk":
+                point = points[f"{at}attn.hook_{short}"]
+                if point.has_hooks():
+                    _before_its_norm(undo, point, layer.attention, short)
+        _at_norms(undo, points, "", body, behind_layers(body.config))
+        yield
 
 
-def _unembedded(trace: CachedTrace) -> Tensor:
-    # In TransformerLens the soft cap comes behind this point.
-    if trace.config.logit_soft_cap is None:
-        return trace.kept["logits"]
-    return _head(trace).uncapped(_hidden(trace))
+def _at_norms(
+    undo: ExitStack, points: Hooked, at: str, owner: nn.Module, table: Mapping[str, Point]
+) -> None:
+    """Listen at the norms of a layer, or of the body, inside and behind them."""
+    by_norm: dict[str, dict[str, HookPoint]] = {}
+    for name, entry in table.items():
+        if entry.norm and points[at + name].has_hooks():
+            kind = name.rpartition("hook_")[2]
+            by_norm.setdefault(entry.norm, {})[kind] = points[at + name]
+    for name, active in by_norm.items():
+        norm: Norm = getattr(owner, name)
+        inside = [active.pop(kind, None) for kind in ("scale", "normalized")]
+        if any(inside):
+            hook = _inside(norm, *(point or HookPoint() for point in inside))
+            undo.callback(norm.register_forward_hook(hook).remove)
+        for point in active.values():
+            undo.callback(norm.register_forward_hook(_output(point)).remove)
+
+
+def _output(point: HookPoint) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
+    return lambda module, inputs, out: point(out)
+
+
+def _inside(
+    norm: Norm, scale: HookPoint, normalized: HookPoint
+) -> Callable[[nn.Module, Inputs, Tensor], Tensor | None]:
+    """What listens between a norm's division and its weight."""
+    seen: list[tuple[Tensor, Tensor | None]] = []
+
+    def listen(module: nn.Module, inputs: Inputs, out: Tensor) -> Tensor | None:
+        x = inputs[0]
+        # A gated MLP reads its norm twice in one pass, which is one place in the model.
+        if seen and seen[-1][0] is x:
+            return seen[-1][1]
+        divided = normalized(centred(norm, wide(x)) / scale(deviation(norm, wide(x))))
+        found = None
+        if scale.writes or normalized.writes:
+            found = divided * norm.scale
+            bias = getattr(norm, "bias", None)
+            found = (found if bias is None else found + bias).to(out.dtype)
+        seen[:] = [(x, found)]
+        return found
+
+    return listen
+
+
+def _before_its_norm(undo: ExitStack, point: HookPoint, attention: Attention, short: str) -> None:
+    """Listen in front of the norm of queries or keys, where there is one."""
+    norm = attention.query_norm if short == "q" else attention.key_norm
+
+    def read(module: nn.Module, inputs: Inputs) -> Inputs:
+        if attention.norms_heads:
+            return (point(inputs[0].transpose(1, 2)).transpose(1, 2),)
+        return (point(inputs[0].unflatten(-1, (-1, attention.d_head))).flatten(-2),)
+
+    if norm is not None:
+        undo.callback(norm.register_forward_pre_hook(read).remove)

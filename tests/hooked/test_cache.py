@@ -1,7 +1,4 @@
-"""Every function of the cache: its formulas, and TransformerLens' own on the same weights.
-
-Two caches of ours: the one that a hooked model fills, and the one that reads a trace.
-"""
+"""Every function of the cache: its formulas, and TransformerLens' own on the same weights."""
 
 from functools import cache
 from typing import Any
@@ -9,11 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-import minibert
 from minibert.errors import MinibertError, TokenizationError, TraceError
-from minibert.trace.edit import zero
 from minibert.transformer_lens import HookedTransformer
-from tests.analysis.test_stream import edited
 from tests.hooked.models import FAMILIES, close, ids, lens_of, ours_of, transformers_model
 
 LAYERS = 2
@@ -21,12 +15,10 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 @cache
-def caches(family: str = "gpt2") -> tuple[Any, Any]:
-    """The cache of our hooked model, and of its trace."""
-    model = ours_of(transformers_model(family))
+def filled(family: str = "gpt2") -> Any:
+    """The cache of our hooked model."""
     with torch.no_grad():
-        _, filled = model.run_with_cache(ids())
-        return filled, model.model.trace(ids()).to_transformer_lens(attn_result=True)
+        return ours_of(transformers_model(family)).run_with_cache(ids())[1]
 
 
 @cache
@@ -39,20 +31,16 @@ def theirs(family: str) -> Any:
 
 @every_family
 def test_parts_sum_to_the_stream_and_to_what_a_norm_makes_of_it(family: str) -> None:
-    filled, read = caches(family)
-    assert list(filled) == list(read) == list(read.cache_dict)
-    for name in filled:
-        close(filled[name], read[name], name)
-    for each in (filled, read):
-        for layer in range(LAYERS + 1):
-            stream = each["resid_pre", layer] if layer < LAYERS else each["resid_post", -1]
-            close(each.decompose_resid(layer).sum(0), stream)
-            if layer < LAYERS and family != "gpt_neox":
-                parts = each.decompose_resid(layer, mlp_input=True)
-                close(parts.sum(0), each["resid_mid", layer])
-            close(each.stack_head_results(layer, incl_remainder=True).sum(0), stream)
-        middle = each.decompose_resid(1, apply_ln=True)
-        close(middle.sum(0), each["blocks.1.ln1.hook_normalized"])
+    each = filled(family)
+    for layer in range(LAYERS + 1):
+        stream = each["resid_pre", layer] if layer < LAYERS else each["resid_post", -1]
+        close(each.decompose_resid(layer).sum(0), stream)
+        if layer < LAYERS and family != "gpt_neox":
+            parts = each.decompose_resid(layer, mlp_input=True)
+            close(parts.sum(0), each["resid_mid", layer])
+        close(each.stack_head_results(layer, incl_remainder=True).sum(0), stream)
+    middle = each.decompose_resid(1, apply_ln=True)
+    close(middle.sum(0), each["blocks.1.ln1.hook_normalized"])
 
 
 def test_attributions_sum_to_the_logit_and_the_last_norm_gives_the_lens() -> None:
@@ -65,79 +53,54 @@ def test_attributions_sum_to_the_logit_and_the_last_norm_gives_the_lens() -> Non
     against = cache.logit_attrs(parts, 3, 5).sum(0) + (folded.b_U[3] - folded.b_U[5])
     close(against.detach(), logits[..., 3] - logits[..., 5])
     model = ours_of(transformers_model("gpt2"))
-    for each in caches():
-        stack = each.accumulated_resid(apply_ln=True)
-        with torch.no_grad():
-            close(model.unembed(stack[-1]), model(ids()))
-            close(stack[1], model.ln_final(each["resid_pre", 1]))
+    stack = filled().accumulated_resid(apply_ln=True)
+    with torch.no_grad():
+        close(model.unembed(stack[-1]), model(ids()))
+        close(stack[1], model.ln_final(filled()["resid_pre", 1]))
 
 
 def test_a_cache_moves_and_loses_the_axis_of_sentences() -> None:
     model = ours_of(transformers_model("gpt2"))
     with torch.no_grad():
-        _, filled = model.run_with_cache(ids(sentences=1))
-    for each in (model.model.trace(ids(sentences=1)).to_transformer_lens(), filled):
-        with_axis = each["q", 0]
-        assert each.to("cpu") is each
-        assert each.remove_batch_dim() is each
-        assert not each.has_batch_dim
-        assert torch.equal(each["q", 0], with_axis[0])
-        assert dict(each.items()).keys() == each.cache_dict.keys()
-    for each in caches():
-        with pytest.raises(TraceError, match="expected one"):
-            each.remove_batch_dim()
+        _, each = model.run_with_cache(ids(sentences=1))
+    with_axis = each["q", 0]
+    assert each.to("cpu") is each
+    assert each.remove_batch_dim() is each
+    assert not each.has_batch_dim
+    assert torch.equal(each["q", 0], with_axis[0])
+    assert dict(each.items()).keys() == each.cache_dict.keys()
+    with pytest.raises(TraceError, match="expected one"):
+        filled().remove_batch_dim()
 
 
 def test_head_results_are_there_when_they_were_not_kept() -> None:
     model = ours_of(transformers_model("gpt2"))
     with torch.no_grad():
         _, cache = model.run_with_cache(ids(), names_filter=["blocks.1.attn.hook_z"])
-    trace = model.model.trace(ids(), edit={("head_out", 0, 1): zero})
-    late = trace.to_transformer_lens()
-    for each in (cache, late):
-        assert "blocks.1.attn.hook_result" not in list(each)
-        assert ("result", 1) in each
+    assert "blocks.1.attn.hook_result" not in list(cache)
+    assert ("result", 1) in cache
     close(cache["result", 1], model.model.trace(ids())[1].head_out.transpose(1, 2))
-    close(late["result", 0], trace[0].head_out.transpose(1, 2))
     with pytest.raises(KeyError, match="names_filter"):
         cache["result", 0]
+    model.set_use_attn_result(False)
+    with torch.no_grad():
+        _, late = model.run_with_cache(ids())
+    assert "blocks.0.attn.hook_result" not in list(late)
     late.compute_head_results()
     assert "blocks.0.attn.hook_result" in list(late)
 
 
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [
-        ("gemma2", "Gemma2ForCausalLM"),
-        ("olmo2", "Olmo2ForCausalLM"),
-        ("qwen3", "Qwen3ForCausalLM"),
-        ("gpt2", "GPT2LMHeadModel"),
-    ],
-)
-def test_the_cache_of_an_edited_pass_has_what_was_added_and_read(family: str, name: str) -> None:
-    _, trace = edited(family, name)
-    cache = trace.to_transformer_lens()
-    for number, layer in enumerate(trace):
-        attention, mlp = cache["attn_out", number], cache["mlp_out", number]
-        torch.testing.assert_close(layer.resid_pre + attention, layer.resid_mid)
-        torch.testing.assert_close(layer.resid_mid + mlp, layer.resid_post)
-        if family == "qwen3":
-            weights = trace.model.body.layers[number]
-            read = layer.resid_pre / layer.attention_norm_scale * weights.attention_norm.weight
-            query = read @ weights.attention.query.weight.T
-            torch.testing.assert_close(cache["q", number].flatten(-2), query)
-
-
 def gpt_neox() -> Any:
-    return caches("gpt_neox")[0]
+    return filled("gpt_neox")
 
 
 def gemma() -> Any:
-    return minibert.load(transformers_model("gemma2")).trace(ids()).to_transformer_lens()
+    return filled("gemma2")
 
 
 def tiny() -> Any:
-    return minibert.load("tiny-gpt2").trace("The river was").to_transformer_lens()
+    model = HookedTransformer.from_pretrained_no_processing("tiny-gpt2")
+    return model.run_with_cache("The river was")[1]
 
 
 WRONG: dict[str, Any] = {
@@ -146,9 +109,6 @@ WRONG: dict[str, Any] = {
     "expected one of all": lambda cache: cache.decompose_resid(mode="both"),
     "outside the vocabulary": lambda cache: cache.logit_attrs(cache.decompose_resid(), 41),
     "the same shape": lambda cache: cache.logit_attrs(cache.decompose_resid(), ids(), 3),
-    "bert is not a decoder": lambda cache: (
-        minibert.load("tiny-bert").trace("a").to_transformer_lens()
-    ),
     "norm stands behind each block": lambda cache: gemma().stack_head_results(),
     "reads the stream that attention": lambda cache: gpt_neox().decompose_resid(0, mlp_input=True),
     "resid_mid": lambda cache: gpt_neox().accumulated_resid(incl_mid=True),
@@ -160,10 +120,9 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_what_is_wrong_is_an_error_that_says_so(message: str) -> None:
-    for each in caches():
-        with pytest.raises(MinibertError, match=message) as error:
-            WRONG[message](each)
-        assert isinstance(error.value, TokenizationError | TraceError)
+    with pytest.raises(MinibertError, match=message) as error:
+        WRONG[message](filled())
+    assert isinstance(error.value, TokenizationError | TraceError)
     close(gemma().decompose_resid().sum(0), gemma()["resid_post", -1])
 
 
@@ -201,21 +160,21 @@ STACKS: dict[str, list[dict[str, Any]]] = {
 @every_family
 def test_names_stacks_and_labels_are_those_of_transformer_lens(family: str) -> None:
     wanted = theirs(family)
-    assert set(caches(family)[0]) == set(wanted.keys())
-    for each in caches(family):
-        for name in wanted:
-            close(each[name], wanted[name], name)
-        for name, options in ((name, each) for name, some in STACKS.items() for each in some):
-            if family == "gpt_neox" and {"incl_mid", "mlp_input"} & set(options):
-                # A parallel model has no stream between attention and MLP.
-                continue
-            if name != "stack_activation":
-                options = options | {"return_labels": True}
-            expected, found = (getattr(cache, name)(**options) for cache in (wanted, each))
-            if name != "stack_activation":
-                (expected, labels), (found, own) = expected, found
-                assert own == labels
-            close(found, expected, f"{name} {options}")
+    each = filled(family)
+    assert set(each) == set(wanted.keys())
+    for name in wanted:
+        close(each[name], wanted[name], name)
+    for name, options in ((name, some) for name, several in STACKS.items() for some in several):
+        if family == "gpt_neox" and {"incl_mid", "mlp_input"} & set(options):
+            # A parallel model has no stream between attention and MLP.
+            continue
+        if name != "stack_activation":
+            options = options | {"return_labels": True}
+        expected, found = (getattr(cache, name)(**options) for cache in (wanted, each))
+        if name != "stack_activation":
+            (expected, labels), (found, own) = expected, found
+            assert own == labels
+        close(found, expected, f"{name} {options}")
 
 
 @every_family
@@ -232,5 +191,4 @@ def test_attributions_and_norms_of_stacks_are_those_of_transformer_lens(family: 
     ]
     for name, arguments, options in calls:
         result = getattr(wanted, name)(*arguments, **options)
-        for each in caches(family):
-            close(getattr(each, name)(*arguments, **options), result, f"{name} {options}")
+        close(getattr(filled(family), name)(*arguments, **options), result, f"{name} {options}")

@@ -36,7 +36,8 @@ def ids() -> Tensor:
 
 def caches(processing: str) -> tuple[Mapping[str, Tensor], dict[str, Tensor], set[str]]:
     """A plain cache, that after one step of processing, and the names that it changed."""
-    mine = dict(ours().trace(ids()).to_transformer_lens(attn_result=True))
+    _, plain = ours_of(theirs()).run_with_cache(ids())
+    mine = dict(plain)
     _, known = ours_of(theirs(), **{processing: True}).run_with_cache(ids())
     their = dict(known)
     assert their.keys() == mine.keys()
