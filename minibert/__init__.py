@@ -81,7 +81,7 @@ add_doors("minibert.analysis.reasons", {"why": "why"})
 add_doors("minibert.viz", {"view": "view"})
 add_doors("minibert.viz.graph_page", {"graph": "graph_page"})
 add_doors("minibert.viz.serve.server", {"live": "served"})
-add_doors("minibert.viz.plots.results", {"plot": "drawn"})
+add_doors("minibert.viz.plots", {"plot": "drawn"})
 
 
 # Hidden from type checkers, which would take it for a promise of every name.

@@ -66,8 +66,6 @@ UNTRAINED = [
     (f"{TASK} --family bert", 2, "--family bert does not go with --task c"),
     ("--task masked-lm --family llama", 2, "bert for masked-lm and pre-training"),
     (f"{TASK} --kv-heads 2", 2, "--kv-heads is for llama"),
-    (f"{TASK} --plot heads.doc", 2, r"heads\.doc"),
-    (f"{TASK} --plot none/heads.svg", 2, "no folder none to write heads"),
     ("--task translation", 2, "--task"),
     (f"{TASK} --steps 0", 2, "--steps"),
 ]

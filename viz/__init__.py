@@ -4,7 +4,7 @@ viewing.py   `view` for traces and `attention_page` for tensors
 drop_in.py   `head_view` and `model_view` as BertViz has them
 neuron_view.py   `show` as BertViz has it, of any model
 page.py      a page as a value that can be saved, and as a cell shows it
-plots/       figures for print (matplotlib)
+plots.py     figures for print (matplotlib)
 survey_folder.py   the report of a survey and its examples, in its folder
 example.py   one text in one model, as a page holds it
 vectors.py   query, key and value, as precise as a page needs them

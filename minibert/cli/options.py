@@ -261,12 +261,10 @@ def refusing(option: str = "") -> Iterator[None]:
         unusable(f"{option}{error}")
 
 
-def check_file(path: Path, *, made: Path | None = None) -> None:
-    """Exits with 2 where the file cannot be written; the folder `made` is made by the command."""
+def check_file(path: Path) -> None:
+    """Exits with 2 where the file cannot be written."""
     if path.exists() and not path.is_file():
         unusable(f"{path} is a folder, a pipe or a device; expected the name of a file.")
-    if made is not None and path.parent.resolve() == made.resolve():
-        return
     if not path.parent.is_dir():
         unusable(f"There is no folder {path.parent} to write {path.name} to.")
     try:
@@ -275,12 +273,3 @@ def check_file(path: Path, *, made: Path | None = None) -> None:
             pass
     except OSError as error:
         unusable(f"{path} cannot be written: {error.strerror}.")
-
-
-def check_picture(path: Path, *, made: Path | None = None) -> None:
-    """The same for a figure, which also needs an ending that matplotlib knows, and matplotlib."""
-    from minibert.viz.plots import check_output
-
-    with refusing():
-        check_output(path)
-    check_file(path, made=made)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from minibert.cli.options import check_picture, spread, unusable
+from minibert.cli.options import spread, unusable
 from minibert.terminal import say
 
 if TYPE_CHECKING:
@@ -134,7 +134,6 @@ def train(
     device: str = "cpu",
     weights: Literal["float32", "float16", "bfloat16"] = "float32",
     restart: bool = False,
-    plot: Path | None = None,
 ) -> None:
     """Train a small model from scratch on text files.
 
@@ -149,10 +148,7 @@ def train(
         device [NAME]: cpu or cuda.
         weights: Type of the saved weights.
         restart [--restart]: Start again where FOLDER already holds a run.
-        plot [FILE]: Draw the scores of all heads over time, as .svg, .pdf or .png.
     """
-    if plot is not None:
-        check_picture(plot, made=output)
     recipe, config = numbers.recipe(), shape.read()
     import torch
 
@@ -168,8 +164,3 @@ def train(
     model = run(training, unseen, output, **choices)
     size = sum(parameter.numel() for parameter in model.parameters())
     say(f"{output}  {size / 1e6:.2f} million parameters, {numbers.steps} steps")
-    if plot is not None:
-        from minibert.viz.plots import training_scores
-
-        training_scores(output / "scores.jsonl", plot)
-        say(str(plot))

@@ -13,7 +13,7 @@ from figure_texts import cut_off, image, named, tokens
 
 from minibert.errors import MinibertError, TraceError
 from minibert.result import Result
-from minibert.viz.plots.sheet import plain
+from minibert.viz.plots import plain
 
 # A token that no font has is a box, of which matplotlib warns.
 pytestmark = pytest.mark.filterwarnings("ignore:Glyph")

@@ -1,4 +1,6 @@
-"""The figure of any Result, chosen by the axes that are left when places on the others are chosen.
+"""Figures of any Result for print, by matplotlib, which the extra `plots` brings.
+
+What is drawn follows from the axes that are left when places on the others are chosen:
 
 one axis        bars: tokens in their order, parts by size; other numbers as a line
 two axes        a heat map: layer x head, query x key, layer x token
@@ -7,30 +9,146 @@ rank            the tokens of a lens, written into the cells of their probabilit
 
 Signed numbers go from red by white at 0 to blue, shares from white to dark blue; grey stands for no
 number. Over queries and keys, where most numbers are faint, colour grows with the root of a share.
+A figure is made without pyplot, so that no window, no back end and no global state has a part in
+it. The style stands on top of the user's own matplotlib settings, whose fonts it keeps.
 """
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from minibert.analysis.lens import LogitLens
-from minibert.errors import TraceError, check_index
+from minibert.errors import MinibertError, TraceError, check_index, how_to_install
 from minibert.result import Result
+from minibert.terminal import visible
+from minibert.viz.document import write_bytes
 from minibert.viz.payload import pool
-from minibert.viz.plots.sheet import (
-    COLOURS,
-    FAINT,
-    INK,
-    Axes,
-    Figure,
-    Output,
-    label_axis,
-    plain,
-    sheet,
-)
+
+if TYPE_CHECKING:
+    from matplotlib import axes, figure
+
+    Axes = axes.Axes
+    Figure = figure.Figure
+else:
+    # matplotlib is optional: a run-time type checker must not ask for it.
+    Axes = Figure = object
+
+Output = str | Path | None
+
+INK, FAINT = "#222222", "#767676"
+# Of Okabe and Ito's colours, which every kind of colour vision tells apart.
+_BLUE, _RED = "#0072B2", "#D55E00"
+_STYLE = {
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.0,
+    "axes.titleweight": "bold",
+    "font.size": 8.0,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 200.0,
+    # Text stays text, so that it can be searched and set in another face.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "minibert",
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+}
+# Without the date, so that the same numbers give the same bytes.
+_METADATA: dict[str, dict[str, None]] = {
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+    "png": {},
+}
+
+
+def _kind_of(output: str | Path) -> str:
+    return Path(output).suffix.lower().removeprefix(".")
+
+
+def _needed_matplotlib() -> ModuleType:
+    """matplotlib. Raises MinibertError, which names the extra to install, where it is absent."""
+    try:
+        import matplotlib.figure
+    except ImportError as error:
+        raise MinibertError(
+            f"plots need matplotlib, which cannot be imported ({error}); "
+            f"install it: {how_to_install('plots')}. See docs/install.md#extras"
+        ) from error
+    return matplotlib
+
+
+@contextmanager
+def _sheet(output: Output, width: float, height: float) -> Iterator[Figure]:
+    """A figure of so many inches to draw on; it is saved where `output` is given.
+
+    Raises MinibertError without matplotlib and for a kind of file that is none of three, before
+    anything is drawn.
+    """
+    if output is not None and _kind_of(output) not in _METADATA:
+        raise MinibertError(f"cannot save {output}: expected a name ending in .svg, .pdf or .png")
+    with _needed_matplotlib().rc_context(_STYLE):
+        figure = _figure_class()(figsize=(width, height), layout="constrained")
+        yield figure
+        # Ticks are made when they are first drawn, with the settings of that moment.
+        figure.draw_without_rendering()
+        if output is not None:
+            kind, content = _kind_of(output), io.BytesIO()
+            figure.savefig(content, format=kind, metadata=_METADATA[kind])
+            write_bytes(content.getvalue(), output)
+
+
+@lru_cache(maxsize=1)
+def _figure_class() -> type[Figure]:
+    """A matplotlib Figure that a notebook shows; of others it does so once pyplot was imported."""
+    from matplotlib.figure import Figure
+
+    class ResultFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            content = io.BytesIO()
+            self.savefig(content, format="png", dpi=100)
+            return content.getvalue()
+
+    return ResultFigure
+
+
+def plain(token: str, longest: int = 22) -> str:
+    """A token as one short line without blanks around it, in which controls are written out."""
+    shown = visible(token.strip(" "), space=" ") or "␣" * len(token)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def _label_axis(panel: Axes, axis: str, labels: Sequence[str], inches: float) -> None:
+    """Name the cells 0, 1, 2 ... along "x" or "y", as many of them as fit without touching.
+
+    Where some are left out, each that is named has its number before it.
+    """
+    step = max(1, round(0.16 * len(labels) / inches + 0.49))
+    ticks = range(0, len(labels), step)
+    number = (lambda tick: f"{tick} ") if step > 1 else (lambda tick: "")
+    named = [f"{number(tick)}{plain(labels[tick])}" for tick in ticks]
+    # A dollar sign is a dollar sign.
+    (panel.set_xticks if axis == "x" else panel.set_yticks)(ticks, named, parse_math=False)
+    room = 14 * inches / len(labels) * step
+    if axis == "x":
+        panel.tick_params(axis="x", length=0, rotation=90 if max(map(len, named)) > room else 0)
+    else:
+        panel.tick_params(axis="y", length=0)
+
 
 Choice = int | str | None
 _OF_TOKENS = ("position", "query", "key")
@@ -40,7 +158,6 @@ _CELL, _LEAST, _MOST, _TILE = 0.42, 1.2, 6.6, 1.5
 _AROUND = 1.6
 # Cells along a side of a small map; beyond them blocks are drawn as what is farthest from 0.
 _FINEST = 128
-_BLUE, _RED = COLOURS[:2]
 
 
 @dataclass(frozen=True)
@@ -181,7 +298,7 @@ def _maps(cuts: Sequence[_Cut], path: Output, texts: list[list[str]] | None = No
     limits = _limits(cuts[0].result, np.stack([cut.values for cut in cuts]))
     across = min(len(cuts), max(1, int(9 // width)))
     down = -(-len(cuts) // across)
-    with sheet(path, across * width + _AROUND, down * (height + 0.9)) as figure:
+    with _sheet(path, across * width + _AROUND, down * (height + 0.9)) as figure:
         panels = list(figure.subplots(down, across, squeeze=False).flat)
         for panel in panels[len(cuts) :]:
             panel.remove()
@@ -210,7 +327,7 @@ def _draw_map(
         aspect="auto",
     )  # fmt: skip
     for axis, place in (("x", 1), ("y", 0)):
-        label_axis(panel, axis, cut.named(place), inches[place])
+        _label_axis(panel, axis, cut.named(place), inches[place])
     panel.set(xlabel=cut.axes[1].replace("_", " "), ylabel=cut.axes[0].replace("_", " "))
     panel.set_title(plain(cut.title, 90), parse_math=False)
     if max(cut.values.shape) * 0.3 > _MOST:
@@ -257,7 +374,7 @@ def _small_maps(cut: _Cut, path: Output) -> Figure:
     whole = canvas.transpose(0, 2, 1, 3).reshape(L * (N + gap), H * (M + gap))[:-gap, :-gap]
     limits = _limits(cut.result, values)
     side = min(_TILE, _MOST / max(L, H))
-    with sheet(path, H * side + _AROUND, L * side + 0.9) as figure:
+    with _sheet(path, H * side + _AROUND, L * side + 0.9) as figure:
         panel = figure.subplots()
         image = panel.imshow(
             np.ma.masked_invalid(whole), cmap=_colours(limits), norm=_scale(cut, limits)
@@ -283,7 +400,7 @@ def _line(cut: _Cut, path: Output) -> Figure:
     """The panel of one axis."""
     of_tokens = cut.axes[0] in _OF_TOKENS
     width = max(4.2, min(_MOST, 0.3 * len(cut.values) * of_tokens))
-    with sheet(path, width + 0.5, 3.4) as figure:
+    with _sheet(path, width + 0.5, 3.4) as figure:
         panel: Any = figure.subplots()
         if of_tokens:
             _draw_tokens(panel, cut, width)
@@ -308,7 +425,7 @@ def _draw_tokens(panel: Axes, cut: _Cut, inches: float) -> None:
         bars[position[cut.sentence]].set(edgecolor="black", linewidth=1.0)
     panel.axhline(0, color=FAINT, linewidth=0.6)
     panel.set_ylabel(cut.result.unit)
-    label_axis(panel, "x", cut.named(0), inches)
+    _label_axis(panel, "x", cut.named(0), inches)
 
 
 def _parts(cut: _Cut, count: int, path: Output) -> Figure:
@@ -323,7 +440,7 @@ def _parts(cut: _Cut, count: int, path: Output) -> Figure:
         numbers = np.append(numbers, cut.values[order[count:]].sum())
         names.append(f"{len(order) - count} others")
     by_head = getattr(cut.result, "by_head", None)
-    with sheet(path, 3.2 if by_head is None else 7.0, 0.19 * max(3, len(names)) + 1) as figure:
+    with _sheet(path, 3.2 if by_head is None else 7.0, 0.19 * max(3, len(names)) + 1) as figure:
         panels = figure.subplots(1, 1 if by_head is None else 2, squeeze=False)[0]
         panels[0].bar_label(
             panels[0].barh(range(len(names)), numbers, color=_signs(numbers)), fmt="%+.2f",
@@ -331,7 +448,7 @@ def _parts(cut: _Cut, count: int, path: Output) -> Figure:
         )  # fmt: skip
         panels[0].margins(x=0.25)
         panels[0].invert_yaxis()
-        label_axis(panels[0], "y", names, 0.19 * len(names))
+        _label_axis(panels[0], "y", names, 0.19 * len(names))
         panels[0].set_xlabel(f"{cut.result.unit}; all of them {cut.values.sum():+.2f}")
         panels[0].set_title(plain(cut.title, 90), parse_math=False)
         if by_head is not None:
