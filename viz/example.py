@@ -17,9 +17,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from minibert.attached.page_trace import PageSizes
 from minibert.errors import AttentionError
+from minibert.text.tokens import Tokens
 from minibert.untrusted import Json
-from minibert.viz.inputs import ConfigLike, TokensLike, TraceLike, checked_layer, of_heads, to_array
+from minibert.viz.inputs import Paged, Sizes, checked_layer, of_heads, to_array
 from minibert.viz.payload import (
     THUMBNAIL,
     Array,
@@ -32,7 +34,6 @@ from minibert.viz.payload import (
 from minibert.viz.vectors import (
     Holding,
     looking_header,
-    n_key_heads,
     packed_vectors,
     rotation_header,
 )
@@ -55,7 +56,7 @@ class Label:
     piece: bool
 
 
-def labels_from_tokens(tokens: TokensLike, sentence: int) -> list[Label]:
+def labels_from_tokens(tokens: Tokens, sentence: int) -> list[Label]:
     """The labels of one sentence, padding left out."""
     rows = zip(
         tokens.raw[sentence],
@@ -115,7 +116,7 @@ def written_texts(labels: Sequence[Label]) -> list[str]:
     return texts
 
 
-def is_cut(tokens: TokensLike, sentence: int) -> bool:
+def is_cut(tokens: Tokens, sentence: int) -> bool:
     """True where the tokens of a known text end before the text, as `truncate=True` leaves them."""
     texts = tokens.texts[sentence] if tokens.texts else ()
     ends: list[int] = []
@@ -262,7 +263,7 @@ _LONGEST, _LONGEST_CAUSAL = 256, 512
 class Sentence:
     """A sentence of a trace, its padding left out."""
 
-    trace: TraceLike
+    trace: Paged
     index: int
     labels: list[Label] = field(init=False)
 
@@ -329,8 +330,8 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         texts=list(known) or written_texts(labels),
         **looking_header(config, holding.layers),
     )
-    if not read.agreeing and (apart := getattr(config, "apart", "")):
-        about["apart"] = apart
+    if not read.agreeing and isinstance(config, PageSizes) and config.apart:
+        about["apart"] = config.apart
     if read.vectors:
         about |= rotation_header(config, holding.layers, len(labels))
     thumbnails = [pack_thumbnails(read.pooled)] if len(labels) > THUMBNAIL else []
@@ -338,10 +339,10 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
     return Example(about, blocks, _little(read.pooled))
 
 
-def sizes_of(config: ConfigLike) -> dict[str, int]:
+def sizes_of(config: Sizes) -> dict[str, int]:
     """The sizes of a model that a page's example has; n_kv_heads where heads share keys."""
     sizes = {size: getattr(config, size) for size in ("d_head", "n_heads", "n_layers")}
-    shared = n_key_heads(config)
+    shared = config.n_kv_heads
     return sizes if shared == config.n_heads else {**sizes, "n_kv_heads": shared}
 
 
@@ -351,7 +352,7 @@ def without_folder(name: str) -> str:
     return os.path.basename(os.path.normpath(name)) if is_path else name
 
 
-def scales_of(config: ConfigLike, layers: Sequence[int]) -> list[float]:
+def scales_of(config: Sizes, layers: Sequence[int]) -> list[float]:
     """What query·key is multiplied by in each layer."""
     return [float(config.attention_scale(layer)) for layer in layers]
 

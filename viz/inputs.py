@@ -5,105 +5,25 @@ Every message names the argument, says what came, what was wanted and what to do
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 
+from minibert.attached.page_trace import PageSizes, PageTrace
 from minibert.errors import AttentionError
+from minibert.layers.config import Config
+from minibert.trace.read import Trace
 from minibert.viz.payload import Array
 
 Outside = Any
 """What came from outside: nothing is known of it before it is asked."""
 
 
-@runtime_checkable
-class ConfigLike(Protocol):
-    """What a page reads of a model's choices; more of them where the model is ours."""
-
-    @property
-    def n_layers(self) -> int:
-        """How many layers the model has."""
-
-    @property
-    def n_heads(self) -> int:
-        """How many heads a layer has."""
-
-    @property
-    def d_head(self) -> int:
-        """The width of a query."""
-
-    @property
-    def causal(self) -> bool:
-        """True where no query looks ahead."""
-
-    def attention_scale(self, layer: int) -> float:
-        """Scores are query·key times this."""
-
-
-@runtime_checkable
-class LayerLike(Protocol):
-    """What a page reads of a layer of a trace, (batch, head, ...) each."""
-
-    @property
-    def probs(self) -> torch.Tensor:
-        """The weights, (batch, head, query, key)."""
-
-    @property
-    def query(self) -> torch.Tensor:
-        """(batch, head, position, d_head), as that of keys and values."""
-
-
-@runtime_checkable
-class TokensLike(Protocol):
-    """What a page reads of `minibert.text.tokens.Tokens`; each field has one item a sentence."""
-
-    @property
-    def raw(self) -> Sequence[Sequence[str]]:
-        """The vocabulary's own strings, without padding."""
-
-    @property
-    def strings(self) -> Sequence[Sequence[str]]:
-        """The same as a person reads them."""
-
-    @property
-    def segments(self) -> torch.Tensor:
-        """0 for the first text and 1 for the second: (batch, position), padding included."""
-
-    @property
-    def spans(self) -> Sequence[Sequence[tuple[int, int] | None]]:
-        """Characters [start, end) within the token's own text; None for no characters."""
-
-    @property
-    def special(self) -> Sequence[Sequence[bool]]:
-        """True for tokens that mark structure."""
-
-    @property
-    def texts(self) -> Sequence[Sequence[str]]:
-        """The one or two texts; () when they are not known."""
-
-
-@runtime_checkable
-class TraceLike(Protocol):
-    """What a page reads of a trace; `trace[layer].probs` is (batch, head, query, key)."""
-
-    @property
-    def model_name(self) -> str:
-        """What the model was loaded as."""
-
-    @property
-    def tokens(self) -> TokensLike:
-        """The sentences."""
-
-    @property
-    def config(self) -> ConfigLike:
-        """The model's choices."""
-
-    def __len__(self) -> int:
-        """Layers that can be read."""
-
-    def __getitem__(self, layer: int) -> LayerLike: ...
-
+Paged = Trace | PageTrace
+"""What a page is made of: a trace, or a stack of an attached model with its padding left out."""
+Sizes = Config | PageSizes
+"""What it says of the model."""
 
 # Half precision leaves a row of 512 weights up to 2e-3 from one; bfloat16, 8e-3.
 ROW_SUM_TOLERANCE = 1e-2

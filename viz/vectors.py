@@ -28,8 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minibert.layers.config import Config
 from minibert.untrusted import Json
-from minibert.viz.inputs import ConfigLike, TraceLike, of_heads
+from minibert.viz.inputs import Paged, Sizes, of_heads
 from minibert.viz.payload import (
     Array,
     Block,
@@ -59,15 +60,10 @@ class Looking:
     soft_cap: float | None = None
 
     @classmethod
-    def of_trace(cls, config: ConfigLike, layer: int) -> "Looking":
-        """That of a layer of a trace's model; one of another kind than ours may say less of it."""
-        window = getattr(config, "window", None)
-        return cls(
-            float(config.attention_scale(layer)),
-            bool(config.causal),
-            window(layer) if window else None,
-            getattr(config, "attention_soft_cap", None),
-        )
+    def of_trace(cls, config: Sizes, layer: int) -> "Looking":
+        """That of a layer of a trace's model."""
+        scale, window = config.attention_scale(layer), config.window(layer)
+        return cls(scale, config.causal, window, config.attention_soft_cap)
 
     def scores(self, products: Array, rows: Array) -> Array:
         """query·key, (..., row, key), as what the softmax is taken of; −inf where masked.
@@ -90,34 +86,28 @@ class Looking:
         return scores
 
 
-def n_key_heads(config: ConfigLike) -> int:
-    """How many heads keys and values have."""
-    return int(getattr(config, "n_kv_heads", config.n_heads))
-
-
-def key_heads(config: ConfigLike, heads: Sequence[int]) -> list[int]:
+def key_heads(config: Sizes, heads: Sequence[int]) -> list[int]:
     """The key-value heads that these heads read, each once, in their order."""
-    return list(dict.fromkeys(head * n_key_heads(config) // config.n_heads for head in heads))
+    return list(dict.fromkeys(head * config.n_kv_heads // config.n_heads for head in heads))
 
 
-def looking_header(config: ConfigLike, layers: Sequence[int]) -> Json:
+def looking_header(config: Sizes, layers: Sequence[int]) -> Json:
     """The fields of a page's example about this, where the model has any of it."""
     each = [Looking.of_trace(config, layer) for layer in layers]
     windows = [one.window and list(one.window) for one in each]
-    soft_cap = getattr(config, "attention_soft_cap", None)
+    soft_cap = config.attention_soft_cap
     found: Json = {} if soft_cap is None else {"soft_cap": float(soft_cap)}
     return found | {"windows": windows} if any(windows) else found
 
 
-def rotation_header(config: ConfigLike, layers: Sequence[int], n_tokens: int) -> Json:
+def rotation_header(config: Sizes, layers: Sequence[int], n_tokens: int) -> Json:
     """How query and key are turned in each layer of a text of so many tokens, in a rotary model.
 
     `rotary` has the turns that there are, `turned` the place there of each layer's.
     """
-    of_layer = getattr(config, "rotary_of", None)
-    if of_layer is None or getattr(config, "rotary", None) is None:
+    if not isinstance(config, Config) or config.rotary is None:
         return {}
-    each = [of_layer(layer) for layer in layers]
+    each = [config.rotary_of(layer) or config.rotary for layer in layers]
     known = list(dict.fromkeys(each))
     rotary = [
         {
@@ -250,7 +240,7 @@ class Comparing:
     """
 
     def __init__(
-        self, trace: TraceLike, layer: int, probs: Array, single: Named, key_places: list[int]
+        self, trace: Paged, layer: int, probs: Array, single: Named, key_places: list[int]
     ) -> None:
         edited = getattr(trace, "edited_from", None) is not None
         n_rows = probs.shape[1] if edited else min(probs.shape[1], _CHECKED_QUERIES)
@@ -314,7 +304,7 @@ def _along(rows: Tensor, table: Tensor) -> Tensor:
 
 
 def packed_vectors(
-    trace: TraceLike, layer: int, read: Read, probs: Array, holding: Holding
+    trace: Paged, layer: int, read: Read, probs: Array, holding: Holding
 ) -> tuple[list[Block], bool]:
     """query and key of a layer, value of its exact heads, and whether they give its weights.
 
@@ -358,7 +348,7 @@ def packed_vectors(
 class _Groups:
     """The held heads of a layer, by place, and the key-value heads that they read."""
 
-    def __init__(self, config: ConfigLike, heads: tuple[int, ...]) -> None:
+    def __init__(self, config: Sizes, heads: tuple[int, ...]) -> None:
         self.heads = list(heads)
         self.key_heads = key_heads(config, heads)
         self.key_places = [self.key_heads.index(*key_heads(config, [head])) for head in heads]
@@ -460,19 +450,19 @@ def _finite(*vectors: Array) -> bool:
     return all(bool(np.isfinite(one).all()) for one in vectors)
 
 
-def value_size(holding: Holding, n_tokens: int, config: ConfigLike) -> int:
+def value_size(holding: Holding, n_tokens: int, config: Sizes) -> int:
     """Bytes that `packed_values` take in a file."""
     return _size(holding, n_tokens * len(key_heads(config, holding.heads)), config)
 
 
-def vectors_size(holding: Holding, n_tokens: int, config: ConfigLike) -> int:
+def vectors_size(holding: Holding, n_tokens: int, config: Sizes) -> int:
     """Bytes that query and key take in a file."""
     return value_size(holding, n_tokens, config) + _size(
         holding, n_tokens * len(holding.heads), config
     )
 
 
-def _size(holding: Holding, n_vectors: int, config: ConfigLike) -> int:
+def _size(holding: Holding, n_vectors: int, config: Sizes) -> int:
     """Bytes of so many vectors a layer."""
     n_layers = sum(holding.rounded(layer) for layer in holding.layers)
     # Four characters of text are three bytes.
@@ -480,7 +470,7 @@ def _size(holding: Holding, n_vectors: int, config: ConfigLike) -> int:
     return each * n_layers * n_vectors * config.d_head // 3
 
 
-def packed_values(read: Read, holding: Holding, config: ConfigLike) -> list[Block]:
+def packed_values(read: Read, holding: Holding, config: Sizes) -> list[Block]:
     """value of all held key-value heads, rounded."""
     blocks = []
     heads = key_heads(config, holding.heads)

@@ -27,7 +27,7 @@ from minibert.viz.example import (
 )
 from minibert.viz.inputs import (
     Outside,
-    TraceLike,
+    Paged,
     attention_layers,
     checked_numbers,
     checked_second_start,
@@ -56,7 +56,7 @@ _LONG = (
 
 
 def lens_of(
-    trace: TraceLike, sentence: int, length: int, wanted: bool | None
+    trace: Paged, sentence: int, length: int, wanted: bool | None
 ) -> tuple[Json | None, str]:
     """The header's `lens` of a sentence of a trace, or None and a note that says why not.
 
@@ -196,7 +196,7 @@ def with_value(examples: list[Example], sources: Sources) -> list[Example]:
 
 
 if TYPE_CHECKING:
-    Traces = TraceLike | Sequence[TraceLike] | Mapping[str, TraceLike]
+    Traces = Paged | Sequence[Paged] | Mapping[str, Paged]
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
     Strings = Sequence[str]
@@ -257,7 +257,7 @@ def view(
     return Page(tuple(examples), view=_opening(view, examples), title=title)
 
 
-def _named(traces: Outside) -> list[tuple[str, TraceLike]]:
+def _named(traces: Outside) -> list[tuple[str, Paged]]:
     """The traces of any form of the argument, each with its name."""
     if isinstance(traces, Mapping):
         named = [(str(name), trace) for name, trace in traces.items()]
@@ -268,7 +268,7 @@ def _named(traces: Outside) -> list[tuple[str, TraceLike]]:
     if not named:
         raise AttentionError("traces is empty; a page needs at least one")
     for _, trace in named:
-        if not isinstance(trace, TraceLike):
+        if not isinstance(trace, Paged):
             raise AttentionError(
                 f"traces holds {type(trace).__name__}, expected what model.trace(text) returns;"
                 " for attention tensors there is attention_page(attention, tokens)"

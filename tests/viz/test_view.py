@@ -93,7 +93,7 @@ def test_the_header_says_what_the_trace_says(fake: FakeTrace) -> None:
     assert header["tokens"]["special"] == [1, 0, 0, 1, 0, 0, 1]
     assert header["tokens"]["segment"] == [0, 0, 0, 0, 1, 1, 1]
     assert header["tokens"]["piece"] == [0, 0, 1, 0, 0, 0, 0]
-    fake.tokens.texts = ()
+    fake.tokens = replace(fake.tokens, texts=())
     assert example_of(view(fake))["texts"] == ["strawberries", "rain falls"]
 
 
