@@ -254,7 +254,7 @@ class Model(Trainable):
                 f"The weights of {self.name} are on the meta device, where tensors have no values, "
                 "so nothing can be computed. Load the model again with minibert.load."
             )
-        return as_inputs(given, self.config, self.tokenizer, weight, self.name)
+        return as_inputs(given, self.config, self.tokenizer, weight.device, self.name)
 
     def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
         """Which keys a query of these ids may attend to."""

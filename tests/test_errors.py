@@ -56,7 +56,7 @@ with torch.no_grad():
 pages = int(open("/proc/self/statm").read().split()[0])
 # Half of what a layer's four matrices of 6,000 x 6,000 take.
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**28, -1))
-for trace in (made, Trace.load(path), Trace.load(path, model=model)):
+for trace in (made, Trace.load(path, model)):
     for read in (
         lambda: trace[0].probs,
         lambda: trace[1].quantity("scores"),

@@ -464,10 +464,7 @@ def embedding_of(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 positio
     One part where it is not that sum: an edit wrote it, or positions were given.
     """
     body, inputs = trace.model.body, trace.inputs
-    words = body.word(inputs.ids) * body.word_scale if inputs.embeds is None else inputs.embeds
-    if inputs.embeds is not None and body.config.embed_multiplier != 1.0:
-        words = words * body.config.embed_multiplier
-    parts = [(Component("word embedding"), wide(words))]
+    parts = [(Component("word embedding"), wide(body.word(inputs.ids) * body.word_scale))]
     if body.position is not None:
         rows = body.position(body.positions(inputs.ids))
         parts.append((Component("position embedding"), wide(rows).expand_as(parts[0][1])))

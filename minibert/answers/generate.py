@@ -684,10 +684,7 @@ def _prompts(model: AnsweringModel, text: Any) -> Tokens:
     if model.tokenizer is not None and is_text(text):
         text = model.tokenizer(text)
         _check_room(model, text)
-    inputs = model.inputs(text)
-    if inputs.embeds is not None:
-        raise TokenizationError("generate continues tokens, not inputs_embeds; give input_ids.")
-    tokens = inputs.as_tokens(model.tokenizer)
+    tokens = model.inputs(text).as_tokens(model.tokenizer)
     _check_room(model, tokens)
     return tokens
 

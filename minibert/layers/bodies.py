@@ -41,7 +41,6 @@ from minibert.layers.weight_views import read_only
 from minibert.quantities import Float, Hidden, Int, TokenIds
 
 Positions = Int[torch.Tensor, "#batch position"]
-Words = Float[torch.Tensor, "batch position d_embed"]
 
 
 class Embedding(nn.Module):
@@ -85,20 +84,14 @@ class Body(nn.Module):
         return tuple([groups[int(n / share)] for n in range(self.config.n_layers)])  # type: ignore[misc]
 
     def embed(
-        self,
-        ids: TokenIds,
-        segments: TokenIds | None,
-        positions: Positions | None = None,
-        *,
-        words: Words | None = None,
+        self, ids: TokenIds, segments: TokenIds | None, positions: Positions | None = None
     ) -> Hidden:
         """What enters layer 0: word (+ segment) (+ position), a norm and a projection if there are.
 
-        `positions` are rows of the position table; `words` stand in the place of the ids' rows of
-        the word embeddings, scaled already where Gemma scales them; Granite multiplies both.
+        `positions` are rows of the position table.
         """
-        summed = self.word(ids) if words is None else words
-        if self.config.embed_scaled and words is None:
+        summed = self.word(ids)
+        if self.config.embed_scaled:
             # Rounded to the weights' type first, as Gemma was trained.
             summed = summed * torch.tensor(self.config.d_model**0.5, dtype=summed.dtype)
         if self.config.embed_multiplier != 1.0:

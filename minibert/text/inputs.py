@@ -8,17 +8,16 @@ sentences that are padded on the left are moved there, so that each gives what i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from minibert.errors import TokenizationError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
-from minibert.quantities import Float, Int, TokenIds, TokenMask
+from minibert.quantities import Int, TokenIds, TokenMask
 from minibert.text.tokens import Tokens, Vocabulary, beside, real_of, table_of
 from minibert.text.words import is_text
 
@@ -68,22 +67,14 @@ def _(ids: Tensor, size: int, what: str, where: str) -> Tensor:
     return torch.empty_like(ids)
 
 
-#: In the place of an id, where embeddings were given and there is none.
-NO_ID = -1
-
-
 @dataclass(frozen=True)
 class Inputs:
-    """A batch as the body reads it. `tokens` is there when somebody made them.
-
-    `embeds` stand in the place of the rows of the word embeddings; every id is NO_ID then.
-    """
+    """A batch as the body reads it. `tokens` is there when somebody made them."""
 
     ids: TokenIds
     mask: TokenMask | None
     segments: TokenIds | None
     tokens: Tokens | None = None
-    embeds: Float[Tensor, "batch position d_embed"] | None = None
 
     @classmethod
     def of(cls, given: Tokens | TokenIds) -> "Inputs":
@@ -93,23 +84,12 @@ class Inputs:
         return cls(given, None, None)
 
     def as_tokens(self, tokenizer: Vocabulary | None) -> Tokens:
-        """The same with strings for people. Embeddings have no tokens, and their strings say so."""
+        """The same with strings for people."""
         if self.tokens is not None:
             return self.tokens
-        if self.embeds is not None:
-            return self._without_strings()
         return Tokens.from_ids(
             self.ids, mask=self.mask, segments=self.segments, tokenizer=tokenizer
         )
-
-    def _without_strings(self) -> Tokens:
-        zeros = torch.zeros_like(self.ids)
-        numbered = Tokens.from_ids(zeros, mask=self.mask, segments=self.segments)
-        names = tuple(
-            tuple(f"embedding {position}" for position in range(length))
-            for length in numbered.lengths
-        )
-        return replace(numbered, ids=self.ids, raw=names, strings=names)
 
     def packed(self, config: Config) -> AllowedKeys:
         """Which keys a query may attend to where the sentences share one row, without padding."""
@@ -130,15 +110,14 @@ class Inputs:
                 f"{ids.shape[1]} tokens are more than the {limit} positions of {name}; "
                 "shorten the text, or tokenize it with truncate=True."
             )
-        if self.embeds is None:
-            ids = in_range(ids, config.vocab_size, "Token id", f"the vocabulary of {name}")
+        ids = in_range(ids, config.vocab_size, "Token id", f"the vocabulary of {name}")
         segments, count = self.segments, config.n_segments
         if segments is not None and count:
             segments = in_range(segments, count, "Segment", f"the {count} of {name}")
-        return Inputs(ids, self.mask, segments, self.tokens, self.embeds)
+        return Inputs(ids, self.mask, segments, self.tokens)
 
 
-NAMES = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds")
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
 # What a tokenizer says beside them about the text, and no model reads.
 _BESIDE = frozenset(
     {
@@ -181,19 +160,19 @@ def by_name(text: object, pair: object, named: Mapping[str, object]) -> Any:
 
 
 def as_inputs(
-    given: object, config: Config, tokenizer: Vocabulary | None, weight: Tensor, name: str
+    given: object, config: Config, tokenizer: Vocabulary | None, device: torch.device, name: str
 ) -> Inputs:
-    """The batch of ids in any form, of Tokens, or of a mapping, where the weights are.
+    """The batch of ids in any form, of Tokens, or of a mapping, on the device of the weights.
 
-    `weight` is that of the word embeddings. Raises TokenizationError for what cannot be read.
+    Raises TokenizationError for what cannot be read.
     """
     if isinstance(given, Mapping):
-        return _of_mapping(given, config, weight, name).checked(config, name)
+        return _of_mapping(given, config, device, name).checked(config, name)
     if not isinstance(given, Tensor | Tokens) or (isinstance(given, Tensor) and given.dim() != 2):
         given = Tokens.from_ids(given, tokenizer=tokenizer)
     ids = given if isinstance(given, Tensor) else given.ids
     _check_ids(ids)
-    return Inputs.of(given.to(weight.device)).checked(config, name)
+    return Inputs.of(given.to(device)).checked(config, name)
 
 
 def _check_ids(ids: Tensor) -> None:
@@ -203,7 +182,9 @@ def _check_ids(ids: Tensor) -> None:
         raise TokenizationError(f"Token ids are {ids.dtype}; expected whole numbers (int64).")
 
 
-def _of_mapping(given: Mapping[str, object], config: Config, weight: Tensor, name: str) -> Inputs:
+def _of_mapping(
+    given: Mapping[str, object], config: Config, device: torch.device, name: str
+) -> Inputs:
     unknown = [key for key in given if key not in NAMES and key not in _BESIDE]
     if unknown:
         raise TokenizationError(
@@ -211,19 +192,11 @@ def _of_mapping(given: Mapping[str, object], config: Config, weight: Tensor, nam
             "Leave it out."
         )
     found = {key: given[key] for key in NAMES if given.get(key) is not None}
-    if ("input_ids" in found) == ("inputs_embeds" in found):
-        raise TokenizationError(
-            "Expected input_ids or inputs_embeds, and found "
-            + ("both." if "input_ids" in found else "neither.")
-        )
-    device, embeds = weight.device, None
-    if "input_ids" in found:
-        ids, real = table_of(found["input_ids"], "input_ids")
-        ids = ids.to(device)
-        _check_ids(ids)
-    else:
-        embeds = _embeds(found["inputs_embeds"], config, weight, name)
-        ids, real = torch.full(embeds.shape[:2], NO_ID, device=device), None
+    if "input_ids" not in found:
+        raise TokenizationError(f"Expected input_ids, and found {', '.join(found) or 'nothing'}.")
+    ids, real = table_of(found["input_ids"], "input_ids")
+    ids = ids.to(device)
+    _check_ids(ids)
     if "attention_mask" in found:
         real = real_of(found["attention_mask"], ids, real, "attention_mask")
     real = None if real is None or bool(real.all()) else real.to(device)
@@ -232,9 +205,7 @@ def _of_mapping(given: Mapping[str, object], config: Config, weight: Tensor, nam
     if columns is not None and real is not None:
         ids, real = ids.gather(1, columns), real.gather(1, columns)
         segments = None if segments is None else segments.gather(1, columns)
-        if embeds is not None:
-            embeds = embeds.gather(1, columns[..., None].expand_as(embeds))
-    return Inputs(ids, real, segments, embeds=embeds)
+    return Inputs(ids, real, segments)
 
 
 def _columns(real: TokenMask) -> Int[Tensor, "batch position"] | None:
@@ -267,25 +238,3 @@ def _segments(values: object, ids: Tensor, config: Config, name: str) -> Tensor 
             f"token_type_ids: {name} has no embeddings of segments. Leave token_type_ids out."
         )
     return table if config.n_segments else None
-
-
-def _embeds(values: object, config: Config, weight: Tensor, name: str) -> Tensor:
-    if isinstance(values, np.ndarray):
-        values = torch.from_numpy(values)
-    if not isinstance(values, Tensor) or values.dim() not in (2, 3):
-        shape = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values)
-        raise TokenizationError(
-            f"inputs_embeds is of {shape}; expected a tensor (batch, position, {config.d_embed})."
-        )
-    values = values[None] if values.dim() == 2 else values
-    if values.shape[-1] != config.d_embed or 0 in values.shape:
-        raise TokenizationError(
-            f"inputs_embeds has shape {tuple(values.shape)}; expected (batch, position, "
-            f"{config.d_embed}), as the word embeddings of {name}."
-        )
-    if values.dtype != weight.dtype:
-        raise TokenizationError(
-            f"inputs_embeds is {values.dtype}, and {name} computes in {weight.dtype}; convert it "
-            f"with .to({weight.dtype})."
-        )
-    return values.to(weight.device)

@@ -7,8 +7,6 @@ Loading maps the file into memory, so a quantity is loaded from disk only when i
 The digest is the SHA-256 of every byte of the file, with zeros in its own place. So a changed
 bit, name, type or word is found when the file is opened, not when it is used. It is not
 a signature: who changes a file on purpose can write a new digest.
-
-`stand_in` is used in place of a model when a trace is loaded without one.
 """
 
 import hashlib
@@ -17,70 +15,32 @@ import os
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minibert.errors import CheckpointError, TokenizationError, TraceError
+from minibert.errors import TokenizationError, TraceError
 from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.layers.bodies import Body
 from minibert.layers.config import Config
-from minibert.layers.parts import Layer
-from minibert.layers.rotary import Rotary
+from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
 from minibert.trace.identity import weights_digest
-from minibert.trace.record import PassRecord
+from minibert.trace.record import PassRecord, Record
 from minibert.trace.run import TracedModel
 from minibert.untrusted import MOST_TENSORS, Json, guarded, open_regular
 from minibert.writing import check_place, replacing
 
 
-class WeightsNeededError(TraceError, AttributeError):
-    """A quantity needs weights that are not there; an AttributeError too, so that hasattr works."""
-
-
-class Weightless:
-    """A model, or a part of one, as a file knows it: it has no weights, and says so when asked."""
-
-    def __init__(self, reason: str, **known: object) -> None:
-        self._reason = reason
-        self.__dict__.update(known)
-
-    def __getattr__(self, name: str) -> Any:
-        # copy and pickle ask for private names before __init__ has set the reason.
-        raise AttributeError(name) if name.startswith("_") else WeightsNeededError(self._reason)
-
-    def __call__(self, *_: object, **__: object) -> Any:
-        """Refused: there are no weights."""
-        raise WeightsNeededError(self._reason)
-
-
-class WeightlessBody(Weightless, Body):
-    """A body without weights."""
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Layers without weights; each knows its attention scale."""
-        return self.__dict__["stand_ins"]
-
-
-class WeightlessLayer(Weightless, Layer):
-    """A layer without weights."""
-
-
 def identity_of(model: TracedModel) -> dict[str, object]:
     """Name, config, type and digest of the weights, ready for JSON."""
-    if isinstance(model, Weightless):
-        # A trace that was loaded without its model is saved with the identity from its file.
-        return dict(model.identity)
     if not isinstance(model, torch.nn.Module):
         raise TraceError(
             f"{model.name} is a {type(model).__name__}: expected a torch module, whose weights "
@@ -98,69 +58,30 @@ def _dtype(model: TracedModel) -> str:
     return str(model.body.word.weight.dtype).removeprefix("torch.")
 
 
-def stand_in(config: Config, identity: Mapping[str, object], path: Path) -> TracedModel:
-    """A model without weights, for a trace that was loaded without its model."""
-    name = str(identity["name"])
-    reason = (
-        f"{path} was loaded without its model, and this is computed from the weights. Give the "
-        f"model, {name!r}: Trace.load(path, model=minibert.load(...)). Without it you can read "
-        "query, key, value, scores, probs, z, the residual streams and logits."
-    )
-    layers = tuple(
-        WeightlessLayer(reason, attention=Weightless(reason, **_attention(config, layer)))
-        for layer in range(config.n_layers)
-    )
-    needed = Weightless(reason)
-    # Some models have nothing between the last layer and the task head.
-    final = needed if config.final_norm else lambda hidden, divisors=None: hidden
-    body = WeightlessBody(reason, stand_ins=layers, final=final, embed=needed)
-    known = {"config": config, "name": name, "tokenizer": None, "identity": identity}
-    model: object = Weightless(
-        reason, body=body, head=needed, inputs=needed, task_logits=needed, pool=needed, **known
-    )
-    return cast(TracedModel, model)
-
-
-def _attention(config: Config, layer: int) -> dict[str, object]:
-    """What a layer's attention is, without its weights."""
-    return {
-        "scale": config.attention_scale(layer),
-        "soft_cap": config.attention_soft_cap,
-        "window": config.window(layer),
-        "rotary": config.rotary_of(layer),
-        "n_heads": config.n_heads,
-        "n_kv_heads": config.n_kv_heads,
-        "group": config.n_heads // config.n_kv_heads,
-    }
-
-
-def check_model(
-    model: TracedModel, config: Config, identity: Mapping[str, object], path: Path
-) -> None:
-    """Raise TraceError, saying what differs, where a file is a trace of another model."""
-    if not (
-        isinstance(model, torch.nn.Module) and isinstance(getattr(model, "config", None), Config)
-    ):
+def check_model(model: object, identity: Json, path: Path) -> TypeGuard[TracedModel]:
+    """True; TraceError, saying what differs, where a file is a trace of another model."""
+    if not isinstance(model, torch.nn.Module) or not isinstance(model, TracedModel):
         raise TraceError(
             f"model={type(model).__name__}: expected the minibert model that {path} is a trace of."
         )
-    ours, theirs = asdict(model.config), asdict(config)
-    differing = [name for name in ours if ours[name] != theirs[name]]
-    about = f"{path} is a trace of {identity['name']!r}, and {model.name!r} is another model"
-    if differing:
-        shown = ", ".join(f"{name} {theirs[name]!r} and {ours[name]!r}" for name in differing)
+    # As JSON has it.
+    ours, theirs = json.loads(json.dumps(asdict(model.config))), identity["config"]
+    about = f"{path} is a trace of {identity['name']!r:.80}, and {model.name!r} is another model"
+    if differing := [name for name in ours if ours[name] != theirs[name]]:
+        shown = ", ".join(f"{name} {theirs[name]!r:.80} and {ours[name]!r}" for name in differing)
         raise TraceError(f"{about}: {shown}. Give the model that was traced.")
     dtype = _dtype(model)
     if dtype != identity["dtype"]:
         raise TraceError(
-            f"{about}: the trace is in {identity['dtype']}, the model in {dtype}. Load it with "
-            f"dtype=torch.{identity['dtype']}."
+            f"{about}: the trace is in {identity['dtype']!s:.80}, the model in {dtype}. Load it "
+            f"with the dtype= of the trace."
         )
     if weights_digest(model) != identity["weights"]:
         raise TraceError(
             f"{about}: the weights differ. They were changed after the trace was saved, or "
             "belong to another training of the same architecture. Give the model that was traced."
         )
+    return True
 
 
 # One entry for all metadata: safetensors writes several in a random order, so bytes would differ.
@@ -323,20 +244,6 @@ def tuples(value: object) -> Any:
 PathLike = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
-class StoredTrace:
-    """The contents of a trace file, from which `Trace.load` makes a trace."""
-
-    model: TracedModel
-    inputs: Inputs
-    allowed: AllowedKeys
-    until: int | None
-    edited_from: int | None
-    records: list[dict[str, Tensor]]
-    kept: dict[str, Tensor]
-    backends: dict[str, str]
-
-
 def save_trace(trace: PassRecord, path: PathLike) -> Path:
     """Write the trace to a file, and return its path. Gradients and statistics are not saved.
 
@@ -345,11 +252,6 @@ def save_trace(trace: PassRecord, path: PathLike) -> Path:
     if trace.allowed.packed is not None:
         raise TraceError(
             "A trace of packed sentences is not saved as one file: save trace.text(i) of each."
-        )
-    if trace.inputs.embeds is not None:
-        raise TraceError(
-            "A trace of inputs_embeds is not saved: a file holds the tokens that were read, and "
-            "embeddings have none. Save what you read of it with torch.save."
         )
     target = _path(path)
     check_place(target, TraceError)
@@ -394,8 +296,8 @@ def _about(trace: PassRecord) -> dict[str, object]:
     }
 
 
-def open_trace(path: PathLike, model: TracedModel | None = None) -> StoredTrace:
-    """The contents of the file, mapped into memory: only the parts that are read are loaded.
+def open_trace(kind: type[Record], path: PathLike, model: TracedModel) -> Record:
+    """The trace in the file, mapped into memory: only the parts that are read are loaded.
 
     Before, the whole file is read once to compare its digest.
 
@@ -409,25 +311,22 @@ def open_trace(path: PathLike, model: TracedModel | None = None) -> StoredTrace:
     damaged = "its description of the trace is damaged; save the trace again"
     try:
         with guarded(path, TraceError, damaged):
-            return _assemble(about, tensors, model, path)
-    except (CheckpointError, TokenizationError) as error:
+            check_model(model, about["model"], path)
+            return _assembled(kind, about, tensors, model, path)
+    except TokenizationError as error:
         raise TraceError(f"{path}: {damaged} ({error})") from error
 
 
-def _assemble(
-    about: Json, tensors: dict[str, Tensor], model: TracedModel | None, path: Path
-) -> StoredTrace:
-    identity, until, edited_from = about["model"], about["until"], about["edited_from"]
-    stored = tuples(identity["config"])
-    # JSON has no classes.
-    turns = {
-        name: Rotary(**stored[name]) for name in ("rotary", "local_rotary") if stored.get(name)
-    }
-    config = Config(**stored | turns)
-    backends = about["backends"]
-    _check_values(identity, config, {"until": until, "edited_from": edited_from}, backends)
+def _assembled(
+    kind: type[Record], about: Json, tensors: dict[str, Tensor], model: TracedModel, path: Path
+) -> Record:
+    config, until, edited_from = model.config, about["until"], about["edited_from"]
+    # An edit of the logits alone stands behind the last layer.
+    for layer, most in ((until, config.n_layers - 1), (edited_from, config.n_layers)):
+        if layer is not None and not (_is_count(layer) and layer <= most):
+            raise ValueError("until or edited_from is not a layer of the model")
     numbers = {name: tensors.pop(f"tokens.{name}") for name in NUMBERS}
-    tokens = read_tokens(about["tokens"], numbers, config, identity["name"])
+    tokens = read_tokens(about["tokens"], numbers, config, model.name)
     _check_tensors(tensors, config, tokens, path)
     n_records = config.n_layers if until is None else until
     records = [_under(f"layers.{layer}.", tensors) for layer in range(n_records)]
@@ -437,34 +336,15 @@ def _assemble(
     kept |= {name: tensors[name] for name in edited if name in tensors}
     if len(tensors) != len(kept) + sum(map(len, records)):
         raise ValueError("tensors of layers that were not computed")
-    if model is None:
-        inputs = Inputs(tokens.ids, tokens.mask, tokens.segments, tokens)
-        model = stand_in(config, identity, path)
-    else:
-        check_model(model, config, identity, path)
-        inputs = model.inputs(tokens)
-        device = inputs.ids.device
-        records = [{name: t.to(device) for name, t in record.items()} for record in records]
-        kept = {name: tensor.to(device) for name, tensor in kept.items()}
+    inputs = model.inputs(tokens)
+    device = inputs.ids.device
     allowed = AllowedKeys.of(inputs.mask, causal=config.causal, ids=inputs.ids)
-    return StoredTrace(model, inputs, allowed, until, edited_from, records, kept, backends)
-
-
-def _check_values(identity: Json, config: Config, layers: Json, backends: Any) -> None:
-    """Raise ValueError for a value that is not of its kind, whatever type JSON gave it."""
-    words = [*(identity[name] for name in ("name", "dtype", "weights")), *config.labels]
-    words += [config.problem_type, config.model_type]
-    words += [backends["attention"], backends["linear"]]
-    if not all(isinstance(word, str) for word in words):
-        raise ValueError("a name that is not a string")
-    # Such as an unpaired surrogate, which no page can be written with.
-    "".join(words).encode()
-    for name, layer in layers.items():
-        # An edit of the logits alone stands behind the last layer.
-        most = config.n_layers if name == "edited_from" else config.n_layers - 1
-        known = isinstance(layer, int) and not isinstance(layer, bool)
-        if layer is not None and not (known and 0 <= layer <= most):
-            raise ValueError(f"{name} is not a layer of the model")
+    trace = kind(model, inputs, Evaluation(allowed), until=until)
+    trace.records = [{name: t.to(device) for name, t in record.items()} for record in records]
+    trace.kept = {name: tensor.to(device) for name, tensor in kept.items()}
+    trace.edited_from = edited_from
+    trace.stored_backends = {name: str(about["backends"][name]) for name in trace.backends}
+    return trace
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

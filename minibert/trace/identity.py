@@ -50,29 +50,20 @@ class Sources:
 
 
 def same_model(one: object, other: object) -> bool:
-    """True for two models with equal weights and configs, one of which may be that of a file."""
+    """True for two models with equal weights and configs."""
     if one is other:
         return True
     ours, theirs = (getattr(each, "config", None) for each in (one, other))
     # Of transformers' models they differ in the implementation too.
     if isinstance(ours, Config) and ours != theirs:
         return False
-    if isinstance(one, nn.Module) and isinstance(other, nn.Module):
-        return _same_weights(one, other)
-    # A trace that was loaded without its model knows the digest of the weights.
-    return _digest_of(one) == _digest_of(other)
-
-
-def _same_weights(one: nn.Module, other: nn.Module) -> bool:
-    ours, theirs = ([*held(model)] for model in (one, other))
-    return len(ours) == len(theirs) and all(
+    if not isinstance(one, nn.Module) or not isinstance(other, nn.Module):
+        return False
+    mine, yours = ([*held(model)] for model in (one, other))
+    return len(mine) == len(yours) and all(
         a is b or (a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b.to(a.device)))
-        for a, b in zip(ours, theirs, strict=True)
+        for a, b in zip(mine, yours, strict=True)
     )
-
-
-def _digest_of(model: Any) -> object:
-    return weights_digest(model) if isinstance(model, nn.Module) else model.identity["weights"]
 
 
 def weights_digest(model: torch.nn.Module) -> str:

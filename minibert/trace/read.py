@@ -14,7 +14,6 @@ from torch import Tensor
 
 from minibert.doors import Page, ScoreParts, opened
 from minibert.errors import EditError, TraceError, within_memory
-from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import absent_because
 from minibert.layers.norms import divisor
 from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
@@ -231,20 +230,13 @@ class Trace(PassRecord):
         return save_trace(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], model: TracedModel | None = None) -> "Trace":
-        """The trace that `save` wrote, mapped: what is not read is not loaded.
+    def load(cls, path: str | os.PathLike[str], model: TracedModel) -> "Trace":
+        """The trace of this model that `save` wrote, mapped: what is not read is not loaded.
 
-        Before that the file is read once, in small parts, to compare its digest.
-        Without its model everything can be read that needs no weights; with it, everything.
-        Raises TraceError for what is not a whole trace file, and for another model's.
+        Before that the file is read once, in small parts, to compare its digest. Raises TraceError
+        for what is not a whole trace file, and for another model's.
         """
-        stored = open_trace(path, model)
-        evaluation = Evaluation(stored.allowed)
-        trace = cls(stored.model, stored.inputs, evaluation, until=stored.until)
-        trace.records, trace.kept = stored.records, stored.kept
-        trace.edited_from = stored.edited_from
-        trace.stored_backends = stored.backends
-        return trace
+        return open_trace(cls, path, model)
 
     def why(
         self,

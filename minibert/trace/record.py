@@ -396,7 +396,7 @@ def text_of(trace: Record, index: int) -> Record:
     allowed = AllowedKeys(1, length, trace.allowed.device, trace.allowed.causal)
     again = type(trace)(
         trace.model,
-        Inputs(tokens.ids, None, tokens.segments, tokens, _embeds(trace, index, length)),
+        Inputs(tokens.ids, None, tokens.segments, tokens),
         Evaluation(allowed, trace.evaluation.impl, of_one_sentence(trace.evaluation, index)),
         until=trace.until,
     )
@@ -416,11 +416,6 @@ def text_of(trace: Record, index: int) -> Record:
     if "map" in trace.evaluation.want and length != trace.allowed.position:
         _map_alone(again)
     return again
-
-
-def _embeds(trace: PassRecord, index: int, length: int) -> Tensor | None:
-    embeds = trace.inputs.embeds
-    return None if embeds is None else embeds[index : index + 1, :length]
 
 
 def _map_alone(text: PassRecord) -> None:

@@ -88,17 +88,13 @@ def run_layers(
 
 def embedded(body: Body, inputs: Inputs, allowed: AllowedKeys) -> Hidden:
     """What enters layer 0; of packed sentences one row of all their tokens."""
-    ids, segments, embeds = inputs.ids, inputs.segments, inputs.embeds
+    ids, segments = inputs.ids, inputs.segments
     if allowed.packed is None:
-        return body.embed(ids, segments, words=embeds)
+        return body.embed(ids, segments)
     real = _real(inputs)
     positions = body.positions(ids).expand(ids.shape)[real][None]
-    return body.embed(
-        ids[real][None],
-        None if segments is None else segments[real][None],
-        positions,
-        words=None if embeds is None else embeds[real][None],
-    )
+    segments = None if segments is None else segments[real][None]
+    return body.embed(ids[real][None], segments, positions)
 
 
 def behind_layers(

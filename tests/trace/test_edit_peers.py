@@ -455,7 +455,7 @@ def test_the_pooled_output_is_edited_differentiated_swept_and_stored(
     swept = trace.rerun_each([edit, {"pooled": mean(trace)}], lambda logits: logits[:, 1])
     assert difference(swept[0], expected[:, 1]) <= TOLERANCE
     assert difference(swept[1], swept[1][:1].expand(3)) <= TOLERANCE
-    assert torch.equal(Trace.load(edited.save(tmp_path / "a.trace")).pooled, edited.pooled)
+    assert torch.equal(Trace.load(edited.save(tmp_path / "a.trace"), ours).pooled, edited.pooled)
     # The gradient of a logit is the row of the classifier, through an edit of what it reads, too.
     tripled = trace.rerun({"pooled": lambda pooled: 3 * pooled})
     row = torch.zeros_like(trace.pooled)
