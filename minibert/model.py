@@ -119,8 +119,8 @@ class Model(Trainable):
         check_flag("truncate", truncate, TokenizationError)
         if self.tokenizer is None:
             raise TokenizationError(
-                f"{self.name} has no tokenizer (no tokenizer.json, vocab.txt or vocab.json + "
-                "merges.txt beside its weights); give token ids instead of text."
+                f"{self.name} has no tokenizer (no tokenizer.json or vocab.txt beside its "
+                "weights); give token ids instead of text."
             )
         return self.tokenizer(text, pair, truncate=truncate, max_positions=self.config.n_positions)
 

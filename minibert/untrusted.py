@@ -31,8 +31,6 @@ MOST_BYTES = {
     "special_tokens_map.json": 2**20,
     "added_tokens.json": 2**22,
     "vocab.txt": 2**25,
-    "vocab.json": 2**25,
-    "merges.txt": 2**25,
 }
 _MOST_BYTES_OF_OTHERS = 2**22
 MOST_TENSORS = 2**14

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from data import data_path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AddedToken, GPT2TokenizerFast, RobertaTokenizerFast
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog. The strawberries were fresh, weren't they?",
@@ -31,7 +32,7 @@ def word_piece(folder: Path, *, lowercase: bool = True) -> Path:
 
 
 def byte_level(folder: Path, marks: list[str]) -> Path:
-    """A folder with vocab.json and merges.txt alone."""
+    """A folder with vocab.json, merges.txt and the tokenizer.json of both by transformers."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -41,7 +42,12 @@ def byte_level(folder: Path, marks: list[str]) -> Path:
         show_progress=False,
     )
     trained.train_from_iterator(TEXT, trainer)
-    trained.model.save(str(folder))
+    files = trained.model.save(str(folder))
+    if marks == ROBERTA_MARKS:
+        theirs = RobertaTokenizerFast(*files, mask_token=AddedToken("<mask>", lstrip=True))
+    else:
+        theirs = GPT2TokenizerFast(*files)
+    theirs.backend_tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 

@@ -77,6 +77,8 @@ def shard_names(index: Path) -> list[str]:
     return sorted(set(weight_map(index).values()))
 
 
+#: What weights may have as their type.
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -98,43 +100,37 @@ _WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "lin
 class MappedRegion:
     """The bytes of one tensor in a mapped file."""
 
-    def __init__(self, mapping: mmap.mmap, unwritten: mmap.mmap, start: int, stop: int) -> None:
-        self._mapping, self._unwritten, self._start, self._stop = mapping, unwritten, start, stop
+    def __init__(self, mapping: mmap.mmap, start: int, stop: int) -> None:
+        self._mapping, self._start, self._stop = mapping, start, stop
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """A view of the file: nothing is read before it is used, nothing written to the file."""
         if 0 in shape:
             return torch.empty(shape, dtype=dtype)
-        flat = torch.frombuffer(
-            self._mapping, dtype=dtype, count=math.prod(shape), offset=self._start
+        count = math.prod(shape)
+        return torch.frombuffer(self._mapping, dtype=dtype, count=count, offset=self._start).view(
+            shape
         )
-        return flat.view(shape)
 
-    def release(self, until: int | None = None) -> None:
+    def copied(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """The same, copied from where it does not lie at a multiple of its size."""
+        size = (self._stop - self._start,)
+        content = self.tensor(torch.uint8, size).clone()
+        self.release()
+        return content.view(dtype).view(shape)
+
+    def release(self) -> None:
         """Give the pages back to the operating system; they are read again when touched.
 
-        Those of the first `until` bytes; None for all. The mapping is private: pages that were
-        written to would be lost, so only call this on a tensor that still equals its file.
+        The mapping is private: pages that were written to would be lost, so only call this on a
+        tensor that still equals its file.
         """
-        self._release(self._mapping, until)
-
-    def read(self) -> bytearray:
-        """The bytes as the file holds them, whatever was written to the mapping.
-
-        Of the file that was mapped: another one may have taken its name since.
-        """
-        content = bytearray(memoryview(self._unwritten)[self._start : self._stop])
-        self._release(self._unwritten)
-        return content
-
-    def _release(self, mapping: mmap.mmap, until: int | None = None) -> None:
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
-        stop = self._stop if until is None else min(self._start + until, self._stop)
         first = -(-self._start // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        last = self._stop // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
-            mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 class MappedWeight:
@@ -249,7 +245,6 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
         header_size = struct.unpack("<Q", file.read(8))[0]
         header: Json = json.loads(file.read(header_size))
         mapping = _private(file.fileno())
-        unwritten = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     for name, about in header.items():
         if name == "__metadata__":
             continue
@@ -260,9 +255,9 @@ def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
             )
         dtype, shape = _DTYPES[about["dtype"]], tuple(about["shape"])
         start, stop = (8 + header_size + offset for offset in about["data_offsets"])
-        region = MappedRegion(mapping, unwritten, start, stop)
+        region = MappedRegion(mapping, start, stop)
         if start % dtype.itemsize and start < stop:
-            yield name, Entry(shape, dtype, partial(_unaligned, region, dtype, shape))
+            yield name, Entry(shape, dtype, partial(region.copied, dtype, shape))
         else:
             yield name, Entry(shape, dtype, partial(region.tensor, dtype, shape), region)
 
@@ -274,10 +269,6 @@ def _private(file: int) -> mmap.mmap:
     # Without a reserve Linux maps a file that is larger than the memory of the machine.
     flags = mmap.MAP_PRIVATE | _WITHOUT_RESERVE
     return mmap.mmap(file, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-
-
-def _unaligned(region: MappedRegion, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    return torch.frombuffer(region.read(), dtype=dtype).view(shape)
 
 
 def _read_pickle(path: Path) -> dict[str, Entry]:

@@ -26,10 +26,10 @@ from minibert.checkpoint.hub_http import NO_HUB, asking
 from minibert.errors import CheckpointError, MinibertError
 from minibert.untrusted import MOST_BYTES, check_revision, parse_json, read_json
 
-_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
+_VOCABULARIES = ("tokenizer.json", "vocab.txt")
 _SMALL = (
     *("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "merges.txt", *_VOCABULARIES),
+    *("added_tokens.json", *_VOCABULARIES),
 )
 # Of a list of files: room for 16,000.
 _MOST_OF_A_LIST = 2**22

@@ -2,11 +2,20 @@
 
 A name is an embedded model, a folder, a Hub id, or a live transformers model. A task head that no
 checkpoint gave gets first values here.
+
+A weight that keeps its type stays a view of its file. Large ones that are converted lie in huge
+pages, which the processor looks up 512 times less often than usual ones: a product of few rows
+reads each weight once and waits for those lookups (docs/speed.md).
+https://docs.kernel.org/admin-guide/mm/transhuge.html
 """
 
+import contextlib
+import math
+import mmap
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,9 +27,14 @@ from torch import Tensor, nn
 from minibert.checkpoint.config import config_from_hf
 from minibert.checkpoint.dropout import dropout_of
 from minibert.checkpoint.families.form import end_ids
-from minibert.checkpoint.files import Entry, open_checkpoint, open_state_dict
-from minibert.checkpoint.values import DTYPES, default_dtype, parameters
-from minibert.checkpoint.weights import check_names, fit, has_own_decoder
+from minibert.checkpoint.files import (
+    DTYPES,
+    Entry,
+    MappedWeight,
+    open_checkpoint,
+    open_state_dict,
+)
+from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
@@ -30,7 +44,7 @@ from minibert.untrusted import present, read_json
 DEFAULT = "tiny-bert"
 _EMBEDDED = Path(__file__).parents[1] / "embedded"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -285,3 +299,130 @@ def _check_seed(config: Config, seed: Any) -> None:
             f"head_seed={seed}: task {config.task!r} has no head that starts anew; expected "
             f"task={', '.join(_CLASSES)} or question-answering."
         )
+
+
+MOST_IN_FLOAT32 = 10**9
+"""As many weights are float32 unless something else is asked for; more keep their type."""
+
+Found = Mapping[str, tuple[Source, Entry]]
+
+
+def default_dtype(found: Found) -> torch.dtype:
+    """The type of a model for which none is asked.
+
+    float64 where all weights have it; float32 for up to `MOST_IN_FLOAT32` weights; else the type
+    that most weights of the file have. One for the whole model, because its tensors are multiplied
+    with each other.
+    """
+    entries = {id(entry): entry for _, entry in found.values()}
+    counts: Counter[torch.dtype] = Counter()
+    for entry in entries.values():
+        counts[entry.dtype] += math.prod(entry.shape)
+    if set(counts) == {torch.float64}:
+        return torch.float64
+    kept = [dtype for dtype, _ in counts.most_common() if dtype in DTYPES]
+    return kept[0] if kept and counts.total() > MOST_IN_FLOAT32 else torch.float32
+
+
+def parameters(
+    found: Found, dtype: torch.dtype, device: torch.device | None, where: str
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """Our name and the parameter: a view of its file where it keeps its type, else converted.
+
+    One tensor of the file at a time is held beside what is made of it. Raises CheckpointError for
+    values that are NaN, infinite, no floating-point numbers or too large for `dtype`, and where the
+    device has no room.
+    """
+    uses = Counter(id(entry) for _, entry in found.values())
+    left, stored = Counter(uses), dict[int, tuple[Tensor, float]]()
+    for ours, (source, entry) in found.items():
+        one, what = id(entry), f"{source.names[0]} of {where}"
+        if one not in stored:
+            tensor = entry.load()
+            stored[one] = tensor, _largest(tensor, what)
+        left[one] -= 1
+        # Several parameters may be parts of it; it is read once.
+        tensor, largest = stored[one] if left[one] else stored.pop(one)
+        view, region = source.view(tensor), entry.region
+        if view.dtype == dtype and device in (None, view.device):
+            parameter = nn.Parameter(view, requires_grad=False)
+            shared = view.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+            if region is not None and shared:
+                parameter.mapped = MappedWeight(entry, uses[one])  # type: ignore[attr-defined]
+                region = None
+        else:
+            converted = _room(view, dtype, device, what).copy_(view)
+            if largest > torch.finfo(dtype).max and not converted.is_meta:
+                _check_fits(converted, what)
+            parameter = nn.Parameter(converted, requires_grad=False)
+        if region is not None:
+            region.release()
+        yield ours, parameter
+
+
+def _largest(stored: Tensor, what: str) -> float:
+    """The largest absolute value. Raises CheckpointError where one is not a finite number."""
+    if not stored.is_floating_point():
+        raise CheckpointError(
+            f"{what} holds {stored.dtype}; expected floating-point numbers. Quantised checkpoints "
+            "are not read."
+        )
+    if stored.is_meta or not stored.numel():
+        return 0.0
+    # One pass without a second tensor, through which NaN goes.
+    low, high = (float(bound) for bound in torch.aminmax(stored.detach()))
+    if math.isfinite(low) and math.isfinite(high):
+        return max(-low, high)
+    bad = int((~stored.isfinite()).sum())
+    raise CheckpointError(
+        f"{what} holds {bad} values that are NaN or infinite. The checkpoint is damaged or its "
+        "training diverged."
+    )
+
+
+def _check_fits(converted: Tensor, what: str) -> None:
+    """Raise CheckpointError where a finite value became infinite."""
+    if bad := int((~converted.isfinite()).sum()):
+        most = torch.finfo(converted.dtype).max
+        wider = [str(dtype) for dtype in DTYPES if torch.finfo(dtype).max > most]
+        raise CheckpointError(
+            f"{bad} values of {what} are too large for {converted.dtype}, whose largest is "
+            f"{most:.4g}. Load it with a dtype of a wider range: {', '.join(wider)}."
+        )
+
+
+def _room(view: Tensor, dtype: torch.dtype, device: torch.device | None, what: str) -> Tensor:
+    try:
+        if (device or view.device).type == "cpu":
+            return empty_like(view, dtype)
+        return torch.empty_like(view, dtype=dtype, device=device)
+    # Torch says so in its own words, and CUDA in a class of its own.
+    except (RuntimeError, TypeError, OSError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{what}: no room on {device or view.device} for {view.numel()} numbers of {dtype} "
+            f"({said:.300}). Load it with a smaller dtype or on another device."
+        ) from None
+
+
+_HUGE_PAGE = 2**21
+# Of a smaller tensor too little lies in whole huge pages.
+_SMALLEST = 2 * _HUGE_PAGE
+
+
+def empty_like(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Uninitialised memory of the CPU in the layout of `like`; large ones in huge pages.
+
+    Where the system has none, in usual ones. Raises RuntimeError or OSError without room.
+    """
+    layout = torch.empty_like(like, dtype=dtype, device="meta")
+    if layout.nbytes < _SMALLEST or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty_like(like, dtype=dtype, device="cpu")
+    # With room to begin where a huge page does; what is not written to takes no memory.
+    memory = mmap.mmap(-1, layout.nbytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _HUGE_PAGE
+    # A kernel without huge pages refuses.
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE, start, layout.nbytes // _HUGE_PAGE * _HUGE_PAGE)
+    flat = torch.frombuffer(memory, dtype=dtype, count=layout.numel(), offset=start)
+    return flat.as_strided(layout.shape, layout.stride())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minibert.checkpoint.config import config_to_hf
 from minibert.checkpoint.dropout import dropout_to_hf
-from minibert.checkpoint.values import DTYPES
+from minibert.checkpoint.files import DTYPES
 from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config

@@ -36,7 +36,6 @@ class Evaluation:
     impl      which implementation of `minibert.kernels` gives z
     want      statistics that come from the same call
     of_layer  what is wanted beside these of one layer, from its `LayerPass` before z is computed
-    first     the position at which the stream that is computed begins; those before it are a past
     key_columns   of the keys in want's key_mass, those that each sentence asked for; None: all
     standing  where in its sentence each token that is computed stands; None: as `allowed` says
     """
@@ -45,7 +44,6 @@ class Evaluation:
     impl: str = "auto"
     want: Want = field(default_factory=dict)
     of_layer: Callable[[Any], Want] | None = None
-    first: int = 0
     key_columns: tuple[tuple[int, ...], ...] | None = None
     standing: Int[Tensor, "#batch position"] | None = None
 
@@ -79,7 +77,7 @@ class Evaluation:
         device, packed = self.allowed.device, self.allowed.packed
         if packed is not None:
             return torch.cat([torch.arange(length, device=device) for length in packed])[None]
-        return torch.arange(self.first, self.allowed.position, device=device)[None]
+        return torch.arange(self.allowed.position, device=device)[None]
 
     @property
     def _lengths(self) -> Int[Tensor, "#batch position"] | None:
@@ -90,16 +88,10 @@ class Evaluation:
             return each.repeat_interleave(each)[None]
         return None if lengths is None else lengths[:, None].expand(-1, self.positions.shape[1])
 
-    @kept
-    def from_first(self) -> AllowedKeys:
-        """The allowed keys of all queries that are computed."""
-        return self.at_rows(EVERYTHING) if self.first else self.allowed
-
     def at_rows(self, rows: Rows) -> AllowedKeys:
-        """The allowed keys of some of the queries that are computed."""
-        computed = range(self.first, self.allowed.position)
-        chosen = computed[rows] if isinstance(rows, slice) else [computed[row] for row in rows]
-        return self.allowed.at(chosen)
+        """The allowed keys of some of the queries."""
+        every = range(self.allowed.position)
+        return self.allowed.at(every[rows] if isinstance(rows, slice) else rows)
 
 
 def cut(

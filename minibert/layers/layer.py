@@ -246,7 +246,7 @@ class LayerPass(LayerQuantities):
     edits        what changes a quantity, by its name
     keep         quantities that have to be computed, although what follows can do without them
     past         keys and values of the positions before
-    heads, rows  those that are computed; rows are counted from `evaluation.first`
+    heads, rows  those that are computed
     lazy         this is a read of one quantity, and not a pass
     """
 
@@ -419,7 +419,7 @@ class LayerPass(LayerQuantities):
         if window is not None:
             evaluation = evaluation.in_window(window)
         if self.rows == EVERYTHING:
-            return evaluation.from_first
+            return evaluation.allowed
         return evaluation.at_rows(self.rows)
 
     def allowed_rows(self) -> AttentionMask | None:

@@ -89,10 +89,9 @@ class Tokenizer:
     def from_folder(cls, path: str | Path) -> "Tokenizer":
         """The tokenizer of a checkpoint folder.
 
-        Reads tokenizer.json; else vocab.txt (WordPiece); else vocab.json and merges.txt
-        (byte-level BPE). Settings and special tokens come from tokenizer_config.json and
-        special_tokens_map.json where they are. Raises TokenizationError where none of these
-        can be read.
+        Reads tokenizer.json, else vocab.txt (WordPiece). Settings and special tokens come from
+        tokenizer_config.json and special_tokens_map.json where they are. Raises TokenizationError
+        where neither can be read.
         """
         folder = Path(path)
         settings = read_settings(folder)

@@ -1,7 +1,7 @@
 """The tokenizer files of a checkpoint, read into the `tokenizers` library.
 
-Used by tokenizer.py alone. Three kinds of files can be read, the first that is there:
-tokenizer.json, vocab.txt (WordPiece), vocab.json with merges.txt (byte-level BPE).
+Two kinds of files can be read, the first that is there: tokenizer.json, or vocab.txt (BERT's
+WordPiece). It imports no torch: a process with limits runs `split_everything` of some files.
 """
 
 import re
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from tokenizers.processors import RobertaProcessing, TemplateProcessing
+from tokenizers.processors import TemplateProcessing
 
 from minibert.errors import TokenizationError
 from minibert.untrusted import Json, guarded, present, read_json, read_text, silenced, tried_out
@@ -27,13 +27,16 @@ WELL_KNOWN = {
     "bos": ("<s>", "<|endoftext|>"),
     "eos": ("</s>", "<|endoftext|>"),
 }
-ROBERTA_MARKS = {"<s>", "</s>", "<mask>"}
 # U+2581, which SentencePiece writes for a space.
 META_SPACE = "\u2581"
 # The classes of transformers whose vocab.txt is BERT's WordPiece.
 _WORD_PIECE = re.compile(r"(Bert|DistilBert|Electra|MobileBert|LayoutLM)Tokenizer(Fast)?")
 # Where the library writes a vocabulary out, it takes memory up to the last id.
 _LAST_ID = 2**24
+_SAVE_ONE = (
+    "Save a tokenizer.json, as transformers does: "
+    "AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+)
 _DAMAGED = "cannot be read as a tokenizer file; fetch it again"
 # The parts of the families that are read here: their values cannot make the library fail.
 _PLAIN = re.compile(
@@ -69,14 +72,12 @@ def read_backend(folder: Path, settings: Json) -> Tokenizer:
         backend = parsed(read_text(path, TokenizationError), path)
         _check_ids(backend, path)
         return backend
+    path = folder / "vocab.txt"
+    if not present(path):
+        raise _none_found(folder)
     try:
-        if present(folder / "vocab.txt"):
-            backend = _word_piece(folder / "vocab.txt", settings)
-        elif present(folder / "vocab.json") and present(folder / "merges.txt"):
-            backend = _byte_level(folder, settings)
-        else:
-            raise _none_found(folder)
-        _add_later_tokens(backend, folder, settings)
+        _check_added(folder, settings)
+        backend = _word_piece(path, settings)
     except (AttributeError, TypeError, ValueError) as error:
         raise TokenizationError(
             f"{folder}: a setting in tokenizer_config.json or added_tokens.json is not of the kind "
@@ -209,7 +210,7 @@ def _word_piece(path: Path, settings: Json) -> Tokenizer:
     lines = text.removesuffix("\n").split("\n")
     vocabulary = {line: i for i, line in enumerate(lines)}
     _check_class(vocabulary, settings, path)
-    unknown, start, end = _needed(vocabulary, settings, path, "[UNK]", "[CLS]", "[SEP]")
+    unknown, start, end = _needed(vocabulary, settings, path)
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
@@ -236,8 +237,7 @@ def _check_class(vocabulary: dict[str, int], settings: Json, path: Path) -> None
     if kind is not None and not _WORD_PIECE.fullmatch(str(kind)):
         raise TokenizationError(
             f"{path}: tokenizer_config.json says tokenizer_class {kind!r:.80}, which is not BERT's "
-            "WordPiece; another splitting would give other tokens. Save a tokenizer.json: "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+            f"WordPiece; another splitting would give other tokens. {_SAVE_ONE}"
         )
     words = [word for word in vocabulary if not word.startswith(("[", "<"))]
     capitals = [word for word in words if word != word.lower()]
@@ -250,35 +250,11 @@ def _check_class(vocabulary: dict[str, int], settings: Json, path: Path) -> None
         )
 
 
-def _byte_level(folder: Path, settings: Json) -> Tokenizer:
-    """GPT-2's tokenizer, or RoBERTa's where the vocabulary has RoBERTa's special tokens."""
-    files = folder / "vocab.json", folder / "merges.txt"
-    for file in files:
-        read_text(file, TokenizationError)
-    with guarded(folder / "vocab.json and merges.txt", TokenizationError, _DAMAGED), silenced():
-        backend = Tokenizer(models.BPE.from_file(*map(str, files)))
-    prefixed = settings.get("add_prefix_space", False)
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
-    backend.decoder = decoders.ByteLevel()
-    vocabulary = backend.get_vocab()
-    if vocabulary.keys() >= ROBERTA_MARKS:
-        _, start, end = _needed(vocabulary, settings, folder / "vocab.json", "<unk>", "<s>", "</s>")
-        trimmed = settings.get("trim_offsets", True)
-        backend.post_processor = RobertaProcessing(
-            (end, vocabulary[end]), (start, vocabulary[start]), trimmed, prefixed
-        )
-        # The mask stands for a word with the space before it, as in RoBERTa's training.
-        backend.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
-    return backend
-
-
-def _needed(vocabulary: dict[str, int], settings: Json, path: Path, *usual: str) -> list[str]:
+def _needed(vocabulary: dict[str, int], settings: Json, path: Path) -> list[str]:
     """The names of the unknown, start and end tokens, all of which the template needs."""
     declared = declared_tokens(settings)
-    names = [
-        declared[role].content if role in declared else name
-        for role, name in zip(("unk", "cls", "sep"), usual, strict=True)
-    ]
+    usual = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
+    names = [declared[role].content if role in declared else usual[role] for role in usual]
     if missing := [name for name in names if name not in vocabulary]:
         raise TokenizationError(
             f"{path} has no entry {', '.join(missing)}; add it, or name the token that serves "
@@ -287,19 +263,18 @@ def _needed(vocabulary: dict[str, int], settings: Json, path: Path, *usual: str)
     return names
 
 
-def _add_later_tokens(backend: Tokenizer, folder: Path, settings: Json) -> None:
-    """Adds tokens given to the checkpoint after its vocabulary was made, at the ids they have."""
-    later = {i: name for name, i in _read_json(folder / "added_tokens.json").items()}
-    later |= {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
-    for token_id, value in sorted(later.items()):
-        token = _added_token(value, special=False)
-        backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
-        if backend.token_to_id(token.content) != token_id:
-            raise TokenizationError(
-                f"{folder}: the added token {token.content!r} should have id {token_id}, but "
-                f"{backend.token_to_id(token.content)} is the next free one; the list of added "
-                "tokens and the vocabulary do not belong together"
-            )
+def _check_added(folder: Path, settings: Json) -> None:
+    """Raise TokenizationError for tokens that were added to the vocabulary later."""
+    usual = {name for names in WELL_KNOWN.values() for name in names}
+    usual |= {token.content for token in declared_tokens(settings).values()}
+    given = [*_read_json(folder / "added_tokens.json")]
+    given += [*settings.get("added_tokens_decoder", {}).values()]
+    later = {_added_token(one, special=False).content for one in given} - usual
+    if later:
+        raise TokenizationError(
+            f"{folder}: tokens were added to vocab.txt ({', '.join(sorted(later)[:5])!r:.200}), "
+            f"and how they are split is not read. {_SAVE_ONE}"
+        )
 
 
 def _added_token(value: object, *, special: bool) -> AddedToken:
@@ -328,12 +303,9 @@ def _read_json(path: Path) -> Json:
 def _none_found(folder: Path) -> TokenizationError:
     if not folder.is_dir():
         return TokenizationError(f"{folder} is not a folder; give the folder with tokenizer.json")
-    lone = [name for name in ("vocab.json", "merges.txt") if present(folder / name)]
-    found = f"found only {lone[0]}" if lone else "found none of them"
-    if pieces := [path.name for path in sorted(folder.glob("*.model"))]:
-        found += f"; {', '.join(pieces)} is a SentencePiece model, which is not read"
+    others = [*folder.glob("*.model"), *folder.glob("vocab.json"), *folder.glob("merges.txt")]
+    found = ", ".join(sorted(path.name for path in others)) or "neither"
     return TokenizationError(
-        f"{folder} has no tokenizer that can be read: looked for tokenizer.json, for vocab.txt, "
-        f"and for vocab.json with merges.txt, and {found}. tokenizer.json is needed; transformers "
-        "writes it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        f"{folder} has no tokenizer that can be read: looked for tokenizer.json and for vocab.txt, "
+        f"and found {found}. {_SAVE_ONE}"
     )

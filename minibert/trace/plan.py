@@ -87,11 +87,6 @@ class Reach:
         """True where nothing limits the edit."""
         return self.positions is None and self.all_of
 
-    @property
-    def first(self) -> int:
-        """The first position that is reached in any sentence."""
-        return 0 if self.positions is None else min(map(min, self.positions))
-
     def shape(self, point: Point, whole: Shape) -> Shape:
         """The shape of what is reached; of one sentence, where they differ in their number."""
         sizes = list(whole)
@@ -351,7 +346,6 @@ def _check_divides(point: Point, value: Tensor, before: Tensor) -> None:
         return
     scale = value.detach()
     scale = scale.float() if scale.dtype.itemsize < 4 else scale
-    # Before the first position that a sweep computes there are zeros, which nobody reads.
     wrong = (~(1 / scale).isfinite() & (value != before)).nonzero()
     if len(wrong):
         sentence, position, _ = wrong[0].tolist()
@@ -483,12 +477,6 @@ class Plan:
         if "embed" in self.names(None):
             return 0
         return min((p.layer for p, _, _ in self.edits if p.layer is not None), default=None)
-
-    @property
-    def first_position(self) -> int:
-        """The first position at which something in a layer changes."""
-        starts = [reach.first for point, _, reach in self.edits if not point.behind_layers]
-        return min(starts, default=0)
 
     def apply(self, name: str, layer: int | None, value: Tensor) -> Tensor:
         """The quantity after all edits of it; the tensor given is left as it is."""

@@ -7,6 +7,7 @@ bit for bit, so a patch from there changes nothing.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -18,7 +19,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
 from minibert.layers.layer import Change
-from minibert.quantities import QUANTITIES, Bool, Float, HeadVectors
+from minibert.quantities import QUANTITIES, Bool, Float
 from minibert.trace.edit import Edit, EditMapping, Point, as_point
 from minibert.trace.identity import Sources
 from minibert.trace.places import Places
@@ -103,12 +104,12 @@ def rerun_each(
     idle = [] if trace.differentiable else idle_plans(plans, trace)
     results: dict[int, Tensor] = {}
     if idle:
-        clean = _Variants(trace, [Plan()], (trace.config.n_layers, 0), chosen).logits()
+        clean = _Variants(trace, [Plan()], config.n_layers, chosen).logits()
         results = dict.fromkeys(idle, measured(metric, clean, _lengths(trace, chosen)))
     with tqdm(total=len(plans), disable=None, unit="edit", leave=False) as progress:
         progress.update(len(idle))
-        for start, chunk in _chunks(plans, trace, size, idle):
-            variants = _Variants(trace, [plans[index] for index in chunk], start, chosen)
+        for layer, chunk in _chunks(plans, config.n_layers, size, idle):
+            variants = _Variants(trace, [plans[index] for index in chunk], layer, chosen)
             parts = variants.logits().split(trace.allowed.batch)
             for index, part in zip(chunk, parts, strict=True):
                 results[index] = measured(metric, part, _lengths(trace, chosen))
@@ -163,35 +164,18 @@ def _lengths(trace: PassRecord, chosen: list[list[int]] | None) -> tuple[int, ..
 
 
 def _chunks(
-    plans: Sequence[Plan], trace: PassRecord, size: int, idle: Collection[int]
-) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """Plans to run together but for idle ones, and the layer and position they differ from on.
+    plans: Sequence[Plan], n_layers: int, size: int, idle: Collection[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Plans to run together but for idle ones, and the layer that they differ from on.
 
-    Together only what starts at the same layer: a batch computes from its lowest on. In a causal
-    model nothing changes before the first position that is edited either; those that start
-    near each other share a batch, as one at a time is slower.
+    Together only what starts at the same layer: a batch computes from its lowest on.
     """
-    n_layers, length = trace.config.n_layers, trace.allowed.position
-    # s together cost the work of s² / 2 tokens more, and one start of a pass less each, which is
-    # that of some 60 tokens in a gpt2 shape: 12 of them are near the least sum.
-    span = min(length // 4, 12)
-    starts = [
-        (
-            n_layers if plan.first_layer is None else plan.first_layer,
-            plan.first_position if trace.config.causal else 0,
-        )
-        for plan in plans
-    ]
+    starts = [n_layers if plan.first_layer is None else plan.first_layer for plan in plans]
     order = sorted(set(range(len(plans))).difference(idle), key=starts.__getitem__)
-    while order:
-        layer, position = starts[order[0]]
-        chunk = [
-            index
-            for index in order[:size]
-            if starts[index][0] == layer and starts[index][1] <= position + span
-        ]
-        order = order[len(chunk) :]
-        yield (layer, position), chunk
+    for layer, group in groupby(order, key=starts.__getitem__):
+        same = list(group)
+        for first in range(0, len(same), size):
+            yield layer, same[first : first + size]
 
 
 def _chosen(
@@ -223,43 +207,20 @@ def _one_a_sentence(numbers: Tensor, count: int) -> Tensor:
     return numbers.as_subclass(Tensor)
 
 
-class _Prefix:
-    """key and value of the positions before the first that changes."""
-
-    # All of them are there: the evaluation says which may be seen.
-    allowed = None
-
-    def __init__(self, key: HeadVectors, value: HeadVectors) -> None:
-        self.key, self.value = key, value
-
-    def extend(self, key: HeadVectors, value: HeadVectors) -> tuple[Tensor, Tensor]:
-        """Both with those of the new positions behind them."""
-        return torch.cat((self.key, key), dim=2), torch.cat((self.value, value), dim=2)
-
-
 class _Variants:
     """The same input several times in a batch, each with its own plan."""
 
     def __init__(
-        self,
-        trace: PassRecord,
-        plans: Sequence[Plan],
-        start: tuple[int, int],
-        chosen: list[list[int]] | None,
+        self, trace: PassRecord, plans: Sequence[Plan], layer: int, chosen: list[list[int]] | None
     ) -> None:
         self.trace, self.plans, self.count = trace, plans, len(plans)
-        self.layer, self.first = start
-        self.chosen = chosen
+        self.layer, self.chosen = layer, chosen
         self.rows: list[int] | None = None
         behind = self.names(None) - {"embed"}
         if chosen is not None and not behind and reads_single_positions(trace.model.head):
             # Every position that is read by any sentence has to be computed.
-            needed = sorted(set().union(*chosen))
-            self.first = min(self.first, *needed)
-            self.rows = [position - self.first for position in needed]
-        self.evaluation = Evaluation(
-            self._repeated_keys(trace.allowed), trace.evaluation.impl, first=self.first
-        )
+            self.rows = sorted(set().union(*chosen))
+        self.evaluation = Evaluation(self._repeated_keys(trace.allowed), trace.evaluation.impl)
 
     def _repeated_keys(self, allowed: AllowedKeys) -> AllowedKeys:
         lengths = None if allowed.lengths is None else allowed.lengths * self.count
@@ -275,9 +236,9 @@ class _Variants:
         """The logits of every variant, at the positions that were asked for."""
         trace, body = self.trace, self.trace.model.body
         if self.layer == trace.config.n_layers:
-            hidden = self.repeat(trace.records[-1]["resid_post"])[:, self.first :]
+            hidden = self.repeat(trace.records[-1]["resid_post"])
             return self._head(hidden if self.rows is None else hidden[:, self.rows])
-        hidden = self.repeat(trace.read("resid_pre", self.layer))[:, self.first :]
+        hidden = self.repeat(trace.read("resid_pre", self.layer))
         edits_embed = any("embed" in plan.names(None) for plan in self.plans)
         if edits_embed:
             hidden = self.apply("embed", None, hidden)
@@ -286,11 +247,8 @@ class _Variants:
             hidden,
             self.evaluation,
             start=self.layer,
-            edits=self.edits_of,
+            edits=lambda layer: {name: self.change_of(name, layer) for name in self.names(layer)},
             known=None if edits_embed else self.known(),
-            pasts=[self.past(layer) for layer in range(trace.config.n_layers)]
-            if self.first
-            else None,
             rows=self.rows,
         )
         return self._head(hidden)
@@ -299,59 +257,32 @@ class _Variants:
         """What any of the variants edits in a layer."""
         return frozenset().union(*[plan.names(layer) for plan in self.plans])
 
-    def edits_of(self, layer: int) -> dict[str, Change]:
-        """Each variant's edits, of its part of the batch."""
-
-        def change(name: str) -> Change:
-            return lambda value: self.apply(name, layer, value)
-
-        return {name: change(name) for name in self.names(layer)}
-
     def known(self) -> dict[str, Tensor]:
-        """What the trace has of the first layer, from the first position that changes on."""
+        """What the trace has of the first layer."""
         record = self.trace.records[self.layer]
         record = unaffected(record, self.names(self.layer), self.trace.config, self.layer)
-        axes = {name: QUANTITIES[name].axes for name in record}
-        return {
-            name: self.repeat(record[name]).narrow(
-                axes[name].index("position"), self.first, self.trace.allowed.position - self.first
-            )
-            for name in record
-            if "position" in axes[name]
-        }
+        # A matrix that was kept would have z computed by other formulas.
+        vectors = {name for name in record if "position" in QUANTITIES[name].axes}
+        return {name: self.repeat(record[name]) for name in vectors}
 
-    def past(self, layer: int) -> _Prefix:
-        """key and value of the positions before the first that changes."""
-        record = self.trace.records[layer]
-        return _Prefix(
-            *(self.repeat(record[name])[:, :, : self.first] for name in ("key", "value"))
-        )
+    def change_of(self, name: str, layer: int | None) -> Change:
+        """A function that gives a quantity with each variant's edits in its sentences."""
+        return lambda value: self.apply(name, layer, value)
 
     def apply(self, name: str, layer: int | None, value: Tensor) -> Tensor:
         """A quantity with each variant's edits in its sentences."""
-        axes = QUANTITIES[name].axes
-        axis = axes.index("query" if "query" in axes else "position")
-        before = value.new_zeros(()).expand(
-            *value.shape[:axis], self.first, *value.shape[axis + 1 :]
-        )
-        # Edits name positions of the whole text, and touch none of those before the first.
-        whole = torch.cat((before, value), axis) if self.first else value
-        parts = zip(self.plans, whole.split(self.trace.allowed.batch), strict=True)
-        changed = torch.cat([plan.apply(name, layer, part) for plan, part in parts])
-        return changed.narrow(axis, self.first, value.shape[axis]) if self.first else changed
+        parts = zip(self.plans, value.split(self.trace.allowed.batch), strict=True)
+        return torch.cat([plan.apply(name, layer, part) for plan, part in parts])
 
     def _head(self, hidden: Tensor) -> Tensor:
         model, inputs, chosen = self.trace.model, self.trace.inputs, self.chosen
         if self.rows is not None and chosen is not None:
             # Most of the work of a small batch is this product with the whole vocabulary.
-            hidden, ids = self._at_chosen(hidden, [row + self.first for row in self.rows])
+            hidden, ids = self._at_chosen(hidden, self.rows)
             final = model.body.final(hidden)
             logits = final if model.head is None else model.head(final, None, ids, None)
             check_logits(logits)
             return logits
-        if self.first:
-            before = self.repeat(self.trace.records[-1]["resid_post"])[:, : self.first]
-            hidden = torch.cat((before, hidden), dim=1)
         repeated = replace(
             inputs,
             ids=self.repeat(inputs.ids),
@@ -359,21 +290,12 @@ class _Variants:
             segments=None if inputs.segments is None else self.repeat(inputs.segments),
             tokens=None,
         )
-        changes = {name: self._change_behind(name) for name in self.names(None) - {"embed"}}
+        changes = {name: self.change_of(name, None) for name in self.names(None) - {"embed"}}
         found = behind_layers(model, hidden, repeated, self.evaluation.allowed, changes)
         logits = found["logits"]
         if chosen is None:
             return logits
         return self._at_chosen(logits, range(logits.shape[1]))[0]
-
-    def _change_behind(self, name: str) -> Change:
-        """Each variant's edits of its part of a quantity behind the layers, all positions of it."""
-
-        def change(value: Tensor) -> Tensor:
-            parts = zip(self.plans, value.split(self.trace.allowed.batch), strict=True)
-            return torch.cat([plan.apply(name, None, part) for plan, part in parts])
-
-        return change
 
     def _at_chosen(self, rows: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Of rows that stand at these positions those that each sentence chose, and their ids."""

@@ -207,7 +207,7 @@ def test_large_numbers_are_numbers_and_one_type_is_the_models(folder: Path) -> N
     assert model(torch.arange(7)[None]).isfinite().all()
     rewrite(folder, lambda tensors: tensors[QUERY].fill_(0.1)[0, :2].fill_(70_000.0))
     text = message(folder, dtype=torch.float16)
-    assert f"2 values of {QUERY[5:]} are too large for torch.float16" in text
+    assert f"2 values of {QUERY[5:]} of {folder} are too large for torch.float16" in text
     assert "torch.float32, torch.bfloat16" in text
     minibert.load(folder, dtype=torch.bfloat16)
 

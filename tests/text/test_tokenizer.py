@@ -251,7 +251,6 @@ def real_bert():
         ("all-MiniLM-L6-v2", "bert_uncased", ["tokenizer.json"]),
         ("all-MiniLM-L6-v2", "bert_uncased", ["vocab.txt"]),
         ("gpt2-tokenizer", "gpt2", ["tokenizer.json"]),
-        ("gpt2-tokenizer", "gpt2", ["vocab.json", "merges.txt"]),
     ],
 )
 def test_the_published_vectors_are_reproduced(tmp_path, checkpoint, vectors, files):

@@ -226,8 +226,8 @@ class Engine:
     def __init__(self, model: Model) -> None:
         if model.tokenizer is None:
             raise TokenizationError(
-                f"{model.name} has no tokenizer, and a page takes text. Put tokenizer.json, or "
-                "vocab.txt, or vocab.json and merges.txt, beside its weights."
+                f"{model.name} has no tokenizer, and a page takes text. Put a "
+                "tokenizer.json beside its weights."
             )
         self.model = model
         self.tokenizer = model.tokenizer
