@@ -25,7 +25,7 @@ from minibert import __version__
 from minibert.checkpoint.config import class_name
 from minibert.checkpoint.load import Checkpoint, open_folder
 from minibert.errors import MinibertError, how_to_install
-from minibert.kernels.check.tolerances import TIMES_EAGER
+from minibert.kernels.check.problem import TIMES_EAGER
 from minibert.layers.config import Config
 from minibert.layers.linear_backends import processor
 from minibert.loading import load

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.attached.page_trace import PageSizes, PageTrace
+from minibert.attached.read import PageSizes, PageTrace
 from minibert.text.tokens import Tokens
 from minibert.viz import Page
 

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.check.gradients import eager_gradients, gradient_tolerances
-from minibert.kernels.check.problem import Problem
-from minibert.kernels.check.tolerances import distance
+from minibert.kernels.check.problem import Problem, distance
 
 
 def check_gradients(

@@ -29,8 +29,8 @@ from minibert.answers.explain import explain
 from minibert.answers.predict import Choice, Prediction
 from minibert.checkpoint.load import embedded_names
 from minibert.checkpoint.save import save
+from minibert.cli.answers import prediction_tables
 from minibert.cli.options import say_json
-from minibert.cli.predict import prediction_tables
 from minibert.layers.config import Config
 from minibert.loading import load
 from minibert.model import Model
@@ -439,7 +439,7 @@ class TestGenerate:
         prompt = "\x1b[2J" + PROMPT
         pieces: list[str] = []
         load(gpt2).generate(prompt, max_new_tokens=9, stream=pieces.append)
-        from minibert.cli.generate import generate
+        from minibert.cli.answers import generate
 
         monkeypatch.setattr(sys, "stdout", Output())
         generate(text=prompt, model=gpt2, max_new_tokens=9)

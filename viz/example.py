@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minibert.attached.page_trace import PageSizes
+from minibert.attached.read import PageSizes
 from minibert.errors import AttentionError
 from minibert.text.tokens import Tokens
 from minibert.untrusted import Json

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.attached.page_trace import PageSizes, PageTrace
+from minibert.attached.read import PageSizes, PageTrace
 from minibert.errors import AttentionError
 from minibert.layers.config import Config
 from minibert.trace.read import Trace

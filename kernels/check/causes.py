@@ -15,8 +15,14 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.check.faults import suspects
-from minibert.kernels.check.problem import Problem, by_eager, truth, unfolded
-from minibert.kernels.check.tolerances import distance, mean_distance
+from minibert.kernels.check.problem import (
+    Problem,
+    by_eager,
+    distance,
+    mean_distance,
+    truth,
+    unfolded,
+)
 
 #: The step by which the scale is moved to see what a little more of it does.
 _STEP = 1e-4

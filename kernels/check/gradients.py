@@ -13,8 +13,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.check.causes import factor_of
-from minibert.kernels.check.problem import Problem, by_eager, largest_score, unfolded
-from minibert.kernels.check.tolerances import distance
+from minibert.kernels.check.problem import Problem, by_eager, distance, largest_score, unfolded
 from minibert.kernels.check.workload import Workload
 
 Given = TypeVar("Given")

@@ -40,13 +40,15 @@ from minibert.kernels.check.gradients import (
     right_gradients,
     tolerances,
 )
-from minibert.kernels.check.problem import Problem, by_eager, truth
-from minibert.kernels.check.tolerances import (
+from minibert.kernels.check.problem import (
+    Problem,
+    by_eager,
     distance,
     error_of,
     mean_distance,
     mean_tolerance,
     tolerance_of,
+    truth,
 )
 from minibert.kernels.check.workload import (
     ALL_KINDS,

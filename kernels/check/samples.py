@@ -14,8 +14,12 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.check.gradients import right_gradients, tolerances
-from minibert.kernels.check.problem import Problem, all_of, allowed_at, bias_at, by_eager
-from minibert.kernels.check.tolerances import (
+from minibert.kernels.check.problem import (
+    Problem,
+    all_of,
+    allowed_at,
+    bias_at,
+    by_eager,
     distance,
     error_of,
     mean_distance,

@@ -1,4 +1,4 @@
-"""Kernels that keep one unit of a GPU busy and nothing else; `kernels/ceilings.py` times them."""
+"""Kernels that keep one unit of a GPU busy and nothing else, for `minibert.bench.roofline`."""
 
 import triton
 import triton.language as tl

@@ -5,10 +5,8 @@ hf_model ──attach──▶ Attached ──trace──▶ AttachedTrace: stac
 listen.py     stands between the model and the function that it attends with
 call.py       one attention call: what was given, what follows from it, and whether that holds
 layout.py     stacks of layers, their names, and what the checks found
-edits.py      edits by the names of minibert.trace.edit
 projection.py the output projection of each attention module
-recording.py  the calls of each forward pass
-stack.py      one stack of layers, a layer, a head, their statistics
-read.py       the trace; page_trace.py: the same as pages read it
+recording.py  the calls of each forward pass, and edits of them
+read.py       the trace: stacks, layers, heads, statistics, and the same as pages read it
 attach.py     `attach`
 """

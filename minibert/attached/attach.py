@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.attached.edits import Edits, plan
 from minibert.attached.layout import Report, Stack
 from minibert.attached.listen import attention_interface, listening
-from minibert.attached.read import AttachedTrace
-from minibert.attached.recording import Known, Pass, Recording, Visit, Visits
-from minibert.attached.stack import StackTrace
+from minibert.attached.read import AttachedTrace, StackTrace
+from minibert.attached.recording import Edits, Known, Pass, Recording, Visit, Visits, plan
 from minibert.errors import TraceError, check_flag
 from minibert.layers.finite import check_logits, check_stream
 from minibert.trace.edit import EditMapping

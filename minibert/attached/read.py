@@ -1,19 +1,406 @@
-"""Reading the attention of one forward pass of a live model."""
+"""Reading the attention of one forward pass of a live model, by minibert's names.
 
-from collections.abc import Callable, Iterator, Mapping
+`AttachedTrace` has stacks of layers (`StackTrace`), these have layers and heads. A page shows
+square matrices with the vectors that give them: a stack that attends to itself has one
+(`PageTrace`: padding left out, tokens in words), cross-attention and single steps of a generation
+have none.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from minibert.attached.call import EVERY_ROW, Call, Mask, repeated
 from minibert.attached.layout import READABLE
-from minibert.attached.page_trace import PageTrace, page_trace
-from minibert.attached.stack import AttachedLayer, StackTrace
 from minibert.doors import Page, opened
 from minibert.errors import EditError, TraceError
+from minibert.kernels.api import Attended, Statistics, attend
+from minibert.layers.finite import check_computed
+from minibert.quantities import Float, Quantity
 from minibert.text.tokens import Tokens
-from minibert.trace.edit import Point
-from minibert.trace.layer_view import AbsentError
+from minibert.trace.edit import Point, in_layers
+from minibert.trace.layer_view import AbsentError, LayerView, place_in
 from minibert.trace.places import Places
+
+NAMES = ("lse", *(each.name for each in fields(Statistics)))
+
+
+class LazyStatistics:
+    """The statistics of a layer or a head, each computed when it is read.
+
+    `statistics.entropy` is one of them; `statistics(("entropy", ("key_mass", (0,))))` computes
+    several in one pass and takes parameters, as `minibert.attend(want=...)` does. What each is
+    says `minibert.kernels.api.Statistics`; of one head they have no head axis. `lse` is there too.
+
+    Rows of padding, where the model was given an attention_mask, count as rows without a key.
+    Raises TraceError where an edit changed scores or probs: read `probs` there.
+    """
+
+    def __init__(self, call: Call, head: int | None) -> None:
+        self._call, self._head = call, head
+
+    def __call__(self, want: Iterable[object]) -> Statistics:
+        """Those that `want` names."""
+        found = attended(self._call, want).statistics or Statistics()
+        numbers = {each.name: getattr(found, each.name) for each in fields(found)}
+        return Statistics(**{name: self._of_head(one) for name, one in numbers.items()})
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name == "lse":
+            return self._of_head(attended(self._call, ()).lse)
+        if name not in NAMES:
+            raise AbsentError(f"{name!r} is not a statistic; there are {', '.join(NAMES)}.")
+        return self._of_head(getattr(attended(self._call, (name,)).statistics, name))
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *NAMES]
+
+    def _of_head(self, numbers: Any) -> Any:
+        return numbers if numbers is None or self._head is None else numbers[:, self._head]
+
+
+def attended(call: Call, want: Iterable[object]) -> Attended:
+    """What `minibert.attend` gives for a call of a live model."""
+    if call.matrices:
+        raise TraceError(
+            f"{' and '.join(call.matrices)} were edited here, and statistics are those of query "
+            "and key. Compute what you need from .probs."
+        )
+    query, key, value = (call.read(name).detach() for name in ("query", "key", "value"))
+    call.read("probs", rows=slice(0, 0))
+    # Causal order that is all of a mask is a word to a kernel, and no N x N tensor.
+    causal = call.mask is None and call.softens and query.shape[-2] == key.shape[-2]
+    scale, mask = call.scale, Mask() if causal else call.mask_rows()
+    if isinstance(scale, Tensor):
+        query, scale = query * scale, 1.0
+    allowed, bias = _four(mask.allowed), _four(mask.bias)
+    if (more := _four(call.position_bias)) is not None:
+        more = more[..., : key.shape[-2]]
+        bias = more if bias is None else bias + more
+    if call.real_queries is not None:
+        real = call.real_queries[:, None, :, None]
+        allowed = real if allowed is None else allowed & real
+    sinks = call.sinks
+    if sinks is not None:
+        sinks = (sinks[0, :, 0, 0] if sinks.dim() == 4 else sinks).detach().flatten().to(query)
+    bias = None if bias is None else bias.detach().to(query.dtype)
+    batch = max(one.shape[0] for one in (query, key))
+    query, key, value = (one.expand(batch, -1, -1, -1) for one in (query, key, value))
+    with torch.no_grad():
+        return attend(
+            query, key, value, want=want, causal=causal, scale=float(scale),
+            soft_cap=call.soft_cap, mask=allowed, bias=bias, sinks=sinks,
+        )  # fmt: skip
+
+
+def _four(matrix: Tensor | None) -> Tensor | None:
+    return None if matrix is None else matrix[(None,) * (4 - matrix.dim())]
+
+
+class AttachedLayer(LayerView):
+    """The quantities of one layer of a live model, or of one head (then the head axis is gone).
+
+    query, key, value, scores, probs, z and head_out, each computed when it is read. `key` and
+    `value` of a layer have its key-value heads; of a head they are those that it reads.
+    """
+
+    trace: "StackTrace"
+
+    @property
+    def module(self) -> str:
+        """The name of the attention module."""
+        return self.trace.calls[self.layer][0]
+
+    @property
+    def statistics(self) -> LazyStatistics:
+        """Numbers about the rows of probs, without the matrix: `statistics.entropy`."""
+        return LazyStatistics(self.trace.calls[self.layer][1], self.head)
+
+    @property
+    def problem(self) -> str:
+        """Why scores and probs cannot be read here; "" where they can."""
+        return self.trace.calls[self.layer][1].untrue
+
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """The quantity, read from the calls; the stack says what is not there."""
+        found = self.trace.read(quantity.name, self.layer, self._heads)
+        return self._drop_head(quantity, found)
+
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *READABLE, "head_out"]
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.module}>"
+
+
+@dataclass(frozen=True)
+class StackTrace:
+    """The layers of one stack in one pass: `stack[2].probs`, `stack[2, 5].z`."""
+
+    name: str
+    calls: Sequence[tuple[str, Call]]
+    """Each with the name of its module."""
+    model_name: str
+    model: nn.Module | None = None
+    ids: Tensor | None = None
+    """(batch, position), where they are known."""
+    texts: tuple[str, ...] = ()
+    tokenizer: object = None
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __iter__(self) -> Iterator[AttachedLayer]:
+        return (self[layer] for layer in range(len(self)))
+
+    def __getitem__(self, where: int | tuple[int, int]) -> AttachedLayer:
+        """The quantities of a layer, or of one head of a layer. Negative numbers count back."""
+        place = place_in(where, len(self), lambda layer: self.calls[layer][1].n_heads)
+        return AttachedLayer(self, *place)
+
+    def read(
+        self, name: str, layer: int, heads: slice = EVERY_ROW, queries: slice = EVERY_ROW
+    ) -> Tensor:
+        """A quantity of one layer, its head axis still there, cut to the chosen heads and rows.
+
+        Raises AbsentError for another name, and TraceError where it is not known, with the reason.
+        """
+        if name not in (*READABLE, "head_out"):
+            raise AbsentError(
+                f"{name!r:.80} is not read from an attached model; there are "
+                f"{', '.join(READABLE)}, head_out and statistics."
+            )
+        call = self.calls[layer][1]
+        value = call.read(name, heads, queries)
+        if name == "probs" and queries == EVERY_ROW:
+            real = call.real_queries
+            rows = value if real is None else value.transpose(1, 2)[real]
+            check_computed(rows, f"probs of layer {layer}")
+        return value
+
+    def __repr__(self) -> str:
+        query = self.calls[0][1].query
+        return (
+            f"{self.name} of {self.model_name}: {len(self)} layers x {query.shape[1]} heads, "
+            f"batch {query.shape[0]}, {query.shape[2]} positions"
+        )
+
+    def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
+        """One quantity of all layers, the layer axis in front."""
+        return torch.stack([layer.quantity(name) for layer in self])
+
+    @property
+    def attentions(self) -> tuple[Tensor, ...]:
+        """probs of each layer, (batch, head, query, key): what BertViz' functions take."""
+        return tuple(layer.probs.detach() for layer in self)
+
+    def value_at(self, point: Point) -> Tensor:
+        """The quantity at a point of an edit; a head of keys is a key-value head."""
+        return in_layers(self, point)
+
+    def shape_at(self, point: Point) -> tuple[int, ...]:
+        """Its shape. Raises EditError where this trace has no such layer."""
+        if point.layer is None or point.layer >= len(self):
+            raise EditError(f"{point}: the trace to read from has {len(self)} layers.")
+        return self.calls[point.layer][1].shape_of(point.name, point.heads)
+
+    def places_at(self, point: Point) -> Places:
+        """Which of its positions are tokens."""
+        return self.calls[point.layer or 0][1].places(point.name)
+
+
+Window = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class PageSizes:
+    """What a page asks of a config."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    causal: bool
+    scales: tuple[float, ...]
+    windows: tuple[Window, ...]
+    attention_soft_cap: float | None
+    apart: str
+    """What the weights have beside query and key, where these do not give them; "" after edits."""
+
+    def attention_scale(self, layer: int) -> float:
+        """What the layer's dot products are multiplied by."""
+        return self.scales[layer]
+
+    def window(self, layer: int) -> Window:
+        """How many keys before and behind a query of the layer sees; None: all."""
+        return self.windows[layer]
+
+
+@dataclass(frozen=True)
+class PageLayer:
+    """One layer; real tokens stand in front. Keys and values have their own heads.
+
+    probs is (batch, head, query, key); query, key, value and z (batch, head, position, d_head).
+    """
+
+    call: Call
+    real: tuple[Tensor, ...]
+    n_kv_heads: int
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in READABLE:
+            raise AttributeError(name)
+        found = self.call.read(name).detach()
+        if name in ("scores", "probs"):
+            return self._front(self._front(found).mT).mT
+        if name in ("key", "value") and found.shape[1] != self.n_kv_heads:
+            found = repeated(found, self.n_kv_heads)
+        return self._front(found)
+
+    def _front(self, value: Tensor) -> Tensor:
+        """The positions of real tokens in front, and 0 behind them, along axis 2."""
+        found = torch.zeros_like(value)
+        for sentence, real in enumerate(self.real):
+            found[sentence, :, : len(real)] = value[sentence].index_select(1, real)
+        return found
+
+
+@dataclass(frozen=True)
+class PageTrace:
+    """What `minibert.viz.view` reads of a trace; `trace[layer].probs` and so on."""
+
+    model_name: str
+    tokens: Tokens
+    config: PageSizes
+    layers: tuple[PageLayer, ...]
+
+    def __len__(self) -> int:
+        """Layers that can be read."""
+        return len(self.layers)
+
+    def __getitem__(self, layer: int) -> PageLayer:
+        """One layer."""
+        return self.layers[layer]
+
+
+def page_trace(one: StackTrace) -> PageTrace:
+    """A stack as a page reads it, with the ids of its positions, where they are known, in words.
+
+    Raises TraceError where there is no page of it: queries that are not the keys, or layers with
+    different numbers of heads.
+    """
+    calls = [call for _, call in one.calls]
+    first = calls[0]
+    batch, heads, n, width = first.query.shape
+    shapes = {(call.query.shape, call.key.shape[2]) for call in calls}
+    if shapes != {(first.query.shape, n)}:
+        raise TraceError(
+            f"There is no page of {one!r}: it shows as many queries as keys, and heads of one "
+            "width, the same in every layer. Pages of cross-attention, of single steps of a "
+            "generation and of layers with windows of their own are not drawn; read "
+            "trace.stack(name)[layer].probs, and draw cross-attention with "
+            "minibert.viz.head_view(cross_attention=...)."
+        )
+    mask = first.real_queries
+    real = tuple(
+        torch.arange(n, device=first.query.device) if mask is None else mask[row].nonzero()[:, 0]
+        for row in range(batch)
+    )
+    allowed = [_allowed(call, real) for call in calls]
+    shared = {vectors.shape[1] for call in calls for vectors in (call.key, call.value)}
+    # Layers that share keys in different ways show what each head reads.
+    n_kv_heads = shared.pop() if len(shared) == 1 else heads
+    sizes = PageSizes(
+        len(calls), heads, n_kv_heads, width,
+        causal=not any(bool(each.triu(1).any()) for of in allowed for each in of),
+        scales=tuple(float(torch.as_tensor(call.scale).flatten()[0]) for call in calls),
+        windows=tuple(map(_window, allowed)),
+        attention_soft_cap=first.soft_cap,
+        apart=_apart(calls),
+    )  # fmt: skip
+    layers = tuple(PageLayer(call, real, n_kv_heads) for call in calls)
+    return PageTrace(one.model_name, _tokens(one, n, real), sizes, layers)
+
+
+def _allowed(call: Call, real: tuple[Tensor, ...]) -> list[Tensor]:
+    """Of each sentence, (query, key) of its own tokens: True where a head may look."""
+    n, allowed = call.query.shape[2], call.mask_rows().allowed
+    if allowed is None:
+        return [torch.ones(len(rows), len(rows), dtype=torch.bool) for rows in real]
+    whole = allowed.expand(len(real), *allowed.shape[1:])[:, 0].expand(-1, n, -1).cpu()
+    return [one[rows.cpu()][:, rows.cpu()] for one, rows in zip(whole, real, strict=True)]
+
+
+def _window(allowed: list[Tensor]) -> Window:
+    """How far a layer's queries look, before and behind them; None where there is no limit."""
+    offsets = [torch.arange(len(one))[None] - torch.arange(len(one))[:, None] for one in allowed]
+    before, behind = (
+        max((int((sign * by)[one].max()) for one, by in zip(allowed, offsets, strict=True)
+             if bool(one.any())), default=0)
+        for sign in (-1, 1)
+    )  # fmt: skip
+    longest = max(map(len, allowed)) - 1
+    if before >= longest:
+        # A causal layer without a window is not a layer with one.
+        return None
+    return max(before, 0), max(behind, 0)
+
+
+def _apart(calls: list[Call]) -> str:
+    """What the weights have beside query, key, scale, soft cap and window, for readers."""
+    if any(call.matrices for call in calls):
+        return ""
+    found = {
+        "a position bias": any(
+            call.position_bias is not None or call.mask_rows().bias is not None for call in calls
+        ),
+        "sinks": any(call.sinks is not None for call in calls),
+        "a scale of their own for each head or query": any(
+            isinstance(call.scale, Tensor) and call.scale.numel() > 1 for call in calls
+        ),
+        "soft caps that differ by layer": len({call.soft_cap for call in calls}) > 1,
+    }
+    names = [name for name, there in found.items() if there] or ["a mask of their own"]
+    return f"The weights of this model have {' and '.join(names)} beside query and key."
+
+
+def _tokens(one: StackTrace, n_positions: int, real: tuple[Tensor, ...]) -> Tokens:
+    """The tokens of the positions: words where they are known, else numbers."""
+    ids = one.ids
+    longest = max(map(len, real))
+    known = ids is not None and ids.shape == (len(real), n_positions)
+    table = torch.zeros(len(real), longest, dtype=torch.long)
+    mask = torch.zeros(len(real), longest, dtype=torch.bool)
+    for sentence, rows in enumerate(real):
+        given = ids[sentence, rows] if known and ids is not None else torch.arange(len(rows))
+        table[sentence, : len(rows)] = given.cpu()
+        mask[sentence, : len(rows)] = True
+    words = _Words(one.tokenizer) if known and one.tokenizer is not None else None
+    tokens = Tokens.from_ids(table, mask=mask, tokenizer=words)
+    return replace(tokens, texts=tuple((text,) for text in one.texts)) if one.texts else tokens
+
+
+class _Words:
+    """A tokenizer of transformers as `Tokens` asks for it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        words = {tokenizer.mask_token_id, tokenizer.unk_token_id} - {tokenizer.eos_token_id}
+        self.structural_ids = frozenset(set(tokenizer.all_special_ids) - words)
+        self._convert: Callable[[int], str] = tokenizer.convert_ids_to_tokens
+
+    def raw(self, token_id: int) -> str:
+        """The vocabulary's own string."""
+        return str(self._convert(token_id))
+
+    def string(self, token_id: int) -> str:
+        """The string without the marks of pieces and spaces."""
+        raw = self.raw(token_id)
+        if raw.startswith("##") and len(raw) > 2:
+            return raw[2:]
+        return " " + raw[1:] if raw[:1] in ("Ġ", "▁") else raw
 
 
 class AttachedTrace:

@@ -18,7 +18,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minibert.bench.channel import alike
 from minibert.bench.result_rows import Row
 from minibert.bench.signatures import (
     OTHER,
@@ -31,6 +30,7 @@ from minibert.bench.signatures import (
     other_output,
 )
 from minibert.bench.user_file import OUTPUTS, target_parts
+from minibert.bench.worker import alike
 from minibert.bench.worker_process import Printed, Watch, WorkerError, WorkerProcess
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels.call import SHAPES

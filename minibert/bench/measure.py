@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.bench.channel import alike
 from minibert.bench.contest import Clock, calls_of_a_turn, take_turns
 from minibert.bench.judge import JudgedFunction
 from minibert.bench.result_rows import GateError, Row, Timing, WrongError, failure
 from minibert.bench.roofline import ceilings, least_times
+from minibert.bench.worker import alike
 from minibert.bench.worker_process import Watch, WorkerError, WorkerProcess
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.problem import Problem

@@ -3,19 +3,19 @@
 Attention needs the matrix units (2·(d_head + d_value) operations a pair of query and key, and those
 of the backward), an exponential a pair (two with the backward), some instructions a pair, and its
 inputs and output in memory once; the largest of the four times is the least it can take. On a GPU
-the four units work at the same time, so that the largest counts and not the sum.
+the four units work at the same time, so that the largest counts and not the sum. How many
+exponentials and instructions a GPU computes is measured by two small Triton kernels that use
+registers only (kernels/fused/ceilings.py); on a CPU by torch.exp over numbers that fit a core's
+cache.
 """
 
-from collections.abc import Mapping
+import importlib.util
+import time
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import torch
 
-from minibert.kernels.ceilings import (
-    best_seconds,
-    exponentials_per_second,
-    instructions_per_second,
-)
 from minibert.kernels.check.workload import Workload
 
 #: Instructions a pair: one multiply-add into the exponent, one maximum, one exponential, one
@@ -63,3 +63,53 @@ def _copy(device: torch.device) -> float:
     source = torch.zeros(n, dtype=torch.int8, device=device)
     target = torch.empty_like(source)
     return 2 * n / best_seconds(lambda: target.copy_(source), device)
+
+
+#: Numbers in a block, steps in a run, and blocks: enough work to keep the largest GPU busy.
+_NUMBERS, _STEPS, _BLOCKS = 1024, 4096, 2048
+
+
+def exponentials_per_second(device: torch.device) -> float | None:
+    """Exponentials a second, to base 2 on a GPU as in kernels; None on a GPU without Triton."""
+    if device.type == "cuda":
+        return _by_triton("exponentials", device)
+    numbers = torch.rand(2**16)
+    out = torch.empty_like(numbers)
+
+    def run() -> None:
+        for _ in range(16):
+            torch.exp(numbers, out=out)
+
+    return 16 * numbers.numel() / best_seconds(run, device)
+
+
+def instructions_per_second(device: torch.device) -> float | None:
+    """Multiply-adds a second, one instruction for each number; None on a CPU or without Triton."""
+    return _by_triton("instructions", device) if device.type == "cuda" else None
+
+
+def _by_triton(name: str, device: torch.device) -> float | None:
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from minibert.kernels.fused.ceilings import launch
+
+    out = torch.empty(_BLOCKS * _NUMBERS, device=device)
+
+    def run() -> None:
+        launch(name, out, steps=_STEPS, numbers=_NUMBERS)
+
+    return _STEPS * out.numel() / best_seconds(run, device)
+
+
+def best_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The seconds of the fastest of some runs."""
+    seconds = []
+    for _ in range(8):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

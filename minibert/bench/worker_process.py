@@ -25,9 +25,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minibert.bench import contest, worker
-from minibert.bench.channel import Channel
 from minibert.bench.result_rows import Row
-from minibert.bench.worker import DONE, GO, STOP, hide
+from minibert.bench.worker import DONE, GO, STOP, Channel, hide
 from minibert.errors import MinibertError
 from minibert.kernels.check.parity import CheckEndedError
 from minibert.terminal import cut, encodable, note, printable

@@ -12,15 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from minibert import __version__
-from minibert.cli.collect import collect
-from minibert.cli.explain import explain
-from minibert.cli.generate import generate
+from minibert.cli.answers import explain, generate, predict
+from minibert.cli.corpus import collect, patterns, survey
 from minibert.cli.kernels import bench, check
 from minibert.cli.models import models
 from minibert.cli.pages import live, serve, view
-from minibert.cli.patterns import patterns
-from minibert.cli.predict import predict
-from minibert.cli.survey import survey
 from minibert.cli.train import train
 from minibert.cli.verify import verify
 from minibert.errors import MinibertError, lacks_memory, printable

@@ -1,12 +1,12 @@
 """`check` says whether an answer is right, and if not, what was probably done."""
 
-from minibert.course import causes, heads, one_weight, reasons
+from minibert.course import causes, heads, one_weight
 from minibert.course.answers import Exercise, Verdict
 from minibert.errors import MinibertError
 
 EXERCISES: dict[str, Exercise] = {
     name: exercise
-    for unit in (one_weight, heads, causes, reasons)
+    for unit in (one_weight, heads, causes)
     for name, exercise in unit.EXERCISES.items()
 }
 

@@ -20,8 +20,7 @@ from minibert.analysis.patterns import Seen
 from minibert.attached.attach import Attached
 from minibert.attached.call import Call
 from minibert.attached.layout import title_of
-from minibert.attached.page_trace import PageTrace, page_trace
-from minibert.attached.stack import StackTrace
+from minibert.attached.read import PageTrace, StackTrace, page_trace
 from minibert.errors import SurveyError, TokenizationError
 from minibert.quantities import Float
 from minibert.survey.documents import Document, document_of

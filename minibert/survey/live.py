@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from minibert.attached.attach import Attached
 from minibert.attached.call import Call
-from minibert.attached.read import AttachedTrace
-from minibert.attached.stack import StackTrace
+from minibert.attached.read import AttachedTrace, StackTrace
 from minibert.attached.tokenizer import LiveTokenizer
 from minibert.errors import SurveyError, TokenizationError
 from minibert.model import Model

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from minibert.attached.call import Call, repeated
 from minibert.attached.projection import Projection
-from minibert.attached.stack import attended
+from minibert.attached.read import attended
 from minibert.errors import SurveyError
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics

@@ -1,7 +1,6 @@
 """Training a small model from scratch on text files; the command is `minibert train`.
 
-texts.py        files to documents, documents to token ids
-vocabulary.py   the tokenizer
+texts.py        files to documents, the tokenizer, documents to token ids
 recipe.py       the settings of a run
 batches.py      the batch of each step
 objective.py    the loss, and losses of single heads

@@ -34,8 +34,13 @@ from minibert.trace.identity import weights_digest
 from minibert.training.batches import batch_of, check_corpus
 from minibert.training.objective import losses
 from minibert.training.recipe import Recipe, check_task
-from minibert.training.texts import Corpus, Document
-from minibert.training.vocabulary import END_OF_TEXT, train_tokenizer, write_tokenizer_settings
+from minibert.training.texts import (
+    END_OF_TEXT,
+    Corpus,
+    Document,
+    train_tokenizer,
+    write_tokenizer_settings,
+)
 from minibert.untrusted import Json, open_regular
 from minibert.writing import replacing
 

@@ -11,7 +11,7 @@ from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookedRootModule, HookPoint
 from minibert.transformer_lens.model import HookedTransformer, TransformerBridge
-from minibert.transformer_lens.weights import FactoredMatrix
+from minibert.transformer_lens.modules import FactoredMatrix
 
 __all__ = [
     "ActivationCache",

@@ -22,11 +22,18 @@ from minibert.trace.run import run_layers
 from minibert.transformer_lens.cache import ActivationCache
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookPoint
-from minibert.transformer_lens.modules import build_tree, named_weights, stacked
+from minibert.transformer_lens.modules import (
+    PROCESSING,
+    FactoredMatrix,
+    build_tree,
+    named_weights,
+    processed,
+    stacked,
+    steps_of,
+)
 from minibert.transformer_lens.points import layer_edits, listening
 from minibert.transformer_lens.tokens import WithTokens, as_ids, right_side
 from minibert.transformer_lens.utils import lm_cross_entropy_loss
-from minibert.transformer_lens.weights import PROCESSING, FactoredMatrix, processed, steps_of
 
 Hooked = TypeVar("Hooked", bound="HookedTransformer")
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from planted_kernels import START, alone, written
 
-from minibert.bench.channel import Channel
 from minibert.bench.judge import JudgedFunction
+from minibert.bench.worker import Channel
 from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError
 from minibert.errors import MinibertError
 from minibert.kernels.check.workload import KINDS, Case

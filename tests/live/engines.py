@@ -14,8 +14,7 @@ from test_front_end import node
 from minibert.model import Model
 from minibert.viz.live import LIVE_FAMILIES, live_page
 from minibert.viz.serve.connection import answer_steps
-from minibert.viz.serve.engine import Answer, Engine
-from minibert.viz.serve.requests import Message, read
+from minibert.viz.serve.engine import Answer, Engine, Message, read
 from tests.served import serving
 
 __all__ = ["AnyEngine", "EngineError", "EngineHere", "EngineProcess", "opened"]

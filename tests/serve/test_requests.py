@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from minibert.viz.serve.requests import Message, Question, RequestError, TextRequest, read
+from minibert.viz.serve.engine import Message, Question, RequestError, TextRequest, read
 
 REQUEST = {"texts": ["a"], "edits": []}
 

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import minibert
 from minibert.viz.serve import connection
-from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
+from minibert.viz.serve.engine import MOST_MESSAGE_BYTES
 from minibert.viz.serve.server import PageServer
 from tests.served import Client, page_socket, request, serving
 

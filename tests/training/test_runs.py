@@ -18,7 +18,7 @@ from minibert.errors import TrainingError
 from minibert.text.tokenizer import Tokenizer
 from minibert.training import Document, Recipe, loop
 from minibert.training.loop import CHECKPOINT, Run, read_checkpoint
-from minibert.training.vocabulary import train_tokenizer
+from minibert.training.texts import train_tokenizer
 from tests.training.small_runs import (
     OBJECTS,
     SUBJECTS,

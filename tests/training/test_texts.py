@@ -13,14 +13,15 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from minibert.errors import TrainingError
 from minibert.training.texts import (
+    END_OF_TEXT,
     Corpus,
     Document,
     clean,
     hold_out,
     read_texts,
     sentence_starts,
+    train_tokenizer,
 )
-from minibert.training.vocabulary import END_OF_TEXT, train_tokenizer
 from tests.training.small_runs import story
 
 LETTERS = "abcdeéßçİñ'Aÿ"

@@ -2,9 +2,8 @@
 
 page (static/engine/served.js) <-> connection.py -> engine.py -> model
 
-requests.py    what a page may ask for, checked
 connection.py  the websocket, an answer as bytes, one thread for the model: clients take turns
-engine.py      the answers: passes, their numbers, sweeps, next tokens
+engine.py      what a page may ask for, and the answers: passes, their numbers, sweeps, next tokens
 server.py      who is let in, the addresses, and uvicorn: `minibert serve`, `model.live()`
 
 starlette and uvicorn are an extra, imported where they are used.

@@ -21,8 +21,14 @@ from torch import no_grad
 
 from minibert.errors import MinibertError, lacks_memory
 from minibert.viz.payload import Array
-from minibert.viz.serve.engine import Answer, Engine
-from minibert.viz.serve.requests import MOST_MESSAGE_BYTES, Message, RequestError, read
+from minibert.viz.serve.engine import (
+    MOST_MESSAGE_BYTES,
+    Answer,
+    Engine,
+    Message,
+    RequestError,
+    read,
+)
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket

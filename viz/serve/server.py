@@ -24,8 +24,7 @@ from minibert.errors import MinibertError, how_to_install
 from minibert.model import Model
 from minibert.viz.document import SERVED_PARTS, document, page_header
 from minibert.viz.serve.connection import Connection
-from minibert.viz.serve.engine import Engine
-from minibert.viz.serve.requests import MOST_MESSAGE_BYTES
+from minibert.viz.serve.engine import MOST_MESSAGE_BYTES, Engine
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -1,19 +1,30 @@
-"""`minibert survey`: what heads do over a corpus."""
+"""`minibert survey`, `patterns` and `collect`: what heads do over a corpus, values of its tokens.
 
+torch is imported only when a command runs.
+"""
+
+import math
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from minibert.cli.options import Loading, Reading, spread
+import typer
+
+from minibert.cli.options import Loading, Reading, say_json, spread
 from minibert.errors import SurveyError, check_index
-from minibert.terminal import note, say
+from minibert.terminal import Terminal, bar, note, say
 
 if TYPE_CHECKING:
     from minibert.model import Model
+    from minibert.survey.collecting import Collected
+    from minibert.survey.document_rows import Texts
     from minibert.survey.documents import Documents
+    from minibert.survey.patterns import HeadPatterns, PatternHead
     from minibert.survey.tables import Survey
 
 _SHOWN = ("to_previous", "to_next", "to_self", "to_first", "to_cls", "to_sep", "to_same_word")
@@ -164,3 +175,147 @@ def _show(found: "Survey", output: Path) -> None:
             low, high = found.interval(name)[layer, head]
             about += f", 95 % interval {low:.3f} to {high:.3f}"
         say(about)
+
+
+@spread()
+def collect(
+    corpus: list[Path],
+    points: list[str],
+    output: Path,
+    *,
+    reading: Reading,
+    store: Literal["float32", "float16", "float64"] = "float32",
+    special: bool = True,
+    batch_tokens: int = 2048,
+    restart: bool = False,
+    loading: Loading,
+) -> None:
+    """Write the values of chosen points for every token of a corpus.
+
+    Probes and sparse autoencoders are trained on such values. Each point becomes a NumPy array in
+    FOLDER; beside them are the tokens, words and texts. To resume an interrupted run, give the
+    same command again.
+
+    Options:
+        points [--point, -p, NAME:LAYER[:HEAD]]: What to collect: resid_post:3, z:3:5, embed.
+            Repeatable.
+        output [-o, FOLDER]: Where the arrays go.
+        store [--store]: The number type of the arrays.
+        special [--special/--no-special]: Rows for [CLS], [SEP] and their like.
+    """
+    documents, model = reading.documents(corpus), loading.load()
+    from minibert.survey.collecting import collect as collect_values
+
+    collected = collect_values(
+        model,
+        documents,
+        [_point(point) for point in points],
+        output=output,
+        dtype=store,
+        special=special,
+        batch_tokens=batch_tokens,
+        on_error=reading.on_error,
+        resume=not restart,
+        progress=True,
+    )
+    _report(collected, documents)
+
+
+def _report(collected: "Collected", documents: "Documents") -> None:
+    """Say what is there now, and what was left out."""
+    counts, folder = collected.manifest["counts"], collected.folder
+    say(f"{folder}: {counts['texts']} texts, {counts['tokens']} tokens")
+    for point in collected.points:
+        say(f"  {point}.npy  {tuple(collected.array(point).shape)}")
+    left_out = {
+        "shorter than --shortest": documents.n_short,
+        "could not be read": documents.n_skipped,
+        "have no tokens": counts["n_skipped"],
+    }
+    for reason, number in left_out.items():
+        if number:
+            note("note", f"{number} documents {reason}; {folder / 'manifest.json'} has more")
+
+
+def _point(text: str) -> tuple[str | int, ...]:
+    name, *numbers = text.split(":")
+    return (name, *(int(n) if n.lstrip("-").isdecimal() else n for n in numbers))
+
+
+_BAR = 20
+
+
+@spread("task", "shortest", "on_error")
+def patterns(
+    corpus: list[Path] | None = None,
+    *,
+    reading: Reading,
+    limit: int | None = None,
+    as_json: bool = False,
+    loading: Loading,
+) -> None:
+    """Name every head by what it does: next token, previous token, induction and seven more.
+
+    A head is named (*) where more than half of the attention that the baseline leaves follows the
+    pattern, and the whole confidence interval over documents is above that.
+
+    Options:
+        corpus [argument, CORPUS]: Files or folders of text, JSON lines or Parquet. Default: twelve
+            built-in pairs of sentences.
+        as_json [--json]: Every head, every number and the best rows, as JSON.
+    """
+    # Before the model is loaded: a corpus that cannot be read is known at once.
+    documents = _documents(corpus, reading)
+    model = loading.load(task="none")
+    from minibert.survey.patterns import patterns as patterns_of
+
+    if documents is None:
+        note("note", "no corpus is named, so twelve built-in pairs of sentences are read.")
+    found = patterns_of(model, islice(documents or _sample(model), limit))
+    if as_json:
+        say_json(found.to_dict())
+    else:
+        say(*_pattern_table(found, Terminal.of(sys.stdout)))
+
+
+def _documents(corpus: Sequence[Path] | None, reading: Reading) -> "Texts | None":
+    """The documents of these files; None where there are none."""
+    if corpus:
+        return reading.documents(corpus)
+    for name in reading.given:
+        raise typer.BadParameter(f"{name} says how a corpus is read, and none is named")
+    return None
+
+
+def _sample(model: "Model") -> "Texts":
+    from minibert.survey.sample_texts import SAMPLE_PAIRS
+
+    return [" ".join(pair) for pair in SAMPLE_PAIRS] if model.config.causal else SAMPLE_PAIRS
+
+
+def _pattern_table(found: "HeadPatterns", terminal: Terminal) -> list[str]:
+    """Every pattern with its best heads, as lines; `*` marks heads that are named by it."""
+    from minibert.analysis.patterns import PATTERNS
+
+    lines = ["* named by it: more than half of the attention that the baseline leaves (--help)"]
+    for name, pattern in PATTERNS.items():
+        documents = found.documents[name]
+        lines += ["", terminal.paint(f"{name}: {pattern.words}", "bold")]
+        if not documents:
+            lines.append("  not measured: no row of these texts has such a key")
+            continue
+        best = found.best(name)
+        header = ["head", "score", "", "95 % interval", "baseline"]
+        lines += terminal.table(header, [_row(one, terminal) for one in best], "<><<>")
+    return lines
+
+
+def _row(one: "PatternHead", terminal: Terminal) -> list[str]:
+    interval = "one document" if math.isnan(one.low) else f"{one.low:.3f} to {one.high:.3f}"
+    return [
+        f"{one.layer}-{one.head}{'*' if one.named else ''}",
+        f"{one.score:.3f}",
+        terminal.paint(bar(one.score, _BAR), "positive"),
+        interval,
+        "-" if math.isnan(one.baseline) else f"{one.baseline:.3f}",
+    ]
