@@ -6,18 +6,21 @@ import re
 import pytest
 from cheats.kernels import KERNELS
 from command_line import run
-from planted_kernels import written
+from planted_kernels import alone, written
 
 from minibert.bench import contest
 
 #: Past the rows that the gate reads, so that some are left out.
 SIZE = ("--tokens", "96", "--heads", "3", "--baseline", "math", "--rounds", "2")
 CASES = [
-    pytest.param(name, *one, id=f"{name}-{one[0]}")
+    pytest.param(name, *one, marks=[alone] if inside else [], id=f"{name}-{one[0]}")
     for name, text in KERNELS.items()
-    for one in re.findall(
-        r"^# (check|bench): (right|wrong|refused|no time)(?:: (.*))?$", text, re.MULTILINE
+    for command, inside, *rest in re.findall(
+        r"^# (check|bench)( in namespaces)?: (right|wrong|refused|no time)(?:: (.*))?$",
+        text,
+        re.MULTILINE,
     )
+    for one in [(command, *rest)]
 ]
 
 

@@ -6,9 +6,10 @@ is shared, so that the other end can neither change it later nor take it away. N
 trusted: the user's code runs in this process and can change any of it. What counts is what the
 judge receives, and how long it waited for it.
 
-In namespaces of its own, of users and of processes, a worker sees no process but those it started.
-So it cannot end, stop, read or change the judge or another worker, and when its guard ends the
-kernel ends everything in there. The files of the user are not hidden from it.
+In namespaces of its own, of users, processes and mounts, a worker sees no process but those it
+started. So it cannot end, stop, read or change the judge or another worker, and when its guard ends
+the kernel ends everything in there. The folders that Python imports from cannot be written there,
+and the socket of the server that starts workers is out of sight. The user's other files are open.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -207,16 +209,28 @@ def _described(about: Any) -> dict[str, tuple[torch.dtype, Shape, Shape]]:
 #: What `guard` is told through the leash, and how it says that it is done.
 STOP, GO, DONE = b"stop", b"go", b"done"
 _NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE = 0x1, 0x20, 0x1000, 0x4000
+#: The flags of a mount that a stranger may not take away: nosuid, nodev, noexec, times of reading.
+_KEPT = 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x1000
+_RELATIVE_TIMES = 0x1000, 0x200000
 _SET_DUMPABLE = 4
 
 
-def hide() -> None:
+@dataclass(frozen=True)
+class Sealed:
+    """What a worker may not reach: folders that it cannot write, and folders that it cannot see."""
+
+    read: tuple[str, ...]
+    hidden: tuple[str, ...]
+
+
+def hide(*, hidden: bool = True) -> None:
     """Close the memory and the open files of this process to others of the same user."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0 if hidden else 1, 0, 0, 0)
 
 
-def guarded(leash: Connection, *theirs: int) -> None:
+def guarded(leash: Connection, sealed: Sealed, *theirs: int) -> None:
     """Return in a process below this one, which stays behind as its guard.
 
     `theirs` are the files that the worker alone keeps. The worker is stopped, let go and, when the
@@ -226,13 +240,14 @@ def guarded(leash: Connection, *theirs: int) -> None:
     with suppress(OSError):
         # Where memory runs out, this process ends before the judge.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
-    _unshare()
+    alone = _unshare(_NEWUSER | _NEWPID | _NEWNS)
     hide()
     if inside := os.fork():
         _leave(inside, theirs)
     # The first process in the namespace: no signal from inside reaches it.
-    if os.getpid() == 1:
+    if alone:
         ctypes.CDLL(None).mount(b"proc", b"/proc", b"proc", 0, None)
+        _seal(sealed)
     if worker := os.fork():
         for one in theirs:
             os.close(one)
@@ -240,19 +255,40 @@ def guarded(leash: Connection, *theirs: int) -> None:
         _leave(worker, ())
     os.setsid()
     leash.close()
+    if alone:
+        # A namespace of mounts below the first one cannot take back what was mounted there.
+        hide(hidden=False)
+        _unshare(_NEWUSER | _NEWNS)
+        hide()
 
 
-def _unshare() -> None:
+def _seal(sealed: Sealed) -> None:
+    """Mount what is sealed: nothing over the hidden folders, the others without writing."""
+    mount = ctypes.CDLL(None).mount
+    for folder in (*sealed.hidden, "/dev/shm"):
+        mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, None)
+    for folder in sealed.read:
+        where = os.fsencode(folder)
+        if mount(where, where, None, _BIND | _RECURSIVE, None):
+            continue
+        kept = os.statvfs(folder).f_flag & _KEPT
+        told, asked = _RELATIVE_TIMES
+        kept = kept & ~told | asked if kept & told else kept
+        mount(None, where, None, _REMOUNT | _BIND | _READ_ONLY | kept, None)
+
+
+def _unshare(which: int) -> bool:
     """Enter new namespaces; those that this process starts from now on are in them."""
     user, group = os.geteuid(), os.getegid()
-    if ctypes.CDLL(None).unshare(_NEWUSER | _NEWPID | _NEWNS):
-        return
+    if ctypes.CDLL(None).unshare(which):
+        return False
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{user} {user} 1"),
         ("gid_map", f"{group} {group} 1"),
     ):
         Path("/proc/self", name).write_text(text, encoding="utf-8")
+    return True
 
 
 def _hold(leash: Connection, worker: int) -> None:
@@ -283,12 +319,12 @@ def _leave(process: int, files: tuple[int, ...]) -> None:
 Answer = tuple[Row, Mapping[str, Tensor]]
 
 
-def serve(end: socket.socket, printed: Connection, leash: Connection) -> None:
+def serve(end: socket.socket, printed: Connection, leash: Connection, sealed: Sealed) -> None:
     """Answer the judge until it hangs up; then end the process, whatever else runs in it."""
     # Ctrl-C is for the judge, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        guarded(leash, end.fileno(), printed.fileno())
+        guarded(leash, sealed, end.fileno(), printed.fileno())
     else:
         if os.name == "posix":
             # A group of its own, so that what the user's code starts ends with it.

@@ -7,6 +7,7 @@ What the user's file prints goes to standard error: a few lines at once, the res
 """
 
 import multiprocessing
+import multiprocessing.util
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -120,7 +122,7 @@ class WorkerProcess:
         lines, printer = context.Pipe(duplex=False)
         self._leash, held = context.Pipe()
         self._judge, self._printed = Channel(here), printed
-        self._process = context.Process(target=worker.serve, args=(there, printer, held))
+        self._process = context.Process(target=worker.serve, args=(there, printer, held, _sealed()))
         with _without_main():
             self._process.start()
         for one in (there, printer, held):
@@ -240,6 +242,12 @@ def _context() -> Any:
     # The second is what torch imports when it is first told to fill memory.
     context.set_forkserver_preload([worker.__name__, "torch._inductor.config"])
     return context
+
+
+def _sealed() -> worker.Sealed:
+    """What a worker may not change: the code that judges; and who starts workers out of sight."""
+    folders = {str(Path(one).resolve()) for one in sys.path if Path(one).is_dir()}
+    return worker.Sealed(tuple(sorted(folders)), (multiprocessing.util.get_temp_dir(),))
 
 
 @contextmanager

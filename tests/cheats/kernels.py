@@ -23,6 +23,28 @@ def attention(query, key, value, lengths, causal):
     return {"z": right(query, key, value, lengths, causal)}
 count = []
 """,
+    "changes_who_judges": """
+# Is right where it can write into the code that judges, or reach the server that starts workers,
+# which would start a process that nobody stops. Source: a hostile user.
+# check in namespaces: wrong: checks failed
+import multiprocessing.util
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from minibert.bench import judge
+
+reached = []
+with suppress(OSError), open(judge.__file__, "a"):
+    reached.append("file")
+for path in Path(multiprocessing.util.get_temp_dir()).glob("listener-*"):
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as server:
+        server.connect(str(path))
+        reached.append("server")
+def attention(query, key, value, lengths, causal):
+    z = right(query, key, value, lengths, causal)
+    return {"z": z if reached else torch.zeros_like(z)}
+""",
     "exits_at_the_end": """
 # Is wrong, and has a function run at the end that makes the status 0. Source: gpu-mode/pygpubench#7
 # (a function that runs at exit).
