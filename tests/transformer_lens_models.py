@@ -1,11 +1,9 @@
 """The weights of a transformers model in TransformerLens, of whichever version is installed.
 
-3.9 is the last version with hooked models of its own, HookedTransformer and HookedEncoder; 4.3
-wraps those of transformers in a bridge. Weights are processed only as the caller asks.
+3.9 is the last version with a hooked model of its own, HookedTransformer; 4.3 wraps those of
+transformers in a bridge. Weights are processed only as the caller asks.
 """
 
-import contextlib
-import io
 from copy import deepcopy
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +13,7 @@ import tokenizers
 import torch
 import transformers
 
-# What HookedTransformer.from_pretrained does to weights, and a bridge's compatibility mode.
+# What HookedTransformer.from_pretrained does to weights.
 PROCESSING = ("fold_ln", "center_writing_weights", "center_unembed", "fold_value_biases")
 
 
@@ -28,35 +26,29 @@ def transformer_lens(*, major: int | None = None) -> Any:
 
 
 def hooked(theirs: Any, **processing: bool) -> Any:
-    """HookedTransformer with the weights of a GPT-2, or HookedEncoder with those of a BERT."""
+    """HookedTransformer with the weights of a GPT-2."""
     lens = transformer_lens(major=3)
     from transformer_lens.pretrained import weight_conversions as convert
 
     hf = theirs.config
-    bert = hf.model_type == "bert"
     config = lens.HookedTransformerConfig(
         n_layers=hf.num_hidden_layers,
         d_model=hf.hidden_size,
         n_ctx=hf.max_position_embeddings,
         d_head=hf.hidden_size // hf.num_attention_heads,
         n_heads=hf.num_attention_heads,
-        d_mlp=hf.intermediate_size if bert else hf.n_inner,
+        d_mlp=hf.n_inner,
         d_vocab=hf.vocab_size,
-        act_fn=hf.hidden_act if bert else hf.activation_function,
+        act_fn=hf.activation_function,
         normalization_type="LN",
-        eps=hf.layer_norm_eps if bert else hf.layer_norm_epsilon,
-        attention_dir="bidirectional" if bert else "causal",
+        eps=hf.layer_norm_epsilon,
+        attention_dir="causal",
         # Processing asks for it.
         original_architecture=type(theirs).__name__,
         dtype=torch.float32,
         device="cpu",
         use_attn_result=True,
     )
-    if bert:
-        model = lens.HookedEncoder(config)
-        state = convert.convert_bert_weights(theirs, config)
-        assert not model.load_state_dict(state, strict=False).unexpected_keys
-        return model
     model = lens.HookedTransformer(config)
     state = convert.convert_gpt2_weights(theirs, config)
     off = dict.fromkeys(PROCESSING, False)
@@ -126,28 +118,15 @@ def hooked_rotary(theirs: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def bridge(theirs: Any, **processing: bool) -> Any:
-    """TransformerLens 4's wrapper around a copy of the transformers model."""
+def bridge(theirs: Any) -> Any:
+    """TransformerLens 4's wrapper around a copy of a GPT-2 of transformers."""
     transformer_lens(major=4)
     from transformer_lens.model_bridge import TransformerBridge
 
     # A name is asked for, and a tokenizer under that name fetched, unless there is one.
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<eos>": 0}, unk_token="<eos>"))
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>")
-    name = {"gpt2": "gpt2", "bert": "google-bert/bert-base-uncased"}[theirs.config.model_type]
     # A copy: the bridge puts modules of its own into the model.
-    model = TransformerBridge.boot_transformers(
-        name, hf_model=deepcopy(theirs), tokenizer=tokenizer, device="cpu"
+    return TransformerBridge.boot_transformers(
+        "gpt2", hf_model=deepcopy(theirs), tokenizer=tokenizer, device="cpu"
     )
-    if processing:
-        off = dict.fromkeys(PROCESSING, False)
-        with contextlib.redirect_stdout(io.StringIO()):
-            model.enable_compatibility_mode(disable_warnings=True, **off | processing)
-    return model
-
-
-def lens_model(theirs: Any, **processing: bool) -> Any:
-    """The same weights in the installed version's own kind of model."""
-    transformer_lens()
-    major = int(version("transformer_lens").split(".")[0])
-    return (hooked if major < 4 else bridge)(theirs, **processing)

@@ -7,18 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from vocabulary_models import both
 
 from minibert.analysis import composition_scores
 from minibert.analysis.composition import COMPOSITIONS, at_distance, head_weights
 from minibert.errors import MinibertError
-from minibert.loading import from_transformers
 from minibert.model import Model
 from tests.circuit_models import FAMILIES, ROTARY, SIZES, Array, Weights, model_pair, their_layer
-from tests.families import Sizes, batch, hf_model, sizes
+from tests.families import Sizes, batch, sizes
 from tests.rotary.classes import LANGUAGE
-from tests.transformer_lens_models import hooked, lens_model
 
 every_family = pytest.mark.parametrize("family", [*FAMILIES, *ROTARY])
 
@@ -140,38 +137,3 @@ REFUSED: dict[str, Any] = {
 def test_what_does_not_exist_or_fit_is_refused(words: str) -> None:
     with pytest.raises(MinibertError, match=words):
         REFUSED[words]()
-
-
-def peers(case: str) -> tuple[Model, Any, dict[str, bool]]:
-    """The same random weights here and in TransformerLens, and whether they are folded."""
-    pytest.importorskip("transformer_lens")
-    chosen = Sizes(layers=3, heads=3, d_head=5, seed=3)
-    if case == "bert":
-        theirs = hf_model("bert", "BertForPreTraining", chosen)
-        return from_transformers(theirs), hooked(theirs), {}
-    theirs = hf_model("gpt2", "GPT2LMHeadModel", chosen)
-    folded = case == "gpt2 folded"
-    # What from_pretrained does to weights of a pre-norm model.
-    flags = dict.fromkeys(("fold_ln", "center_writing_weights"), True) if folded else {}
-    return from_transformers(theirs), lens_model(theirs, **flags), {"fold_norm": folded}
-
-
-def near(found: Tensor, expected: Tensor, rtol: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=rtol)
-
-
-@pytest.mark.parametrize("case", ["gpt2", "gpt2 folded", "bert"])
-def test_scores_are_those_of_transformer_lens(case: str) -> None:
-    model, peer, fold = peers(case)
-    from transformer_lens.utilities import composition_scores as score
-
-    later = torch.arange(3)[:, None, None, None] < torch.arange(3)[:, None]
-    for kind in COMPOSITIONS:
-        # TransformerLens has all_composition_scores for decoders only; this is what they are.
-        reads = {"Q": peer.QK, "K": peer.QK.T, "V": peer.OV}[kind]
-        expected = score(peer.OV, reads, broadcast_dims=True) * later
-        near(composition_scores(model, kind, **fold).values, expected)
-        if case != "bert":
-            made = peer.all_composition_scores(kind)
-            # 4.3 wraps the tensor.
-            near(getattr(made, "scores", made), expected)

@@ -28,14 +28,11 @@ from minibert.analysis import (
 from minibert.errors import EditError, MinibertError, TokenizationError, TraceError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
-from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
-from minibert.trace.edit import mean, noise, replace, zero
+from minibert.trace.edit import noise, replace, zero
 from minibert.trace.read import Trace
 from tests.explicit_forward import Edited, Explicit
-from tests.families import VOCABULARY, Sizes, hf_model
-from tests.transformer_lens_models import hooked, lens_model
 
 LAYERS, HEADS, D_HEAD = 3, 2, 5
 # Sentences of three lengths, each with a partner of its own length.
@@ -178,58 +175,6 @@ def test_the_largest_changes_come_first_and_one_text_has_no_error() -> None:
     for ask, words in (("recovered", "recover"), ("standard_error", "no standard error")):
         with pytest.raises(EditError, match=words):
             getattr(sweep, ask)
-
-
-CLASSES = {"gpt2": "GPT2LMHeadModel", "bert": "BertForPreTraining"}
-
-
-def peers(family: str) -> tuple[Any, Any, list[Tensor]]:
-    """The same random model here and there, and two texts; of BERT, 4.3 is not a reference."""
-    pytest.importorskip("transformer_lens")
-    theirs = hf_model(family, CLASSES[family], Sizes(seed=5))
-    ids = torch.randint(2, VOCABULARY, (2, 1, 11), generator=torch.Generator().manual_seed(2))
-    return from_transformers(theirs), (lens_model if family == "gpt2" else hooked)(theirs), [*ids]
-
-
-def their_sweep(peer: Any, sweep: str, ids: Tensor, others: Tensor) -> Tensor:
-    from transformer_lens import patching
-
-    with torch.no_grad():
-        _, kept = peer.run_with_cache(others)
-        run: Callable[..., Tensor] = getattr(patching, f"get_act_patch_{sweep}")
-        return run(peer, ids, kept, lambda x: logit_difference(7, 13)(x, lengths=[11])[0])
-
-
-@pytest.mark.parametrize("family", CLASSES)
-def test_sweeps_give_transformer_lens_numbers(family: str) -> None:
-    model, peer, (ids, others) = peers(family)
-    trace, source, metric = model.trace(ids), model.trace(others), logit_difference(7, 13)
-    of_heads = {"z": "out", "query": "q", "key": "k", "value": "v", "probs": "pattern"}
-    found = {
-        f"attn_head_{theirs}_all_pos": patch_heads(trace, source, metric, name=ours)
-        for ours, theirs in of_heads.items()
-    }
-    # In BERT, their resid_mid stands before the LayerNorm and ours behind it: the layers above
-    # read the same after either is patched.
-    for name in ("resid_pre", "resid_mid", "attn_out", "mlp_out"):
-        found[name] = patch_positions(trace, source, metric, name=name)
-    for sweep, ours in found.items():
-        expected = their_sweep(peer, sweep, ids, others)
-        assert (ours.values[:, 0] - expected).abs().max() <= 1e-5, sweep
-        # A sweep in which nothing happened would agree as well.
-        assert ours.change.abs().max() > 1e-3
-    _, kept = peer.run_with_cache(others)
-    for edit in (zero, mean(over=source)):
-        ours = ablate_heads(trace, metric, positions=[-1], edit=edit)
-        for layer, head in ((0, 0), (1, 2), (2, 1)):
-
-            def ablate(z: Tensor, hook: Any, head: int = head, edit: Any = edit) -> Tensor:
-                z[:, :, head] = 0 if edit is zero else kept[hook.name][:, :, head].mean((0, 1))
-                return z
-
-            hooks = [(f"blocks.{layer}.attn.hook_z", ablate)]
-            expected = metric(peer.run_with_hooks(ids, fwd_hooks=hooks), lengths=[11])
-            assert (ours.values[layer, 0, head] - expected).abs().max() <= 1e-5
 
 
 # What people do to logits before they read a number of them; none of it changes the difference.

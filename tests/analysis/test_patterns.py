@@ -23,15 +23,11 @@ from minibert.analysis import (
 from minibert.analysis.patterns import SCORED, draws_for
 from minibert.errors import MinibertError, TraceError
 from minibert.layers.config import Config
-from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import replace
 from minibert.trace.read import Trace
-from tests.families import VOCABULARY as IDS
-from tests.families import Sizes, hf_model
 from tests.small_traces import small_trace
-from tests.transformer_lens_models import lens_model
 
 LENGTHS = (7, 2, 11, 5, 3)
 
@@ -253,30 +249,6 @@ def test_text_is_read_by_the_models_own_tokenizer() -> None:
     assert_same(scores, head_scores(model, tokens, repeated=drawn))
     bare = Tokens.from_ids(tokens.ids, mask=tokens.mask)
     assert_same(scores, head_scores(model, bare, repeated=drawn))
-
-
-def test_scores_are_those_of_transformer_lens_detector() -> None:
-    pytest.importorskip("transformer_lens")
-    from transformer_lens import head_detector
-
-    theirs = hf_model("gpt2", "GPT2LMHeadModel", Sizes())
-    model, peer = from_transformers(theirs), lens_model(theirs)
-    ids = repeated_ids(IDS, length=13, draws=7)
-    found = head_scores(model, ids, repeated=ids)
-    options = {"exclude_bos": False, "exclude_current_token": False, "error_measure": "mul"}
-    score = head_detector.compute_head_attention_similarity_score
-    # They divide by the attention of all rows, we by that of the rows that can follow the pattern.
-    for kind, share in {"induction": 2, "duplicate_token": 2, "previous_token": 26 / 25}.items():
-        expected = torch.zeros(3, 3)
-        for row in ids[:, None]:
-            marks = getattr(head_detector, f"get_{kind}_head_detection_pattern")(row)
-            probs = [peer.run_with_cache(row)[1]["pattern", n][0] for n in range(3)]
-            each = [[score(p, detection_pattern=marks, **options) for p in of] for of in probs]
-            expected += torch.tensor(each) * share / len(ids)
-        ours = getattr(found, kind.removesuffix("_token"))
-        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
-        # The heads differ by far more than the tolerance.
-        assert expected.max() - expected.min() > 1e-3
 
 
 def test_the_table_of_scores_names_the_best_heads_and_is_plain_json() -> None:

@@ -39,7 +39,6 @@ from tests.families import VOCABULARY, Sizes, as_tokens, batch, run_transformers
 from tests.rotary import theirs as rotary
 from tests.rotary.classes import LANGUAGE
 from tests.trace.test_edit_peers import changed
-from tests.transformer_lens_models import lens_model
 
 CLASSES = VOCABULARY_CLASSES + ROTARY_CLASSES
 FAMILIES = pytest.mark.parametrize(("family", "name"), CLASSES)
@@ -221,29 +220,6 @@ def test_values_are_the_gradients_by_each_component_with_norms_held(
     read = whole.values[:, 1, position] @ (direction[0] - direction[1])
     for label, size in zip(whole.components, read, strict=True):
         torch.testing.assert_close(size, found[label], atol=1e-9, rtol=1e-9)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_gpt2_values_equal_those_of_transformer_lens(seed: int) -> None:
-    pytest.importorskip("transformer_lens")
-    chosen = Sizes(activation="gelu_new", seed=seed)
-    theirs, model, inputs, _ = both("gpt2", "GPT2LMHeadModel", chosen, torch.float32)
-    # With value biases folded, what a head writes would be another number than its z·W_O.
-    ids, token, against = inputs["input_ids"][:1], 7, 13
-    _, cache = lens_model(theirs, fold_ln=True).run_with_cache(ids)
-    stack, labels = cache.get_full_resid_decomposition(
-        expand_neurons=False, return_labels=True, pos_slice=-1
-    )
-    values = cache.logit_attrs(stack, tokens=token, incorrect_tokens=against, pos_slice=-1)
-    expected = dict(zip(labels, values.flatten().tolist(), strict=True))
-    found = why_logit(model.trace(ids), token, against=against)
-    ours = {f"L{n}H{h}": found[f"head {n}-{h}"] for n in range(3) for h in range(3)}
-    ours |= {f"{n}_mlp_out": found[f"mlp {n}"] for n in range(3)}
-    ours |= {"embed": found["word embedding"], "pos_embed": found["position embedding"]}
-    ours["bias"] = found.by_layer("attention bias").sum()
-    assert set(ours) == set(expected)
-    for label, value in ours.items():
-        assert abs(value.item() - expected[label]) <= 1e-5, label
 
 
 def test_tables_hold_the_values_of_their_components() -> None:

@@ -14,21 +14,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from minibert.errors import TokenizationError
-from minibert.kernels.api import attend
 from minibert.loading import from_transformers
 from minibert.text.tokens import Tokens
 from tests.families import VOCABULARY, Sizes, batch, hf_model
 
 MODELS = {
     "bert": "BertForMaskedLM",
-    "roberta": "RobertaForSequenceClassification",
-    "distilbert": "DistilBertForTokenClassification",
-    "electra": "ElectraForPreTraining",
     "albert": "AlbertForMaskedLM",
     "gpt2": "GPT2LMHeadModel",
 }
-# Every way that a family goes about things; compiling all of them takes a minute.
-SAME_GRAPH = ("bert", "albert", "gpt2")
 
 
 def random_ids(rows: int, length: int) -> torch.Tensor:
@@ -90,31 +84,13 @@ def afterwards() -> float:
     return float((model.trace(random_ids(1, 7)).logits - logits).abs().max())
 
 
-def attention_error() -> float:
-    """Of statistics in blocks, between a compiled call and NumPy, at several sizes."""
-    torch.compiler.reset()
-
-    def in_blocks(one: torch.Tensor) -> torch.Tensor:
-        return attend(one, one, one, impl="chunked", want=("entropy",)).z
-
-    compiled: Any = torch.compile(in_blocks, backend="eager")
-    found = 0.0
-    for n in (16, 40, 16, 200):
-        query = torch.randn(1, 2, n, 8, dtype=torch.float64)
-        exact = attend(query, query, query, impl="reference").z
-        found = max(found, float((compiled(query) - exact).abs().max()))
-        found = max(found, float((in_blocks(query) - exact).abs().max()))
-    return found
-
-
 def main() -> None:
     found: dict[str, Any] = {}
     with torch.no_grad():
-        found["same graph"] = {family: error(family) for family in SAME_GRAPH}
-        found["export"] = {family: export_error(family) for family in MODELS}
+        found["same graph"] = {family: error(family) for family in ("bert", "gpt2")}
+        found["export"] = {family: export_error(family) for family in ("albert", "gpt2")}
         found["refusal"], found["export refusal"] = refusal(), export_refusal()
         found["afterwards"] = afterwards()
-        found["attention"] = attention_error()
     print(json.dumps(found))
 
 

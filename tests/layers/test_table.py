@@ -53,17 +53,15 @@ def test_each_quantity_is_declared_once_and_all_in_one_file() -> None:
     assert sorted(found) == sorted((name, "layer.py") for name in QUANTITIES)
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("family", ["Gemma2", "Gemma3Text", "Olmo2"])
-def test_scores_and_attn_out_are_what_the_page_on_reading_says(family: str, seed: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
+def test_scores_and_attn_out_are_what_the_page_on_reading_says(family: str) -> None:
+    draw = torch.Generator().manual_seed(0)
     scalar = int(torch.randint(3, 99, (), generator=draw))
     told = {} if family == "Olmo2" else {"query_pre_attn_scalar": scalar}
     config = getattr(transformers, f"{family}Config")(
         vocab_size=41, hidden_size=30, intermediate_size=23, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=3, head_dim=10, pad_token_id=0, **told,
     )  # fmt: skip
-    torch.manual_seed(seed)
     live = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config)
     for name, weight in live.named_parameters():
         if name.endswith("post_attention_layernorm.weight"):
@@ -123,10 +121,10 @@ def test_one_declaration_makes_a_quantity(family: str, length_of_mid: None, tmp_
     assert torch.allclose(again[1].length_of_mid, expected)
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "gemma2", "gpt_neox", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "gemma2", "gpt_neox", "modernbert"])
 def test_an_edit_reaches_what_is_computed_from_it_and_nothing_else(kind: str) -> None:
     """In its own layer; `reached` is recorded from the table."""
-    trace = small_trace(causal=kind == "gpt2") if kind in ("bert", "gpt2") else other_trace(kind)
+    trace = small_trace() if kind == "bert" else other_trace(kind)
     trace = trace.rerun({}, keep=("scores", "probs"))
     names = list(layer_quantities(trace.config))
     for name in set(names) - trace.config.absent_in(1) - {"resid_pre"}:
