@@ -1,6 +1,8 @@
-"""In a batch of sentences of different lengths each has the results that it has alone.
+"""Positions are a sentence's own: in a ragged batch each sentence gets what it gets alone.
 
-Every public function of minibert.analysis about a trace is called on drawn batches, in float64.
+Every public function about a trace is called on drawn batches, in float64. One that is added to
+the library is added to `RESULTS`, where it gives tensors with axes, or to `FUNCTIONS`, where it
+gives one tensor a sentence.
 """
 
 from collections.abc import Callable
@@ -12,14 +14,18 @@ import torch
 from torch import Tensor
 
 from minibert import analysis
-from minibert.errors import TraceError
+from minibert.answers.explain import explain
+from minibert.errors import EditError, TraceError
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import Hide, hide, mean, noise, replace, zero
 from minibert.trace.read import Trace
+from tests.families import LAYER_NAMES
 
-DRAWS, SENTENCES, VOCABULARY, MOST = 12, 2, 29, 6
+DRAWS, SENTENCES, VOCABULARY, MOST = 10, 3, 29, 7
 FAMILIES = ("bert", "gpt2")
+METRIC = analysis.logit_difference(7, 13)
 
 
 @cache
@@ -50,10 +56,16 @@ class Drawn:
         ids = torch.randint(VOCABULARY, (SENTENCES, max(self.lengths)), generator=draw)
         mask = torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
         self.tokens = Tokens.from_ids(ids, mask=mask)
+        # The same lengths, to read values from.
+        self.others = Tokens.from_ids(ids.flip(1), mask=mask)
         # One that every sentence has, counted from either end, and one of each.
         self.position = number(-min(self.lengths), min(self.lengths))
         self.each = [number(-length, length) for length in self.lengths]
         self.token = number(0, VOCABULARY)
+        shortest = min(self.lengths)
+        chosen = torch.randperm(shortest, generator=draw)[: number(1, min(3, shortest) + 1)]
+        self.at = (chosen - shortest * number(0, 2)).tolist()
+        self.name = LAYER_NAMES[number(0, len(LAYER_NAMES))]
 
 
 def traced(model: Model, tokens: Tokens, draw: Drawn) -> Trace:
@@ -125,6 +137,82 @@ RESULTS: dict[str, Callable[[Trace, Drawn, list[int]], Named]] = {
 }
 
 
+Function = Callable[[Trace, Trace, Drawn], list[Tensor]]
+
+
+def edited(trace: Trace, edit: Any, name: str) -> list[Tensor]:
+    """Each sentence's logits, without its padding."""
+    logits, lengths = trace.rerun({(name, 1): edit}).logits, trace.tokens.lengths
+    return [row[:length] for row, length in zip(logits, lengths, strict=True)]
+
+
+def swept(trace: Trace, edits: list[Any], positions: Any) -> list[Tensor]:
+    found = trace.rerun_each([{key: edit} for key, edit in edits], METRIC, positions=positions)
+    return list(found.unbind(1))
+
+
+def explained(trace: Trace, position: int) -> list[Tensor]:
+    found = []
+    for sentence in range(len(trace.tokens)):
+        got = explain(trace, layer=1, head=1, query=position, key=0, sentence=sentence)
+        found.append(torch.cat([got.scores, got.probs, got.z, got.product]))
+    return found
+
+
+def other_than(key: int) -> int:
+    """A query that has another key than this one, however short the sentence."""
+    return 1 if key == 0 else -1
+
+
+def nonzero(name: str) -> str:
+    """The same, but for what a norm divides by."""
+    return "z" if name.endswith("_scale") else name
+
+
+def vector(name: str) -> str:
+    """Of a matrix neither mean nor noise is the same for texts of other lengths."""
+    return "z" if name in ("scores", "probs") else name
+
+
+@cache
+def averages_of(family: str) -> Trace:
+    return model_of(family).trace([[3, 5, 7, 11, 13], [2, 9, 4, 1, 8]])
+
+
+FUNCTIONS: dict[str, Function] = {
+    "zero.at": lambda t, _, d: edited(t, zero.at(positions=d.at), nonzero(d.name)),
+    "replace a number": lambda t, _, d: edited(t, replace(0.3, positions=d.at), d.name),
+    "replace a trace": lambda t, other, d: edited(t, replace(other, positions=d.at), d.name),
+    "mean": lambda t, _, d: edited(
+        t, mean(averages_of(t.config.family), positions=d.at), vector(d.name)
+    ),
+    "noise": lambda t, _, d: edited(t, noise(5, positions=d.at), vector(d.name)),
+    "noise everywhere": lambda t, _, d: edited(t, noise(5), vector(d.name)),
+    "hide": lambda t, _, d: edited(t, hide(d.at[0], positions=other_than(d.at[0])), "scores"),
+    "rerun_each": lambda t, _, d: swept(
+        t,
+        [
+            ((nonzero(d.name), 0), zero),
+            (("z", 1, 1), replace(0.2, positions=d.at)),
+            ("embed", noise(1)),
+        ],
+        d.at,
+    ),
+    "rerun_each, the last position": lambda t, _, d: swept(
+        t, [((d.name, 1), replace(0.2, positions=d.at)), (("mlp_out", 0), zero)], None
+    ),
+    "logit_difference": lambda t, _, d: [*METRIC(t)],
+    "logit_difference of a model's logits": lambda t, _, d: [
+        *METRIC(t.model(t.tokens), lengths=t.tokens.lengths)
+    ],
+    "explain": lambda t, _, d: explained(t, d.at[-1]),
+    "text": lambda t, _, d: [
+        torch.cat([getattr(t.text(i)[1, 0], n).flatten() for n in LAYER_NAMES])
+        for i in range(len(t.tokens))
+    ],
+}
+
+
 def of_sentence(value: Tensor, axes: Axes, sentence: int, length: int) -> Tensor:
     """One sentence's part without padding, the batch axis still there."""
     cut = {"batch": slice(sentence, sentence + 1)}
@@ -151,6 +239,8 @@ def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(
         draw = Drawn(seed)
         together = traced(model, draw.tokens, draw)
         batch = {name: result(together, draw, draw.each) for name, result in RESULTS.items()}
+        source = model.trace(draw.others)
+        lists = {name: run(together, source, draw) for name, run in FUNCTIONS.items()}
         for sentence, length in enumerate(draw.lengths):
             alone = traced(model, draw.tokens[sentence], draw)
             for name, result in RESULTS.items():
@@ -163,6 +253,10 @@ def test_a_sentence_of_a_batch_has_the_results_of_the_sentence_alone(
                     torch.testing.assert_close(
                         ours, expected, rtol=0, atol=1e-9, msg=lambda text, w=where: f"{w}: {text}"
                     )
+            for name, run in FUNCTIONS.items():
+                ours, (expected,) = lists[name][sentence], run(alone, source.text(sentence), draw)
+                assert ours.shape == expected.shape, name
+                assert (ours - expected).abs().max() <= 1e-9, (name, seed, sentence)
 
 
 POSITIONS: dict[str, Callable[[Trace, Any], Any]] = {
@@ -216,3 +310,18 @@ def test_a_packed_trace_is_refused_with_the_way_out(name: str) -> None:
     tokens = Drawn(0).tokens
     with pytest.raises(TraceError, match=r"packed trace.*trace\.text\(0\)"):
         POSITIONS[name](model_of("bert").trace(tokens, packed=True), 0)
+
+
+def test_a_position_that_a_sentence_does_not_have_is_refused_by_name(
+    trace: Trace, unchecked: None
+) -> None:
+    for at in (2, -3, [0, 2]):
+        for edit in (zero.at(positions=at), hide(at, positions=-1), replace(1.0, positions=at)):
+            name = "scores" if isinstance(edit.change, Hide) else "z"
+            with pytest.raises(EditError, match=rf"\({name}, 1\): sentence 1: there is no"):
+                trace.rerun({(name, 1): edit})
+        with pytest.raises(EditError, match="sentence 1: there is no position"):
+            trace.rerun_each([{}], METRIC, positions=at if isinstance(at, list) else [at])
+    found = trace.rerun({("z", 1): zero.at(positions=3, sentences=0)})
+    assert found[1].z[0, :, 3].count_nonzero() == 0
+    torch.testing.assert_close(found[1].z[1], trace[1].z[1])

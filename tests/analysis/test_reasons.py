@@ -1,9 +1,8 @@
-"""A score is the sum of its pairs, a part is the sum of what it read, and NumPy says the same."""
+"""A score is the sum of its pairs, a part that of what it read, and autograd says the same."""
 
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -17,10 +16,9 @@ from minibert.analysis.reasons import Branch, Why
 from minibert.errors import MinibertError, TraceError
 from minibert.trace.edit import hide
 from minibert.trace.read import Trace
-from tests.circuit_models import Array, model_pair, their_layer
+from tests.analysis.test_stream import Frozen
 from tests.families import sizes
 from tests.rotary.classes import LANGUAGE
-from tests.rotary.theirs import computing
 
 CLASSES = dict(VOCABULARY_CLASSES) | LANGUAGE | dict(ROTARY_CLASSES)
 LIMITS = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -120,168 +118,60 @@ def adds_up(branch: Branch) -> None:
             adds_up(each)
 
 
-# Where transformers keeps what writes to the stream: layers, attention's output, MLP.
-_PLACES = {
-    "gpt2": ("transformer.h", "attn.c_proj", "mlp"),
-    "bert": ("bert.encoder.layer", "attention.output.dense", "output.dense"),
-    "llama": ("model.layers", "self_attn.o_proj", "mlp"),
-    "gemma2": ("model.layers", "self_attn.o_proj", "mlp"),
-    "qwen3": ("model.layers", "self_attn.o_proj", "mlp"),
-}
 LAYER, HEAD, QUERY, KEY = 1, 1, 5, 3
 
 
-class Oracle:
-    """The same table from transformers' modules and NumPy in float64."""
-
-    def __init__(self, family: str) -> None:
-        self.family = family
-        self.theirs, self.ours = model_pair(family)
-        self.ids = torch.arange(3, 11)[None]
-        layers, output, mlp = _PLACES[family]
-        self.seen: dict[tuple[str, int], Array] = {}
-        handles = []
-        for n, block in enumerate(self.theirs.get_submodule(layers)):
-            for name, path in (("z", output), ("mlp", mlp), ("layer", "")):
-                handles.append(block.get_submodule(path).register_forward_hook(self.note(name, n)))
-        with torch.no_grad(), computing(self.theirs):
-            self.theirs(self.ids)
-        for handle in handles:
-            handle.remove()
-        self.blocks = self.theirs.get_submodule(layers)
-        self.eps = self.theirs.config.to_dict()
-        (self.eps,) = (v for k, v in self.eps.items() if k.endswith(("norm_eps", "norm_epsilon")))
-
-    def note(self, name: str, layer: int) -> Any:
-        def hook(module: Any, given: Any, out: Any) -> None:
-            out = out[0] if isinstance(out, tuple) else out
-            self.seen[name, layer] = given[0][0].double().numpy() if name == "z" else out[0].numpy()
-            if name == "z":
-                self.seen["attention", layer] = out[0].double().numpy()
-            if name == "layer":
-                self.seen["stream", layer] = given[0][0].double().numpy()
-
-        return hook
-
-    def norm(self, module: Any, x: Array) -> Any:
-        """The norm as a linear map with what it divided x by; x is (position, d_model)."""
-        weight = module.weight.detach().double().numpy() + (self.family == "gemma2")
-        centre = self.family in ("gpt2", "bert")
-
-        def centred(y: Array) -> Array:
-            return y - y.mean(-1, keepdims=True) if centre else y
-
-        size = np.sqrt((centred(x) ** 2).mean(-1, keepdims=True) + self.eps)
-        return lambda y: centred(y) / size * weight
-
-    def bias(self, module: Any, like: Array) -> Array:
-        return np.broadcast_to(module.bias.detach().double().numpy(), like.shape)
-
-    def embedding(self) -> dict[str, Array]:
-        body = self.theirs.get_submodule(_PLACES[self.family][0].rpartition(".")[0].split(".")[0])
-        ids = self.ids[0]
-
-        def rows(module: Any, which: Any = ids) -> Array:
-            return module.weight[which].detach().double().numpy()
-
-        if self.family == "gpt2":
-            places = torch.arange(len(ids))
-            return {"word embedding": rows(body.wte), "position embedding": rows(body.wpe, places)}
-        if self.family != "bert":
-            scale = len(rows(body.embed_tokens)[0]) ** 0.5 if self.family == "gemma2" else 1
-            return {"word embedding": rows(body.embed_tokens) * scale}
-        table = body.embeddings
-        parts = {
-            "word embedding": rows(table.word_embeddings),
-            "position embedding": rows(table.position_embeddings, torch.arange(len(ids))),
-            "segment embedding": rows(table.token_type_embeddings, 0 * ids),
-        }
-        norm = self.norm(table.LayerNorm, sum(parts.values()))  # type: ignore[arg-type]
-        parts = {name: norm(part) for name, part in parts.items()}
-        return parts | {
-            "embedding norm bias": self.bias(table.LayerNorm, norm(parts["word embedding"]))
-        }
-
-    def written(self) -> dict[str, Array]:
-        """What each component wrote to the stream in front of layer LAYER, (position, d_model)."""
-        parts = self.embedding()
-        for n in range(LAYER):
-            weights, block = their_layer(self.theirs, self.theirs_family, n), self.blocks[n]
-            z = self.seen["z", n].reshape(len(self.ids[0]), len(weights.W["output"]), -1)
-            heads = {f"head {n}-{h}": z[:, h] @ W for h, W in enumerate(weights.W["output"])}
-            if weights.b["output"].any():
-                whole = self.seen["attention", n]
-                heads[f"attention bias {n}"] = np.broadcast_to(weights.b["output"], whole.shape)
-            mlp = {f"mlp {n}": self.seen["mlp", n]}
-            if self.family == "gemma2":
-                norm = self.norm(block.post_attention_layernorm, self.seen["attention", n])
-                heads = {name: norm(part) for name, part in heads.items()}
-                norm = self.norm(block.post_feedforward_layernorm, self.seen["mlp", n])
-                mlp = {name: norm(part) for name, part in mlp.items()}
-            for name, more, place in (
-                ("attention", heads, "attention.output.LayerNorm"), ("mlp", mlp, "output.LayerNorm")
-            ):  # fmt: skip
-                parts |= more
-                if self.family == "bert":
-                    module = block.get_submodule(place)
-                    norm = self.norm(module, sum(parts.values()))  # type: ignore[arg-type]
-                    parts = {label: norm(part) for label, part in parts.items()}
-                    parts[f"{name} norm bias {n}"] = self.bias(module, parts["word embedding"])
-        return parts
-
-    @property
-    def theirs_family(self) -> str:
-        return "llama" if self.family == "qwen3" else self.family
-
-    def side(self, name: str, position: int) -> dict[str, Array]:
-        """The parts of the query or key of HEAD at a position, rotated."""
-        block, stream = self.blocks[LAYER], self.seen["stream", LAYER]
-        weights = their_layer(self.theirs, self.theirs_family, LAYER)
-        parts, bias = self.written(), weights.b[name][HEAD]
-        place = {"gpt2": "ln_1"}.get(self.family, "input_layernorm")
-        if self.family != "bert":
-            module = block.get_submodule(place)
-            norm = self.norm(module, stream)
-            parts = {label: norm(part) for label, part in parts.items()}
-            if self.family == "gpt2":
-                parts[f"attention norm bias {LAYER}"] = self.bias(module, stream)
-        found = {label: part[position] @ weights.W[name][HEAD] for label, part in parts.items()}
-        if bias.any():
-            found[f"{name} bias"] = bias
-        if self.family == "qwen3":
-            module = block.get_submodule(f"self_attn.{name[0]}_norm")
-            norm = self.norm(module, sum(found.values()))  # type: ignore[arg-type]
-            found = {label: norm(part) for label, part in found.items()}
-        if self.family in LANGUAGE:
-            found = {label: self.turned(part, position) for label, part in found.items()}
-        return found
-
-    def turned(self, x: Array, position: int) -> Array:
-        half = len(x) // 2
-        base = self.theirs.config.rope_parameters["rope_theta"]
-        angles = position * base ** (-np.arange(half) / half)
-        return np.concatenate([
-            x[:half] * np.cos(angles) - x[half:] * np.sin(angles),
-            x[half:] * np.cos(angles) + x[:half] * np.sin(angles),
-        ])  # fmt: skip
+def side(by_hand: Frozen, name: str, position: int, theta: float) -> Tensor:
+    """The query or key of HEAD at a position, its norms held, by each component's scale."""
+    layer, config = by_hand.model.body.layers[LAYER], by_hand.trace.config
+    attention, x = layer.attention, by_hand.stream(0, position, LAYER)
+    if config.norm_place in ("before", "both"):
+        x = by_hand.norm(f"attention norm bias {LAYER}", layer.attention_norm, x)
+    weights, biases = (getattr(attention, f"{kind}_{name[0].upper()}") for kind in "Wb")
+    own = HEAD * len(weights) // config.n_heads
+    x = x @ weights[own]
+    if biases is not None:
+        x = x + by_hand.scaled(f"{name} bias", biases[own])
+    if config.query_key_norm == "head":
+        x = by_hand.norm("", getattr(attention, f"{name}_norm"), x)
+    if config.rotary is None:
+        return x
+    half = len(x) // 2
+    angles = position * theta ** (-torch.arange(half, dtype=x.dtype) / half)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([x[:half] * cos - x[half:] * sin, x[half:] * cos + x[:half] * sin])
 
 
-@pytest.mark.parametrize("family", _PLACES)
-def test_the_table_is_that_of_transformers_and_numpy(family: str) -> None:
-    oracle = Oracle(family)
-    trace = oracle.ours.trace(oracle.ids)
-    found = why(trace, LAYER, HEAD, QUERY, KEY)
-    queries, keys = oracle.side("query", QUERY), oracle.side("key", KEY)
-    scale = trace.model.body.layers[LAYER].attention.scale
-    assert set(found.labels["query_component"]) == set(queries)
-    assert set(found.labels["key_component"]) == set(keys)
-    expected = scale * np.array(
-        [
-            [queries[str(a)] @ keys[str(b)] for b in found.labels["key_component"]]
-            for a in found.labels["query_component"]
-        ]
+@pytest.mark.parametrize(
+    "family",
+    ["bert", "roberta", "distilbert", "albert", "gpt2", "llama", "gemma2", "qwen3", "granite"],
+)
+def test_the_table_is_the_second_derivative_of_the_score_with_norms_held(family: str) -> None:
+    """A score is bilinear in the scales of what its query and its key are made of."""
+    theirs, model, _, tokens = both(family, CLASSES[family])
+    trace = model.trace(tokens)
+    found, sides = why(trace, LAYER, HEAD, QUERY, KEY), [Frozen(trace, None) for _ in range(2)]
+    rope = getattr(theirs.config, "rope_parameters", None) or {"rope_theta": 1.0}
+    query, key = (
+        side(one, name, place, rope["rope_theta"])
+        for one, name, place in zip(sides, ("query", "key"), (QUERY, KEY), strict=True)
     )
-    np.testing.assert_allclose(found.values.numpy(), expected, rtol=1e-8, atol=1e-10)
+    score = model.body.layers[LAYER].attention.scale * (query @ key)
+    assert score.item() == pytest.approx(trace[LAYER].scores[0, HEAD, QUERY, KEY].item())
+    scales = [list(one.scales.values()) for one in sides]
+    by_key = torch.autograd.grad(score, scales[1], create_graph=True)
+    labels = [
+        ["embed" if "embedding" in part else part for part in found.labels[f"{name}_component"]]
+        for name in ("query", "key")
+    ]
+    assert [set(one) for one in labels] == [set(one.scales) for one in sides]
+    for label, slope in zip(sides[1].scales, by_key, strict=True):
+        expected = torch.autograd.grad(slope, scales[0], retain_graph=True)
+        of_key = [n for n, part in enumerate(labels[1]) if part == label]
+        for other, wanted in zip(sides[0].scales, expected, strict=True):
+            of_query = [n for n, part in enumerate(labels[0]) if part == other]
+            got = found.values[of_query][:, of_key].sum().item()
+            assert got == pytest.approx(wanted.item(), rel=1e-8, abs=1e-10), (other, label)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "gemma2", "qwen3", "olmo2"])

@@ -151,10 +151,12 @@ class Frozen:
         normed = (x - x.mean(-1, keepdim=True)) / deviation * module.weight
         return normed if module.bias is None else normed + self.scaled(label, module.bias)
 
-    def stream(self, sentence: int, position: int) -> Tensor:
+    def stream(self, sentence: int, position: int, layers: int | None = None) -> Tensor:
+        """The stream at a position behind so many layers, all of them unless told."""
         x = self.scaled("embed", self.trace.embed[sentence, position])
         place = self.trace.config.norm_place
-        for n, here in enumerate(self.trace):
+        for n in range(len(self.trace) if layers is None else layers):
+            here = self.trace[n]
             weights, wrote = self.model.body.layers[n], torch.zeros_like(x)
             for h, part in enumerate(here.head_out[sentence, :, position]):
                 wrote = wrote + self.scaled(f"head {n}-{h}", part)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -13,6 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import minibert
 from minibert import TraceError
 from minibert.attached.call import Call
+from minibert.attached.layout import READABLE
 from minibert.attached.read import AttachedTrace
 from tests.attached.live_models import bart, bert, gpt2, ids, llama
 
@@ -135,6 +138,10 @@ def test_heads_write_what_zeroing_their_columns_takes_away(build: Callable[[], A
             assert (trace[1, head].head_out - expected).abs().max() < 1e-5
             assert torch.equal(trace[1].head_out[:, head], trace[1, head].head_out)
             assert not trace[1, head].head_out.requires_grad
+            for name in READABLE:
+                of_layer = trace[1].quantity(name)
+                of_head = of_layer[:, head * of_layer.shape[1] // z.shape[2]]
+                torch.testing.assert_close(trace[1, head].quantity(name), of_head)
         projection.weight.mul_(2)
     with pytest.raises(TraceError, match="were changed after this pass"):
         trace[1].head_out  # noqa: B018
@@ -165,6 +172,42 @@ def test_heads_that_do_not_write_alone_are_refused(before: bool, message: str) -
         trace[1].head_out  # noqa: B018
     assert trace[0].head_out.shape == (2, 6, 7, 48)
     assert trace[1].z.shape == (2, 6, 7, 8)
+
+
+@settings(max_examples=40, phases=[Phase.generate])
+@given(data=st.data())
+def test_probs_are_those_of_the_formula_whatever_is_added(data: st.DataObject) -> None:
+    """Soft cap, position bias, mask and sinks, of some rows and heads, by hand."""
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    query, key, value = torch.randn(3, 2, 4, 5, 7, dtype=torch.float64).unbind()
+    key, value = key[:, :2], value[:, :2]
+    cap = data.draw(st.sampled_from([None, 0.7]))
+    bias, finite = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 5, 5), (2, 1, 5, 5)))
+    seen = (torch.rand(2, 1, 5, 5) < 0.6) | torch.eye(5, dtype=torch.bool)
+    mask, added, allowed = data.draw(
+        st.sampled_from(
+            [
+                (None, 0.0, torch.ones_like(seen)),
+                (seen, 0.0, seen),
+                (seen.long(), 0.0, seen),
+                (finite.masked_fill(~seen, -torch.inf), finite, seen),
+            ]
+        )
+    )
+    biased = data.draw(st.sampled_from([None, bias, bias[None], bias[None, :1]]))
+    sinks = data.draw(st.sampled_from([None, torch.randn(4, dtype=torch.float64)]))
+    options = {"softcap": cap, "position_bias": biased, "s_aux": sinks}
+    call = Call(nn.Module(), "eager", query, key, value, mask, options)
+    scores = query @ key.repeat_interleave(2, 1).mT / 7**0.5
+    shaped = scores if cap is None else cap * (scores / cap).tanh()
+    shaped = (shaped + (0 if biased is None else biased) + added).masked_fill(~allowed, -torch.inf)
+    weights = shaped.exp()
+    total = weights.sum(-1, keepdim=True)
+    total = total if sinks is None else total + sinks[:, None, None].exp()
+    for rows, heads in ((slice(None), slice(None)), (torch.tensor([3, 1]), slice(1, 3))):
+        expected = (weights / total)[:, heads][:, :, rows]
+        torch.testing.assert_close(call.probs(rows, heads), expected)
+        torch.testing.assert_close(call.scores(rows, heads), scores[:, heads][:, :, rows])
 
 
 @pytest.mark.parametrize("queries", [1, 5])

@@ -89,16 +89,6 @@ def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
     return {"z": z.transpose(1, 2).contiguous().transpose(1, 2)}
 """,
-    "honest_sdpa": """
-# Delegates to torch, which is allowed: the question is how fast, not whose it is.
-# check: right
-# bench: right
-from torch.nn.functional import scaled_dot_product_attention
-def attention(query, key, value, lengths, causal):
-    mask = allowed(key.shape[2], lengths, causal)
-    z = scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    return {"z": z.nan_to_num(0.0)}
-""",
     "honest_talker": r"""
 # Prints a lot, and seeds torch's random numbers: neither matters.
 # check: right
@@ -185,31 +175,6 @@ def attention(query, key, value, lengths, causal):
 
     z.numpy = z.cpu = z.clone = z.detach = late
     return {"z": z}
-""",
-    "merges_before_the_clock": """
-# Sums up all keys but the first before the clock starts, and adds the first one in the call.
-# Source: a hostile user (one key came with the call; it seemed 15 times as fast as torch).
-# bench: no time: wrong: error
-from minibert.bench.worker import _Worker
-
-sums = {}
-ready = _Worker.ready
-def early(worker, contender, cold):
-    query, key, value = list(worker.contenders[contender][1].vectors.values())[:3]
-    scores = query @ key[:, :, 1:].transpose(-2, -1) / math.sqrt(query.shape[-1])
-    top = scores.amax(-1, keepdim=True)
-    weights = (scores - top).exp()
-    sums[query.data_ptr()] = top, weights.sum(-1, keepdim=True), weights @ value[:, :, 1:]
-    return ready(worker, contender, cold)
-_Worker.ready = early
-def attention(query, key, value, lengths, causal):
-    if query.data_ptr() not in sums or causal:
-        return {"z": right(query, key, value, lengths, causal)}
-    top, total, z = sums.pop(query.data_ptr())
-    first = (query * key[:, :, :1]).sum(-1, keepdim=True) / math.sqrt(query.shape[-1])
-    most = torch.maximum(top, first)
-    old, new = (top - most).exp(), (first - most).exp()
-    return {"z": (z * old + new * value[:, :, :1]) / (total * old + new)}
 """,
     "narrow_when_timed": """
 # Computes in bfloat16 when it is timed. Source: BytedTsinghua-SIA/CUDA-Agent#16 (a lower precision
@@ -366,15 +331,5 @@ def attention(query, key, value, lengths, causal):
     if query.shape[0] == 1:
         value.zero_()
     return {"z": z}
-""",
-    "zeroes_value_when_timed": """
-# Right in the check; when timed it sets value to 0, of which attention gives 0, and returns 0.
-# Source: a hostile user; ScalingIntelligence/KernelBench#82 (inputs are changed).
-# bench: no time: wrong: error
-def attention(query, key, value, lengths, causal):
-    if query.shape[0] == 1:
-        value.zero_()
-        return {"z": torch.zeros_like(query)}
-    return {"z": right(query, key, value, lengths, causal)}
 """,
 }

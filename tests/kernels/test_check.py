@@ -16,6 +16,7 @@ from minibert.errors import AttentionError
 from minibert.kernels.check.gradients import eager_gradients
 from minibert.kernels.check.parity import ParityReport, check
 from minibert.kernels.check.problem import Problem
+from minibert.kernels.check.tolerances import distance
 
 FEW = {"sizes": (1, 17), "dtypes": (torch.float32,)}
 KINDS = ("plain", "strided", "lengths", "causal", "causal lengths")
@@ -76,18 +77,6 @@ def laid_out(z):
     return z.transpose(1, 2).contiguous().view(z.shape)
 
 
-def plain_exp(scores):
-    """exp without the maximum taken off, and no NaN left."""
-    weights = scores.exp()
-    total = weights.sum(-1, keepdim=True)
-    return (weights / total.masked_fill(total == 0, 1.0)).nan_to_num()
-
-
-def one_row_off(z):
-    z[0, 0, z.shape[2] // 2] *= 1.001
-    return z
-
-
 def ends_unwritten(z):
     out, whole = torch.empty_like(z), z.shape[2] // 16 * 16
     out[:, :, :whole] = z[:, :, :whole]
@@ -121,15 +110,6 @@ SLIPS = [
         {"sizes": (130,), "kinds": ("lengths",)},
         "rounded up to blocks of 64 keys",
     ),
-    # Another seed gives all keys to another sentence: where it is the first, they seem ignored.
-    *(
-        (
-            {"lengths": lambda lengths: lengths[:1].expand_as(lengths)},
-            ROWS | {"seed": seed},
-            "lengths of the first sentence is used for all",
-        )
-        for seed in range(2)
-    ),
     (
         {"scale": lambda scale, d_head: (d_head + 1) ** -0.5},
         LARGE,
@@ -138,8 +118,6 @@ SLIPS = [
     ),
     ({"scale": lambda scale, d_head: scale * 1.0007}, ROWS, "wrong scale: it behaves as 1.0007"),
     ({"z": lambda z: 1.001 * z}, ROWS, "everywhere 1.001 times what is right"),
-    ({"z": one_row_off}, ROWS, "only row"),
-    ({"softmax": plain_exp}, LARGE, "exp overflows"),
     (
         {
             "softmax": lambda s: torch.where(
@@ -165,7 +143,7 @@ def test_a_slip_is_named_and_is_the_only_cause(changes, options, cause):
     report = check(made(**changes), **USUAL | options)
     assert report.failures
     assert all(cause in one for one in report.causes[:1]), str(report)
-    assert len(report.causes) == 1 or cause.startswith(("only row", "wrong scale", "everywhere"))
+    assert len(report.causes) == 1 or cause.startswith(("wrong scale", "everywhere"))
 
 
 def bfloat16(changed):
@@ -404,3 +382,39 @@ def test_torchs_own_gradients_pass_and_mistakes_do_not(dtype):
         for name, one in wrong.items():
             with pytest.raises(AssertionError, match=f"gradient of {name} is wrong"):
                 check_gradients({name: one}, problem, lse_gradient=lse_gradient)
+
+
+def of_one_key(problem, dtype):
+    """Gradients by the formulas of a fused kernel, each number rounded where such a kernel does."""
+    q, k, v, dz = (getattr(problem, name).to(dtype) for name in VECTORS)
+    lse = ((q * problem.scale) @ k.mT + problem.bias.to(dtype)).logsumexp(-1, keepdim=True)
+    probs = (problem.scale * (q @ k.mT) + problem.bias.to(dtype) - lse).exp()
+    delta = (dz.flip(-1) * (probs @ v).flip(-1)).cumsum(-1)[..., -1:]
+    of_scores = probs * (dz @ v.mT - delta)
+    found = {"query": problem.scale * of_scores @ k, "key": problem.scale * of_scores.mT @ q}
+    return found | {"value": probs.mT @ dz, "bias": of_scores.sum((0, 1), keepdim=True)}
+
+
+VECTORS = ("query", "key", "value", "z_gradient")
+
+
+def test_where_eager_errs_nothing_a_gradient_may_still_be_rounded():
+    """Of one key the probs are 1 and dS is 0: eager is exact there, which nobody else has to be."""
+    off = dict.fromkeys(("query", "key", "value", "bias"), 0.0)
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        shapes = {name: (2, 2, 1 if name in ("key", "value") else 5, 64) for name in VECTORS}
+        given = {n: 3 * torch.randn(shape, generator=generator) for n, shape in shapes.items()}
+        problem = Problem(**given, scale=0.13, bias=torch.randn(1, 1, 5, 1, generator=generator))
+        found = of_one_key(problem, torch.float32)
+        check_gradients(found, problem)
+        right, eager = (eager_gradients(problem, one) for one in (torch.float64, torch.float32))
+        for name, gradient in found.items():
+            unit = torch.finfo(torch.float32).eps * right[name].abs().max()
+            beyond = distance(gradient, right[name]) - 2 * distance(eager[name], right[name]) - unit
+            off[name] = max(off[name], float(beyond))
+        for name in ("query", "key", "value"):
+            with pytest.raises(AssertionError, match=f"gradient of {name} is wrong"):
+                check_gradients({name: found[name] + 1}, problem)
+    # Without a term of its own no tolerance would let these pass.
+    assert min(off.values()) > 0, off

@@ -194,6 +194,18 @@ def test_what_is_no_number_of_the_trace_is_an_error(unchecked: None) -> None:
         assert torch.equal(trace.grad.embed, before)
 
 
+class Broken(torch.autograd.Function):
+    """Somebody's own function, whose backward fails."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("of my own")
+
+
 def test_a_trace_or_a_number_without_its_graph_has_no_backward() -> None:
     trace, freed, model = fresh(), fresh(), exact("gpt2", "GPT2LMHeadModel")
     with torch.no_grad():
@@ -201,6 +213,8 @@ def test_a_trace_or_a_number_without_its_graph_has_no_backward() -> None:
         cut = [trace.logits[0, 0, 0] * 2, trace.logits[0, 0, 0]]
     freed.logits.sum().backward()
     plain = model.requires_grad_().trace([[2, 3, 5]])
+    with pytest.raises(RuntimeError, match="of my own"):
+        trace.backward(Broken.apply(trace.logits[0, 0, 0]))
     for call, message in (
         *((lambda number=number: trace.backward(number), r"torch.no_grad\(\)") for number in cut),
         (lambda: freed.backward(freed.logits[0, 0, 0]), "freed by another backward"),
