@@ -23,8 +23,8 @@ BODIES = {
     "gpt2": "GPT2LMHeadModel",
 }
 FAMILIES = sorted(BODIES)
-# Rotary families without a norm of queries and keys, and the two kinds of weights they have.
-ROTARY = ["llama", "gemma2"]
+# Rotary families without a norm of queries and keys; the last multiplies what is written.
+ROTARY = ["llama", "gemma2", "granite"]
 SIZES = Sizes(layers=3, heads=3, d_head=5)
 
 Array = NDArray[np.float64]
@@ -54,6 +54,7 @@ _NAMES = {
     "albert": "attention.query attention.key attention.value attention.dense "
     "attention.LayerNorm full_layer_layer_norm",
     "llama": _ROTARY,
+    "granite": _ROTARY,
     "gemma2": f"{_ROTARY} post_attention_layernorm",
 }
 
@@ -98,6 +99,7 @@ def their_layer(theirs: Any, family: str, layer: int) -> Weights:
         elif family != "gpt2":
             weight = weight.T
         if part == "output":
+            weight = weight * getattr(theirs.config, "residual_multiplier", 1.0)
             W[part], b[part] = weight.reshape(n_heads, -1, weight.shape[1]), bias
         else:
             d_head = W["query"].shape[2] if W else weight.shape[1] // n_heads

@@ -41,7 +41,7 @@ def drawn_trace(model: Any, tokens: Any, data: Any) -> tuple[Trace, str]:
 
 @pytest.mark.parametrize("family", CLASSES)
 @pytest.mark.parametrize("dtype", LIMITS)
-@settings(max_examples=6, phases=(Phase.generate,))
+@settings(max_examples=4, phases=(Phase.generate,))
 @given(chosen=sizes, data=st.data())
 def test_every_level_adds_up_to_the_one_above(
     family: str, dtype: torch.dtype, chosen: Any, data: Any
@@ -174,7 +174,7 @@ def test_the_table_is_the_second_derivative_of_the_score_with_norms_held(family:
             assert got == pytest.approx(wanted.item(), rel=1e-8, abs=1e-10), (other, label)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "gemma2", "qwen3", "olmo2"])
+@pytest.mark.parametrize("family", ["bert", "gemma2", "qwen3", "olmo2"])
 def test_over_a_text_it_is_the_mean_of_all_pairs(family: str) -> None:
     _, model, _, tokens = both(family, CLASSES[family])
     trace = model.trace(tokens).text(1)

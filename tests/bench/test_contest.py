@@ -20,7 +20,6 @@ from minibert.bench.result_rows import (
     commit,
     facts,
     failure,
-    interleaved,
     quantile,
     version,
     within,
@@ -81,16 +80,6 @@ def test_a_failure_is_a_reason_without_folders_and_says_whether_it_was_wrong(err
     row = failure(error)
     assert (row["ok"], row["wrong"]) == (False, wrong)
     assert row["reason"].startswith(reason)
-
-
-def test_everyone_has_a_turn_a_round_and_no_round_repeats_the_order_before():
-    order = list(interleaved("abc", 5))
-    rounds = [order[i : i + 3] for i in range(0, 15, 3)]
-    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
-    assert all(one != other for one, other in itertools.pairwise(rounds))
-    assert order == list(interleaved("abc", 5))
-    assert list(interleaved(["alone"], 2)) == ["alone", "alone"]
-    assert list(interleaved([], 2)) == []
 
 
 def test_a_row_has_medians_spreads_ratios_and_noise():

@@ -27,11 +27,14 @@ from tests.rotary.drawn import drawn, plain
 from tests.trace.editing import FAMILIES as ENCODERS
 
 
-@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert", "tiny-llama"])
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert", "tiny-llama", "granite"])
 def test_a_trace_follows_from_the_weights(name: str) -> None:
-    model = minibert.load(name)
-    trace, weights = model.trace("the horse ran"), model.weights
-    rotary = model.config.rotary is not None
+    """Those of Granite have its multipliers in them."""
+    model = minibert.load(
+        rotary.model_of(plain(name), LANGUAGE[name]) if name in LANGUAGE else name
+    )
+    trace, weights = model.trace([[5, 11, 7, 3]]), model.weights
+    turned = model.config.rotary is not None
 
     def product(x: Tensor, letter: str, layer: int) -> Tensor:
         made = x @ weights[f"W_{letter}"][layer]
@@ -40,7 +43,7 @@ def test_a_trace_follows_from_the_weights(name: str) -> None:
 
     for n, layer in enumerate(model.body.layers):
         at = trace[n]
-        query, key = (at.query_unrotated, at.key_unrotated) if rotary else (at.query, at.key)
+        query, key = (at.query_unrotated, at.key_unrotated) if turned else (at.query, at.key)
         x = layer.attention_input(at.resid_pre)
         for letter, each in (("Q", query), ("K", key), ("V", at.value)):
             assert torch.allclose(product(x[:, None], letter, n), each, atol=1e-4)
@@ -53,7 +56,8 @@ def test_a_trace_follows_from_the_weights(name: str) -> None:
         if model.config.gated:
             assert torch.allclose(product(x, "gate", n), at.mlp_gate, atol=1e-4)
         assert torch.allclose(product(at.mlp_post, "out", n), at.mlp_out, atol=1e-4)
-    assert torch.equal(weights["W_E"], model.body.word.weight)
+    embedded = model.body.word.weight * model.config.embed_multiplier
+    assert torch.equal(weights["W_E"], embedded)
     if model.config.generates:
         assert torch.allclose(trace.hidden @ weights["W_U"], trace.logits, atol=1e-3)
         rows = weights["W_E"][trace.tokens.ids]

@@ -190,7 +190,7 @@ def doors(plain: Trace, edit: Any, *, written: bool) -> list[Callable[[], object
 @every_family
 @settings(max_examples=2)
 @given(data=st.data())
-def test_padding_packing_order_and_neighbours_change_nothing(
+def test_padding_packing_order_neighbours_and_an_early_end_change_nothing(
     family: str, data: st.DataObject
 ) -> None:
     padded = data.draw(traces(family))
@@ -200,6 +200,9 @@ def test_padding_packing_order_and_neighbours_change_nothing(
     ids, mask, segments = (part[order] for part in parts)
     turned = model.trace(Tokens.from_ids(ids, mask=mask, segments=segments))
     packed, logits = model.trace(tokens, packed=True), model.packed(tokens)
+    early = model.trace(tokens, until=data.draw(st.integers(-1, len(padded) - 1)), keep=BOTH)
+    for place in ((name, n) for n in range(len(early)) for name in names_of(early, n)):
+        assert close(value_at(early, place), value_at(padded, place), LIMIT), place
     for row, number in enumerate(order):
         alone = model.trace(tokens[number])
         for among in (packed.text(number), padded.text(number), turned.text(row)):

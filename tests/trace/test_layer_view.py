@@ -13,12 +13,6 @@ WHOLE_NAMES = ["logits", "hidden", "hidden_states", "attentions", "pooled", "nex
 CLASSES = {"bert": "BertForPreTraining", "gpt2": "GPT2LMHeadModel", "albert": "AlbertModel"}
 
 
-@pytest.fixture(scope="module", params=CLASSES)
-def model(request: pytest.FixtureRequest) -> Any:
-    sizes = Sizes(layers=5, heads=3, layer_groups=2)
-    return from_transformers(hf_model(request.param, CLASSES[request.param], sizes))
-
-
 def gpt2() -> Any:
     return from_transformers(hf_model("gpt2", CLASSES["gpt2"], Sizes(layers=5, heads=3)))
 
@@ -27,30 +21,6 @@ def gpt2() -> Any:
 def tokens() -> minibert.Tokens:
     inputs = batch("bert")
     return minibert.Tokens.from_ids(inputs["input_ids"], mask=inputs["attention_mask"].bool())
-
-
-@pytest.fixture
-def trace(model: Any, tokens: minibert.Tokens) -> Any:
-    return model.trace(tokens)
-
-
-def test_a_trace_that_stops_early_agrees_as_far_as_it_goes(
-    model: Any, trace: Any, tokens: minibert.Tokens
-) -> None:
-    for until, keep in ((0, ()), (2, ("scores", "probs")), (-1, ())):
-        short = model.trace(tokens, until=until, keep=keep)
-        last = until % 5
-        assert len(short) == len(list(short)) == last + 1
-        for name in LAYER_NAMES:
-            expected = getattr(trace[last], name)
-            assert torch.allclose(getattr(short[last], name), expected, atol=1e-5)
-            expected = getattr(trace[last, -1], name)
-            assert torch.allclose(getattr(short[last, -1], name), expected, atol=1e-5)
-            assert len(short.stack(name)) == last + 1
-        window = short[last, 1].window("probs", queries=slice(2, 5), keys=slice(1, 7))
-        assert torch.allclose(window, trace[last, 1].probs[:, 2:5, 1:7], atol=1e-6)
-        product = short[last, 1].product(3)
-        assert torch.allclose(product, trace[last, 1].product(3), atol=1e-5)
 
 
 def test_above_where_a_trace_stopped_there_is_an_error_that_says_so(
