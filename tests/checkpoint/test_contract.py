@@ -73,13 +73,13 @@ def fields(family: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_every_field_that_transformers_has_is_judged(family: str) -> None:
+def test_every_field_that_transformers_has_is_judged(family):
     unjudged = fields(family).keys() - CONTRACT[family].keys()
     assert not unjudged, f"say in checkpoint/families what becomes of {sorted(unjudged)}"
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_verdict_says_why(family: str) -> None:
+def test_a_verdict_says_why(family):
     for name, judged in CONTRACT[family].items():
         assert judged.verdict in ("read", "irrelevant", "refused"), name
         assert (judged.verdict == "read") == (not judged.reason), name
@@ -146,9 +146,7 @@ def ours(content: dict[str, Any], reference: Any, name: str) -> list[torch.Tenso
 
 @pytest.mark.parametrize("head", [0, 1], ids=["language model", "classifier"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_changed_field_gives_the_numbers_of_transformers_or_is_refused(
-    family: str, head: int
-) -> None:
+def test_a_changed_field_gives_the_numbers_of_transformers_or_is_refused(family, head):
     name = heads(family)[head]
     base = json.loads(hf_config(family).to_json_string(use_diff=False))
     base |= {"architectures": [name], "model_type": family}

@@ -4,7 +4,6 @@ Random bits cannot be compared, so both sides get the same stand-in for torch's 
 be dropped with a share p is multiplied by 1 + p. Every share is another number.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,9 +64,7 @@ def theirs(name: str, head: str) -> Any:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", CLASSES)
-def test_training_drops_where_transformers_does(
-    name: str, head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_drops_where_transformers_does(name, head, monkeypatch):
     other = theirs(name, head)
     ours = minibert.load(other)
     still = ours(IDS)
@@ -81,7 +78,7 @@ def test_training_drops_where_transformers_does(
     assert torch.allclose(ours.eval()(IDS), still, atol=1e-6)
 
 
-def test_traces_predictions_and_other_models_never_drop() -> None:
+def test_traces_predictions_and_other_models_never_drop():
     model = minibert.load(theirs("Bert", HEADS[0]))
     trace, logits = model.trace(IDS), model(IDS)
     model.train()
@@ -96,7 +93,7 @@ def test_traces_predictions_and_other_models_never_drop() -> None:
     assert torch.equal(model.eval()(IDS).detach(), logits)
 
 
-def test_a_share_of_the_numbers_becomes_0_and_the_others_grow() -> None:
+def test_a_share_of_the_numbers_becomes_0_and_the_others_grow():
     change = Dropout(mlp_out=0.25).of_layer()
     assert set(change) == {"mlp_out"}
     torch.manual_seed(1)
@@ -106,7 +103,7 @@ def test_a_share_of_the_numbers_becomes_0_and_the_others_grow() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_shares_are_written_back(name: str, tmp_path: Path) -> None:
+def test_the_shares_are_written_back(name, tmp_path):
     model = minibert.load(theirs(name, HEADS[1]))
     again = minibert.load(model.save(tmp_path))
     assert again.dropout == model.dropout != Dropout()
@@ -114,13 +111,13 @@ def test_the_shares_are_written_back(name: str, tmp_path: Path) -> None:
     assert minibert.load(model.save(tmp_path)).dropout == Dropout()
 
 
-def test_shares_that_are_none_and_have_no_place_are_errors(tmp_path: Path) -> None:
+def test_shares_that_are_none_and_have_no_place_are_errors(tmp_path):
     model = minibert.load(theirs("Llama", HEADS[0]))
     for wrong in (1.0, -0.1, True, "a", None):
         with pytest.raises(CheckpointError, match="from 0 to below 1"):
-            Dropout(embed=wrong)  # type: ignore[arg-type]
+            Dropout(embed=wrong)
     with pytest.raises(CheckpointError, match="expected a Dropout"):
-        model.dropout = 0.1  # type: ignore[assignment]
+        model.dropout = 0.1
     model.dropout = Dropout(embed=0.1)
     with pytest.raises(CheckpointError, match="no place"):
         model.save(tmp_path)

@@ -278,7 +278,7 @@ def test_a_file_that_may_not_be_read_is_not_called_missing(tmp_path, monkeypatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux has holes and reserves")
-def test_a_file_larger_than_the_memory_can_be_mapped(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_memory_can_be_mapped(tmp_path):
     if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
         pytest.skip("this system reserves memory for every mapping")
     size = 2**40

@@ -26,7 +26,7 @@ from minibert.checkpoint.hub import fetch
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.model import Model
-from tests.checkpoint.hub_server import API, FILES, NAME, Hub, hub_of, poured, sent_on, sha1
+from tests.checkpoint.hub_server import API, FILES, NAME, hub_of, poured, sent_on, sha1
 
 SIZES = {"n_positions": 7, "n_layers": 1, "n_heads": 2, "d_model": 4, "d_mlp": 8, "n_segments": 2}
 SMALL = ["generation_config.json", "tokenizer_config.json", "tokenizer.json"]
@@ -35,7 +35,7 @@ IDS = torch.tensor([[3, 5, 7]])
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Hub]:
+def served(tmp_path):
     """A model of two layers' sizes, with files beside it that nobody needs."""
     root = tmp_path / "served"
     Model.from_config(Config("bert", "masked-lm", 13, **SIZES), seed=1).save(root)
@@ -58,9 +58,7 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_files_needed_are_fetched_once_config_first_and_weights_last(
-    served: Hub, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_files_needed_are_fetched_once_config_first_and_weights_last(served, capfd):
     folder = fetch(NAME)
     assert served.log == [WANTED[0], "the list", *WANTED[1:]]
     assert names(folder) == set(WANTED)
@@ -78,7 +76,7 @@ def test_the_files_needed_are_fetched_once_config_first_and_weights_last(
     assert "could not be fetched from" in str(warned[0].message)
 
 
-def test_each_revision_gives_its_own_weights(served: Hub, tmp_path: Path) -> None:
+def test_each_revision_gives_its_own_weights(served, tmp_path):
     for name in SMALL:
         (served.folders["main"] / name).unlink()
     first = minibert.load(served.folders["main"], task="none")(IDS)
@@ -91,9 +89,7 @@ def test_each_revision_gives_its_own_weights(served: Hub, tmp_path: Path) -> Non
     assert torch.equal(minibert.load(NAME, revision="step1")(IDS), other(IDS))
 
 
-def test_a_branch_that_moves_meanwhile_is_not_mixed_with_what_it_was(
-    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_that_moves_meanwhile_is_not_mixed_with_what_it_was(served, tmp_path, monkeypatch):
     (tmp_path / "moved").mkdir()
     files = hub._list
 
@@ -107,7 +103,7 @@ def test_a_branch_that_moves_meanwhile_is_not_mixed_with_what_it_was(
 
 
 @pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
-def test_weights_in_several_files_are_fetched_by_their_index(served: Hub, kind: str) -> None:
+def test_weights_in_several_files_are_fetched_by_their_index(served, kind):
     root, shards = served.folders["main"], [f"{i}-{kind}" for i in (1, 2)]
     for name in ("model.safetensors", "pytorch_model.bin"):
         (root / name).unlink()
@@ -123,13 +119,13 @@ def test_weights_in_several_files_are_fetched_by_their_index(served: Hub, kind: 
     assert (folder / shards[1]).is_file()
 
 
-def test_a_config_that_cannot_be_used_costs_one_file(served: Hub) -> None:
+def test_a_config_that_cannot_be_used_costs_one_file(served):
     (served.folders["main"] / "config.json").write_text('{"model_type": "t5"}')
     assert f"{NAME} (revision main): config.json: model_type 't5'" in failed()
     assert served.log == ["config.json"]
 
 
-def test_a_repository_without_weights_or_config_is_an_error(served: Hub, tmp_path: Path) -> None:
+def test_a_repository_without_weights_or_config_is_an_error(served, tmp_path):
     for name in ("model.safetensors", "pytorch_model.bin"):
         (served.folders["main"] / name).unlink()
     assert "no weights of a kind that is read (model.safetensors, " in failed()
@@ -147,7 +143,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("refusal", "said"), REFUSALS)
-def test_a_refusal_says_what_to_do(served: Hub, refusal: tuple[int, str], said: str) -> None:
+def test_a_refusal_says_what_to_do(served, refusal, said):
     served.refusal = refusal
     message = failed()
     assert message.startswith(f"{NAME} (revision main): ")
@@ -155,7 +151,7 @@ def test_a_refusal_says_what_to_do(served: Hub, refusal: tuple[int, str], said: 
     assert "no whole copy of it" in failed(offline=True)
 
 
-def test_no_network_and_a_broken_download_are_errors_that_leave_nothing_half(served: Hub) -> None:
+def test_no_network_and_a_broken_download_are_errors_that_leave_nothing_half(served):
     served.cut = "model.safetensors"
     assert "could not be fetched" in failed()
     assert "no whole copy of it" in failed(offline=True)
@@ -171,16 +167,14 @@ def in_a_process(endpoint: str, cache: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=os.environ | again, stderr=subprocess.PIPE, text=True)
 
 
-def test_without_a_network_one_request_is_tried_and_its_error_says_what_to_do(
-    tmp_path: Path,
-) -> None:
+def test_without_a_network_one_request_is_tried_and_its_error_says_what_to_do(tmp_path):
     with in_a_process("http://127.0.0.1:9", tmp_path) as process:
         _, said = process.communicate(timeout=60)
     assert "Retry" not in said
     assert said.splitlines()[-1].endswith("or try again later; what was fetched whole is kept.")
 
 
-def test_a_process_killed_while_it_fetches_leaves_nothing_half(served: Hub, tmp_path: Path) -> None:
+def test_a_process_killed_while_it_fetches_leaves_nothing_half(served, tmp_path):
     half, cache, stop = threading.Event(), tmp_path / "cache", threading.Event()
     path = served.folders["main"] / "model.safetensors"
     whole = path.read_bytes()
@@ -214,9 +208,7 @@ def test_a_process_killed_while_it_fetches_leaves_nothing_half(served: Hub, tmp_
         (ValueError("too large. Install `hf_xet` with `pip`"), "by `hf download`"),
     ],
 )
-def test_what_the_client_throws_says_what_to_do(
-    served: Hub, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
+def test_what_the_client_throws_says_what_to_do(served, monkeypatch, error, said):
     def fails(*_: object, **__: object) -> None:
         raise error
 
@@ -224,7 +216,7 @@ def test_what_the_client_throws_says_what_to_do(
     assert said in failed()
 
 
-def test_a_name_or_revision_that_is_none_is_an_error_and_is_not_asked_for(served: Hub) -> None:
+def test_a_name_or_revision_that_is_none_is_an_error_and_is_not_asked_for(served):
     for revision in ("../../victim", "/etc", "a..b", "\x1b[31m"):
         assert "expected the name of a branch" in failed(revision=revision)
     for name in ("a/b/c", "owner--tiny", "-tiny", "tiny.git", ""):
@@ -241,8 +233,8 @@ OUT = "../../../../../victim"
 @pytest.mark.parametrize("header", ["X-Repo-Commit", "ETag", "X-Linked-Etag"])
 @pytest.mark.parametrize("lie", [OUT, "..", "/victim", "a" * 39])
 def test_whatever_a_server_answers_nothing_is_written_outside_of_the_cache(
-    served: Hub, tmp_path: Path, header: str, lie: str
-) -> None:
+    served, tmp_path, header, lie
+):
     served.lies[header] = lie
     before = names(tmp_path)
     cache = tmp_path / "one" / "two" / "cache"
@@ -255,14 +247,14 @@ def test_whatever_a_server_answers_nothing_is_written_outside_of_the_cache(
     "change",
     [{"size": "176"}, {"rfilename": 5}, {"lfs": []}, {"blobId": 7}, {"size": -1}],
 )
-def test_an_entry_of_another_type_is_named(served: Hub, change: dict[str, Any]) -> None:
+def test_an_entry_of_another_type_is_named(served, change):
     served.spoil = lambda listing: listing["siblings"][0].update(change)
     error = failed()
     assert "the list of its files has the entry {" in error
     assert repr(change).strip("{}") in error
 
 
-def test_bytes_with_another_digest_are_refused_and_deleted(served: Hub, tmp_path: Path) -> None:
+def test_bytes_with_another_digest_are_refused_and_deleted(served, tmp_path):
     forged = served.folders["main"] / "model.safetensors"
     honest = forged.read_bytes()
     for place in ("model.safetensors", "config.json"):
@@ -295,9 +287,7 @@ LONG = HEAD | {"Content_Length": str(2**34)}
 
 
 @pytest.mark.parametrize("place", [API, FILES])
-def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(
-    served: Hub, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(served, monkeypatch, place):
     sent = [0]
     served.instead[place] = poured(endless(sent), **LONG)
     assert "is longer than the" in failed()
@@ -314,8 +304,8 @@ def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(
 
 @pytest.mark.parametrize("place", [API, FILES, "xet"])
 def test_content_comes_from_hosts_that_somebody_chose_and_the_token_goes_to_the_endpoint(
-    served: Hub, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+    served, monkeypatch, place
+):
     # The same server by another name, which would take the request.
     endpoint = f"127.0.0.1:{served.server_port}"
     other = f"localhost:{served.server_port}"
@@ -358,8 +348,8 @@ def test_content_comes_from_hosts_that_somebody_chose_and_the_token_goes_to_the_
     ],
 )
 def test_hosts_of_the_endpoint_and_of_the_hub_are_asked_and_the_token_is_the_endpoints(
-    monkeypatch: pytest.MonkeyPatch, endpoint: str, url: str, goes: bool, with_token: bool
-) -> None:
+    monkeypatch, endpoint, url, goes, with_token
+):
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     request = SimpleNamespace(url=url, headers={"authorization": "Bearer hf_secret"})
     with nullcontext() if goes else pytest.raises(CheckpointError, match="was not asked"):

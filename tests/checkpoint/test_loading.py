@@ -77,9 +77,7 @@ CHANGES: list[tuple[str, str, Callable[[Tensors], Tensors]]] = [
 
 
 @pytest.mark.parametrize(("family", "name", "change"), CHANGES)
-def test_files_of_other_times_and_programs_give_the_same_logits(
-    family: str, name: str, change: Callable[[Tensors], Tensors], tmp_path: Path
-) -> None:
+def test_files_of_other_times_and_programs_give_the_same_logits(family, name, change, tmp_path):
     rotary = family in small_families.FAMILIES
     theirs = (small_families.hf_model if rotary else hf_model)(family, name)
     theirs.save_pretrained(tmp_path)
@@ -99,7 +97,7 @@ def test_files_of_other_times_and_programs_give_the_same_logits(
     assert (our_answer(model) - their_answer(theirs)).abs().max() <= 1e-5
 
 
-def test_a_task_can_be_asked_for_and_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
+def test_a_task_can_be_asked_for_and_heads_of_other_tasks_are_left_out(tmp_path):
     theirs = hf_model("bert", "BertForPreTraining")
     theirs.save_pretrained(tmp_path)
     inputs = batch("bert")
@@ -118,7 +116,7 @@ def test_a_task_can_be_asked_for_and_heads_of_other_tasks_are_left_out(tmp_path:
     assert set(bare) == set(wanted)
 
 
-def test_a_padded_vocabulary_is_read_and_its_padding_never_offered(tmp_path: Path) -> None:
+def test_a_padded_vocabulary_is_read_and_its_padding_never_offered(tmp_path):
     """More rows than entries, as people pad to a multiple of 64."""
     word_piece(tmp_path)
     entries = len((tmp_path / "vocab.txt").read_text("utf-8").splitlines())
@@ -139,7 +137,7 @@ def test_a_padded_vocabulary_is_read_and_its_padding_never_offered(tmp_path: Pat
         assert again.predict("the quick [MASK]") == model.predict("the quick [MASK]")
 
 
-def test_models_of_one_folder_share_nothing_and_a_live_model_everything(tmp_path: Path) -> None:
+def test_models_of_one_folder_share_nothing_and_a_live_model_everything(tmp_path):
     theirs = hf_model("bert", "BertForMaskedLM", Sizes(layers=1))
     theirs.save_pretrained(tmp_path)
     first, second = minibert.load(str(tmp_path)), minibert.load(tmp_path)
@@ -156,7 +154,7 @@ def test_models_of_one_folder_share_nothing_and_a_live_model_everything(tmp_path
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_the_type_stays_unless_another_is_asked_for(dtype: torch.dtype) -> None:
+def test_the_type_stays_unless_another_is_asked_for(dtype):
     theirs = hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1), dtype)
     kept = from_transformers(theirs).to_state_dict()
     assert {value.dtype for value in kept.values()} == {dtype}
@@ -164,7 +162,7 @@ def test_the_type_stays_unless_another_is_asked_for(dtype: torch.dtype) -> None:
     assert {value.dtype for value in wide.values()} == {torch.float64}
 
 
-def test_what_is_no_model_is_an_error() -> None:
+def test_what_is_no_model_is_an_error():
     wrong: Any
     for wrong in (torch.nn.Linear(2, 3), None, "bert"):
         with pytest.raises(minibert.CheckpointError, match="expected a transformers model"):
@@ -175,7 +173,7 @@ PROMPT = torch.tensor([[25, 19, 14]])
 
 
 @pytest.fixture
-def endless(tmp_path: Path) -> Path:
+def endless(tmp_path):
     """A random GPT-2 that never meets its end token by itself."""
     hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1)).save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()
@@ -195,9 +193,7 @@ def written(folder: Path) -> tuple[list[int], str]:
 
 @pytest.mark.parametrize("as_list", [False, True])
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-def test_the_end_token_of_each_file_ends_the_text_as_in_transformers(
-    endless: Path, file: str, as_list: bool
-) -> None:
+def test_the_end_token_of_each_file_ends_the_text_as_in_transformers(endless, file, as_list):
     whole, why = written(endless)
     assert (len(whole), why) == (9, "max_new_tokens")
     end = whole[4]
@@ -232,7 +228,7 @@ def with_token(source: Path, folder: Path, *, special: bool) -> Path:
     return folder
 
 
-def test_a_special_token_without_a_row_is_refused_where_it_is_used(tmp_path: Path) -> None:
+def test_a_special_token_without_a_row_is_refused_where_it_is_used(tmp_path):
     source = Path(minibert.__file__).parent / "embedded" / "tiny-gpt2"
     model = minibert.load(with_token(source, tmp_path / "special", special=True))
     assert model.tokenizer is not None

@@ -22,7 +22,7 @@ QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A checkpoint of 41 embeddings."""
     hf_model("bert", "BertForMaskedLM").save_pretrained(tmp_path)
     return tmp_path
@@ -55,14 +55,14 @@ NAMES += ["ünï/ç?", "\x00", "a" * 5000 + "/", "", "  ", 5, 1.5, b"bert", ["be
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_leads_nowhere_is_an_error_that_says_what_could_be_named(name: Any) -> None:
+def test_what_leads_nowhere_is_an_error_that_says_what_could_be_named(name):
     text = message(name)
     assert re.search(r"is neither a folder nor a Hub id \(owner/name\).*tiny-bert", text)
     assert len(text) < 1000
     assert len(str(name)) > 200 or repr(str(name)) in text
 
 
-def test_a_file_and_a_folder_without_config_or_weights_are_errors(folder: Path) -> None:
+def test_a_file_and_a_folder_without_config_or_weights_are_errors(folder):
     text = message(folder / WHOLE)
     assert f"{WHOLE} is a file; give the folder" in text
     (folder / WHOLE).rename(folder / "weights.bin")
@@ -81,7 +81,7 @@ def models_alive() -> int:
     return sum(issubclass(type(found), Model) for found in gc.get_objects())
 
 
-def test_no_model_is_left_behind_by_a_load_that_failed(folder: Path) -> None:
+def test_no_model_is_left_behind_by_a_load_that_failed(folder):
     """Not even one whose last tensor alone is bad."""
     rewrite(folder, lambda tensors: tensors["cls.predictions.bias"][7:8].fill_(torch.nan))
     before = models_alive()
@@ -93,7 +93,7 @@ DTYPES = [torch.bool, torch.int8, torch.complex64, torch.float8_e4m3fn, "float16
 DEVICES = ["bogus", "cpu:x", 1.5, *([] if torch.cuda.is_available() else ["cuda"])]
 
 
-def test_a_type_or_device_that_cannot_be_is_an_error_before_any_work() -> None:
+def test_a_type_or_device_that_cannot_be_is_an_error_before_any_work():
     for dtype in DTYPES:
         for name in ("no/such/model", hf_model("bert", "BertModel")):
             text = message(name, dtype=dtype)
@@ -105,9 +105,7 @@ def test_a_type_or_device_that_cannot_be_is_an_error_before_any_work() -> None:
         assert '"cpu"' in text
 
 
-def test_a_live_model_stays_where_it_is_unless_a_device_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_live_model_stays_where_it_is_unless_a_device_is_named(monkeypatch):
     theirs = hf_model("bert", "BertModel").to("meta")
     moved: list[Any] = []
     monkeypatch.setattr(Model, "to", lambda self, device: moved.append(device) or self)
@@ -118,9 +116,7 @@ def test_a_live_model_stays_where_it_is_unless_a_device_is_named(
     assert moved == [torch.device("cpu")]
 
 
-def test_everything_missing_unexpected_and_misshaped_is_listed_at_once_and_sorted(
-    folder: Path,
-) -> None:
+def test_everything_missing_unexpected_and_misshaped_is_listed_at_once_and_sorted(folder):
     def damage(tensors: Tensors) -> None:
         del tensors["bert.encoder.layer.2.output.dense.weight"]
         del tensors["bert.embeddings.LayerNorm.bias"]
@@ -144,9 +140,7 @@ def test_everything_missing_unexpected_and_misshaped_is_listed_at_once_and_sorte
     assert "missing" in message(folder, allow_unexpected=True)
 
 
-def test_a_head_that_is_not_in_the_file_is_missing_and_the_body_is_still_there(
-    tmp_path: Path,
-) -> None:
+def test_a_head_that_is_not_in_the_file_is_missing_and_the_body_is_still_there(tmp_path):
     hf_model("bert", "BertModel").save_pretrained(tmp_path)
     text = message(tmp_path, task="masked-lm")
     assert "missing     cls.predictions.transform.dense.weight  (shape (15, 15))" in text
@@ -154,7 +148,7 @@ def test_a_head_that_is_not_in_the_file_is_missing_and_the_body_is_still_there(
     assert minibert.load(tmp_path, task="none").head is None
 
 
-def test_a_tensor_of_three_parameters_is_listed_once(tmp_path: Path) -> None:
+def test_a_tensor_of_three_parameters_is_listed_once(tmp_path):
     hf_model("gpt2", "GPT2LMHeadModel").save_pretrained(tmp_path)
 
     def damage(tensors: Tensors) -> None:
@@ -191,16 +185,14 @@ TENSORS: list[tuple[Callable[[Tensors], Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "said", "unsaid"), TENSORS)
-def test_a_tensor_that_is_no_weight_is_named_with_what_may_help(
-    folder: Path, change: Callable[[Tensors], Any], said: str, unsaid: str
-) -> None:
+def test_a_tensor_that_is_no_weight_is_named_with_what_may_help(folder, change, said, unsaid):
     rewrite(folder, change)
     text = message(folder)
     assert re.search(f"(?s){said}", text)
     assert not unsaid or not re.search(unsaid, text)
 
 
-def test_large_numbers_are_numbers_and_one_type_is_the_models(folder: Path) -> None:
+def test_large_numbers_are_numbers_and_one_type_is_the_models(folder):
     rewrite(folder, query(lambda weight: torch.full_like(weight, 1e7)))
     model = minibert.load(folder)
     assert model.get_parameter("body.groups.1.attention.query.weight").max() == 1e7
@@ -234,14 +226,7 @@ ELSEWHERE: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("family", "name", "changes", "said"), ELSEWHERE)
-def test_a_config_of_another_model_is_an_error(
-    family: str,
-    name: str,
-    changes: dict[str, Any],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_config_of_another_model_is_an_error(family, name, changes, said, tmp_path, monkeypatch):
     hf_model(family, name).save_pretrained(tmp_path)
     reconfigure(tmp_path, **changes)
     if "num_hidden_layers" in changes:

@@ -3,7 +3,6 @@
 The oracle is the transformers model itself.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,9 +70,7 @@ def assert_same_tensors(found: dict[str, Tensor], wanted: dict[str, Tensor], unr
 
 
 @pytest.mark.parametrize(("family", "name", "options"), CASES)
-def test_a_checkpoint_comes_and_goes_without_a_change(
-    family: str, name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_checkpoint_comes_and_goes_without_a_change(family, name, options, tmp_path):
     theirs = hf_model(family, name, options)
     expected = their_answer(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
@@ -109,9 +106,7 @@ DECODERS = ("bert", "roberta", "distilbert", "electra", "albert", "gpt2", "llama
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_an_output_embedding_of_its_own_counts_even_where_the_config_says_tied(
-    family: str, tmp_path: Path
-) -> None:
+def test_an_output_embedding_of_its_own_counts_even_where_the_config_says_tied(family, tmp_path):
     """As transformers 5 decides, which warns; earlier versions took the input embedding."""
     names = (families.CLASSES | classes.CLASSES)[family]
     ends = ("ForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM")

@@ -34,7 +34,7 @@ def random_model(family: str, tokenizer: Tokenizer) -> Model:
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_the_tokenizer_is_saved_with_the_model(family: str, tmp_path: Path) -> None:
+def test_the_tokenizer_is_saved_with_the_model(family, tmp_path):
     vocabulary = tmp_path / "vocabulary"
     vocabulary.mkdir()
     if family == "bert":
@@ -61,7 +61,7 @@ def test_the_tokenizer_is_saved_with_the_model(family: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_numbers_are_written_in_the_type_asked_for(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_numbers_are_written_in_the_type_asked_for(dtype, tmp_path):
     model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel"))
     save(model, tmp_path, dtype=dtype)
     tensors = load_file(tmp_path / WHOLE)
@@ -72,9 +72,7 @@ def test_numbers_are_written_in_the_type_asked_for(dtype: torch.dtype, tmp_path:
     assert model.body.word.weight.dtype == torch.float32, "the model itself was converted"
 
 
-def test_a_model_can_be_saved_where_it_was_loaded_from_and_nothing_else_is_left(
-    tmp_path: Path,
-) -> None:
+def test_a_model_can_be_saved_where_it_was_loaded_from_and_nothing_else_is_left(tmp_path):
     folder = save(from_transformers(hf_model("bert", "BertForMaskedLM")), tmp_path / "a" / "b")
     model = minibert.load(folder)
     ids = torch.arange(7)[None]
@@ -115,7 +113,7 @@ def run(script: str, folder: Path) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit that stands for a full disk")
-def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path):
     model = from_transformers(hf_model("bert", "BertForMaskedLM"))
     save(model, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -127,7 +125,7 @@ def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path: Path) -
             save(model, place)
 
 
-def test_a_type_that_does_not_hold_the_weights_is_refused(tmp_path: Path) -> None:
+def test_a_type_that_does_not_hold_the_weights_is_refused(tmp_path):
     model = from_transformers(hf_model("gpt2", "GPT2Model"))
     with pytest.raises(CheckpointError, match=r"torch\.int8 is not saved; expected dtype= one of"):
         save(model, tmp_path / "new", dtype=torch.int8)

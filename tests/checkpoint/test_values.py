@@ -85,9 +85,7 @@ def filled(
     ],
 )
 @pytest.mark.parametrize("family", MODELS)
-def test_converted_weights_are_those_of_the_file_rounded_once(
-    family: str, stored: torch.dtype, asked: torch.dtype, tmp_path: Path
-) -> None:
+def test_converted_weights_are_those_of_the_file_rounded_once(family, stored, asked, tmp_path):
     expected = saved(tmp_path, family, stored)
     model = minibert.load(tmp_path, dtype=asked)
     assert {parameter.dtype for parameter in model.parameters()} == {asked}
@@ -97,7 +95,7 @@ def test_converted_weights_are_those_of_the_file_rounded_once(
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_weights_that_keep_their_type_are_views_of_their_files(family: str, tmp_path: Path) -> None:
+def test_weights_that_keep_their_type_are_views_of_their_files(family, tmp_path):
     saved(tmp_path, family, torch.bfloat16)
     model, allocations = filled(tmp_path, torch.bfloat16)
     copied = [one for one in model.parameters() if not hasattr(one, "mapped")]
@@ -110,7 +108,7 @@ def test_weights_that_keep_their_type_are_views_of_their_files(family: str, tmp_
 
 @pytest.mark.parametrize("asked", [torch.float32, torch.float16])
 @pytest.mark.parametrize("family", ["llama", "phi3", "gpt2", "bert"])
-def test_a_converted_weight_is_held_once(family: str, asked: torch.dtype, tmp_path: Path) -> None:
+def test_a_converted_weight_is_held_once(family, asked, tmp_path):
     saved(tmp_path, family, torch.bfloat16)
     model, allocations = filled(tmp_path, asked)
     held = sum(parameter.nbytes for parameter in model.parameters())
@@ -118,9 +116,7 @@ def test_a_converted_weight_is_held_once(family: str, asked: torch.dtype, tmp_pa
     assert allocations.beside(model) <= 16
 
 
-def test_what_goes_to_a_device_is_never_whole_on_the_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_to_a_device_is_never_whole_on_the_processor(tmp_path, monkeypatch):
     saved(tmp_path, "llama", torch.bfloat16)
     released = []
     release = MappedRegion.release
@@ -136,9 +132,7 @@ def test_what_goes_to_a_device_is_never_whole_on_the_processor(
 
 
 @pytest.mark.parametrize("written_twice", [False, True])
-def test_a_tied_output_embedding_in_another_file_is_held_once(
-    written_twice: bool, tmp_path: Path
-) -> None:
+def test_a_tied_output_embedding_in_another_file_is_held_once(written_twice, tmp_path):
     config = transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True)
     theirs = transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
     theirs.save_pretrained(tmp_path, max_shard_size="30KB")
@@ -159,9 +153,7 @@ def test_a_tied_output_embedding_in_another_file_is_held_once(
 
 @pytest.mark.parametrize("asked", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_the_last_value_of_a_tensor_is_looked_at(
-    value: float, asked: torch.dtype, tmp_path: Path
-) -> None:
+def test_the_last_value_of_a_tensor_is_looked_at(value, asked, tmp_path):
     saved(tmp_path, "llama", torch.bfloat16)
     name = "model.layers.1.mlp.down_proj.weight"
     path = next(path for path in tmp_path.glob("*.safetensors") if name in load_file(path))
@@ -200,15 +192,11 @@ def entries(**counts: int) -> Mapping[str, tuple[Source, Entry]]:
         ({"int8": 8 * 10**9}, torch.float32),
     ],
 )
-def test_a_small_model_is_float32_and_a_large_one_as_it_is_stored(
-    stored: dict[str, int], expected: torch.dtype
-) -> None:
+def test_a_small_model_is_float32_and_a_large_one_as_it_is_stored(stored, expected):
     assert load.default_dtype(entries(**stored)) == expected
 
 
-def test_a_large_model_has_the_type_that_transformers_gives_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_model_has_the_type_that_transformers_gives_it(tmp_path, monkeypatch):
     saved(tmp_path, "llama", torch.bfloat16)
     assert minibert.load(tmp_path).dtype == torch.float32
     monkeypatch.setattr(load, "MOST_IN_FLOAT32", 1000)
@@ -216,9 +204,7 @@ def test_a_large_model_has_the_type_that_transformers_gives_it(
     assert minibert.load(tmp_path).dtype == theirs.dtype == torch.bfloat16
 
 
-def test_weights_for_which_there_is_no_room_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_for_which_there_is_no_room_are_an_error(tmp_path, monkeypatch):
     saved(tmp_path, "llama", torch.bfloat16)
 
     def full(*_: Any, **__: Any) -> Tensor:
@@ -234,7 +220,7 @@ LARGE = (2048, 1537)
 
 @pytest.mark.parametrize("shape", [LARGE, (3, 5), (0, 4), ()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_memory_has_the_layout_that_torch_gives(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_memory_has_the_layout_that_torch_gives(shape, dtype):
     for like in (torch.empty(shape), torch.empty(shape).mT if shape else torch.empty(())):
         made, usual = empty_like(like, dtype), torch.empty_like(like, dtype=dtype)
         assert (made.shape, made.stride(), made.dtype) == (usual.shape, usual.stride(), dtype)
@@ -244,7 +230,7 @@ def test_memory_has_the_layout_that_torch_gives(shape: tuple[int, ...], dtype: t
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without huge pages")
 @pytest.mark.parametrize(("rows", "asked"), [(2048, True), (64, False)])
-def test_the_kernel_is_asked_for_huge_pages_of_large_tensors(rows: int, asked: bool) -> None:
+def test_the_kernel_is_asked_for_huge_pages_of_large_tensors(rows, asked):
     made = empty_like(torch.empty(rows, 1537), torch.float32)
     middle = made.data_ptr() + made.nbytes // 2
     assert made.data_ptr() % (2**21 if asked else 64) == 0

@@ -46,9 +46,7 @@ def texts(documents: Documents) -> dict[str, Any]:
         ({"unit": "file"}, {"a.txt": "A first\nparagraph.\n\n \n  Zwölf  \nlast"}),
     ],
 )
-def test_plain_text_is_cut_into_units(
-    tmp_path: Path, options: dict[str, Any], expected: dict[str, str]
-) -> None:
+def test_plain_text_is_cut_into_units(tmp_path, options, expected):
     documents = read_documents(write(tmp_path / "a.txt", TEXT), **options)
     assert texts(documents) == expected
     assert documents.n_documents + documents.n_short == 2 or "unit" in options
@@ -58,9 +56,7 @@ def test_plain_text_is_cut_into_units(
     assert list(texts(unpacked).values()) == list(expected.values())
 
 
-def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(
-    tmp_path: Path,
-) -> None:
+def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(tmp_path):
     path = write(tmp_path / "a.jsonl", json_lines(*JSON))
     documents = read_documents(path)
     first = Document("a.jsonl:1", "one")
@@ -93,7 +89,7 @@ def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(
         next(read_documents(tmp_path / "a.parquet", field="x"))
 
 
-def test_files_of_folders_are_read_by_name_and_what_is_no_text_is_counted(tmp_path: Path) -> None:
+def test_files_of_folders_are_read_by_name_and_what_is_no_text_is_counted(tmp_path):
     (tmp_path / "b").mkdir()
     for name in ("c.txt", "b/a.txt", "picture.png"):
         write(tmp_path / name, name)
@@ -139,7 +135,7 @@ BROKEN: dict[str, tuple[bytes, str, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_cannot_be_read_is_named_and_skipped_or_refused(tmp_path: Path, name: str) -> None:
+def test_what_cannot_be_read_is_named_and_skipped_or_refused(tmp_path, name):
     content, reason, left = BROKEN[name]
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
@@ -153,7 +149,7 @@ def test_what_cannot_be_read_is_named_and_skipped_or_refused(tmp_path: Path, nam
     assert reason in documents.skipped[0].reason
 
 
-def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path: Path) -> None:
+def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "empty").mkdir()
     write(tmp_path / "a.txt", "x")
@@ -189,14 +185,14 @@ def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path: Path) -> N
         list(read_documents(tmp_path / "a.txt", shortest=5))
 
 
-def test_only_the_first_of_many_reasons_are_kept_and_all_are_counted(tmp_path: Path) -> None:
+def test_only_the_first_of_many_reasons_are_kept_and_all_are_counted(tmp_path):
     path = write(tmp_path / "a.jsonl", "{\n" * 5000 + '{"text": "x"}')
     documents = read_documents(path, on_error="skip")
     assert len(list(documents)) == 1
     assert (documents.n_skipped, len(documents.skipped)) == (5000, 100)
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
     peaks = []
     for name, times in (("small.txt", 3), ("large.txt", 30)):
         path = tmp_path / name

@@ -12,8 +12,6 @@ from data import data_path
 import minibert
 from minibert.errors import SurveyError
 from minibert.survey import Document, read_documents, survey
-from minibert.survey.measures import measures_of
-from minibert.survey.segments import Segmenter, SegmentTokens
 from tests.survey import oracle
 from tests.survey.live_models import (
     attentions,
@@ -149,22 +147,6 @@ def test_the_manifest_names_the_stack():
         assert found.manifest["options"]["impl"] == live.config._attn_implementation
 
 
-def test_segments_one_after_the_other_are_described_as_each_alone():
-    segments, _ = Segmenter(minibert.load()).segments([PAIR, DOCUMENTS[0], PAIR])
-    alone = [segment.tokens for segment in segments]
-    joined = SegmentTokens.joined(alone)
-    pairs, parts = joined.pairs
-    first = 0
-    for number, one in enumerate(alone):
-        assert (joined.classes[joined.segment == number] == one.classes).all()
-        own, own_parts = one.pairs
-        for whole, part in zip(parts, own_parts, strict=True):
-            inside = pairs[whole][(pairs[whole] >= first).all(1)]
-            inside = inside[(inside < first + len(one)).all(1)] - first
-            assert inside.tolist() == own[part].tolist()
-        first += len(one)
-
-
 def never():
     raise AssertionError("a document was read")
     yield ""
@@ -192,11 +174,6 @@ def test_what_cannot_be_surveyed_is_refused_before_a_document_is_read(what):
     build, options, message = REFUSED[what]
     with pytest.raises(SurveyError, match=message):
         survey(build(), never(), **options)
-
-
-def test_a_measure_that_there_is_not_is_refused():
-    with pytest.raises(SurveyError, match="measure to_nothing: not known here; known are entropy"):
-        measures_of(names=("to_nothing",))
 
 
 def test_a_model_that_needs_a_picture_is_refused_and_its_text_part_is_surveyed():

@@ -16,6 +16,7 @@ from minibert.survey import patterns as module
 from minibert.survey.document_rows import AttachedRows
 from minibert.survey.live import AttachedStack
 from minibert.survey.patterns import patterns
+from tests.survey import oracle
 from tests.survey.given_attention import marks_of, patterns_of_attention
 from tests.survey.live_models import (
     BACK,
@@ -82,46 +83,24 @@ def test_published_heads_of_gpt2_are_the_highest():
     assert apples.best("next") == []
 
 
-def loops(probs, tokens):
-    """The scores of one head of a text of two sentences, cell by cell."""
-    n = len(tokens)
-    ends = [i for i, token in enumerate(tokens) if token == "[SEP]"]
-    second = [i > ends[0] for i in range(n)]
-    plain = [i for i in range(n) if tokens[i] not in ("[CLS]", "[SEP]")]
-    words = []
-    for i in plain:
-        if tokens[i].startswith("##"):
-            words[-1].append(i)
-        else:
-            words.append([i])
-    of = {i: word for word in words for i in word}
-    written = {i: [tokens[j] for j in of[i]] for i in plain}
-
-    def other(i):
-        return [j for j in plain if written[j] == written[i] and of[j] != of[i]]
-
-    keys = {
-        "next": {i: [i + 1] for i in plain},
-        "previous": {i: [i - 1] for i in plain},
-        "first": {i: [0] for i in plain},
-        "delimiter": {i: ends for i in range(n) if i not in ends},
-        "same_word": {i: other(i) for i in plain},
-        "same_word_other_sentence": {
-            i: [j for j in other(i) if second[i] != second[j]] for i in plain
-        },
-        "predictive": {i: [j for j in of[i] if j != i] for i in plain},
-        "duplicate": {i: [j for j in plain if j < i and tokens[j] == tokens[i]] for i in plain},
-        "induction": {i: [j for j in plain if j < i and tokens[j - 1] == tokens[i]] for i in plain},
-    }
-    scores = {}
-    for name, of_rows in keys.items():
-        rows = [sum(probs[i, j] for j in cells) for i, cells in of_rows.items() if cells]
-        scores[name] = float(np.mean(rows))
-    bags = []
-    for i in plain:
-        own = [j for j in plain if second[i] == second[j]]
-        bags.append(sum(min(probs[i, j], 1 / len(own)) for j in own))
-    return {**scores, "bag_of_words": float(np.mean(bags))}
+def by_cells(probs, tokens):
+    """By pattern the score of each head, of probs (head, query, key): over the rows that count."""
+    _, place, texts = oracle.described(tokens)
+    query, key = np.indices(probs.shape[1:])
+    cells = {name: one & rows[:, None] for name, (one, rows) in oracle.cells_of(tokens).items()}
+    plain = (texts >= 0)[:, None]
+    keys = {name: cells[f"to_{name}"] & plain for name in ("next", "previous", "first")}
+    keys["delimiter"] = cells["rest_to_sep"]
+    keys["predictive"] = (place[query] == place[key]) & (query != key) & plain
+    keys["same_word_other_sentence"] = cells["to_same_word_other_text"]
+    keys |= {name: cells[f"to_{name}"] for name in ("same_word", "duplicate", "induction")}
+    # The key is a word; that of the measure is whatever followed.
+    keys["induction"] = keys["induction"] & plain.T
+    found = {name: (probs * one).sum(-1)[:, one.any(1)].mean(-1) for name, one in keys.items()}
+    own = (texts[query] == texts[key]) & plain
+    even = own / np.maximum(own.sum(1), 1)[:, None]
+    found["bag_of_words"] = np.minimum(probs, even).sum(-1)[:, own.any(1)].mean(-1)
+    return found
 
 
 def test_every_score_is_the_sum_over_its_cells():
@@ -130,11 +109,10 @@ def test_every_score_is_the_sum_over_its_cells():
     probs = torch.randn(2, 3, 16, 16, dtype=torch.float64).mul(2).softmax(-1)
     found = patterns_of_attention([probs], [text], causal=False)
     for layer in range(2):
-        for head in range(3):
-            expected = loops(probs[layer, head].numpy(), text)
-            assert expected.keys() == PATTERNS.keys()
-            for name, score in expected.items():
-                assert found.score[name][layer, head] == pytest.approx(score, rel=1e-12), name
+        expected = by_cells(probs[layer].numpy(), text)
+        assert expected.keys() == PATTERNS.keys()
+        for name, score in expected.items():
+            assert found.score[name][layer] == pytest.approx(score, rel=1e-12), name
 
 
 def test_rows_in_blocks_give_the_same(monkeypatch):

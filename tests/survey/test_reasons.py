@@ -1,6 +1,5 @@
 """Who feeds whom over a corpus: the mean of `why_heads`, whatever interrupts it."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def same(found: Reasons, expected: Reasons) -> bool:
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert", "tiny-llama"])
-def test_it_is_the_mean_of_why_heads_over_tokens(name: str) -> None:
+def test_it_is_the_mean_of_why_heads_over_tokens(name):
     model = minibert.load(name, dtype=torch.float64)
     found = survey_reasons(model, TEXTS, {1: (0, 1, 2, 3), 2: (1,)})
     for layer, heads in ((1, [0, 1, 2, 3]), (2, [1])):
@@ -45,7 +44,7 @@ def test_it_is_the_mean_of_why_heads_over_tokens(name: str) -> None:
         np.testing.assert_allclose(found.moved[layer].values.sum(-1), 1, atol=1e-9)
 
 
-def test_what_a_head_moves_is_what_was_written_at_the_tokens_that_it_read() -> None:
+def test_what_a_head_moves_is_what_was_written_at_the_tokens_that_it_read():
     model = minibert.load("tiny-gpt2", dtype=torch.float64)
     found = survey_reasons(model, TEXTS[:1], {1: (2,)})
     trace = model.trace(TEXTS[0])
@@ -61,9 +60,7 @@ def test_what_a_head_moves_is_what_was_written_at_the_tokens_that_it_read() -> N
         assert abs(found.moved[1].at(head=2, component=label) - share) < 1e-9
 
 
-def test_an_interrupted_run_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     model = minibert.load("tiny-gpt2")
     monkeypatch.setattr("minibert.survey.runs.DOCUMENTS", 2)
     expected = survey_reasons(model, TEXTS, {1: (2,)})
@@ -98,9 +95,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert not list(tmp_path.glob("*why*"))
 
 
-def test_the_command_names_the_previous_token_head_of_an_induction_head(
-    tmp_path: Path,
-) -> None:
+def test_the_command_names_the_previous_token_head_of_an_induction_head(tmp_path):
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(f"{WORDS}{WORDS}{WORDS}" for _ in range(4)))
     out = tmp_path / "out"
@@ -121,19 +116,19 @@ def test_the_command_names_the_previous_token_head_of_an_induction_head(
     "options", [{"heads": {}}, {"heads": {1: ()}}, {"heads": [1]}, {"limit": -1}, {"on_error": "x"},
                 {"longest": 3}],
 )  # fmt: skip
-def test_wrong_arguments_are_named(options: dict[str, Any]) -> None:
+def test_wrong_arguments_are_named(options):
     with pytest.raises(SurveyError, match=next(iter(options))):
         survey_reasons(minibert.load("tiny-gpt2"), TEXTS, **{"heads": {1: (2,)}} | options)
 
 
-def test_even_looks_leave_rounding_alone() -> None:
+def test_even_looks_leave_rounding_alone():
     model = minibert.load("tiny-gpt2", dtype=torch.float64)
     trace = model.trace(TEXTS[0], edit={"embed": zero})
     assert why_heads(trace, 1).values.abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("asked", ["x", "1-", "-1", "9", "1-9", "1.5"])
-def test_wrong_heads_are_named_before_anything_is_read(asked: str, tmp_path: Path) -> None:
+def test_wrong_heads_are_named_before_anything_is_read(asked, tmp_path):
     corpus = tmp_path / "texts.txt"
     corpus.write_text("the horse ran away")
     found = run("survey", str(corpus), "-o", str(tmp_path / "out"), f"--why={asked}")

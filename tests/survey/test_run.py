@@ -48,13 +48,8 @@ def killed(folder, moments):
     assert process.exitcode == -9
 
 
-def test_a_file_that_a_killed_run_left_half_written_is_removed(whole, tmp_path):
-    (tmp_path / ".part.npz.1.unfinished").write_bytes(b"half")
-    run(tmp_path)
-    assert contents(tmp_path) == whole[1]
-
-
 def test_three_kills_at_random_moments_leave_the_same_tables(whole, tmp_path):
+    (tmp_path / ".part.npz.1.unfinished").write_bytes(b"half")
     moments = random.Random(0)
     for _ in range(3):
         killed(tmp_path, moments)

@@ -20,7 +20,7 @@ LINES = (
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(map(pair, LINES[::2], LINES[1::2])))
     return path
@@ -37,9 +37,7 @@ def header_in(path: Path) -> dict[str, Any]:
     return dict(json.loads(packed_in(path.read_text(), "header")))
 
 
-def test_the_report_is_about_the_documents_that_were_surveyed_and_made_again(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_the_report_is_about_the_documents_that_were_surveyed_and_made_again(corpus, tmp_path):
     folder = tmp_path / "survey"
     options = (*PAIRS, "--limit", "2", "--pattern-documents", "1", "-o", str(folder))
     command = ("survey", str(corpus), *options)
@@ -74,7 +72,7 @@ def test_the_report_is_about_the_documents_that_were_surveyed_and_made_again(
     fails(run(*command, "--model", "tiny-gpt2"), "belongs to a run with another model")
 
 
-def test_the_tables_can_be_had_alone(corpus: Path, tmp_path: Path) -> None:
+def test_the_tables_can_be_had_alone(corpus, tmp_path):
     done = run("survey", str(corpus), "--field", "a", "--no-report", "-o", str(tmp_path / "s"))
     assert done.exit_code == 0, done.output
     assert not list((tmp_path / "s").glob("*.html"))

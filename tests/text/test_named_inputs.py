@@ -73,9 +73,7 @@ def lists(given: dict[str, Tensor]) -> dict[str, list[list[int]]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("form", ["right", "left", "lists", "arrays", "encoding"])
-def test_every_form_gives_what_transformers_gives_for_each_text_alone(
-    family: str, form: str
-) -> None:
+def test_every_form_gives_what_transformers_gives_for_each_text_alone(family, form):
     model, given = pair(family)[1], left(family) if form == "left" else right(family)
     named: Any = {
         "lists": lambda: lists(given),
@@ -96,7 +94,7 @@ def test_every_form_gives_what_transformers_gives_for_each_text_alone(
 
 
 @pytest.mark.parametrize("form", ["left", "lists"])
-def test_a_padded_batch_is_continued_as_each_text_alone(form: str) -> None:
+def test_a_padded_batch_is_continued_as_each_text_alone(form):
     model, given = pair("gpt2")[1], right("gpt2")
     named: Any = left("gpt2") if form == "left" else lists(given)
     options: Any = {"max_new_tokens": 5, "temperature": 0}
@@ -107,7 +105,7 @@ def test_a_padded_batch_is_continued_as_each_text_alone(form: str) -> None:
     assert model.generate({"input_ids": [3, 1, 4]}, **options).n_prompt == 3
 
 
-def test_lists_of_different_lengths_are_filled_up() -> None:
+def test_lists_of_different_lengths_are_filled_up():
     tokens = Tokens.from_ids([[3, 1, 4], [1]])
     assert tokens.lengths == (3, 1)
     assert tokens.mask.tolist() == [[True] * 3, [True, False, False]]
@@ -144,7 +142,7 @@ TWO = [[3, 1, 4], [1, 5, 9]]
         ({"input_ids": torch.zeros(1, 32).long()}, "32 tokens are more than the 31"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_that_says_where(given: dict[str, Any], message: str):
+def test_what_cannot_be_read_is_an_error_that_says_where(given, message):
     model = pair("bert")[1]
     with pytest.raises(MinibertError, match=message):
         model(**given)
@@ -164,12 +162,12 @@ def test_what_cannot_be_read_is_an_error_that_says_where(given: dict[str, Any], 
         ({"input_ids": TWO, "position_ids": [[5, 6, 7]] * 2}, {}, "'position_ids' is not an input"),
     ],
 )
-def test_a_name_that_does_not_go_with_the_rest_is_an_error(first, named, message) -> None:
+def test_a_name_that_does_not_go_with_the_rest_is_an_error(first, named, message):
     with pytest.raises(TokenizationError, match=message):
         pair("bert")[1].trace(first, **named)
 
 
-def test_segments_are_refused_where_there_are_none() -> None:
+def test_segments_are_refused_where_there_are_none():
     model = pair("gpt2")[1]
     with pytest.raises(TokenizationError, match="no embeddings of segments"):
         model(input_ids=TWO, token_type_ids=[[0] * 3] * 2)

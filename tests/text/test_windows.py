@@ -23,9 +23,7 @@ def tokenizer_of(name: str) -> Tokenizer:
 
 @pytest.mark.parametrize(("name", "marks"), [("tiny-bert", 2), ("tiny-gpt2", 0)])
 @given(text=texts, longest=st.integers(3, 17))
-def test_equal_parts_hold_each_token_once_between_the_marks(
-    name: str, marks: int, text: str, longest: int
-) -> None:
+def test_equal_parts_hold_each_token_once_between_the_marks(name, marks, text, longest):
     tokens = tokenizer_of(name)(text)
     parts = [part.tolist() for part in equal_parts(tokens, longest)]
     n_text = tokens.lengths[0] - marks
@@ -44,6 +42,6 @@ def test_equal_parts_hold_each_token_once_between_the_marks(
     assert row.texts == tokens.texts
 
 
-def test_equal_parts_need_room_beside_the_marks() -> None:
+def test_equal_parts_need_room_beside_the_marks():
     with pytest.raises(minibert.MinibertError, match=r"4 tokens .* parts of 2: 2 of each are spec"):
         equal_parts(tokenizer_of("tiny-bert")("the horse"), 2)

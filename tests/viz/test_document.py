@@ -22,7 +22,7 @@ def page_of(n: int = 3) -> Page:
     return attention_page(softmax((1, 2, n, n)), names(n))
 
 
-def test_policy_allows_this_script_and_this_style_and_nothing_else() -> None:
+def test_policy_allows_this_script_and_this_style_and_nothing_else():
     html = page_of().html
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
     loader = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
@@ -37,7 +37,7 @@ def test_policy_allows_this_script_and_this_style_and_nothing_else() -> None:
     assert set(allowed) == {"default-src", "script-src", "style-src"} | others
 
 
-def test_no_address_of_the_network_is_in_a_page() -> None:
+def test_no_address_of_the_network_is_in_a_page():
     html = page_of().html
     # The name of SVG's elements, in the pictures that a page saves, is not an address.
     code = "".join(code_of(html)).replace('xmlns="http://www.w3.org/2000/svg"', "")
@@ -48,7 +48,7 @@ def test_no_address_of_the_network_is_in_a_page() -> None:
     assert re.findall(r'href="([^"]*)"', markup) == ["data:,"]
 
 
-def test_packed_text_is_safe_anywhere_and_comes_back() -> None:
+def test_packed_text_is_safe_anywhere_and_comes_back():
     for n_characters in range(9):
         text = "½<&>\0\u2028`"[:n_characters] * 40
         packed = packed_text(text)
@@ -56,7 +56,7 @@ def test_packed_text_is_safe_anywhere_and_comes_back() -> None:
         assert unpacked_text(packed) == text
 
 
-def test_a_page_is_small_and_has_no_script_of_views_that_it_lacks() -> None:
+def test_a_page_is_small_and_has_no_script_of_views_that_it_lacks():
     page = attention_page(softmax((12, 12, 16, 16)), names(16))
     assert page.size <= 120_000
     assert len(page._repr_html_()) <= 155_000
@@ -65,7 +65,7 @@ def test_a_page_is_small_and_has_no_script_of_views_that_it_lacks() -> None:
         assert [only in part for part in (*own, *every)] == [False, False, True, True]
 
 
-def test_a_page_is_saved_as_its_text_and_what_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_page_is_saved_as_its_text_and_what_cannot_be_is_told(tmp_path):
     page = page_of()
     path = page.save(str(tmp_path / "page.html"))
     assert path.read_text(encoding="utf-8") == page.html

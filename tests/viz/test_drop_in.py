@@ -87,7 +87,7 @@ def start_of(page: Page) -> str:
     return header_of(page)["start"]
 
 
-def test_parameters_are_those_of_bertviz_and_its_page_names_every_one() -> None:
+def test_parameters_are_those_of_bertviz_and_its_page_names_every_one():
     both = "encoder_attention decoder_attention cross_attention encoder_tokens decoder_tokens"
     text = "attention tokens sentence_b_start prettify_tokens"
     asked = "model model_type tokenizer sentence_a sentence_b"
@@ -111,7 +111,7 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("function", [head_view, model_view])
-def test_attention_in_any_of_its_forms_gives_its_weights(function: Any, form: Any) -> None:
+def test_attention_in_any_of_its_forms_gives_its_weights(function, form):
     given = form(attention())
     page = function(given, names(TOKENS), 3)
     shape = (1, HEADS, TOKENS, TOKENS)
@@ -122,7 +122,7 @@ def test_attention_in_any_of_its_forms_gives_its_weights(function: Any, form: An
     assert example_of(page)["notes"] == []
 
 
-def test_rows_that_do_not_add_up_to_one_are_drawn_and_the_page_says_how() -> None:
+def test_rows_that_do_not_add_up_to_one_are_drawn_and_the_page_says_how():
     for name, side in (("bert", "right"), ("gpt2", "left"), ("gpt2", "right")):
         page = head_view(attention(name, padding=side), names(TOKENS))
         assert_holds(page, attention(name, padding=side))
@@ -133,7 +133,7 @@ def test_rows_that_do_not_add_up_to_one_are_drawn_and_the_page_says_how() -> Non
     assert "from 0.3 to 0.3. They are drawn as they were given" in example_of(page)["notes"][0]
 
 
-def test_layers_and_heads_count_from_either_end_and_may_be_one_number() -> None:
+def test_layers_and_heads_count_from_either_end_and_may_be_one_number():
     given, tokens = attention(), names(TOKENS)
     page = model_view(given, tokens, include_layers=[-1, 0], include_heads=[-1])
     assert (example_of(page)["layers"], example_of(page)["heads"]) == ([0, LAYERS - 1], [HEADS - 1])
@@ -150,7 +150,7 @@ def test_layers_and_heads_count_from_either_end_and_may_be_one_number() -> None:
 
 
 @pytest.mark.parametrize("function", [head_view, model_view])
-def test_each_side_of_an_encoder_and_decoder_has_its_own_layers_and_tokens(function: Any) -> None:
+def test_each_side_of_an_encoder_and_decoder_has_its_own_layers_and_tokens(function):
     given = sides()
     page = function(**given)
     examples = header_of(page)["examples"]
@@ -202,7 +202,7 @@ GIVEN: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("function", [head_view, model_view])
-def test_what_does_not_fit_is_refused_by_the_name_of_its_argument(function: Any) -> None:
+def test_what_does_not_fit_is_refused_by_the_name_of_its_argument(function):
     for arguments, message in REFUSED:
         with pytest.raises(AttentionError, match=message):
             function(**(arguments() if callable(arguments) else arguments))
@@ -223,7 +223,7 @@ OPENED: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-def test_what_a_page_opens_with_must_be_on_it() -> None:
+def test_what_a_page_opens_with_must_be_on_it():
     for function, arguments, message in OPENED:
         with pytest.raises(AttentionError, match=message):
             function(**SELF, **arguments)
@@ -232,7 +232,7 @@ def test_what_a_page_opens_with_must_be_on_it() -> None:
 class TestShow:
     @pytest.mark.parametrize("kind", ["ours", "attached", "transformers"])
     @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
-    def test_it_opens_the_neurons_of_a_model(self, name: str, kind: str) -> None:
+    def test_it_opens_the_neurons_of_a_model(self, name, kind):
         texts = ("the horse", "a boat") if name == "tiny-bert" else ("the horse",)
         folder = Path(minibert.__file__).parent / "embedded" / name
         ours = model = minibert.load(name)
@@ -253,7 +253,7 @@ class TestShow:
             expected = getattr(trace[2], quantity)[0].numpy()
             np.testing.assert_allclose(unpacked(page, quantity, 2), expected, rtol=2e-3, atol=1e-4)
 
-    def test_wrong_arguments_are_named(self) -> None:
+    def test_wrong_arguments_are_named(self):
         model, gpt2 = minibert.load("tiny-bert"), minibert.load("tiny-gpt2")
         for arguments, message in (
             ((model, None, None), "sentence_a=None"),

@@ -5,7 +5,7 @@ What browsers make of it is in tests/browser/test_notebook.py.
 
 import base64
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import numpy as np
@@ -38,7 +38,7 @@ class Seen(HTMLParser):
         return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-def test_a_head_is_as_dark_as_its_weights() -> None:
+def test_a_head_is_as_dark_as_its_weights():
     following = np.roll(np.eye(9), 1, axis=1)
     probs = np.stack([[np.eye(9), following]] * 3).astype(np.float32)
     html = attention_page(probs, names(9))._repr_html_()
@@ -50,9 +50,7 @@ def test_a_head_is_as_dark_as_its_weights() -> None:
     assert tuple(pixels[38, 38]) == (255, 255, 255)
 
 
-def test_a_page_that_cannot_fit_is_its_image_and_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_that_cannot_fit_is_its_image_and_what_to_do(monkeypatch):
     page = attention_page(softmax((2, 3, 7, 7)), names(7))
     html = page._repr_html_()
     assert "iframe" in [tag for tag, _ in Seen(html).tags]
@@ -63,7 +61,7 @@ def test_a_page_that_cannot_fit_is_its_image_and_what_to_do(
     assert not {"script", "iframe"} & {tag for tag, _ in seen.tags}
 
 
-def test_the_frame_holds_the_page_and_nothing_of_it_outside_its_attribute() -> None:
+def test_the_frame_holds_the_page_and_nothing_of_it_outside_its_attribute():
     page = attention_page(softmax((1, 2, 10, 10)), HOSTILE)
     mime, html = page._mime_()
     assert mime == "text/html"
@@ -77,7 +75,7 @@ Run = Callable[[str], list[str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(monkeypatch, tmp_path_factory):
     """Runs a cell; what it shows as HTML."""
     shells = pytest.importorskip("IPython.core.interactiveshell")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
@@ -103,7 +101,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactor
     shells.InteractiveShell.clear_instance()
 
 
-def test_a_call_of_bertviz_is_shown_once_wherever_it_stands_in_a_cell(run: Run) -> None:
+def test_a_call_of_bertviz_is_shown_once_wherever_it_stands_in_a_cell(run):
     for code, pages in (
         ("head_view(attention, tokens)", 1),
         ("head_view(attention, tokens)\nmodel_view(attention, tokens)", 2),

@@ -1,7 +1,6 @@
 """A Result draws itself: the numbers and names in a picture are its own, whatever its axes."""
 
 import sys
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -28,7 +27,7 @@ def texts(panel: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("sentence", [0, 1])
-def test_a_matrix_is_drawn_without_padding_queries_down_and_keys_across(sentence: int) -> None:
+def test_a_matrix_is_drawn_without_padding_queries_down_and_keys_across(sentence):
     result = results()["query x key"]
     N = len(result.tokens[sentence])
     panel = result.plot(sentence=sentence).axes[0]
@@ -37,7 +36,7 @@ def test_a_matrix_is_drawn_without_padding_queries_down_and_keys_across(sentence
     assert named(panel, "x") == named(panel, "y") == list(tokens(N))
 
 
-def test_every_head_is_a_small_map_and_a_chosen_one_is_large() -> None:
+def test_every_head_is_a_small_map_and_a_chosen_one_is_large():
     result = results()["heads"]
     grid = image(result.plot(sentence=1).axes[0])
     tiles = [grid[6 * n : 6 * n + 5, 6 * h : 6 * h + 5] for n, h in np.ndindex(L, H)]
@@ -49,7 +48,7 @@ def test_every_head_is_a_small_map_and_a_chosen_one_is_large() -> None:
     assert one.get_title(loc="left") == "Heads, head 1-2"
 
 
-def test_a_long_head_is_drawn_by_what_is_farthest_from_0_in_each_block() -> None:
+def test_a_long_head_is_drawn_by_what_is_farthest_from_0_in_each_block():
     values = torch.zeros(1, 1, 131, 131)
     values[0, 0, 130, 0], values[0, 0, 3, 7], values[0, 0, 2, 6] = 1.0, -0.5, 0.25
     result = Result(values, "batch head query key", tokens=(tokens(131),), signed=True)
@@ -59,7 +58,7 @@ def test_a_long_head_is_drawn_by_what_is_farthest_from_0_in_each_block() -> None
 
 
 @pytest.mark.parametrize("name", ["token", "position"])
-def test_a_bar_stands_for_each_token(name: str) -> None:
+def test_a_bar_stands_for_each_token(name):
     result, choices = results()[name], {"layer": 0} if name == "position" else {}
     shown = result.shown().values
     wanted = shown[0, 1] if name == "position" else shown[1]
@@ -72,7 +71,7 @@ def test_a_bar_stands_for_each_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["layer x head", "sweep", "blocked", "estimates"])
-def test_one_sentence_or_the_mean_of_all_is_shown(name: str) -> None:
+def test_one_sentence_or_the_mean_of_all_is_shown(name):
     result = results()[name].shown()
     for sentence, wanted in ((1, result.values[:, 1]), (None, result.values.double().mean(1))):
         assert same(image(results()[name].plot(sentence=sentence).axes[0]), wanted)
@@ -80,7 +79,7 @@ def test_one_sentence_or_the_mean_of_all_is_shown(name: str) -> None:
         results()["token"].plot(sentence=None)
 
 
-def test_the_lens_writes_the_token_of_a_rank_into_its_cell() -> None:
+def test_the_lens_writes_the_token_of_a_rank_into_its_cell():
     result = results()["lens"]
     panel = result.plot(sentence=1, rank=1).axes[0]
     written = {text.get_position(): text.get_text() for text in panel.texts}
@@ -106,13 +105,13 @@ LABELS = {
 }
 
 
-def test_any_token_is_one_line_that_can_be_drawn() -> None:
+def test_any_token_is_one_line_that_can_be_drawn():
     assert {token: plain(token) for token in LABELS} == LABELS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "hostile"), [(7, True), (200, False)])
-def test_every_result_has_a_figure_whose_text_is_inside(count: int, hostile: bool) -> None:
+def test_every_result_has_a_figure_whose_text_is_inside(count, hostile):
     for name, result in results(count, hostile).items():
         figure = result.plot()
         assert not cut_off(figure), name
@@ -124,9 +123,7 @@ PICTURES = ("head x query", "lens", "attribution")
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_figure_is_saved_as_each_kind_of_file_and_again_with_the_same_bytes(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_figure_is_saved_as_each_kind_of_file_and_again_with_the_same_bytes(name, tmp_path):
     result = results(hostile=True)[name]
     for suffix, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")):
         result.plot(tmp_path / f"plot{suffix}")
@@ -138,9 +135,7 @@ def test_a_figure_is_saved_as_each_kind_of_file_and_again_with_the_same_bytes(
     assert found.strip(), "text is drawn as outlines"
 
 
-def test_what_cannot_be_drawn_or_saved_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_drawn_or_saved_is_refused(tmp_path, monkeypatch):
     name = "lens"
     with pytest.raises(MinibertError, match=r"ending in \.svg, \.pdf or \.png"):
         results()[name].plot(tmp_path / "plot.jpg")
@@ -164,6 +159,6 @@ def test_what_cannot_be_drawn_or_saved_is_refused(
         ("token", {"sentence": True}),
     ],
 )
-def test_a_choice_that_is_not_there_is_an_error(name: str, choices: dict[str, Any]) -> None:
+def test_a_choice_that_is_not_there_is_an_error(name, choices):
     with pytest.raises(TraceError):
         results()[name].plot(**choices)

@@ -1,7 +1,6 @@
 """The report of a survey: numbers of the tables and nothing else, and pages of its examples."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ DOCUMENTS = [
 ]
 
 
-def test_the_report_has_the_numbers_of_the_tables() -> None:
+def test_the_report_has_the_numbers_of_the_tables():
     survey = survey_of(MEANS, NAMES, absent=["to_cls"])
     header = survey_report(survey).header
     assert [one["name"] for one in header["measures"]] == list(NAMES)
@@ -62,7 +61,7 @@ def test_the_report_has_the_numbers_of_the_tables() -> None:
     assert survey_report(survey_of(MEANS, NAMES, reach=0)).header["profile"] is None
 
 
-def test_patterns_have_their_heads() -> None:
+def test_patterns_have_their_heads():
     survey = survey_of(MEANS, NAMES)
     named = patterns_of({"previous": np.array([[0.9, 0.2, 0.7], [0.3, 0.555, 0.1]])}, [EXAMPLE])
     header = survey_report(survey, patterns=named).header
@@ -78,7 +77,7 @@ def test_patterns_have_their_heads() -> None:
     assert survey_report(survey).header["patterns"] == []
 
 
-def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() -> None:
+def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home():
     manifest = {
         "model": {"name": "/home/ada/models/secret-name"},
         "corpus": {"files": list(HOSTILE), "skipped": [{"place": HOSTILE[0], "reason": "broken"}]},
@@ -103,7 +102,7 @@ def test_nothing_of_a_manifest_can_leave_its_element_and_paths_stay_at_home() ->
     assert html == survey_report(survey, command="minibert survey corpus.txt").html
 
 
-def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tmp_path) -> None:
+def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tmp_path):
     model = load()
     documents = [
         Document("a", "the horse quickly ran away"),
@@ -132,7 +131,7 @@ def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tm
     assert [link[1:] for link in header["links"]] == [[1, 0, [0, 2]], [3, 1, [1]], [0, 2, [3]]]
 
 
-def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path: Path) -> None:
+def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path):
     pytest.importorskip("pyarrow.parquet")
     model = load()
     with pytest.raises(SurveyError, match="no finished run"):

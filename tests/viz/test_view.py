@@ -19,7 +19,6 @@ from attention_pages import (
     LAYERS,
     TOKENS,
     WIDTH,
-    FakeTrace,
     arrays,
     example_of,
     fake_trace,
@@ -33,20 +32,19 @@ from small_traces import small_trace
 
 import minibert
 from minibert.errors import AttentionError
-from minibert.trace.read import Trace
 from minibert.viz import Page, attention_page, view
 from minibert.viz.payload import encode_probs, header_json, pack_layer
 from tests.survey.given_attention import patterns_of_attention
 
 
 @pytest.fixture
-def fake() -> FakeTrace:
+def fake():
     """Two sentences of 7 and 5 tokens."""
     return fake_trace()
 
 
 @pytest.fixture(scope="module")
-def trace() -> Trace:
+def trace():
     """Two sentences of 8 and 5 tokens, and the gradient of a number of both."""
     trace = minibert.load().trace(["the horse quickly ran away .", "the boat turned"], grad=True)
     trace.backward(trace.logits[:, 1].amax(-1).sum())
@@ -58,14 +56,14 @@ def decoded(page: Page, layer: int, index: int = 0) -> np.ndarray:
 
 
 class TestPayload:
-    def test_no_probability_moves_by_more_than_four_thousandths(self) -> None:
+    def test_no_probability_moves_by_more_than_four_thousandths(self):
         halfway = ((np.arange(255) + 0.5) / 255) ** 2
         probs = np.concatenate([np.linspace(0, 1, 1_000_001), halfway, np.nextafter(halfway, 0)])
         error = np.abs((encode_probs(probs) / 255.0) ** 2 - probs)
         assert error.max() <= 4e-3
         assert error[probs <= 0.01].max() <= 4e-4
 
-    def test_causal_zeros_are_not_shipped(self) -> None:
+    def test_causal_zeros_are_not_shipped(self):
         probs = softmax((1, HEADS, TOKENS, TOKENS), causal=True)
         cells = zlib.decompress(base64.b64decode(pack_layer(0, probs[0]).data))
         assert len(cells) == HEADS * TOKENS * (TOKENS + 1) // 2
@@ -73,14 +71,14 @@ class TestPayload:
             decoded(attention_page(probs, names(TOKENS)), 0), probs[0], atol=4e-3
         )
 
-    def test_a_header_cannot_end_its_element_and_loses_nothing(self) -> None:
+    def test_a_header_cannot_end_its_element_and_loses_nothing(self):
         written = header_json({"tokens": list(HOSTILE)})
         assert written.isascii()
         assert not set("<>&\x00") & set(written)
         assert json.loads(written) == {"tokens": list(HOSTILE)}
 
 
-def test_the_header_says_what_the_trace_says(fake: FakeTrace) -> None:
+def test_the_header_says_what_the_trace_says(fake):
     page = view(fake, title="A title")
     assert view(fake, title="A title").html == page.html
     assert header_of(page)["title"] == "A title"
@@ -97,7 +95,7 @@ def test_the_header_says_what_the_trace_says(fake: FakeTrace) -> None:
     assert example_of(view(fake))["texts"] == ["strawberries", "rain falls"]
 
 
-def test_chosen_sentences_layers_and_heads_keep_their_numbers(fake: FakeTrace) -> None:
+def test_chosen_sentences_layers_and_heads_keep_their_numbers(fake):
     page = view(fake, sentences=[1], layers=[2, 0], heads=[4, 1])
     assert [entry["layer"] for entry in arrays(page, "probs")] == [0, 2]
     assert example_of(page)["heads"] == [1, 4]
@@ -116,9 +114,7 @@ def test_chosen_sentences_layers_and_heads_keep_their_numbers(fake: FakeTrace) -
     ],
 )
 @pytest.mark.parametrize("told", [0, 1])
-def test_it_says_whether_the_text_is_cut(
-    fake: FakeTrace, told: int, texts: tuple[str, ...], cut: bool
-) -> None:
+def test_it_says_whether_the_text_is_cut(fake, told, texts, cut):
     tokenizer = minibert.Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
     tokens = tokenizer(*texts, truncate=True, max_positions=7)
     # As of a model that does not tell the texts apart.
@@ -128,7 +124,7 @@ def test_it_says_whether_the_text_is_cut(
     assert example_of(view(fake))["cut"] is cut
 
 
-def test_attention_of_transformers_and_marks_of_tokenizers_are_read() -> None:
+def test_attention_of_transformers_and_marks_of_tokenizers_are_read():
     probs = softmax((LAYERS, 2, HEADS, TOKENS, TOKENS))
     tokens = ["<s>", "Ġbrown", "▁the", "##s", "##", "[CLS]", "[MASK]"]
     page = attention_page(tuple(map(torch.from_numpy, probs)), tokens, sentence=1)
@@ -165,7 +161,7 @@ STRINGS: list[tuple[Any, str]] = [
 ]
 
 
-def test_plain_attention_that_does_not_fit_is_refused() -> None:
+def test_plain_attention_that_does_not_fit_is_refused():
     for attention, message in ATTENTION:
         with pytest.raises(AttentionError, match=message):
             attention_page(attention, names(7))
@@ -202,7 +198,7 @@ VIEW: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
 ]
 
 
-def test_what_view_cannot_show_is_refused_by_the_name_of_its_argument() -> None:
+def test_what_view_cannot_show_is_refused_by_the_name_of_its_argument():
     for made, arguments, message in VIEW:
         with pytest.raises(AttentionError, match=message):
             view(made(), **arguments)
@@ -218,10 +214,10 @@ def test_what_view_cannot_show_is_refused_by_the_name_of_its_argument() -> None:
 
 class TestPatterns:
     @pytest.fixture(scope="class")
-    def horse(self) -> Trace:
+    def horse(self):
         return minibert.load().trace("the horse turned.")
 
-    def test_named_heads_are_held_with_their_scores(self, horse: Trace) -> None:
+    def test_named_heads_are_held_with_their_scores(self, horse):
         found = patterns_of_attention([horse.stack("probs")[:, 0]], horse.tokens.raw, causal=False)
         held = example_of(horse.view(patterns=found))["patterns"]
         named = {(*place, name) for place, each in found.named().items() for name in each}
