@@ -343,7 +343,7 @@ UNMEASURED = ("head_scores",)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def unchecked() -> Iterator[None]:
+def unchecked():
     """As people run it: without the checks of annotations that only tests have."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
@@ -378,9 +378,7 @@ def wrong(argument: str) -> st.SearchStrategy[Any]:
 
 @settings(max_examples=150)
 @given(name=st.sampled_from(sorted(CALLS)), data=st.data())
-def test_a_wrong_argument_gives_a_right_result_or_an_error_that_names_it(
-    name: str, data: st.DataObject
-) -> None:
+def test_a_wrong_argument_gives_a_right_result_or_an_error_that_names_it(name, data):
     good = CALLS[name][1]
     chosen = data.draw(st.sets(st.sampled_from(sorted(good)), min_size=1, max_size=2))
     bad = {argument: data.draw(wrong(argument)) for argument in sorted(chosen)}
@@ -391,12 +389,12 @@ def test_a_wrong_argument_gives_a_right_result_or_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("tokens", [[], [5, 7]])
-def test_answers_that_are_not_one_for_each_sentence_are_refused(tokens: list[int]) -> None:
+def test_answers_that_are_not_one_for_each_sentence_are_refused(tokens):
     with pytest.raises(EditError, match=rf"{len(tokens)} answers for 1 sentences; expected one"):
         analysis.ablate_heads(trace(), analysis.answer_probability(tokens))
 
 
-def test_a_whole_number_of_another_type_is_that_number() -> None:
+def test_a_whole_number_of_another_type_is_that_number():
     kinds: tuple[Any, ...] = (np.int64, np.uint8, torch.tensor)
     for number, (name, (_, good)) in enumerate(CALLS.items()):
         for argument, value in good.items():
@@ -413,8 +411,8 @@ def test_a_whole_number_of_another_type_is_that_number() -> None:
 @settings(max_examples=20)
 @given(name=WRONG, layer=WRONG, head=WRONG, value=WRONG, seed=st.integers(0, 2**20))
 def test_an_edit_that_does_not_fit_is_refused_before_the_forward_starts(
-    name: Any, layer: Any, head: Any, value: Any, seed: int
-) -> None:
+    name, layer, head, value, seed
+):
     assume(not callable(value) and not isinstance(value, Trace))
     parts = [hashable((wrong, right)) for wrong, right in ((name, "z"), (layer, 0), (head, 1))]
     point = tuple(pair[seed >> n & 1] for n, pair in enumerate(parts))
@@ -431,9 +429,7 @@ def test_an_edit_that_does_not_fit_is_refused_before_the_forward_starts(
 
 
 @pytest.mark.parametrize("flag", ["packed", "grad", "truncate", "offline", "allow_unexpected"])
-def test_a_flag_that_is_neither_true_nor_false_is_refused(
-    flag: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flag_that_is_neither_true_nor_false_is_refused(flag, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     model, wrong = minibert.load(), {flag: "no"}
     calls: dict[str, Any] = {"packed": model.trace, "grad": model.trace, "truncate": model.tokenize}

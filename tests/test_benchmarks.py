@@ -23,7 +23,7 @@ SHAPE = Shape("bert-quick", 2, 7)
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(tmp_path, monkeypatch):
     # A session sets these; they are put back after the test.
     for name in QUIET:
         monkeypatch.setenv(name, os.environ.get(name, ""))
@@ -37,7 +37,7 @@ def rows_of(workload: Workload) -> dict[str, Row]:
         return {row["implementation"]: row for row in measured(workload, 2)}
 
 
-def test_a_row_has_its_shape_speed_memory_error_and_work_and_a_failure_its_reason() -> None:
+def test_a_row_has_its_shape_speed_memory_error_and_work_and_a_failure_its_reason():
     def broken(case: Case) -> Prepared:
         raise RuntimeError("/opt/some/place/file.py cannot be read")
 
@@ -92,7 +92,7 @@ def test_everyone_of_a_quick_run_is_right_or_not_installed(module, wanted):
         assert ours == {task.name for task in TASKS}
 
 
-def test_minibert_in_bfloat16_may_err_twice_what_transformers_does_there() -> None:
+def test_minibert_in_bfloat16_may_err_twice_what_transformers_does_there():
     [narrow] = [one for one in CONTENDERS if one.name == "minibert bfloat16 full trace"]
     right = {"logits": torch.full((3,), 10.0)}
     verdicts: dict[str, Row] = {models.REFERENCE_BFLOAT16: {"errors": {"logits": 0.01}}}
@@ -101,7 +101,7 @@ def test_minibert_in_bfloat16_may_err_twice_what_transformers_does_there() -> No
         narrow.check(right, {"logits": right["logits"] + 0.021}, verdicts)
 
 
-def test_a_run_writes_its_rows_and_everyone_is_right(tmp_path: Path) -> None:
+def test_a_run_writes_its_rows_and_everyone_is_right(tmp_path):
     output = tmp_path / "rows.jsonl"
     arguments = ["--quick", "--rounds", "1", "--threads", "1", "--output", str(output)]
     assert statistics.BENCHMARK.run(arguments) == 0
@@ -111,7 +111,7 @@ def test_a_run_writes_its_rows_and_everyone_is_right(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.partial.jsonl")) == []
 
 
-def test_wrong_statistics_close_the_gate() -> None:
+def test_wrong_statistics_close_the_gate():
     given, want = statistics.QUICK[0].inputs(), statistics.WANTS["all"]
     found = statistics.in_place(want, given)
     changes = {
@@ -124,7 +124,7 @@ def test_wrong_statistics_close_the_gate() -> None:
             statistics.compare(changed, found)
 
 
-def test_generation_is_right_where_the_ids_are_and_has_tokens_a_second() -> None:
+def test_generation_is_right_where_the_ids_are_and_has_tokens_a_second():
     task = generation.Task("gpt2-quick", 2, 3, 2)
     built = {
         generation.REFERENCE: lambda given, new: [[7, 11], [13, 17]],
@@ -144,25 +144,25 @@ class Unedited(Minibert):
 
     name = "wrong"
 
-    def ablation(self, given):  # type: ignore[no-untyped-def]
+    def ablation(self, given):
         return self.model(given.ids)
 
-    def one_head(self, given):  # type: ignore[no-untyped-def]
+    def one_head(self, given):
         return self.model.trace(given.ids)[given.layer, given.head + 1].probs
 
-    def head_sweep(self, given):  # type: ignore[no-untyped-def]
+    def head_sweep(self, given):
         clean = given.metric(self.model(given.ids))[0]
         return clean.expand(self.layers, self.heads), clean
 
     def read_sweep(self, result: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         return {"change": result[0] - result[1], "clean": result[1]}
 
-    def gradient(self, given):  # type: ignore[no-untyped-def]
+    def gradient(self, given):
         return [one + 0.02 * one.abs().max() for one in super().gradient(given)]
 
 
 @pytest.mark.parametrize("method", ["ablation", "one_head", "head_sweep", "gradient"])
-def test_what_did_not_do_it_has_no_speed(method: str, tmp_path: Path) -> None:
+def test_what_did_not_do_it_has_no_speed(method, tmp_path):
     [task] = [one for one in TASKS if one.method == method]
     with torch.no_grad():
         case = Case("gpt2-quick", tmp_path)
@@ -173,7 +173,7 @@ def test_what_did_not_do_it_has_no_speed(method: str, tmp_path: Path) -> None:
     assert "median_ms" not in row
 
 
-def test_memory_is_beyond_that_of_torch_and_times_are_beside_those_of_transformers() -> None:
+def test_memory_is_beyond_that_of_torch_and_times_are_beside_those_of_transformers():
     def noted(peak: float, seconds: float) -> list[loading.Notes]:
         step = {"seconds": seconds, "moment": seconds, "peak_bytes": peak, "anonymous_bytes": 5.0}
         return [{"imports": step | {"moment": 0.5}, "load": step}]

@@ -144,7 +144,7 @@ FILES = {
 
 
 @pytest.fixture
-def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def inputs(tmp_path, monkeypatch):
     """The folder that commands are run in."""
     (tmp_path / "corpus.txt").write_text("the old house.\nthe horse ran.\nthe wind.\nthe wind.\n")
     (tmp_path / "corpus.latin").write_bytes("the caf\xe9 .\n".encode("latin-1"))
@@ -158,7 +158,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
+def gpt2(tmp_path_factory):
     """A GPT-2 with random weights."""
     path = byte_level(tmp_path_factory.mktemp("gpt2"), ["<|endoftext|>"])
     tokenizer = minibert.Tokenizer.from_folder(path)
@@ -181,8 +181,8 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
 
 @pytest.mark.parametrize(("line", "status", "message"), REFUSED, ids=lambda v: str(v)[:60])
 def test_what_cannot_be_done_is_said_with_its_status_and_nothing_is_written(
-    line: str, status: int, message: str, inputs: Path
-) -> None:
+    line, status, message, inputs
+):
     if "cuda" in line and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     before = contents(inputs)
@@ -204,14 +204,14 @@ def test_what_cannot_be_done_is_said_with_its_status_and_nothing_is_written(
 
 
 class TestProgram:
-    def test_help_lists_the_commands(self) -> None:
+    def test_help_lists_the_commands(self):
         assert " ".join(re.findall(r"^  (\w[\w-]*)  ", said("--help"), re.M)) == COMMANDS
         assert said("--version") == f"minibert {minibert.__version__}\n"
         for command in ("check", "bench"):
             text = " ".join(said(command, "--help").split())
             assert "FILE.py runs with all your permissions" in text
 
-    def test_help_waits_for_nothing_heavy(self) -> None:
+    def test_help_waits_for_nothing_heavy(self):
         code = (
             "import sys\nfrom minibert.cli.main import main\n"
             "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
@@ -222,9 +222,7 @@ class TestProgram:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]"
 
-    def test_ctrl_c_exits_with_130_and_a_mistake_of_ours_keeps_its_traceback(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_ctrl_c_exits_with_130_and_a_mistake_of_ours_keeps_its_traceback(self, monkeypatch):
         for error in (KeyboardInterrupt(), RuntimeError("ours")):
 
             def failing(*_: Any, error: BaseException = error, **__: Any) -> None:
@@ -237,15 +235,13 @@ class TestProgram:
             else:
                 assert result.exception is error
 
-    def test_an_error_of_something_else_is_not_one_of_the_output(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_error_of_something_else_is_not_one_of_the_output(self, monkeypatch):
         error = OSError(errno.EPIPE, os.strerror(errno.EPIPE), "a.bin")
         monkeypatch.setattr("minibert.model.Model.predict", mock.Mock(side_effect=error))
         result = run("predict", "the [MASK]")
         assert (result.exit_code, result.output) == (1, f"error: {error}\n")
 
-    def test_a_closed_pipe_ends_quietly(self) -> None:
+    def test_a_closed_pipe_ends_quietly(self):
         read, write = os.pipe()
         os.close(read)
         try:
@@ -255,7 +251,7 @@ class TestProgram:
         assert (done.returncode, done.stderr) == (141, "")
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-    def test_a_full_output_is_one_line_of_error(self) -> None:
+    def test_a_full_output_is_one_line_of_error(self):
         with open("/dev/full", "w") as full:
             done = process("models", stdout=full)
         message = "error: standard output cannot be written to (No space left on device).\n"
@@ -301,7 +297,7 @@ def document(command: str, *arguments: str, status: int = 0) -> dict[str, Any]:
 
 
 class TestJson:
-    def test_predict_has_the_numbers_of_the_library(self) -> None:
+    def test_predict_has_the_numbers_of_the_library(self):
         found = document("predict", "the horse [MASK] away .", "--top", "3")
         (expected,) = load().predict("the horse [MASK] away .", top=3)
         (prediction,) = found["predictions"]
@@ -310,25 +306,25 @@ class TestJson:
             (choice.label, choice.probability) for choice in expected.choices
         ]
 
-    def test_explain_has_the_numbers_of_the_trace(self) -> None:
+    def test_explain_has_the_numbers_of_the_trace(self):
         trace = load(dtype=torch.bfloat16).trace("the horse turned")
         expected = explain(trace, layer=1, head=2, query="horse", key="[SEP]").to_dict()
         chosen = ("--query", "horse", "--key", "[SEP]", "--dtype", "bfloat16")
         assert document(*EXPLAIN, *chosen) == expected
         document(*EXPLAIN, "--query", "horse", "--model", "tiny-llama")
 
-    def test_why_adds_the_parts_of_the_score(self) -> None:
+    def test_why_adds_the_parts_of_the_score(self):
         given = (*EXPLAIN, "--query", "horse", "--why")
         found = json.loads(run(*given, "--json").stdout)
         assert sum(map(sum, found["why"]["values"])) == pytest.approx(found["score"], rel=1e-4)
         assert "looks at" in said(*given)
 
-    def test_models_lists_what_is_here(self) -> None:
+    def test_models_lists_what_is_here(self):
         found = document("models")
         assert {one["name"] for one in found["embedded"]} == set(embedded_names())
         assert found.keys() == {"embedded", "cached"}
 
-    def test_check_says_right_and_wrong(self, tmp_path: Path) -> None:
+    def test_check_says_right_and_wrong(self, tmp_path):
         quick = ("--dtype", "float32", "--tokens", "17", "--quick")
         right = document("check", planted.written(tmp_path, planted.RIGHT), *quick)
         assert right["right"] is True
@@ -337,16 +333,14 @@ class TestJson:
         assert wrong["right"] is False
         assert "tf32" in wrong["causes"][0]
 
-    def test_verify_has_the_numbers_of_its_certificate(self, inputs: Path) -> None:
+    def test_verify_has_the_numbers_of_its_certificate(self, inputs):
         folder = str(Path(minibert.__file__).parent / "embedded" / "tiny-bert")
         found = document("verify", folder, "--longest", "5", "-o", "certificate.json")
         assert found["right"] is True
         assert found == json.loads((inputs / "certificate.json").read_text())
         assert [one["name"] for one in found["files"]] == ["config.json", "model.safetensors"]
 
-    def test_numbers_that_json_has_no_word_for_are_null(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_numbers_that_json_has_no_word_for_are_null(self, capsys):
         say_json({"a": [1.0, float("nan")], "b": (float("-inf"), "x")})
         assert capsys.readouterr().out == '{"a": [1.0, null], "b": [null, "x"]}\n'
 
@@ -365,9 +359,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("line", "answer"), ANSWERS, ids=lambda v: v[:40])
-def test_a_command_answers_and_opens_no_browser(
-    line: str, answer: str, inputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_answers_and_opens_no_browser(line, answer, inputs, monkeypatch):
     monkeypatch.setattr("webbrowser.open", pytest.fail)
     shown = said(*shlex.split(line))
     assert re.fullmatch(rf".*?{answer}", shown, re.DOTALL), shown
@@ -375,7 +367,7 @@ def test_a_command_answers_and_opens_no_browser(
 
 
 class TestTexts:
-    def test_a_text_can_come_from_standard_input_and_be_cut(self) -> None:
+    def test_a_text_can_come_from_standard_input_and_be_cut(self):
         rest = (*EXPLAIN[2:], "--query", "horse", "--json")
         piped = said("explain", "-", *rest, stdin="the horse turned\n")
         assert piped == said("explain", "the horse turned", *rest)
@@ -384,9 +376,7 @@ class TestTexts:
         assert len(json.loads(long.stdout)["tokens"]) == limit
         assert long.stderr == f"note: the text is cut after {limit} tokens.\n"
 
-    def test_a_page_is_the_one_of_python_and_opened_where_asked(
-        self, inputs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_page_is_the_one_of_python_and_opened_where_asked(self, inputs, monkeypatch):
         opened: list[str] = []
         monkeypatch.setattr("webbrowser.open", opened.append)
         path = inputs / "page.html"
@@ -394,7 +384,7 @@ class TestTexts:
         assert path.read_text() == load().trace(*TEXTS).view().html
         assert opened == [path.as_uri()]
 
-    def test_many_questions_take_one_line_each(self) -> None:
+    def test_many_questions_take_one_line_each(self):
         choices = (Choice("B-PER", 0.75, 1), Choice("O", 0.25, 0))
         many = [Prediction(0, p, "class of the token", choices) for p in range(1, 6)]
         tokens = ["[CLS]", " Anna", "\x1b", "日本", " Ulm", "."]
@@ -407,7 +397,7 @@ class TestTexts:
 
 
 class TestGenerate:
-    def test_it_prints_the_text_that_python_gives_with_every_option(self, gpt2: str) -> None:
+    def test_it_prints_the_text_that_python_gives_with_every_option(self, gpt2):
         model = load(gpt2)
         shown = run("generate", "-", "-m", gpt2, stdin=f"{PROMPT}\n")
         assert shown.stdout_bytes.decode() == f"{model.generate(PROMPT)}\n"
@@ -420,8 +410,8 @@ class TestGenerate:
 
     @pytest.mark.parametrize("terminal", [True, False])
     def test_pieces_are_written_as_they_come_and_steer_no_terminal(
-        self, terminal: bool, gpt2: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, terminal, gpt2, monkeypatch
+    ):
         written: list[str] = []
 
         class Output:
@@ -450,9 +440,7 @@ class TestGenerate:
         if not terminal:
             assert written[: 2 * len(pieces) : 2] == [prompt + pieces[0], *pieces[1:]]
 
-    def test_the_end_of_the_positions_is_noted_and_characters_are_written_out(
-        self, gpt2: str
-    ) -> None:
+    def test_the_end_of_the_positions_is_noted_and_characters_are_written_out(self, gpt2):
         result = run("generate", PROMPT, "-m", gpt2, "--max-new-tokens", "300")
         message = r"note: the text ends here, because .* has only 67 positions\.\n"
         assert re.fullmatch(message, result.stderr)
@@ -462,7 +450,7 @@ class TestGenerate:
 
 class TestModels:
     @pytest.fixture
-    def cache(self, tmp_path: Path) -> Path:
+    def cache(self, tmp_path):
         """A Hugging Face cache with two bert models, one of them broken, and a stranger."""
         commit = "0123456789abcdef0123456789abcdef01234567"
         for name in ("whole", "broken", "stranger"):
@@ -479,7 +467,7 @@ class TestModels:
                 shutil.copy(source / "model.safetensors", snapshot)
         return tmp_path
 
-    def test_embedded_and_cached_models_are_listed(self, cache: Path) -> None:
+    def test_embedded_and_cached_models_are_listed(self, cache):
         done = process("models", env={"HF_HUB_CACHE": str(cache)})
         assert done.returncode == 0, done.stderr
         embedded, cached = done.stdout.split("\n\n")
@@ -494,9 +482,7 @@ class TestModels:
 
 
 class TestCorpus:
-    def test_survey_writes_tables_and_says_which_heads_are_the_most_of_a_kind(
-        self, inputs: Path
-    ) -> None:
+    def test_survey_writes_tables_and_says_which_heads_are_the_most_of_a_kind(self, inputs):
         pytest.importorskip("pyarrow")
         corpus = inputs / "two.txt"
         corpus.write_text("The horse ran away .\n\nThe boat turned slowly .\n", encoding="utf-8")
@@ -515,7 +501,7 @@ class TestCorpus:
         assert skipping.exit_code == 0, skipping.output
         assert "1 documents were left out; manifest.json says which and why" in skipping.stderr
 
-    def test_patterns_reads_built_in_pairs_where_no_corpus_is_named(self) -> None:
+    def test_patterns_reads_built_in_pairs_where_no_corpus_is_named(self):
         result = run("patterns")
         assert result.exit_code == 0
         assert "no corpus is named" in result.stderr
@@ -523,7 +509,7 @@ class TestCorpus:
             assert f"\n{pattern.name}: {pattern.words}\n" in result.stdout
         assert "  2-3*  1.00" in result.stdout
 
-    def test_patterns_reads_a_corpus_as_asked(self, inputs: Path) -> None:
+    def test_patterns_reads_a_corpus_as_asked(self, inputs):
         lines = ({"a": "the old house", "b": f"a house of wood, number {n}"} for n in range(5))
         (inputs / "pairs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         reading = ("--field", "a", "--pair-field", "b", "--limit", "3")

@@ -1,7 +1,6 @@
 """`minibert train`: what its options do; how it fails is in the table of test_cli.py."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,12 +13,12 @@ from tests.training.small_runs import SMALL, story_files
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def texts(tmp_path_factory):
     return story_files(tmp_path_factory.mktemp("texts"), 1, 2, 3)
 
 
 class TestResult:
-    def test_options_reach_the_run(self, texts: list[str], tmp_path: Path) -> None:
+    def test_options_reach_the_run(self, texts, tmp_path):
         held = story_files(tmp_path, 21, 22)
         options = [
             "--seed",
@@ -50,15 +49,13 @@ class TestResult:
         tensors = load_file(folder / "model.safetensors")
         assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
 
-    def test_without_held_out_files_the_ends_of_the_texts_are(
-        self, texts: list[str], tmp_path: Path
-    ) -> None:
+    def test_without_held_out_files_the_ends_of_the_texts_are(self, texts, tmp_path):
         command = [*texts, "--task", "masked-lm", *SMALL, "--steps", "1", "-o", str(tmp_path)]
         assert run("train", *command).exit_code == 0
         about = json.loads((tmp_path / "training.json").read_text())
         assert about["held_out"] == [f"the end of story-{n}.txt" for n in (1, 2, 3)]
 
-    def test_a_llama_has_its_own_shape(self, texts: list[str], tmp_path: Path) -> None:
+    def test_a_llama_has_its_own_shape(self, texts, tmp_path):
         options = ["--task", "causal-lm", "--family", "llama", "--kv-heads", "2", "--width", "40"]
         command = [*texts, *SMALL, *options, "--steps", "1", "-o", str(tmp_path / "run")]
         result = run("train", *command)

@@ -75,12 +75,12 @@ ROWS = list(rows())
 WITH_NNSIGHT = [row for row, (_, code, _) in rows().items() if code]
 
 
-def test_the_table_is_there() -> None:
+def test_the_table_is_there():
     assert len(ROWS) >= 8
     assert len(WITH_NNSIGHT) >= 6
 
 
-def test_every_cell_of_ours_runs_and_no_two_rows_say_the_same() -> None:
+def test_every_cell_of_ours_runs_and_no_two_rows_say_the_same():
     for row in ROWS:
         found = in_minibert(row)
         assert found.isfinite().all()
@@ -89,7 +89,7 @@ def test_every_cell_of_ours_runs_and_no_two_rows_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_transformer_lens_says_the_same(row: str) -> None:
+def test_transformer_lens_says_the_same(row):
     model = lens_model(in_transformers())
     from transformer_lens import patching
 
@@ -119,7 +119,7 @@ def as_traced(code: str) -> str:
 
 
 @pytest.mark.parametrize("row", WITH_NNSIGHT)
-def test_nnsight_says_the_same(row: str, tmp_path: Path) -> None:
+def test_nnsight_says_the_same(row, tmp_path):
     nnsight = pytest.importorskip("nnsight")
     ids, others = ours()["ids"], ours()["others"]
     with torch.no_grad():

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,13 +102,13 @@ def fewest_extras(line: str, extras: tuple[str, ...]) -> tuple[str, ...]:
 # Triton's interpreter takes minutes for all sizes; test_ladder.py and test_cli_check.py check the
 # same files.
 SHORTER = {
-    "check": ("--quick", "--tokens", "17"),
+    "check": ("--quick", "--tokens", "17", "--dtype", "float32"),
     "bench": ("--quick", "--dtype", "float32"),
 }
 
 
 @pytest.fixture(scope="module")
-def python_with(python_beside: Callable[[tuple[str, ...]], Path]) -> PythonWith:
+def python_with(python_beside):
     """Gives the Python of an environment with minibert, what it declares, and these extras."""
 
     def make(extras: tuple[str, ...]) -> Path:
@@ -119,7 +119,7 @@ def python_with(python_beside: Callable[[tuple[str, ...]], Path]) -> PythonWith:
 
 
 @pytest.fixture(scope="module")
-def pages(python_with: PythonWith) -> Iterator[subprocess.Popen[str]]:
+def pages(python_with):
     """A Python with what README says to install, which runs the code of pages."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     with subprocess.Popen(
@@ -135,13 +135,13 @@ def pages(python_with: PythonWith) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module")
-def done_before() -> set[tuple[str, Path]]:
+def done_before():
     """The commands that ran, each with its Python: two pages may show the same."""
     return set()
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     """A folder with what a reader has who follows the pages in a clone."""
     for folder in ("kernels", "lessons/flash"):
         shutil.copytree(DOCS / folder, tmp_path / "docs" / folder)
@@ -167,13 +167,7 @@ def run_line(line: str, python: Path, where: Path, done: set[tuple[str, Path]]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_a_page_runs_with_what_it_says_to_install(
-    page: Path,
-    clone: Path,
-    python_with: PythonWith,
-    pages: subprocess.Popen[str],
-    done_before: set[tuple[str, Path]],
-) -> None:
+def test_a_page_runs_with_what_it_says_to_install(page, clone, python_with, pages, done_before):
     blocks = blocks_of(page)
     for block in blocks:
         for line in lines_of(block):
@@ -189,7 +183,7 @@ def test_a_page_runs_with_what_it_says_to_install(
         assert printed == block.printed, f"{page.name}:\n{block.code}"
 
 
-def test_the_pages_have_blocks_and_every_extra_that_they_list_exists() -> None:
+def test_the_pages_have_blocks_and_every_extra_that_they_list_exists():
     lessons = (
         "forming.md",
         "fine_tuning.md",
@@ -212,7 +206,7 @@ def section(page: str, title: str) -> str:
     return text.split(f"{title}\n")[1].split("\n## ")[0]
 
 
-def test_every_file_of_the_tree_exists() -> None:
+def test_every_file_of_the_tree_exists():
     named = []
     folder = inside = ""
     for line in section("architecture.md", "## The tree").split("```")[1].splitlines()[1:]:
@@ -227,7 +221,7 @@ def test_every_file_of_the_tree_exists() -> None:
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
-def test_the_screenshots_are_those_that_are_shown_and_small() -> None:
+def test_the_screenshots_are_those_that_are_shown_and_small():
     shown = re.findall(r"pictures/[\w-]+\.png", (DOCS / "pictures.md").read_text(encoding="utf-8"))
     made = list((DOCS / "pictures").iterdir())
     assert sorted(shown) == sorted(f"pictures/{path.name}" for path in made)

@@ -36,13 +36,13 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "embedded.jsonl
 TEXT = "the old horse looked over the gate and saw the boys come slowly down the long road ."
 
 
-def test_all_are_there() -> None:
+def test_all_are_there():
     assert sorted(embedded_names()) == sorted(ALL)
 
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_transformers_loads_the_folder_and_agrees(name: str) -> None:
+def test_transformers_loads_the_folder_and_agrees(name):
     # In float64: the stream of tiny-gpt2 has numbers up to 35, where float32 has steps of 4e-6, and
     # another order of a sum is one or two of them.
     options = {"dtype": torch.float64, "attn_implementation": "eager"}
@@ -77,7 +77,7 @@ def card_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_row_is_of_the_weights_that_are_here(name: str) -> None:
+def test_every_row_is_of_the_weights_that_are_here(name):
     weights = (EMBEDDED / name / "model.safetensors").read_bytes()
     rows = measured(name, RESULTS).values()
     assert {row["weights_sha256"] for row in rows} == {hashlib.sha256(weights).hexdigest()}
@@ -86,7 +86,7 @@ def test_every_row_is_of_the_weights_that_are_here(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
-def test_the_card_and_the_page_say_what_was_measured_by_kind_of_text(name: str) -> None:
+def test_the_card_and_the_page_say_what_was_measured_by_kind_of_text(name):
     share = name == "tiny-bert"
     start = "masked tokens right, " if share else "loss, "
     kinds = {what: row for what, row in measured(name, RESULTS).items() if what.startswith(start)}
@@ -101,7 +101,7 @@ def test_the_card_and_the_page_say_what_was_measured_by_kind_of_text(name: str) 
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
-def test_the_card_shows_how_copying_was_measured_over_distances_and_periods(name: str) -> None:
+def test_the_card_shows_how_copying_was_measured_over_distances_and_periods(name):
     found, rows = measured(name, RESULTS), {}
     for line in card_of(name).splitlines():
         label, *cells = line.strip("| ").split(" | ")
@@ -118,7 +118,7 @@ def test_the_card_shows_how_copying_was_measured_over_distances_and_periods(name
         assert rows[label] == [f"{number:.{digits}f}" for number in numbers], label
 
 
-def test_the_page_on_limits_says_what_the_logs_of_both_trainings_say() -> None:
+def test_the_page_on_limits_says_what_the_logs_of_both_trainings_say():
     page = (RESULTS.parents[2] / "docs" / "lessons" / "limits.md").read_text(encoding="utf-8")
     control = RESULTS.parents[1] / "logs" / "control-tiny-bert.jsonl"
     logs = (control, EMBEDDED / "tiny-bert/first_scores.jsonl")
@@ -151,7 +151,7 @@ TAUGHT = (
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
-def test_words_that_teachers_use_are_whole(name: str) -> None:
+def test_words_that_teachers_use_are_whole(name):
     tokens = minibert.load(name).tokenize(list(TAUGHT))
     for text, strings, special in zip(TAUGHT, tokens.strings, tokens.special, strict=True):
         words = text.lower() if name == "tiny-bert" else text
@@ -171,9 +171,7 @@ def test_words_that_teachers_use_are_whole(name: str) -> None:
         ("tiny-llama", "induction", 0.6),
     ],
 )
-def test_the_head_that_the_card_names_does_what_it_says(
-    name: str, pattern: str, least: float
-) -> None:
+def test_the_head_that_the_card_names_does_what_it_says(name, pattern, least):
     model = minibert.load(name)
     scores = getattr(head_scores(model, TEXT), pattern)
     card = (EMBEDDED / name / "README.md").read_text(encoding="utf-8")
@@ -183,7 +181,7 @@ def test_the_head_that_the_card_names_does_what_it_says(
     assert scores[layer, head] >= least
 
 
-def test_the_head_for_the_same_word_in_the_other_text_finds_it() -> None:
+def test_the_head_for_the_same_word_in_the_other_text_finds_it():
     row = re.search(r"\| (\d)-(\d) \| looks at the same word", card_of("tiny-bert"))
     assert row
     documents = [Document(f"pair {n}", a, pair=b) for n, (a, b) in enumerate(SAMPLE_PAIRS)]
@@ -215,12 +213,12 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return (centre - half) / (1 + z * z / count), (centre + half) / (1 + z * z / count)
 
 
-def test_the_trained_head_is_better_than_a_coin_by_its_error_bar() -> None:
+def test_the_trained_head_is_better_than_a_coin_by_its_error_bar():
     least, _ = wilson(share_right(minibert.load(SENTIMENT)), len(TEXTS))
     assert least > 0.5
 
 
-def test_heads_without_training_are_a_coin() -> None:
+def test_heads_without_training_are_a_coin():
     heads = [untrained(seed) for seed in range(10)]
     mean = sum(share_right(head) for head in heads) / len(heads)
     least, most = wilson(mean, len(TEXTS))
@@ -229,7 +227,7 @@ def test_heads_without_training_are_a_coin() -> None:
         assert {int(head(REVIEW).argmax()) for head in heads} == {0, 1}
 
 
-def test_it_was_trained_from_the_tiny_bert_that_is_here() -> None:
+def test_it_was_trained_from_the_tiny_bert_that_is_here():
     facts = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
     start = EMBEDDED / "tiny-bert"
     weights = (start / "model.safetensors").read_bytes()
@@ -237,7 +235,7 @@ def test_it_was_trained_from_the_tiny_bert_that_is_here() -> None:
     assert (FOLDER / "tokenizer.json").read_bytes() == (start / "tokenizer.json").read_bytes()
 
 
-def test_the_card_says_what_was_measured() -> None:
+def test_the_card_says_what_was_measured():
     found, card = measured(SENTIMENT, RESULTS), card_of(SENTIMENT)
     page = (RESULTS.parents[2] / "docs" / "embedded_models.md").read_text(encoding="utf-8")
     size = f"{found.pop('weights in MB')['value']:.2f} MB"
@@ -261,7 +259,7 @@ def test_the_card_says_what_was_measured() -> None:
         assert float(model(REVIEW).softmax(-1)[0, 1]) == pytest.approx(opinion["value"], abs=1e-3)
 
 
-def test_relevance_names_the_word_that_decides() -> None:
+def test_relevance_names_the_word_that_decides():
     model = minibert.load(SENTIMENT)
     trace = model.trace("the dinner was terrible .", grad=True)
     label = int(trace.logits[0].argmax())

@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,29 +12,27 @@ from minibert.errors import CheckpointError, MinibertError, printable
 
 
 @given(st.text(), st.integers(1, 1500), st.sampled_from([0, 200, 2000]))
-def test_a_message_is_shorter_than_2_kb_and_acts_on_no_terminal(
-    text: str, times: int, more: int
-) -> None:
+def test_a_message_is_shorter_than_2_kb_and_acts_on_no_terminal(text, times, more):
     message = str(CheckpointError(text * times + "\x1b[31m" * more))
     assert len(message.encode()) <= 2000
     assert all(c.isprintable() or c == "\n" for c in message)
     assert printable(message) == message
 
 
-def test_a_short_message_is_kept_and_what_cannot_be_printed_is_named() -> None:
+def test_a_short_message_is_kept_and_what_cannot_be_printed_is_named():
     assert str(MinibertError("naïve 我\n\x1b[31m \u202e\ud800")) == (
         "naïve 我\n\\x1b[31m \\u202e\\ud800"
     )
 
 
-def test_of_a_long_message_beginning_and_end_are_kept() -> None:
+def test_of_a_long_message_beginning_and_end_are_kept():
     message = str(MinibertError("config.json: " + "x" * 50_000_000 + "; take it out."))
     assert message.startswith("config.json: xxx")
     assert message.endswith("xxx; take it out.")
     assert "of 50000027 characters" in message
 
 
-def test_an_error_survives_a_pickle() -> None:
+def test_an_error_survives_a_pickle():
     assert str(pickle.loads(pickle.dumps(CheckpointError("a", 3)))) == "('a', 3)"
 
 
@@ -80,7 +77,7 @@ for trace in (made, Trace.load(path, model)):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system for its limits")
-def test_a_trace_that_is_larger_than_memory_is_refused_wherever_it_is_read(tmp_path: Path) -> None:
+def test_a_trace_that_is_larger_than_memory_is_refused_wherever_it_is_read(tmp_path):
     command = [sys.executable, "-c", LARGE, str(tmp_path / "a.trace")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-1500:]

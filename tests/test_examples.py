@@ -21,7 +21,7 @@ def numbers(line: str) -> list[float]:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def run(capsys, monkeypatch):
     def script(name: str, *options: str) -> list[str]:
         monkeypatch.setattr(sys, "argv", [name, *options])
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
@@ -35,7 +35,7 @@ def line_with(lines: list[str], start: str) -> str:
     return found
 
 
-def test_there_are_twelve_and_each_is_short_and_names_its_source() -> None:
+def test_there_are_twelve_and_each_is_short_and_names_its_source():
     assert len(SCRIPTS) == 12
     readme = (EXAMPLES / "README.md").read_text()
     for name in SCRIPTS:
@@ -45,7 +45,7 @@ def test_there_are_twelve_and_each_is_short_and_names_its_source() -> None:
         assert f"[{name}.py]({name}.py)" in readme
 
 
-def test_without_induction_heads_the_second_half_cannot_be_copied(run) -> None:
+def test_without_induction_heads_the_second_half_cannot_be_copied(run):
     lines = run("induction")
     whole, without, others = (numbers(line)[-1] for line in lines[1:4])
     assert numbers(lines[0])[0] > 0.5
@@ -54,7 +54,7 @@ def test_without_induction_heads_the_second_half_cannot_be_copied(run) -> None:
     assert without > others + 1
 
 
-def test_the_patched_heads_and_paths_carry_the_answer(run) -> None:
+def test_the_patched_heads_and_paths_carry_the_answer(run):
     lines = run("indirect_object")
     clean, corrupt = numbers(lines[0])
     assert clean > 5 > -5 > corrupt
@@ -66,9 +66,7 @@ def test_the_patched_heads_and_paths_carry_the_answer(run) -> None:
     assert max(key, value) > 10 * query
 
 
-def test_a_restored_state_brings_the_answer_back_at_the_subject_and_then_at_the_end(
-    run, tmp_path
-) -> None:
+def test_a_restored_state_brings_the_answer_back_at_the_subject_and_then_at_the_end(run, tmp_path):
     lines = run("causal_tracing", "--plot", str(tmp_path / "trace.svg"))
     clean, corrupt = numbers(lines[0])
     assert clean > 0.5 > 0.1 > corrupt
@@ -81,7 +79,7 @@ def test_a_restored_state_brings_the_answer_back_at_the_subject_and_then_at_the_
     assert (tmp_path / "trace.svg").stat().st_size > 1000
 
 
-def test_the_answer_is_lost_without_a_look_at_the_subject(run, tmp_path) -> None:
+def test_the_answer_is_lost_without_a_look_at_the_subject(run, tmp_path):
     lines = run("knockout", "--plot", str(tmp_path / "knockout.svg"))
     shares = {
         name: [int(share) for share in re.findall(r"([+-]\d+)%", line_with(lines, name))]
@@ -93,32 +91,32 @@ def test_the_answer_is_lost_without_a_look_at_the_subject(run, tmp_path) -> None
     assert (tmp_path / "knockout.svg").stat().st_size > 1000
 
 
-def test_the_terms_of_a_logit_sum_to_it(run) -> None:
+def test_the_terms_of_a_logit_sum_to_it(run):
     lines = run("direct_logit_attribution")
     measured, total = numbers(lines[0])
     assert total == pytest.approx(measured, abs=0.002)
     assert measured > 5
 
 
-def test_estimates_follow_patches(run) -> None:
+def test_estimates_follow_patches(run):
     lines = run("attribution_patching", "--pairs", "2")
     correlation = numbers(line_with(lines, "all layers"))[0]
     assert 0.5 < correlation <= 1
 
 
-def test_every_layer_knows_parts_of_speech_better_than_a_guess(run) -> None:
+def test_every_layer_knows_parts_of_speech_better_than_a_guess(run):
     lines = run("part_of_speech", "--data", str(data_path("text", "ud-english-ewt")))
     guess, *layers = (numbers(line)[0] for line in lines)
     assert len(layers) >= 3
     assert all(guess + 0.3 < layer < 1 for layer in layers)
 
 
-def test_without_the_treebank_the_probe_says_where_it_is(run, tmp_path) -> None:
+def test_without_the_treebank_the_probe_says_where_it_is(run, tmp_path):
     with pytest.raises(SystemExit, match=r"--data.*universaldependencies\.org"):
         run("part_of_speech", "--data", str(tmp_path))
 
 
-def test_a_dictionary_explains_the_activations_with_fewer_features(run, tmp_path) -> None:
+def test_a_dictionary_explains_the_activations_with_fewer_features(run, tmp_path):
     lines = run("sae_data", "--output", str(tmp_path))
     (before, many), *_, (after, few) = (numbers(line)[-2:] for line in lines[1:])
     assert after > 0.8 > before
@@ -126,7 +124,7 @@ def test_a_dictionary_explains_the_activations_with_fewer_features(run, tmp_path
     assert (tmp_path / "mlp_out-1.npy").exists()
 
 
-def test_steering_turns_the_text_and_a_factor_of_0_does_not(run) -> None:
+def test_steering_turns_the_text_and_a_factor_of_0_does_not(run):
     import minibert
 
     lines = run("steering")
@@ -136,7 +134,7 @@ def test_steering_turns_the_text_and_a_factor_of_0_does_not(run) -> None:
     assert lines[-1].partition(":")[2] != lines[0].partition(":")[2]
 
 
-def test_the_fine_tuned_classifier_is_right_on_new_sentences_and_loads_again(run) -> None:
+def test_the_fine_tuned_classifier_is_right_on_new_sentences_and_loads_again(run):
     lines = run("fine_tuning")
     right, of = map(int, re.findall(r"(\d+) of (\d+)", lines[0])[0])
     assert right >= 0.9 * of
@@ -145,7 +143,7 @@ def test_the_fine_tuned_classifier_is_right_on_new_sentences_and_loads_again(run
     assert lines[2].endswith("True")
 
 
-def test_two_checkpoints_differ_and_one_does_not_differ_from_itself(run) -> None:
+def test_two_checkpoints_differ_and_one_does_not_differ_from_itself(run):
     lines = run("two_checkpoints")
     assert numbers(lines[0])[-1] > 0
     assert all(0 <= value <= 1 for value in numbers(lines[1]))
@@ -153,7 +151,7 @@ def test_two_checkpoints_differ_and_one_does_not_differ_from_itself(run) -> None
     assert set(numbers(same[1])) == {0.0}
 
 
-def test_figure_2_has_shares_of_attention(run, tmp_path) -> None:
+def test_figure_2_has_shares_of_attention(run, tmp_path):
     pytest.importorskip("matplotlib")
     lines = run("clark_figure_2", "--plot", str(tmp_path / "figure.png"))
     tables = {line.split()[0]: numbers(line) for line in lines}

@@ -10,9 +10,11 @@ from torch.nn.functional import cross_entropy
 
 import minibert
 from minibert.analysis import relevance_of
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, TokenizationError
 from minibert.layers.config import Config
+from minibert.loading import from_transformers
 from minibert.model import Model
+from tests.families import batch, difference, hf_model
 
 TASK = "sequence-classification"
 LABELS = ["no", "maybe", "yes"]
@@ -63,9 +65,7 @@ def trained(model: Model, steps: int = 150) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("family", CLASSES)
-def test_a_body_gets_a_fresh_head_trains_and_is_read_by_transformers(
-    family: str, tmp_path: Path
-) -> None:
+def test_a_body_gets_a_fresh_head_trains_and_is_read_by_transformers(family, tmp_path):
     path = body(family, tmp_path / "body")
     model = fresh(path)
     assert model.config.labels == tuple(LABELS)
@@ -94,7 +94,7 @@ def test_a_body_gets_a_fresh_head_trains_and_is_read_by_transformers(
     assert relevance_of(trace, 0).values.shape == (2, 3, 4)
 
 
-def test_the_seed_decides_the_head_and_nothing_else(tmp_path: Path) -> None:
+def test_the_seed_decides_the_head_and_nothing_else(tmp_path):
     path = body("bert", tmp_path)
     first, again, other = (dict(fresh(path, seed).named_parameters()) for seed in (3, 3, 4))
     for name, value in first.items():
@@ -105,7 +105,7 @@ def test_the_seed_decides_the_head_and_nothing_else(tmp_path: Path) -> None:
     assert minibert.load(path, task="none").fresh == ()
 
 
-def test_a_head_that_is_there_is_kept_unless_a_fresh_one_is_asked_for(tmp_path: Path) -> None:
+def test_a_head_that_is_there_is_kept_unless_a_fresh_one_is_asked_for(tmp_path):
     tuned = fresh(body("bert", tmp_path / "body")).save(tmp_path / "tuned")
     kept = minibert.load(tuned, labels=["a", "b", "c"])
     assert (kept.config.labels, kept.fresh) == (("a", "b", "c"), ())
@@ -118,7 +118,7 @@ def test_a_head_that_is_there_is_kept_unless_a_fresh_one_is_asked_for(tmp_path: 
         minibert.load(tuned, labels=["a", "b"])
 
 
-def test_without_a_seed_a_missing_head_is_an_error_that_names_the_way(tmp_path: Path) -> None:
+def test_without_a_seed_a_missing_head_is_an_error_that_names_the_way(tmp_path):
     path = body("bert", tmp_path)
     with pytest.raises(CheckpointError, match="head_seed=0"):
         minibert.load(path, task=TASK, labels=LABELS)
@@ -135,9 +135,7 @@ def test_without_a_seed_a_missing_head_is_an_error_that_names_the_way(tmp_path: 
             minibert.load(path, **options)
 
 
-def test_training_gives_gradients_to_all_weights_or_to_those_that_were_chosen(
-    tmp_path: Path,
-) -> None:
+def test_training_gives_gradients_to_all_weights_or_to_those_that_were_chosen(tmp_path):
     path = body("bert", tmp_path)
     model = fresh(path)
     assert not any(p.requires_grad for p in model.parameters())
@@ -155,3 +153,21 @@ def test_training_gives_gradients_to_all_weights_or_to_those_that_were_chosen(
     head.eval()
     assert not head.training
     assert head.head.classifier.weight.requires_grad
+
+
+def test_weights_need_no_gradient_until_asked_and_then_have_one():
+    model = from_transformers(hf_model("gpt2", "GPT2LMHeadModel", dtype=torch.float64))
+    ids = batch("gpt2")["input_ids"]
+    assert not model(ids).requires_grad
+    model.requires_grad_()
+    model(ids).square().sum().backward()
+    expected = hf_model("gpt2", "GPT2LMHeadModel", dtype=torch.float64)
+    expected(ids).logits.square().sum().backward()
+    ours = model.body.layers[0].mlp.up.weight.grad
+    theirs = expected.transformer.h[0].mlp.c_fc.weight.grad
+    assert difference(ours, theirs.t()) <= 1e-9 * theirs.abs().max().item()
+
+
+def test_a_model_without_a_tokenizer_reads_no_text():
+    with pytest.raises(TokenizationError, match="no tokenizer"):
+        from_transformers(hf_model("bert", "BertModel"))("hello")

@@ -77,7 +77,7 @@ def read(name: str) -> dict[str, Any]:
     return dict(json.loads((REPOSITORY / "viz" / name).read_text(encoding="utf-8")))
 
 
-def test_imports_go_from_views_to_marks_to_core() -> None:
+def test_imports_go_from_views_to_marks_to_core():
     modules = sources()
     assert {name.split("/")[0] for name in modules if "/" in name} == set(LAYERS)
     assert not against_the_order(modules)
@@ -95,14 +95,14 @@ def test_imports_go_from_views_to_marks_to_core() -> None:
         ("views/map/map.css", '@import "../head/head.css";'),
     ],
 )
-def test_an_import_against_the_order_is_found(name: str, line: str) -> None:
+def test_an_import_against_the_order_is_found(name, line):
     modules = sources()
     modules[name] += f"{line}\n"
     (found,) = against_the_order(modules)
     assert found.startswith(f"{name} imports")
 
 
-def test_the_units_of_the_pages_pass_their_own_tests() -> None:
+def test_the_units_of_the_pages_pass_their_own_tests():
     files = sorted((REPOSITORY / "tests" / "front_end").glob("*.test.js"))
     assert files
     done = subprocess.run(
@@ -112,7 +112,7 @@ def test_the_units_of_the_pages_pass_their_own_tests() -> None:
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-def test_what_builds_the_pages_is_pinned_and_locked_by_hash_and_from_no_place() -> None:
+def test_what_builds_the_pages_is_pinned_and_locked_by_hash_and_from_no_place():
     manifest = read("package.json")
     assert "dependencies" not in manifest
     versions = manifest["devDependencies"].values()

@@ -39,7 +39,7 @@ def row(task: str, contender: str, ms: float | None, **fields: Any) -> dict[str,
     return {**key, "ok": ms is not None, **timed, **fields}
 
 
-def test_the_plan_asks_what_is_right_then_what_is_fast_and_everything_in_the_end() -> None:
+def test_the_plan_asks_what_is_right_then_what_is_fast_and_everything_in_the_end():
     """The faults: nine minutes ended inside FlexAttention; d_head 64 only; no packed, no mask."""
     tasks, cells = plan(), {(d_head, dtype) for d_head in D_HEADS for dtype in DTYPES}
     keys = [key for task in tasks for key in task.row_keys()]
@@ -59,15 +59,13 @@ def test_the_plan_asks_what_is_right_then_what_is_fast_and_everything_in_the_end
     assert all(task.limit >= task.seconds for task in tasks)
 
 
-def test_what_was_measured_is_left_out_and_what_failed_comes_last() -> None:
+def test_what_was_measured_is_left_out_and_what_failed_comes_last():
     first, second, third = (Task("forward", PEERS, replace(SMALL, tokens=n)) for n in (1, 2, 3))
     left = order([first, second, third], [*first.row_keys(), *second.row_keys()], second.row_keys())
     assert left == [third, first]
 
 
-def test_rows_survive_a_cut_off_line_and_count_where_sources_and_machine_are_the_same(
-    tmp_path: Path,
-) -> None:
+def test_rows_survive_a_cut_off_line_and_count_where_sources_and_machine_are_the_same(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows.Journal(path, STAMP).write(row("A", "plain", 1.0))
     with path.open("a") as lines:
@@ -84,7 +82,7 @@ def test_rows_survive_a_cut_off_line_and_count_where_sources_and_machine_are_the
 
 
 @pytest.mark.parametrize("path", ["kernels/fused/new/one.py", "minibert/bench/one.py"])
-def test_a_changed_kernel_or_clock_is_measured_again(path: str, tmp_path: Path) -> None:
+def test_a_changed_kernel_or_clock_is_measured_again(path, tmp_path):
     file = tmp_path / path
     file.parent.mkdir(parents=True)
     file.write_text("a = 1")
@@ -109,7 +107,7 @@ def unsummed(found: dict[str, torch.Tensor]) -> None:
     ("spoil", "said"),
     [(None, ""), (future, "error of z"), (nan, "error of entropy"), (unsummed, "receive 1 more")],
 )
-def test_what_is_wrong_at_the_size_that_is_timed_has_no_time(spoil, said, monkeypatch) -> None:
+def test_what_is_wrong_at_the_size_that_is_timed_has_no_time(spoil, said, monkeypatch):
     """Eager in our place: T3 looks at rows of z and statistics, and at the sums over queries."""
 
     def build(name: str, work: Workload, problem: Any) -> measure.Contender:
@@ -136,7 +134,7 @@ def test_what_is_wrong_at_the_size_that_is_timed_has_no_time(spoil, said, monkey
         assert "median_ms" not in failed
 
 
-def test_gradients_are_looked_at_and_one_that_fails_is_a_row() -> None:
+def test_gradients_are_looked_at_and_one_that_fails_is_a_row():
     work = replace(SMALL, backward=True)
     *told, last = measure.messages(Task("backward", ("no one", "flash"), work), CPU)
     assert [one for one in told if isinstance(one, str)] == ["no one", "flash", CLOCK]
@@ -149,7 +147,7 @@ def test_gradients_are_looked_at_and_one_that_fails_is_a_row() -> None:
         measure._looked_at(one, work, replace(problem, z_gradient=-problem.z_gradient), Clock(CPU))
 
 
-def test_a_cell_with_an_error_over_its_tolerance_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_with_an_error_over_its_tolerance_is_wrong(monkeypatch):
     finding = Finding("causal, 17 x 17", torch.float32, "z", 2.0, 1.0, "causal is ignored")
     monkeypatch.setattr(measure, "check", lambda *_, **__: ParityReport("triton", (finding,)))
     (_, found) = measure.messages(Task("matrix", ("causal",), cell=(16, "float32")), CPU)
@@ -158,9 +156,7 @@ def test_a_cell_with_an_error_over_its_tolerance_is_wrong(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_nothing_is_written_and_one_line_says_so(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_gpu_nothing_is_written_and_one_line_says_so(tmp_path, capfd):
     assert main(["--output", str(tmp_path)]) == 1
     assert "no GPU" in capfd.readouterr().out
     assert list(tmp_path.iterdir()) == []
@@ -172,9 +168,7 @@ def dry(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
 
 
-def test_a_dry_run_writes_rows_and_a_second_one_only_tries_again_what_failed(
-    tmp_path: Path,
-) -> None:
+def test_a_dry_run_writes_rows_and_a_second_one_only_tries_again_what_failed(tmp_path):
     done = dry(tmp_path, "--only", "ceilings|forward.*full", "--minutes", "3")
     (path,) = tmp_path.iterdir()
     found = {one["implementation"]: one for one in rows.read(path)}
@@ -193,7 +187,7 @@ PARTS = "matrix|statistics.*causal|short|backward.*causal|million|flex.*full"
 
 
 @pytest.mark.slow
-def test_every_part_runs_through_the_interpreter(tmp_path: Path) -> None:
+def test_every_part_runs_through_the_interpreter(tmp_path):
     pytest.importorskip("triton")
     done = dry(tmp_path, "--minutes", "10", "--only", PARTS)
     (path,) = tmp_path.iterdir()
@@ -205,7 +199,7 @@ def test_every_part_runs_through_the_interpreter(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_table_shouts_when_something_is_wrong_and_lists_what_failed() -> None:
+def test_the_table_shouts_when_something_is_wrong_and_lists_what_failed():
     said = rows.shown([row("X", "plain", None, wrong=True, reason="z differs by 1")])
     assert said.startswith("WRONG, so trust no number below: X | plain")
     assert "1 rows failed" in said
@@ -213,7 +207,7 @@ def test_the_table_shouts_when_something_is_wrong_and_lists_what_failed() -> Non
     assert "ratio 1.050, noise 0.010" in rows.shown([row("X", "T1", None), row("X", "T1", 2.0)])
 
 
-def test_the_exit_status_follows_what_is_ours() -> None:
+def test_the_exit_status_follows_what_is_ours():
     assert status([]) == 0
     assert status([row("X", "plain", 1.0), row("X", "cudnn", None)]) == 0
     assert status([row("X", "plain", None), row("X", "cudnn", 1.0)]) == 1

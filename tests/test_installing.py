@@ -35,25 +35,23 @@ def pins(name: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("name", "extras"), [("runtime", ()), ("development", ("dev", "docs"))])
-def test_every_dependency_is_pinned_and_no_address_is_named(
-    name: str, extras: tuple[str, ...]
-) -> None:
+def test_every_dependency_is_pinned_and_no_address_is_named(name, extras):
     lines = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][e] for e in extras)]
     wanted = {canonicalize_name(Requirement(line).name) for each in lines for line in each}
     assert wanted - set(pins(name)) == set(), "not pinned; run scripts/lock.sh"
 
 
-def test_the_two_lists_differ_in_numpy_alone() -> None:
+def test_the_two_lists_differ_in_numpy_alone():
     runtime, development = pins("runtime"), pins("development")
     assert set(runtime) <= set(development)
     assert [name for name in runtime if not runtime[name] <= development[name]] == ["numpy"]
 
 
-def test_every_extra_brings_something() -> None:
+def test_every_extra_brings_something():
     assert all(PROJECT["optional-dependencies"].values())
 
 
-def test_messages_and_pages_name_this_distribution() -> None:
+def test_messages_and_pages_name_this_distribution():
     assert errors.how_to_install("plots") == f"pip install '{PROJECT['name']}[plots]'"
     files = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
     for top in ("minibert", "kernels", "viz", "benchmarks", "docs"):
@@ -69,7 +67,7 @@ def python_that(path: Path, program: str) -> Path:
     return path
 
 
-def test_the_search_for_a_python_says_what_each_lacks(tmp_path: Path) -> None:
+def test_the_search_for_a_python_says_what_each_lacks(tmp_path):
     lacking = python_that(tmp_path / "lacking", HIDES_ENSUREPIP)
     old = python_that(tmp_path / "old", IS_OLD)
     find = REPOSITORY / "scripts" / "find_python.sh"
@@ -84,7 +82,7 @@ def test_the_search_for_a_python_says_what_each_lacks(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def without_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_links(tmp_path_factory):
     """The source tree as git leaves it where it cannot make symbolic links."""
     tree = tmp_path_factory.mktemp("links") / "tree"
     copy_tree(tree, "docs", "results")
@@ -98,9 +96,7 @@ def without_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("editable", [True, False], ids=["editable", "copied"])
-def test_a_source_tree_without_links_installs(
-    without_links: Path, tmp_path: Path, editable: bool
-) -> None:
+def test_a_source_tree_without_links_installs(without_links, tmp_path, editable):
     options = ["--no-build-isolation", "--no-deps", *(["-e"] if editable else [])]
     python = environment(tmp_path, without_links, beside=("setuptools",), options=options)
     done = run([python, "-c", IMPORTS], where=tmp_path)

@@ -6,7 +6,7 @@ code as docs/<page>.md#<anchor> has to exist as well.
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -79,12 +79,12 @@ def problem(page: Path, target: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_of_a_page_leads_somewhere(page):
     wrong = {target: why for target in links_of(page) if (why := problem(page, target))}
     assert not wrong
 
 
-def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_are_found(tmp_path):
     page = tmp_path / "page.md"
     (tmp_path / "empty.png").touch()
     page.write_text(
@@ -109,7 +109,7 @@ def references() -> list[tuple[str, str]]:
     return found
 
 
-def test_every_page_that_a_message_names_exists() -> None:
+def test_every_page_that_a_message_names_exists():
     found = references()
     assert len(found) >= 14
     wrong = {item: why for item in found if (why := problem(REPOSITORY / "README.md", item[1]))}
@@ -124,6 +124,6 @@ def test_every_page_that_a_message_names_exists() -> None:
         lambda: minibert.load().trace("a", edit={("z", 0, (0, 1)): 0.0, ("z", 0, (1, 2)): 0.0}),
     ],
 )
-def test_an_error_that_a_page_explains_ends_with_the_page(act: Callable[[], object]) -> None:
+def test_an_error_that_a_page_explains_ends_with_the_page(act):
     with pytest.raises(minibert.MinibertError, match=rf"See {REFERENCE.pattern}$"):
         act()

@@ -9,8 +9,6 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -63,7 +61,7 @@ def shipped() -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in found.items()}
 
 
-def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if ".dist-info/" not in n]
         contents = {name: archive.read(name) for name in names}
@@ -73,7 +71,7 @@ def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel: 
     assert "minibert/embedded/tiny-bert/model.safetensors" in names
 
 
-def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:
+def test_the_metadata_says_what_the_project_says(wheel):
     with zipfile.ZipFile(wheel) as archive:
         texts = {n.rpartition("/")[2]: n for n in archive.namelist() if ".dist-info/" in n}
         metadata = archive.read(texts["METADATA"]).decode()
@@ -86,7 +84,7 @@ def test_the_metadata_says_what_the_project_says(wheel: Path) -> None:
     assert [link for link in LINK.findall(description) if not link.startswith("https://")] == []
 
 
-def test_the_sdist_builds_without_the_links_and_holds_no_environment(built: Path) -> None:
+def test_the_sdist_builds_without_the_links_and_holds_no_environment(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
@@ -99,7 +97,7 @@ def test_the_sdist_builds_without_the_links_and_holds_no_environment(built: Path
 
 
 @pytest.mark.slow
-def test_the_sdist_can_run_its_tests(built: Path, tmp_path: Path) -> None:
+def test_the_sdist_can_run_its_tests(built, tmp_path):
     (sdist,) = built.glob("*.tar.gz")
     shutil.unpack_archive(sdist, tmp_path)
     (tree,) = tmp_path.iterdir()
@@ -108,7 +106,7 @@ def test_the_sdist_can_run_its_tests(built: Path, tmp_path: Path) -> None:
     assert " passed" in run(command, where=tree, path=tree).stdout
 
 
-def test_relative_links_of_the_description_become_addresses() -> None:
+def test_relative_links_of_the_description_become_addresses():
     described = runpy.run_path(str(REPOSITORY / "setup.py"))["described"]
     readme = "![A head](docs/head.png) [how](docs/how.md) [b](https://b.org) [c](#c)"
     home = "https://example.org/m"
@@ -134,13 +132,7 @@ BESIDE = "from transformers import BertModel, GPT2LMHeadModel"
         (("transformers",), BESIDE, REPOSITORY),
     ],
 )
-def test_it_loads_and_renders_from_another_folder(
-    python_beside: Callable[[tuple[str, ...]], Path],
-    beside: tuple[str, ...],
-    before: str,
-    path: Path | None,
-    tmp_path: Path,
-) -> None:
+def test_it_loads_and_renders_from_another_folder(python_beside, beside, before, path, tmp_path):
     python = python_beside(beside)
     home = str(path or python.parents[1])
     run(
@@ -150,8 +142,6 @@ def test_it_loads_and_renders_from_another_folder(
     )
 
 
-def test_the_command_is_installed_and_answers(
-    python_beside: Callable[[tuple[str, ...]], Path], tmp_path: Path
-) -> None:
+def test_the_command_is_installed_and_answers(python_beside, tmp_path):
     done = run([python_beside(()).with_name("minibert"), "--help"], where=tmp_path)
     assert "view" in done.stdout

@@ -22,7 +22,7 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SHAPE = Shape(2, 3, 8)
 
 
-def test_the_plan_has_every_cell_of_the_table_and_rows_can_be_chosen_by_name() -> None:
+def test_the_plan_has_every_cell_of_the_table_and_rows_can_be_chosen_by_name():
     planned = making.cases()
     assert len(planned) == len(set(planned)) == 5 * 2 * 3 - 4
     lengths = [case.shape.tokens for case in planned]
@@ -33,20 +33,18 @@ def test_the_plan_has_every_cell_of_the_table_and_rows_can_be_chosen_by_name() -
     assert (row["painted_ms"], row["painted_least_ms"], row["painted_most_ms"]) == (3, 1, 50)
 
 
-def test_a_page_that_fails_is_a_row_with_the_reason_and_is_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_that_fails_is_a_row_with_the_reason_and_is_not_measured(tmp_path, monkeypatch):
     def crash(case: Case, path: Path, seconds: float) -> Row:
         raise GateError("the renderer crashed")
 
     monkeypatch.setattr(program, "made", crash)
-    its = Bench(None, tmp_path, rounds=1)  # type: ignore[arg-type]
+    its = Bench(None, tmp_path, rounds=1)
     head, model = (its.row(Case(MINIBERT, view, SHAPE, WEIGHTS)) for view in ("head", "model"))
     assert (head["ok"], head["reason"]) == (False, "the renderer crashed")
     assert model["reason"] == "its page could not be made, or was wrong"
 
 
-def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_path: Path) -> None:
+def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_path):
     weights = [one[0].tolist() for one in making.trace_of(SHAPE).attentions]
     path = tmp_path / "page.html"
 
@@ -68,9 +66,7 @@ needs_chromium = pytest.mark.skipif(
 
 @pytest.mark.browser
 @needs_chromium
-def test_a_wrong_number_on_a_page_of_minibert_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_number_on_a_page_of_minibert_is_caught(tmp_path, monkeypatch):
     path, case = tmp_path / "page.html", Case(MINIBERT, "head", SHAPE, DEFAULT)
     making.minibert_page("head", DEFAULT, SHAPE)(path)
 
@@ -96,7 +92,7 @@ def test_a_wrong_number_on_a_page_of_minibert_is_caught(
 @pytest.mark.browser
 @pytest.mark.slow
 @needs_chromium
-def test_both_views_of_minibert_are_measured_in_chromium(tmp_path: Path) -> None:
+def test_both_views_of_minibert_are_measured_in_chromium(tmp_path):
     path = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "benchmarks.pages", "--quick", "--rows", "minibert .* T8 "]
     done = subprocess.run(

@@ -15,7 +15,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PAGES = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
 
 
-def test_every_claim_has_a_version_and_a_day() -> None:
+def test_every_claim_has_a_version_and_a_day():
     assert len(ROWS) > 10
     for row in ROWS.values():
         assert date.fromisoformat(row.read_on) <= date.today()
@@ -23,7 +23,7 @@ def test_every_claim_has_a_version_and_a_day() -> None:
         assert row.said.endswith(".")
 
 
-def test_a_row_is_stale_when_its_package_is_newer_and_not_before() -> None:
+def test_a_row_is_stale_when_its_package_is_newer_and_not_before():
     row = Peer("Tool", "1.9.0", "2026-01-01", "tool", "It works.")
     assert stale([row], lambda package: "1.9.0") == []
     assert stale([row], lambda package: "1.8.9") == []
@@ -33,15 +33,13 @@ def test_a_row_is_stale_when_its_package_is_newer_and_not_before() -> None:
 
 
 @pytest.mark.parametrize(("answers", "status"), [({}, 0), ({"transformer-lens": "99.0"}, 1)])
-def test_the_command_ends_with_1_only_where_the_index_answers(
-    answers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_ends_with_1_only_where_the_index_answers(answers, status, monkeypatch):
     versions = {row.package: row.version for row in ROWS.values()} if answers else {}
     monkeypatch.setattr(check_peers, "newest", lambda name: (versions | answers).get(name, ""))
     assert check_peers.main() == status
 
 
-def test_the_tools_of_readme_and_of_the_page_of_other_uses_are_in_the_table() -> None:
+def test_the_tools_of_readme_and_of_the_page_of_other_uses_are_in_the_table():
     heading = next(line for line in README.splitlines() if line.startswith("| | minibert |"))
     assert {cell.strip() for cell in heading.split("|")[3:-1]} <= set(ROWS)
     uses = (REPOSITORY / "docs" / "not_for.md").read_text(encoding="utf-8")
@@ -50,7 +48,7 @@ def test_the_tools_of_readme_and_of_the_page_of_other_uses_are_in_the_table() ->
         assert any(name.lower() in use.lower() for name in ROWS) or use.startswith("several"), use
 
 
-def test_a_count_of_models_on_a_page_is_that_of_the_table() -> None:
+def test_a_count_of_models_on_a_page_is_that_of_the_table():
     for page in PAGES:
         for count in re.findall(r"(\d+,000)\+? models|over (\d+,000)", page.read_text()):
             assert next(filter(None, count)) in ROWS["TransformerLens"].said, page

@@ -30,18 +30,18 @@ def table_row(begin: str) -> dict[str, str]:
     return dict(zip(headings[-len(cells) :], cells, strict=True))
 
 
-def test_it_has_at_most_seventy_lines() -> None:
+def test_it_has_at_most_seventy_lines():
     assert len(README.splitlines()) <= 70
 
 
-def test_its_sentences_are_read_aloud_in_a_minute() -> None:
+def test_its_sentences_are_read_aloud_in_a_minute():
     text = re.sub(r"^```.*?^```|<!--.*?-->|!\[.*?\]\(.*?\)", "", README, flags=re.DOTALL | re.M)
     text = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
     words = re.sub(r"\]\([^)]*\)", "]", text).split()
     assert len(words) <= MOST_WORDS, len(words)
 
 
-def test_the_times_of_a_full_trace_are_those_of_the_result_file() -> None:
+def test_the_times_of_a_full_trace_are_those_of_the_result_file():
     (path,) = RESULTS.glob("instruments-short-*.jsonl")
     shown = table_row("everything inside bert-base, 32 tokens")
     peers = {
@@ -57,7 +57,7 @@ def test_the_times_of_a_full_trace_are_those_of_the_result_file() -> None:
     assert shown["interp-engine"] == "not measured"
 
 
-def test_the_times_of_a_page_are_the_newest_of_the_result_files() -> None:
+def test_the_times_of_a_page_are_the_newest_of_the_result_files():
     rows = [row for path in sorted(RESULTS.glob("pages-amd-*.jsonl")) for row in rows_of(path)]
     shown = table_row("a page of 144 heads, 128 tokens")
     page = {"what": "page", "view": "head", "layers": 12, "heads": 12, "tokens": 128}
@@ -66,7 +66,7 @@ def test_the_times_of_a_page_are_the_newest_of_the_result_files() -> None:
         assert shown[column] == f"{row['painted_ms'] / 1e3:.2f} s"
 
 
-def test_the_citation_has_what_the_format_asks_for_and_is_of_this_version() -> None:
+def test_the_citation_has_what_the_format_asks_for_and_is_of_this_version():
     cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
     assert cited["cff-version"] == "1.2.0"

@@ -1,7 +1,6 @@
 """Real weights: MiniLM, and the GPT-2 that sorts."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,19 +40,17 @@ def off(trace: Any, output: Any, real: torch.Tensor) -> float:
 
 
 @pytest.fixture(scope="module")
-def minilm() -> Path:
+def minilm():
     return data_path("models", "all-MiniLM-L6-v2")
 
 
 @pytest.fixture(scope="module")
-def trace(minilm: Path) -> Any:
+def trace(minilm):
     return minibert.load(minilm).trace(SENTENCES)
 
 
 @torch.no_grad()
-def test_minilm_gives_every_hidden_state_and_attention_of_transformers(
-    minilm: Path, trace: Any
-) -> None:
+def test_minilm_gives_every_hidden_state_and_attention_of_transformers(minilm, trace):
     """Rows of padding in double precision alone: [PAD] stands where the weights never had it."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
@@ -70,7 +67,7 @@ def test_minilm_gives_every_hidden_state_and_attention_of_transformers(
     assert off(ours, theirs.double()(**inputs, **asked), torch.ones_like(mask)) <= 1e-10
 
 
-def test_minilm_gives_the_published_cosines(minilm: Path, trace: Any) -> None:
+def test_minilm_gives_the_published_cosines(minilm, trace):
     real = trace.tokens.mask[:3, :, None]
     mean = (trace.hidden[:3] * real).sum(1) / real.sum(1)
     unit = mean / mean.norm(dim=-1, keepdim=True)
@@ -78,7 +75,7 @@ def test_minilm_gives_the_published_cosines(minilm: Path, trace: Any) -> None:
     assert cosines == [0.6660, 0.1046, 0.1411]
 
 
-def test_the_sorter_sorts_all_729() -> None:
+def test_the_sorter_sorts_all_729():
     model = minibert.load(data_path("models", "minigpt-nano-sort"))
     given = list(itertools.product(range(3), repeat=6))
     ids = torch.tensor(given)
@@ -88,7 +85,7 @@ def test_the_sorter_sorts_all_729() -> None:
     assert sorted_ids == [tuple(sorted(row)) for row in given]
 
 
-def test_softmax_of_the_scores_of_the_real_gpt2_is_its_attention() -> None:
+def test_softmax_of_the_scores_of_the_real_gpt2_is_its_attention():
     """Numbers of TransformerExplainer; queries and keys of gpt2 are in tests/kernels."""
     with np.load(data_path("refs", "gpt2__te0.npz"), allow_pickle=False) as arrays:
         raw, scores, expected = (

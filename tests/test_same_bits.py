@@ -40,7 +40,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_processes_give_identical_logits_quiet_and_under_load(tmp_path: Path) -> None:
+def test_processes_give_identical_logits_quiet_and_under_load(tmp_path):
     save(minibert.load("tiny-bert"), tmp_path)
     quiet = [start(tmp_path).communicate()[0] for _ in range(PROCESSES - UNDER_LOAD)]
     busy = subprocess.Popen([sys.executable, "-c", BUSY])

@@ -49,7 +49,7 @@ def parsed(page: Path) -> Parsed:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site, built strictly and without a network."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_page_of_docs_stands_in_the_navigation(site: Path) -> None:
+def test_every_page_of_docs_stands_in_the_navigation(site):
     written = {
         page.relative_to(REPOSITORY / "docs").with_suffix(".html").as_posix()
         for page in (REPOSITORY / "docs").rglob("*.md")
@@ -89,7 +89,7 @@ def reference_modules() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", reference_modules())
-def test_the_reference_has_every_public_name_with_its_docstring(site: Path, name: str) -> None:
+def test_the_reference_has_every_public_name_with_its_docstring(site, name):
     module = importlib.import_module(name)
     page = site / "reference" / f"{name}.html"
     text = page.read_text(encoding="utf-8")

@@ -183,7 +183,7 @@ def shown(links: list[Import], reason: str) -> str:
     return "\n".join(f"{i.source}:{i.line} imports {i.target}: {reason}" for i in links)
 
 
-def test_every_module_has_a_place_in_the_order() -> None:
+def test_every_module_has_a_place_in_the_order():
     homeless = [name for name in modules() if row(name) < 0]
     assert not homeless, (
         f"no place for {', '.join(homeless)}: add each to the row of ROWS in {__file__} whose "
@@ -191,12 +191,12 @@ def test_every_module_has_a_place_in_the_order() -> None:
     )
 
 
-def test_imports_point_from_later_rows_to_earlier_ones() -> None:
+def test_imports_point_from_later_rows_to_earlier_ones():
     upward = [i for i in ours() if i.source != "minibert" and row(i.target) > row(i.source) >= 0]
     assert not upward, shown(upward, "it stands later in the order")
 
 
-def test_no_circle_of_imports_exists_not_even_a_deferred_one() -> None:
+def test_no_circle_of_imports_exists_not_even_a_deferred_one():
     graph: dict[str, set[str]] = {}
     for link in ours():
         if link.source != "minibert":
@@ -207,7 +207,7 @@ def test_no_circle_of_imports_exists_not_even_a_deferred_one() -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-def test_kernels_know_only_names_and_errors() -> None:
+def test_kernels_know_only_names_and_errors():
     wrong = [
         i
         for i in ours()
@@ -217,14 +217,14 @@ def test_kernels_know_only_names_and_errors() -> None:
     assert not wrong, shown(wrong, f"kernels may import {', '.join(KERNELS_MAY_IMPORT)} alone")
 
 
-def test_no_implementation_of_attention_imports_another() -> None:
+def test_no_implementation_of_attention_imports_another():
     wrong = [
         i for i in ours() if IMPLEMENTATIONS.match(i.source) and IMPLEMENTATIONS.match(i.target)
     ]
     assert not wrong, shown(wrong, "each implementation stands alone")
 
 
-def test_third_party_imports_are_declared_and_stand_where_they_may() -> None:
+def test_third_party_imports_are_declared_and_stand_where_they_may():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     runtime = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]}
     wrong = [
@@ -237,12 +237,12 @@ def test_third_party_imports_are_declared_and_stand_where_they_may() -> None:
     assert not wrong, shown(wrong, "not a runtime dependency, or not of this part")
 
 
-def test_annotations_are_evaluated_so_that_shapes_can_be_checked() -> None:
+def test_annotations_are_evaluated_so_that_shapes_can_be_checked():
     wrong = [i for i in imports() if i.target == "__future__"]
     assert not wrong, shown(wrong, "jaxtyping needs annotations that are not strings")
 
 
-def test_the_links_are_relative_and_no_folder_kernels_has_an_init_file() -> None:
+def test_the_links_are_relative_and_no_folder_kernels_has_an_init_file():
     for name in ("kernels", "viz"):
         assert (REPOSITORY / "minibert" / name).readlink() == Path("..") / name
     # With one, `import transformers` with the folder above on sys.path would take it for Hugging
@@ -260,7 +260,7 @@ def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return lines - ((node.body[0].end_lineno or 0) - node.body[0].lineno + 1)
 
 
-def test_functions_fit_a_screen() -> None:
+def test_functions_fit_a_screen():
     long = [
         f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.name} {function_lines(node)}"
         for path in sources()
@@ -281,7 +281,7 @@ def loaded_after(code: str) -> set[str]:
     return {line.split(".")[0] for line in done.stdout.splitlines()}
 
 
-def test_importing_minibert_loads_nothing_heavy() -> None:
+def test_importing_minibert_loads_nothing_heavy():
     heavy = {"torch", "numpy", "typer", "transformers", "tokenizers", "huggingface_hub"}
     assert not loaded_after("import minibert") & heavy
     # The compiler of torch, which comes with sympy, is not what a model runs on.

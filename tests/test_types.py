@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -30,9 +29,7 @@ ERROR = re.compile(r"^\s*(?:\S*/)?(\w+\.py):(\d+)(?::\d+)?:? (?:- )?error:", re.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_a_type_checker_finds_what_is_wrong_and_nothing_else(
-    python_beside: Callable[[tuple[str, ...]], Path], tmp_path: Path, checker: str
-) -> None:
+def test_a_type_checker_finds_what_is_wrong_and_nothing_else(python_beside, tmp_path, checker):
     python = python_beside(())
     run([python, "-c", ABSENT], where=tmp_path)
     if importlib.util.find_spec(checker) is None:
@@ -52,5 +49,5 @@ def test_a_type_checker_finds_what_is_wrong_and_nothing_else(
     assert found == wrong, done.stdout + done.stderr
 
 
-def test_the_names_that_type_checkers_complete_are_those_of_the_table() -> None:
+def test_the_names_that_type_checkers_complete_are_those_of_the_table():
     assert get_args(LayerNames) == tuple(layer_quantities())

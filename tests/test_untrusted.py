@@ -1,7 +1,6 @@
 """The door by itself; test_hostile_files.py has what comes through it in whole checkpoints."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ class PanicError(BaseException):
 
 
 @pytest.mark.parametrize("error", [PanicError, RecursionError, MemoryError, OSError, Exception])
-def test_whatever_is_thrown_becomes_the_error_asked_for(error: type[BaseException]) -> None:
+def test_whatever_is_thrown_becomes_the_error_asked_for(error):
     message = r"here: cannot be read \(.*\\x1b"
     with pytest.raises(TraceError, match=message) as raised, guarded("here", TraceError):
         raise error("\x1b[31m" * 1000)
@@ -27,18 +26,18 @@ def test_whatever_is_thrown_becomes_the_error_asked_for(error: type[BaseExceptio
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, CheckpointError])
-def test_what_is_no_failure_of_the_reader_passes(error: type[BaseException]) -> None:
+def test_what_is_no_failure_of_the_reader_passes(error):
     with pytest.raises(error, match=r"^as it is$"), guarded("here", TraceError):
         raise error("as it is")
 
 
-def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(CheckpointError, match="not a regular file"):
         read_json(tmp_path / "config.json")
 
 
-def test_a_file_of_holes_is_refused_and_an_honest_one_of_its_length_is_not(tmp_path: Path) -> None:
+def test_a_file_of_holes_is_refused_and_an_honest_one_of_its_length_is_not(tmp_path):
     path = tmp_path / "weights"
     with path.open("wb") as file:
         file.write(b"header")
@@ -50,7 +49,7 @@ def test_a_file_of_holes_is_refused_and_an_honest_one_of_its_length_is_not(tmp_p
 
 
 @pytest.mark.parametrize(("depth", "fits"), [(60, True), (70, False)])
-def test_json_has_a_limit_of_depth(tmp_path: Path, depth: int, fits: bool) -> None:
+def test_json_has_a_limit_of_depth(tmp_path, depth, fits):
     path = tmp_path / "config.json"
     path.write_text('{"a": ' + "[" * depth + "]" * depth + "}")
     if fits:
@@ -60,7 +59,7 @@ def test_json_has_a_limit_of_depth(tmp_path: Path, depth: int, fits: bool) -> No
             read_json(path)
 
 
-def test_a_revision_is_a_name_that_leads_nowhere() -> None:
+def test_a_revision_is_a_name_that_leads_nowhere():
     for name in ("main", "v1.0", "refs/pr/3", "a" * 40):
         assert check_revision(name) == name
     for wrong in ("..", "a/../b", "/a", "", "\x1b", None):

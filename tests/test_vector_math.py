@@ -21,7 +21,7 @@ print(float((torch.exp(numbers).double() / numbers.double().exp() - 1).abs().max
 
 # Without the import one process in five is wrong by 1e-4, on the processors concerned.
 @pytest.mark.parametrize("process", range(3))
-def test_the_first_exp_of_a_process_is_exact(process: int) -> None:
+def test_the_first_exp_of_a_process_is_exact(process):
     command = [sys.executable, "-c", PROGRAM]
     error = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert float(error) <= 3e-7

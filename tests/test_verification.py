@@ -31,12 +31,8 @@ from tests.rotary.theirs import model_of
 @settings(max_examples=2)
 @given(data=st.data(), seed=st.integers(0, 10**9))
 def test_any_architecture_gives_the_numbers_of_transformers_in_float64_and_float32(
-    family: str,
-    name: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    data: st.DataObject,
-    seed: int,
-) -> None:
+    family, name, tmp_path_factory, data, seed
+):
     if family in families.CLASSES:
         model = families.hf_model(family, name, data.draw(families.sizes))
     else:
@@ -65,9 +61,7 @@ def albert() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "gpt2", "albert"])
-def test_real_and_full_size_weights_err_at_most_twice_what_they_do_in_transformers(
-    name: str, tmp_path: Path
-) -> None:
+def test_real_and_full_size_weights_err_at_most_twice_what_they_do_in_transformers(name, tmp_path):
     """A bare limit holds there for nobody: the error grows with depth, width and the weights."""
     if name == "all-MiniLM-L6-v2":
         folder = data_path("models", name)
@@ -82,7 +76,7 @@ def test_real_and_full_size_weights_err_at_most_twice_what_they_do_in_transforme
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def llama(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
     model_of(plain("llama"), "LlamaForCausalLM", torch.float32).save_pretrained(folder)
     return folder
@@ -136,13 +130,8 @@ def first_wrong(folder: Path) -> dict[str, Any]:
     ],
 )
 def test_a_mistake_is_caught_and_the_first_quantity_of_it_named(
-    mistake: Callable[[Any], None],
-    place: str,
-    first: str,
-    llama: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    mistake, place, first, llama, tmp_path, monkeypatch
+):
     broken(monkeypatch, mistake, place, {torch.float64, torch.float32})
     result = run("verify", str(llama), "-o", str(tmp_path / "certificate.json"))
     assert result.exit_code == 1
@@ -152,18 +141,14 @@ def test_a_mistake_is_caught_and_the_first_quantity_of_it_named(
     assert next(one["name"] for one in said["quantities"] if not one["right"]) == first
 
 
-def test_an_error_of_float32_only_is_caught_by_its_rule(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_float32_only_is_caught_by_its_rule(llama, monkeypatch):
     broken(monkeypatch, rounded, "body.groups.1.mlp.down", {torch.float32})
     first = first_wrong(llama)
     assert first["name"] == "resid_post 1"
     assert first["padded"] <= 1e-10 * first["largest"]
 
 
-def test_an_error_of_packed_texts_only_is_caught(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_packed_texts_only_is_caught(llama, monkeypatch):
     trace = Model.trace
 
     def wrong(model: Model, tokens: Any, *, packed: bool) -> Any:
@@ -176,9 +161,7 @@ def test_an_error_of_packed_texts_only_is_caught(
     assert first["padded"] <= 1e-10 * first["largest"] < first["packed"]
 
 
-def test_what_it_cannot_compare_is_one_line(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_cannot_compare_is_one_line(llama, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     fails(run("verify", str(tmp_path)), "'t5' is not a family minibert knows")
     monkeypatch.setattr("transformers.__version__", "4.57.6")
@@ -187,7 +170,7 @@ def test_what_it_cannot_compare_is_one_line(
     fails(run("verify", str(llama)), r"pip install 'minibert-attention\[verify\]'")
 
 
-def test_memory_is_said_before(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_said_before(llama, monkeypatch):
     held = sum(p.numel() for p in load(llama).parameters())
     # Beside the weights: two layers of four heads, each with one number for each of 16 texts.
     assert verification.memory(llama, longest=1) == 8 * (held + 2 * 2 * 4 * 16)

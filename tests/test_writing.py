@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.fixture(autouse=True)
-def the_users_mask() -> Iterator[None]:
+def the_users_mask():
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -42,8 +42,8 @@ def the_users_mask() -> Iterator[None]:
 @settings(max_examples=6)
 @given(mask=st.sampled_from([0o022, 0o077, 0o027, 0]), mode=st.none() | st.integers(0o600, 0o777))
 def test_a_file_has_the_permissions_of_the_mask_or_of_the_file_replaced(
-    writer: str, mask: int, mode: int | None, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    writer, mask, mode, tmp_path_factory
+):
     name, write = WRITERS[writer]
     path = tmp_path_factory.mktemp("written") / name
     os.umask(mask)
@@ -58,9 +58,7 @@ def test_a_file_has_the_permissions_of_the_mask_or_of_the_file_replaced(
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_link_at_the_unfinished_files_name_is_not_followed(
-    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_at_the_unfinished_files_name_is_not_followed(writer, tmp_path, monkeypatch):
     name, write = WRITERS[writer]
     path, precious = tmp_path / name, tmp_path / "precious"
     precious.write_text("precious")

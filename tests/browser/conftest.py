@@ -4,15 +4,13 @@ Tests run in Chromium; with MINIBERT_BROWSER=firefox all run in Firefox and none
 """
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import live_pages
 from browser.firefox import firefox
-from browser.head_view import Open
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import minibert
 from minibert.viz.live import live_page
@@ -23,13 +21,13 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking",
 
 
 @pytest.fixture(scope="session")
-def playwright() -> Iterator[Playwright]:
+def playwright():
     with sync_playwright() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
-def in_chromium(playwright: Playwright) -> Iterator[Browser]:
+def in_chromium(playwright):
     if not Path(CHROMIUM).exists():
         pytest.skip(f"no Chromium at {CHROMIUM}; install it or set CHROMIUM to its path")
     browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
@@ -38,33 +36,31 @@ def in_chromium(playwright: Playwright) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def in_firefox(
-    playwright: Playwright, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Browser]:
+def in_firefox(playwright, tmp_path_factory):
     with firefox(playwright, tmp_path_factory.mktemp("firefox")) as browser:
         yield browser
 
 
 @pytest.fixture
-def browser_name() -> str:
+def browser_name():
     return BROWSER
 
 
 @pytest.fixture
-def browser(request: pytest.FixtureRequest, browser_name: str) -> Browser:
+def browser(request, browser_name):
     found = request.getfixturevalue(f"in_{browser_name}")
     assert isinstance(found, Browser)
     return found
 
 
 @pytest.fixture
-def complaints() -> list[str]:
+def complaints():
     """What pages wrote to the console or asked the network for; must be empty at the end."""
     return []
 
 
 @pytest.fixture
-def open_page(browser: Browser, tmp_path: Path, complaints: list[str]) -> Iterator[Open]:
+def open_page(browser, tmp_path, complaints):
     contexts = []
 
     def open_html(
@@ -106,27 +102,27 @@ def watch(page: Page, address: str, complaints: list[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def bert() -> minibert.Model:
+def bert():
     return minibert.load("tiny-bert")
 
 
 @pytest.fixture(scope="session")
-def gpt2() -> minibert.Model:
+def gpt2():
     return minibert.load("tiny-gpt2")
 
 
 @pytest.fixture(scope="session")
-def bert_page(bert: minibert.Model) -> str:
+def bert_page(bert):
     return live_page(bert, [live_pages.TEXT]).html
 
 
 @pytest.fixture(scope="session")
-def gpt2_page(gpt2: minibert.Model) -> str:
+def gpt2_page(gpt2):
     return live_page(gpt2, [live_pages.WORDS]).html
 
 
 @pytest.fixture
-def opened(open_page: Open) -> Callable[..., Page]:
+def opened(open_page):
     def open_live(html: str, hash: str = "", **options: Any) -> Page:
         return live_pages.settled(open_page(html, hash, ready="[data-drawn]", **options))
 

@@ -3,12 +3,10 @@
 axe-core checks rules of WCAG 2 and of good practice: contrast, names, roles, headings, landmarks.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser.head_view import Open
 from playwright.sync_api import Page
 from survey.made_surveys import patterns_of, survey_of
 
@@ -33,7 +31,7 @@ FOUND = """async () => (await axe.run(document, {
 
 
 @pytest.fixture
-def found(open_page: Open) -> Callable[..., Page]:
+def found(open_page):
     """Opens a page that axe-core can run in: its own script is not one that the page allows."""
     if not AXE.exists():
         pytest.skip(f"no {AXE}; `npm ci` in viz/ installs it")
@@ -73,17 +71,17 @@ def report() -> str:
     return survey_report(survey, patterns=patterns).html
 
 
-@pytest.mark.parametrize("kind", ["view", "live", "edited", "survey"])
-def test_axe_finds_nothing(found: Callable[..., Page], kind: str) -> None:
+@pytest.mark.parametrize("kind", ["view", "live", "survey"])
+def test_axe_finds_nothing(found, kind):
     model = load("tiny-bert")
     if kind == "view":
         trace = model.trace(["the horse ran away", "the boat [MASK]"], ["it was afraid", "it sank"])
         page = found(trace.view().html, CHOSEN, ".lower[data-drawn]")
-    elif kind in ("live", "edited"):
+    elif kind == "live":
         html = live_page(model, ["The boys [MASK] very tired."]).html
-        page = found(html, CHOSEN if kind == "live" else EDITED, "[data-drawn]")
+        page = found(html, EDITED, "[data-drawn]")
         page.wait_for_selector("#page[aria-busy=false]")
-        for tab in page.locator(".live-tabbed [role=tab]").all() if kind == "edited" else ():
+        for tab in page.locator(".live-tabbed [role=tab]").all():
             tab.click()
             assert page.evaluate(FOUND) == []
     else:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.head_view import Open
 from browser.vector_page import Vectors, some_vectors, vector_page
 from playwright.sync_api import Page, expect
 from small_traces import other_trace
@@ -71,7 +70,7 @@ def by_numpy(vectors: Vectors, query: int, key: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("causal", "exact"), [(False, True), (True, False)])
-def test_every_step_is_what_numpy_computes(open_page: Open, causal: bool, exact: bool) -> None:
+def test_every_step_is_what_numpy_computes(open_page, causal, exact):
     vectors = some_vectors(causal=causal)
     page = open_page(vector_page(vectors, exact=(1, 2) if exact else None), PAIR, ready=READY)
     expected = by_numpy(vectors if exact else vectors.rounded, 4, 2)
@@ -91,7 +90,7 @@ def test_every_step_is_what_numpy_computes(open_page: Open, causal: bool, exact:
     expect(page.locator(".sum-precision")).to_contain_text("Exact" if exact else "Rounded")
 
 
-def test_a_masked_key_has_no_weight_and_says_why(open_page: Open) -> None:
+def test_a_masked_key_has_no_weight_and_says_why(open_page):
     vectors = some_vectors(causal=True)
     page = open_page(vector_page(vectors), PAIR.replace("key=2", "key=6"), ready=READY)
     expect(page.locator("[data-step=mask]")).to_contain_text("[SEP] comes after rain: masked")
@@ -107,7 +106,7 @@ CAPS = {"gemma2": 3.0}
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
-def test_it_has_the_steps_of_other_models(open_page: Open, kind: str) -> None:
+def test_it_has_the_steps_of_other_models(open_page, kind):
     trace = other_trace(kind)
     place = "view=arithmetic&layer=2&heads=3&query=8&key=6"
     html = view(trace, exact=True).html

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from attention_pages import names, softmax
 from browser.head_view import (
-    Open,
     at,
     count_lines,
     kept,
@@ -43,7 +42,7 @@ def wait_for_tokens(page: Page, n: int) -> None:
     page.wait_for_selector(".lower[data-drawn]", state="attached")
 
 
-def test_a_text_may_look_at_another_text(open_page: Open) -> None:
+def test_a_text_may_look_at_another_text(open_page):
     page = open_page(cross_page())
     expect(page.locator(".query .chip")).to_have_text(LOOKING)
     expect(page.locator(".key .chip")).to_have_text(LOOKED_AT)
@@ -57,7 +56,7 @@ def text(page: Page) -> Locator:
     return page.get_by_label("Text", exact=True).and_(page.locator("select"))
 
 
-def test_texts_are_chosen_by_menu_and_key(open_page: Open) -> None:
+def test_texts_are_chosen_by_menu_and_key(open_page):
     page = open_page(texts_page(3), "layer=1&query=4")
     text(page).select_option("2")
     wait_for_tokens(page, 7)
@@ -81,7 +80,7 @@ def test_texts_are_chosen_by_menu_and_key(open_page: Open) -> None:
     expect(names).to_have_text(["1. a b c (1)", "2. d e f", "3. a b c (3)"])
 
 
-def test_an_address_is_read_with_the_sizes_of_its_text(open_page: Open) -> None:
+def test_an_address_is_read_with_the_sizes_of_its_text(open_page):
     html = texts_page(3, start=(("example", "1"), ("layer", "1"), ("query", "5")))
     page = open_page(html)
     assert state(page) == {"example": "1", "layer": "1", "query": "5"}
@@ -130,7 +129,7 @@ def weights_of(page: Page, i: int) -> dict[int, float]:
     return dict(pairs)
 
 
-def test_another_text_can_be_put_beside_the_first(open_page: Open) -> None:
+def test_another_text_can_be_put_beside_the_first(open_page):
     html, _ = compared()
     page = open_page(html)
     menu = page.get_by_label("Compare with").and_(page.locator("select"))
@@ -151,7 +150,7 @@ def number(text: str) -> float:
     return float(text.split()[0].replace("\u202f%", "").replace("−", "-").replace("±", ""))
 
 
-def test_the_second_card_has_the_difference_of_each_weight(open_page: Open) -> None:
+def test_the_second_card_has_the_difference_of_each_weight(open_page):
     page = open_page(*compared("layer=1&heads=2&query=1&key=5"))
     page.wait_for_selector(".cards:last-child dd")
     before, after = float(BEFORE[1, 2, 1, 5]), float(AFTER[1, 2, 1, 5])
@@ -175,7 +174,7 @@ def test_the_second_card_has_the_difference_of_each_weight(open_page: Open) -> N
     assert each == pytest.approx(list(100 * (AFTER - BEFORE)[0, :, 1, 3]), abs=0.85)
 
 
-def test_what_is_pointed_at_chosen_or_walked_to_in_one_is_so_in_the_other(open_page: Open) -> None:
+def test_what_is_pointed_at_chosen_or_walked_to_in_one_is_so_in_the_other(open_page):
     page = open_page(*compared("layer=1&heads=2"))
     picture(page, 0).locator(".key .token").nth(2).hover()
     for i, probs in enumerate((BEFORE, AFTER)):

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_pages import HOSTILE, softmax
-from browser.head_view import TOKENS, Open, drawn_attention, pair_page
+from browser.head_view import TOKENS, Open, at, drawn_attention, pair_page
 from PIL import Image
 from playwright.sync_api import Page, expect
 
 import minibert
-from minibert.trace.read import Trace
 from minibert.viz import attention_page, view
 
 pytestmark = pytest.mark.browser
@@ -48,7 +47,7 @@ def table(file: bytes) -> list[list[str]]:
 
 
 class TestHeadView:
-    def test_the_table_has_the_weights_that_are_drawn(self, open_page: Open) -> None:
+    def test_the_table_has_the_weights_that_are_drawn(self, open_page):
         page = open_page(pair_page(), "layer=1&heads=1.2&min=5")
         columns, *rows = table(taken(page, "CSV table"))
         assert columns == ["layer", "head", "query", "query token", "key", "key token", "weight"]
@@ -67,9 +66,7 @@ class TestHeadView:
 
 
 class TestHostile:
-    def test_tokens_are_text_in_the_drawing_and_come_back_from_the_table(
-        self, open_page: Open
-    ) -> None:
+    def test_tokens_are_text_in_the_drawing_and_come_back_from_the_table(self, open_page):
         size = len(HOSTILE)
         page = open_page(attention_page(softmax((1, 2, size, size)), HOSTILE).html)
         drawing = ET.fromstring(taken(page, "SVG drawing"))
@@ -79,9 +76,7 @@ class TestHostile:
         taken(page, "PNG image")
         assert page.evaluate("window.pwned") is None
 
-    def test_what_a_spreadsheet_would_run_has_an_apostrophe_and_comes_back(
-        self, open_page: Open
-    ) -> None:
+    def test_what_a_spreadsheet_would_run_has_an_apostrophe_and_comes_back(self, open_page):
         tokens = [
             "=1+1",
             "+1",
@@ -128,13 +123,13 @@ OUTSIDE = """() => {
 
 
 @pytest.fixture(scope="module")
-def trace() -> Trace:
+def trace():
     """[CLS] the horse quickly ran away . [SEP]"""
     return minibert.load().trace("the horse quickly ran away .")
 
 
 @pytest.fixture(scope="module")
-def html(trace: Trace) -> str:
+def html(trace):
     return view(trace, exact=True).html
 
 
@@ -152,11 +147,18 @@ def number(cell: str) -> float:
     return float(cell) if cell else float("nan")
 
 
-@pytest.mark.parametrize("name", VIEWS)
 def test_the_drawing_and_the_image_are_the_same_picture_and_no_text_lies_outside(
-    open_page: Open, browser: Any, html: str, name: str
-) -> None:
-    page = opened(open_page, html, name, f"{CHOSEN}&key={KEY}")
+    open_page, browser, html
+):
+    page = opened(open_page, html, VIEWS[0], f"{CHOSEN}&key={KEY}")
+    for name in VIEWS:
+        at(page, f"view={name}&{CHOSEN}&key={KEY}")
+        page.wait_for_selector(f'#page[data-view="{name}"] [data-drawn]', state="attached")
+        same_picture(page, browser, name)
+
+
+def same_picture(page: Page, browser: Any, name: str) -> None:
+    """What is taken of the view as an image and as a drawing."""
     image = pixels(taken(page, "PNG image"))
     svg = taken(page, "SVG drawing").decode().partition("?>")[2]
     height, width = (length // 2 for length in image.shape[:2])
@@ -165,14 +167,14 @@ def test_the_drawing_and_the_image_are_the_same_picture_and_no_text_lies_outside
     drawn = pixels(shown.screenshot())
     outside = shown.evaluate(OUTSIDE)
     shown.close()
-    assert outside == []
+    assert outside == [], name
     assert np.abs(np.subtract(drawn.shape, image.shape)).max() <= 2
     rows, columns = np.minimum(drawn.shape, image.shape)[:2]
-    assert np.abs(drawn[:rows, :columns] - image[:rows, :columns]).mean() < 2
-    assert image.std() > 3
+    assert np.abs(drawn[:rows, :columns] - image[:rows, :columns]).mean() < 2, name
+    assert image.std() > 3, name
 
 
-def test_tables_have_the_numbers_of_the_trace(open_page: Open, html: str, trace: Trace) -> None:
+def test_tables_have_the_numbers_of_the_trace(open_page, html, trace):
     one, tokens = trace[LAYER, HEAD], list(trace.tokens.strings[0])
     query, key = one.query[0, QUERY].double(), one.key[0].double()
     columns, rows = rows_of(opened(open_page, html, "neuron"))

@@ -10,7 +10,6 @@ from browser.head_view import (
     ORANGE,
     TOKENS,
     N,
-    Open,
     count_lines,
     drawn_attention,
     has_color,
@@ -50,7 +49,7 @@ def darkness(page: Page) -> bool:
     return int(background.split("(")[1].split(",")[0]) < 128
 
 
-def test_says_what_is_shown_and_draws_each_weight_that_can_be_seen(open_page: Open) -> None:
+def test_says_what_is_shown_and_draws_each_weight_that_can_be_seen(open_page):
     page = open_page(pair_page())
     assert page.title() == "strawberries / rain falls · attention in drawn"
     expect(page.locator(".text")).to_have_text(["Astrawberries", "Brain falls"])
@@ -71,7 +70,7 @@ def test_says_what_is_shown_and_draws_each_weight_that_can_be_seen(open_page: Op
     assert page.get_by_role("button", name="All tokens").count() == 0
 
 
-def test_each_head_draws_its_own_weights_in_its_own_color(open_page: Open) -> None:
+def test_each_head_draws_its_own_weights_in_its_own_color(open_page):
     page = open_page(pair_page(), "heads=0")
     assert all(has_color(pixel(page, i, i), BLUE) for i in range(N))
     assert pixel(page, 1, 2)[3] == 0
@@ -90,9 +89,7 @@ def test_each_head_draws_its_own_weights_in_its_own_color(open_page: Open) -> No
     ("side", "index", "said"),
     [("query", 1, "straw looks at"), ("key", 4, "rain is looked at by")],
 )
-def test_pointing_at_a_token_shows_its_own_lines_and_weights(
-    open_page: Open, side: str, index: int, said: str
-) -> None:
+def test_pointing_at_a_token_shows_its_own_lines_and_weights(open_page, side, index, said):
     page = open_page(pair_page(), "layer=1&heads=1")
     probs = WEIGHTS[1, 1]
     row, other = (probs[index], "key") if side == "query" else (probs[:, index], "query")
@@ -116,7 +113,7 @@ def test_pointing_at_a_token_shows_its_own_lines_and_weights(
     assert weights_shown(page, other) == {}
 
 
-def test_a_click_or_a_tap_keeps_a_token_and_another_lets_it_go(open_page: Open) -> None:
+def test_a_click_or_a_tap_keeps_a_token_and_another_lets_it_go(open_page):
     page = open_page(pair_page())
     token(page, "query", 4).click()
     page.mouse.move(5, 5)
@@ -135,7 +132,7 @@ def test_a_click_or_a_tap_keeps_a_token_and_another_lets_it_go(open_page: Open) 
     expect(page.locator(".upper")).to_be_hidden()
 
 
-def test_a_pair_of_tokens_shows_one_weight_with_its_rounding(open_page: Open) -> None:
+def test_a_pair_of_tokens_shows_one_weight_with_its_rounding(open_page):
     page = open_page(pair_page(), "layer=1&heads=2")
     token(page, "query", 1).click()
     token(page, "key", 5).click()
@@ -157,7 +154,7 @@ def test_a_pair_of_tokens_shows_one_weight_with_its_rounding(open_page: Open) ->
     assert 0 < faded[3] < 120
 
 
-def test_tiles_switch_heads_and_a_long_text_begins_with_one(open_page: Open) -> None:
+def test_tiles_switch_heads_and_a_long_text_begins_with_one(open_page):
     page = open_page(pair_page())
     tile(page, 0).click()
     assert (heads_on(page), state(page), lines(page)) == ([1, 2], {"heads": "1.2"}, 2 * N)
@@ -179,7 +176,7 @@ def test_tiles_switch_heads_and_a_long_text_begins_with_one(open_page: Open) -> 
     assert state(page)["heads"] == "0.1.2"
 
 
-def test_the_sentence_filter_draws_only_its_block(open_page: Open) -> None:
+def test_the_sentence_filter_draws_only_its_block(open_page):
     page = open_page(pair_page(), "layer=1&heads=0")
     probs = WEIGHTS[1, 0]
     for label, query, key in (("A→A", 0, 0), ("A→B", 0, 1), ("B→A", 1, 0), ("B→B", 1, 1)):
@@ -199,7 +196,7 @@ def test_the_sentence_filter_draws_only_its_block(open_page: Open) -> None:
     assert not any(pixel(page, i, i + 1)[3] for i in (0, 1, 2, 4, 5))
 
 
-def test_small_weights_and_special_tokens_can_be_left_out(open_page: Open) -> None:
+def test_small_weights_and_special_tokens_can_be_left_out(open_page):
     page = open_page(pair_page(), "layer=1&heads=0&query=5")
     page.get_by_label("Hide weights below").and_(page.locator("input")).focus()
     press(page, *["ArrowRight"] * 7)
@@ -216,7 +213,7 @@ def test_small_weights_and_special_tokens_can_be_left_out(open_page: Open) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_follow_the_system_until_chosen(open_page: Open, scheme: str) -> None:
+def test_colours_follow_the_system_until_chosen(open_page, scheme):
     page = open_page(pair_page(), "heads=0", color_scheme=scheme)
     assert darkness(page) == (scheme == "dark")
     before = pixel(page, 2, 2)
@@ -226,7 +223,7 @@ def test_colours_follow_the_system_until_chosen(open_page: Open, scheme: str) ->
     assert pixel(page, 2, 2) != before
 
 
-def test_arrows_change_the_layer_and_walk_along_the_tokens(open_page: Open) -> None:
+def test_arrows_change_the_layer_and_walk_along_the_tokens(open_page):
     page = open_page(pair_page())
     press(page, "ArrowRight")
     page.wait_for_selector(".stage[data-layer='1'] .lower[data-drawn]")
@@ -255,7 +252,7 @@ def test_arrows_change_the_layer_and_walk_along_the_tokens(open_page: Open) -> N
     assert kept(page) == [("key", 6)]
 
 
-def test_the_address_holds_the_whole_state(open_page: Open) -> None:
+def test_the_address_holds_the_whole_state(open_page):
     address = "layer=1&heads=0.2&query=1&key=5&from=key&filter=ab&min=5&special=off&theme=dark"
     page = open_page(pair_page(), address)
     assert page.evaluate("location.hash.slice(1)") == address

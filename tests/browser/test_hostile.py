@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from attention_pages import HOSTILE, softmax
-from browser.head_view import Open, pair_page, token
+from browser.head_view import pair_page, token
 from playwright.sync_api import Page, expect
 
 from minibert.viz import attention_page
@@ -29,7 +29,7 @@ def assert_harmless(page: Page) -> None:
     assert page.locator("script").count() == 5
 
 
-def test_hostile_text_is_shown_and_does_nothing(open_page: Open) -> None:
+def test_hostile_text_is_shown_and_does_nothing(open_page):
     page = open_page(hostile_page())
     assert_harmless(page)
     shown = page.locator(".query .token .chip").all_text_contents()
@@ -50,7 +50,7 @@ def test_hostile_text_is_shown_and_does_nothing(open_page: Open) -> None:
     assert len(set(heights)) == 1
 
 
-def test_the_policy_stops_what_would_get_through(open_page: Open, complaints: list[str]) -> None:
+def test_the_policy_stops_what_would_get_through(open_page, complaints):
     page = open_page(pair_page())
     stopped: list[str | None] = []
     page.on("requestfailed", lambda request: stopped.append(request.failure))

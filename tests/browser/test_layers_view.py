@@ -56,7 +56,7 @@ def predictions(page: Page) -> list[tuple[str, float]]:
     return [tuple(pair) for pair in found]
 
 
-def test_cells_have_the_most_probable_tokens_shaded_and_say_more_of_them(open_page: Open) -> None:
+def test_cells_have_the_most_probable_tokens_shaded_and_say_more_of_them(open_page):
     page, lens = small(open_page), made_up()
     expect(page.locator(".layers-point")).to_have_text(["embed", "0", "output"])
     names = ["[CLS]", "straw", "berries", "[SEP]", "rain", "falls", "[SEP]"]
@@ -88,7 +88,7 @@ def test_cells_have_the_most_probable_tokens_shaded_and_say_more_of_them(open_pa
     expect(page.locator(".legend")).to_contain_text("the token that follows")
 
 
-def test_positions_are_kept_by_click_and_by_keys(open_page: Open) -> None:
+def test_positions_are_kept_by_click_and_by_keys(open_page):
     page = small(open_page)
     cell(page, 4, 1).click()
     assert state(page) == {"query": "4"}

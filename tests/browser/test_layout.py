@@ -1,4 +1,4 @@
-"""Sizes: every view in narrow and wide windows, on sharp screens, on paper and in a frame."""
+"""Sizes: every view in narrow and wide windows and on paper; long texts; a view of one's own."""
 
 from itertools import pairwise
 
@@ -6,20 +6,24 @@ import numpy as np
 import pytest
 from attention_pages import names, softmax
 from browser.head_view import (
-    Open,
     has_color,
     lines,
     page_of,
     pair_page,
     pixel,
+    press,
+    scroll_to,
+    state,
     text_of,
     token,
     until,
 )
+from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page, expect
 
 from minibert.loading import load
 from minibert.viz import attention_page, view
+from tests.extending import EXTEND, follow
 
 pytestmark = pytest.mark.browser
 
@@ -40,9 +44,7 @@ def long_page(n_tokens: int) -> str:
 
 
 @pytest.mark.parametrize("width", [360, 1400])
-def test_every_view_fits_the_window_and_nothing_is_clipped_or_covered(
-    open_page: Open, width: int
-) -> None:
+def test_every_view_fits_the_window_and_nothing_is_clipped_or_covered(open_page, width):
     trace = load().trace("the unbelievable horse quickly ran away . " * 8, "the boat sank")
     page = open_page(view(trace).html, "query=3&key=2", viewport={"width": width, "height": 800})
     for name in VIEWS:
@@ -71,7 +73,7 @@ def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
     return across and a["top"] < b["bottom"] and b["top"] < a["bottom"]
 
 
-def test_a_printed_page_is_light_has_all_lines_and_no_controls(open_page: Open) -> None:
+def test_a_printed_page_is_light_has_all_lines_and_no_controls(open_page):
     page = open_page(long_page(410), "heads=1&theme=dark")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -104,7 +106,7 @@ def faint(n_tokens: int) -> np.ndarray:
     return probs
 
 
-def test_a_sentence_follows_view_layer_head_and_token(open_page: Open) -> None:
+def test_a_sentence_follows_view_layer_head_and_token(open_page):
     page = open_page(pair_page())
     for hash, sentence in (
         ("", "Head 0 of layer 0, the clearest of 3: every token looks at itself, 100\u202f%."),
@@ -126,12 +128,39 @@ def test_a_sentence_follows_view_layer_head_and_token(open_page: Open) -> None:
     expect(page.locator(".seen").nth(1)).to_contain_text("t4 looks most at <img src=x>")
 
 
-class TestLines:
-    def test_a_long_text_of_faint_weights_opens_with_the_strongest(self, open_page: Open) -> None:
-        n = 401
-        page = open_page(attention_page(faint(n), names(n)).html)
-        assert lines(page) == n
-        expect(page.locator(".empty")).to_contain_text("Few weights here reach 7.5\u202f%")
-        expect(page.locator(".empty")).to_contain_text("from 5.0\u202f% up")
-        token(page, "query", 3).click()
-        until(page, "Number(document.querySelector('.upper').dataset.lines) >= 1")
+def test_a_long_text_of_faint_weights_opens_with_the_strongest(open_page):
+    n = 401
+    page = open_page(attention_page(faint(n), names(n)).html)
+    assert lines(page) == n
+    expect(page.locator(".empty")).to_contain_text("Few weights here reach 7.5\u202f%")
+    expect(page.locator(".empty")).to_contain_text("from 5.0\u202f% up")
+    token(page, "query", 3).click()
+    until(page, "Number(document.querySelector('.upper').dataset.lines) >= 1")
+
+
+def test_a_text_of_3000_tokens_is_drawn_in_every_view_and_the_keyboard_walks_through_it(open_page):
+    names = tuple(f"t{i}" for i in range(3000))
+    html = vector_page(some_vectors(3000, width=7, heads=1), names, view="head")
+    page = open_page(html, "query=2900", ready="[data-drawn]")
+    expect(token(page, "query", 2900)).to_be_in_viewport(ratio=1)
+    press(page, *["ArrowDown"] * 40)
+    expect(token(page, "query", 2940)).to_be_focused()
+    expect(token(page, "query", 2940)).to_be_in_viewport(ratio=1)
+    assert state(page) == {"query": "2940"}
+    scroll_to(page, 1500, 3000)
+    press(page, "ArrowDown")
+    expect(token(page, "query", 2941)).to_be_in_viewport(ratio=1)
+    for name in ("model", "neuron", "arithmetic", "map"):
+        page.evaluate("hash => { location.hash = hash; }", f"view={name}&query=2900&key=150")
+        page.wait_for_selector(f'#page[data-view="{name}"] [data-drawn]', state="attached")
+        expect(page.locator(".notice")).to_be_hidden()
+
+
+def test_the_view_of_the_page_that_adds_one_is_drawn(open_page, tmp_path):
+    follow(EXTEND / "view.md", tmp_path / "scratch")
+    html = (tmp_path / "scratch" / "page.html").read_text(encoding="utf-8")
+    page = open_page(html, ready=".received-view li")
+    shares = page.locator(".received-view data").all_text_contents()
+    assert len(shares) == 7
+    # What is received adds up to all that is given, each share rounded.
+    assert abs(sum(float(share.split()[0]) for share in shares) - 100) < 1

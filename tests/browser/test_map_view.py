@@ -61,7 +61,7 @@ def shown_weight(page: Page) -> float:
     return float(page.locator(".details .big").get_attribute("value"))
 
 
-def test_weights_are_colours_by_the_root_and_bars_what_tokens_receive(open_page: Open) -> None:
+def test_weights_are_colours_by_the_root_and_bars_what_tokens_receive(open_page):
     page = opened(open_page, "view=map")
     assert (color(page, 3, 3), color(page, 3, 4)) == (SCALE[-1], SCALE[0])
     page = opened(open_page, "view=map&heads=2")
@@ -82,7 +82,7 @@ def test_weights_are_colours_by_the_root_and_bars_what_tokens_receive(open_page:
     assert color(page, 700, 700) == SCALE[-1]
 
 
-def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:
+def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page):
     page = opened(open_page, "view=map&layer=1&heads=2")
     page.mouse.move(*place(page, 1, 4))
     said = page.locator(".details")
@@ -100,7 +100,7 @@ def test_a_cell_is_pointed_at_read_kept_and_let_go(open_page: Open) -> None:
     assert state(page) == {"view": "map", "layer": "1", "heads": "2"}
 
 
-def test_buttons_zoom_scrolling_moves_and_keys_go_from_cell_to_cell(open_page: Open) -> None:
+def test_buttons_zoom_scrolling_moves_and_keys_go_from_cell_to_cell(open_page):
     page = page_of(open_page, np.eye(60) * 0.5 + 0.5 / 60)
     assert window(page) == (0, 60, 0, 60)
     page.get_by_role("button", name="Zoom in").click()

@@ -78,7 +78,7 @@ def expected(probs: np.ndarray) -> dict[str, float]:
     }
 
 
-def test_heads_are_pointed_at_and_opened_by_click_or_by_keys(open_page: Open) -> None:
+def test_heads_are_pointed_at_and_opened_by_click_or_by_keys(open_page):
     page, heads = opened(open_page), drawn_attention().reshape(-1, N, N)
     for slot in range(6):
         assert title(page, slot) == f"Layer {slot // 3}, head {slot % 3}"
@@ -97,7 +97,7 @@ def test_heads_are_pointed_at_and_opened_by_click_or_by_keys(open_page: Open) ->
     assert state(page) == {"layer": "1", "heads": "1"}
 
 
-def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page: Open) -> None:
+def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page):
     page = opened(open_page)
     assert (cell(page, 0, 3, 3), cell(page, 0, 3, 4)) == (BLUE, GROUND)
     code = np.rint(255 * np.sqrt(float(drawn_attention()[1, 0, 2, 1]))) / 255
@@ -107,7 +107,7 @@ def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page: Open) -> 
     assert (cell(page, 0, 3, 3), cell(page, 0, 3, 4)) == ((0x51, 0xA0, 0xF7), (0x1D, 0x1E, 0x22))
 
 
-def test_marks_heads_that_were_named_before(open_page: Open) -> None:
+def test_marks_heads_that_were_named_before(open_page):
     trace = minibert.load().trace("the horse turned.")
     found = patterns_of_attention([trace.stack("probs")[:, 0]], trace.tokens.raw, causal=False)
     page = open_page(trace.view(patterns=found).html, "view=model", ready=READY)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browser.head_view import Open, pixels_of, press, state
+from browser.head_view import pixels_of, press, state
 from browser.vector_page import TOKENS, WIDTH, some_vectors, vector_page
 from playwright.sync_api import Locator, Page, expect
 
@@ -34,7 +34,7 @@ def colors(page: Page, column: int, row: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_scores_and_weights_are_those_of_the_rounded_vectors(open_page: Open, causal: bool) -> None:
+def test_scores_and_weights_are_those_of_the_rounded_vectors(open_page, causal):
     vectors = some_vectors(causal=causal)
     page = open_page(vector_page(vectors), "view=neuron&layer=1&heads=2&query=4", ready=READY)
     scores = vectors.rounded.scores(1, 2)[4]
@@ -49,7 +49,7 @@ def test_scores_and_weights_are_those_of_the_rounded_vectors(open_page: Open, ca
     assert texts[0].replace("−", "-") == f"{scores[0]:.2f}"
 
 
-def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page: Open) -> None:
+def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page):
     vectors = some_vectors()
     page = open_page(vector_page(vectors), "view=neuron&query=1&theme=light", ready=READY)
     keys = vectors.key[0, 0]
@@ -74,7 +74,7 @@ def test_cells_have_the_colour_of_their_sign_and_say_what_they_add(open_page: Op
     assert said == pytest.approx(expected, rel=1e-12)
 
 
-def test_tokens_are_chosen_in_the_menu_and_by_their_rows(open_page: Open) -> None:
+def test_tokens_are_chosen_in_the_menu_and_by_their_rows(open_page):
     page = open_page(vector_page(some_vectors()), "view=neuron", ready=READY)
     view = page.locator(".neuron-view")
     expect(view).to_have_attribute("data-query", "5")
@@ -94,7 +94,7 @@ def test_tokens_are_chosen_in_the_menu_and_by_their_rows(open_page: Open) -> Non
     assert "query" not in state(page)
 
 
-def test_an_edited_trace_says_so_and_a_long_text_has_its_strongest_keys(open_page: Open) -> None:
+def test_an_edited_trace_says_so_and_a_long_text_has_its_strongest_keys(open_page):
     page = open_page(vector_page(some_vectors(), edited=True), "view=neuron&query=1", ready=READY)
     expect(page.locator(".neuron-note")).to_contain_text("This trace was edited")
     vectors = some_vectors(900, heads=1)

@@ -1,10 +1,8 @@
 """A page in a cell of a notebook: in a frame where it is trusted, an image and a text where not."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 from attention_pages import HOSTILE, names, softmax
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from minibert.viz import attention_page
 
@@ -27,7 +25,7 @@ AROUND = """<!doctype html><title>cells</title>
 
 
 @pytest.fixture
-def notebook(browser: Browser, complaints: list[str]) -> Iterator[Callable[..., Page]]:
+def notebook(browser, complaints):
     """A page like a notebook, with cells put in."""
     context = browser.new_context(offline=True, viewport={"width": 1100, "height": 900})
 
@@ -45,9 +43,7 @@ def notebook(browser: Browser, complaints: list[str]) -> Iterator[Callable[..., 
     assert complaints == []
 
 
-def test_pages_in_frames_work_beside_each_other_and_keep_their_keys(
-    notebook: Callable[..., Page],
-) -> None:
+def test_pages_in_frames_work_beside_each_other_and_keep_their_keys(notebook):
     cells = [attention_page(softmax((2, 3, n, n)), names(n))._repr_html_() for n in (5, 6)]
     page = notebook(TRUSTED, *cells)
     page.evaluate("window.heard = []; addEventListener('keydown', ({ key }) => heard.push(key))")
@@ -69,7 +65,7 @@ def test_pages_in_frames_work_beside_each_other_and_keep_their_keys(
     assert boxes[0] == boxes[1]
 
 
-def test_what_is_not_trusted_is_an_image_and_a_text(notebook: Callable[..., Page]) -> None:
+def test_what_is_not_trusted_is_an_image_and_a_text(notebook):
     html = attention_page(softmax((2, 3, 10, 10)), HOSTILE, model=HOSTILE[1])._repr_html_()
     page = notebook(SANITISED, html)
     for said in ("2 of 2 layers, 3 of 3 heads, 10 tokens", "trust this notebook", HOSTILE[0]):

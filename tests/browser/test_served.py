@@ -1,12 +1,11 @@
 """The live page before a served model, in a real browser; numbers of every kind: tests/live."""
 
 import re
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from browser.conftest import watch
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 import minibert
 from minibert.trace.edit import zero
@@ -19,9 +18,7 @@ TEXT = "the horse [MASK] away ."
 
 
 @pytest.fixture
-def opened(
-    browser: Browser, complaints: list[str]
-) -> Iterator[Callable[..., tuple[Page, PageServer]]]:
+def opened(browser, complaints):
     """Opens the page of a model's server."""
     with ExitStack() as stack:
 
@@ -45,9 +42,7 @@ def best(edit: dict[tuple[str, int, int], object]) -> str:
     return f"{100 * share:.1f}"
 
 
-def test_a_served_page_follows_text_and_edits_and_says_when_its_server_is_gone(
-    opened: Callable[..., tuple[Page, PageServer]], complaints: list[str]
-) -> None:
+def test_a_served_page_follows_text_and_edits_and_says_when_its_server_is_gone(opened, complaints):
     page, server = opened(minibert.load())
     field = page.get_by_role("textbox", name="Text")
     field.fill(TEXT)

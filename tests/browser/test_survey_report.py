@@ -3,7 +3,7 @@
 import csv
 import io
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from attention_pages import HOSTILE
 from browser.conftest import watch
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from survey.made_surveys import patterns_of, survey_of
 
 from minibert import load
@@ -33,7 +33,7 @@ Show = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A report and its examples, with texts from strangers wherever text can be."""
     folder = tmp_path_factory.mktemp("survey")
     means = np.random.default_rng(4).uniform(0.02, 0.3, size=(len(NAMES), LAYERS, HEADS))
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def show(browser: Browser, folder: Path, complaints: list[str]) -> Iterator[Show]:
+def show(browser, folder, complaints):
     contexts = []
 
     def opened(hash: str = "", **options: Any) -> Page:
@@ -76,43 +76,44 @@ def show(browser: Browser, folder: Path, complaints: list[str]) -> Iterator[Show
     assert complaints == []
 
 
+CLIPPED = """(width) => [...document.querySelectorAll("#page *")]
+  .filter((item) => item.checkVisibility() && !item.matches("select, option, .text"))
+  .filter((item) => {
+    const box = item.getBoundingClientRect();
+    const cut = getComputedStyle(item).overflowX !== "visible"
+      && item.scrollWidth > item.clientWidth + 1;
+    return box.left < -0.5 || box.right > width + 0.5 || cut;
+  }).map((item) => item.outerHTML.slice(0, 200))"""
+
+
 def sections(page: Page) -> list[str]:
     return page.locator("h2").evaluate_all("(all) => all.map((one) => one.id)")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 360])
-def test_everything_is_there_and_nothing_is_clipped(show: Show, width: int, scheme: str) -> None:
-    page = show(viewport={"width": width, "height": 800}, color_scheme=scheme)
+def test_everything_is_there_and_nothing_is_clipped(show):
+    page = show(viewport={"width": 1400, "height": 800})
     assert sections(page) == [
         "all-heads", "patterns", "tokens-by-layer", "places-by-layer", "entropy-by-layer",
         "plain-and-by-norm", "distance-profile", "surveyed",
     ]  # fmt: skip
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    clipped = page.evaluate(
-        """(width) => [...document.querySelectorAll("#page *")]
-             .filter((item) => item.checkVisibility() && !item.matches("select, option, .text"))
-             .filter((item) => {
-               const box = item.getBoundingClientRect();
-               const cut = getComputedStyle(item).overflowX !== "visible"
-                 && item.scrollWidth > item.clientWidth + 1;
-               return box.left < -0.5 || box.right > width + 0.5 || cut;
-             }).map((item) => item.outerHTML.slice(0, 200))""",
-        width,
-    )
-    assert clipped == []
     sentences = page.locator(".seen").all_inner_texts()
     assert len(sentences) == 7
     assert all(sentence.endswith(".") for sentence in sentences)
-    paper = page.locator("#page").evaluate("(page) => getComputedStyle(page).backgroundColor")
-    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 22, 25)"}[scheme]
-    # No figure is blank.
-    for board in page.locator(".board").all():
-        image = np.asarray(Image.open(io.BytesIO(board.screenshot())).convert("L"), dtype=int)
-        assert np.ptp(image) > 100
+    for width, scheme in ((1400, "light"), (1400, "dark"), (360, "dark"), (360, "light")):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate(CLIPPED, width) == []
+        paper = page.locator("#page").evaluate("(page) => getComputedStyle(page).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 22, 25)"}[scheme]
+        # No figure is blank.
+        for board in page.locator(".board").all():
+            image = np.asarray(Image.open(io.BytesIO(board.screenshot())).convert("L"), dtype=int)
+            assert np.ptp(image) > 100
 
 
-def test_text_from_strangers_does_nothing(show: Show) -> None:
+def test_text_from_strangers_does_nothing(show):
     page = show()
     assert page.evaluate("window.pwned") is None
     assert page.locator("#page :is(img, script, svg, iframe, object)").count() == 0
@@ -123,7 +124,7 @@ def test_text_from_strangers_does_nothing(show: Show) -> None:
     assert all(link.startswith("examples.html#example=") for link in links)
 
 
-def test_a_head_is_chosen_by_pointer_or_keys_and_leads_to_its_examples(show: Show) -> None:
+def test_a_head_is_chosen_by_pointer_or_keys_and_leads_to_its_examples(show):
     page = show(viewport={"width": 1400, "height": 900})
     grid = page.locator("[aria-labelledby=all-heads]")
     # It begins with the head that looks most at the token before.
@@ -153,7 +154,7 @@ def test_a_head_is_chosen_by_pointer_or_keys_and_leads_to_its_examples(show: Sho
     expect(opened.locator(".texts")).to_have_text(TEXT)
 
 
-def test_figures_and_their_numbers_can_be_saved(show: Show) -> None:
+def test_figures_and_their_numbers_can_be_saved(show):
     page = show("measure=to_sep&theme=dark")
     means = page.locator("[aria-labelledby=all-heads]")
 

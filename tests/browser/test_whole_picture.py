@@ -1,17 +1,10 @@
 """The whole model in one diagram, every number worked out, and queries and keys of many texts."""
 
-from collections.abc import Callable
-
 import pytest
 from browser.live_pages import PLACE, TEXT, WORDS, asked, settled, shown, worked
-from playwright.sync_api import Page
-
-import minibert
 
 
-def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
-    bert: minibert.Model, bert_page: str, opened: Callable[..., Page]
-) -> None:
+def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(bert, bert_page, opened):
     page = opened(bert_page, "view=whole&layer=1")
     trace = bert.trace(TEXT)
     assert shown(page, "embed") == f"length {float(trace.embed[0, PLACE].norm()):.1f}"
@@ -38,9 +31,7 @@ def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(
     assert (found["view"], found["number"], found["layer"]) == ("arithmetic", "mlp_out", "2")
 
 
-def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(
-    gpt2: minibert.Model, gpt2_page: str, opened: Callable[..., Page]
-) -> None:
+def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(gpt2, gpt2_page, opened):
     page = opened(gpt2_page, "view=arithmetic&layer=1&query=4")
     trace = gpt2.trace(WORDS)
     page.get_by_role("combobox", name="Number").select_option("mlp_post")
@@ -62,9 +53,7 @@ def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(
     assert worked(page) == pytest.approx(expected, abs=1e-4)
 
 
-def test_below_a_weight_stands_why_and_a_head_leads_to_what_it_read(
-    gpt2: minibert.Model, gpt2_page: str, opened: Callable[..., Page]
-) -> None:
+def test_below_a_weight_stands_why_and_a_head_leads_to_what_it_read(gpt2, gpt2_page, opened):
     page = opened(gpt2_page, "view=arithmetic&layer=1&heads=3&query=4&key=2")
     page.wait_for_selector(".because[data-drawn]")
     pairs = page.locator(".because data[data-name=pair]").evaluate_all(

@@ -9,7 +9,6 @@ import numpy.typing as npt
 from minibert.viz.document import document
 from minibert.viz.example import label_columns, labels_from_strings
 from minibert.viz.payload import header_json, pack_layer, pack_vectors
-from minibert.viz.vectors import Coded, pack_coded
 
 TOKENS = ("[CLS]", "straw", "##berries", "[SEP]", "rain", "falls", "[SEP]")
 LAYERS, HEADS, WIDTH = 2, 3, 11
@@ -31,12 +30,6 @@ class Vectors:
     def rounded(self) -> "Vectors":
         """As a page holds them in half precision."""
         query, key, value = (part.astype(np.float16) for part in (self.query, self.key, self.value))
-        return Vectors(query, key, value, self.causal, self.scale)
-
-    @property
-    def in_bytes(self) -> "Vectors":
-        """As a page holds them in a byte a number."""
-        query, key, value = (Coded(part).numbers for part in (self.query, self.key, self.value))
         return Vectors(query, key, value, self.causal, self.scale)
 
     def scores(self, layer: int, head: int) -> Array:
@@ -64,23 +57,18 @@ def vector_page(
     tokens: tuple[str, ...] = TOKENS,
     *,
     exact: tuple[int, int] | None = None,
-    values: bool = True,
     edited: bool = False,
-    in_bytes: bool = False,
     view: str = "neuron",
-    sentence_b_start: int | None = None,
 ) -> str:
     """The HTML of a page; `exact` (layer, head) is there in single precision, and no other."""
     n_layers, n_heads, _, width = vectors.query.shape
-    names = ("query", "key", "value") if values else ("query", "key")
+    names = ("query", "key", "value")
     blocks = []
     for layer in range(n_layers):
         probs = np.stack([vectors.probs(layer, head) for head in range(n_heads)])
         blocks.append(pack_layer(layer, probs[::-1] if edited else probs))
         parts = {name: getattr(vectors, name)[layer] for name in names}
-        if in_bytes:
-            blocks += [pack_coded(name, layer, Coded(part)) for name, part in parts.items()]
-        elif exact is None:
+        if exact is None:
             blocks += [pack_vectors(name, layer, part) for name, part in parts.items()]
     if exact is not None:
         for name in names:
@@ -101,7 +89,7 @@ def vector_page(
         "scale": [vectors.scale] * n_layers,
         "sizes": {"n_layers": n_layers, "n_heads": n_heads, "d_head": width},
         "texts": [],
-        "tokens": label_columns(labels_from_strings(tokens, sentence_b_start)),
+        "tokens": label_columns(labels_from_strings(tokens, None)),
     }
     header = {"examples": [example], "format": 2, "title": None, "view": view}
     pieces = ((block.name, block.data) for block in blocks)

@@ -20,7 +20,7 @@ SOLUTIONS = (COURSE / "solutions.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_every_known_mistake_is_wrong_and_named(name: str) -> None:
+def test_every_known_mistake_is_wrong_and_named(name):
     wrong = list(EXERCISES[name].wrong_answers())
     assert wrong
     for answer, said in wrong:
@@ -31,7 +31,7 @@ def test_every_known_mistake_is_wrong_and_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_everything_that_is_said_is_whole_sentences(name: str) -> None:
+def test_everything_that_is_said_is_whole_sentences(name):
     exercise = EXERCISES[name]
     answers = [answer for answer, _ in exercise.wrong_answers()]
     if isinstance(exercise, Heads):
@@ -44,7 +44,7 @@ def test_everything_that_is_said_is_whole_sentences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_an_answer_is_never_told_to_who_is_wrong(name: str) -> None:
+def test_an_answer_is_never_told_to_who_is_wrong(name):
     exercise = EXERCISES[name]
     if isinstance(exercise, Numbers):
         truth = floats(exercise.known())
@@ -57,7 +57,7 @@ def test_an_answer_is_never_told_to_who_is_wrong(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_dots_and_none_give_the_question_back(name: str) -> None:
+def test_dots_and_none_give_the_question_back(name):
     for nothing in (..., None):
         verdict = check(name, nothing)
         assert not verdict
@@ -66,22 +66,22 @@ def test_dots_and_none_give_the_question_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_what_is_no_answer_is_refused_or_wrong(name: str) -> None:
+def test_what_is_no_answer_is_refused_or_wrong(name):
     for wrong in ("much", object(), True, math.nan, [], {}, "9-9", torch.tensor([math.inf])):
         with contextlib.suppress(MinibertError):
             assert not check(name, wrong).right
 
 
-def test_an_unknown_exercise_is_named_with_those_that_exist() -> None:
+def test_an_unknown_exercise_is_named_with_those_that_exist():
     with pytest.raises(
         MinibertError, match=r"'8-x' is not an exercise of the course; there are 1-av"
     ):
         check("8-x", 1)
     with pytest.raises(MinibertError, match="not an exercise"):
-        check(["1-average"], 1)  # type: ignore[arg-type]
+        check(["1-average"], 1)
 
 
-def test_numbers_of_every_kind_are_numbers() -> None:
+def test_numbers_of_every_kind_are_numbers():
     for right in (7, 7.0, "7", torch.tensor(7), torch.tensor([7.0])):
         assert check("1-tokens", right), right
     for heads in ("0-1", (0, 1), ["0-1"], {(0, 1)}):
@@ -89,7 +89,7 @@ def test_numbers_of_every_kind_are_numbers() -> None:
         assert verdict.right == check("3-previous", "0-1").right
 
 
-def test_a_set_of_heads_says_what_is_too_many_and_what_is_missing() -> None:
+def test_a_set_of_heads_says_what_is_too_many_and_what_is_missing():
     exercise = EXERCISES["5-induction"]
     assert isinstance(exercise, Heads)
     truth = sorted(exercise.heads())
@@ -100,7 +100,7 @@ def test_a_set_of_heads_says_what_is_too_many_and_what_is_missing() -> None:
     assert f"Head {other}" in check("5-induction", [*truth, other]).said
 
 
-def test_between_a_slip_and_the_truth_the_nearer_one_counts() -> None:
+def test_between_a_slip_and_the_truth_the_nearer_one_counts():
     exercise = Numbers("?", lambda: 1.0, 0.5, "", "Think.", lambda: {"No.": 0.0})
     assert exercise.judge(0.6)
     assert exercise.judge(0.4).said == "Not yet. It is more than 0.4. Think."
@@ -108,7 +108,7 @@ def test_between_a_slip_and_the_truth_the_nearer_one_counts() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n, one in EXERCISES.items() if isinstance(one, Numbers)])
-def test_slips_that_any_exercise_invites_are_named(name: str) -> None:
+def test_slips_that_any_exercise_invites_are_named(name):
     """Sign, per cent, the rest and the order, written with two to four digits."""
     exercise = EXERCISES[name]
     assert isinstance(exercise, Numbers)
@@ -127,7 +127,7 @@ def test_slips_that_any_exercise_invites_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["3-previous", "3-neurons", "5-head", "5-induction"])
-def test_heads_counted_from_1_or_with_the_layer_last_are_named(name: str) -> None:
+def test_heads_counted_from_1_or_with_the_layer_last_are_named(name):
     exercise = EXERCISES[name]
     assert isinstance(exercise, Heads)
     truth = [tuple(map(int, head.split("-"))) for head in exercise.heads()]
@@ -139,7 +139,7 @@ def test_heads_counted_from_1_or_with_the_layer_last_are_named(name: str) -> Non
         assert "layer comes first" in check(name, turned).said
 
 
-def test_the_exercises_agree_with_those_of_the_live_page() -> None:
+def test_the_exercises_agree_with_those_of_the_live_page():
     """The numbers of tests/live/exercise_numbers.py, which was written for the page."""
     model = minibert.load("tiny-bert")
     one = page.one_weight(model)
@@ -160,12 +160,12 @@ def test_the_exercises_agree_with_those_of_the_live_page() -> None:
     assert (len(PAIRS), len(COPIED)) == (pairs["pairs"], 100)
 
 
-def test_the_scale_is_what_drawn_vectors_have() -> None:
+def test_the_scale_is_what_drawn_vectors_have():
     one, other = torch.randn(2, 50_000, 64)
     assert check("2-variance", (one * other).sum(-1).std())
 
 
-def test_each_exercise_stands_on_its_unit_s_page_and_in_the_solutions() -> None:
+def test_each_exercise_stands_on_its_unit_s_page_and_in_the_solutions():
     pages = {path.stem[0]: path.read_text(encoding="utf-8") for path in UNITS}
     assert sorted(pages) == ["1", "2", "3", "4", "5", "6", "7"]
     for name, text in exercises().items():
@@ -179,7 +179,7 @@ def test_each_exercise_stands_on_its_unit_s_page_and_in_the_solutions() -> None:
     assert named == set(exercises())
 
 
-def test_every_solution_is_right() -> None:
+def test_every_solution_is_right():
     """The printed verdicts; tests/course/test_pages.py holds that they are printed."""
     printed = re.findall(r'solve\("([\w-]+)".*?```text\n(.*?)\n', SOLUTIONS, re.DOTALL)
     assert [name for name, _ in printed] == list(dict.fromkeys(name for name, _ in printed))

@@ -20,7 +20,7 @@ ROWS = 47
 
 
 @pytest.mark.parametrize("page", UNITS, ids=lambda page: page.stem)
-def test_notebook_and_slides_are_those_of_the_page(page: Path) -> None:
+def test_notebook_and_slides_are_those_of_the_page(page):
     text = page.read_text(encoding="utf-8")
     notebook = (COURSE / "notebooks" / f"{page.stem}.ipynb").read_text(encoding="utf-8")
     assert notebook == notebook_of(text, COURSE)
@@ -35,9 +35,7 @@ def test_notebook_and_slides_are_those_of_the_page(page: Path) -> None:
     assert said, f"{page.name} says no minutes, needs or aims"
 
 
-def test_the_notebooks_first_cell_says_what_to_do_where_there_is_no_minibert(
-    tmp_path: Path,
-) -> None:
+def test_the_notebooks_first_cell_says_what_to_do_where_there_is_no_minibert(tmp_path):
     alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     # -S: without the site packages, as on a fresh machine.
     command = [sys.executable, "-S", "-c", FIRST_CELL]
@@ -48,7 +46,7 @@ def test_the_notebooks_first_cell_says_what_to_do_where_there_is_no_minibert(
     assert "Put the wheel of minibert-attention beside this notebook." in done.stderr
 
 
-def test_the_rewriter_runs_blocks_in_one_namespace_and_replaces_what_they_print() -> None:
+def test_the_rewriter_runs_blocks_in_one_namespace_and_replaces_what_they_print():
     page = "```python\na = 2\n```\n\ntext\n\n```python\nprint(a)\n```\n\n```text\n1\n```\n\nend\n"
     assert rewritten(page) == page.replace("text\n1", "text\n2")
     without = "```python\nprint(3)\n```\n\nend\n"
@@ -70,7 +68,7 @@ def section(page: Path, anchor: str) -> str:
     return found
 
 
-def test_slides_link_to_what_exists() -> None:
+def test_slides_link_to_what_exists():
     for page in (COURSE / "slides").glob("*.html"):
         for target in re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8")):
             path, _, anchor = target.partition("#")
@@ -86,7 +84,7 @@ def rows() -> list[list[str]]:
     return [row for row in cells[1:] if not row[0].startswith("**")]
 
 
-def test_the_syllabus_has_every_item_and_each_is_linked_or_says_why_not() -> None:
+def test_the_syllabus_has_every_item_and_each_is_linked_or_says_why_not():
     assert len(rows()) == ROWS
     assert len({row[0] for row in rows()}) == ROWS
     for item, *cells in rows():
@@ -96,7 +94,7 @@ def test_the_syllabus_has_every_item_and_each_is_linked_or_says_why_not() -> Non
             assert linked or (cell.startswith("No: ") and len(cell) > 24), f"{item}: {cell}"
 
 
-def test_what_runs_in_the_syllabus_has_code_that_a_test_runs() -> None:
+def test_what_runs_in_the_syllabus_has_code_that_a_test_runs():
     run = {*PAGES, REPOSITORY / "docs" / "bertviz.md"}
     for item, runs, *_ in rows():
         for target in re.findall(r"\]\(([^)\s]+)\)", runs):
@@ -107,7 +105,7 @@ def test_what_runs_in_the_syllabus_has_code_that_a_test_runs() -> None:
             assert re.search(r"```(python|sh)", text), f"{item}: no code at {target}"
 
 
-def test_every_term_of_the_glossary_is_linked_from_a_unit_and_they_are_in_order() -> None:
+def test_every_term_of_the_glossary_is_linked_from_a_unit_and_they_are_in_order():
     glossary = COURSE / "glossary.md"
     heads = re.findall(r"^## (.+)$", glossary.read_text(encoding="utf-8"), re.MULTILINE)
     assert heads == sorted(heads, key=str.lower)
@@ -117,7 +115,7 @@ def test_every_term_of_the_glossary_is_linked_from_a_unit_and_they_are_in_order(
 
 
 @pytest.mark.network
-def test_the_blocks_that_need_a_network_run() -> None:
+def test_the_blocks_that_need_a_network_run():
     for page in UNITS:
         text = page.read_text(encoding="utf-8")
         for code in re.findall(r"```python network\n(.*?)```", text, re.DOTALL):

@@ -1,13 +1,14 @@
-"""Each number that the arithmetic view works out is the model's own."""
+"""The numbers that the arithmetic view works out, and that the whole draws, are the model's."""
 
 import random
+import re
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from live.drawn import random_model, real_texts
-from live.engines import EngineProcess, opened
+from live.engines import opened
 from live.equations import check_steps
 from small_traces import OTHER_KINDS, SERVED_KINDS
 
@@ -28,12 +29,12 @@ OTHERS = [*OTHER_KINDS, "qwen3", "olmo2", *SERVED_KINDS]
 
 
 @pytest.fixture(scope="module", params=[*EMBEDDED, *OTHERS, "dynamic", "wide"])
-def both(request: pytest.FixtureRequest) -> Iterator[tuple[Any, EngineProcess]]:
-    """A model, and the engine in the file of its page, or behind its server."""
+def both(request):
+    """A name, its model, and the engine in the file of its page, or behind its server."""
     name = request.param
     model = minibert.load(name) if name.startswith("tiny-") else random_model(name)
     with opened(model) as engine:
-        yield model, engine
+        yield name, model, engine
 
 
 def names_of(model: Any) -> list[tuple[str, int | None]]:
@@ -96,11 +97,9 @@ def vector_of_python(trace: Any, name: str, layer: int, head: int) -> Any:
     return (own.mlp_output_norm(at.mlp_out) if name == "mlp_output" else getattr(at, name))[0]
 
 
-def test_the_steps_of_each_number_come_to_what_the_model_has(
-    both: tuple[Any, EngineProcess],
-) -> None:
+def test_the_steps_of_each_number_come_to_what_the_model_has(both):
     """Each quantity at two places: its steps come to the engine's number, and Python's."""
-    model, engine = both
+    _, model, engine = both
     draw = random.Random(7)
     for texts in real_texts(3, seed=8):
         texts = texts[: 1 if model.config.causal else 2]
@@ -115,8 +114,8 @@ def test_the_steps_of_each_number_come_to_what_the_model_has(
             check_steps(answer["steps"])
 
 
-def test_the_pairs_of_a_score_are_those_of_python(both: tuple[Any, EngineProcess]) -> None:
-    model, engine = both
+def test_the_pairs_of_a_score_are_those_of_python(both):
+    _, model, engine = both
     draw = random.Random(9)
     for texts in real_texts(3, seed=5):
         trace = model.trace(model.tokenize(*texts[:1], truncate=True))
@@ -142,3 +141,96 @@ def test_the_pairs_of_a_score_are_those_of_python(both: tuple[Any, EngineProcess
 def together(model: Any, label: str) -> str:
     """The name a page has for a component: embeddings that a matrix follows are one there."""
     return "embeddings" if model.body.embed_project and "embedding" in label else label
+
+
+TEXT = "The horse pulled the cart up the hill."
+POSITION = 4
+# What stands between the streams of a layer, of models that are wired differently.
+ATTENTION, ROTARY = (
+    ("vectors", "probs", "z", "attn_out"),
+    ("vectors", "turned", "probs", "z", "attn_out"),
+)
+MLP = ("mlp_pre", "mlp_post", "mlp_out")
+MIDDLE, LAST = ("attention sum", "resid_mid"), ("mlp sum", "resid_post")
+BEFORE = [
+    ("resid_pre",), ("attention norm", *ROTARY), MIDDLE, ("mlp norm", *MLP), LAST
+]  # fmt: skip
+AFTER = [("resid_pre",), ATTENTION, MIDDLE, MLP, LAST]
+WIRED = {
+    "tiny-bert": AFTER,
+    **dict.fromkeys(SERVED_KINDS, AFTER),
+    "tiny-gpt2": [
+        ("resid_pre",), ("attention norm", *ATTENTION), MIDDLE, ("mlp norm", *MLP), LAST
+    ],
+    "tiny-llama": BEFORE,
+    "llama": BEFORE,
+    "dynamic": BEFORE,
+    "qwen3": BEFORE,
+    "modernbert": BEFORE,
+    "gemma2": [
+        ("resid_pre",), ("attention norm", *ROTARY, "attention output norm"), MIDDLE,
+        ("mlp norm", *MLP, "mlp output norm"), LAST,
+    ],
+    "olmo2": [
+        ("resid_pre",), (*ROTARY, "attention output norm"), MIDDLE, (*MLP, "mlp output norm"), LAST
+    ],
+    # Both branches read the stream before either is added to it.
+    "gpt_neox": [
+        ("resid_pre",), ("attention norm", *ROTARY), ("mlp norm", *MLP), MIDDLE, LAST
+    ],
+}  # fmt: skip
+
+
+def drawn_by_python(trace: Any, layer: int, box: str, row: str) -> Any:
+    """(part, number) of a row of a box: a part of each head, or the token's vector alone."""
+    at, rotary = trace[layer], trace.config.rotary is not None
+    if box == "vectors":
+        name = {"q": "query", "k": "key", "v": "value"}[row]
+        unrotated = "_unrotated" if rotary and row != "v" else ""
+        return getattr(at, name + unrotated)[0, :, POSITION]
+    if box == "turned":
+        return getattr(at, {"q": "query", "k": "key"}[row])[0, :, POSITION]
+    if box == "probs":
+        return at.probs[0, int(row) : int(row) + 1, POSITION]
+    if box == "mlp_pre" and row:
+        return getattr(at, {"gate": "mlp_gate", "in": "mlp_pre"}[row])[0, POSITION][None]
+    value = getattr(at, box)[0]
+    return value[:, POSITION] if box == "z" else value[POSITION][None]
+
+
+def test_the_boxes_of_the_whole_stand_as_the_layer_is_wired_and_hold_python_s_numbers(both):
+    name, model, engine = both
+    request = {"texts": [TEXT], "edits": []}
+    trace, config = model.trace(TEXT), model.config
+    for layer in range(config.n_layers):
+        place = {"layer": layer, "position": POSITION}
+        parts = engine.answer("whole", request=request, place=place)["open"]
+        found = [tuple(box["id"] for box in part["boxes"]) for part in parts]
+        expected = WIRED["olmo2" if name == "wide" else name]
+        if layer == 0 and not config.first_norm:
+            expected = [tuple(one for one in part if one != "attention norm") for part in expected]
+        assert found == expected
+        for box in (box for part in parts for box in part["boxes"]):
+            for row in box["rows"]:
+                numbers = drawn_by_python(trace, layer, box["id"], row["name"])
+                np.testing.assert_allclose(row["parts"], numbers.numpy(), rtol=0, atol=ABSOLUTE)
+            check_fact(trace, layer, box)
+
+
+def check_fact(trace: Any, layer: int, box: dict[str, Any]) -> None:
+    """What a box says beside its numbers is of the same numbers."""
+    fact, config, at = box.get("fact") or "", trace.config, trace[layer]
+    if fact.startswith("length"):
+        norm = float(getattr(at, box["id"])[0, POSITION].norm())
+        assert float(fact.split()[1]) == pytest.approx(norm, abs=0.051)
+    elif box["id"] == "probs":
+        head, percent = re.fullmatch(r"head (\d+): .* ([\d.]+)\s?%", fact).groups()
+        weight = float(at.probs[0, int(head), POSITION].max())
+        assert weight == pytest.approx(float(at.probs[0, :, POSITION].max()), abs=1e-6)
+        assert float(percent) == pytest.approx(100 * weight, abs=0.51)
+    elif box["id"] == "vectors":
+        grouped = 1 < config.n_kv_heads < config.n_heads
+        said = "heads 0–1 read key-value head 0, heads 2–3 read key-value head 1"
+        assert fact == (said if grouped else "")
+        groups = config.n_kv_heads if config.n_kv_heads < config.n_heads else None
+        assert [row.get("groups") for row in box["rows"]] == [groups] * 3

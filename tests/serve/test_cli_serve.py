@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
@@ -17,7 +15,7 @@ from tests.served import Client, request
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def process(tmp_path):
     """The command in a process of its own."""
     made = subprocess.Popen(
         [sys.executable, "-m", "minibert", "serve", "--no-open"],
@@ -33,7 +31,7 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     made.communicate()
 
 
-def test_it_serves_this_machine_alone_until_control_c(process: subprocess.Popen[str]) -> None:
+def test_it_serves_this_machine_alone_until_control_c(process):
     assert process.stdout
     address = process.stdout.readline().strip()
     port = urlsplit(address).port
@@ -59,12 +57,12 @@ def test_it_serves_this_machine_alone_until_control_c(process: subprocess.Popen[
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn", "websockets"])
-def test_a_missing_package_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     fails(run("serve", "--no-open"), rf"needs {missing}.*pip install 'minibert-attention\[serve\]'")
 
 
-def test_a_port_that_is_taken_is_an_error() -> None:
+def test_a_port_that_is_taken_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         fails(run("serve", "--no-open", "--port", str(port)), f"port {port}.*another --host or")

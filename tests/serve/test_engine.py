@@ -1,7 +1,5 @@
 """The engine behind a page: what it says, keeps and refuses; its numbers are in tests/live."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from live.drawn import random_model
@@ -20,17 +18,17 @@ GROUPED = "Once upon a time there was a small horse"
 
 
 @pytest.fixture(scope="module", params=list(TEXT))
-def here(request: pytest.FixtureRequest) -> EngineHere:
+def here(request):
     return EngineHere(minibert.load(request.param))
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma2"])
-def grouped(request: pytest.FixtureRequest) -> EngineHere:
+def grouped(request):
     """Of a model whose heads share keys, with windows."""
     return EngineHere(random_model(request.param))
 
 
-def test_about_is_the_models_config(here: EngineHere) -> None:
+def test_about_is_the_models_config(here):
     about, config = here.answer("about"), here.engine.config
     bert = here.engine.name == "tiny-bert"
     assert about.pop("built")["norm"] == ("after" if bert else "before")
@@ -42,7 +40,7 @@ def test_about_is_the_models_config(here: EngineHere) -> None:
     }  # fmt: skip
 
 
-def test_every_quantity_is_read_or_refused_by_reason(grouped: EngineHere) -> None:
+def test_every_quantity_is_read_or_refused_by_reason(grouped):
     """Also those that the engine in a page does not compute."""
     model = grouped.engine.model
     trace, asked = model.trace(GROUPED), request([GROUPED])
@@ -69,7 +67,7 @@ def test_every_quantity_is_read_or_refused_by_reason(grouped: EngineHere) -> Non
         (["\ud800"], "surrogate"),
     ],
 )
-def test_a_text_that_cannot_be_read_is_refused(texts: list[str], message: str) -> None:
+def test_a_text_that_cannot_be_read_is_refused(texts, message):
     with pytest.raises(TokenizationError, match=message):
         EngineHere(minibert.load()).trace(request(texts))
 
@@ -90,15 +88,13 @@ def test_a_text_that_cannot_be_read_is_refused(texts: list[str], message: str) -
         ("trace", {"edits": [{}]}, "Edit 1"),
     ],
 )  # fmt: skip
-def test_what_a_model_does_not_have_is_refused(
-    here: EngineHere, ask: str, question: dict[str, Any], message: str
-) -> None:
+def test_what_a_model_does_not_have_is_refused(here, ask, question, message):
     question = {**question, "request": request([TEXT[here.engine.name]], question.get("edits", ()))}
     with pytest.raises(MinibertError, match=message):
         here.answer(ask, **question)
 
 
-def test_a_model_is_asked_only_what_it_can_do(here: EngineHere) -> None:
+def test_a_model_is_asked_only_what_it_can_do(here):
     if here.engine.predicts == "causal":
         with pytest.raises(TokenizationError, match="takes one text"):
             here.trace(request(["a", "b"]))
@@ -110,14 +106,14 @@ def test_a_model_is_asked_only_what_it_can_do(here: EngineHere) -> None:
         Engine(Model(here.engine.config))
 
 
-def test_passes_are_kept_within_a_budget_and_made_again() -> None:
+def test_passes_are_kept_within_a_budget_and_made_again():
     model, one = minibert.load(), Passes()
     one.get("", lambda: model.trace("the horse ran"))
     passes = Passes(most_bytes=6 * one.n_bytes)
     made: list[str] = []
 
     def get(text: str) -> None:
-        passes.get(text, lambda: made.append(text) or model.trace(text))  # type: ignore[func-returns-value]
+        passes.get(text, lambda: made.append(text) or model.trace(text))
 
     texts = [f"the horse {word}" for word in ("ran", "sat", "ate", "was", "had", "saw", "is", "a")]
     for text in (*texts, texts[-1]):

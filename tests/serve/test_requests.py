@@ -16,7 +16,7 @@ def message(**given: Any) -> dict[str, Any]:
     return dict(found.given)
 
 
-def test_a_question_is_read() -> None:
+def test_a_question_is_read():
     sampling = {"temperature": 0.5, "topK": 3, "topP": None, "seed": 1}
     assert message(ask="about") == {}
     assert message(ask="trace", request=REQUEST, blocks=["probs-0"])["blocks"] == ("probs-0",)
@@ -29,7 +29,7 @@ def test_a_question_is_read() -> None:
     assert found["question"] == Question(position=1, id=9)
 
 
-def test_equal_requests_have_one_key() -> None:
+def test_equal_requests_have_one_key():
     def key(**request: Any) -> str:
         return message(ask="block", request={**REQUEST, **request})["request"].key
 
@@ -47,7 +47,7 @@ def test_equal_requests_have_one_key() -> None:
      '{"number": 1e999}', '{"number": NaN}', '{"number": "1"}', "[" * 100_000, '{"a":' * 5_000,
      '{"number": ' + "9" * 5_000 + "}", "\x00", '{"number": 9007199254740992}'],
 )  # fmt: skip
-def test_what_has_no_number_is_no_message(text: str) -> None:
+def test_what_has_no_number_is_no_message(text):
     with pytest.raises(RequestError, match="The message"):
         read(text)
 
@@ -78,7 +78,7 @@ def test_what_has_no_number_is_no_message(text: str) -> None:
         ({"ask": "step", "request": REQUEST, "sampling": {"temperature": 10**400}}, "sampling is"),
     ],
 )
-def test_what_is_wrong_is_said(given: dict[str, Any], why: str) -> None:
+def test_what_is_wrong_is_said(given, why):
     number, found = read(json.dumps({"number": 3, **given}))
     assert number == 3
     assert isinstance(found, RequestError)

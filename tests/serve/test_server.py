@@ -3,7 +3,6 @@
 import re
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,13 +19,13 @@ TEXT = "the horse [MASK] away ."
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[PageServer]:
+def served():
     with serving(minibert.load()) as running:
         yield running
 
 
 @pytest.fixture
-def client(served: PageServer) -> Iterator[Client]:
+def client(served):
     made = Client(served)
     yield made
     made.close()
@@ -47,7 +46,7 @@ def token(served: PageServer) -> str:
     return served.address.partition("?")[2]
 
 
-def test_the_page_may_ask_its_own_server_and_nobody_else(served: PageServer) -> None:
+def test_the_page_may_ask_its_own_server_and_nobody_else(served):
     status, answer = get(served, f"/?{token(served)}")
     assert status == 200
     head, _, page = answer.partition("\r\n\r\n")
@@ -65,7 +64,7 @@ def test_the_page_may_ask_its_own_server_and_nobody_else(served: PageServer) -> 
     assert not re.search(r'(?:src|href)="(?!data:)', page)
 
 
-def test_who_comes_without_the_token_or_from_elsewhere_gets_nothing(served: PageServer) -> None:
+def test_who_comes_without_the_token_or_from_elsewhere_gets_nothing(served):
     own = f"/?{token(served)}"
     for path, host, more in (
         ("/", None, ""), ("/?token=x", None, ""), (own, "evil.example", ""),
@@ -81,7 +80,7 @@ def test_who_comes_without_the_token_or_from_elsewhere_gets_nothing(served: Page
         assert refused.value.response.status_code == 403
 
 
-def test_the_answers_are_those_of_the_engine(client: Client) -> None:
+def test_the_answers_are_those_of_the_engine(client):
     hostile = "</script><b>\u202e\x00 é 語"
     trace = minibert.load().trace(hostile)
     head, blocks = client.ask("trace", request=request([hostile]), blocks=["probs-3"])
@@ -95,7 +94,7 @@ def test_the_answers_are_those_of_the_engine(client: Client) -> None:
     np.testing.assert_array_equal(values, trace[2].resid_mid[0].numpy())
 
 
-def test_an_error_is_said_and_the_page_goes_on(client: Client) -> None:
+def test_an_error_is_said_and_the_page_goes_on(client):
     edit = {"quantity": "z", "change": "zero", "layer": 9}
     head, _ = client.ask("trace", request=request([TEXT], [edit]))
     assert head["error"]["name"] == "Error"
@@ -110,9 +109,7 @@ def test_an_error_is_said_and_the_page_goes_on(client: Client) -> None:
     [("not JSON", 1007), ("{}", 1007), (b"\x00\x01", 1007), ("[" * 100_000, 1007),
      ("x" * (MOST_MESSAGE_BYTES + 1), 1009)],
 )  # fmt: skip
-def test_a_client_that_is_none_of_ours_is_let_go(
-    client: Client, served: PageServer, message: str | bytes, code: int
-) -> None:
+def test_a_client_that_is_none_of_ours_is_let_go(client, served, message, code):
     client.socket.send(message)
     with pytest.raises(ConnectionClosed) as closed:
         client.answer(20)
@@ -124,9 +121,7 @@ def test_a_client_that_is_none_of_ours_is_let_go(
     other.close()
 
 
-def test_the_newest_of_a_kind_wins_and_others_take_turns(
-    served: PageServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_of_a_kind_wins_and_others_take_turns(served, monkeypatch):
     page, other = Client(served), Client(served)
     asked = request(["the horse " * 60])
     question = {"position": 0, "id": 7}
@@ -151,7 +146,7 @@ def test_the_newest_of_a_kind_wins_and_others_take_turns(
     other.close()
 
 
-def test_many_pages_at_once_each_get_their_own_answers(served: PageServer) -> None:
+def test_many_pages_at_once_each_get_their_own_answers(served):
     def use(number: int) -> None:
         page = Client(served)
         for turn in range(3):
@@ -171,7 +166,7 @@ def test_many_pages_at_once_each_get_their_own_answers(served: PageServer) -> No
         time.sleep(0.01)
 
 
-def test_a_page_in_a_notebook_is_a_frame_and_ends() -> None:
+def test_a_page_in_a_notebook_is_a_frame_and_ends():
     page = minibert.load().live(height=400)
     try:
         assert page.address.startswith("http://127.0.0.1:")

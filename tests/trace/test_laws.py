@@ -2,7 +2,7 @@
 
 Each law goes over every quantity of a layer of a model that is drawn: read, edited in a rerun, in a
 new pass, side by side with other edits, packed, saved, while a text is written, differentiated.
-That the numbers are those of transformers is in tests/test_model.py and tests/rotary.
+That the numbers are those of transformers is in tests/test_verification.py and tests/rotary.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Packed batches and the statistics of a pass: every sentence gives what it gives alone.
 
-The logits of every family and head are compared in tests/test_model.py.
+The logits of every family and head are compared in tests/test_verification.py.
 """
 
 from pathlib import Path
