@@ -1,21 +1,15 @@
-"""What the tests of pages share: random attention, a stand-in for a trace, hostile text,
-and what a file holds, read back."""
+"""What tests of pages share: random attention, hostile text, and what a file holds, read back."""
 
 import base64
 import json
 import re
 import zlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from minibert.attached.read import PageSizes, PageTrace
-from minibert.text.tokens import Tokens
 from minibert.viz import Page
 
-LAYERS, HEADS, TOKENS, WIDTH = 3, 5, 7, 11
 HOSTILE = (
     "</script><script>window.pwned=1</script>",
     "<img src=x onerror=window.pwned=1>",
@@ -41,57 +35,6 @@ def softmax(shape: tuple[int, ...], *, causal: bool = False, seed: int = 0) -> n
 
 def names(n: int) -> list[str]:
     return [f"t{i}" for i in range(n)]
-
-
-@dataclass
-class FakeLayer:
-    probs: torch.Tensor
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-
-
-class FakeTrace(PageTrace):
-    """A trace of two sentences, of 7 and 5 tokens, padded to 7; what it has can be replaced.
-
-    probs    (layer, batch, head, query, key)
-    vectors  (query or key or value, layer, batch, head, position, d_head)
-    """
-
-    __setattr__ = object.__setattr__
-
-    def __init__(self, probs: torch.Tensor, vectors: torch.Tensor, tokens: Tokens) -> None:
-        self.probs, self.vectors, self.tokens, self.model_name = probs, vectors, tokens, "fake"
-        scales, windows = (WIDTH**-0.5,) * LAYERS, (None,) * LAYERS
-        self.config = PageSizes(LAYERS, HEADS, HEADS, WIDTH, False, scales, windows, None, "")
-
-    def __len__(self) -> int:
-        return len(self.probs)
-
-    def __getitem__(self, layer: int) -> Any:
-        return FakeLayer(self.probs[layer], *self.vectors[:, layer])
-
-
-def fake_trace() -> FakeTrace:
-    """A pair and a single sentence, with random vectors and the weights they give."""
-    raw = (("[CLS]", "straw", "##berries", "[SEP]", "rain", "falls", "[SEP]"), tuple(names(5)))
-    tokens = Tokens(
-        ids=torch.zeros(2, TOKENS, dtype=torch.int64),
-        mask=torch.arange(TOKENS) < torch.tensor([[7], [5]]),
-        raw=raw,
-        strings=(("[CLS]", "straw", "berries", *raw[0][3:]), raw[1]),
-        segments=torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0] * 7]),
-        special=tuple(tuple(token.startswith("[") for token in row) for row in raw),
-        texts=(("Strawberries", "rain falls"), ("five tokens",)),
-        spans=((None,) * TOKENS, (None,) * 5),
-        words=((None,) * TOKENS, (None,) * 5),
-    )
-    numbers = np.random.default_rng(0).normal(0, 1.5, (3, LAYERS, 2, HEADS, TOKENS, WIDTH))
-    vectors = torch.from_numpy(numbers.astype(np.float32))
-    scores = vectors[0] @ vectors[1].transpose(-1, -2) * WIDTH**-0.5
-    # Five tokens are a sentence, two are padding.
-    scores[:, 1, :, :, 5:] = -torch.inf
-    return FakeTrace(scores.softmax(-1), vectors, tokens)
 
 
 def unpacked_text(packed: str) -> str:

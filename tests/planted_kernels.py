@@ -76,16 +76,6 @@ def attention(query, key, value, lengths, causal):
     scores = query @ on(key).transpose(-2, -1) / math.sqrt(D)
     return {"z": scores.masked_fill(~allowed, -math.inf).softmax(-1) @ on(value)}
 """
-STALE = """
-buffers = {}
-
-def attention(query, key, value, lengths, causal):
-    z = right(query, key, value, lengths, causal)
-    out = buffers.setdefault(tuple(query.shape), z.clone())
-    previous = out.clone()
-    out.copy_(z)
-    return {"z": previous}
-"""
 HALF_STALE = """
 buffers = {}
 
@@ -113,13 +103,6 @@ def attention(query, key, value, lengths, causal):
         time.sleep(0.002)
         z.copy_(right(query, key, value, lengths, causal))
     threading.Thread(target=work).start()
-    return {"z": z}
-"""
-PADDED_QUERIES = """
-def attention(query, key, value, lengths, causal):
-    z = right(query, key, value, lengths, causal)
-    if lengths is not None:
-        z = z * (torch.arange(z.shape[2]) < lengths[:, None, None])[..., None]
     return {"z": z}
 """
 CONTIGUOUS = """

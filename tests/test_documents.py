@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +63,6 @@ for line in sys.stdin:
         error = {"error": f"status {status}: {said.read().decode()}"}
         print(answer.read().decode() or json.dumps(error), flush=True)
 """
-
-PythonWith = Callable[[tuple[str, ...]], Path]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import csv
 import io
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ NAMES = (
 )  # fmt: skip
 TEXT = "the horse quickly ran away"
 IDS = (HOSTILE[0], HOSTILE[1], HOSTILE[3])
-Show = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")

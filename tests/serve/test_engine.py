@@ -13,7 +13,6 @@ from minibert.viz.serve.engine import Engine, Passes
 from tests.served import request
 
 TEXT = {"tiny-bert": "the horse [MASK] away .", "tiny-gpt2": "The boys saw the horse there"}
-EDIT = {"quantity": "z", "change": "zero", "layer": 1, "head": 2}
 GROUPED = "Once upon a time there was a small horse"
 
 

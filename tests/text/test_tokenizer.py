@@ -240,11 +240,6 @@ def real_gpt2():
     return Tokenizer.from_folder(data_path("models", "gpt2-tokenizer"))
 
 
-@pytest.fixture(scope="session")
-def real_bert():
-    return Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "vectors", "files"),
     [

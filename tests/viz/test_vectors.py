@@ -15,7 +15,6 @@ import torch
 from attention_pages import (
     arrays,
     example_of,
-    fake_trace,
     held,
     unpacked,
     weights,
@@ -32,12 +31,6 @@ from minibert.model import Model
 from minibert.trace.edit import zero
 from minibert.viz import Page, view
 from minibert.viz.vectors import Coded, coded
-
-
-@pytest.fixture
-def trace():
-    return fake_trace()
-
 
 KINDS = ("bert", "gpt2", *OTHER_KINDS)
 

@@ -8,20 +8,16 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from attention_pages import (
-    HEADS,
     HOSTILE,
-    LAYERS,
-    TOKENS,
-    WIDTH,
     arrays,
     example_of,
-    fake_trace,
     header_of,
     names,
     softmax,
@@ -32,23 +28,21 @@ from small_traces import small_trace
 
 import minibert
 from minibert.errors import AttentionError
+from minibert.layers.config import Config
+from minibert.model import Model
+from minibert.trace.read import Trace
 from minibert.viz import Page, attention_page, view
 from minibert.viz.payload import encode_probs, header_json, pack_layer
 from tests.survey.given_attention import patterns_of_attention
 
-
-@pytest.fixture
-def fake():
-    """Two sentences of 7 and 5 tokens."""
-    return fake_trace()
+LAYERS, HEADS, TOKENS = 4, 4, 7
 
 
-@pytest.fixture(scope="module")
-def trace():
-    """Two sentences of 8 and 5 tokens, and the gradient of a number of both."""
-    trace = minibert.load().trace(["the horse quickly ran away .", "the boat turned"], grad=True)
-    trace.backward(trace.logits[:, 1].amax(-1).sum())
-    return trace
+@cache
+def pairs() -> Trace:
+    """Two pairs of texts, of different lengths."""
+    firsts, seconds = ["the unthinkable horse", "a boat"], ["rain falls", "it sank"]
+    return minibert.load().trace(firsts, seconds)
 
 
 def decoded(page: Page, layer: int, index: int = 0) -> np.ndarray:
@@ -78,29 +72,36 @@ class TestPayload:
         assert json.loads(written) == {"tokens": list(HOSTILE)}
 
 
-def test_the_header_says_what_the_trace_says(fake):
-    page = view(fake, title="A title")
-    assert view(fake, title="A title").html == page.html
+def test_the_header_says_what_the_trace_says():
+    trace = pairs()
+    page, tokens = view(trace, title="A title"), trace.tokens
+    assert view(trace, title="A title").html == page.html
     assert header_of(page)["title"] == "A title"
     header = example_of(page)
-    assert header["model"] == "fake"
-    assert header["texts"] == ["Strawberries", "rain falls"]
-    assert header["sizes"] == {"n_layers": LAYERS, "n_heads": HEADS, "d_head": WIDTH}
-    assert header["tokens"]["text"] == list(fake.tokens.strings[0])
-    assert header["tokens"]["raw"] == [None, None, "##berries", None, None, None, None]
-    assert header["tokens"]["special"] == [1, 0, 0, 1, 0, 0, 1]
-    assert header["tokens"]["segment"] == [0, 0, 0, 0, 1, 1, 1]
-    assert header["tokens"]["piece"] == [0, 0, 1, 0, 0, 0, 0]
-    fake.tokens = replace(fake.tokens, texts=())
-    assert example_of(view(fake))["texts"] == ["strawberries", "rain falls"]
+    assert header["model"] == "tiny-bert"
+    assert header["texts"] == ["the unthinkable horse", "rain falls"]
+    assert {"n_layers": LAYERS, "n_heads": HEADS, "d_head": 32}.items() <= header["sizes"].items()
+    shown = header["tokens"]
+    assert shown["text"] == list(tokens.strings[0])
+    pieces = [raw.startswith("##") for raw in tokens.raw[0]]
+    assert any(pieces)
+    assert shown["piece"] == list(map(int, pieces))
+    both = zip(tokens.raw[0], pieces, strict=True)
+    assert shown["raw"] == [raw if piece else None for raw, piece in both]
+    assert shown["special"] == list(map(int, tokens.special[0]))
+    assert shown["segment"] == tokens.segments[0, : tokens.lengths[0]].tolist()
+    without = minibert.load().trace(replace(tokens, texts=()))
+    assert example_of(view(without))["texts"] == ["the unthinkable horse", "rain falls"]
 
 
-def test_chosen_sentences_layers_and_heads_keep_their_numbers(fake):
-    page = view(fake, sentences=[1], layers=[2, 0], heads=[4, 1])
+def test_chosen_sentences_layers_and_heads_keep_their_numbers():
+    trace = pairs()
+    page = view(trace, sentences=[1], layers=[2, 0], heads=[3, 1], vectors=False)
     assert [entry["layer"] for entry in arrays(page, "probs")] == [0, 2]
-    assert example_of(page)["heads"] == [1, 4]
-    assert example_of(page)["tokens"]["text"] == names(5)
-    np.testing.assert_allclose(decoded(page, 2), fake.probs[2, 1, [1, 4], :5, :5], atol=4e-3)
+    assert example_of(page)["heads"] == [1, 3]
+    assert example_of(page)["tokens"]["text"] == list(trace.tokens.strings[1])
+    n = trace.tokens.lengths[1]
+    np.testing.assert_allclose(decoded(page, 2), trace[2].probs[1, [1, 3], :n, :n], atol=4e-3)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +115,15 @@ def test_chosen_sentences_layers_and_heads_keep_their_numbers(fake):
     ],
 )
 @pytest.mark.parametrize("told", [0, 1])
-def test_it_says_whether_the_text_is_cut(fake, told, texts, cut):
+def test_it_says_whether_the_text_is_cut(told, texts, cut):
     tokenizer = minibert.Tokenizer.from_folder(data_path("models", "all-MiniLM-L6-v2"))
     tokens = tokenizer(*texts, truncate=True, max_positions=7)
     # As of a model that does not tell the texts apart.
-    fake.tokens = replace(tokens, segments=tokens.segments * told)
-    length = tokens.lengths[0]
-    fake.probs = torch.from_numpy(softmax((LAYERS, 1, HEADS, length, length)))
-    assert example_of(view(fake))["cut"] is cut
+    tokens = replace(tokens, segments=tokens.segments * told)
+    sizes = {"n_positions": 7, "n_layers": 1, "n_heads": 1, "d_model": 4, "d_mlp": 4}
+    config = Config("bert", "none", tokenizer.vocab_size, **sizes, n_segments=2)
+    trace = Model.from_config(config, tokenizer=tokenizer).trace(tokens)
+    assert example_of(view(trace))["cut"] is cut
 
 
 def test_attention_of_transformers_and_marks_of_tokenizers_are_read():
@@ -174,14 +176,14 @@ def test_plain_attention_that_does_not_fit_is_refused():
 
 
 VIEW: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
-    (fake_trace, {"sentences": [2]}, r"sentences=\[2\], but there are 2"),
-    (fake_trace, {"sentences": [-1]}, r"sentences=\[-1\]"),
-    (fake_trace, {"sentences": []}, "sentences is empty"),
-    (fake_trace, {"sentences": 1}, "sentences=1, expected a list"),
-    (fake_trace, {"layers": [3]}, r"layers=\[3\], but there are 3"),
-    (fake_trace, {"layers": []}, r"layers is empty"),
-    (fake_trace, {"heads": [0, -1]}, r"heads=\[-1, 0\], but there are 5"),
-    (fake_trace, {"heads": 2}, r"heads=2, expected a list"),
+    (pairs, {"sentences": [2]}, r"sentences=\[2\], but there are 2"),
+    (pairs, {"sentences": [-1]}, r"sentences=\[-1\]"),
+    (pairs, {"sentences": []}, "sentences is empty"),
+    (pairs, {"sentences": 1}, "sentences=1, expected a list"),
+    (pairs, {"layers": [4]}, r"layers=\[4\], but there are 4"),
+    (pairs, {"layers": []}, r"layers is empty"),
+    (pairs, {"heads": [0, -1]}, r"heads=\[-1, 0\], but there are 4"),
+    (pairs, {"heads": 2}, r"heads=2, expected a list"),
     (small_trace, {"view": "heads"}, "view='heads': there are head, model"),
     (small_trace, {"view": "neuron", "vectors": False}, "needs query and key"),
     (small_trace, {"view": "layers"}, "vocabulary head"),
@@ -203,11 +205,11 @@ def test_what_view_cannot_show_is_refused_by_the_name_of_its_argument():
         with pytest.raises(AttentionError, match=message):
             view(made(), **arguments)
     for name, place, message in (
-        ("probs", (2, 0, 4, 1, 6), r"trace\[2\].*nan at head 4, query 1, key 6"),
-        ("vectors", (1, 2, 0, 3, 4, 0), r"trace\[2\].key\[0\].*head 3, position 4"),
+        ("probs", (0, 3, 1, 6), r"trace\[2\].*nan at head 3, query 1, key 6"),
+        ("key", (0, 3, 4, 0), r"trace\[2\].key\[0\].*head 3, position 4"),
     ):
-        broken = fake_trace()
-        getattr(broken, name)[place] = float("nan")
+        broken = minibert.load().trace(pairs().tokens, keep=("probs",))
+        getattr(broken[2], name)[place] = torch.nan
         with pytest.raises(AttentionError, match=message):
             view(broken)
 
