@@ -16,7 +16,7 @@ from torch import Tensor
 import minibert
 from minibert.quantities import Float
 from tests.trace.editing import close
-from tests.transformer_lens_models import lens_model
+from tests.transformer_lens_models import hooked
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "transformer_lens.md"
 FOLDER = Path(minibert.__file__).parent / "embedded" / "tiny-gpt2"
@@ -90,7 +90,7 @@ def test_every_cell_of_ours_runs_and_no_two_rows_say_the_same():
 
 @pytest.mark.parametrize("row", ROWS)
 def test_transformer_lens_says_the_same(row):
-    model = lens_model(in_transformers())
+    model = hooked(in_transformers())
     from transformer_lens import patching
 
     metric = ours()["metric"]
