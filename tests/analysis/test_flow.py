@@ -1,23 +1,22 @@
 """Rollout and relevance against products of whole matrices and autograd."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_traces import KINDS, LAYERS, small_trace
+from small_traces import KINDS, small_trace
 from torch import Tensor
-from vocabulary_models import ROTARY_CLASSES, both
+from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
 import minibert
 from minibert.analysis import flow as module
 from minibert.analysis.flow import relevance_of, rollout_of
 from minibert.errors import TraceError
-from minibert.loading import from_transformers
 from minibert.trace.read import Trace
-from tests.explicit_forward import Explicit
-from tests.families import Sizes, as_tokens, batch, hf_model
 from tests.rotary import theirs as rotary
+from tests.rotary.classes import LANGUAGE
 
 
 def mixed(trace: Trace, residual: float = 0.5) -> Any:
@@ -94,68 +93,39 @@ def test_choices_that_do_not_exist_are_refused() -> None:
         rollout_of(trace.model.trace(trace.tokens, until=1), 0, layer=2)
 
 
-CLASSES = {
-    "bert": "BertForMaskedLM",
-    "distilbert": "DistilBertForSequenceClassification",
-    "gpt2": "GPT2LMHeadModel",
-}
-
-
-def number(logits: Tensor) -> Tensor:
-    return (logits[:, 0, 1] if logits.dim() == 3 else logits[:, 1]).sum()
-
-
-@pytest.fixture(scope="module", params=CLASSES)
-def trace(request: pytest.FixtureRequest) -> Trace:
-    sizes = Sizes(layers=3, heads=2)
-    model = from_transformers(hf_model(request.param, CLASSES[request.param], sizes, torch.float64))
-    trace = model.trace(as_tokens(batch(request.param)), grad=True)
-    trace.backward(number(trace.logits))
-    return trace
-
-
-@pytest.fixture(scope="module")
-def products(trace: Trace) -> list[Tensor]:
-    """dy/dP ∘ P of each layer, from the pass spelled out."""
-    explicit = Explicit(trace)
-    slopes = explicit.gradients(number(explicit.logits))
-    layers = range(len(trace))
-    return [slopes[layer, "probs"] * explicit[layer, "probs"].detach() for layer in layers]
-
-
 def same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(("family", "name"), ROTARY_CLASSES)
-def test_of_a_rotary_model_it_is_that_of_transformers_own_gradients(family: str, name: str) -> None:
+@pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES + ROTARY_CLASSES)
+@pytest.mark.parametrize("numbers", [1, 10**9])
+def test_relevance_is_the_product_of_transformers_own_gradients_and_a_row_makes_none(
+    family: str, name: str, monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
     theirs, model, inputs, tokens = both(family, name)
-    with rotary.computing(theirs):
+    with rotary.computing(theirs) if family in LANGUAGE else nullcontext():
         out = theirs(**inputs, output_attentions=True)
-        slopes = torch.autograd.grad(out.logits[0, 5, 7], out.attentions)
-    parts = [slope * probs.detach() for slope, probs in zip(slopes, out.attentions, strict=True)]
-    expected = torch.eye(13, dtype=torch.float64)
-    for part in parts:
-        expected = expected + part[0].clamp(min=0).mean(0) @ expected
+        logits = next(out[key] for key in ("logits", "prediction_logits") if key in out)
+        slopes = torch.autograd.grad(logits[0, 5, 7], out.attentions)
     trace = model.trace(tokens, grad=True)
     trace.backward(trace.logits[0, 5, 7])
-    same(relevance_of(trace, [5, 5, 0]).values[0, 0], expected[5])
-
-
-@pytest.mark.parametrize("numbers", [1, 10**9])
-def test_relevance_is_the_product_of_whole_matrices_and_a_row_makes_none(
-    trace: Trace, products: list[Tensor], monkeypatch: pytest.MonkeyPatch, numbers: int
-) -> None:
     monkeypatch.setattr(module, "_NUMBERS", numbers)
-    unit = torch.eye(13, dtype=torch.float64).repeat(3, 1, 1)
-    steps = [unit + torch.relu(each).mean(1) for each in products]
     monkeypatch.setattr(module, "_positive_parts", lambda *_: pytest.fail("rows were made"))
-    result, matrix = relevance_of(trace, 0), unit
-    assert result.positions == (0, 0, 0)
+    result, matrix = relevance_of(trace, [5, 5, 0]), torch.eye(13, dtype=torch.float64)
+    assert result.positions == (5, 5, 0)
+    assert not result.values.requires_grad
     # What is behind a layer: the same product, begun there.
-    for layer in (2, 1, 0):
-        matrix = matrix @ steps[layer]
-        same(result.values[layer], matrix[:, 0])
+    for layer in reversed(range(len(trace))):
+        part = (slopes[layer] * out.attentions[layer].detach())[0].clamp(min=0).mean(0)
+        matrix = matrix @ (torch.eye(13, dtype=torch.float64) + part)
+        same(result.values[layer, 0], matrix[5])
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    _, model, _, tokens = both("gpt2", "GPT2LMHeadModel")
+    made: Trace = model.trace(tokens, grad=True)
+    return made
 
 
 @pytest.mark.parametrize("what", ["y made of probs", "edited probs", "kept probs"])
@@ -165,7 +135,7 @@ def test_where_probs_have_a_gradient_of_their_own_relevance_counts_it(
     edit = {("probs", 1): lambda probs: probs.roll(1, -1)} if what == "edited probs" else {}
     keep = ("probs",) if what == "kept probs" else ()
     other = trace.model.trace(trace.tokens, grad=True, edit=edit, keep=keep)
-    y = number(other.logits)
+    y = other.logits[:, 0, 1].sum()
     other.backward(y + 3 * other[1].probs[:, :, 0, 0].sum() if what == "y made of probs" else y)
     row = torch.zeros(3, 13, dtype=torch.float64)
     row[:, 0] = 1
@@ -173,21 +143,6 @@ def test_where_probs_have_a_gradient_of_their_own_relevance_counts_it(
         part = (other.grad[layer].probs * other[layer].probs).detach().clamp(min=0).mean(1)
         row = row + torch.einsum("bq,bqk->bk", row, part)
         same(relevance_of(other, 0).values[layer], row)
-
-
-def test_the_results_say_what_they_are_and_are_part_of_no_graph(trace: Trace) -> None:
-    row = relevance_of(trace, 0)
-    lines = repr(row).splitlines()
-    assert lines[0] == "OfPosition 'Relevance' of layer 3, batch 3, key 13"
-    assert lines[2].startswith("  computed with function='relevance_of', trace='Trace(")
-    assert lines[2].endswith(", position=0")
-    assert row.labels["batch"] == [
-        f"to “{strings[0].strip()}” at position 0" for strings in trace.tokens.strings
-    ]
-    rolled = rollout_of(trace, 0)
-    assert rolled.values.shape == (LAYERS, 3, 13)
-    assert not row.values.requires_grad
-    assert not rolled.values.requires_grad
 
 
 def test_without_backward_the_error_says_what_to_do(trace: Trace) -> None:

@@ -238,18 +238,3 @@ def test_a_page_fits_the_terminal_and_its_tokens_cannot_disturb_it(about: Explan
     text = render(replace(about, tokens=(*HOSTILE, *"aaa")))
     assert not set(text) & set("\x1b\u202e\x07\u200b\ud800\x9b")
     assert all(written in text for written in HOSTILE.values())
-
-
-SCALES: dict[str, dict[str, Any]] = {
-    "scale = 1/√7 = 0.3780": {},
-    "scale = 0.1260": {"scale_by_layer": True},
-}
-
-
-def test_the_scale_is_said_as_the_model_has_it_and_half_precision_too(about: Explanation) -> None:
-    for formula, changes in SCALES.items():
-        other = explain(small_trace(causal=True, **changes), layer=2, head=0, query=3)
-        assert any(line.endswith(formula) for line in render(other).splitlines())
-    half = small_trace().model.to(torch.bfloat16).trace([3, 5, 7])
-    assert "rounds to bfloat16" in render(explain(half, layer=0, head=0, query=1))
-    assert "rounds" not in render(about)

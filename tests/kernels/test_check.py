@@ -15,8 +15,7 @@ from gradient_checks import check_gradients
 from minibert.errors import AttentionError
 from minibert.kernels.check.gradients import eager_gradients
 from minibert.kernels.check.parity import ParityReport, check
-from minibert.kernels.check.problem import Problem
-from minibert.kernels.check.tolerances import distance
+from minibert.kernels.check.problem import Problem, distance
 
 FEW = {"sizes": (1, 17), "dtypes": (torch.float32,)}
 KINDS = ("plain", "strided", "lengths", "causal", "causal lengths")

@@ -1,6 +1,5 @@
 """A layer is one table: a quantity is declared once, and one kernel call a layer evaluates it."""
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,32 +24,10 @@ from minibert.trace.read import Trace
 from tests.families import Sizes, as_tokens, batch, difference, hf_model
 from tests.small_traces import other_trace, small_trace
 
-PACKAGE = Path(minibert.__file__).parent
-TEXTS = ["The strawberries were fresh, weren't they?", "No.", "leaves fall in autumn"]
-
 
 def model_of(family: str, dtype: torch.dtype = torch.float64) -> Model:
     name = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}[family]
     return from_transformers(hf_model(family, name, Sizes(), dtype))
-
-
-def declarations() -> Iterator[tuple[str, str]]:
-    """The name of every quantity that the source declares, with the file."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                calls = [d for d in node.decorator_list if isinstance(d, ast.Call)]
-                if any(isinstance(d.func, ast.Name) and d.func.id == "quantity" for d in calls):
-                    yield node.name, path.name
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                named = [k.value for k in node.keywords if k.arg == "name"]
-                if node.func.id == "Quantity" and named and isinstance(named[0], ast.Constant):
-                    yield str(named[0].value), path.name
-
-
-def test_each_quantity_is_declared_once_and_all_in_one_file() -> None:
-    found = list(declarations())
-    assert sorted(found) == sorted((name, "layer.py") for name in QUANTITIES)
 
 
 @pytest.mark.parametrize("family", ["Gemma2", "Gemma3Text", "Olmo2"])
