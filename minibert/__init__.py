@@ -88,6 +88,8 @@ add_doors("minibert.viz.plots", {"plot": "drawn"})
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
+        if name == "features":
+            return import_module("minibert.features")
         if name not in _HOME:
             raise AttributeError(f"module 'minibert' has no attribute {name!r}")
         module = import_module(f"minibert.{_HOME[name]}")

@@ -18,11 +18,15 @@ from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from minibert.errors import CheckpointError, MinibertError, printable
 
 # Far above any checkpoint of these families, and low enough to be read in seconds.
 MOST_BYTES = {
     "config.json": 2**22,
+    "cfg.json": 2**22,
+    "config.yaml": 2**18,
     "generation_config.json": 2**20,
     "model.safetensors.index.json": 2**24,
     "pytorch_model.bin.index.json": 2**24,
@@ -216,6 +220,27 @@ def parse_json(content: bytes, where: object, error: Error = CheckpointError) ->
     if not isinstance(value, dict):
         raise error(f"{where}: expected an object, found {type(value).__name__}.")
     check_nesting(value, where, error)
+    return value
+
+
+class _PlainYaml(yaml.SafeLoader):
+    """YAML without references, which make a short file a large value."""
+
+    def compose_node(self, parent: object, index: object) -> object:
+        """The next node."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has references")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path, error: Error = CheckpointError) -> Json:
+    """The mapping in a YAML file; refused as by `read_json`."""
+    content = read_text(path, error)
+    with guarded(path, error, "cannot be read as YAML"):
+        value = yaml.load(content, _PlainYaml)
+    if not isinstance(value, dict):
+        raise error(f"{path}: expected a mapping, found {type(value).__name__}.")
+    check_nesting(value, path, error)
     return value
 
 

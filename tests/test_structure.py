@@ -29,7 +29,7 @@ ROWS = """
     text
     checkpoint
     trace
-    attached model answers trainable
+    attached features model answers trainable
     loading
     analysis training transformer_lens
     survey
@@ -56,6 +56,8 @@ OPTIONAL = {
     "pyarrow": "minibert.survey",
     "transformers": "minibert.verification",
     "triton": "minibert.kernels",
+    # The package is called pyyaml, and is a runtime dependency.
+    "yaml": "minibert.untrusted",
     **dict.fromkeys(("starlette", "uvicorn"), "minibert.viz.serve"),
 }
 COMMAND_LINE_ONLY = {"typer", "click", "rich"}

@@ -17,7 +17,7 @@ by the same rule. `PredictionGraph.save` writes the files of circuit-tracer.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from minibert.analysis.rows import wide
 from minibert.analysis.stream import Component, layer_of
 from minibert.doors import Page, opened
 from minibert.errors import TraceError
+from minibert.features import Features
 from minibert.quantities import Float
 from minibert.trace.read import Trace
 from minibert.writing import check_place, replacing
@@ -172,7 +173,7 @@ class PredictionGraph:
                 kind, layer, feature = "embedding", "E", self.ids[place]
             else:
                 feature = names.index(component)
-                if component.kind not in ("head", "mlp", "neuron"):
+                if component.kind not in ("head", "mlp", "neuron", "feature"):
                     kind, layer = "mlp reconstruction error", str(component.layer or 0)
             number = f"{layer}_{feature}_{place}"
             found.append({
@@ -199,12 +200,14 @@ def prediction_graph(
     sentence: int = 0,
     share: float = 0.1,
     neurons: int = 0,
+    features: Features | None = None,
 ) -> PredictionGraph:
     """The graph of the logit of a token, or of logit(token) − logit(against).
 
     What gives less than `share` of the largest part of the logit has no node, and a link that
     carries less than a fifth of that is not shown; what flows through nodes that are left out is
     left out with them. `neurons` shows so many neurons of each MLP as nodes of their own.
+    `features` are as in `why`, and are ends, as words are.
 
     It costs three readings of the stream for each node that is a head, one for each other.
     Raises TraceError and TokenizationError as `why_logit`; TraceError too for a trace with edits
@@ -214,7 +217,9 @@ def prediction_graph(
         raise TraceError(f"share={share!r:.80}: expected a number from 0 to 1.")
     neurons = whole_number("neurons", neurons, TraceError, least=0)
     check_unedited(trace)
-    whole = why_logit(trace, token, against=against, position=position, sentence=sentence)
+    whole = why_logit(
+        trace, token, against=against, position=position, sentence=sentence, features=features
+    )
     flow = _Flow(whole, share * whole.values.abs().max().item(), neurons)
     flow.run()
     text, place = whole.reading.trace, whole.reading.positions[0]
@@ -243,6 +248,7 @@ class _Flow:
 
     def __init__(self, whole: Why, least: float, neurons: int) -> None:
         self.text, self.least, self.neurons = whole.reading.trace, least, neurons
+        self.split = whole.reading.split
         self.nodes = [Node(Component("logit"), whole.reading.positions[0], whole.number)]
         self.reads = dict[tuple[str, int | None], Tensor]()
         self.found = list[tuple[int, str, Sequence[Component], Sequence[int | None], Tensor]]()
@@ -251,12 +257,15 @@ class _Flow:
     def run(self) -> None:
         """Find the nodes of all layers."""
         for layer in reversed(range(len(self.text))):
-            self._mlps(layer)
-            self._heads(layer)
+            taken = None if self.split is None else self.split.found.features.writes
+            if taken != ("mlp_out", layer):
+                self._mlps(layer)
+            if taken != ("attn_out", layer):
+                self._heads(layer)
 
     def _read(self, target: int, part: str, reading: Reading) -> None:
         """Note what a node has of every component, and read the same of every block."""
-        components, parts = reading.parts()
+        components, parts = (reading := replace(reading, split=self.split)).parts()
         self.found.append((target, part, components, reading.positions, parts[..., 0]))
         for block, reader in reading.readers().items():
             whole = self.reads.setdefault(block, torch.zeros_like(wide(self.text.embed)[0]))

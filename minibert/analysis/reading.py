@@ -21,10 +21,12 @@ from minibert.analysis.stream import (
     Component,
     FrozenNorm,
     Reader,
+    Write,
     Written,
     embedding_of,
     layer_of,
 )
+from minibert.features import Activations
 from minibert.layers.heads import VocabularyHead
 from minibert.layers.linear import dtype_of, matrix_of, offset_of
 from minibert.layers.linear_backends import activate
@@ -44,6 +46,7 @@ class Reading:
 
     At each position they are reader · stream + constants. The stream is `point` (resid_pre,
     resid_mid or resid_post) of `layer`; constants are what biases on the way from there add.
+    With `split` features stand in the place of what they are parts of.
     """
 
     trace: Trace
@@ -52,6 +55,7 @@ class Reading:
     positions: tuple[int, ...]
     reader: Reader
     constants: Constants
+    split: "Split | None" = None
 
     def at(self, row: int) -> "Reading":
         """The numbers at one of the positions alone."""
@@ -63,19 +67,20 @@ class Reading:
     def parts(self) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
         """What each component wrote into each number; the sum over components is the number."""
         embedding, found = embedding_of(self.trace), list[Tensor]()
+        active = [] if self.split is None else self.split.active(self.positions)
         components = tuple[Component, ...]()
         alike = len(self.reader.directions) == 1
         size = len(self.positions) if alike else ROWS
         for first in range(0, len(self.positions), size):
             some = slice(first, first + size)
-            written = self._written(some, embedding, folded=alike and size > ROWS)
+            written = self._written(some, embedding, active, folded=alike and size > ROWS)
             components, parts = written.numbers(self._some(some))
             found.append(parts)
         return with_constants(components, torch.cat(found, 1), self.constants)
 
     def readers(self) -> dict[tuple[str, int | None], Reader]:
         """What reads the same of what each attention and each MLP wrote, by name and layer."""
-        return self._written(slice(None), [], folded=True).readers(self.reader)
+        return self._written(slice(None), [], [], folded=True).readers(self.reader)
 
     def _some(self, rows: slice) -> Reader:
         directions = self.reader.directions
@@ -86,13 +91,65 @@ class Reading:
         self,
         rows: slice,
         embedding: Sequence[tuple[Component, Float[Tensor, "1 position d_model"]]],
+        active: Sequence[int],
         *,
         folded: bool,
     ) -> Written:
         places = list(self.positions[rows])
         start = [(component, part[:, places]) for component, part in embedding]
         cut = at_positions(self.trace, [places])
-        return Written(cut, self.layer, self.point, heads=True, embedding=start, folded=folded)
+        found = Written(cut, self.layer, self.point, heads=True, embedding=start, folded=folded)
+        if self.split is not None:
+            point, of_layer = self.split.found.features.writes
+            found.put(point, of_layer, self.split.writes(places, active))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Features that take a point of the stream, or what a block wrote, apart.
+
+    strongest   how many of them are shown; the others are one part, "feature rest"
+    """
+
+    found: Activations
+    strongest: int
+
+    def active(self, positions: Sequence[int]) -> list[int]:
+        """The features that are active at any of these positions."""
+        active: list[int] = (
+            (self.found.values[0, list(positions)] != 0).any(0).nonzero()[:, 0].tolist()
+        )
+        return active
+
+    def writes(self, places: list[int], active: Sequence[int]) -> list[Write]:
+        """What each of these features, the biases and the error are at these positions."""
+        found, layer = self.found, self.found.features.writes.layer
+        sizes = wide(found.values)[0, places][:, list(active)] * wide(found.scale)[0, places]
+        directions = wide(found.features.dictionary.like(sizes).directions[list(active)])
+        names = tuple(Component("feature", layer, number) for number in active)
+        others = {**found.others, "error": found.error}
+        return [
+            Write(names, sizes.mT[:, None, :, None], directions[:, None]),
+            *(
+                Write((Component(f"feature {name}", layer),), wide(part)[None, :, places])
+                for name, part in others.items()
+            ),
+        ]
+
+    def with_rest(
+        self, components: tuple[Component, ...], parts: Tensor, sizes: Tensor
+    ) -> tuple[tuple[Component, ...], Tensor]:
+        """The parts, and all features but those of the largest sizes as one."""
+        numbers = [n for n, each in enumerate(components) if each.kind == "feature"]
+        if len(numbers) <= self.strongest:
+            return components, parts
+        order = sizes[numbers].abs().argsort(descending=True)
+        left = sorted(numbers[n] for n in order[self.strongest :].tolist())
+        kept = sorted({*range(len(components))} - {*left})
+        rest = Component("feature rest", components[numbers[0]].layer)
+        names = (*(components[n] for n in kept), rest)
+        return names, torch.cat([parts[kept], parts[left].sum(0)[None]])
 
 
 def with_constants(

@@ -42,7 +42,7 @@ from minibert.analysis.arguments import (
     vocabulary_head,
     whole_number,
 )
-from minibert.analysis.reading import ROWS, Reading, into_logit, into_stream, seen_keys
+from minibert.analysis.reading import ROWS, Reading, Split, into_logit, into_stream, seen_keys
 from minibert.analysis.rows import at_positions, wide
 from minibert.analysis.stream import (
     Component,
@@ -57,6 +57,7 @@ from minibert.analysis.stream import (
 )
 from minibert.answers.explain import find_token
 from minibert.errors import TraceError, check_index
+from minibert.features import Features
 from minibert.quantities import Float
 from minibert.result import Place, Result, sourced
 from minibert.trace.read import Trace
@@ -105,6 +106,7 @@ class Why(Parts):
 
     def by_head(self) -> Float[Tensor, "layer head"]:
         """The part of every head of the layers below the number."""
+        self._check_layers("by_head")
         heads = [number for number, each in enumerate(self.components) if each.kind == "head"]
         count = 1 + max((self.components[number].head or 0 for number in heads), default=0)
         return self.values[heads].reshape(len(heads) // count, count)
@@ -114,6 +116,7 @@ class Why(Parts):
 
         Raises TraceError for a kind that no layer has.
         """
+        self._check_layers("by_layer")
         found = [each for each in self.components if each.layer is not None]
         if kind is not None and kind not in (kinds := sorted({each.kind for each in found})):
             raise TraceError(f"No layer has a {kind!r}; there are {', '.join(kinds)}.")
@@ -122,6 +125,10 @@ class Why(Parts):
             if kind in (None, each.kind):
                 sums[each.layer] += self[each]
         return sums
+
+    def _check_layers(self, name: str) -> None:
+        if self.reading.split is not None:
+            raise TraceError(f"{name}(): features stand in the place of layers; ask without them.")
 
     @torch.no_grad()
     def follow(self, component: str) -> "WhyTokens | Result[Tensor]":
@@ -189,8 +196,10 @@ class Why(Parts):
             read[:, 0] += probs.mT @ wanted[some]
         keys = range(length)
         values = into_stream(trace, layer, "value", head // attention.group, keys, read)
-        components, parts = values.parts()
+        components, parts = (values := replace(values, split=reading.split)).parts()
         self._check_sum(parts, writer)
+        if reading.split is not None:
+            components, parts = reading.split.with_rest(components, parts, parts.abs().sum((1, 2)))
         title = f"{writer} in {self.title}"
         return WhyTokens(
             parts[..., 0].mT,
@@ -468,6 +477,8 @@ def why(
     *,
     against: int | str | None = None,
     neurons: int = 0,
+    features: Features | None = None,
+    strongest: int = 16,
     sentence: int = 0,
 ) -> WhyScore:
     """What makes a head look from a query to a key: one score as a sum over pairs of components.
@@ -476,7 +487,10 @@ def why(
     the text once. `against` is another key, whose score is taken away, or "row" for the mean of the
     scores of all keys that the query may see (a token "row" is given by its position): what is
     equal for all keys is then gone, as it is in the softmax. `neurons` shows so many neurons of
-    each MLP, those with the largest parts, and what is left of that MLP as one.
+    each MLP, those with the largest parts, and what is left of that MLP as one. `features` stand in
+    the place of what they are parts of (`minibert.features`): all that was written up to a point of
+    the stream, or what an MLP or attention wrote. So many of the strongest are shown, and what is
+    left, their biases and the error are parts of their own.
 
     Components are those of `decompose`, the embeddings apart ("word embedding", "position
     embedding", "segment embedding"), and the biases between the stream and the query or key.
@@ -497,6 +511,7 @@ def why(
     layer, head = text[layer].layer, check_index("head", head, text.config.n_heads)
     row, column = _place(text, query, "query"), _place(text, key, "key")
     neurons = whole_number("neurons", neurons, TraceError, least=0)
+    split = _split(text, features, strongest)
     one = slice(row, row + 1)
     scores = wide(text[layer, head].window("scores", queries=one))[0, 0]
     probs = wide(text[layer, head].window("probs", queries=one))[0, 0]
@@ -507,6 +522,7 @@ def why(
         into_stream(text, layer, "query", head, [row], eye * attention.scale),
         into_stream(text, layer, "key", head // attention.group, keys, shares * eye),
     )
+    readings = (replace(readings[0], split=split), replace(readings[1], split=split))
     names, vectors = _both_sides(readings, neurons)
     table = vectors[0] @ vectors[1].mT
     score = (scores[keys] * shares[:, 0, 0]).sum().item()
@@ -548,7 +564,32 @@ def _both_sides(
         names[own], vectors[own] = _by_neurons(
             readings[own], names[own], vectors[own], vectors[1 - own].sum(0), neurons
         )
+    for own, reading in enumerate(readings):
+        sizes = vectors[own] @ vectors[1 - own].sum(0)
+        names[own], vectors[own] = _with_features(reading, names[own], vectors[own], sizes)
     return names, vectors
+
+
+def _with_features(
+    reading: Reading, components: tuple[Component, ...], parts: Tensor, sizes: Tensor
+) -> tuple[tuple[Component, ...], Tensor]:
+    """The parts with the strongest features. Raises TraceError where none stands among them."""
+    split = reading.split
+    if split is None:
+        return components, parts
+    if not any(each.kind == "feature error" for each in components):
+        point, layer = split.found.features.writes
+        raise TraceError(f"{point} {layer}, the features' place, is behind what is asked about.")
+    return split.with_rest(components, parts, sizes)
+
+
+def _split(text: Trace, features: Features | None, strongest: int) -> Split | None:
+    """The features of the text, and how many of them are shown."""
+    if features is None:
+        return None
+    if not isinstance(features, Features):
+        raise TraceError(f"features={features!r:.80}: expected those of minibert.features.load.")
+    return Split(features.read(text), whole_number("strongest", strongest, TraceError, least=0))
 
 
 def _title(
@@ -629,12 +670,14 @@ def why_stream(
     *,
     point: str = "resid_post",
     position: int | str = -1,
+    features: Features | None = None,
+    strongest: int = 16,
     sentence: int = 0,
 ) -> Why:
     """What each component wrote into direction · stream at one position.
 
-    `point` is resid_pre, resid_mid or resid_post of the layer. Raises TraceError for a place that
-    does not exist and for a direction of another width.
+    `point` is resid_pre, resid_mid or resid_post of the layer; `features` are as in `why`.
+    Raises TraceError for a place that does not exist and for a direction of another width.
     """
     text = one_text(trace, sentence)
     width = text.config.d_model
@@ -647,7 +690,8 @@ def why_stream(
     along = direction.detach().to(wide(text.embed))[None, None]
     number = (wide(at.quantity(point))[0, place] * along[0, 0]).sum().item()
     reader = Reader(along, along.new_ones(1, 1))
-    reading = Reading(text, at.layer, point, (place,), reader, [])
+    split = _split(text, features, strongest)
+    reading = Reading(text, at.layer, point, (place,), reader, [], split)
     return _checked(reading, number, f"a direction of {point} {at.layer} at {place}", "")
 
 
@@ -659,6 +703,8 @@ def why_logit(
     *,
     against: int | str | None = None,
     position: int | str = -1,
+    features: Features | None = None,
+    strongest: int = 16,
     sentence: int = 0,
 ) -> Why:
     """What each component wrote into the logit of a token, or logit(token) − logit(against).
@@ -666,6 +712,7 @@ def why_logit(
     Direct logit attribution, with each head open to be followed to the tokens that it read. Where
     logits go through a soft cap, cap · tanh(logit / cap) (Gemma 2), the number before it is what is
     taken apart: it is the sum of what was written, and the cap keeps the order of tokens.
+    `features` and `strongest` are as in `why`.
 
     Raises TraceError for a model without a vocabulary head and for a place that does not exist,
     TokenizationError for a token that does not.
@@ -676,7 +723,8 @@ def why_logit(
     head, place = vocabulary_head(text.model), _place(text, position, "position")
     ids = token_ids(text.model, token, 1)
     others = None if against is None else token_ids(text.model, against, 1)
-    reading = into_logit(text, head, place, ids, others)
+    split = _split(text, features, strongest)
+    reading = replace(into_logit(text, head, place, ids, others), split=split)
     hidden = text.hidden[:, [place]]
     capped = head.soft_cap is not None
     number = wide(head.uncapped(hidden) if capped else text.logits[:, [place]])[0, 0]
@@ -694,6 +742,7 @@ def _checked(reading: Reading, number: float, title: str, unit: str) -> Why:
     components, parts = reading.parts()
     what = title[0].upper() + title[1:]
     check_total(parts, number, what, reading.trace.embed.dtype, abs(number))
+    components, parts = _with_features(reading, components, parts, parts[:, 0, 0])
     return _why(reading, parts[:, 0, 0], components, title, unit, number)
 
 

@@ -54,7 +54,8 @@ class Component(str):
     `why` takes embed apart (word embedding, position embedding, segment embedding, embedding norm
     bias), and its components go on to the query or key: attention norm bias 9 of a norm in front of
     attention (GPT-2), query bias, key bias. neuron 9-345 is neuron 345 of the MLP of layer 9, and
-    mlp rest 9 what is left of it.
+    mlp rest 9 what is left of it. With features= feature 9-345 is one of them, and feature rest 9,
+    feature bias 9, feature skip 9 and feature error 9 what is left of what they are parts of.
 
     What a block writes goes through its output norm first, where the model has one (Gemma 2,
     OLMo 2). What lies between the stream and a logit has biases too: final norm bias (GPT-2),
@@ -375,6 +376,11 @@ class Block(NamedTuple):
         return Component(f"{self.name} {place} bias", self.layer)
 
 
+#: How many blocks were written once a point of layer 0 is there, the embeddings being one. Of an
+#: output it is the last of them that wrote it.
+_BLOCKS = {"resid_pre": 1, "attn_out": 2, "resid_mid": 2, "mlp_out": 3, "resid_post": 3}
+
+
 class Written:
     """What was written to the stream of a trace, in front of a point of it, writer by writer.
 
@@ -402,6 +408,23 @@ class Written:
             self.blocks.append(_attention(at, heads=heads, folded=folded))
             if each < layer or point == "resid_post":
                 self.blocks.append(_mlp(at))
+
+    def put(self, point: str, layer: int, writes: Sequence[Write]) -> None:
+        """Put parts of a stream, or of a block's output, in the place of what was written there.
+
+        What is written later stays away. Raises TraceError for what is no part of the stream.
+        """
+        if point not in _BLOCKS:
+            raise TraceError(
+                f"Features of {point} are not parts of the stream; there are {', '.join(_BLOCKS)}."
+            )
+        count = _BLOCKS[point] + 2 * layer
+        if count > len(self.blocks):
+            return
+        if point.startswith("resid"):
+            self.blocks[:count] = [Block("features", layer, writes)]
+        else:
+            self.blocks[count - 1] = self.blocks[count - 1]._replace(writes=writes)
 
     def below(self, layer: int) -> "Written":
         """What was written in front of an earlier layer."""

@@ -183,7 +183,7 @@ def open_checkpoint(folder: Path) -> dict[str, Entry]:
     first = next((name for name in WEIGHT_FILES if present(folder / name)), None)
     if first is None:
         raise CheckpointError(f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}.")
-    read = _read_pickle if ".bin" in first else _read_safetensors
+    read = _read_pickle if ".bin" in first else read_safetensors
     path = folder / first
     entries = _read_shards(path, read) if first.endswith(".index.json") else read(path)
     if len(entries) > MOST_TENSORS:
@@ -217,7 +217,8 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[
     return entries
 
 
-def _read_safetensors(path: Path) -> dict[str, Entry]:
+def read_safetensors(path: Path) -> dict[str, Entry]:
+    """The entries of one safetensors file; CheckpointError where it is not a whole one."""
     # safetensors calls every file that it may not open "No such file or directory".
     with open_regular(path) as file, guarded(path):
         start = file.read(8)

@@ -10,8 +10,8 @@ import errno
 import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,8 +105,41 @@ def fetch(
     return folder
 
 
+def fetch_file(
+    repo_id: str,
+    names: Sequence[str],
+    *,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    offline: bool = False,
+) -> Path:
+    """The local path of the first of these files that a Hub repository has.
+
+    Options, digests and errors are those of `fetch`; offline, the first that the cache has.
+    """
+    revision = check_revision(revision or constants.DEFAULT_REVISION)
+    where = f"{repo_id} (revision {revision})"
+    cache = Path(constants.HF_HUB_CACHE if cache_dir is None else cache_dir).expanduser()
+    get = partial(hf_hub_download, repo_id, cache_dir=cache, revision=revision)
+    if offline or constants.HF_HUB_OFFLINE:
+        for name in names:
+            with suppress(errors.LocalEntryNotFoundError):
+                return Path(get(name, local_files_only=True))
+        raise CheckpointError(
+            f"{where}: the cache {cache} has no {' or '.join(names)}, and no request was made. "
+            "Load it once with a connection, or give a folder."
+        )
+    with _explained(repo_id, where, cache):
+        files = _list(repo_id, revision, where)
+        name = next((each for each in names if each in files), "")
+        if not name or ".." in name:
+            raise CheckpointError(f"{where} has no {' or '.join(names)}.")
+        _get(partial(get, name), name, files, where)
+        return Path(get(name, local_files_only=True))
+
+
 def _list(name: str, commit: str, where: str) -> dict[str, _File]:
-    """The files of a repository at a commit."""
+    """The files of a repository at a commit, branch or tag."""
     where = f"{where}: the list of its files"
     with asking(where, _MOST_OF_A_LIST):
         answer = get_session().get(
@@ -140,7 +173,7 @@ def _listed(entry: Any, where: str) -> tuple[str, _File]:
 def _get(download: Callable[[], str], name: str, files: Mapping[str, _File], where: str) -> None:
     """Fetch a file into the cache, at most as long as the repository says, and compare it."""
     known = files.get(name, _File(None, None))
-    most = MOST_BYTES.get(name)
+    most = MOST_BYTES.get(Path(name).name)
     if most is not None and known.size is not None and known.size > most:
         raise CheckpointError(
             f"{where}: {name} is {known.size} bytes long; expected at most {most}. "
@@ -168,7 +201,7 @@ def _compare(path: Path, known: _File | None, where: str) -> None:
     if not whole:
         path.unlink(missing_ok=True)
         # A link may lead to a store that other caches share.
-        if blob.parent.parent == path.parents[2].resolve():
+        if blob.parent.parent in [each.resolve() for each in path.parents]:
             blob.unlink(missing_ok=True)
         raise CheckpointError(
             f"{where}: {path.name} has other bytes than the repository has, so it was deleted. "

@@ -42,7 +42,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.untrusted import present, read_json
 
 DEFAULT = "tiny-bert"
-_EMBEDDED = Path(__file__).parents[1] / "embedded"
+EMBEDDED = Path(__file__).parents[1] / "embedded"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
@@ -183,7 +183,7 @@ def check_dtype(dtype: object) -> None:
 
 def embedded_names() -> list[str]:
     """The models that come with minibert."""
-    return sorted(path.parent.name for path in _EMBEDDED.glob("*/config.json"))
+    return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
 def find(
@@ -198,7 +198,7 @@ def find(
     Raises CheckpointError for a name that leads nowhere.
     """
     if name is None or str(name) in embedded_names():
-        return _EMBEDDED / (DEFAULT if name is None else str(name))
+        return EMBEDDED / (DEFAULT if name is None else str(name))
     folder = _as_folder(name)
     if folder is not None and folder.is_dir():
         return folder

@@ -247,6 +247,8 @@ class Trace(PassRecord):
         *,
         against: int | str | None = None,
         neurons: int = 0,
+        features: object = None,
+        strongest: int = 16,
         sentence: int = 0,
     ) -> ScoreParts:
         """What makes a head look from a query to a key: the score as a sum of what was written.
@@ -254,7 +256,16 @@ class Trace(PassRecord):
         See `minibert.analysis.why`, which this calls.
         """
         found: ScoreParts = opened("why")(
-            self, layer, head, query, key, against=against, neurons=neurons, sentence=sentence
+            self,
+            layer,
+            head,
+            query,
+            key,
+            against=against,
+            neurons=neurons,
+            features=features,
+            strongest=strongest,
+            sentence=sentence,
         )
         return found
 
