@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.errors import AttentionError
+from minibert.errors import AttentionError, did_you_mean
 from minibert.kernels.allowed_keys import AllowedKeys, Window
 from minibert.quantities import Bool, Float, Int
 
@@ -99,7 +99,8 @@ def _name_and_parameters(item: object) -> tuple[str, Any]:
     name, given = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in WANTS:
         raise AttentionError(
-            f"want holds {item!r:.200}, which is not known; known are {', '.join(WANTS)}; "
+            f"want holds {item!r:.200}, which is not known{did_you_mean(name, WANTS)}; known are "
+            f"{', '.join(WANTS)}; "
             'with parameters ("key_mass", positions), ("offset_mass", offsets), ("map", blocks), '
             '("key_sums", columns), ("pair_mass", pairs).'
         )

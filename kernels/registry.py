@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from minibert.errors import AttentionError, how_to_install
+from minibert.errors import AttentionError, did_you_mean, how_to_install
 from minibert.kernels import chunked, eager, reference, torch_kernels
 from minibert.kernels.call import COMMON, MATRICES, OPTIONS, SHAPES, WANTS, Call, Outputs
 
@@ -311,7 +311,8 @@ def check_name(impl: object) -> None:
                 f"impl is {impl!r:.80}; expected the name of an implementation, {known}. Leave it "
                 'out, or write impl="auto", for the fastest.'
             )
-        raise AttentionError(f'impl="{impl:.80}" is not known; {known}.')
+        guess = did_you_mean(impl, _IMPLEMENTATIONS)
+        raise AttentionError(f'impl="{impl:.80}" is not known{guess}; {known}.')
 
 
 def choose(impl: str, request: Request) -> Implementation:

@@ -7,7 +7,8 @@ file or a server put into a message, it is shorter than 2 kB and safe to print.
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ __all__ = [
     "TrainingError",
     "check_flag",
     "check_index",
+    "did_you_mean",
     "how_to_install",
     "printable",
 ]
@@ -132,6 +134,12 @@ def within_memory(read: Callable[_Arguments, _Returned]) -> Callable[_Arguments,
         )
 
     return checked
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """ " (did you mean ...?)" with the known name that is most like the given one, or nothing."""
+    near = get_close_matches(given, [*known], n=1) if isinstance(given, str) else []
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def check_flag(name: str, value: object, error: type[MinibertError]) -> None:

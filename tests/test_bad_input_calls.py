@@ -5,6 +5,7 @@ raises by itself. Scores that are nan where nothing was measured say so in their
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -435,3 +436,21 @@ def test_a_flag_that_is_neither_true_nor_false_is_refused(flag, monkeypatch):
     calls: dict[str, Any] = {"packed": model.trace, "grad": model.trace, "truncate": model.tokenize}
     with pytest.raises(minibert.MinibertError, match=f"{flag}='no': expected True or False"):
         calls.get(flag, minibert.load)("the horse", **wrong)
+
+
+MISTYPED: dict[str, tuple[Callable[[Trace], object], str]] = {
+    "quantity": (lambda trace: trace[0].prob, "probs"),  # type: ignore[attr-defined]
+    "edit": (lambda trace: trace.rerun({("reside_mid", 0): 0}), "resid_mid"),
+    "statistic": (lambda _: model().trace([[1, 2]], statistics=("entropi",)), "entropy"),
+    "implementation": (lambda _: model().trace([[1, 2]], impl="egaer"), "eager"),
+    "input": (lambda _: model().trace(input_id=[[1, 2]]), "input_ids"),
+    "view": (lambda trace: trace.view(view="heads"), "head"),
+    "model": (lambda _: minibert.load("tinybert", offline=True), "tiny-bert"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTYPED)
+def test_a_mistyped_name_is_answered_with_the_nearest_one(kind: str) -> None:
+    call, meant = MISTYPED[kind]
+    with pytest.raises(MinibertError, match=re.escape(f"(did you mean '{meant}'?)")):
+        call(model().trace([[1, 2]]))

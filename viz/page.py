@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from minibert.errors import AttentionError
+from minibert.errors import AttentionError, did_you_mean
 from minibert.viz.document import Written, document, page_header
 from minibert.viz.example import Example, needed_parts, small_side
 from minibert.viz.payload import CODE_MAX, Array
@@ -156,5 +156,6 @@ class Page(Written):
 def checked_view(view: object) -> str:
     """The view, if there is one of that name. Raises AttentionError."""
     if view not in VIEWS:
-        raise AttentionError(f"view={view!r}: there are {', '.join(VIEWS)}")
+        guess = did_you_mean(view, VIEWS)
+        raise AttentionError(f"view={view!r}{guess}: there are {', '.join(VIEWS)}")
     return str(view)

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from minibert.attached.attach import Attached
-from minibert.errors import EditError, MinibertError, TokenizationError, TraceError, check_flag
+from minibert.errors import (
+    EditError,
+    MinibertError,
+    TokenizationError,
+    TraceError,
+    check_flag,
+    did_you_mean,
+)
 from minibert.layers.config import Config
 from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Int
@@ -76,7 +83,9 @@ def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
     """Raise TraceError for what is none of the choices."""
     # Asked first: an array compares with each choice entry by entry.
     if not isinstance(value, str) or value not in choices:
-        raise TraceError(f"{name}={value!r:.80}: expected one of {', '.join(map(repr, choices))}.")
+        guess = did_you_mean(value, choices)
+        expected = ", ".join(map(repr, choices))
+        raise TraceError(f"{name}={value!r:.80}{guess}: expected one of {expected}.")
 
 
 def listed(

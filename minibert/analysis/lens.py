@@ -26,7 +26,7 @@ from minibert.analysis.arguments import (
     whole_number,
 )
 from minibert.analysis.rows import at_positions, wide
-from minibert.errors import TokenizationError, TraceError
+from minibert.errors import TokenizationError, TraceError, did_you_mean
 from minibert.layers.norms import divisor
 from minibert.quantities import Float, Int, NormScale
 from minibert.result import Result, sourced
@@ -236,7 +236,11 @@ def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
     names = listed(several, "points", TraceError, f"some of {POINTS}")
     wrong = [name for name in names if not isinstance(name, str) or name not in POINTS]
     if wrong or not names:
-        what = f"{wrong[0]!r:.80} is not a point of the stream" if wrong else "points is empty"
+        what = (
+            f"{wrong[0]!r:.80} is not a point of the stream{did_you_mean(wrong[0], POINTS)}"
+            if wrong
+            else "points is empty"
+        )
         raise TraceError(f"{what}; there are {', '.join(POINTS)}.")
     return frozenset(names)
 

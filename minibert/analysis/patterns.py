@@ -40,7 +40,7 @@ from minibert.analysis.arguments import (
     whole_number,
 )
 from minibert.analysis.rows import wide
-from minibert.errors import AttentionError, TokenizationError, TraceError
+from minibert.errors import AttentionError, TokenizationError, TraceError, did_you_mean
 from minibert.model import Input, Model
 from minibert.quantities import Bool, Float, Int
 from minibert.result import Result, sourced
@@ -330,7 +330,8 @@ def pattern_of(name: str) -> Pattern:
     found = PATTERNS.get(name)
     if found is None:
         raise AttentionError(
-            f"{name!r:.80} is not a pattern of heads; there are {', '.join(PATTERNS)}."
+            f"{name!r:.80} is not a pattern of heads{did_you_mean(name, PATTERNS)}; there are "
+            f"{', '.join(PATTERNS)}."
         )
     return found
 

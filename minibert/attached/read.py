@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from minibert.attached.call import EVERY_ROW, Call, Mask, repeated
 from minibert.attached.layout import READABLE
 from minibert.doors import Page, opened
-from minibert.errors import EditError, TraceError
+from minibert.errors import EditError, TraceError, did_you_mean
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.layers.finite import check_computed
 from minibert.quantities import Float, Quantity
@@ -52,7 +52,8 @@ class LazyStatistics:
         if name == "lse":
             return self._of_head(attended(self._call, ()).lse)
         if name not in NAMES:
-            raise AbsentError(f"{name!r} is not a statistic; there are {', '.join(NAMES)}.")
+            guess = did_you_mean(name, NAMES)
+            raise AbsentError(f"{name!r} is not a statistic{guess}; there are {', '.join(NAMES)}.")
         return self._of_head(getattr(attended(self._call, (name,)).statistics, name))
 
     def __dir__(self) -> list[str]:

@@ -35,7 +35,7 @@ from minibert.checkpoint.files import (
     open_state_dict,
 )
 from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, did_you_mean
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 from minibert.text.tokenizer import Tokenizer
@@ -206,14 +206,20 @@ def find(
         raise CheckpointError(
             f"{folder} is a file; give the folder that holds it together with its config.json."
         )
+    guess = did_you_mean(name, embedded_names())
     if not isinstance(name, str) or not _HUB_ID.fullmatch(name):
         raise CheckpointError(
-            f"{str(name)[:200]!r} is neither a folder nor a Hub id (owner/name); "
+            f"{str(name)[:200]!r} is neither a folder nor a Hub id (owner/name){guess}; "
             f"embedded models are {', '.join(embedded_names()) or 'none'}."
         )
     from minibert.checkpoint.hub import fetch
 
-    return fetch(str(name), revision=revision, cache_dir=cache_dir, offline=offline)
+    try:
+        return fetch(name, revision=revision, cache_dir=cache_dir, offline=offline)
+    except CheckpointError as error:
+        if guess:
+            raise CheckpointError(f"{name}{guess}: {error}") from error
+        raise
 
 
 def _as_folder(name: object) -> Path | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from minibert.errors import SurveyError
+from minibert.errors import SurveyError, did_you_mean
 from minibert.survey.rows import OFFSETS, RowMasses
 from minibert.survey.segments import SegmentTokens
 
@@ -174,7 +174,8 @@ def measures_of(
     known = {one.name: one for one in found}
     if unknown := [name for name in names if name not in known]:
         raise SurveyError(
-            f"measure {', '.join(unknown)}: not known here; known are {', '.join(known)}."
+            f"measure {', '.join(unknown)}{did_you_mean(unknown[0], known)}: not known here; known "
+            f"are {', '.join(known)}."
         )
     return tuple(known[name] for name in names)
 

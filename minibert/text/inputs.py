@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.errors import TokenizationError
+from minibert.errors import TokenizationError, did_you_mean
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.config import Config
 from minibert.quantities import Int, TokenIds, TokenMask
@@ -144,8 +144,9 @@ def by_name(text: object, pair: object, named: Mapping[str, object]) -> Any:
     for name in named:
         if name not in NAMES:
             raise TokenizationError(
-                f"{name}= is neither an option here nor an input; inputs by name are "
-                f"{', '.join(NAMES)}."
+                f"{name}={did_you_mean(name, NAMES)} is neither an option here nor an input; "
+                f"inputs by name are {', '.join(NAMES)}. To cut a text, give model.tokenize(text, "
+                "truncate=True)."
             )
     if text is None:
         return named

@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from minibert.errors import EditError, check_index
+from minibert.errors import EditError, check_index, did_you_mean
 from minibert.layers.config import Config
 from minibert.layers.layer import absent_because
 from minibert.layers.readers import unread
@@ -97,7 +97,8 @@ def as_point(key: object, config: Config) -> Point:
     name = parts[0]
     if name == "mask" or name not in QUANTITIES:
         editable = ", ".join(entry for entry in QUANTITIES if entry != "mask")
-        raise EditError(f"{name!r} cannot be edited; there are {editable}.")
+        guess = did_you_mean(name, QUANTITIES)
+        raise EditError(f"{name!r} cannot be edited{guess}; there are {editable}.")
     if name in config.absent_quantities:
         raise EditError(f"{key!r} cannot be edited. {absent_because(name, config)}")
     if not QUANTITIES[name].per_layer:

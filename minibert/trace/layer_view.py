@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from minibert.errors import TraceError, check_index, within_memory
+from minibert.errors import TraceError, check_index, did_you_mean, within_memory
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
@@ -184,7 +184,8 @@ def layer_quantity(name: object) -> Quantity[Tensor]:
     if found is None:
         names = ", ".join(layer_quantities())
         raise AbsentError(
-            f"{name!r} is not a quantity of a layer; there are {names}. "
+            f"{name!r} is not a quantity of a layer{did_you_mean(name, QUANTITIES)}; there are "
+            f"{names}. "
             "See docs/reading.md#the-names"
         )
     if not found.per_layer:

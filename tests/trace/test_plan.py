@@ -54,7 +54,7 @@ def refused(edit: Any, started: list[str], match: str = "", **options: Any) -> N
 
 
 NO_POINTS: list[tuple[Any, str]] = [
-    ("prob", "'prob' cannot be edited; there are embed.*probs.*logits"),
+    ("prob", r"'prob' cannot be edited .did you mean 'probs'.*; there are embed.*probs.*logits"),
     (("mask", 0), "'mask' cannot be edited"),
     ("z", r"which layer\? Write \('z', layer\)"),
     (("embed", 0), "embed has no layers; write 'embed' alone"),
