@@ -33,16 +33,29 @@ __all__ = [
     "JUDGED_TEXT",
     "LIVE_FAMILIES",
     "LIVE_TEXTS",
+    "RUN_TASKS",
     "LivePage",
     "RunnableModel",
     "live_page",
 ]
 
 LIVE_FAMILIES = (
-    *("bert", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"),
+    *(
+        "bert",
+        "roberta",
+        "distilbert",
+        "gpt2",
+        "gpt_neox",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma",
+        "gemma2",
+    ),
     *("gemma3", "phi3", "olmo2", "modernbert"),
 )
-_TASKS = ("none", "masked-lm", "pre-training", "causal-lm", "sequence-classification")
+RUN_TASKS = ("none", "masked-lm", "pre-training", "causal-lm", "sequence-classification")
 # Bytes of weights that a file holds as they are: every page opens with unpacking all of them.
 _WHOLE = 40_000_000
 # And in 8 bits: no text of a browser is longer than 512 MB, which base64 reaches with these.
@@ -67,8 +80,8 @@ _UNREAD = ("body.pooler.", "head.next_sentence.")
 _FIELDS = (
     *("family", "task", "vocab_size", "n_positions", "n_layers", "n_heads", "n_kv_heads"),
     *("d_head", "d_model", "d_mlp", "n_segments", "norm", "norm_eps", "norm_plus_one"),
-    *("norm_place", "parallel", "query_key_norm", "activation", "head_activation", "causal"),
-    *("logit_soft_cap", "labels"),
+    *("norm_place", "parallel", "query_key_norm", "activation", "causal"),
+    *("logit_soft_cap", "labels", "position_offset"),
 )
 
 
@@ -121,15 +134,15 @@ class LivePage(Written):
     """One HTML file that runs a model; `.save(path)` writes it."""
 
     header: str
-    weights: str
-    """The bytes of all weights in base64."""
+    weights: str = ""
+    """The bytes of all weights in base64; "" in a page that is given a folder."""
     note: str = ""
     """What 8 bits change; "" where the weights are the model's own."""
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
-        blocks = (worker_block(), ("weights", self.weights))
-        return document(self.header, blocks, parts=LIVE_PARTS)
+        blocks = [("weights", self.weights)] if self.weights else []
+        return document(self.header, (worker_block(), *blocks), parts=LIVE_PARTS)
 
     def __repr__(self) -> str:
         """One line: the text of a page is long."""
@@ -155,11 +168,12 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     entries, weights = _packed(named, coded)
     note = _note(model) if coded else ""
     first = (JUDGED_TEXT,) if config.task == _CLASSES else LIVE_TEXTS[config.causal]
+    mask = "[MASK]" if tokenizer.mask_id is None else tokenizer.raw(tokenizer.mask_id)
     live = {
         "config": _config(model),
         "entries": entries,
         "note": note,
-        "texts": list(texts or first),
+        "texts": list(texts) or [text.replace("[MASK]", mask) for text in first],
         "vocabulary": {
             "mask": tokenizer.mask_id,
             "size": tokenizer.vocab_size,
@@ -175,13 +189,13 @@ def _checked(model: RunnableModel) -> Tokenizer:
     config = model.config
     if config.family not in LIVE_FAMILIES:
         raise _refused(model, f"its family is {config.family}; it runs {', '.join(LIVE_FAMILIES)}")
-    if config.task not in _TASKS:
-        raise _refused(model, f"its task head is {config.task}; it runs {', '.join(_TASKS)}")
+    if config.task not in RUN_TASKS:
+        raise _refused(model, f"its task head is {config.task}; it runs {', '.join(RUN_TASKS)}")
     if model.tokenizer is None:
         raise _refused(model, "it has no tokenizer, so no text can be typed")
     if config.task == _CLASSES and (reason := _not_of_one_class(config)):
         raise _refused(model, reason)
-    expected = {"d_embed": config.d_model, "n_layer_groups": config.n_layers, "position_offset": 0}
+    expected = {"d_embed": config.d_model, "n_layer_groups": config.n_layers}
     for name, value in expected.items():
         if getattr(config, name) != value:
             raise _refused(model, f"its {name} is {getattr(config, name)}; it runs {value}")
@@ -217,9 +231,11 @@ def _refused(model: RunnableModel, why: str) -> MinibertError:
 def _config(model: RunnableModel) -> Json:
     config = model.config
     fields = {name: getattr(config, name) for name in _FIELDS}
-    layers = range(config.n_layers)
+    layers, family = range(config.n_layers), FAMILIES[config.family]
     return {
         **fields,
+        "head_activation": family.head_activation or config.head_activation,
+        "first_activation": family.first_activation,
         "quantities": editable(config),
         "built": built_of(model),
         "embed_scale": model.body.word_scale,

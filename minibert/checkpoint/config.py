@@ -159,12 +159,7 @@ def task_of(config: Json) -> str:
         raise CheckpointError(f"config.json: architectures is {architectures!r}; expected a list.")
     if not architectures:
         return "none"
-    model_type = config["model_type"]
-    family = FAMILIES[MODEL_TYPES[model_type]]
-    prefix = family.class_prefixes[model_type]
-    tasks = CHOICES[MODEL_TYPES[model_type]].tasks
-    known = {prefix + end: task for end, task in _TASK_OF_CLASS.items() if task in tasks}
-    known |= {name: task for task, name in family.class_names.items()}
+    known = known_classes(config["model_type"])
     if str(architectures[0]) not in known:
         raise CheckpointError(
             f"config.json: the task head of architecture {architectures[0]!r} is not implemented; "
@@ -172,6 +167,14 @@ def task_of(config: Json) -> str:
             'Load the model without its head: load(..., task="none").'
         )
     return known[str(architectures[0])]
+
+
+def known_classes(model_type: str) -> dict[str, str]:
+    """The transformers classes of a model_type, and the task of each."""
+    family = FAMILIES[MODEL_TYPES[model_type]]
+    prefix, tasks = family.class_prefixes[model_type], CHOICES[MODEL_TYPES[model_type]].tasks
+    known = {prefix + end: task for end, task in _TASK_OF_CLASS.items() if task in tasks}
+    return known | {name: task for task, name in family.class_names.items()}
 
 
 def class_name(model_type: str, family: str, task: str) -> str:

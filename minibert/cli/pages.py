@@ -38,6 +38,7 @@ def live(
     output: Path = Path("live.html"),
     text: list[str] | None = None,
     browse: bool = False,
+    any_model: bool = False,
     *,
     loading: Loading,
 ) -> None:
@@ -45,11 +46,18 @@ def live(
 
     Options:
         output [-o, FILE]: The page to write.
+        any_model [--any]: A page without a model, that runs the folder one drops on it.
         text: What the page opens with; twice for a pair of texts.
     """
     if len(text or ()) > 2:
         raise typer.BadParameter("--text can be given twice at most")
     _check_place(output)
+    if any_model:
+        if loading.model or text:
+            raise typer.BadParameter("--any takes no model and no text: they come later")
+        from minibert.viz.any_model import any_page
+
+        return _write(any_page(), output, browse, "{:.1f} MB", 1e6)
     model = loading.load()
     from minibert.viz.live import live_page
 

@@ -4,11 +4,13 @@
  * that of a trace the numbers that it names.
  */
 
-import { readFileSync } from "node:fs";
+import { openAsBlob, readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import vm from "node:vm";
 
 import { pairsOf } from "../../viz/static/core/data/why.js";
+import { configOf } from "../../viz/static/engine/folder.js";
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
 import { EXERCISES } from "../../viz/static/live/exercises/exercises.js";
@@ -18,13 +20,14 @@ import { Teller, told, vectorAt, WORKED, workedIn } from "../../viz/static/views
 import { inputBoxes, readWhole } from "../../viz/static/views/whole/boxes.js";
 import { layerParts } from "../../viz/static/views/whole/whole.js";
 
-/** A worker in this process: messages are copied, as they are between threads. */
-function workerHere(script) {
+/** A worker in this process: messages are copied, as they are between threads. It may be one without WebAssembly. */
+function workerHere(script, { WebAssembly } = globalThis) {
   const page = { onmessage: null, terminate() {} };
   const self = { onmessage: null };
   self.postMessage = (data, transfer) => page.onmessage({ data: structuredClone(data, { transfer }) });
-  page.postMessage = (data, transfer) => self.onmessage({ data: structuredClone(data, { transfer }) });
-  vm.runInThisContext(`(function (self) {${script}\n})`)(self);
+  // Node copies no Blob of a file.
+  page.postMessage = (data, transfer) => self.onmessage({ data: data.held?.files ? data : structuredClone(data, { transfer }) });
+  vm.runInThisContext(`(function (self, WebAssembly) {${script}\n})`)(self, WebAssembly);
   return page;
 }
 
@@ -36,6 +39,24 @@ const DO = {
     const { buffer } = Uint8Array.from(Buffer.from(weights, "base64"));
     engine = engineInFile(workerHere(script), { ...live, weights: buffer });
     return engine.about();
+  },
+  /** A folder that is dropped on a page. */
+  async folder({ path, tables, slow }) {
+    const files = new Map();
+    for (const name of readdirSync(path)) files.set(name, await openAsBlob(join(path, name)));
+    engine = engineInFile(workerHere(script, slow ? {} : globalThis), { files, name: "dropped", tables });
+    return engine.about();
+  },
+  /** What each config.json is to the engine: a config, or why it is refused. */
+  configs({ raws, tables }) {
+    const configs = raws.map((raw) => {
+      try {
+        return { config: configOf(raw, tables, "dropped").config };
+      } catch (error) {
+        return { error: error.message };
+      }
+    });
+    return { configs };
   },
   /** A server takes a page of its own origin alone. */
   connect({ address }) {

@@ -1,13 +1,16 @@
-/** The script of a page that runs a model: the engine that the page holds, in a worker. */
+/** The script of a page that runs a model, which the page holds or is given as a folder: the engine in a worker. */
 
 import { blocksOfText } from "./core/data/packed.js";
 import { engineInFile, workerOf } from "./engine/in_file.js";
+import { askForFolder } from "./live/drop.js";
 import { showLive } from "./live/live.js";
 import { textOfBlock, unpacked } from "./live/show_page.js";
 
-showLive(async (held) => {
+showLive(async (held, page) => {
   await textOfBlock("worker");
-  const worker = workerOf(await unpacked("worker").text());
+  const script = await unpacked("worker").text();
+  if (held.tables) return askForFolder(page, held.tables, () => workerOf(script));
+  const worker = workerOf(script);
   const { buffer } = await blocksOfText(textOfBlock).bytes("weights");
   return engineInFile(worker, { ...held, weights: buffer });
 });

@@ -39,6 +39,8 @@ class Field:
     read: Callable[[Json], object]
     """Its value in a config.json; raises CheckpointError for what it cannot be."""
     write: Callable[[Any], Any] = _same
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What `read` takes, as JSON: the type, the least, what null stands for, the default."""
 
 
 def refuse(name: str, value: object, expected: str) -> CheckpointError:
@@ -53,6 +55,7 @@ class Kind:
     fits: Callable[[Any], bool]
     expected: str
     taken: Callable[[Any], Any] = lambda value: value
+    said: Mapping[str, Any] = field(default_factory=dict)
 
 
 def value_of(config: Json, name: str, kind: Kind, default: object = None) -> Any:
@@ -73,16 +76,24 @@ def whole_from(least: int) -> Kind:
     return Kind(
         lambda value: isinstance(value, int) and _is_number(value) and least <= value < 2**63,
         f"{kind}, below 2**63",
+        said={"type": "whole", "least": least},
     )
 
 
-WHOLE, BOOLEAN = whole_from(1), Kind(lambda value: isinstance(value, bool), "true or false")
+WHOLE = whole_from(1)
+BOOLEAN = Kind(lambda value: isinstance(value, bool), "true or false", said={"type": "boolean"})
 POSITIVE = Kind(
     lambda value: _is_number(value) and 0 < value <= _MOST,
     f"a positive number of at most {_MOST:.0e}",
     float,
+    {"type": "number"},
 )
-_EPSILON = Kind(lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1", float)
+_EPSILON = Kind(
+    lambda value: _is_number(value) and 0 <= value <= 1,
+    "a number from 0 to 1",
+    float,
+    {"type": "share"},
+)
 
 
 def _or_null(kind: Kind, null: object) -> Kind:
@@ -91,11 +102,13 @@ def _or_null(kind: Kind, null: object) -> Kind:
         lambda value: value is None or kind.fits(value),
         kind.expected,
         lambda value: null if value is None else kind.taken(value),
+        {**kind.said, "null": null},
     )
 
 
 def _field(name: str, kind: Kind, default: object, write: Callable[[Any], Any] = _same) -> Field:
-    return Field((name,), lambda config: value_of(config, name, kind, default), write)
+    said = {**kind.said, "default": default}
+    return Field((name,), lambda config: value_of(config, name, kind, default), write, said)
 
 
 def size(*names: str, default: int | None = None) -> Field:
@@ -113,7 +126,7 @@ def size(*names: str, default: int | None = None) -> Field:
             )
         return next(iter(sizes.values()))
 
-    return Field(names, read_size)
+    return Field(names, read_size, said={"type": "size", "default": default})
 
 
 def whole(name: str, default: int, *, least: int = 1) -> Field:
@@ -175,7 +188,8 @@ def activation(
             return tanh
         return ours if known[ours] == ours else next(k for k, v in known.items() if v == ours)
 
-    return Field((name,), read_name, write)
+    said = {"type": "name", "default": default, "known": known}
+    return Field((name,), read_name, write, said)
 
 
 def ends(default: int | None) -> Field:

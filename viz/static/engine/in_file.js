@@ -17,7 +17,9 @@ class Asking {
     this.waiting = new Map();
     /** Why no more answers come; empty while they do. */
     this.ended = "";
-    worker.onmessage = ({ data }) => this.hear(data);
+    /** Told how much of a folder is read. @type {(share: number) => void} */
+    this.progress = () => {};
+    worker.onmessage = ({ data }) => ("progress" in data ? this.progress(data.progress) : this.hear(data));
     worker.onerror = (event) => this.end(event.message || "the model could not be started");
   }
 
@@ -96,11 +98,13 @@ export function workerOf(script) {
 /**
  * @param {Worker} worker  which runs worker.js
  * @param {import("./local.js").Held} held
+ * @param {(share: number) => void} [progress]  of a folder's weights
  * @returns {Engine}
  */
-export function engineInFile(worker, held) {
+export function engineInFile(worker, held, progress = () => {}) {
   const asking = new Asking(worker);
-  worker.postMessage({ held }, [held.weights]);
+  asking.progress = progress;
+  worker.postMessage({ held }, "weights" in held ? [held.weights] : []);
   const traces = new NewestWins(async (request) => {
     const { number, ids, header, predictions } = await asking.ask("trace", request);
     return { number, ids, header, blocks: { bytes: (/** @type {any[]} */ ...given) => asking.ask("bytes", number, ...given) }, predictions };

@@ -11,16 +11,20 @@
 
 import { bytesOf, candidates, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
 import { Plan } from "./edits.js";
+import { readFolder } from "./folder.js";
 import { Model, Weights } from "./model.js";
 import { LAYER_QUANTITIES, Pass } from "./pass.js";
 import { Tokenizer } from "./tokens.js";
 
 /**
- * @typedef {object} Held  all that a page holds of a model
+ * @typedef {object} InFile  all that a page holds of a model
  * @property {Config} config
  * @property {Vocabulary} vocabulary
  * @property {WeightEntry[]} entries
  * @property {ArrayBuffer} weights
+ *
+ * @typedef {{files: Map<string, Blob>, name: string, tables: any}} Folder  a model that is dropped, and what it is read by
+ * @typedef {InFile | Folder} Held
  *
  * @typedef {{number: number, ids: number[], header: ExampleHeader,
  *   predictions: Prediction[]}} Traced  a Run without its blocks
@@ -46,13 +50,13 @@ class Kept extends Map {
 }
 
 export class LocalEngine {
-  /** @param {Held} held */
-  constructor({ config, vocabulary, entries, weights }) {
+  /** @param {{config: Config, vocabulary: Vocabulary, weights: Weights}} parts */
+  constructor({ config, vocabulary, weights }) {
     const unknown = Object.keys(config.quantities).filter((name) => !(name in LAYER_QUANTITIES || name === "embed" || name === "logits"));
     if (unknown.length) throw new Error(`this page's engine does not compute ${unknown.join(", ")}, which Python's table has`);
     this.config = config;
     this.tokenizer = new Tokenizer(vocabulary);
-    this.held = Weights.ofBytes(entries, weights);
+    this.held = weights;
     this.model = new Model(config, this.held);
     /** By their numbers. @type {Kept<number>} */
     this.passes = new Kept();
@@ -201,7 +205,7 @@ function sharedTokens(one, other) {
  * @typedef {"about" | "trace" | "bytes" | "read" | "candidates" | "weights" | "sweep" | "step"} Method
  * @typedef {{call: number, method: Method, given: any[]}} Call
  * @typedef {{call: number, result?: any, error?: string}} Answer
- * @typedef {{held: Held}} Opening  the first message to a worker
+ * @typedef {{held: Held}} Opening  the first message to a worker; while it reads a folder it says how much: {progress}
  *
  * @typedef {object} Port  a Worker, or the worker's own side
  * @property {(message: any, transfer?: Transferable[]) => void} postMessage
@@ -211,24 +215,26 @@ function sharedTokens(one, other) {
 /** Methods that take long, and a function that lets other calls in as their last argument. */
 const PAUSING = new Set(["sweep", "bytes"]);
 
+/** @param {Held} held @param {(share: number) => void} progress */
+async function opened(held, progress) {
+  if ("files" in held) return new LocalEngine(await readFolder(held.files, held.tables, held.name, progress));
+  return new LocalEngine({ ...held, weights: Weights.ofBytes(held.entries, held.weights) });
+}
+
 /** Lets the engine of a worker answer the page. @param {Port} port */
 export function answerPage(port) {
-  /** @type {LocalEngine | null} */
-  let engine = null;
-  /** @type {string} */
-  let broken = "the model has not arrived";
+  /** @type {Promise<LocalEngine>} */
+  let opening = Promise.reject(new Error("the model has not arrived"));
+  opening.catch(() => {});
   port.onmessage = async ({ data }) => {
     if ("held" in data) {
-      try {
-        engine = new LocalEngine(data.held);
-      } catch (error) {
-        broken = messageOf(error);
-      }
+      opening = opened(data.held, (progress) => port.postMessage({ progress }));
+      opening.catch(() => {});
       return;
     }
     const { call, method, given } = /** @type {Call} */ (data);
     try {
-      if (!engine) throw new Error(broken);
+      const engine = await opening;
       // Between two heads of a sweep, two texts of many, and two layers of a lens, others are answered.
       const more = PAUSING.has(method) ? [turn] : [];
       const result = await /** @type {any} */ (engine)[method](...given, ...more);

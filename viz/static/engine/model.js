@@ -347,6 +347,8 @@ export class Layer {
  * @property {"none" | "head" | "width"} query_key_norm
  * @property {string} activation
  * @property {string} head_activation
+ * @property {string | null} [first_activation]  of the layer between the first token and the classes of a text; null: the pooler stands there, if any
+ * @property {number} position_offset  RoBERTa's positions begin there
  * @property {boolean} causal
  * @property {number} embed_scale  of the rows of the word table
  * @property {number | null} logit_soft_cap
@@ -375,13 +377,22 @@ class Body {
     this.embedNorm = new Norm(weights, "body.embed_norm", config);
     this.finalNorm = new Norm(weights, "body.final_norm", config);
     this.scale = config.embed_scale;
+    this.offset = config.position_offset;
+  }
+
+  /** The row of the position table of each token. RoBERTa counts from behind the row of padding, and padding itself not. @param {number[]} ids */
+  rowsOfPositions(ids) {
+    if (!this.offset) return [...ids.keys()];
+    const padding = this.offset - 1;
+    let count = 0;
+    return ids.map((id) => (id === padding ? padding : padding + (count += 1)));
   }
 
   /** word (+ segment) (+ position), and a norm where there is one. @param {number[]} ids @param {number[]} segments */
   embed(ids, segments) {
     const summed = rows(this.word, ids);
     if (this.scale !== 1) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] *= this.scale;
-    const more = [this.segment && rows(this.segment, segments), this.position && rows(this.position, [...ids.keys()])];
+    const more = [this.segment && rows(this.segment, segments), this.position && rows(this.position, this.rowsOfPositions(ids))];
     for (const added of more) if (added) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] += added.values[i];
     return this.embedNorm.forward(summed);
   }
@@ -418,18 +429,19 @@ class VocabularyHead {
   }
 }
 
-/** One logit a class of the whole text, from one token: the first, through the pooler; where no query looks ahead, the last. */
+/** One logit a class of the whole text, from one token: the first, through the pooler or a layer of the head; of families that continue texts, the last. */
 class ClassHead {
   /** @param {Config} config @param {Weights} weights */
-  constructor({ causal }, weights) {
-    this.pooler = causal ? null : new Linear(weights, "body.pooler");
+  constructor({ norm_place: place, first_activation: activation }, weights) {
+    this.first = place === "after" ? new Linear(weights, activation ? "head.transform" : "body.pooler") : null;
+    this.activation = activation ?? "tanh";
     this.classifier = new Linear(weights, "head.classifier");
   }
 
   /** (1, label). @param {Tensor} hidden */
   forward(hidden) {
-    if (!this.pooler) return this.classifier.forward(rowOf(hidden, hidden.shape[0] - 1).values);
-    return this.classifier.forward(this.pooler.forward(rowOf(hidden, 0).values).values.map(Math.tanh));
+    if (!this.first) return this.classifier.forward(rowOf(hidden, hidden.shape[0] - 1).values);
+    return this.classifier.forward(activate(this.first.forward(rowOf(hidden, 0).values), this.activation).values);
   }
 }
 

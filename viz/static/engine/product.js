@@ -135,12 +135,12 @@ export class Matrix {
     }
   }
 
-  /** Puts columns in, one behind the other. @param {number} first @param {Stored} given */
-  putColumns(first, given) {
+  /** Puts columns in, one behind the other, each the part of one of `length` that begins at `start`. @param {number} first @param {Stored} given @param {number} [length] @param {number} [start] */
+  putColumns(first, given, length = this.rows, start = 0) {
     const { values, rows } = this;
     for (let row = 0; row < rows; row += LANES) {
       const to = this.place(row), count = Math.min(LANES, rows - row);
-      for (let column = first, from = row; from < given.length; column += 1, from += rows) {
+      for (let column = first, from = start + row; from < given.length; column += 1, from += length) {
         for (let lane = 0; lane < count; lane += 1) values[to + column * LANES + lane] = given[from + lane];
       }
     }

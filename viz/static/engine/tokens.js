@@ -195,6 +195,13 @@ function keptLengths(lengths, room) {
 function templateOf(processor, kind) {
   /** @type {Piece[]} */
   const plain = [{ text: 0, segment: 0 }, .../** @type {Piece[]} */ (kind === "pair" ? [{ text: 1, segment: 1 }] : [])];
+  const around = (/** @type {[string, number]} */ mark, segment = 0) => ({ ids: [mark[1]], segment });
+  if (processor?.type === "Sequence") return processor.processors.map((/** @type {any} */ one) => templateOf(one, kind)).find((/** @type {Piece[]} */ one) => one.length > plain.length) ?? plain;
+  if (processor?.type === "RobertaProcessing" || processor?.type === "BertProcessing") {
+    const { cls, sep, type } = processor;
+    const [between, segment] = type === "BertProcessing" ? [[], 1] : [[around(sep)], 0];
+    return [around(cls), plain[0], around(sep), ...(kind === "pair" ? [...between, { text: /** @type {1} */ (1), segment }, around(sep, segment)] : [])];
+  }
   if (processor?.type !== "TemplateProcessing") return plain;
   return processor[kind].map((/** @type {any} */ piece) => {
     if (piece.Sequence) return { text: piece.Sequence.id === "A" ? 0 : 1, segment: piece.Sequence.type_id };

@@ -91,9 +91,15 @@ async function weightsOf({ example, read }, layer, head) {
 
 /** @param {HTMLElement} host @param {Engine} engine @param {Around} around */
 async function openLive(host, engine, around) {
-  const live = new Live(host, engine, await engine.about(), around);
+  const about = await engine.about();
+  const live = new Live(host, engine, about, { ...around, texts: textsOf(around.texts, about) });
   await live.begin();
   return live;
+}
+
+/** Texts to begin with; of a model that was dropped one for what it predicts. @param {string[] | Record<string, string>} texts @param {import("../engine/engine.js").About} about */
+function textsOf(texts, { predicts, mask }) {
+  return Array.isArray(texts) ? texts : [texts[predicts].replaceAll("[MASK]", mask ?? "[MASK]")];
 }
 
 class Live {
@@ -341,14 +347,15 @@ class Live {
 }
 
 /**
- * Makes the script of a page that runs a model; `engineOf` gives its engine, of what the header says of the model.
+ * Makes the script of a page that runs a model; `engineOf` gives its engine, of what the header says of the model, and
+ * may ask for one in the element of the page first.
  *
- * @param {(held: any) => Promise<Engine>} engineOf
+ * @param {(held: any, page: HTMLElement) => Promise<Engine>} engineOf
  */
 export function showLive(engineOf) {
   const show = async (/** @type {HTMLElement} */ page, /** @type {Kind[]} */ kinds) => {
     const { live } = await unpacked("header").json();
-    await openLive(page, await engineOf(live), {
+    await openLive(page, await engineOf(live, page), {
       kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, note: live.note ?? "",
     });
     return markPainted(page);

@@ -1,0 +1,147 @@
+"""Small Hugging Face folders of every family that a page reads, as transformers writes them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.processors import RobertaProcessing
+
+import minibert
+
+__all__ = ["DRAWN", "drawn_folder"]
+
+_BERT = ("Model", "ForMaskedLM", "ForSequenceClassification")
+_DECODER = ("Model", "ForCausalLM", "ForSequenceClassification")
+_ACTIVATIONS = ["gelu", "gelu_new", "relu", "silu", "gelu_pytorch_tanh"]
+_LLAMA3 = {
+    **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    **{"original_max_position_embeddings": 16, "rope_theta": 500.0},
+}
+_TURNS = [
+    {"rope_type": "default", "rope_theta": 300.0},
+    {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0},
+    _LLAMA3,
+]
+_LLAMA = {
+    "hidden_act": ["silu", "gelu"],
+    "num_key_value_heads": [1, 3],
+    "tie_word_embeddings": [True, False],
+    "rope_parameters": _TURNS,
+    "rms_norm_eps": [1e-6, 1e-3],
+}
+_BIAS = {"attention_bias": [True, False]}
+_ENCODER = {
+    "hidden_act": _ACTIVATIONS,
+    "type_vocab_size": [1, 2, 3],
+    "layer_norm_eps": [1e-12, 1e-3],
+}
+#: model_type -> the prefix of its classes, their ends, and what fields are drawn from.
+DRAWN: dict[str, tuple[str, tuple[str, ...], dict[str, list[Any]]]] = {
+    "bert": (
+        "Bert",
+        (*_BERT, "LMHeadModel", "ForPreTraining"),
+        _ENCODER | {"tie_word_embeddings": [True, False]},
+    ),
+    "roberta": ("Roberta", _BERT, _ENCODER | {"type_vocab_size": [1]}),
+    "distilbert": ("DistilBert", _BERT, {"activation": ["gelu", "relu"]}),
+    "gpt2": (
+        "GPT2",
+        ("Model", "LMHeadModel", "ForSequenceClassification"),
+        {
+            "activation_function": _ACTIVATIONS,
+            "n_inner": [None, 22],
+            "scale_attn_weights": [True, False],
+            "scale_attn_by_inverse_layer_idx": [True, False],
+            "tie_word_embeddings": [True, False],
+            "layer_norm_epsilon": [1e-5, 1e-2],
+        },
+    ),
+    "gpt_neox": (
+        "GPTNeoX",
+        _DECODER,
+        _BIAS
+        | {
+            "use_parallel_residual": [True, False],
+            "rope_parameters": [one | {"partial_rotary_factor": 0.5} for one in _TURNS],
+            "tie_word_embeddings": [True, False],
+            "layer_norm_eps": [1e-5, 1e-2],
+        },
+    ),
+    "llama": ("Llama", _DECODER, _LLAMA | _BIAS | {"head_dim": [4, 8], "mlp_bias": [True, False]}),
+    "mistral": ("Mistral", _DECODER, _LLAMA | {"sliding_window": [3, None]}),
+    "qwen2": (
+        "Qwen2",
+        _DECODER,
+        _LLAMA
+        | {"use_sliding_window": [True, False], "sliding_window": [3], "max_window_layers": [1]},
+    ),
+    "qwen3": ("Qwen3", _DECODER, _LLAMA | _BIAS | {"head_dim": [4, 8]}),
+    "olmo2": ("Olmo2", ("Model", "ForCausalLM"), _LLAMA | _BIAS),
+}
+_SIZES = {
+    **{"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3},
+    **{"intermediate_size": 22, "max_position_embeddings": 40, "vocab_size": 0},
+}
+_OLD_NAMES = {
+    "gpt2": ("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "vocab_size"),
+    "distilbert": (
+        "dim",
+        "n_layers",
+        "n_heads",
+        "hidden_dim",
+        "max_position_embeddings",
+        "vocab_size",
+    ),
+}
+
+
+def drawn_folder(model_type: str, folder: Path, seed: int, end: str = "") -> Any:
+    """The transformers model that the folder now holds, as float32.
+
+    The seed says the number type too, and whether there are several files: 0 is float32 in one.
+    """
+    draw = random.Random(seed)
+    prefix, ends, fields = DRAWN[model_type]
+    end = end or draw.choice(ends)
+    tokenizer = _tokenizer(model_type)
+    vocabulary = max(tokenizer.get_vocab().values()) + 1 + draw.choice((0, 3))
+    names = _OLD_NAMES.get(model_type, _SIZES)
+    given = dict(zip(names, _SIZES.values(), strict=True)) | {"vocab_size": vocabulary}
+    given |= {name: draw.choice(values) for name, values in fields.items()}
+    given |= {"initializer_range": 0.3, "num_labels": 3, "pad_token_id": None}
+    if model_type in ("bert", "roberta", "distilbert"):
+        given["pad_token_id"] = tokenizer.token_to_id("<pad>") or 0
+        # RoBERTa's positions begin behind it.
+        given["max_position_embeddings"] += given["pad_token_id"]
+    if end == "LMHeadModel" and model_type == "bert":
+        given["is_decoder"] = True
+    config = getattr(transformers, f"{prefix}Config")(**given)
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = getattr(transformers, prefix + end)(config).eval()
+    for parameter in model.parameters():
+        # Biases begin at 0 and norms at 1, where a swapped one would not show.
+        if parameter.dim() == 1:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    dtype = (torch.float32, torch.float16, torch.bfloat16)[seed % 3]
+    # Not its buffers: those of rotation stay exact.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.save_pretrained(folder, max_shard_size="8KB" if seed % 2 else "5GB")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return model.float()
+
+
+def _tokenizer(model_type: str) -> Tokenizer:
+    masked = model_type in ("bert", "distilbert")
+    embedded = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
+    assert embedded is not None
+    tokenizer = Tokenizer.from_str(embedded.to_json())
+    if model_type == "roberta":
+        tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<mask>"])
+        ends = [(mark, tokenizer.token_to_id(mark)) for mark in ("</s>", "<s>")]
+        tokenizer.post_processor = RobertaProcessing(*ends)
+    return tokenizer
