@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from minibert.loading import from_transformers
+from tests.explicit_forward import close
 from tests.families import Sizes, batch, hf_model
-from tests.trace.gradient_models import close
 
 attr = pytest.importorskip("captum.attr")
 POSITION, TOKEN = 4, 7

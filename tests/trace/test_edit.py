@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -257,11 +258,13 @@ def test_scores_that_leave_nothing_to_attend_to_are_refused() -> None:
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_a_scale_that_nothing_can_be_divided_by_is_refused(family: str) -> None:
     trace = model_of(family, torch.float64).trace(sentences(family))
+    keys: list[Any] = [("attention_norm_scale", 1), ("mlp_norm_scale", 1)]
+    keys += ["final_norm_scale"] if family == "gpt2" else []
     # The reciprocal of the smallest of these is beyond float64.
-    for edit in (-0.0, 1e-320, zero, lambda scale: scale * torch.nan):
+    for key, edit in product(keys, (-0.0, 1e-320, zero, lambda scale: scale * torch.nan)):
         for run in (trace.rerun, lambda edit: trace.rerun_each([edit], lambda z: z[:, 0, 0])):
             with pytest.raises(EditError, match=r"_norm_scale.*: the norm divides by this"):
-                run({("mlp_norm_scale", 1): edit})
+                run({key: edit})
     with pytest.raises(EditError, match=r"made 0 of it at position \d+ of sentence 1"):
         trace.rerun({("mlp_norm_scale", 1): replace(0.0, positions=-1, sentences=1)})
 

@@ -16,16 +16,16 @@ import minibert
 from minibert.quantities import QUANTITIES
 from minibert.trace.edit import mean, replace
 from minibert.trace.read import Trace
-from tests.explicit_forward import Explicit
-from tests.families import LAYER_NAMES, Sizes
-from tests.trace.gradient_models import (
+from tests.explicit_forward import (
     MODELS,
+    Explicit,
     assert_all,
     close,
     exact,
     padded,
     weighted,
 )
+from tests.families import LAYER_NAMES, Sizes
 
 
 def test_scores_that_are_masked_have_no_gradient_and_masked_probs_have_one() -> None:

@@ -10,10 +10,9 @@ import minibert
 from minibert.layers.layer import layer_quantities
 from minibert.quantities import QUANTITIES
 from minibert.trace.read import Trace
-from tests.explicit_forward import Explicit
+from tests.explicit_forward import MODELS, Explicit, exact
 from tests.families import Sizes, as_tokens, batch
 from tests.trace.editing import close
-from tests.trace.gradient_models import MODELS, exact
 
 TEXTS = ["The strawberries were fresh, weren't they?", "No.", "leaves fall in autumn"]
 BOTH = ("scores", "probs")
