@@ -14,10 +14,15 @@ from typing import Any, Protocol, TypeVar
 from benchmarks.session import Kept, options, session
 from minibert.bench.contest import Clock, Contender, Timed, peak_bytes, time_in_turns
 from minibert.bench.result_rows import Outputs, Row, WrongError, failure, within
-from minibert.bench.tables import line
 
 T = TypeVar("T")
 Rows = dict[str, Row]
+
+
+def line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Cells of a table that is printed row by row: the first to the left, the rest to the right."""
+    first, *others = zip(cells, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
 
 
 class Check(Protocol):

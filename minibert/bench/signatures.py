@@ -424,7 +424,6 @@ def _packed(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
 class Signature:
     """A calling convention.
 
-    says       what a function of it looks like, for people
     known_by   the parameters that no other convention has
     parameters those that are given where a function's own cannot be read
     way        the axes of the vectors and of a mask, by its documentation
@@ -436,7 +435,6 @@ class Signature:
     """
 
     name: str
-    says: str
     known_by: frozenset[str] = frozenset()
     parameters: str = "query key value"
     way: Way = USUAL
@@ -629,22 +627,10 @@ _FLASH = "softmax_scale causal window_size softcap alibi_slopes"
 SIGNATURES = {
     one.name: one
     for one in (
-        Signature(
-            "minibert",
-            'f(query, key, value, lengths, causal, ...) -> {"z": z, "lse": lse, ...}',
-            parameters="query key value lengths causal",
-            dead_rows=True,
-        ),
-        Signature(
-            "plain",
-            "f(q, k, v) -> z, if it likes with causal, scale, a mask, lengths, window, soft_cap "
-            "or any usual name of these, and with outputs beside z",
-            open=True,
-        ),
+        Signature("minibert", parameters="query key value lengths causal", dead_rows=True),
+        Signature("plain", open=True),
         Signature(
             "flash-attn",
-            "flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, "
-            "alibi_slopes, ...) -> z, all (batch, position, head, d_head)",
             frozenset({"softmax_scale", "window_size"}),
             f"q k v {_FLASH}",
             Way("bnhd"),
@@ -653,8 +639,6 @@ SIGNATURES = {
         ),
         Signature(
             "flash-attn-varlen",
-            "flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, "
-            "max_seqlen_k, ...) -> z, all (token, head, d_head)",
             frozenset({"cu_seqlens_q", "cu_seqlens_k"}),
             f"q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k {_FLASH}",
             Way("nhd"),
@@ -663,7 +647,6 @@ SIGNATURES = {
         ),
         Signature(
             "varlen",
-            "f(q, k, v, cu_seqlens, ...) -> z, all (token, head, d_head), as many keys as queries",
             frozenset({"cu_seqlens"}),
             "q k v cu_seqlens max_seqlen causal softmax_scale",
             Way("nhd"),
@@ -671,15 +654,12 @@ SIGNATURES = {
         ),
         Signature(
             "flex",
-            "flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa) -> z",
             frozenset({"score_mod", "block_mask"}),
             "query key value score_mod block_mask scale enable_gqa",
             shapes=_SHAPES,
         ),
         Signature(
             "sdpa",
-            "scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, "
-            "scale, enable_gqa) -> z",
             frozenset({"attn_mask", "is_causal"}),
             "query key value attn_mask is_causal scale enable_gqa",
             Way(mask="either bhqk"),
@@ -687,8 +667,6 @@ SIGNATURES = {
         ),
         Signature(
             "transformers",
-            "eager_attention_forward(module, query, key, value, attention_mask, scaling, ...) "
-            "-> (z as (batch, position, head, d_head), weights)",
             frozenset({"module", "attention_mask"}),
             "module query key value attention_mask scaling",
             Way(z="bnhd", mask="added bhqk"),

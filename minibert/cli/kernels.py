@@ -4,6 +4,7 @@ torch is imported only when a command runs.
 """
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from minibert.bench.judge import JudgedFunction
-    from minibert.kernels.check.parity import ParityReport
+    from minibert.kernels.check.parity import Finding, ParityReport
     from minibert.kernels.check.workload import Workload
 
     Rows = list[dict[str, object]]
@@ -53,9 +54,9 @@ class Asked:
         device [NAME]: cpu or cuda. Default: cuda where there is one.
         dtypes [--dtype]: Number type; repeatable.
         d_head [--d-head, >=1, <=1024]: Width of a head. Default: 64.
-        workload [--workload, NAME]: One of those that bench --list names.
-        signature [--signature, NAME]: How the function is called, as bench --list says. Default: by
-            its parameters.
+        workload [--workload, NAME]: A named one, as llama3-8b-prefill; docs/kernels.md has them.
+        signature [--signature, NAME]: How the function is called; docs/kernels.md has the names.
+            Default: by its parameters.
         layout [--layout, AXES]: How query, key and value lie, and z behind a comma: bhnd, bnhd,
             nbhd, (bh)nd, nd; "bhnd,bn(hd)". Default: by the signature, or found out.
         causal_only [--causal-only]: The function is always causal: ask nothing else.
@@ -241,7 +242,6 @@ def _say_report(
 ) -> None:
     import torch
 
-    from minibert.bench.tables import check_lines
     from minibert.kernels.check.parity import short
     from minibert.kernels.check.workload import fewest_keys
 
@@ -254,7 +254,7 @@ def _say_report(
     if user.signature.known_by:
         context.append(f"called as {user.signature.name}")
     context += user.said
-    lines = check_lines(report, Terminal.of(sys.stdout), context=", ".join(context))
+    lines = _check_lines(report, Terminal.of(sys.stdout), context=", ".join(context))
     lines += [f"  not covered: {one}" for one in user.uncovered]
     if work is not None:
         sizes = ", ".join(map(str, tokens))
@@ -264,6 +264,118 @@ def _say_report(
             f"with all {work.heads} heads in 2 sentences of {fewest_keys(tokens)} tokens"
         )
     say(*lines)
+
+
+#: Of the checks that failed, so many are printed.
+_FAILED = 5
+
+
+def _check_lines(report: "ParityReport", terminal: Terminal, *, context: str) -> list[str]:
+    """The verdict, the causes, and for each output and dtype how near it is to its limit."""
+    n, bad = len(report.findings), report.failures
+    verdict = "right" if report.ok else "WRONG"
+    painted = terminal.paint(verdict, "positive" if report.ok else "negative")
+    count = f"{n} checks" if report.ok else f"{len(bad)} of {n} checks failed"
+    lines = [f"{report.name}  {painted}  {count}  {context}"]
+    lines += [f"  likely cause: {cause}" for cause in report.causes[:3]]
+    lines += ["", *_outputs(report, terminal)]
+    if bad:
+        header = ("failed", "case", "error", "allowed")
+        rows = [
+            (f"{one.output} {_short(one.dtype)}", one.case, *_numbers(one)) for one in bad[:_FAILED]
+        ]
+        lines += ["", *terminal.table(header, rows, "<<>>")]
+        if len(bad) > _FAILED:
+            lines.append(f"  and {len(bad) - _FAILED} more")
+    missing = dict.fromkeys(one.split(" in ")[0] for one in report.skipped)
+    if missing:
+        lines += [
+            "",
+            f"  not covered, as the function takes no such argument: {', '.join(missing)}",
+        ]
+    lines += [f"  {line}" for line in report.not_taken]
+    kinds = {one.case.split(",")[0] for one in report.findings}
+    if "causal" in kinds and "causal cache" not in kinds:
+        lines.append("  not covered: fewer queries than keys, as with a cache (--cache)")
+    return lines
+
+
+def _outputs(report: "ParityReport", terminal: Terminal) -> list[str]:
+    nearest: dict[tuple[str, str], Finding] = {}
+    for one in report.findings:
+        if one.tolerance > 0:
+            other = nearest.setdefault((_short(one.dtype), one.output), one)
+            if _share(one) > _share(other):
+                nearest[_short(one.dtype), one.output] = one
+    header = ("output", "", "error", "allowed", "part", "where")
+    rows = [
+        (one.output, _short(one.dtype), *_numbers(one), _part(_share(one)), one.case)
+        for one in nearest.values()
+    ]
+    return terminal.table(header, rows, "<<>>><") if rows else []
+
+
+def _time_lines(rows: Sequence[dict[str, object]], terminal: Terminal) -> list[str]:
+    """A block for each shape and state of the cache: implementations below one another."""
+    lines: list[str] = []
+    for place in dict.fromkeys(map(_place, rows)):
+        here = [row for row in rows if _place(row) == place]
+        lines += ["", place]
+        header = ("", "median ms", "p20 to p80", "TFLOP/s", "of the ceiling", "beside yours", "")
+        table = [_time_row(row) for row in here]
+        lines += terminal.table(header, table, "<>>>>><")
+    return lines
+
+
+def _place(row: dict[str, object]) -> str:
+    order = "causal" if row["causal"] else "full"
+    lengths = "" if row["lengths"] == "full" else f", {row['lengths']} lengths"
+    lengths += f", {row['about']}" if row.get("about") else ""
+    return (
+        f"{row['batch']} x {row['heads']} heads, {row['tokens']} tokens, d_head {row['d_head']}, "
+        f"{row['dtype']}, {order}{lengths}, {row['cache']} cache"
+    )
+
+
+def _time_row(row: dict[str, object]) -> tuple[str, ...]:
+    name = str(row["implementation"]) + (" (yours)" if row["role"] == "kernel" else "")
+    if not row["ok"]:
+        return (name, "-", "", "", "", "", str(row["reason"]))
+    percent = f"{row['percent']:.0f} % ({row['bound']})" if row.get("percent") else ""
+    return (
+        name,
+        f"{row['median_ms']:.4g}",
+        f"{row['p20_ms']:.4g} to {row['p80_ms']:.4g}",
+        f"{row['tflops']:.4g}",
+        percent,
+        _beside(row),
+        str(row.get("note", "")),
+    )
+
+
+def _beside(row: dict[str, object]) -> str:
+    if row.get("ratio") is None:
+        return ""
+    if row["role"] == "kernel":
+        return f"± {100 * float(str(row['noise'])):.1f} % noise"
+    ratio = float(str(row["ratio"]))
+    return f"{ratio:.2f} x slower" if ratio >= 1 else f"{1 / ratio:.2f} x faster"
+
+
+def _numbers(one: "Finding") -> tuple[str, str]:
+    return f"{one.error:.1e}", f"{one.tolerance:.1e}"
+
+
+def _share(one: "Finding") -> float:
+    return one.error / one.tolerance if one.error == one.error else math.inf
+
+
+def _part(share: float) -> str:
+    return f"{100 * share:.0f} %" if share < 1e4 else "over"
+
+
+def _short(dtype: "torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -295,11 +407,10 @@ class Timed:
 
 @spread()
 def bench(
-    target: str | None = None,
+    target: str,
     *,
     asked: Asked,
     timed: Timed,
-    list_all: bool = False,
 ) -> None:
     """Check an attention kernel, then time it beside other implementations.
 
@@ -314,24 +425,15 @@ def bench(
 
     Options:
         target [argument, FILE.py:FUNCTION]: The function.
-        list_all [--list]: What each implementation takes, the workloads and signatures; runs
-            nothing.
     """
-    if list_all:
-        from minibert.bench.tables import list_lines
-
-        say(*list_lines(Terminal.of(sys.stdout)))
-    elif target is None:
-        unusable("no function is given; expected FILE.py:FUNCTION.")
-    else:
-        if timed.output is not None:
-            _check_output(timed.output)
-        if asked.work and (timed.causal is not None or asked.d_head or timed.lengths != "full"):
-            unusable("--workload says --causal, --lengths and --d-head itself; leave them out.")
-        with asked.judged(target) as user:
-            rows = _check_and_time(user, asked, timed)
-        if any(not row["ok"] for row in rows if row["role"] == "kernel"):
-            raise typer.Exit(1)
+    if timed.output is not None:
+        _check_output(timed.output)
+    if asked.work and (timed.causal is not None or asked.d_head or timed.lengths != "full"):
+        unusable("--workload says --causal, --lengths and --d-head itself; leave them out.")
+    with asked.judged(target) as user:
+        rows = _check_and_time(user, asked, timed)
+    if any(not row["ok"] for row in rows if row["role"] == "kernel"):
+        raise typer.Exit(1)
 
 
 def _check_and_time(user: "JudgedFunction", asked: Asked, timed: Timed) -> "Rows":
@@ -390,7 +492,6 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
     from minibert.bench.baselines import usual_baselines
     from minibert.bench.measure import measure
     from minibert.bench.result_rows import busy, facts, write_rows
-    from minibert.bench.tables import time_lines
     from minibert.bench.worker_process import Printed, WorkerProcess, progress
 
     place = user.device
@@ -414,7 +515,7 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
                     watch=watch,
                 )
             rows += found
-            say(*time_lines(found, Terminal.of(sys.stdout)))
+            say(*_time_lines(found, Terminal.of(sys.stdout)))
             if timed.output is not None:
                 write_rows(rows, timed.output)
     return rows

@@ -1,4 +1,4 @@
-"""What `minibert bench --list` prints, and the same tables in docs/kernels.md."""
+"""The tables of docs/kernels.md: implementations, workloads and signatures."""
 
 import re
 from pathlib import Path
@@ -7,10 +7,29 @@ import pytest
 from command_line import run
 
 from minibert.bench.signatures import SIGNATURES
-from minibert.bench.tables import COLUMNS, implementation_rows, workload_rows
+from minibert.kernels.call import OPTIONS, SHAPES
 from minibert.kernels.check.workload import WORKLOADS
+from minibert.kernels.registry import foldable, implementations
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
+
+COLUMNS = {
+    "lengths": ("lengths",),
+    "causal": ("causal",),
+    "mask": ("mask",),
+    "bias": ("bias",),
+    "scale": ("scale",),
+    "groups": ("groups",),
+    "d_v": ("value_size",),
+    "window": ("window",),
+    "prefix": ("prefix",),
+    "cap": ("soft_cap",),
+    "alibi": ("alibi_slopes",),
+    "sinks": ("sinks",),
+    "packed": ("packed", "packed_keys"),
+    "pages": ("pages", "lengths"),
+    "gradient": (),
+}
 
 
 def rows_of(first: str) -> list[list[str]]:
@@ -24,25 +43,30 @@ def rows_of(first: str) -> list[list[str]]:
 
 def test_the_page_shows_what_every_implementation_takes() -> None:
     shown = rows_of("| | lengths |")
-    # Where it runs is of this machine.
-    assert shown == [list(row[:-1]) for row in implementation_rows()]
+    assert {name for names in COLUMNS.values() for name in names} == {*OPTIONS, *SHAPES} - {"want"}
+    for (name, *cells), one in zip(shown, implementations().values(), strict=True):
+        taken, folds = one.options, one.options | foldable(one.options, frozenset())
+        expected = [
+            "yes" if {*names} <= taken else "folded" if {*names} <= folds else "-"
+            for names in COLUMNS.values()
+        ]
+        assert (name, cells[:-1]) == (one.name, expected[:-1])
+        assert cells[-1] == ("yes" if "z" in one.differentiable else "-")
     header = next(line for line in PAGE.read_text().splitlines() if line.startswith("| | lengths"))
     assert [one.strip() for one in header.strip("| ").split("|")] == list(COLUMNS)
 
 
 def test_the_page_shows_every_workload_and_every_signature() -> None:
-    assert rows_of("| `--workload` |") == [list(row[:3]) for row in workload_rows()]
+    shown = rows_of("| `--workload` |")
+    for (name, size, asks), one in zip(shown, WORKLOADS.values(), strict=True):
+        sizes = f"{one.batch} x {one.heads} heads x {one.tokens}, d_head {one.d_head}"
+        assert (name, size) == (one.name, sizes)
+        order, lengths = ["causal"] * one.causal, ["varied lengths"] * (one.lengths == "varied")
+        assert asks == ", ".join([*order, *lengths, *filter(None, [one.about()])])
     assert [row[0] for row in rows_of("| `--signature` |")] == list(SIGNATURES)
     for name, _, known_by in rows_of("| `--signature` |"):
         if SIGNATURES[name].known_by:
             assert set(known_by.split(", ")) == SIGNATURES[name].known_by
-
-
-def test_the_list_names_all_of_them() -> None:
-    result = run("bench", "--list")
-    assert result.exit_code == 0, result.output
-    for name in (*WORKLOADS, *SIGNATURES, *(row[0] for row in implementation_rows())):
-        assert re.search(rf"^  {name} ", result.stdout, re.M), name
 
 
 @pytest.mark.parametrize(
