@@ -24,10 +24,9 @@ from minibert.bench.contest import Clock, Contender, peak_bytes, time_in_turns
 from minibert.bench.result_rows import Row, WrongError, failure
 from minibert.bench.roofline import ceilings
 from minibert.kernels.call import Want, parse_want
-from minibert.kernels.check.gradients import refused
+from minibert.kernels.check.gradients import refused, sampled, sampled_gradients
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
-from minibert.kernels.check.samples import sampled, sampled_gradients
 from minibert.kernels.check.workload import Case, Workload, inputs_of
 from minibert.kernels.registry import implementations
 

@@ -7,7 +7,7 @@ number that is added, and at last names the places of the wrong numbers.
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.check.faults import suspects
+from minibert.kernels.check.gradients import GRADIENTS, gradient_of_z, right_gradients
 from minibert.kernels.check.problem import (
     Problem,
     by_eager,
@@ -436,3 +437,94 @@ def _sizes(error: Tensor) -> tuple[float, ...]:
     size = error.abs()
     quantiles = (float(size.quantile(share)) for share in (0.3, 0.5, 0.8))
     return float(error.square().mean().sqrt()), float(size.max()), *quantiles
+
+
+def gradient_cause(
+    output: str, problem: Problem, found: Tensor, expected: Tensor, tolerance: float
+) -> str:
+    """What is probably wrong with a gradient: the slip that gives these numbers, or where."""
+    if bool(found.isnan().any()):
+        return f"NaN in {int(found.isnan().sum())} of {found.numel()} values of {output}"
+    for sentence, other in _gradient_slips(output, problem, expected):
+        if other.shape == found.shape and distance(found, other) <= tolerance:
+            return sentence
+    factor = factor_of(found.to(expected.dtype).flatten(), expected.flatten())
+    if factor is not None:
+        return f"{output} is off by the factor {factor:.4g}, everywhere"
+    wrong = (found.to(expected.dtype) - expected).abs() > tolerance
+    place = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"{output} is wrong in {int(wrong.sum())} of {wrong.numel()} values, first at "
+        f"{list(place)}: {float(found[place]):.6g} where {float(expected[place]):.6g} is right"
+    )
+
+
+#: A gradient that is off by a factor, made of the scale.
+_GRADIENT_FACTORS: dict[str, Callable[[float], float]] = {
+    "is 0: nothing flows to it": lambda scale: 0.0,
+    "is not multiplied by the scale": lambda scale: 1 / scale,
+    "is multiplied by the scale twice": lambda scale: scale,
+    "is multiplied by log2(e), or lacks ln 2": lambda scale: 1 / math.log(2),
+    "is multiplied by ln 2, or lacks log2(e)": lambda scale: math.log(2),
+    "has the wrong sign": lambda scale: -1.0,
+}
+_OPTIONS = {
+    "causal": "causal order",
+    "lengths": "lengths",
+    "mask": "the mask",
+    "sinks": "the sinks",
+    "window": "the window",
+    "soft_cap": "the soft cap",
+    "alibi_slopes": "ALiBi",
+}
+
+
+def _gradient_slips(
+    output: str, problem: Problem, expected: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    """What each slip gives, one made after the other."""
+    for sentence, factor in _GRADIENT_FACTORS.items():
+        yield f"{output} {sentence}", expected * factor(problem.scale)
+    for one, numbers in right_gradients(problem).items():
+        if one != output:
+            yield f"{output} holds the numbers of {one}: two gradients are swapped", numbers
+    for name, said in _OPTIONS.items():
+        given = getattr(problem, name)
+        if given is not None and given is not False:
+            without: dict[str, Any] = {name: None}
+            without |= {"causal": False, "prefix": None} if name == "causal" else {}
+            other = right_gradients(replace(problem, **without))[output]
+            yield f"{said} is ignored in {output}", other
+    # A key head's gradient is the sum over the query heads of its group.
+    gradient, group = gradient_of_z(problem), problem.query.shape[1] // problem.key.shape[1]
+    if group > 1 and output != "query_gradient":
+        head = torch.arange(problem.query.shape[1], device=gradient.device) % group
+        for which, of_group in (("first", 0), ("last", group - 1)):
+            kept = gradient * (head == of_group)[:, None, None]
+            yield (
+                f"{output} is that of the {which} query head of each group: add up all of the "
+                "group",
+                right_gradients(replace(problem, z_gradient=kept))[output],
+            )
+    if output != "value_gradient":
+        yield (
+            f"{output} lacks the term −rowsum(dz · z) of the softmax",
+            _without_delta(problem)[output],
+        )
+
+
+def _without_delta(problem: Problem) -> dict[str, Tensor]:
+    """The gradients when dS = P·dP, without the softmax's own term."""
+    plain, gradient = unfolded(problem), gradient_of_z(problem)
+    with torch.enable_grad():
+        query, key = (
+            one.detach().double().requires_grad_() for one in (problem.query, problem.key)
+        )
+        scores = unfolded(replace(problem, query=query, key=key))
+        s = scores.scale * scores.query @ scores.key.mT
+        if plain.soft_cap is not None:
+            s = plain.soft_cap * torch.tanh(s / plain.soft_cap)
+        probs = by_eager(problem, torch.float64)["probs"]
+        flowing = probs * (gradient.double() @ plain.value.mT)
+        found = torch.autograd.grad(s, (query, key), flowing)
+    return dict(zip(GRADIENTS, found, strict=False))

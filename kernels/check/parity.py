@@ -33,9 +33,8 @@ from torch import Tensor
 
 from minibert.errors import AttentionError, MinibertError
 from minibert.kernels.call import Call, Outputs
-from minibert.kernels.check.causes import STALE, likely_cause, mean_cause
+from minibert.kernels.check.causes import STALE, gradient_cause, likely_cause, mean_cause
 from minibert.kernels.check.gradients import (
-    gradient_cause,
     gradients_of,
     right_gradients,
     tolerances,

@@ -31,9 +31,8 @@ from minibert.bench.result_rows import GateError, Row, Timing, WrongError, failu
 from minibert.bench.roofline import ceilings, least_times
 from minibert.bench.worker import alike
 from minibert.bench.worker_process import Watch, WorkerError, WorkerProcess
-from minibert.kernels.check.gradients import GRADIENTS
+from minibert.kernels.check.gradients import GRADIENTS, Looked, sampled, sampled_gradients
 from minibert.kernels.check.problem import Problem
-from minibert.kernels.check.samples import Looked, sampled, sampled_gradients
 from minibert.kernels.check.workload import Workload, inputs_of, projected
 
 #: A turn on a GPU may take so much longer, by the judge's clock, than its events say: a quarter,

@@ -10,9 +10,8 @@ from planted_kernels import written
 from minibert.bench.judge import JudgedFunction
 from minibert.bench.measure import JudgedRun
 from minibert.bench.result_rows import GateError, WrongError
-from minibert.kernels.check.gradients import GRADIENTS
+from minibert.kernels.check.gradients import GRADIENTS, sampled
 from minibert.kernels.check.problem import by_eager
-from minibert.kernels.check.samples import sampled
 from minibert.kernels.check.workload import Workload, inputs_of
 
 CPU = torch.device("cpu")
