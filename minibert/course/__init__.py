@@ -3,7 +3,7 @@
     answers.py    kinds of answers, and what is said to each
     texts.py      the sentences of the course
     lab.py        what the units compute alike: models, one pass, a divergence
-    one_weight.py units 1 and 2; heads.py: 3 and 4; causes.py: 5 to 7
+    attending.py  units 1 to 4; causes.py: 5 to 7
     check.py      check and exercises
 
 Right answers are computed from the embedded models when they are asked for.

@@ -1,13 +1,11 @@
 """`check` says whether an answer is right, and if not, what was probably done."""
 
-from minibert.course import causes, heads, one_weight
+from minibert.course import attending, causes
 from minibert.course.answers import Exercise, Verdict
 from minibert.errors import MinibertError
 
 EXERCISES: dict[str, Exercise] = {
-    name: exercise
-    for unit in (one_weight, heads, causes)
-    for name, exercise in unit.EXERCISES.items()
+    name: exercise for unit in (attending, causes) for name, exercise in unit.EXERCISES.items()
 }
 
 

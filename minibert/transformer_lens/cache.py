@@ -17,7 +17,7 @@ from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Float
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.run import TracedModel
-from minibert.transformer_lens.names import UnknownNameError, layer_number, taken, whole_name
+from minibert.transformer_lens.utils import UnknownNameError, layer_number, taken, whole_name
 
 Stack = Float[Tensor, "component *place d_model"]
 Cache = TypeVar("Cache", bound="ActivationCache")

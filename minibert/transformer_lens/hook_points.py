@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from minibert.errors import EditError, TraceError
 from minibert.trace.edit import checked_result, kind_of
-from minibert.transformer_lens.names import layer_number, taken
+from minibert.transformer_lens.utils import layer_number, taken
 
 Hook = Callable[..., object]
 Name = str | Callable[[str], bool]

@@ -24,7 +24,7 @@ from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.modules import (
     PROCESSING,
-    FactoredMatrix,
+    Circuits,
     build_tree,
     named_weights,
     processed,
@@ -99,7 +99,7 @@ class Output(NamedTuple):
     loss: Tensor
 
 
-class HookedTransformer(WithTokens):
+class HookedTransformer(Circuits, WithTokens):
     """A model of minibert's that is called, hooked and read as one of TransformerLens.
 
     `HookedTransformer.from_pretrained(name)` loads one and processes its weights as TransformerLens
@@ -313,16 +313,6 @@ class HookedTransformer(WithTokens):
     def W_E_pos(self) -> Tensor:  # noqa: N802
         """Both tables, one below the other."""
         return read_only(torch.cat([self.W_E, self.W_pos]), "W_E and W_pos in one")
-
-    @property
-    def QK(self) -> FactoredMatrix:  # noqa: N802
-        """W_Q·W_Kᵀ of each layer and head."""
-        return FactoredMatrix(self.W_Q, self.W_K.mT)
-
-    @property
-    def OV(self) -> FactoredMatrix:  # noqa: N802
-        """W_V·W_O of each layer and head."""
-        return FactoredMatrix(self.W_V, self.W_O)
 
     def _cached_names(self, names_filter: object) -> list[str]:
         names = list(self.hook_dict)

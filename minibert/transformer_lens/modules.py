@@ -328,7 +328,18 @@ WEIGHTS: dict[str, Weights] = {
 """The weights of each part by TransformerLens' names, read from the module that the part shows."""
 
 
-class Part(nn.Module):
+class Circuits:
+    """The products of two weights of each head, factored, of who has these weights."""
+
+    W_Q: Tensor
+    W_K: Tensor
+    W_V: Tensor
+    W_O: Tensor
+    OV = property(lambda self: FactoredMatrix(self.W_V, self.W_O), doc="W_V·W_O of each head.")
+    QK = property(lambda self: FactoredMatrix(self.W_Q, self.W_K.mT), doc="W_Q·W_Kᵀ of each head.")
+
+
+class Part(Circuits, nn.Module):
     """A part of the tree: its hook points, its weights by name, and the module of ours it shows.
 
     Weights are views of the model's: writing into one changes the model. Of weights that heads
@@ -356,16 +367,6 @@ class Part(nn.Module):
                 f"{name}.data[:] = ..."
             )
         super().__setattr__(name, value)
-
-    @property
-    def OV(self) -> FactoredMatrix:  # noqa: N802
-        """W_V·W_O of each head of attention."""
-        return FactoredMatrix(self.W_V, self.W_O)
-
-    @property
-    def QK(self) -> FactoredMatrix:  # noqa: N802
-        """W_Q·W_Kᵀ of each head of attention."""
-        return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     def forward(self, x: Tensor) -> Tensor:
         """What an embedding, a norm, an MLP or the unembedding makes of x. TraceError of others."""

@@ -148,31 +148,6 @@ class WithTokens(HookedRootModule):
         """The string of one id."""
         return self.to_str_tokens(torch.tensor([int_token]))[0]
 
-    def get_token_position(
-        self,
-        single_token: str | int | Tensor,
-        input: Any,
-        mode: str = "first",
-        prepend_bos: bool | None = None,
-        padding_side: str | None = None,
-    ) -> int:
-        """Where a token stands in a text or in the ids of one: first, or with mode="last" last.
-
-        Raises TokenizationError where it does not occur.
-        """
-        if mode not in ("first", "last"):
-            raise TokenizationError(f'mode={mode!r:.80}: expected "first" or "last".')
-        text = isinstance(input, str)
-        ids = self.to_tokens(input, prepend_bos, padding_side) if text else torch.as_tensor(input)
-        if ids.dim() == 2 and len(ids) != 1:
-            raise TokenizationError(f"input holds {len(ids)} sentences; expected one.")
-        wanted = single_token
-        wanted = self.to_single_token(wanted) if isinstance(wanted, str) else int(wanted)
-        places = (ids.reshape(-1) == wanted).nonzero().flatten().tolist()
-        if not places:
-            raise TokenizationError(f"The token {single_token!r:.80} does not occur in the input.")
-        return places[0 if mode == "first" else -1]
-
     def tokens_to_residual_directions(self, tokens: object) -> Float[Tensor, "*place d_model"]:
         """The columns of W_U of a token (a string or an id), or of ids of any shape.
 

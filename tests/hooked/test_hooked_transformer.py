@@ -153,9 +153,6 @@ def test_tokens_are_those_of_the_tokenizer_behind_a_first_one() -> None:
     assert "".join(model.to_str_tokens(TEXT, prepend_bos=False)) == TEXT
     the = model.to_single_token(" the")
     assert model.to_single_str_token(the) == " the"
-    places = [n for n, each in enumerate(model.to_str_tokens(TEXT)) if each == " the"]
-    assert model.get_token_position(" the", TEXT) == places[0]
-    assert model.get_token_position(the, model.to_tokens(TEXT), mode="last") == places[-1]
     assert model.to_tokens("a b " * 500).shape == (1, model.cfg.n_ctx)
     assert model.tokenizer is not None
     assert model.tokenizer.decode(model.tokenizer.encode(TEXT)) == TEXT
@@ -300,8 +297,6 @@ def test_a_prompt_is_tested_in_print(capsys: pytest.CaptureFixture[str]) -> None
         (lambda m: m.blocks[0](1), "cannot be called"),
         (lambda m: m.load_state_dict({}), "Load weights with"),
         (lambda m: setattr(m.cfg, "n_ctx", 3), "cannot be set"),
-        (lambda m: m.get_token_position(" the", TEXT, mode="middle"), "mode"),
-        (lambda m: m.get_token_position(9, "a"), "does not occur"),
         (lambda m: m.generate("a", max_new_tokens=500), r"\d+ positions"),
         (lambda m: m.generate(["a", "a b c"]), "several lengths"),
     ],
