@@ -306,14 +306,7 @@ CALLS |= {
     "causal_tracing": (
         analysis.causal_tracing,
         SWEPT
-        | {
-            "subject": 1,
-            "name": "resid_post",
-            "window": 1,
-            "samples": 1,
-            "std": 0.5,
-            "seed": 0,
-        },
+        | {"subject": 1, "name": "resid_post", "window": 1, "samples": 1, "std": 0.5, "seed": 0},
     ),
     "attention_knockout": (
         analysis.attention_knockout,

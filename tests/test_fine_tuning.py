@@ -70,10 +70,9 @@ def test_a_body_gets_a_fresh_head_trains_and_is_read_by_transformers(family, tmp
     model = fresh(path)
     assert model.config.labels == tuple(LABELS)
     parts = {name.split(".")[0] + "." + name.split(".")[1] for name in model.fresh}
-    assert parts == {
-        "bert": {"head.classifier", "body.pooler"},
-        "gpt2": {"head.classifier"},
-    }.get(family, {"head.transform", "head.classifier"})
+    assert parts == {"bert": {"head.classifier", "body.pooler"}, "gpt2": {"head.classifier"}}.get(
+        family, {"head.transform", "head.classifier"}
+    )
     untouched = minibert.load(path, task="none")
     assert torch.equal(model.body.word.weight, untouched.body.word.weight)
     torch.manual_seed(0)

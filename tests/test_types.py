@@ -19,10 +19,7 @@ from tests.packages import run
 
 ABSENT = "import importlib.util as u; assert u.find_spec('jaxtyping') is None"
 USES = Path(__file__).parent / "type_uses"
-CHECKERS = {
-    "mypy": ("--strict", "--python-executable"),
-    "pyright": ("--pythonpath",),
-}
+CHECKERS = {"mypy": ("--strict", "--python-executable"), "pyright": ("--pythonpath",)}
 # mypy: "uses.py:3: error: ..."; pyright: "  /folder/uses.py:3:1 - error: ..."
 ERROR = re.compile(r"^\s*(?:\S*/)?(\w+\.py):(\d+)(?::\d+)?:? (?:- )?error:", re.MULTILINE)
 

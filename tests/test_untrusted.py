@@ -1,16 +1,9 @@
 """The door by itself; test_hostile_files.py has what comes through it in whole checkpoints."""
 
-import os
-
 import pytest
 
 from minibert.errors import CheckpointError, TraceError
-from minibert.untrusted import (
-    check_revision,
-    guarded,
-    open_regular,
-    read_json,
-)
+from minibert.untrusted import check_revision, guarded, open_regular, read_json
 
 
 class PanicError(BaseException):
@@ -29,12 +22,6 @@ def test_whatever_is_thrown_becomes_the_error_asked_for(error):
 def test_what_is_no_failure_of_the_reader_passes(error):
     with pytest.raises(error, match=r"^as it is$"), guarded("here", TraceError):
         raise error("as it is")
-
-
-def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
-    os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(CheckpointError, match="not a regular file"):
-        read_json(tmp_path / "config.json")
 
 
 def test_a_file_of_holes_is_refused_and_an_honest_one_of_its_length_is_not(tmp_path):

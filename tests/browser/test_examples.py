@@ -4,17 +4,7 @@ from typing import Any
 
 import pytest
 from attention_pages import names, softmax
-from browser.head_view import (
-    at,
-    count_lines,
-    kept,
-    lines,
-    page_of,
-    press,
-    state,
-    text_of,
-    until,
-)
+from browser.head_view import at, count_lines, kept, lines, page_of, press, state, text_of, until
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser

@@ -86,8 +86,7 @@ def test_each_head_draws_its_own_weights_in_its_own_color(open_page):
 
 
 @pytest.mark.parametrize(
-    ("side", "index", "said"),
-    [("query", 1, "straw looks at"), ("key", 4, "rain is looked at by")],
+    ("side", "index", "said"), [("query", 1, "straw looks at"), ("key", 4, "rain is looked at by")]
 )
 def test_pointing_at_a_token_shows_its_own_lines_and_weights(open_page, side, index, said):
     page = open_page(pair_page(), "layer=1&heads=1")

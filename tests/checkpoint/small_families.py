@@ -36,18 +36,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma": ("Gemma", _GROUPED),
     "gemma2": ("Gemma2", {**_GROUPED, "sliding_window": 5}),
-    "gemma3_text": (
-        "Gemma3Text",
-        {**_GROUPED, "sliding_window": 5, "sliding_window_pattern": 2},
-    ),
+    "gemma3_text": ("Gemma3Text", {**_GROUPED, "sliding_window": 5, "sliding_window_pattern": 2}),
     # transformers computes the width of its heads, whatever head_dim says, when it checks rotary.
     "phi3": ("Phi3", {**_WHOLE, "num_key_value_heads": 2, "sliding_window": 5}),
     "olmo2": ("Olmo2", _GROUPED),
     "granite": ("Granite", _WHOLE),
-    "modernbert": (
-        "ModernBert",
-        {**_WHOLE, "local_attention": 6, "global_attn_every_n_layers": 2},
-    ),
+    "modernbert": ("ModernBert", {**_WHOLE, "local_attention": 6, "global_attn_every_n_layers": 2}),
 }
 
 

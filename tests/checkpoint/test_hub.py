@@ -244,8 +244,7 @@ def test_whatever_a_server_answers_nothing_is_written_outside_of_the_cache(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"size": "176"}, {"rfilename": 5}, {"lfs": []}, {"blobId": 7}, {"size": -1}],
+    "change", [{"size": "176"}, {"rfilename": 5}, {"lfs": []}, {"blobId": 7}, {"size": -1}]
 )
 def test_an_entry_of_another_type_is_named(served, change):
     served.spoil = lambda listing: listing["siblings"][0].update(change)

@@ -17,9 +17,7 @@ from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
-from tests.families import (
-    hf_model,
-)
+from tests.families import hf_model
 
 WHOLE = "model.safetensors"
 ROOT = str(Path(minibert.__file__).parents[1])

@@ -140,8 +140,7 @@ def test_word_piece_agrees_with_the_original_algorithm_in_python(tmp_path_factor
 
 @pytest.mark.parametrize("limit", [5, 6, 7, 8, 11, 12, 13, 24])
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [("one two three " * 7, "four five"), ("a b", "c d e f g h i j k")],
+    ("first", "second"), [("one two three " * 7, "four five"), ("a b", "c d e f g h i j k")]
 )
 def test_truncation_cuts_what_transformers_cuts(both, limit, first, second):
     ours, theirs = both
@@ -210,29 +209,38 @@ def ours(bert):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "options", "message"),
     [
-        (("",), "the text is empty"),
-        ((["a", ""],), "text 1 of the batch is empty"),
-        (([],), "batch is empty"),
-        ((["a", "b", " "],), "text 2 of the batch gives no token"),
-        (("\x00",), "the text gives no token"),
-        (("a", " "), "the second text gives no token"),
-        ((["a", "b"], ["c", "\t"]), "the second text of pair 1 of the batch gives no token"),
-        ((["a", "b"], ["c"]), "2 texts and 1 in pair"),
-        ((["a"], "b"), "both one str or both lists"),
-        (("a", ["b"]), "both one str or both lists"),
-        ((b"a",), "not bytes"),
-        ((None,), "not NoneType"),
-        ((["a", None],), "text 1 of the batch must be a str, not NoneType"),
-        ((["a", ("b", "c")],), "text 1 of the batch must be a str, not tuple"),
-        (("ab\ud800c",), r"U\+D800, at character 2"),
-        ((["a", "🦙\udfff"],), r"text 1 of the batch.*U\+DFFF, at character 1"),
+        (("",), {}, "the text is empty"),
+        ((["a", ""],), {}, "text 1 of the batch is empty"),
+        (([],), {}, "batch is empty"),
+        ((["a", "b", " "],), {}, "text 2 of the batch gives no token"),
+        (("\x00",), {}, "the text gives no token"),
+        (("a", " "), {}, "the second text gives no token"),
+        ((["a", "b"], ["c", "\t"]), {}, "the second text of pair 1 of the batch gives no token"),
+        ((["a", "b"], ["c"]), {}, "2 texts and 1 in pair"),
+        ((["a"], "b"), {}, "both one str or both lists"),
+        (("a", ["b"]), {}, "both one str or both lists"),
+        ((b"a",), {}, "not bytes"),
+        ((None,), {}, "not NoneType"),
+        ((["a", None],), {}, "text 1 of the batch must be a str, not NoneType"),
+        ((["a", ("b", "c")],), {}, "text 1 of the batch must be a str, not tuple"),
+        (("ab\ud800c",), {}, r"U\+D800, at character 2"),
+        ((["a", "🦙\udfff"],), {}, r"text 1 of the batch.*U\+DFFF, at character 1"),
+        (("a b c .",), {"max_positions": 5}, r"6 tokens.*limit is 5.*truncate=True"),
+        ((["a", "a b c ."],), {"max_positions": 5}, "sentence 1 of the batch has 6"),
+        (("a b c",), {"truncate": True, "max_positions": 2}, "at least 3"),
+        (("a b c", "d"), {"truncate": True, "max_positions": 4}, "at least 5"),
+        (("a",), {"truncate": True}, "max_positions"),
     ],
 )
-def test_text_that_gives_no_tokens_is_an_error_that_says_where(ours, arguments, message):
+def test_what_gives_no_tokens_or_too_many_is_an_error_that_says_where(
+    ours, arguments, options, message
+):
+    assert ours("a b c", max_positions=5).lengths == (5,)
+    assert ours.encode("") == []
     with pytest.raises(TokenizationError, match=message):
-        ours(*arguments)
+        ours(*arguments, **options)
 
 
 @pytest.fixture(scope="session")
@@ -260,20 +268,3 @@ def test_half_characters_are_shown_as_bytes(real_gpt2):
     assert tokens.raw == (("a", "ĠðŁ", "¦", "Ļ"),)
     assert tokens.strings == (("a", r" \xf0\x9f", r"\xa6", r"\x99"),)
     assert tokens.spans == (((0, 1), (1, 3), (2, 3), (2, 3)),)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (("a b c .",), {"max_positions": 5}, r"6 tokens.*limit is 5.*truncate=True"),
-        ((["a", "a b c ."],), {"max_positions": 5}, "sentence 1 of the batch has 6"),
-        (("a b c",), {"truncate": True, "max_positions": 2}, "at least 3"),
-        (("a b c", "d"), {"truncate": True, "max_positions": 4}, "at least 5"),
-        (("a",), {"truncate": True}, "max_positions"),
-    ],
-)
-def test_a_text_over_the_limit_is_an_error_that_says_the_way_out(ours, arguments, options, message):
-    assert ours("a b c", max_positions=5).lengths == (5,)
-    assert ours.encode("") == []
-    with pytest.raises(TokenizationError, match=message):
-        ours(*arguments, **options)

@@ -37,10 +37,7 @@ def assert_same(tokens, given, theirs):
     """Ours is what transformers gives; spans lie in the words with spaces between them."""
     columns = [[list(text) for text in texts] for texts in zip(*given, strict=True)]
     expected = theirs(
-        *columns,
-        is_split_into_words=True,
-        return_offsets_mapping=True,
-        return_token_type_ids=True,
+        *columns, is_split_into_words=True, return_offsets_mapping=True, return_token_type_ids=True
     )
     for i, texts in enumerate(given):
         length = tokens.lengths[i]

@@ -111,8 +111,7 @@ def entropy(counts):
 
 
 @pytest.mark.parametrize(
-    ("config", "share", "bfloat16"),
-    [(llama(), 0.35, True), (bert("masked-lm"), 0.8, False)],
+    ("config", "share", "bfloat16"), [(llama(), 0.35, True), (bert("masked-lm"), 0.8, False)]
 )
 def test_a_few_dozen_steps_teach_more_than_the_frequency_of_words(
     config, share, bfloat16, tmp_path
@@ -336,10 +335,7 @@ WRONG = [
     ((0, -1), "steps batch threads log_every save_every"),
     ((0.0, -1.0, math.inf, math.nan), "matrix_rate rate clip"),
     ((-0.5, math.inf, math.nan), "waves weight_decay previous induction"),
-    (
-        (-0.1, 1.1, math.nan),
-        "masked repeated short cool_down targets_until same_text",
-    ),
+    ((-0.1, 1.1, math.nan), "masked repeated short cool_down targets_until same_text"),
     ((-1,), "warm_up seed"),
     ((2**32,), "seed"),
     ((513,), "threads"),

@@ -93,10 +93,6 @@ def test_what_the_report_cannot_be_of_is_refused_before_anything_is_measured(tmp
             write_survey_report(tmp_path, model, unread)
     with pytest.raises(SurveyError, match="reads them twice"):
         write_survey_report(tmp_path, attached, iter(TEXTS))
-    with pytest.raises(SurveyError, match=r"several stacks; name one with stack="):
-        patterns(attached, unread())
-    with pytest.raises(SurveyError, match=r"'decoder.cross' cannot be .*head_view"):
-        patterns(attached, unread(), stack="decoder.cross")
     with pytest.raises(TraceError, match=r"BartModel is attached.*See docs/attach.md"):
         collect(attached, unread(), [("z", 0)], output=tmp_path / "collected")
     assert sorted(tmp_path.iterdir()) == before

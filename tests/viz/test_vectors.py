@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_pages import (
-    arrays,
-    example_of,
-    held,
-    unpacked,
-    weights,
-)
+from attention_pages import arrays, example_of, held, unpacked, weights
 from data import data_path
 from hypothesis import given, settings
 from hypothesis import strategies as st

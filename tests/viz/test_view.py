@@ -14,15 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_pages import (
-    HOSTILE,
-    arrays,
-    example_of,
-    header_of,
-    names,
-    softmax,
-    unpacked,
-)
+from attention_pages import HOSTILE, arrays, example_of, header_of, names, softmax, unpacked
 from data import data_path
 from small_traces import small_trace
 
