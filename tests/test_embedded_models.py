@@ -118,6 +118,28 @@ def test_the_page_on_limits_says_what_the_logs_of_both_trainings_say():
         assert shown["heads with more than half on [SEP]"][column] == f"{rest} of 16"
 
 
+def test_the_card_of_the_features_says_what_was_measured_and_they_do_it() -> None:
+    folder = EMBEDDED / "tiny-gpt2" / "features"
+    weights = (folder / "sae_weights.safetensors").read_bytes()
+    row = json.loads((RESULTS.parent / "features.jsonl").read_text(encoding="utf-8"))
+    assert hashlib.sha256(weights).hexdigest() == row["weights_sha256"]
+    about = json.loads((folder / "cfg.json").read_text(encoding="utf-8"))["metadata"]
+    model = (EMBEDDED / "tiny-gpt2" / "model.safetensors").read_bytes()
+    assert about["model_sha256"] == hashlib.sha256(model).hexdigest()
+    assert not {name for name, _ in about["texts"]} & {*row["texts"]}
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for name in ("variance_explained", "explained_of_a_token", "loss_recovered"):
+        assert f"| {100 * row[name]:.1f} % |" in card
+    for number in (f"{row['active']:.1f}", str(row["dead"])):
+        assert f"| {number} |" in card
+    losses = "; ".join(f"{row[name]:.3f}" for name in ("loss", "loss_decoded", "loss_zeros"))
+    assert f"| {losses} nats |" in card
+    found = minibert.features.load("tiny-gpt2").read(minibert.load("tiny-gpt2").trace(TEXT))
+    left = found.error.square().sum(-1) / (found.decoded + found.error).square().sum(-1)
+    assert left.mean() < 0.35
+    assert ((found.values > 0).sum(-1) <= row["active"] + 1e-6).all()
+
+
 TAUGHT = (
     "leaves fall in autumn",
     "autumn is marked by colorful foliage",
