@@ -86,26 +86,6 @@ def check_tensor(name: str, tensor: Any, query: Any) -> None:
         )
 
 
-def check_rows(
-    name: str, tensor: Any, query: Tensor, shapes: Sequence[tuple[int, ...]], meaning: str
-) -> None:
-    """Raises AttentionError unless it is a floating tensor of one of the shapes beside query."""
-    check_tensor(name, tensor, query)
-    expected = f"{' or '.join(map(str, shapes))}, {meaning}"
-    if not tensor.is_floating_point():
-        raise AttentionError(
-            f"{name} is {tensor.dtype}; expected a floating dtype in the shape {expected}. "
-            f"Convert it: {name}.to(query.dtype)."
-        )
-    if _shape(tensor) not in shapes:
-        advice = (
-            f" The same for every head: {name}[:, None]."
-            if (tensor.ndim, shapes[-1][1:2]) == (2, (1,))
-            else ""
-        )
-        raise AttentionError(f"{name} has shape {_shape(tensor)}; expected {expected}.{advice}")
-
-
 def may_look(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor are looked at: not on a GPU, nor while torch compiles."""
     return tensor.is_cpu and not torch.compiler.is_compiling()

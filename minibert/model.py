@@ -1,14 +1,17 @@
 """The model people hold: text in, logits out, or a trace of everything in between."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.answers.generate import generate
 from minibert.answers.predict import predict
+from minibert.checkpoint.save import save
+from minibert.checkpoint.weights import to_state_dict
 from minibert.doors import ServedPage, opened
 from minibert.errors import (
     CheckpointError,
@@ -21,9 +24,10 @@ from minibert.errors import (
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.bodies import Body, StackedWeights
 from minibert.layers.config import Config
-from minibert.layers.dropout import dropping
+from minibert.layers.dropout import Dropout, dropping
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.heads import build_head
+from minibert.layers.heads import VocabularyHead, build_head
+from minibert.layers.layer import Change
 from minibert.layers.linear import Linear, held, unpack
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
 from minibert.text.inputs import Inputs, as_inputs, by_name
@@ -35,7 +39,6 @@ from minibert.trace.plan import Plan
 from minibert.trace.read import Trace
 from minibert.trace.record import asked, check_grad, check_keep, record
 from minibert.trace.run import embedded, logits_of, run_layers
-from minibert.trainable import Trainable
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
@@ -46,12 +49,15 @@ Ids = Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
 Input = Text | Tokens | Ids | Mapping[str, object]
 
 
-class Model(Trainable):
+class Model(nn.Module):
     """A model of one of the families with its tokenizer and task head.
 
     Make one with `minibert.load` or, with random weights, `Model.from_config`. Weights do not
     require gradients until you say so (`model.train()` or `model.requires_grad_()`).
     """
+
+    fresh: tuple[str, ...] = ()
+    """Parameters that no checkpoint gave: the head that `load(..., head_seed=0)` made."""
 
     # What is made in inference mode could not be differentiated through outside of it.
     @torch.inference_mode(False)
@@ -59,8 +65,7 @@ class Model(Trainable):
         self, config: Config, *, tokenizer: "Tokenizer | None" = None, name: str = "a model"
     ) -> None:
         super().__init__()
-        self.config = config
-        self.tokenizer = tokenizer
+        self.config, self.tokenizer = config, tokenizer
         self.name = name
         self.impl = "auto"
         self.body = Body(config)
@@ -91,6 +96,85 @@ class Model(Trainable):
         decoder = getattr(self.head, "decoder", None)
         if self.config.tied and decoder is not None:
             decoder.weight = self.body.word.weight
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and so of every quantity of a trace."""
+        return self.body.word.weight.dtype
+
+    @property
+    def dropout(self) -> Dropout:
+        """What becomes 0 in training, from the config.json of the checkpoint; it can be set."""
+        return self.__dict__.get("_dropout", Dropout())
+
+    @dropout.setter
+    def dropout(self, dropout: Dropout) -> None:
+        if not isinstance(dropout, Dropout):
+            raise CheckpointError(
+                f"dropout is a {type(dropout).__name__}; expected a Dropout, such as "
+                "Dropout(head=0.1)."
+            )
+        self.__dict__["_dropout"] = dropout
+        self.body.dropout = dropout.embed
+        if self.head is not None:
+            self.head.dropout = dropout.head
+
+    @property
+    def W_E(self) -> Tensor:  # noqa: N802
+        """The embedding of words, (vocab, d_embed), the scale of a family that has one included."""
+        return self.body.W_E
+
+    @property
+    def W_pos(self) -> Tensor | None:  # noqa: N802
+        """The embedding of positions, (position, d_embed); None without such a table."""
+        return self.body.W_pos
+
+    @property
+    def W_U(self) -> Tensor | None:  # noqa: N802
+        """The unembedding, (d_model, vocab): logits = hidden·W_U + b_U; None without one.
+
+        What a family divides logits by is in it. Models that were not trained to continue texts
+        have a layer and a norm between the hidden state and it.
+        """
+        return self.head.W_U if isinstance(self.head, VocabularyHead) else None
+
+    @property
+    def b_U(self) -> Tensor | None:  # noqa: N802
+        """The bias of logits, (vocab); None without one."""
+        return self.head.b_U if isinstance(self.head, VocabularyHead) else None
+
+    def train(self, mode: bool = True) -> "Model":
+        """The model, ready to be trained: its weights require gradients, and dropout is on.
+
+        Where some weights already require gradients, those alone do, so freezing lasts:
+        `model.head.requires_grad_()` before `model.train()` trains the head. `model.eval()` turns
+        dropout off and leaves the gradients as they are. Dropout acts where logits are computed by
+        `model(text)`; traces, explanations and generated texts never drop.
+        """
+        if mode and not any(one.requires_grad for one in self.parameters()):
+            self.requires_grad_()
+        return super().train(mode)
+
+    def to_state_dict(self) -> dict[str, Tensor]:
+        """The weights by the names of transformers, for `load_state_dict` of the same class there.
+
+        They share memory with this model, but for GPT-2's query, key and value, which are joined.
+        A model whose output embedding is its own has two biases there, of which one is read: both
+        names get that one.
+        """
+        return to_state_dict(self.config, dict(self.named_parameters()))
+
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
+        """The folder, with config.json, weights and tokenizer, for minibert and transformers.
+
+        `dtype` converts the weights on the way. Raises CheckpointError when the folder cannot be
+        written or a value does not fit the dtype.
+        """
+        return save(self, folder, dtype=dtype)
+
+    def _layer_changes(self, layer: int) -> Mapping[str, Change]:
+        """What dropout does to the quantities of a layer, in training."""
+        return self.dropout.of_layer() if self.training else {}
 
     @property
     def weights(self) -> StackedWeights:

@@ -46,12 +46,10 @@ DTYPES = {torch.float32: 2**-20, torch.bfloat16: 3 * 2**-8, torch.float16: 3 * 2
 
 
 @pytest.fixture
-def packs_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def packs_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every linear layer of a file is packed, however small it is."""
     monkeypatch.setattr(backends, "PACK_FROM", 1)
-    backends.use("onednn-packed")
-    yield
-    backends.use(None)
+    monkeypatch.setenv("MINIBERT_LINEAR", "onednn-packed")
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +288,9 @@ def packed_layers(model: Model) -> list[str]:
 
 @needs_onednn
 @torch.no_grad()
-def test_what_only_reads_leaves_a_model_packed(folders: dict[str, Path], packs_all: None) -> None:
+def test_what_only_reads_leaves_a_model_packed(
+    folders: dict[str, Path], packs_all: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = minibert.load(folders["bert"])
     before, packed = model(IDS), packed_layers(model)
     layer = model.body.groups[0]
@@ -312,9 +312,9 @@ def test_what_only_reads_leaves_a_model_packed(folders: dict[str, Path], packs_a
     assert weights_digest(model) == weights_digest(minibert.load(folders["bert"]))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (model(IDS).float() - before).abs().max() <= 0.1
-    backends.use("torch")
+    monkeypatch.setenv("MINIBERT_LINEAR", "torch")
     other = model(IDS)
-    backends.use("onednn-packed")
+    monkeypatch.setenv("MINIBERT_LINEAR", "onednn-packed")
     assert (other - before).abs().max() <= 1e-5
     assert torch.equal(model(IDS), before)
     assert packed_layers(model) == packed
@@ -327,7 +327,7 @@ def test_packing_is_taken_back(folders: dict[str, Path], packs_all: None) -> Non
     names = [*(f"attention.{name}" for name in ("query", "key", "value", "output"))]
     assert packed_layers(model) == [*names, "mlp.up", "mlp.down"]
     name = backends.processor().name
-    assert describe(model) == f"onednn-packed ({name}; rule: named by MINIBERT_LINEAR or use())"
+    assert describe(model) == f"onednn-packed ({name}; rule: named by MINIBERT_LINEAR)"
     up = model.body.groups[0].mlp.up
     up.weight.requires_grad = True
     assert packed_layers(model) == [*names, "mlp.down"], "the others are packed still"
@@ -396,10 +396,10 @@ def test_a_change_outlives_the_pages_of_a_file_and_reaches_no_file(
 
 
 COMPILE = """
-import sys, torch, minibert
+import os, sys, torch, minibert
 from minibert.layers import linear_backends as backends
 backends.PACK_FROM = 1
-backends.use("onednn-packed")
+os.environ["MINIBERT_LINEAR"] = "onednn-packed"
 model = minibert.load(sys.argv[1])
 mlp, x = model.body.groups[0].mlp, torch.randn(2, 3, 128)
 with torch.no_grad():
@@ -463,19 +463,14 @@ OTHER = backends.Processor("", "aarch64", frozenset(), ALL)
 
 
 @pytest.fixture
-def nothing_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIBERT_LINEAR", raising=False)
-    backends.use(None)
-    yield
-    monkeypatch.undo()
-    backends.use(None)
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, processor: backends.Processor) -> None:
     """As if this machine had another processor; what its oneDNN can multiply stays true."""
     here = replace(processor, onednn_dtypes=backends.processor().onednn_dtypes)
     monkeypatch.setattr(backends, "processor", lambda: here)
-    backends.use(None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -492,29 +487,15 @@ def test_amd_packs_wide_weights_and_no_other_processor_does(dtype: torch.dtype) 
 
 @needs_onednn
 @pytest.mark.parametrize("name", backends.NAMES)
-@pytest.mark.parametrize("by", ["use", "environment", "both"])
 def test_what_is_named_overrules_the_processor(
-    name: str, by: str, monkeypatch: pytest.MonkeyPatch, nothing_named: None
+    name: str, monkeypatch: pytest.MonkeyPatch, nothing_named: None
 ) -> None:
     pretend(monkeypatch, INTEL)
-    if by != "use":
-        monkeypatch.setenv("MINIBERT_LINEAR", name if by == "environment" else "torch")
-        backends.use(None)
-    if by != "environment":
-        backends.use(name)
+    monkeypatch.setenv("MINIBERT_LINEAR", name)
     assert backends.chosen(torch.float32, 512, 512).name == name
-    monkeypatch.delenv("MINIBERT_LINEAR", raising=False)
-    backends.use(None)
+    monkeypatch.delenv("MINIBERT_LINEAR")
     assert backends.chosen(torch.float32, 512, 512).rule.startswith("Intel")
-
-
-def test_an_unknown_name_is_an_error_that_lists_the_known(
-    monkeypatch: pytest.MonkeyPatch, nothing_named: None
-) -> None:
-    with pytest.raises(minibert.MinibertError, match=r"'mkl'.*torch, onednn-packed"):
-        backends.use("mkl")
     monkeypatch.setenv("MINIBERT_LINEAR", "mkl")
-    backends.use(None)
     with pytest.raises(minibert.MinibertError, match=r"MINIBERT_LINEAR='mkl'.*onednn-packed"):
         backends.chosen(torch.float32, 512, 512)
 

@@ -29,7 +29,7 @@ ROWS = """
     text
     checkpoint
     trace
-    attached features model answers trainable
+    attached features model answers
     loading
     analysis training transformer_lens
     survey

@@ -57,7 +57,7 @@ from minibert.analysis.reasons import (
     why_stream,
 )
 from minibert.analysis.stream import Decomposition, decompose
-from minibert.analysis.vector_norms import block_norms, head_norms, summed_norms
+from minibert.analysis.vector_norms import head_norms, summed_norms
 
 __all__ = [
     "PATTERNS",
@@ -80,7 +80,6 @@ __all__ = [
     "answer_probability",
     "attention_knockout",
     "attribution_patching",
-    "block_norms",
     "causal_tracing",
     "composition_scores",
     "decompose",

@@ -9,27 +9,22 @@ x and y are rows of what the layer reads. Where several heads share a key-value 
 a head are those of the one it reads. Both matrices are d_model x d_model of rank d_head at most;
 here they stay two thin factors.
 
-A rotary model turns the query at position i by R(i) and the key at j by R(j) (layers/rotary.py), so
-that their score depends on how far apart they stand: R(i)·q · R(j)·k = R(i − j)·q · R(0)·k. There
-is one W_QK for each distance i − j: W_Q·R(distance)·W_Kᵀ.
-
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". The circuits of one
 head, with their singular values and eigenvalues, are `QK` and `OV` of
 `minibert.transformer_lens.HookedTransformer`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_choice, check_model, is_whole
+from minibert.analysis.arguments import check_choice, check_model
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import NormsOfBlock
 from minibert.errors import TraceError
 from minibert.layers.norms import Norm, centred
 from minibert.layers.parts import Layer
-from minibert.layers.rotary import rotate, turns
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.result import Result, sourced
@@ -109,58 +104,6 @@ def _head_name(layer: int, head: int) -> str:
     return f"{layer}-{head}"
 
 
-def at_distance(
-    model: Model, layer: int, weights: HeadWeights, distance: int | None
-) -> HeadWeights:
-    """The weights of the layer with query and key turned as for a key `distance` positions back.
-
-    A negative distance is that of a key behind the query. Where frequencies depend on the length
-    of the text, they are those of texts no longer than the model was first trained on
-    (`n_original`). Without rotation the weights stay as they are.
-    """
-    rotary = model.config.rotary_of(layer)
-    if rotary is None or distance is None:
-        return weights
-    kept = weights.query
-
-    def turned(vectors: Tensor, position: int) -> Tensor:
-        place = torch.tensor([[position]], device=kept.device)
-        length = torch.full_like(place, max(rotary.n_original, 1))
-        # (head, rows, d_head): every row stands at this one position.
-        return rotate(vectors[:, :, None], turns(rotary, place, length, kept.dtype))[:, :, 0]
-
-    return replace(weights, query=turned(weights.query, distance), key=turned(weights.key, 0))
-
-
-def _check_distance(model: Model, distance: object) -> None:
-    """Raise TraceError where a model has no W_QK at this distance."""
-    config = model.config
-    if config.query_key_norm != "none":
-        raise TraceError(
-            f"{model.name} puts queries and keys through a norm, whose divisor differs from row to "
-            "row: a score is not a product of a query's row, one matrix and a key's row, and "
-            "there is no QK circuit. Read query, key and scores of a trace; V-composition is there."
-        )
-    if config.rotary is not None and distance is None:
-        raise TraceError(
-            f"{model.name} turns queries and keys by where they stand, so a head has one QK "
-            "circuit for each distance: give distance=, how many positions the key stands before "
-            "the query (0: the token itself, 1: the one before it)."
-        )
-    if config.rotary is None and distance is not None:
-        raise TraceError(
-            f"distance={distance!r:.80}: {model.name} has no rotary positions, so its QK circuits "
-            "are the same at every distance; leave distance out."
-        )
-    if distance is not None and (
-        not is_whole(distance) or abs(int(distance)) >= config.n_positions
-    ):
-        raise TraceError(
-            f"distance={distance!r:.80}: expected a whole number, smaller than the "
-            f"{config.n_positions} positions of {model.name}."
-        )
-
-
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CompositionScores(Result[Tensor]):
     """The score of each pair of heads, (layer, head, later_layer, later_head).
@@ -186,9 +129,7 @@ class CompositionScores(Result[Tensor]):
 
 
 @sourced
-def composition_scores(
-    model: Model, kind: str, *, fold_norm: bool = False, distance: int | None = None
-) -> CompositionScores:
+def composition_scores(model: Model, kind: str, *, fold_norm: bool = False) -> CompositionScores:
     """The composition score of every head A with every head B of every later layer.
 
     In the row convention it is ‖W_A·W_B‖ / (‖W_A‖·‖W_B‖) in Frobenius norms, where W_A = W_OV of A
@@ -214,20 +155,18 @@ def composition_scores(
         LayerNorm behind (BERT)       W_A → W_A·∏ C·diag(γ) over both norms of each layer
                                       from A's up to the one before B's
 
-    Q and K of a rotary model need `distance`, how many positions the key stands before the query;
-    at 0 queries and keys are not turned, as in TransformerLens. Memory is that of two layers'
-    weights. Raises TraceError for another kind, for a distance that is missing or given without
-    rotation, and for Q and K of a model that puts queries and keys through a norm.
+    Queries and keys of a rotary model count as they are before they are turned, as in
+    TransformerLens. Memory is that of two layers' weights. Raises TraceError for another kind, and
+    for Q and K of a model that puts queries and keys through a norm.
     """
     check_model(model)
     check_choice(kind, "kind", COMPOSITIONS)
-    if kind == "V" and distance is not None:
+    if kind != "V" and model.config.query_key_norm != "none":
         raise TraceError(
-            f"distance={distance!r:.80}: V-composition is about values, which no position turns; "
-            "leave distance out."
+            f"{model.name} puts queries and keys through a norm, whose divisor differs from row to "
+            "row: a score is not a product of a query's row, one matrix and a key's row, and there "
+            "is no QK circuit. Read query, key and scores of a trace; V-composition is there."
         )
-    if kind != "V":
-        _check_distance(model, distance)
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     scores: list[Tensor] = []
     blocks = model.body.layers
@@ -236,8 +175,7 @@ def composition_scores(
         writes: list[Tensor] = []
         for layer in range(n_layers):
             weights = head_weights(model, layer, fold_norm=fold_norm and model.config.pre_norm)
-            of_reader = weights if kind == "V" else at_distance(model, layer, weights, distance)
-            reads = _unit(_reads(of_reader, kind))
+            reads = _unit(_reads(weights, kind))
             rows = [torch.einsum("hrm,gms->hgrs", write, reads) for write in writes]
             found = [torch.linalg.vector_norm(each, dim=(-2, -1)) for each in rows]
             absent = [reads.new_zeros(n_heads, n_heads)] * (n_layers - layer)

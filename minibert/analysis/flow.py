@@ -23,19 +23,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import (
-    check_trace,
-    one_position_each,
-)
+from minibert.analysis.arguments import check_trace, one_position_each
 from minibert.errors import TraceError, check_index
 from minibert.quantities import Float
 from minibert.result import Result, sourced
 from minibert.trace.read import Trace
-from minibert.trace.statistics import (
-    columns_of_probs,
-    columns_of_relevance,
-    follows_from_vectors,
-)
 
 # Numbers of probs that are held at a time: 16 MiB in float32.
 _NUMBERS = 2**22
@@ -74,8 +66,8 @@ def rollout_of(
     sequence of one for each.
 
     What is shared out goes from the embeddings to what leaves `layer`, by default the last one.
-    `residual` is the weight, 0 to 1, of what passes by attention. Memory is O(layer x position);
-    where probs were kept or edited, rows of one layer's probs at a time.
+    `residual` is the weight, 0 to 1, of what passes by attention. Memory is O(layer x position) and
+    rows of one layer's probs at a time.
 
     Raises TraceError for another weight, and for a layer or a position that is not there.
     """
@@ -86,9 +78,6 @@ def rollout_of(
     last = trace[last].layer
 
     def step(row: Tensor, index: int, queries: slice) -> Tensor:
-        if follows_from_vectors(trace, index):
-            # A mean of rows that sum to 1 needs no division, so columns of probs are enough.
-            return (1 - residual) * columns_of_probs(trace, index, row).mean(1) + residual * row
         return _times(row, mixing(trace, index, residual, queries))
 
     return _one_position(trace, position, last, step, "Attention rollout", "of", "share")
@@ -99,16 +88,12 @@ def relevance_of(trace: Trace, position: int | Sequence[int]) -> OfPosition:
     """Chefer's relevance to one output position, with what it is made of on the way down.
 
     `position` is counted in each sentence, -1 for its last token: one for all sentences, or a
-    sequence of one for each. Memory is O(layer x position); where y was made of probs, or probs
-    were kept or edited, rows of one layer's probs at a time.
+    sequence of one for each. Memory is O(layer x position) and rows of one layer's probs at a time.
     Raises TraceError before `trace.backward`, and for a position that a sentence does not have.
     """
     check_trace(trace)
 
     def step(row: Tensor, layer: int, queries: slice) -> Tensor:
-        columns = columns_of_relevance(trace, layer, row)
-        if columns is not None:
-            return row + columns.mean(1)
         return row + _times(row, _positive_parts(trace, layer, queries))
 
     return _one_position(trace, position, len(trace) - 1, step, "Relevance", "to", "relevance")

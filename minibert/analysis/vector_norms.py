@@ -6,9 +6,7 @@ is attn_out without b_O. No vector of width d_model is ever made for a pair of p
 W_Oᵀ = Q·R, ‖f(x)‖ is the norm of R·value, d_head numbers; for a sum over heads, the d_model x head
 matrix of all f(x_j) at one j is Q_j·R_j, and the norm of R_j·α is taken, head numbers.
 
-Sources: Kobayashi et al. 2020, "Attention is Not Only a Weight" (heads and their sum); Kobayashi et
-al. 2021, "Incorporating Residual and Normalization Layers into Analysis of Masked Language Models"
-(the block), who with Modarressi et al. 2022 carry vectors through LayerNorm in the same way.
+Source: Kobayashi et al. 2020, "Attention is Not Only a Weight".
 """
 
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace
 from minibert.analysis.rows import wide
-from minibert.analysis.stream import FrozenNorm, layer_of
+from minibert.analysis.stream import layer_of
 from minibert.quantities import Float
 from minibert.result import Result, sourced
 from minibert.trace.layer_view import LayerTrace
@@ -36,16 +34,6 @@ class HeadNorms(Result[Tensor]):
     """
 
     vectors: Float[Tensor, "batch head key"]
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class BlockNorms(Result[Tensor]):
-    """What reaches resid_mid from each position, (batch, query, key), norms and stream counted in.
-
-    mixing   what comes from other positions, ‖sum over j ≠ i‖, in proportion to it plus what stays
-    """
-
-    mixing: Float[Tensor, "batch query"]
 
 
 @sourced
@@ -80,49 +68,6 @@ def summed_norms(trace: Trace, layer: int) -> Result[Tensor]:
         norms = _norms_of_sums(wide(at.probs), _moved(at))
     title, tokens = f"Norms ‖Σ α·f(x)‖, layer {at.layer}", trace.tokens.strings
     return Result(norms, "batch query key", title=title, unit="norm", tokens=tokens)
-
-
-@sourced
-def block_norms(trace: Trace, layer: int) -> BlockNorms:
-    """The norms of a layer's attention block, residual stream and norms included.
-
-    ‖g_i(h_i(Σ over heads of α_ij·f(x_j)) + x_i where j = i)‖. Where LayerNorm stands behind
-    attention (BERT), every part of the sum passes through it: g_i(y) = (y − mean(y)) / s_i · γ,
-    with s_i the standard deviation of the whole sum at i, or what an edit wrote in its place. Where
-    what attention wrote passes through a norm alone (Gemma 2, OLMo 2), that is h_i, in the same
-    way with the s_i of attn_out; RMSNorm takes no mean away. In GPT-2 nothing stands between, and
-    both are the identity. b_O and a norm's bias belong to no position and are left out, as in the
-    paper.
-
-    Raises TraceError for a layer that was not computed.
-    """
-    check_trace(trace)
-    at = trace[layer]
-    with torch.no_grad():
-        resid, moved, probs = wide(at.resid_pre), _moved(at), wide(at.probs)
-        attn_out = wide(at.attn_out)
-        bias = layer_of(at).attention.b_O
-        attended = attn_out if bias is None else attn_out - wide(bias)
-        own = torch.einsum("bhi,bihm->bim", probs.diagonal(dim1=-2, dim2=-1), moved)
-        others = attended - own
-        divisor = torch.ones_like(resid[..., :1])
-        if (norm := FrozenNorm.of_layer(at, "attention_output_norm", at.attn_out)) is not None:
-            moved, own, others = norm.scaled(moved), norm.carry(own), norm.carry(others)
-            divisor = norm.deviation
-        norm = FrozenNorm.of_layer(at, "attention_norm", at.resid_pre + at.attn_out)
-        if layer_of(at).after and norm is not None:
-            moved = norm.scaled(moved)
-            resid, own, others = norm.carry(resid), norm.carry(own), norm.carry(others)
-            divisor = divisor * norm.deviation
-        norms = _norms_of_sums(probs, moved) / divisor
-        stays = torch.linalg.vector_norm(own + resid, dim=-1)
-        norms.diagonal(dim1=-2, dim2=-1).copy_(stays)
-        comes = torch.linalg.vector_norm(others, dim=-1)
-    title, mixing = f"Norms of the block, layer {at.layer}", comes / (comes + stays)
-    tokens = trace.tokens.strings
-    return BlockNorms(
-        norms, "batch query key", title=title, unit="norm", tokens=tokens, mixing=mixing
-    )
 
 
 def _norms_of_sums(

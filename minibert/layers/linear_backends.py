@@ -5,8 +5,8 @@ not make; oneDNN does not, and is fastest with a copy of the weight in its own b
 there is such a copy follows from the processor, the data type and the shape, and from nothing else:
 the same input gives the same bits in every process on a machine.
 
-Name a back end yourself with the environment variable MINIBERT_LINEAR (torch, onednn-packed) or
-with `use(...)`; see the choice with `print(model.trace(text))`.
+Name a back end yourself with the environment variable MINIBERT_LINEAR (torch, onednn-packed), set
+before a model is loaded; see the choice with `print(model.trace(text))`.
 """
 
 import os
@@ -167,7 +167,7 @@ def backend_for(
         return Choice("torch", f"oneDNN does not multiply {kind} here")
     large = d_in * d_out >= PACK_FROM
     if name is not None:
-        return Choice(name if large else "torch", "named by MINIBERT_LINEAR or use()")
+        return Choice(name if large else "torch", "named by MINIBERT_LINEAR")
     if processor.vendor == "GenuineIntel":
         return Choice("torch", "Intel: oneDNN gains little over MKL, and errs more")
     if processor.vendor != "AuthenticAMD" or "avx2" not in processor.features:
@@ -187,31 +187,12 @@ def chosen(dtype: torch.dtype, d_in: int, d_out: int) -> Choice:
     return backend_for(processor(), dtype, d_in, d_out, name=named())
 
 
-_used: str | None = None
-
-
-def use(name: str | None) -> None:
-    """Name one back end for every linear layer; None goes back to MINIBERT_LINEAR or the rule.
-
-    Weights are packed when they are loaded or by `model.pack()`: a model loaded before
-    `use("onednn-packed")` is not packed by it, and packed copies wait while another is named.
-    Raises MinibertError for an unknown name.
-    """
-    global _used
-    if name is not None and name not in NAMES:
-        raise MinibertError(f"Unknown linear back end {name!r}; known are {', '.join(NAMES)}.")
-    _used = name
-    named.cache_clear()
-
-
-@lru_cache
 def named() -> str | None:
-    """The back end that `use` or MINIBERT_LINEAR names; None where the rule decides.
+    """The back end that MINIBERT_LINEAR names; None where the rule decides.
 
-    MINIBERT_LINEAR is read once, and again after `use(None)`. Raises MinibertError when it
-    names none.
+    Raises MinibertError when it names none.
     """
-    name = _used or os.environ.get("MINIBERT_LINEAR") or None
+    name = os.environ.get("MINIBERT_LINEAR") or None
     if name is not None and name not in NAMES:
         raise MinibertError(
             f"MINIBERT_LINEAR={name!r} is not a back end; known are {', '.join(NAMES)}."

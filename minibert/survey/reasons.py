@@ -166,10 +166,7 @@ def _results(
 def _composition(model: Model, kind: str) -> Tensor | None:
     """The composition scores of neighbours; None where the model has none."""
     try:
-        turned = kind != "V" and model.config.rotary is not None
-        return composition_scores(
-            model, kind, fold_norm=True, distance=0 if turned else None
-        ).values
+        return composition_scores(model, kind, fold_norm=True).values
     except TraceError:
         return None
 

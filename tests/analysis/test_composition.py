@@ -29,11 +29,6 @@ def ours(family: str, chosen: Sizes = SIZES) -> Model:
     return model_pair(family, chosen)[1]
 
 
-def at_zero(family: str, kind: str = "Q") -> dict[str, Any]:
-    """The distance at which nothing is turned, where the family asks for one."""
-    return {"distance": 0} if family in LANGUAGE and kind != "V" else {}
-
-
 def same(found: Any, expected: Any, atol: float = 1e-12) -> None:
     np.testing.assert_allclose(found, expected, atol=atol)
 
@@ -79,15 +74,9 @@ def test_every_pair_scores_what_full_matrices_give(
 ) -> None:
     theirs, model = model_pair(family, chosen)
     fold = ("before" if model.config.pre_norm else "behind") if fold_norm else ""
-    found = composition_scores(model, kind, fold_norm=fold_norm, **at_zero(family, kind))
+    found = composition_scores(model, kind, fold_norm=fold_norm)
     same(found.values, full_scores(layers_of(theirs, family), kind, fold))
     assert found.title == f"{kind}-composition"
-
-
-def test_queries_of_a_rotary_model_compose_by_their_distance() -> None:
-    _, model = model_pair("llama")
-    near, far = (composition_scores(model, "Q", distance=n).values for n in (0, 5))
-    assert not torch.allclose(near, far)
 
 
 def test_pairs_are_read_by_name_and_the_best_come_first() -> None:
@@ -123,12 +112,7 @@ def test_what_is_given_out_is_a_copy_in_float32_at_least_and_needs_no_gradient()
 
 
 REFUSED: dict[str, Any] = {
-    "one QK circuit for each distance: give": lambda: composition_scores(ours("llama"), "K"),
-    "smaller than the 31": lambda: composition_scores(ours("llama"), "Q", distance=31),
-    "distance=True: .* smaller": lambda: composition_scores(ours("llama"), "Q", distance=True),
-    "no rotary positions": lambda: composition_scores(ours("gpt2"), "K", distance=1),
-    "whose divisor differs": lambda: composition_scores(ours("olmo2"), "K", distance=1),
-    "V-composition is about values": lambda: composition_scores(ours("llama"), "V", distance=1),
+    "whose divisor differs": lambda: composition_scores(ours("olmo2"), "K"),
     "kind='q': expected one of 'Q', 'K', 'V'": lambda: composition_scores(ours("bert"), "q"),
 }
 

@@ -71,13 +71,11 @@ def test_rollout_is_the_product_of_the_layers(
     torch.testing.assert_close(rollout_of(lower, position).values, whole)
 
 
-def test_one_position_reads_few_rows_and_a_mean_over_heads_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_position_reads_one_row_of_the_last_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small_trace()
     asked = watched(monkeypatch, trace)
     rollout_of(trace, 8)
-    assert {name for name, _ in asked} <= {"query", "key"}
+    assert [rows for name, rows in asked if name == "probs"] == [1] + [11] * (LAYERS - 1)
 
 
 def test_choices_that_do_not_exist_are_refused() -> None:
@@ -99,7 +97,7 @@ def same(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize(("family", "name"), VOCABULARY_CLASSES + ROTARY_CLASSES)
 @pytest.mark.parametrize("numbers", [1, 10**9])
-def test_relevance_is_the_product_of_transformers_own_gradients_and_a_row_makes_none(
+def test_relevance_is_the_product_of_transformers_own_gradients(
     family: str, name: str, monkeypatch: pytest.MonkeyPatch, numbers: int
 ) -> None:
     theirs, model, inputs, tokens = both(family, name)
@@ -110,7 +108,6 @@ def test_relevance_is_the_product_of_transformers_own_gradients_and_a_row_makes_
     trace = model.trace(tokens, grad=True)
     trace.backward(trace.logits[0, 5, 7])
     monkeypatch.setattr(module, "_NUMBERS", numbers)
-    monkeypatch.setattr(module, "_positive_parts", lambda *_: pytest.fail("rows were made"))
     result, matrix = relevance_of(trace, [5, 5, 0]), torch.eye(13, dtype=torch.float64)
     assert result.positions == (5, 5, 0)
     assert not result.values.requires_grad

@@ -103,13 +103,11 @@ def attributed(trace: Trace, draw: Drawn, each: list[int]) -> Named:
 
 
 def norms(trace: Trace, draw: Drawn, each: list[int]) -> Named:
-    heads, block = analysis.head_norms(trace, 1), analysis.block_norms(trace, 1)
+    heads = analysis.head_norms(trace, 1)
     return [
         (heads.values, ("batch", "head", "query", "key")),
         (heads.vectors, ("batch", "head", "key")),
         (analysis.summed_norms(trace, 0).values, ("batch", "query", "key")),
-        (block.values, ("batch", "query", "key")),
-        (block.mixing, ("batch", "query")),
     ]
 
 

@@ -20,7 +20,6 @@ from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
 import minibert
 from minibert.analysis import (
-    block_norms,
     decompose,
     head_norms,
     logit_lens,
@@ -480,54 +479,21 @@ def test_norms_are_those_of_the_vectors_written_out(
 ) -> None:
     count = 2 if family in ROTARY else chosen.layers
     layer = data.draw(st.integers(0, count - 1))
-    trace, vectors, weights = their_vectors(family, chosen, seed, layer)
+    trace, vectors, _ = their_vectors(family, chosen, seed, layer)
     real = trace.tokens.mask.numpy()
     rows = real[:, :, None] & real[:, None]
 
     def near(found: Any, expected: Array, where: Any = rows) -> None:
         np.testing.assert_allclose(found[where], expected[where], atol=1e-8)
 
-    heads, summed, block = (
-        norms(trace, layer) for norms in (head_norms, summed_norms, block_norms)
-    )
+    heads, summed = (norms(trace, layer) for norms in (head_norms, summed_norms))
     near(heads.values.movedim(1, -1), np.moveaxis(np.linalg.norm(vectors, axis=-1), 1, -1))
     probs = trace[layer].probs * heads.vectors[:, :, None]
     torch.testing.assert_close(heads.values, probs, atol=1e-10, rtol=0)
     parts = vectors.sum(1)
     near(summed.values, np.linalg.norm(parts, axis=-1))
-    if "output_norm" in weights.norms:
-        size = np.sqrt((parts.sum(2) ** 2).mean(-1) + trace.config.norm_eps)
-        parts = parts / size[:, :, None, None] * weights.norms["output_norm"]
-    diagonal = range(trace.allowed.position)
-    parts[:, diagonal, diagonal] += trace[layer].resid_pre.numpy()
-    if not trace.config.pre_norm:
-        total = parts.sum(2) + weights.b["output"]
-        deviation = np.sqrt(total.var(-1) + trace.config.norm_eps)
-        parts = (parts - parts.mean(-1, keepdims=True)) / deviation[:, :, None, None]
-        parts = parts * weights.norms["attention_norm"]
-    near(block.values, np.linalg.norm(parts, axis=-1))
-    stays = parts[:, diagonal, diagonal]
-    comes = np.linalg.norm(parts.sum(2) - stays, axis=-1)
-    near(block.mixing, comes / (comes + np.linalg.norm(stays, axis=-1)), real)
     assert heads.title.endswith(f", layer {layer}")
-    assert heads.tokens == summed.tokens == block.tokens == trace.tokens.strings
-
-
-@pytest.mark.parametrize(
-    ("family", "name", "scale", "layer"),
-    [
-        ("bert", "BertForMaskedLM", "attention_norm_scale", 0),
-        ("gemma2", "Gemma2ForCausalLM", "attention_output_norm_scale", 1),
-    ],
-)
-def test_half_the_scale_of_a_norm_behind_attention_doubles_what_others_move(
-    family: str, name: str, scale: str, layer: int
-) -> None:
-    _, model, _, tokens = both(family, name)
-    edits: tuple[Any, ...] = ({}, {(scale, layer): lambda divisor: divisor / 2})
-    plain, halved = (block_norms(model.trace(tokens, edit=edit), layer).values for edit in edits)
-    others = ~torch.eye(plain.shape[-1], dtype=torch.bool).expand_as(plain)
-    torch.testing.assert_close(halved[others], 2 * plain[others])
+    assert heads.tokens == summed.tokens == trace.tokens.strings
 
 
 def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
@@ -543,7 +509,7 @@ def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
             return result
 
     with Watch():
-        for norms in (head_norms, summed_norms, block_norms):
+        for norms in (head_norms, summed_norms):
             norms(trace, 0)
     assert 0 < max(largest) < trace.allowed.position**2 * 33
 
@@ -552,11 +518,11 @@ def test_half_precision_is_read_in_float32_without_a_graph() -> None:
     trace = gpt2_trace()
     trace.model.requires_grad_().bfloat16()
     again = trace.model.trace(trace.tokens)
-    found = [norms(again, -1) for norms in (head_norms, summed_norms, block_norms)]
+    found = [norms(again, -1) for norms in (head_norms, summed_norms)]
     found += [why_logit(again, 3), decompose(again), logit_lens(again)]
     for each in found:
         assert (each.values.dtype, each.values.requires_grad) == (torch.float32, False)
-    assert gap(found[3]) < 0.1
+    assert gap(found[2]) < 0.1
 
 
 REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
@@ -604,7 +570,7 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
             ({"positions": 11}, "no position 11"),
         )
     ),
-    *((norms, {"layer": 3}, "no layer 3") for norms in (head_norms, summed_norms, block_norms)),
+    *((norms, {"layer": 3}, "no layer 3") for norms in (head_norms, summed_norms)),
 ]
 
 

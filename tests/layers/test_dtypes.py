@@ -88,7 +88,6 @@ def analysed(model: Model) -> list[Tensor]:
 
     results: list[Any] = [
         analysis.rollout_of(trace, 3),
-        analysis.block_norms(trace, 1),
         analysis.head_norms(trace, 1),
         analysis.composition_scores(model, "K"),
         analysis.decompose(trace),
