@@ -27,7 +27,7 @@ from minibert.checkpoint.load import Checkpoint, open_folder
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.problem import TIMES_EAGER
 from minibert.layers.config import Config
-from minibert.layers.linear_backends import processor
+from minibert.layers.linear import processor
 from minibert.loading import load
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace

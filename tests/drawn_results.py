@@ -7,8 +7,8 @@ from figure_texts import tokens
 from torch import Tensor
 
 from minibert.analysis.composition import CompositionScores
+from minibert.analysis.edges import PatchEstimates
 from minibert.analysis.flow import OfPosition
-from minibert.analysis.gradients import PatchEstimates
 from minibert.analysis.lens import LogitLens
 from minibert.analysis.patching import CausalTraces, Effects
 from minibert.analysis.patterns import PATTERNS, HeadScores

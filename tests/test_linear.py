@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize, prune
 
 import minibert
 from minibert.checkpoint.save import save
-from minibert.layers import linear_backends as backends
+from minibert.layers import linear as backends
 from minibert.layers.linear import Linear, describe
 from minibert.model import Model
 from minibert.trace.identity import weights_digest
@@ -397,7 +397,7 @@ def test_a_change_outlives_the_pages_of_a_file_and_reaches_no_file(
 
 COMPILE = """
 import os, sys, torch, minibert
-from minibert.layers import linear_backends as backends
+from minibert.layers import linear as backends
 backends.PACK_FROM = 1
 os.environ["MINIBERT_LINEAR"] = "onednn-packed"
 model = minibert.load(sys.argv[1])

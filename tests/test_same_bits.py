@@ -10,7 +10,7 @@ from pathlib import Path
 
 import minibert
 from minibert.checkpoint.save import save
-from minibert.layers import linear_backends as backends
+from minibert.layers import linear as backends
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROCESSES = int(os.environ.get("MINIBERT_TEST_PROCESSES", "3"))
@@ -18,7 +18,7 @@ UNDER_LOAD = PROCESSES // 2
 # PACK_FROM = 1: the weights of tiny-bert are too small to be packed otherwise.
 PROGRAM = """
 import hashlib, os, sys, torch, minibert
-from minibert.layers import linear_backends as backends
+from minibert.layers import linear as backends
 backends.PACK_FROM = 1
 texts = ["the rain falls on the field", "a longer text of some more words, and then a full stop."]
 for name in (None, *backends.NAMES):

@@ -7,27 +7,36 @@ vector_norms.py attention weighed by what it moves
 reasons.py      why a head looks there, and why this logit: as sums over what was written, down to
                 the words; head_reasons.py, for all heads over whole texts; graph.py, as a graph
 flow.py         attention over all layers together: rollout and relevance
-gradients.py    an estimate of every patch from one gradient
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
-                knockout; metrics.py, what is read of the logits
-edges.py        what patching each edge between two parts would change; how much a circuit keeps
-circuits.py     what the weights say: QK and OV circuits, on tokens, copying, composition
-losses.py       the loss at each token
+                knockout; metrics.py, what is read of the logits, and losses
+edges.py        what patching every place or edge would change, estimated from one gradient; what a
+                circuit keeps of a metric
+composition.py  what the weights say: how much of what one head writes another reads
 embeddings.py   what enters layer 0 as a sum, also with other positions and segments
 arguments.py    checks of what is given; rows.py, a trace cut to some positions
 """
 
 from minibert.analysis.arguments import phrase_positions, to_single_token
 from minibert.analysis.composition import composition_scores
-from minibert.analysis.edges import EdgeEstimates, Faithfulness, edge_attribution, faithfulness
+from minibert.analysis.edges import (
+    EdgeEstimates,
+    Faithfulness,
+    PatchEstimates,
+    attribution_patching,
+    edge_attribution,
+    faithfulness,
+)
 from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
 from minibert.analysis.flow import relevance_of, rollout_of
-from minibert.analysis.gradients import PatchEstimates, attribution_patching
 from minibert.analysis.graph import PredictionGraph, prediction_graph
 from minibert.analysis.head_reasons import why_heads
 from minibert.analysis.lens import LogitLens, logit_lens
-from minibert.analysis.losses import TokenLosses, token_losses
-from minibert.analysis.metrics import answer_probability, logit_difference
+from minibert.analysis.metrics import (
+    TokenLosses,
+    answer_probability,
+    logit_difference,
+    token_losses,
+)
 from minibert.analysis.patching import (
     CausalTraces,
     Effects,

@@ -1,4 +1,13 @@
-"""Edges between the parts of a model: what patching each would change, and what a circuit keeps.
+"""What every patch would change, estimated from one gradient: of quantities, and of edges.
+
+To patch a value a with the value a' of another text moves the metric by about (a' − a) · dm/da, its
+first order. The gradient has this for all places at once, where a sweep of patches needs a forward
+pass for each. It misses what is far from linear: a head that only moves a softmax from nearly 1 is
+estimated too small. Confirm what is found by patching (`patch_heads`, `path_patching`).
+
+attribution_patching   what patching a quantity would change, at each layer, head and position
+edge_attribution       what patching one edge alone would change, for all edges at once
+faithfulness           the metric with nothing but a circuit of edges, or with all but it
 
 A sender is who writes to the stream: embed, a head, an MLP. A receiver is what reads it: the query,
 key or value of a head, an MLP, or the logits. Each receiver is given a stream of its own, made of
@@ -6,15 +15,13 @@ the same outputs but for the senders whose edges are patched: of these it reads 
 the corrupt text. Norms follow, and so does everything behind the receiver. Where a model norms the
 sum behind a block (BERT) or what a block wrote (Gemma 2), these norms are part of the edge.
 
-edge_attribution   what patching one edge alone would change, to first order, for all edges at once
-faithfulness       the metric with nothing but a circuit, or with all but it
-
 How far a stream goes over to the corrupt outputs is one number an edge, 0 in the clean pass. What
 is estimated is the derivative of the metric by that number, (corrupt − clean output of the sender)
 · (gradient at what the receiver reads), so one backward pass gives all edges. `path_patching` with
 `freeze_mlps=True` measures the same for one sender and its receivers.
 
-Sources: Syed, Rager and Conmy 2023, "Attribution patching outperforms automated circuit discovery"
+Sources: Nanda 2023, "Attribution patching: activation patching at industrial scale"; Syed, Rager
+and Conmy 2023, "Attribution patching outperforms automated circuit discovery"
 (EAP); Hanna, Pezzelle and Belinkov 2024, "Have faith in faithfulness" (with integrated gradients,
 EAP-IG); Marks et al. 2024, "Sparse feature circuits", section 3 (faithfulness and completeness).
 """
@@ -28,6 +35,7 @@ from torch import Tensor
 
 from minibert.analysis.arguments import (
     check_callable,
+    check_choice,
     check_pair,
     check_unedited,
     listed,
@@ -39,9 +47,15 @@ from minibert.analysis.patching import Key, standard_error
 from minibert.analysis.stream import Component
 from minibert.errors import EditError
 from minibert.layers.config import Config
-from minibert.quantities import Bool, Float
+from minibert.layers.evaluation import Evaluation
+from minibert.layers.linear import held
+from minibert.quantities import QUANTITIES, Bool, Float
 from minibert.result import Place, Result, sourced
+from minibert.trace.edit import as_point
+from minibert.trace.layer_view import Gradients, differentiate
+from minibert.trace.plan import Plan
 from minibert.trace.read import Trace
+from minibert.trace.record import check_grad, record
 
 # What the senders of one block wrote, in the order of the data: embed, heads 0, mlp 0, heads 1, ...
 Outputs = list[Float[Tensor, "sender batch position d_model"]]
@@ -328,3 +342,120 @@ class _Apart:
             else:
                 x = layer.added("mlp", x, wrote)
         return x
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class PatchEstimates(Result[Tensor]):
+    """What patching one quantity would change, (layer, batch, head, position).
+
+    The axis of heads is there for quantities that have it; that of keys and values counts
+    key-value heads. Padding has 0. The tokens are those of the clean sentences.
+    """
+
+    @property
+    def total(self) -> Float[Tensor, "layer batch *head"]:
+        """The same for a patch at all positions together: the sum over them."""
+        return self.values.sum(-1)
+
+    @property
+    def mean(self) -> Float[Tensor, "layer *head"]:
+        """The total, the mean over the pairs of texts."""
+        return self.total.mean(1)
+
+    @property
+    def standard_error(self) -> Float[Tensor, "layer *head"]:
+        """Of the mean over the pairs. Raises EditError for one pair, which has none."""
+        return standard_error(self.total)
+
+    def shown(self) -> Result[Tensor]:
+        """The total of each head, or without heads every position."""
+        if "head" not in self.axes:
+            return self
+        return Result(self.total, "layer batch head", self.title, self.unit, signed=True)
+
+
+@sourced
+def attribution_patching(
+    clean: Trace,
+    corrupt: Trace,
+    metric: Metric,
+    *,
+    quantities: Sequence[str] = ("z",),
+    at: str = "clean",
+    other_model: bool = False,
+) -> dict[str, PatchEstimates]:
+    """(corrupt value − clean value) · d metric / d value of each quantity, by its name.
+
+    What `patch_heads(clean, corrupt, metric).change` measures, to first order. `metric` is given
+    logits and returns one number a sentence; `quantities` are those of a layer with positions: z,
+    query, key, value, resid_pre, resid_mid, resid_post, attn_out, mlp_out and others. Sentence i of
+    one trace is paired with sentence i of the other, which has the same length. The gradient is
+    taken `at` the clean or the corrupt text.
+
+    It costs one backward pass, and one more forward pass unless the trace that the gradient is
+    taken at was made with `grad=True`; the gradients that such a trace holds stay as they are.
+
+    Raises EditError for quantities without positions, for texts of different lengths and for traces
+    of two models unless `other_model`, and TraceError where the metric does not depend on the
+    logits by a gradient.
+    """
+    check_pair(clean, corrupt, "corrupt", other_model=other_model)
+    check_callable(metric, "metric", EditError)
+    check_choice(at, "at", ("clean", "corrupt"))
+    names = _checked(clean, quantities)
+    here = _differentiable(clean if at == "clean" else corrupt)
+    with torch.enable_grad():
+        total = numbers_of(metric, here).sum()
+    gradients = Gradients(here, differentiate(here, total))
+    with torch.no_grad():
+        return {name: _estimates(name, clean, corrupt, gradients) for name in names}
+
+
+def _estimates(name: str, clean: Trace, corrupt: Trace, gradients: Gradients) -> PatchEstimates:
+    layers = []
+    for layer in range(clean.config.n_layers):
+        moved = corrupt.read(name, layer).detach() - clean.read(name, layer).detach()
+        layers.append((moved * gradients.read(name, layer)).sum(-1))
+    values = torch.stack(layers)  # layer batch *head position
+    for sentence, length in enumerate(real_tokens(clean)):
+        values[:, sentence, ..., length:] = 0
+    return PatchEstimates(
+        values,
+        f"layer batch{' head' * (values.dim() == 4)} position",
+        title=f"Patching {name}",
+        unit="estimated change",
+        tokens=clean.tokens.strings,
+        signed=True,
+    )
+
+
+def _checked(trace: Trace, quantities: Sequence[str]) -> tuple[str, ...]:
+    names = listed(quantities, "quantities", EditError, 'names of quantities, as ("z", "mlp_out")')
+    if not names:
+        raise EditError('quantities: expected at least one name, as ("z",).')
+    for name in names:
+        if not isinstance(name, str) or name not in QUANTITIES:
+            raise EditError(f"quantities: {name!r:.80} is not a quantity; z and mlp_out are.")
+        quantity = QUANTITIES[name]
+        if not quantity.per_layer or "position" not in quantity.axes:
+            raise EditError(
+                f"quantities: {name} has no layers or no positions; z, query, key, value, "
+                "resid_pre, mlp_out and others have."
+            )
+        # A quantity that this model lacks is refused in its own words.
+        as_point((name, 0), trace.config)
+    return tuple(names)
+
+
+def _differentiable(trace: Trace) -> Trace:
+    """The trace, or the same pass again with a graph."""
+    if trace.differentiable:
+        return trace
+    check_unedited(trace)
+    check_grad(True, None, held(trace.model.body))
+    evaluation = Evaluation(trace.allowed, trace.evaluation.impl)
+    again = Trace(trace.model, trace.inputs, evaluation, until=trace.until, grad=True)
+    again.autocast = trace.autocast
+    with trace.as_made():
+        record(again, keep=(), plan=Plan())
+    return again

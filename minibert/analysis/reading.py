@@ -28,8 +28,7 @@ from minibert.analysis.stream import (
 )
 from minibert.features import Activations
 from minibert.layers.heads import VocabularyHead
-from minibert.layers.linear import dtype_of, matrix_of, offset_of
-from minibert.layers.linear_backends import activate
+from minibert.layers.linear import activate, dtype_of, matrix_of, offset_of
 from minibert.layers.rotary import Turns
 from minibert.quantities import Bool, Float, Int
 from minibert.trace.read import Trace

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.weight_views import values_of
+from minibert.layers.linear import values_of
 from minibert.quantities import QUANTITIES, Int
 from minibert.text.inputs import Inputs
 from minibert.trace.read import Trace

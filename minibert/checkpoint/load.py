@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.checkpoint.config import config_from_hf
-from minibert.checkpoint.dropout import dropout_of
+from minibert.checkpoint.config import config_from_hf, dropout_of
 from minibert.checkpoint.families.form import end_ids
 from minibert.checkpoint.files import (
     DTYPES,

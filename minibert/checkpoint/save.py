@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minibert.checkpoint.config import config_to_hf
-from minibert.checkpoint.dropout import dropout_to_hf
+from minibert.checkpoint.config import config_to_hf, dropout_to_hf
 from minibert.checkpoint.files import DTYPES
 from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError

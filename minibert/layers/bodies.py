@@ -34,10 +34,9 @@ from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import dropped
 from minibert.layers.finite import check_stream
-from minibert.layers.linear import Linear
+from minibert.layers.linear import Linear, read_only
 from minibert.layers.norms import Divisors, Norm, normed
 from minibert.layers.parts import Layer
-from minibert.layers.weight_views import read_only
 from minibert.quantities import Float, Hidden, Int, TokenIds
 
 Positions = Int[torch.Tensor, "#batch position"]

@@ -1,23 +1,36 @@
 """The linear layer: y = activation(x·Wᵀ + b)·m + residual, on the back end that the rule names.
 
-The rule is in linear_backends.py. `pack` makes a state of layers, and `unpack` takes it back: their
-weights have one copy in the layout that oneDNN multiplies fastest. `linear.weight` is always the
-weight itself, but whoever is handed it may write to it: the copy is dropped then.
+torch's `F.linear` runs float32 through MKL, which takes a slow path on processors that Intel did
+not make; oneDNN does not, and is fastest with a copy of the weight in its own block layout. Whether
+there is such a copy follows from the processor, the data type and the shape, and from nothing else:
+the same input gives the same bits in every process on a machine. Name a back end yourself with the
+environment variable MINIBERT_LINEAR (torch, onednn-packed), set before a model is loaded; see the
+choice with `print(model.trace(text))`.
+
+`pack` makes a state of layers, and `unpack` takes it back. `linear.weight` is always the weight
+itself, but whoever is handed it may write to it: the copy is dropped then. Weights that are handed
+out to be read alone (`ReadOnly`) refuse every write, which would not reach the model.
 """
 
 import math
 import mmap
+import os
+import platform
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from typing import SupportsIndex
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple, SupportsIndex, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn import functional as F
 
-from minibert.layers import linear_backends as backends
-from minibert.layers.weight_views import read_only
+from minibert.errors import CheckpointError, MinibertError
 from minibert.quantities import Float
 
 
@@ -102,9 +115,9 @@ class Linear(nn.Module):
         added = residual if self.multiplier == 1.0 else None
         packed = _packed_for(self, x, added)
         if packed is None or packed.matrix is None or len(packed.widths) > 1:
-            out = backends.torch_linear(x, self.readable, self.readable_bias, activation, added)
+            out = torch_linear(x, self.readable, self.readable_bias, activation, added)
         else:
-            out = backends.onednn_linear(x, packed.matrix, self.readable_bias, activation, added)
+            out = onednn_linear(x, packed.matrix, self.readable_bias, activation, added)
         if self.multiplier == 1.0:
             return out
         out = out * self.multiplier
@@ -208,7 +221,7 @@ def of_same_input(linears: Sequence[nn.Module], x: Tensor) -> Sequence[Tensor]:
         # A hook, a pruned weight or a module put in a layer's place must run: one by one then.
         together = all(linear_is_plain(one) and _packed_of(one) is packed for one in linears)
         if together and _packed_for(linears[0], x, None) is not None:
-            return backends.onednn_linear(x, packed.matrix, packed.bias).split(packed.widths, -1)
+            return onednn_linear(x, packed.matrix, packed.bias).split(packed.widths, -1)
     return [linear(x) for linear in linears]
 
 
@@ -236,7 +249,7 @@ def pack(model: nn.Module) -> None:
         if not all(mapped) or any(uses[id(weight)] > 1 for weight in weights):
             continue
         d_out = sum(map(len, weights))
-        choice = backends.chosen(weights[0].dtype, weights[0].shape[1], d_out)
+        choice = chosen(weights[0].dtype, weights[0].shape[1], d_out)
         if weights[0].is_cpu and choice.name == "onednn-packed":
             _pack(free, weights)
             # Pages that hold other layers' weights too are given back with those or not at all.
@@ -250,7 +263,7 @@ def _pack(linears: Sequence[Linear], weights: Sequence[Tensor]) -> None:
     biases = [linear.readable_bias for linear in linears]
     # A layer by itself adds its own bias.
     several = [bias.detach() for bias in biases if bias is not None and len(linears) > 1]
-    matrix = backends.packed_copy(_joined([weight.detach() for weight in weights]))
+    matrix = packed_copy(_joined([weight.detach() for weight in weights]))
     packed = Packed(matrix, torch.cat(several) if several else None, list(map(len, weights)))
     for linear in linears:
         linear.__dict__["_parameters"] = HandedOut(linear._parameters, packed)
@@ -282,10 +295,10 @@ def describe(model: nn.Module) -> str:
     largest = max((one.readable for one in linears), key=Tensor.numel)
     if not largest.is_cpu:
         return f"torch (the weights are on {largest.device.type})"
-    choice = backends.chosen(largest.dtype, *reversed(largest.shape))
+    choice = chosen(largest.dtype, *reversed(largest.shape))
     if choice.name != "torch" and not any(one.is_packed for one in linears):
-        return f"torch ({backends.processor().name}; rule: the weights are not packed)"
-    return f"{choice.name} ({backends.processor().name}; rule: {choice.rule})"
+        return f"torch ({processor().name}; rule: the weights are not packed)"
+    return f"{choice.name} ({processor().name}; rule: {choice.rule})"
 
 
 def _packed_of(linear: nn.Module) -> Packed | None:
@@ -308,7 +321,7 @@ def _packed_for(linear: nn.Module, x: Tensor, residual: Tensor | None) -> Packed
         # Forward mode (torch.func.jvp) takes no notice of no_grad.
         or forward_ad._current_level >= 0
         or torch._C._functorch.maybe_current_level() is not None
-        or backends.named() not in (None, "onednn-packed")
+        or named() not in (None, "onednn-packed")
         # A packed weight gives no gradient.
         or (
             torch.is_grad_enabled()
@@ -317,3 +330,268 @@ def _packed_for(linear: nn.Module, x: Tensor, residual: Tensor | None) -> Packed
     ):
         return None
     return packed
+
+
+Function = Callable[..., object]
+
+_OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"]
+_OPERATORS += ["and", "or", "xor", "lshift", "rshift"]
+# Handing out the memory to another library counts: it can write there.
+_WRITING = {f"__i{name}__" for name in _OPERATORS} | {"__setitem__", "__dlpack__"}
+
+
+class ReadOnly(Tensor):
+    """A tensor that refuses every write, into its views too."""
+
+    what: str
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Function,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """What the function gives, views as ReadOnly; CheckpointError where it writes to one."""
+        named = kwargs or {}
+        for refused in _read_only_in(_written(function, args, named)):
+            raise CheckpointError(
+                f"This tensor is {refused.what}, to be read: a write into it would not reach the "
+                "model. Write into the parameter itself, such as model.body.layers[1].attention."
+                "output.weight, or change a copy of yours: .clone()."
+            )
+        views = list(_read_only_in((*args, *named.values())))
+        with torch._C.DisableTorchFunctionSubclass():
+            return _guarded(function(*args, **named), views)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.detach().clone()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
+        return self.__deepcopy__({}).__reduce_ex__(protocol)
+
+
+def read_only(value: Tensor, what: str) -> Tensor:
+    """The tensor, which nobody can write into; `what` says in an error what it is."""
+    made = value.as_subclass(ReadOnly)
+    made.what = what
+    return made
+
+
+def values_of(weight: Tensor) -> Tensor:
+    """The numbers of a weight as a plain tensor in the same memory, without a gradient."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return weight.detach()
+
+
+def _read_only_in(values: Iterable[object]) -> Iterable[ReadOnly]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _read_only_in(value)
+        elif isinstance(value, ReadOnly):
+            yield value
+
+
+def _written(
+    function: Function, args: tuple[object, ...], named: dict[str, object]
+) -> tuple[object, ...]:
+    """The arguments that a function writes to, by its name."""
+    # That of torch.ops.aten.mul_.Tensor is "mul_.Tensor".
+    name = getattr(function, "__name__", "").partition(".")[0]
+    in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+    data = function == Tensor.data.__set__  # type: ignore[attr-defined]
+    first = args[:1] or tuple(named.values())
+    return (named.get("out"), *(first if in_place or name in _WRITING or data else ()))
+
+
+def _guarded(found: object, views: list[ReadOnly]) -> object:
+    """What a function of read-only tensors gave; what lies in their memory is read-only too."""
+    if isinstance(found, list | tuple):
+        several, kind = [_guarded(each, views) for each in found], cast(Function, type(found))
+        return kind(*several) if hasattr(found, "_fields") else kind(several)
+    if isinstance(found, np.ndarray) and any(found.ctypes.data == v.data_ptr() for v in views):
+        found.flags.writeable = False
+    if isinstance(found, Tensor) and found.layout == torch.strided:
+        for view in views:
+            if torch._C._is_alias_of(found, view):  # type: ignore[attr-defined]
+                return found if found is view else read_only(found, view.what)
+    return found
+
+
+NAMES = ("torch", "onednn-packed")
+# The rule of `backend_for` comes from measurements: docs/decisions/002. A smaller weight gains less
+# than oneDNN's 10 microseconds a call.
+PACK_FROM = 1 << 17
+
+_IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": torch.ops.aten.gelu_,
+    "gelu_tanh": partial(torch.ops.aten.gelu_, approximate="tanh"),
+    "relu": torch.relu_,
+    "silu": partial(F.silu, inplace=True),
+    "tanh": torch.tanh_,
+}
+_OUT_OF_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_fast": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+# Activations oneDNN fuses into the multiplication: (its name, its algorithm).
+_FUSED = {
+    None: ("none", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "tanh": ("tanh", ""),
+}
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What the rule reads of a processor."""
+
+    vendor: str
+    """As in /proc/cpuinfo: AuthenticAMD, GenuineIntel; "" where it is not known."""
+    name: str
+    features: frozenset[str] = frozenset()
+    onednn_dtypes: frozenset[torch.dtype] = frozenset()
+    """The types that this torch multiplies through oneDNN here."""
+
+
+class Choice(NamedTuple):
+    """A back end and, in words, the rule that chose it."""
+
+    name: str
+    rule: str
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """activation(x), out of place and differentiable."""
+    return _OUT_OF_PLACE[activation](x)
+
+
+def torch_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """activation(x·weightᵀ + bias) + residual through torch, on any device, differentiable."""
+    out = F.linear(x, weight, bias)
+    # In place where no gradient needs the value: a fresh buffer of this size costs page faults.
+    if activation is not None:
+        change = None if out.requires_grad else _IN_PLACE.get(activation)
+        out = change(out) if change else activate(out, activation)
+    if residual is None:
+        return out
+    if out.requires_grad or residual.requires_grad:
+        return out + residual
+    return out.add_(residual)
+
+
+def onednn_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """The same through oneDNN, with the activation or the residual fused in; no gradient.
+
+    `weight` is made by `packed_copy`.
+    """
+    # The overloads by name: choosing among them, torch writes the tensors into an error it drops.
+    linear = torch.ops.mkldnn._linear_pointwise
+    if residual is not None and activation is None:
+        return linear.binary(x, residual, weight, bias, "add")
+    fused = _FUSED.get(activation)
+    name, algorithm = fused or _FUSED[None]
+    out = linear.default(x, weight, bias, name, [], algorithm)
+    if fused is None and activation is not None:
+        change = _IN_PLACE.get(activation)
+        out = change(out) if change else activate(out, activation)
+    return out if residual is None else out.add_(residual)
+
+
+def packed_copy(weight: Tensor) -> Tensor:
+    """A copy of `weight` (out, in) in the block layout oneDNN multiplies fastest."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+
+
+@lru_cache
+def processor() -> Processor:
+    """The processor of this machine."""
+    about: dict[str, str] = {}
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        first = cpuinfo.read_text().split("\n\n", 1)[0]
+        pairs = [line.split(":", 1) for line in first.splitlines() if ":" in line]
+        about = {name.strip(): text.strip() for name, text in pairs}
+    return Processor(
+        vendor=about.get("vendor_id", ""),
+        name=about.get("model name") or platform.processor() or platform.machine(),
+        features=frozenset(about.get("flags", "").split()),
+        onednn_dtypes=frozenset(_onednn_dtypes()),
+    )
+
+
+def _onednn_dtypes() -> set[torch.dtype]:
+    operators = torch.ops.mkldnn
+    if not torch.backends.mkldnn.is_available() or not hasattr(operators, "_linear_pointwise"):
+        return set()
+    half = {
+        torch.bfloat16: operators._is_mkldnn_bf16_supported(),
+        torch.float16: operators._is_mkldnn_fp16_supported(),
+    }
+    return {torch.float32} | {dtype for dtype, there in half.items() if there}
+
+
+def backend_for(
+    processor: Processor, dtype: torch.dtype, d_in: int, d_out: int, *, name: str | None = None
+) -> Choice:
+    """How to multiply by a weight (d_out, d_in) on this processor, and the rule that says so.
+
+    `name` is the back end that the user named, if any.
+    """
+    kind = str(dtype).removeprefix("torch.")
+    if dtype not in processor.onednn_dtypes:
+        return Choice("torch", f"oneDNN does not multiply {kind} here")
+    large = d_in * d_out >= PACK_FROM
+    if name is not None:
+        return Choice(name if large else "torch", "named by MINIBERT_LINEAR")
+    if processor.vendor == "GenuineIntel":
+        return Choice("torch", "Intel: oneDNN gains little over MKL, and errs more")
+    if processor.vendor != "AuthenticAMD" or "avx2" not in processor.features:
+        return Choice("torch", "oneDNN is used on AMD processors with AVX2 alone")
+    # Against float64, through a GPT-2: 1.8 to 2.05 times MKL's error with AVX2, 1.3 with AVX-512.
+    if "avx512f" not in processor.features:
+        return Choice("torch", "AMD without AVX-512: oneDNN's products err twice as much")
+    if dtype == torch.float16:
+        return Choice("torch", "AMD: float16 is not measured")
+    if not large:
+        return Choice("torch", f"AMD, {kind}: weights of fewer than {PACK_FROM:,} numbers")
+    return Choice("onednn-packed", f"AMD, {kind}: weights of {PACK_FROM:,} numbers or more")
+
+
+def chosen(dtype: torch.dtype, d_in: int, d_out: int) -> Choice:
+    """`backend_for` on this machine, with the back end that is named, if any."""
+    return backend_for(processor(), dtype, d_in, d_out, name=named())
+
+
+def named() -> str | None:
+    """The back end that MINIBERT_LINEAR names; None where the rule decides.
+
+    Raises MinibertError when it names none.
+    """
+    name = os.environ.get("MINIBERT_LINEAR") or None
+    if name is not None and name not in NAMES:
+        raise MinibertError(
+            f"MINIBERT_LINEAR={name!r} is not a back end; known are {', '.join(NAMES)}."
+        )
+    return name

@@ -14,8 +14,15 @@ from torch import Tensor, nn
 
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, read_by
-from minibert.layers.linear import Linear, linear_is_plain, matrix_of, of_same_input, offset_of
-from minibert.layers.linear_backends import activate, torch_linear
+from minibert.layers.linear import (
+    Linear,
+    activate,
+    linear_is_plain,
+    matrix_of,
+    of_same_input,
+    offset_of,
+    torch_linear,
+)
 from minibert.layers.norms import Divisors, Norm, normed
 from minibert.quantities import Float, HeadVectors, Hidden, Mlp, PerHeadHidden
 

@@ -42,7 +42,7 @@ from minibert.survey.runs import (
     write_json,
 )
 from minibert.survey.segments import Parts, grouped, joined, parts_of
-from minibert.text.windows import columns
+from minibert.text.tokens import columns
 from minibert.trace.identity import weights_digest
 from minibert.trace.run import reads_single_positions
 from minibert.untrusted import Json, guarded, open_regular, present, read_json

@@ -26,8 +26,7 @@ from minibert.quantities import Float
 from minibert.survey.documents import Document, document_of
 from minibert.survey.live import AttachedStack, Given, Surveyable
 from minibert.survey.segments import grouped, joined, parts_of
-from minibert.text.tokens import Tokens
-from minibert.text.windows import columns
+from minibert.text.tokens import Tokens, columns
 from minibert.text.words import Words
 from minibert.trace.read import Trace
 

@@ -26,8 +26,8 @@ from minibert.kernels.api import Statistics
 from minibert.kernels.call import Want
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import LayerPass
+from minibert.layers.linear import values_of
 from minibert.layers.parts import Layer
-from minibert.layers.weight_views import values_of
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.survey.live import AttachedStack

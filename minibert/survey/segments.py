@@ -21,8 +21,7 @@ from minibert.survey.documents import Document
 from minibert.survey.live import Surveyable
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer
-from minibert.text.tokens import Tokens, padded
-from minibert.text.windows import equal_parts
+from minibert.text.tokens import Tokens, equal_parts, padded
 
 Flags = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from minibert.errors import EditError
 from minibert.layers.config import Config
-from minibert.layers.linear import held
-from minibert.layers.weight_views import values_of
+from minibert.layers.linear import held, values_of
 
 
 class Sources:

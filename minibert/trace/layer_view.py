@@ -2,23 +2,41 @@
 
 What a norm divided by may have been written by an edit and then does not follow from the stream, so
 whoever computes with a norm of a trace asks `divisors_of_layer` or `divisors_of_final`.
+
+Autograd gives the gradients of what the forward pass held, in one backward pass and O(position)
+memory. scores, probs and head_out are larger than that; their gradients are declared beside them
+(layers/layer.py) and computed when they are read, for one layer or one head alone. A number may
+also be made of quantities that are computed when they are read, such as one cell of probs. Then a
+hook on what was read sees that direct part, and it is added.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from minibert.errors import TraceError, check_index, did_you_mean, within_memory
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
-from minibert.layers.evaluation import EVERYTHING, Rows
+from minibert.layers.evaluation import EVERYTHING, Rows, cut
 from minibert.layers.layer import LayerPass, LayerQuantities, absent_because, layer_quantities
+from minibert.layers.layer_gradients import LayerGradients
 from minibert.layers.norms import Divisors, Norm, divisor, normed
-from minibert.quantities import QUANTITIES, AttentionMask, Float, NormScale, Quantity
+from minibert.layers.readers import unread
+from minibert.quantities import (
+    QUANTITIES,
+    AttentionMask,
+    Float,
+    Hidden,
+    Logits,
+    NormScale,
+    Pooled,
+    Quantity,
+)
 from minibert.trace.run import TracedModel
 
 #: What type checkers accept and complete; a test holds it to the table.
@@ -254,3 +272,278 @@ def normed_in_layer(at: LayerTrace, norm: str, x: Stream) -> Stream:
 def _norm(at: LayerTrace, name: str) -> Norm:
     norm: Norm = getattr(at.trace.model.body.layers[at.layer], name)
     return norm
+
+
+@runtime_checkable
+class Differentiated(ReadableTrace, Protocol):
+    """What is differentiated: a trace made with grad=True."""
+
+    collecting: "Found | None"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What one backward pass found: gradients by name, of the whole trace and of each layer."""
+
+    kept: dict[str, Tensor]
+    records: list[dict[str, Tensor]]
+    direct: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    """What the number has of a quantity by itself, not by way of what is computed from it."""
+
+    def add_direct(self, place: "_Place", quantity: Quantity[Tensor], gradient: Tensor) -> None:
+        """Add the direct part of a quantity that was read at this place."""
+        where = place.layer, quantity.name
+        if where not in self.direct:
+            self.direct[where] = gradient.new_zeros(place.size)
+        cut(self.direct[where], quantity, place.heads, place.rows, place.group).add_(gradient)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a layer something was read; `size` is that of the whole quantity.
+
+    `group` heads share a key-value head.
+    """
+
+    layer: int
+    heads: slice
+    rows: Rows
+    size: tuple[int, ...]
+    group: int
+
+    @classmethod
+    def of(cls, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> "_Place":
+        """The place of a value that was read from a quantity."""
+        attention = at.attention
+        whole = {"head": attention.n_heads, "query": at.evaluation.allowed.position}
+        whole["kv_head"] = attention.n_kv_heads
+        sizes = zip(quantity.axes, value.shape, strict=True)
+        size = tuple(whole.get(axis, n) for axis, n in sizes)
+        return cls(at.index, at.heads, at.rows, size, attention.group)
+
+
+class Gradients:
+    """The gradient of a number by the names of a trace: `trace.grad[layer, head].probs`.
+
+    Each quantity counts as a variable of its own: its gradient is how much the number grows with
+    one entry of it when everything computed from it follows and nothing else does. So the
+    gradient of probs, dz·valueᵀ, is there for masked entries too, as it would tell what attending
+    there would do; that of scores is 0 there. Of an edited quantity it is the value after the
+    edit that counts. Nothing here has a gradient of its own.
+    """
+
+    def __init__(self, trace: Differentiated, found: Found) -> None:
+        self.trace = trace
+        self.found = found
+
+    @property
+    def config(self) -> Config:
+        """The model's sizes and choices."""
+        return self.trace.config
+
+    @property
+    def embed(self) -> Hidden:
+        """The gradient of what enters layer 0."""
+        return self.found.kept["embed"]
+
+    @property
+    def logits(self) -> Logits:
+        """The gradient of what the task head gives."""
+        return self.found.kept["logits"]
+
+    @property
+    def pooled(self) -> Pooled:
+        """The gradient of what the pooler gives."""
+        return self._kept("pooled")
+
+    @property
+    def final_norm_scale(self) -> NormScale:
+        """The gradient of what the last norm divides by."""
+        return self._kept("final_norm_scale")
+
+    def _kept(self, name: str) -> Tensor:
+        if name in self.config.absent_quantities:
+            raise AbsentError(absent_because(name, self.config))
+        if name not in self.found.kept:
+            raise AbsentError(
+                f"The gradient of {name} of packed sentences is one a sentence; trace without "
+                "packed=True to read it."
+            )
+        return self.found.kept[name]
+
+    def __len__(self) -> int:
+        return len(self.found.records)
+
+    def __iter__(self) -> Iterator[LayerView]:
+        return (self[layer] for layer in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<gradients of {self.trace!r}>"
+
+    def __getitem__(self, where: int | tuple[int, int]) -> LayerView:
+        """The gradients of a layer, or of one head of a layer. Negative numbers count back."""
+        return LayerView(self, *place_of(where, self.config))
+
+    def stack(self, name: LayerName) -> Float[Tensor, "layer batch *rest"]:
+        """The gradients of one quantity of all layers, the layer axis in front."""
+        return torch.stack([layer.quantity(name) for layer in self])
+
+    def read(
+        self, name: str, layer: int, heads: slice = slice(None), queries: slice = slice(None)
+    ) -> Tensor:
+        """A gradient in one layer, its head axis still there, cut to the heads and rows."""
+        if self.trace.allowed.packed is not None and "query" in QUANTITIES[name].axes:
+            raise TraceError(
+                f"The gradient of {name} of packed sentences is one matrix a sentence; trace "
+                "without packed=True to read it."
+            )
+        with torch.no_grad():
+            with self.trace.as_made():
+                at = _AtLayer(self, self.trace.at(layer, heads, queries))
+                value: Tensor = getattr(at, name)
+            return value
+
+
+class _AtLayer(LayerGradients):
+    """The gradients of one layer, next to the quantities themselves."""
+
+    def __init__(self, gradients: Gradients, values: LayerPass) -> None:
+        self.gradients = gradients
+        self.values = values
+
+    def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
+        """What autograd found, or the declared gradient and the direct part."""
+        found, values = self.gradients.found, self.values
+        held = found.records[values.index].get(quantity.name)
+        if held is not None:
+            return cut(held, quantity, values.heads, values.rows, values.attention.group)
+        if quantity.gradient is None:
+            raise AbsentError(
+                f"There is no gradient of {quantity.name}: nothing is computed from it in layer "
+                f"{values.index}, and the number was not made of it either."
+            )
+        gradient = quantity.gradient(self)
+        direct = self.direct(quantity.name)
+        return gradient if direct is None else gradient + direct
+
+    def of_all_heads(self) -> "_AtLayer":
+        """The gradients of all heads."""
+        return _AtLayer(self.gradients, self.values.of_all_heads())
+
+    def direct(self, name: str) -> Tensor | None:
+        """The part that hooks on what was read saw, at the heads and rows here."""
+        values = self.values
+        direct = self.gradients.found.direct.get((values.index, name))
+        if direct is None:
+            return None
+        group = values.attention.group
+        return cut(direct, QUANTITIES[name], values.heads, values.rows, group)
+
+    def below(self) -> Hidden:
+        """The gradient of what left the layer below, or of the embeddings."""
+        index = self.values.index
+        return self.gradients.read("resid_post", index - 1) if index else self.gradients.embed
+
+
+def held_for_gradients(config: Config, layer: int, edited: frozenset[str]) -> frozenset[str]:
+    """The quantities of a layer that have to be part of the graph, where these are edited.
+
+    All but those with a declared gradient. That one follows from the gradient of a quantity behind
+    it, which does not tell what an edit between the two does.
+    """
+    order = layer_quantities(config)
+    names = list(order)
+    held = set(names) - {"resid_pre"}
+    for name, quantity in order.items():
+        if quantity.gradient is None or name == "resid_pre":
+            continue
+        behind = names[names.index(name) :]
+        last = min(behind.index(other) for other in quantity.gradient_from if other in behind)
+        if edited.isdisjoint(behind[: last + 1]):
+            held.discard(name)
+    return frozenset(held) - config.absent_in(layer)
+
+
+def watch(trace: Differentiated, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> None:
+    """Have the direct part of a quantity seen, if a number is made of what was read here."""
+    held = trace.records[at.index]
+    if not value.requires_grad or quantity.name == "resid_pre" or quantity.name in held:
+        return
+
+    # Of `at` only the place: it holds the value, which would hold itself by way of its hook.
+    place = _Place.of(at, quantity, value)
+
+    def remember(gradient: Tensor) -> None:
+        if trace.collecting is not None:
+            trace.collecting.add_direct(place, quantity, gradient)
+
+    value.register_hook(remember)
+
+
+def differentiate(trace: Differentiated, scalar: Tensor) -> Found:
+    """The gradients of a number with respect to what a trace kept, 0 where it does not depend.
+
+    Raises TraceError for what is not a number, or does not come from this trace.
+    """
+    _check(trace, scalar)
+    whole: dict[str, Tensor] = {}
+    records: list[dict[str, Tensor]] = [{} for _ in trace.records]
+    alone = [unread(trace.config, layer) for layer in range(len(records))]
+    variables = [
+        (found, name, value, name in idle)
+        for kept, found, idle in (
+            (trace.kept, whole, frozenset[str]()),
+            *zip(trace.records, records, alone, strict=True),
+        )
+        for name, value in kept.items()
+        if value.requires_grad
+    ]
+    trace.collecting = result = Found(whole, records)
+    try:
+        gradients = _backward(scalar, [value for _, _, value, _ in variables])
+    finally:
+        trace.collecting = None
+    for (found, name, value, idle), gradient in zip(variables, gradients, strict=True):
+        if gradient is not None or not idle:
+            found[name] = torch.zeros_like(value) if gradient is None else gradient
+    return result
+
+
+def _backward(scalar: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, ...]:
+    try:
+        # Retained: the next number's gradients come from the same pass.
+        gradients = torch.autograd.grad(scalar, variables, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise TraceError(
+            "This trace's graph was freed by another backward(). Trace again, and use "
+            "trace.backward alone, or backward(retain_graph=True) before it."
+        ) from error
+    if all(gradient is None for gradient in gradients):
+        raise TraceError(
+            "This number does not come from this trace: compute it from trace.logits or from "
+            "other quantities of the same trace."
+        )
+    return gradients
+
+
+def _check(trace: Differentiated, scalar: Tensor) -> None:
+    if not trace.differentiable:
+        raise TraceError("This trace has no gradients: make it with model.trace(..., grad=True).")
+    if not isinstance(scalar, Tensor):
+        raise TraceError(
+            f"backward({type(scalar).__name__}): expected a tensor of one number, computed from "
+            "this trace, such as trace.logits[0, -1, token]; .item() cuts the connection."
+        )
+    if scalar.numel() != 1:
+        raise TraceError(
+            f"backward: expected one number, found shape {tuple(scalar.shape)}. Pick an entry, or "
+            "sum over several: sentences of a batch do not mix."
+        )
+    # A view that was made without gradients says that it requires one, and has no history.
+    if not scalar.requires_grad or (scalar.grad_fn is None and scalar._is_view()):
+        raise TraceError(
+            f"backward: this number ({scalar.dtype}) has no connection to a trace: it was computed "
+            "under torch.no_grad(), detached, or is not a floating-point number."
+        )

@@ -19,12 +19,13 @@ from minibert.layers.norms import divisor
 from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
 from minibert.trace.edit import EditMapping, Point, in_layers
 from minibert.trace.file import open_trace, save_trace
-from minibert.trace.gradients import Gradients, differentiate
 from minibert.trace.identity import Sources
 from minibert.trace.layer_view import (
     AbsentError,
+    Gradients,
     LayerName,
     LayerTrace,
+    differentiate,
     divisors_of_final,
     layer_quantity,
     place_of,

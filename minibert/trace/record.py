@@ -25,8 +25,7 @@ from minibert.layers.linear import describe
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
-from minibert.trace.gradients import Found, held_for_gradients, watch
-from minibert.trace.layer_view import AbsentError, layer_quantity
+from minibert.trace.layer_view import AbsentError, Found, held_for_gradients, layer_quantity, watch
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan
 from minibert.trace.run import TracedModel, behind_layers, embedded, kept_of, run_layers, unaffected

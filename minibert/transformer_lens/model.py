@@ -11,7 +11,7 @@ from minibert.errors import CheckpointError, TokenizationError, TraceError, chec
 from minibert.kernels.eager import soft_capped
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
-from minibert.layers.weight_views import read_only
+from minibert.layers.linear import read_only
 from minibert.loading import load
 from minibert.model import Model
 from minibert.quantities import Hidden, Logits

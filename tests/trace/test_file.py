@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import minibert
-from minibert.layers import linear_backends as backends
+from minibert.layers import linear as backends
 from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
