@@ -10,8 +10,7 @@ import argparse
 import torch
 
 import minibert
-from minibert.analysis import attribution_patching, draws_for, logit_difference
-from minibert.analysis import patch_head_positions as patched
+from minibert.analysis import attribution_patching, draws_for, logit_difference, patch_positions
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="tiny-gpt2")
@@ -26,7 +25,7 @@ metric = logit_difference(clean[:, 3].tolist(), clean[:, 5].tolist())
 traces = model.trace(clean), model.trace(corrupt)
 estimates = attribution_patching(*traces, metric, quantities=(options.name,))
 guess = estimates[options.name].values.mean(1)  # layer head position
-sweep = patched(*traces, metric, name=options.name, positions=[-1])
+sweep = patch_positions(*traces, metric, name=options.name, heads=True, positions=[-1])
 true = sweep.mean
 
 print(f"{options.name} of {true.numel()} heads x tokens, the mean of {options.pairs} pairs")

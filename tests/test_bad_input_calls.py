@@ -289,7 +289,10 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
     "relevance_of": (analysis.relevance_of, {"trace": differentiated, "position": 3}),
     "ablate_heads": (analysis.ablate_heads, SWEPT | {"edit": zero}),
     "patch_heads": (analysis.patch_heads, PATCHED | {"name": "z"}),
-    "patch_positions": (analysis.patch_positions, PATCHED | {"name": "resid_post"}),
+    "patch_positions": (
+        analysis.patch_positions,
+        PATCHED | {"name": "z", "heads": True, "layers": [0], "aligned": None},
+    ),
     "logit_difference": (
         lambda right, wrong: analysis.ablate_heads(
             trace(), analysis.logit_difference(right, wrong)
@@ -298,10 +301,6 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
     ),
 }
 CALLS |= {
-    "patch_head_positions": (
-        analysis.patch_head_positions,
-        PATCHED | {"name": "z", "layers": [0], "aligned": None},
-    ),
     "causal_tracing": (
         analysis.causal_tracing,
         SWEPT

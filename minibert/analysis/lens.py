@@ -76,14 +76,6 @@ class LogitLens(Result[Tensor]):
         """The names of the rows."""
         return tuple(map(str, self.labels["row"]))
 
-    @property
-    def strings(self) -> list[list[list[list[str]]]]:
-        """The predicted tokens as a person reads them, by row, sentence, position and rank."""
-        return [
-            [[[self.words.get(i, str(i)) for i in ranks] for ranks in text] for text in row]
-            for row in self.ids.tolist()
-        ]
-
     def texts(self, sentence: int, rank: int = 0) -> list[list[str]]:
         """The predicted tokens of one sentence as a person reads them, by row and position."""
         columns = slice(len(self.positions[sentence]))

@@ -1,6 +1,6 @@
 """An edit at every place of a model, and what it does to a metric of the logits.
 
-ablate_heads, patch_heads, patch_positions, patch_head_positions
+ablate_heads, patch_heads, patch_positions
     each place takes a value of another text, or none (Vig et al. 2020, "Investigating gender bias
     in language models using causal mediation analysis"; Zhang and Nanda 2024, "Towards best
     practices of activation patching")
@@ -188,6 +188,8 @@ def patch_positions(
     metric: Metric,
     *,
     name: str = "resid_post",
+    heads: bool = False,
+    layers: Sequence[int] | None = None,
     aligned: Aligned | None = None,
     positions: Positions = None,
     batch: int = 64,
@@ -195,44 +197,31 @@ def patch_positions(
 ) -> Effects:
     """The metric with `name` of each layer taken from another trace at one token.
 
-    The axes are (layer, batch, position). `positions` are those of the logits that the metric
-    reads; every token is patched. Pairs of several lengths have no tokens in common:
-    `aligned={"subject": [[2, 3], [2]], "end": -1}` names places instead, each with its positions in
-    every sentence, or one position for all sentences; the last axis is then "place".
+    The axes are (layer, batch, position), of `layers` or of all. With `heads` each head of z, of
+    query, key or value is patched alone, (layer, batch, head, position): a pass for every head and
+    token, so ask `attribution_patching` first which layers are worth it. `positions` are those of
+    the logits that the metric reads; every token is patched. Pairs of several lengths have no
+    tokens in common: `aligned={"subject": [[2, 3], [2]], "end": -1}` names places instead, each
+    with its positions in every sentence, or one position for all sentences; the last axis is then
+    "place".
     """
     check_pair(trace, source, other_model=other_model)
-    places = _places(trace, name, aligned)
-    return _sweep(
-        trace, source, metric, name, heads=False, places=places, positions=positions, batch=batch
-    )
-
-
-@sourced
-def patch_head_positions(
-    trace: Trace,
-    source: Trace,
-    metric: Metric,
-    *,
-    name: str = "z",
-    layers: Sequence[int] | None = None,
-    aligned: Aligned | None = None,
-    positions: Positions = None,
-    batch: int = 64,
-    other_model: bool = False,
-) -> Effects:
-    """The metric with `name` of each head taken from another trace at one token.
-
-    The axes are (layer, batch, head, position), of `layers` or of all. It costs a pass for every
-    head and token: `attribution_patching` says first which layers are worth it. `name` has heads
-    and positions: z, query, key, value. `aligned` as in `patch_positions`.
-    """
-    check_pair(trace, source, other_model=other_model)
-    _heads_of(trace, name)
+    check_flag("heads", heads, EditError)
+    if heads:
+        _heads_of(trace, name)
     places = _places(trace, name, aligned)
     given = slice(None) if layers is None else listed(layers, "layers", EditError, "layers, as [0]")
     chosen = indices_of(given, trace.config.n_layers, "layer", EditError)
     return _sweep(
-        trace, source, metric, name, layers=chosen, places=places, positions=positions, batch=batch
+        trace,
+        source,
+        metric,
+        name,
+        layers=chosen,
+        heads=heads,
+        places=places,
+        positions=positions,
+        batch=batch,
     )
 
 

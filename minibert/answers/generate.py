@@ -189,45 +189,34 @@ class TextStream:
     def __init__(
         self, decode: Callable[[list[int]], str], prompt: Sequence[int], *, stop: Sequence[str] = ()
     ) -> None:
-        self._decode = decode
-        self._stop = tuple(stop)
+        self._decode, self._stop = decode, tuple(stop)
         # Some decoders drop the space before the first word, so the last token of the prompt is
         # decoded too.
         self._ids = list(prompt[-1:])
-        self._known = len(self._ids)
-        self._held = ""
+        self._prompt = len(decode(self._ids))
         self.text = ""
         self.stopped = False
 
     def add(self, token_id: int) -> str:
         """The text that becomes final with this token; "" if there is none."""
         self._ids.append(token_id)
-        return self._release(self._characters(), last=False)
+        return self._release(last=False)
 
     def close(self) -> str:
         """The text held back, when no more tokens come; "" if a stop string was found."""
-        return self._release(self._characters(last=True), last=True)
+        return self._release(last=True)
 
-    def _characters(self, *, last: bool = False) -> str:
-        """The whole characters of the tokens whose text was not returned yet."""
-        before, now = self._decode(self._ids[: self._known]), self._decode(self._ids)
-        if now.endswith(_HALF_A_CHARACTER) and not last:
+    def _release(self, *, last: bool) -> str:
+        text = self._decode(self._ids)[self._prompt :]
+        if self.stopped or (text.endswith(_HALF_A_CHARACTER) and not last):
             return ""
-        self._ids = self._ids[self._known :] or self._ids
-        self._known = len(self._ids)
-        return now[len(before) :]
-
-    def _release(self, new: str, *, last: bool) -> str:
-        if self.stopped:
-            return ""
-        text = self._held + new
         found = [text.index(stop) for stop in self._stop if stop in text]
         self.stopped = bool(found)
         if found:
             end = min(found)
         else:
             end = len(text) if last else len(text) - self._start_of_a_stop(text)
-        piece, self._held = text[:end], text[end:]
+        piece = text[len(self.text) : end]
         self.text += piece
         return piece
 

@@ -1,7 +1,8 @@
 """Writes a trace to one file, for `Trace.save`, and reads it, for `Trace.load`.
 
 The file holds the quantities that the pass kept, as `embed`, `logits` and
-`layers.<layer>.<quantity>`; the tokens; and the model's name, config and a SHA-256 of its weights.
+`layers.<layer>.<quantity>`; ids, texts, spans and words of the tokens; and the model's name, config
+and a SHA-256 of its weights.
 Loading maps the file into memory, so a quantity is loaded from disk only when it is read.
 
 The digest is the SHA-256 of every byte of the file, with zeros in its own place. So a changed
@@ -14,7 +15,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from io import BufferedIOBase
 from pathlib import Path
@@ -85,7 +86,7 @@ def check_model(model: object, identity: Json, path: Path) -> TypeGuard[TracedMo
 
 
 # One entry for all metadata: safetensors writes several in a random order, so bytes would differ.
-ENTRY, VERSION = "minibert.trace", 4
+ENTRY, VERSION = "minibert.trace", 5
 # The first value of the first entry, so its first occurrence in the header is the digest itself.
 _DIGEST, _UNSET = "sha256", b"0" * 64
 # About 400,000 tokens; what a trace keeps of so many is far larger than memory.
@@ -179,36 +180,36 @@ def _digest(start: bytes, rest: BufferedIOBase) -> bytes:
 NUMBERS = ("ids", "mask", "segments")
 
 
-def describe_tokens(tokens: Tokens) -> dict[str, object]:
-    """The columns of the tokens that are not tensors, ready for JSON."""
-    return {name: getattr(tokens, name) for name in _COLUMNS}
+def read_tokens(about: Json, numbers: Mapping[str, Tensor], model: TracedModel) -> Tokens:
+    """The tokens of these columns and tensors; their strings are those of the model's tokenizer.
 
-
-def read_tokens(about: Json, numbers: Mapping[str, Tensor], config: Config, name: str) -> Tokens:
-    """The tokens of these columns and tensors.
-
-    Raises TokenizationError, ValueError or LookupError for what is not a batch that the model of
-    that name could have read.
+    Raises TokenizationError, ValueError or LookupError for what is not a batch that the model could
+    have read.
     """
-    tokens = Tokens.from_ids(numbers["ids"], mask=numbers["mask"], segments=numbers["segments"])
-    Inputs(tokens.ids, tokens.mask, tokens.segments).checked(config, name)
-    columns = {name: tuples(about[name]) for name in _COLUMNS}
-    for column in _OF_EACH_TOKEN:
-        if tuple(map(len, columns[column])) != tokens.lengths:
-            raise ValueError(f"{column} of the tokens do not fit their ids")
-    if len(columns["texts"]) not in (0, len(tokens)):
+    ids, mask, segments = (numbers[name] for name in NUMBERS)
+    tokens = Tokens.from_ids(ids, mask=mask, segments=segments, tokenizer=model.tokenizer)
+    Inputs(tokens.ids, tokens.mask, tokens.segments).checked(model.config, model.name)
+    texts, spans, words = (_tuples(about[name]) for name in _COLUMNS)
+    if len(texts) not in (0, len(tokens)):
         raise ValueError("a text for each sentence is missing")
+    for column in (spans, words):
+        if tuple(map(len, column)) != tokens.lengths:
+            raise ValueError("a column of the tokens does not fit their ids")
     for i in range(len(tokens)):
-        texts = columns["texts"][i] if columns["texts"] else ()
-        if len(texts) > 2 or not all(isinstance(text, str) for text in texts):
+        own = texts[i] if texts else ()
+        if len(own) > 2 or not all(isinstance(text, str) for text in own):
             raise ValueError("a sentence of more than two texts")
-        longest = max(map(len, texts), default=0)
-        for column, fits in _FITS.items():
-            if not all(fits(value, longest) for value in columns[column][i]):
-                raise ValueError(f"{column} of a token is of another kind")
+        longest = max(map(len, own), default=0)
+        if not all(_is_span(span, longest) for span in spans[i]):
+            raise ValueError("a span of a token is not in its text")
+        if not all(word is None or _is_count(word) for word in words[i]):
+            raise ValueError("the word of a token is not a number")
         # An unpaired surrogate is a UnicodeEncodeError here, and would be one on a page.
-        "".join((*texts, *columns["raw"][i], *columns["strings"][i])).encode()
-    return replace(tokens, **columns)
+        "".join(own).encode()
+    return replace(tokens, spans=spans, words=words, texts=texts)
+
+
+_COLUMNS = ("texts", "spans", "words")
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -222,23 +223,9 @@ def _is_span(span: object, longest: int) -> bool:
     return bool(span[0] <= span[1] <= longest)
 
 
-# Whether a value is of its column's kind, in a sentence whose longest text has so many characters.
-_FITS: dict[str, Callable[[object, int], bool]] = {
-    "raw": lambda value, _: isinstance(value, str),
-    "strings": lambda value, _: isinstance(value, str),
-    "spans": _is_span,
-    "words": lambda value, _: value is None or _is_count(value),
-    "special": lambda value, _: isinstance(value, bool),
-}
-_OF_EACH_TOKEN = tuple(_FITS)
-_COLUMNS = (*_OF_EACH_TOKEN, "texts")
-
-
-def tuples(value: object) -> Any:
+def _tuples(value: object) -> Any:
     """The value with tuples in place of JSON's lists."""
-    if isinstance(value, dict):
-        return {name: tuples(item) for name, item in value.items()}
-    return tuple(map(tuples, value)) if isinstance(value, list) else value
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 PathLike = str | os.PathLike[str]
@@ -292,7 +279,7 @@ def _about(trace: PassRecord) -> dict[str, object]:
         "until": trace.until,
         "edited_from": trace.edited_from,
         "backends": trace.backends,
-        "tokens": describe_tokens(trace.tokens),
+        "tokens": {name: getattr(trace.tokens, name) for name in _COLUMNS},
     }
 
 
@@ -326,7 +313,7 @@ def _assembled(
         if layer is not None and not (_is_count(layer) and layer <= most):
             raise ValueError("until or edited_from is not a layer of the model")
     numbers = {name: tensors.pop(f"tokens.{name}") for name in NUMBERS}
-    tokens = read_tokens(about["tokens"], numbers, config, model.name)
+    tokens = read_tokens(about["tokens"], numbers, model)
     _check_tensors(tensors, config, tokens, path)
     n_records = config.n_layers if until is None else until
     records = [_under(f"layers.{layer}.", tensors) for layer in range(n_records)]

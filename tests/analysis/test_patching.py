@@ -1,7 +1,7 @@
 """Sweeps of edits: the same numbers as one edited pass after the other, and TransformerLens'."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -19,7 +19,6 @@ from minibert.analysis import (
     attribution_patching,
     causal_tracing,
     logit_difference,
-    patch_head_positions,
     patch_heads,
     patch_positions,
     path_patching,
@@ -118,9 +117,9 @@ SWEEPS: dict[str, Sweep] = {
         for name in ("resid_pre", "mlp_norm_scale", "mlp_post")
     },
     **{
-        f"patch_head_positions {name}": (
-            lambda clean, corrupt, name=name: patch_head_positions(
-                clean, corrupt, METRIC, name=name, layers=[0, 2], aligned=NAMED
+        f"patch_positions of heads {name}": (
+            lambda clean, corrupt, name=name: patch_positions(
+                clean, corrupt, METRIC, name=name, heads=True, layers=[0, 2], aligned=NAMED
             ),
             lambda source, n, name=name: [
                 {(name, layer, head): replace(source, positions=at)}
@@ -159,7 +158,7 @@ def test_a_sweep_over_pairs_is_one_edited_pass_after_the_other(name: str) -> Non
 def test_every_token_of_sentences_of_one_length_is_patched_and_padding_never() -> None:
     tokens = [Tokens.from_ids([s[0] + [0, 0]], mask=[[1] * 5 + [0] * 2]) for s in (CLEAN, CORRUPT)]
     traces, metric = [gpt2().trace(each) for each in tokens], logit_difference(5, 7)
-    for sweep in (patch_positions, patch_head_positions):
+    for sweep in (patch_positions, partial(patch_positions, name="z", heads=True)):
         found = sweep(*traces, metric)
         assert found.axes[-1] == "position"
         assert found.values.shape[-1] == 5
@@ -463,7 +462,7 @@ REFUSED: dict[str, Any] = {
     "'probs' has no positions": refused(patch_positions, name="probs"),
     "'embed' has no positions; resid_pre": refused(patch_positions, name="embed"),
     "5, 3, 7 tokens, so a column would": refused(patch_positions),
-    "another token in each": refused(patch_head_positions),
+    "another token in each": refused(patch_positions, name="z", heads=True),
     "1 entries for 3 sentences": refused(patch_positions, aligned={"end": [-1]}),
     "places by name": refused(patch_positions, aligned={}),
     "found None": refused(patch_positions, aligned={"end": None}),

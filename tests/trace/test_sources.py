@@ -14,7 +14,6 @@ from minibert import EditError
 from minibert.analysis import (
     attribution_patching,
     logit_difference,
-    patch_head_positions,
     patch_heads,
     patch_positions,
     path_patching,
@@ -48,9 +47,6 @@ DOORS: dict[str, Callable[[Model, Trace, Trace, dict[str, bool]], Any]] = {
     ),
     "patch_heads": lambda m, t, source, asked: patch_heads(t, source, METRIC, **asked),
     "patch_positions": lambda m, t, source, asked: patch_positions(t, source, METRIC, **asked),
-    "patch_head_positions": lambda m, t, source, asked: patch_head_positions(
-        t, source, METRIC, layers=[0], **asked
-    ),
     "path_patching": lambda m, t, source, asked: path_patching(
         t, source, METRIC, receivers=["logits"], senders=[("z", 0, 1)], **asked
     ),
