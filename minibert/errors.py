@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, SupportsIndex, TypeGuard, TypeVar
 
 __all__ = [
     "AttentionError",
@@ -152,14 +152,30 @@ def check_index(
     what: str, given: object, size: int, error: type[MinibertError] = TraceError, where: str = ""
 ) -> int:
     """The index, counted from the front; `error` when it is none of 0 to size - 1."""
-    try:
-        # A bool counts as a number to Python, and one layer for True is nobody's wish.
-        index = None if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        index = None
-    if index is None:
+    if not is_whole(given):
         raise error(f"{where}{what} {given!r:.80}: expected a whole number from 0 to {size - 1}.")
+    index = operator.index(given)
     if not -size <= index < size:
         there = "there" if where else "There"
         raise error(f"{where}{there} is no {what} {index}; expected 0 to {size - 1}.")
     return index % size
+
+
+def is_whole(value: object) -> TypeGuard[SupportsIndex]:
+    """Whether it is one whole number; an array or tensor of one counts, a bool does not."""
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    # A bool counts as a number to Python; True for token 1 is a mistake.
+    return not isinstance(value, bool)
+
+
+def whole_number(
+    name: str, value: object, error: type[MinibertError], *, least: int, most: int = 2**31 - 1
+) -> int:
+    """The value as an int; the error where it is none from `least` to `most`."""
+    number = operator.index(value) if is_whole(value) else least - 1
+    if not least <= number <= most:
+        raise error(f"{name}={value!r:.80}: expected a whole number from {least} to {most}.")
+    return number

@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from minibert.doors import opened
-from minibert.errors import TraceError, check_index
+from minibert.errors import TraceError, check_index, whole_number
 
 if TYPE_CHECKING:
     from minibert.doors import Figure
@@ -123,8 +123,7 @@ class Result(Generic[Array]):
 
         Raises TraceError for a count below 1.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise TraceError(f"count={count}: expected a whole number of at least 1.")
+        count = whole_number("count", count, TraceError, least=1)
         numbers = self._numbers()
         sizes = np.where(np.isnan(numbers), -1.0, np.abs(numbers)).ravel()
         found: list[tuple[Place | float, ...]] = []

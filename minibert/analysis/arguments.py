@@ -5,7 +5,7 @@ Position 0 is a sentence's first token and -1 its last real one. Padding is not 
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from minibert.errors import (
     TraceError,
     check_flag,
     did_you_mean,
+    is_whole,
 )
 from minibert.layers.config import Config
 from minibert.layers.heads import VocabularyHead
@@ -99,26 +100,6 @@ def listed(
             # A tensor without axes has an iterator, which refuses.
             pass
     raise error(f"{name}={values!r:.80}: expected {expected}.")
-
-
-def whole_number(
-    name: str, value: object, error: type[MinibertError], *, least: int, most: int = 2**31 - 1
-) -> int:
-    """The value as an int; the error where it is none from `least` to `most`."""
-    number = operator.index(value) if is_whole(value) else least - 1
-    if not least <= number <= most:
-        raise error(f"{name}={value!r:.80}: expected a whole number from {least} to {most}.")
-    return number
-
-
-def is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    """Whether it is one whole number; an array or tensor of one counts, a bool does not."""
-    try:
-        operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    # A bool counts as a number to Python; True for token 1 is a mistake.
-    return not isinstance(value, bool)
 
 
 def real_tokens(trace: Trace) -> tuple[int, ...]:

@@ -40,12 +40,11 @@ from minibert.analysis.arguments import (
     check_unedited,
     listed,
     real_tokens,
-    whole_number,
 )
 from minibert.analysis.metrics import Metric, numbers_of
 from minibert.analysis.patching import Key, standard_error
 from minibert.analysis.stream import Component
-from minibert.errors import EditError
+from minibert.errors import EditError, whole_number
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.linear import held

@@ -24,13 +24,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import check_unedited, token_id, whole_number
+from minibert.analysis.arguments import check_unedited, token_id
 from minibert.analysis.reading import Reading, into_mlp, into_stream, seen_keys
 from minibert.analysis.reasons import Why, why_logit
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import Component, layer_of
 from minibert.doors import Page, opened
-from minibert.errors import TraceError
+from minibert.errors import TraceError, whole_number
 from minibert.features import Features
 from minibert.quantities import Float
 from minibert.trace.read import Trace

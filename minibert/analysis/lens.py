@@ -23,10 +23,9 @@ from minibert.analysis.arguments import (
     token_id,
     token_name,
     vocabulary_head,
-    whole_number,
 )
 from minibert.analysis.rows import at_positions, wide
-from minibert.errors import TokenizationError, TraceError, did_you_mean
+from minibert.errors import TokenizationError, TraceError, did_you_mean, whole_number
 from minibert.layers.norms import divisor
 from minibert.quantities import Float, Int, NormScale
 from minibert.result import Result, sourced

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.analysis.arguments import check_model, is_whole, listed, vocabulary_head, whole_number
-from minibert.errors import EditError, TokenizationError
+from minibert.analysis.arguments import check_model, listed, vocabulary_head
+from minibert.errors import EditError, TokenizationError, is_whole, whole_number
 from minibert.model import Input, Model
 from minibert.quantities import Float, TokenIds
 from minibert.result import Result, sourced

@@ -38,10 +38,9 @@ from minibert.analysis.arguments import (
     listed,
     positions_each,
     real_tokens,
-    whole_number,
 )
 from minibert.analysis.metrics import Metric, numbers_of, of_sentence
-from minibert.errors import EditError, check_flag
+from minibert.errors import EditError, check_flag, whole_number
 from minibert.quantities import QUANTITIES, Float
 from minibert.result import Place, Result, sourced
 from minibert.trace.edit import Edit, Point, as_point, hide, noise, zero

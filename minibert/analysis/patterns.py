@@ -37,10 +37,15 @@ from minibert.analysis.arguments import (
     check_model,
     check_trace,
     listed,
-    whole_number,
 )
 from minibert.analysis.rows import wide
-from minibert.errors import AttentionError, TokenizationError, TraceError, did_you_mean
+from minibert.errors import (
+    AttentionError,
+    TokenizationError,
+    TraceError,
+    did_you_mean,
+    whole_number,
+)
 from minibert.model import Input, Model
 from minibert.quantities import Bool, Float, Int
 from minibert.result import Result, sourced

@@ -36,11 +36,9 @@ from torch import Tensor
 from minibert.analysis.arguments import (
     check_trace,
     check_unedited,
-    is_whole,
     token_ids,
     token_name,
     vocabulary_head,
-    whole_number,
 )
 from minibert.analysis.reading import ROWS, Reading, Split, into_logit, into_stream, seen_keys
 from minibert.analysis.rows import at_positions, wide
@@ -56,7 +54,7 @@ from minibert.analysis.stream import (
     sum_rounding,
 )
 from minibert.answers.explain import find_token
-from minibert.errors import TraceError, check_index
+from minibert.errors import TraceError, check_index, is_whole, whole_number
 from minibert.features import Features
 from minibert.quantities import Float
 from minibert.result import Place, Result, sourced

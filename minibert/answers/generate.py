@@ -10,7 +10,6 @@ float64. Probabilities are float64.
 """
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.errors import EditError, MinibertError, TokenizationError, check_index
+from minibert.errors import EditError, MinibertError, TokenizationError, check_index, whole_number
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
@@ -81,7 +80,7 @@ class Sampling:
                 "0 takes the most probable token each time."
             )
         if self.top_k is not None:
-            whole_number("top_k", self.top_k, least=1)
+            whole_number("top_k", self.top_k, MinibertError, least=1)
         if self.top_p is not None and not 0 < _number(self.top_p) <= 1:
             raise MinibertError(
                 f"top_p={self.top_p!r:.80}: expected a probability above 0 and up to 1; "
@@ -150,18 +149,6 @@ def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:
             "broken, or too large for the number type; try float32."
         )
     return largest, best
-
-
-def whole_number(name: str, value: Any, *, least: int) -> int:
-    """The value as an int. Raises MinibertError for other types and for less than `least`."""
-    try:
-        # Python counts True as 1, but nobody who passes True means one token.
-        number = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise MinibertError(f"{name}={value!r:.80}: expected a whole number from {least} up.")
-    return number
 
 
 def _number(value: object) -> float:
@@ -477,8 +464,8 @@ def generate(
     text = by_name(text, None, named)
     _check_model(model)
     sampling = Sampling(temperature, top_k, top_p)
-    max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
-    seed = whole_number("seed", seed, least=0)
+    max_new_tokens = whole_number("max_new_tokens", max_new_tokens, MinibertError, least=1)
+    seed = whole_number("seed", seed, MinibertError, least=0, most=_LARGEST_SEED)
     stops = _stops(stop)
     if stream is not None and not callable(stream):
         raise MinibertError(

@@ -1,6 +1,7 @@
 """The answers of a task head as words and probabilities."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -139,7 +140,8 @@ def _next_sentence(model: AnsweringModel, tokens: Tokens, top: int) -> list[Pred
         question, labels = "order of the two texts", ("in order", "swapped")
     if logits.shape[-1] != len(labels):
         labels = model.config.labels
-    return [Prediction(s, None, question, _best(row, labels, top)) for s, row in enumerate(logits)]
+    rows = enumerate(_wide(logits).softmax(-1))
+    return [Prediction(s, None, question, _best(row, labels.__getitem__, top)) for s, row in rows]
 
 
 def _replaced(model: AnsweringModel, tokens: Tokens, top: int) -> list[Prediction]:
@@ -247,32 +249,25 @@ def _best_tokens(model: AnsweringModel, logits: Tensor, top: int) -> tuple[Choic
     tokenizer = model.tokenizer
     # Some checkpoints have more logits than their tokenizer has tokens.
     known = len(logits) if tokenizer is None else min(len(logits), tokenizer.vocab_size)
-    values, ids = _wide(logits).softmax(-1)[:known].topk(min(top, known))
-    names = [str(id) if tokenizer is None else tokenizer.string(id) for id in ids.tolist()]
-    return tuple(Choice(*row) for row in zip(names, values.tolist(), ids.tolist(), strict=True))
+    name: Callable[[int], str] = str if tokenizer is None else tokenizer.string
+    return _best(_wide(logits).softmax(-1)[:known], name, top)
 
 
 def _best_classes(logits: Tensor, config: Config, top: int) -> tuple[Choice, ...]:
     """The answers that transformers' pipelines give for the logits of a classification head."""
-    labels = config.labels
+    labels, logits = config.labels, _wide(logits)
     if config.problem_type == "regression":
-        values, ids = _wide(logits).topk(min(top, len(labels)))
-        rows = zip(values.tolist(), ids.tolist(), strict=True)
-        return tuple(Choice(labels[id], math.nan, id, value) for value, id in rows)
+        best = _best(logits, labels.__getitem__, top)
+        return tuple(Choice(one.label, math.nan, one.id, one.probability) for one in best)
     # The softmax of a single class would always be 1.
-    if config.problem_type != "multi_label_classification" and len(labels) > 1:
-        return _best(logits, labels, top)
-    values, ids = _wide(logits).sigmoid().topk(min(top, len(labels)))
+    alone = config.problem_type == "multi_label_classification" or len(labels) == 1
+    return _best(logits.sigmoid() if alone else logits.softmax(-1), labels.__getitem__, top)
+
+
+def _best(scores: Tensor, name: Callable[[int], str], top: int) -> tuple[Choice, ...]:
+    values, ids = scores.topk(min(top, len(scores)))
     rows = zip(values.tolist(), ids.tolist(), strict=True)
-    return tuple(Choice(labels[id], value, id) for value, id in rows)
-
-
-def _best(logits: Tensor, labels: tuple[str, ...], top: int) -> tuple[Choice, ...]:
-    values, ids = _wide(logits).softmax(-1).topk(min(top, len(labels)))
-    return tuple(
-        Choice(labels[id], value, id)
-        for value, id in zip(values.tolist(), ids.tolist(), strict=True)
-    )
+    return tuple(Choice(name(id), value, id) for value, id in rows)
 
 
 _ANSWERS = {

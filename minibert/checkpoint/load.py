@@ -12,7 +12,6 @@ https://docs.kernel.org/admin-guide/mm/transhuge.html
 import contextlib
 import math
 import mmap
-import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from minibert.checkpoint.files import (
     open_state_dict,
 )
 from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
-from minibert.errors import CheckpointError, did_you_mean
+from minibert.errors import CheckpointError, did_you_mean, whole_number
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 from minibert.text.tokenizer import Tokenizer
@@ -293,12 +292,7 @@ def with_labels(config: Config, labels: object, head_seed: object) -> Config:
 
 
 def _check_seed(config: Config, seed: Any) -> None:
-    try:
-        number = -1 if isinstance(seed, bool) else operator.index(seed)
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise CheckpointError(f"head_seed={seed!r:.80}: expected a whole number from 0 on.")
+    whole_number("head_seed", seed, CheckpointError, least=0, most=2**63 - 1)
     if config.task not in (*_CLASSES, "question-answering"):
         raise CheckpointError(
             f"head_seed={seed}: task {config.task!r} has no head that starts anew; expected "

@@ -10,7 +10,6 @@ They are applied in the order in which the pass computes the quantities.
 """
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as _copy
@@ -20,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from minibert.errors import EditError, check_index, did_you_mean
+from minibert.errors import EditError, check_index, did_you_mean, whole_number
 from minibert.layers.config import Config
 from minibert.layers.layer import absent_because
 from minibert.layers.readers import unread
@@ -424,10 +423,7 @@ def noise(
     refused.
     Source: corrupted runs of Meng et al. 2022, "Locating and editing factual associations", 2.1.
     """
-    try:
-        seed = operator.index(None if isinstance(seed, bool) else seed)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise EditError(f"noise(seed={seed!r:.80}): expected a whole number.") from error
+    seed = whole_number("noise: seed", seed, EditError, least=-(2**63), most=2**63)
     if isinstance(std, bool) or not isinstance(std, int | float) or not 0 <= std < _LARGEST_STD:
         raise EditError(f"noise(std={std!r}): expected a number from 0 to {_LARGEST_STD}.")
     return Edit(Noise(seed, float(std)), positions, sentences)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from minibert.errors import EditError
+from minibert.errors import EditError, whole_number
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
@@ -87,8 +87,7 @@ def rerun_each(
         raise EditError("edits: expected a list of at least one dictionary of edits.")
     if not callable(metric):
         raise EditError(f"metric is a {type(metric).__name__}; expected a function of logits.")
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise EditError(f"batch={batch!r}: expected a whole number of at least 1.")
+    batch = whole_number("batch", batch, EditError, least=1)
     if trace.allowed.packed is not None:
         raise EditError("Packed sentences are not swept; trace them without packed=True.")
     dtype = trace.kept["embed"].dtype

@@ -596,7 +596,7 @@ def test_what_was_not_computed_or_is_not_there_is_refused() -> None:
         "no logits of tokens": partial(logit_lens, electra),
         "has no 'head 9-6'; there are word embedding": partial(found.__getitem__, "head 9-6"),
         "No layer has a 'neuron'": partial(found.by_layer, "neuron"),
-        "count=0: expected a whole number of at least 1": partial(found.top, 0),
+        "count=0: expected a whole number from 1": partial(found.top, 0),
         "tokens of": partial(logit_lens, bert, target="the capital of France"),
         "is not a token": partial(logit_lens, bert, target="\N{SNOWMAN}"),
     }.items():  # fmt: skip
