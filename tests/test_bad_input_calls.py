@@ -234,7 +234,6 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
         lambda name, queries, keys: trace()[0].window(hashable(name), queries=queries, keys=keys),
         {"name": "probs", "queries": slice(None), "keys": slice(2)},
     ),
-    "product": (lambda query: trace()[0, 1].product(query), {"query": 3}),
     "trace.rerun": (lambda edit, keep: trace().rerun(edit, keep=keep), {"edit": Z, "keep": ()}),
     "a point": (edited, {"name": "z", "layer": 0, "head": 1}),
     "an edit": (lambda value: trace().rerun({("z", 0): value}), {"value": zero}),

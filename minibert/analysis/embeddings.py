@@ -16,6 +16,8 @@ from minibert.analysis.arguments import check_model
 from minibert.errors import TraceError
 from minibert.model import Input, Model
 from minibert.quantities import Float, Hidden, TokenIds
+from minibert.text.inputs import in_range
+from minibert.text.tokens import beside
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +45,8 @@ def embedding_parts(
     position) with padding in. Positions count from 0, also in RoBERTa. Source: Devlin et al. 2019,
     section 3, "Input/Output Representations".
 
-    Raises TokenizationError for text the model cannot read, and TraceError for numbers that are
-    none of its positions or segments, and where the model has no such table.
+    Raises TokenizationError for text the model cannot read and for numbers that are none of its
+    positions or segments, and TraceError where the model has no such table.
     """
     check_model(model)
     body, config, inputs = model.body, model.config, model.inputs(text)
@@ -56,7 +58,7 @@ def embedding_parts(
                 f"positions: {model.name} has no table of positions (it has "
                 f"{config.positions}); its queries and keys know where they stand, not its stream."
             )
-        chosen = _numbers("positions", positions, ids, config.n_positions)
+        chosen = _numbers("positions", positions, ids, config.n_positions, model.name)
         moved = chosen + config.position_offset
         rows = moved if inputs.mask is None else moved.where(inputs.mask, rows)
     if segments is None:
@@ -64,7 +66,7 @@ def embedding_parts(
     elif body.segment is None:
         raise TraceError(f"segments: {model.name} does not tell two texts apart by segments.")
     else:
-        kinds = _numbers("segments", segments, ids, config.n_segments)
+        kinds = _numbers("segments", segments, ids, config.n_segments, model.name)
     return EmbeddingParts(
         word=body.word(ids) * body.word_scale,
         position=None if body.position is None or rows is None else body.position(rows),
@@ -73,21 +75,6 @@ def embedding_parts(
     )
 
 
-def _numbers(name: str, given: object, ids: TokenIds, size: int) -> TokenIds:
-    """The numbers as a tensor like `ids`; TraceError for others."""
-    shape = tuple(ids.shape)
-    expected = f"expected whole numbers from 0 to {size - 1}, {shape[1]} for each of {shape[0]}"
-    try:
-        table = torch.as_tensor(given, device=ids.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TraceError(f"{name}={given!r:.80}: {expected}.") from error
-    whole = not table.is_floating_point() and not table.is_complex() and table.dtype != torch.bool
-    if table.dim() == 1:
-        table = table[None]
-    if not whole or tuple(table.shape) != shape:
-        raise TraceError(
-            f"{name} are {table.dtype} of shape {tuple(table.shape)}; {expected} sentences."
-        )
-    if bool((table < 0).any()) or bool((table >= size).any()):
-        raise TraceError(f"{name} go from {int(table.min())} to {int(table.max())}; {expected}.")
-    return table.long()
+def _numbers(name: str, given: object, ids: TokenIds, size: int, where: str) -> TokenIds:
+    """The numbers as a tensor like `ids`, all of them below `size`."""
+    return in_range(beside(given, ids, name), size, name, where)

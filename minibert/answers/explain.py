@@ -43,8 +43,6 @@ class Explanation:
     """False where no key was asked for, so the most attended one is shown."""
     query: Float[Tensor, " d_head"]
     key: Float[Tensor, " d_head"]
-    product: Float[Tensor, " d_head"]
-    """query · key, element by element; their sum is the dot product."""
     scale: float
     """The factor on the dot product, 1/sqrt(d_head) in most models."""
     scores: Float[Tensor, " key"]
@@ -66,6 +64,11 @@ class Explanation:
     def kv_head(self) -> int:
         """The key-value head that this head reads."""
         return self.head * (self.n_kv_heads or self.n_heads) // self.n_heads
+
+    @property
+    def product(self) -> Float[Tensor, " d_head"]:
+        """query · key, element by element; their sum is the dot product."""
+        return self.query * self.key
 
     @property
     def dot(self) -> float:
@@ -161,7 +164,6 @@ def explain(
         chosen=column is not None,
         query=here.query[sentence, row],
         key=here.key[sentence, looked_at],
-        product=here.product(row)[sentence, looked_at],
         scale=config.attention_scale(here.layer),
         scores=here.scores[sentence, row, real],
         mask=here.mask[sentence, 0, row, real],

@@ -185,16 +185,6 @@ class LayerTrace(LayerView):
             raise TraceError("mask of packed sentences: read trace.text(i)[layer].mask.")
         return replace(allowed, window=self.trace.config.window(self.layer)).full()
 
-    def product(self, query: int) -> Float[Tensor, "batch *head key d_head"]:
-        """query[i] * key, element by element: what the dot product of each score sums up."""
-        if self.trace.allowed.packed is not None:
-            raise TraceError("product of packed sentences: read trace.text(i)[layer].product(i).")
-        index = check_index("query", query, self.trace.allowed.position)
-        heads = slice(0, self.trace.config.n_heads) if self.head is None else self._heads
-        rows = self.trace.read("query", self.layer, heads)[:, :, index, None]
-        product = rows * self.trace.read("key", self.layer, heads)
-        return self._drop_head(QUANTITIES["key"], product)
-
 
 def layer_quantity(name: object) -> Quantity[Tensor]:
     """The Quantity of that name; AbsentError for a name that no layer has."""

@@ -70,7 +70,7 @@ def test_the_parts_add_up_and_the_norm_of_the_sum_enters() -> None:
 @pytest.mark.parametrize("name", ["positions", "segments"])
 def test_numbers_that_are_none_of_its_rows_are_refused_by_name(name: str, wrong: Any) -> None:
     model = from_transformers(hf_model("bert", "BertModel"), task="none")
-    with pytest.raises(TraceError, match=name):
+    with pytest.raises(TokenizationError, match=name):
         embedding_parts(model, IDS[:1], **{name: wrong})
     llama = minibert.load("tiny-llama")
     reason = {"positions": "has no table of positions", "segments": "does not tell"}[name]

@@ -30,7 +30,7 @@ def test_every_tensor_is_the_one_of_the_trace_and_leads_to_the_next(kind: str) -
         expected = {
             "query": here.query[0, 5],
             "key": here.key[0, 3],
-            "product": here.product(5)[0, 3],
+            "product": here.query[0, 5] * here.key[0, 3],
             "scores": here.scores[0, 5],
             "mask": trace[layer].mask[0, 0, 5],
             "probs": here.probs[0, 5],

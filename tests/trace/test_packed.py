@@ -107,7 +107,6 @@ def test_what_would_mix_sentences_is_refused(tmp_path: Path) -> None:
         (lambda: packed.grad[1].scores, "one matrix a sentence"),
         (lambda: packed.mask, "mask of packed sentences is one a sentence"),
         (lambda: packed.pooled, "pooled of packed sentences is one a"),
-        (lambda: packed[1].product(0), "product of packed sentences"),
         (lambda: packed.text(1).backward(packed.text(1).logits[0, -1, 7]), "has no gradients"),
         (lambda: packed.save(tmp_path / "trace"), "is not saved as one file"),
         (lambda: packed.rerun({}, keep=("probs",)), "have no matrix of all"),

@@ -78,15 +78,6 @@ def test_a_head_is_its_slice_of_the_layer_and_a_layer_one_of_the_stack(trace: Tr
                 assert close(getattr(trace[layer, head], name), part)
 
 
-def test_products_sum_up_to_the_scores(trace: Trace) -> None:
-    for layer, at in enumerate(trace):
-        scale = trace.model.body.layers[layer].attention.scale
-        for query in (0, 3, -1):
-            whole = at.product(query)
-            assert close(whole.sum(-1) * scale, at.scores[:, :, query])
-            assert close(trace[layer, -1].product(query), whole[:, -1])
-
-
 WINDOWS = [
     (slice(None), slice(None)),
     (slice(2, 5), slice(3, 7)),

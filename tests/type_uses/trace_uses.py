@@ -12,7 +12,6 @@ query: Tensor = trace[-1].query
 stream: Tensor = trace[0].resid_mid
 stacked: Tensor = trace.stack("probs")
 row: Tensor = trace[0].window("scores", queries=slice(0, 3))
-product: Tensor = trace[0, 1].product(2)
 edited = trace.rerun({("z", 0, 1): zero, ("probs", 1): lambda p: p * p})
 patched = trace.rerun({("resid_post", 1): replace(edited, positions=1)})
 averaged = model.trace("leaves", edit={("z", 0): mean(over=trace)})
