@@ -9,8 +9,8 @@ from torch import nn
 
 from minibert.checkpoint.load import (
     DEFAULT,
+    Asked,
     Checkpoint,
-    check_dtype,
     find,
     open_folder,
     open_live,
@@ -73,42 +73,30 @@ def load(
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
     AttentionError for an unknown implementation; nothing is half loaded.
     """
-    check_dtype(dtype)
+    asked = Asked(task, labels, head_seed, dtype, allow_unexpected)
     check_name(impl)
     check_flag("offline", offline, CheckpointError)
-    check_flag("allow_unexpected", allow_unexpected, CheckpointError)
     chosen = None if device is None else _device(device)
-    options: dict[str, Any] = {
-        "task": task,
-        "labels": labels,
-        "head_seed": head_seed,
-        "dtype": dtype,
-        "allow_unexpected": allow_unexpected,
-    }
-    live = isinstance(name, nn.Module)
-    if live:
-        model = from_transformers(name, **options)
-    else:
-        folder = find(name, revision=revision, cache_dir=cache_dir, offline=offline)
-        shown = DEFAULT if name is None else str(name)
-        model = _build(open_folder(folder, name=shown, **options), chosen)
+    if isinstance(name, nn.Module):
+        model = _build(open_live(name, asked))
+        model.impl = impl
+        moved = chosen is not None and any(p.device != chosen for p in model.parameters())
+        return model.to(chosen) if moved else model
+    folder = find(name, revision=revision, cache_dir=cache_dir, offline=offline)
+    shown = DEFAULT if name is None else str(name)
+    model = _build(open_folder(folder, asked, name=shown), chosen)
     model.impl = impl
-    if not live:
-        pack(model)
-    elif chosen is not None and any(p.device != chosen for p in model.parameters()):
-        return model.to(chosen)
+    pack(model)
     return model
 
 
-def from_transformers(
-    model: Any, *, task: str | None = None, dtype: torch.dtype | None = None, **options: Any
-) -> Model:
+def from_transformers(model: Any, **options: Any) -> Model:
     """The same model in minibert; it shares the weights of the transformers model.
 
-    Raises CheckpointError for a family or head minibert does not know.
+    `options` are those of `Asked`. Raises CheckpointError for a family or head minibert does not
+    know.
     """
-    check_dtype(dtype)
-    return _build(open_live(model, task=task, dtype=dtype, **options))
+    return _build(open_live(model, Asked(**options)))
 
 
 def _build(checkpoint: Checkpoint, device: torch.device | None = None) -> Model:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from minibert.answers.generate import generate
 from minibert.answers.predict import predict
+from minibert.checkpoint.load import first_values
 from minibert.checkpoint.save import save
 from minibert.checkpoint.weights import to_state_dict
 from minibert.doors import ServedPage, opened
@@ -80,15 +81,12 @@ class Model(nn.Module):
         Norms start as the identity and biases at 0, as in Devlin et al. 2019's code.
         """
         model = cls(config, **options)
-        generator = torch.Generator().manual_seed(seed)
+        parameters = dict(model.named_parameters())
+        shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name.endswith("bias"):
-                    parameter.zero_()
-                elif "norm" in name:
-                    parameter.fill_(0.0 if config.norm_plus_one else 1.0)
-                else:
-                    parameter.normal_(0.0, 0.02, generator=generator)
+            norms = 0.0 if config.norm_plus_one else 1.0
+            for name, values in first_values(shapes, seed, norms=norms):
+                parameters[name].copy_(values)
         return model
 
     def tie(self) -> None:

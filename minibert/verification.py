@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from minibert import __version__
 from minibert.checkpoint.config import class_name
-from minibert.checkpoint.load import Checkpoint, open_folder
+from minibert.checkpoint.load import Asked, Checkpoint, open_folder
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.problem import TIMES_EAGER
 from minibert.layers.config import Config
@@ -123,7 +123,7 @@ def _opened(folder: Path) -> Checkpoint:
         raise MinibertError(
             f"{folder} is not a folder; expected the folder of a checkpoint, with config.json."
         )
-    return open_folder(folder, name=str(folder))
+    return open_folder(folder, Asked(), name=str(folder))
 
 
 def _lengths(config: Config, longest: int) -> list[int]:

@@ -15,7 +15,7 @@ import mmap
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,36 @@ from minibert.checkpoint.files import (
     open_state_dict,
 )
 from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder
-from minibert.errors import CheckpointError, did_you_mean, whole_number
+from minibert.errors import CheckpointError, check_flag, did_you_mean, whole_number
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
 from minibert.text.tokenizer import Tokenizer
-from minibert.untrusted import present, read_json
+from minibert.untrusted import Json, present, read_json
 
 DEFAULT = "tiny-bert"
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `minibert.load` is asked for beside a name; it says there what each option does."""
+
+    task: str | None = None
+    labels: Sequence[str] | None = None
+    head_seed: int | None = None
+    dtype: torch.dtype | None = None
+    allow_unexpected: bool = False
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.dtype, torch.dtype) and self.dtype in DTYPES
+        if self.dtype is not None and not known:
+            raise CheckpointError(
+                f"dtype={self.dtype!r} is not a type for weights; expected one of "
+                f"{', '.join(map(str, DTYPES))}."
+            )
+        check_flag("allow_unexpected", self.allow_unexpected, CheckpointError)
 
 
 @dataclass(frozen=True)
@@ -55,16 +75,27 @@ class Checkpoint:
     where: str
     """How error messages name it."""
     entries: Mapping[str, Entry]
-    dtype: torch.dtype | None = None
-    """Of the model; None for `default_dtype`."""
-    allow_unexpected: bool = False
-    dropout: Dropout = field(default_factory=Dropout)
-    head_seed: int | None = None
-    """Of a fresh task head, in place of the checkpoint's; None: the checkpoint's."""
+    dropout: Dropout
+    asked: Asked
+
+    @classmethod
+    def of(
+        cls,
+        about: Json,
+        asked: Asked,
+        entries: Mapping[str, Entry],
+        where: str,
+        name: str,
+        tokenizer: Tokenizer | None = None,
+    ) -> "Checkpoint":
+        """The checkpoint of a config.json and these weights."""
+        config = with_labels(config_from_hf(about, asked.task), asked.labels, asked.head_seed)
+        config = _as_stored(config, entries, where=where)
+        return cls(config, tokenizer, name, where, entries, dropout_of(about, config), asked)
 
     def fresh(self, wanted: Iterable[str]) -> list[str]:
         """Those of our parameters that the checkpoint does not give: a fresh head's."""
-        return [] if self.head_seed is None else fresh_names(wanted, self.entries)
+        return [] if self.asked.head_seed is None else fresh_names(wanted, self.entries)
 
     def fill(self, model: nn.Module, device: torch.device | None = None) -> None:
         """Put the weights into a model made of `config` on the meta device.
@@ -85,12 +116,12 @@ class Checkpoint:
             wanted,
             self.entries,
             where=self.where,
-            allow_unexpected=self.allow_unexpected,
+            allow_unexpected=self.asked.allow_unexpected,
         )
-        dtype = self.dtype or default_dtype(found)
+        dtype = self.asked.dtype or default_dtype(found)
         made = [
             (ours, nn.Parameter(values.to(device, dtype), requires_grad=False))
-            for ours, values in first_values(fresh, int(self.head_seed or 0)).items()
+            for ours, values in first_values(fresh, int(self.asked.head_seed or 0))
         ]
         for ours, parameter in chain(parameters(found, dtype, device, self.where), made):
             for place in places[id(by_name[ours])]:
@@ -98,17 +129,8 @@ class Checkpoint:
                 setattr(model.get_submodule(owner), leaf, parameter)
 
 
-def open_folder(
-    folder: Path,
-    *,
-    name: str,
-    task: str | None = None,
-    dtype: torch.dtype | None = None,
-    allow_unexpected: bool = False,
-    labels: Sequence[str] | None = None,
-    head_seed: int | None = None,
-) -> Checkpoint:
-    """The checkpoint of a folder; with a fresh task head, and other labels, where asked for.
+def open_folder(folder: Path, asked: Asked, *, name: str) -> Checkpoint:
+    """The checkpoint of a folder.
 
     Raises CheckpointError for what cannot be read, and where config, weights and tokenizer do
     not belong together.
@@ -116,13 +138,13 @@ def open_folder(
     if not present(folder / "config.json"):
         raise CheckpointError(f"{folder} has no config.json; expected a checkpoint folder.")
     about = read_json(folder / "config.json")
-    config = with_labels(config_from_hf(about, task), labels, head_seed)
-    if present(folder / "generation_config.json") and config.generates:
-        said = read_json(folder / "generation_config.json").get("eos_token_id", config.end_ids)
-        config = replace(config, end_ids=end_ids(said, f"{folder}/generation_config.json"))
+    # Which model it is comes first: its weights and its tokenizer may take long to read.
+    config_from_hf(about, asked.task)
     entries = open_checkpoint(folder)
     has_tokenizer = any(present(folder / file) for file in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
+    found = Checkpoint.of(about, asked, entries, str(folder), name, tokenizer)
+    config = found.config
     # Gemma 3's tokenizer has a token of images behind the rows of its smaller models: what is
     # special comes into no text by itself, and is refused where somebody gives it.
     if tokenizer is not None and tokenizer.text_ids_from(config.vocab_size):
@@ -131,23 +153,14 @@ def open_folder(
             f"{config.vocab_size} rows; the tokenizer belongs to another model, or tokens were "
             "added without resizing the embeddings."
         )
-    where = str(folder)
-    config = _as_stored(config, entries, where=where)
-    dropout = dropout_of(about, config)
-    return Checkpoint(
-        config, tokenizer, name, where, entries, dtype, allow_unexpected, dropout, head_seed
-    )
+    if not config.generates or not present(folder / "generation_config.json"):
+        return found
+    said = read_json(folder / "generation_config.json").get("eos_token_id", config.end_ids)
+    ends = end_ids(said, f"{folder}/generation_config.json")
+    return replace(found, config=replace(config, end_ids=ends))
 
 
-def open_live(
-    model: Any,
-    *,
-    task: str | None = None,
-    dtype: torch.dtype | None = None,
-    allow_unexpected: bool = False,
-    labels: Sequence[str] | None = None,
-    head_seed: int | None = None,
-) -> Checkpoint:
+def open_live(model: Any, asked: Asked) -> Checkpoint:
     """The checkpoint that a transformers model object is; its weights are shared, not copied.
 
     Raises CheckpointError for a family or head minibert does not know.
@@ -157,26 +170,11 @@ def open_live(
         raise CheckpointError(
             f"{type(model).__name__} has no Hugging Face config; expected a transformers model."
         )
-    about = dict(config_dict())
-    about["architectures"] = [type(model).__name__]
+    about = dict(config_dict()) | {"architectures": [type(model).__name__]}
     where = f"the {type(model).__name__} object"
-    entries = open_state_dict(model.state_dict())
-    config = with_labels(config_from_hf(about, task), labels, head_seed)
-    config = _as_stored(config, entries, where=where)
-    kept = next(model.parameters()).dtype if dtype is None else dtype
-    dropout = dropout_of(about, config)
-    return Checkpoint(
-        config, None, where, where, entries, kept, allow_unexpected, dropout, head_seed
-    )
-
-
-def check_dtype(dtype: object) -> None:
-    """Raise CheckpointError for what weights cannot have as their type."""
-    if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in DTYPES):
-        known = ", ".join(map(str, DTYPES))
-        raise CheckpointError(
-            f"dtype={dtype!r} is not a type for weights; expected one of {known}."
-        )
+    if asked.dtype is None:
+        asked = replace(asked, dtype=next(model.parameters()).dtype)
+    return Checkpoint.of(about, asked, open_state_dict(model.state_dict()), where, where)
 
 
 def embedded_names() -> list[str]:
@@ -256,19 +254,16 @@ def fresh_names(wanted: Iterable[str], stored: Iterable[str]) -> list[str]:
     return [name for name in wanted if name.startswith(parts)]
 
 
-def first_values(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
-    """Normal numbers of standard deviation 0.02, biases 0, norms 1, as `Model.from_config`."""
+def first_values(
+    shapes: Mapping[str, tuple[int, ...]], seed: int, *, norms: float = 1.0
+) -> Iterator[tuple[str, Tensor]]:
+    """Normal numbers of standard deviation 0.02, biases 0, and weights of norms."""
     generator = torch.Generator().manual_seed(seed)
-    made = {}
     for name, shape in shapes.items():
-        values = torch.zeros(shape)
-        if not name.endswith("bias"):
-            if "norm" in name:
-                values.fill_(1.0)
-            else:
-                values.normal_(0.0, 0.02, generator=generator)
-        made[name] = values
-    return made
+        if name.endswith("bias") or "norm" in name:
+            yield name, torch.full(shape, 0.0 if name.endswith("bias") else norms)
+        else:
+            yield name, torch.empty(shape).normal_(0.0, 0.02, generator=generator)
 
 
 def with_labels(config: Config, labels: object, head_seed: object) -> Config:

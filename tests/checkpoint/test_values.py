@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 import minibert
 from minibert.checkpoint import load
 from minibert.checkpoint.files import Entry, MappedRegion
-from minibert.checkpoint.load import empty_like, open_folder
+from minibert.checkpoint.load import Asked, empty_like, open_folder
 from minibert.checkpoint.weights import Source, to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.model import Model
@@ -67,7 +67,7 @@ def filled(
     folder: Path, dtype: torch.dtype | None, device: torch.device | None = None
 ) -> tuple[Model, Allocations]:
     """A model with the weights of a folder, and what was allocated for them."""
-    checkpoint = open_folder(folder, name="small", dtype=dtype)
+    checkpoint = open_folder(folder, Asked(dtype=dtype), name="small")
     with torch.device("meta"):
         model = Model(checkpoint.config)
     with Allocations() as allocations:
