@@ -75,7 +75,7 @@ def test_one_position_reads_one_row_of_the_last_layer(monkeypatch: pytest.Monkey
     trace = small_trace()
     asked = watched(monkeypatch, trace)
     rollout_of(trace, 8)
-    assert [rows for name, rows in asked if name == "probs"] == [1] + [11] * (LAYERS - 1)
+    assert [rows for name, rows in asked if name == "probs"] == [1] + [11] * (len(trace) - 1)
 
 
 def test_choices_that_do_not_exist_are_refused() -> None:
