@@ -18,8 +18,8 @@ from browser.head_view import (
     token,
     until,
 )
-from browser.vector_page import some_vectors, vector_page
 from playwright.sync_api import Page, expect
+from small_traces import small_trace
 
 from minibert.loading import load
 from minibert.viz import attention_page, view
@@ -139,8 +139,7 @@ def test_a_long_text_of_faint_weights_opens_with_the_strongest(open_page):
 
 
 def test_a_text_of_3000_tokens_is_drawn_in_every_view_and_the_keyboard_walks_through_it(open_page):
-    names = tuple(f"t{i}" for i in range(3000))
-    html = vector_page(some_vectors(3000, width=7, heads=1), names, view="head")
+    html = view(small_trace(3000, n_positions=3000)).html
     page = open_page(html, "query=2900", ready="[data-drawn]")
     expect(token(page, "query", 2900)).to_be_in_viewport(ratio=1)
     press(page, *["ArrowDown"] * 40)

@@ -13,14 +13,7 @@ from torch import Tensor
 import minibert
 from minibert.trace.edit import hide, zero
 
-__all__ = [
-    "agreement",
-    "attention_is_not_use",
-    "copying",
-    "neurons",
-    "one_weight",
-    "word_order",
-]
+__all__ = ["agreement", "attention_is_not_use", "copying", "neurons", "one_weight", "word_order"]
 
 NOUNS = {
     "boy": "boys", "girl": "girls", "horse": "horses", "man": "men", "bird": "birds",

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +65,7 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=[*EMBEDDED, *RANDOM])
-def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+def case(request):
     if request.param in EMBEDDED:
         model = minibert.load(request.param)
     else:
@@ -80,7 +79,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Iterator[Case]:
+def gpt2():
     model = minibert.load("tiny-gpt2")
     with opened(model) as engine:
         yield Case(model, [(EngineHere(model), 1e-6), (engine, NEAR)])
@@ -124,7 +123,7 @@ def check_candidates(model: Any, candidates: list[dict[str, Any]], logits: torch
     assert [one["text"] for one in candidates] == [string(one) for one in ids]
 
 
-def test_every_quantity_is_that_of_python_before_and_after_edits(case: Case) -> None:
+def test_every_quantity_is_that_of_python_before_and_after_edits(case):
     draw, config = random.Random(2), case.model.config
     assert set(editable(config)) == {name for name, _ in case.everything}
     kinds, lengths = set(), set()
@@ -145,7 +144,7 @@ def test_every_quantity_is_that_of_python_before_and_after_edits(case: Case) -> 
     assert len(kinds) > 6, kinds
 
 
-def test_a_sweep_is_the_difference_that_zero_makes(case: Case) -> None:
+def test_a_sweep_is_the_difference_that_zero_makes(case):
     texts, layers, heads = [HORSE], case.model.config.n_layers, case.model.config.n_heads
     edits = [{"quantity": "mlp_out", "change": "zero", "layer": 1}]
     clean, given = case.trace(texts), {("mlp_out", 1): zero}
@@ -175,7 +174,7 @@ def test_a_sweep_is_the_difference_that_zero_makes(case: Case) -> None:
         )
 
 
-def test_a_run_is_to_the_views_what_a_static_page_is(case: Case) -> None:
+def test_a_run_is_to_the_views_what_a_static_page_is(case):
     layers = range(case.model.config.n_layers)
     names = [f"{name}-{n}" for n in layers for name in ("probs", "query", "key", "value")]
     long = ["word " * 90] if case.model.config.n_positions > 90 else [HORSE]
@@ -207,9 +206,7 @@ def check_block(trace: Any, name: str, data: bytes, near: float) -> None:
 
 
 @pytest.mark.parametrize("edits", [[], [{"quantity": "mlp_out", "change": "zero", "layer": 1}]])
-def test_what_each_layer_would_predict_is_the_lens_of_the_pass(
-    case: Case, edits: list[dict[str, Any]]
-) -> None:
+def test_what_each_layer_would_predict_is_the_lens_of_the_pass(case, edits):
     trace = case.trace([HORSE]).rerun({("mlp_out", 1): zero} if edits else {})
     for engine, _ in case.engines:
         request = {"texts": [HORSE], "edits": edits}
@@ -231,7 +228,7 @@ def test_what_each_layer_would_predict_is_the_lens_of_the_pass(
         assert (np.array(found["strings"], object) == strings)[clear].all()
 
 
-def test_a_text_that_is_typed_gives_the_bits_of_one_that_is_there(gpt2: Case) -> None:
+def test_a_text_that_is_typed_gives_the_bits_of_one_that_is_there(gpt2):
     _, (typing, _) = gpt2.engines
     text = "the horse and the boat were in the river"
     for last in (text, text.replace("boat", "house")):
@@ -251,9 +248,7 @@ def test_a_text_that_is_typed_gives_the_bits_of_one_that_is_there(gpt2: Case) ->
     [(1.0, None, None), (0, None, None), (0.7, 3, None), (1.3, None, 0.8), (1e-39, None, None),
      (0.9, 40, 0.5)],
 )  # fmt: skip
-def test_the_next_token_is_drawn_with_python_s_probabilities(
-    gpt2: Case, temperature: float, top_k: int | None, top_p: float | None
-) -> None:
+def test_the_next_token_is_drawn_with_python_s_probabilities(gpt2, temperature, top_k, top_p):
     asked = {"temperature": temperature, "topK": top_k, "topP": top_p, "seed": 3}
     edits = [{"quantity": "z", "change": "zero", "layer": 0, "head": 1}]
     for text in ("Once upon a time", "The", "She said: é"):

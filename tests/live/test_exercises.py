@@ -57,7 +57,7 @@ EXERCISES: list[tuple[str, Callable[[Any], Found], int, Callable[[Found], bool]]
 
 
 @pytest.mark.parametrize("exercise", range(1, 7))
-def test_an_exercise_reveals_python_s_numbers(exercise: int) -> None:
+def test_an_exercise_reveals_python_s_numbers(exercise):
     name, python, n_steps, claims = EXERCISES[exercise - 1]
     model = minibert.load(name)
     expected = python(model)

@@ -4,7 +4,6 @@ import base64
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ LARGEST_FILE = 5_500_000
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "tiny-llama", "tiny-bert-sentiment"])
-def test_the_file_holds_the_weights_as_they_are(name: str) -> None:
+def test_the_file_holds_the_weights_as_they_are(name):
     model = minibert.load(name)
     page = live_page(model)
     held, weights = json.loads(page.header)["live"], base64.b64decode(page.weights)
@@ -38,7 +37,7 @@ def test_the_file_holds_the_weights_as_they_are(name: str) -> None:
     assert page.size < LARGEST_FILE
 
 
-def test_weights_that_float16_would_change_are_stored_as_float32() -> None:
+def test_weights_that_float16_would_change_are_stored_as_float32():
     model = minibert.load("tiny-gpt2")
     model.body.final_norm.weight[0] = 1 + 2**-20
     entries = json.loads(live_page(model).header)["live"]["entries"]
@@ -49,9 +48,7 @@ def test_weights_that_float16_would_change_are_stored_as_float32() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-llama"])
-def test_a_large_model_runs_in_eight_bits_and_the_page_says_what_that_changes(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_model_runs_in_eight_bits_and_the_page_says_what_that_changes(name, monkeypatch):
     monkeypatch.setattr(live, "_WHOLE", 0)
     model, rounded = minibert.load(name), minibert.load(name)
     for values in rounded.parameters():
@@ -105,7 +102,7 @@ def test_a_large_model_runs_in_eight_bits_and_the_page_says_what_that_changes(
         ),
     ],
 )
-def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str) -> None:
+def test_a_model_that_the_engine_does_not_run_is_refused(changes, why):
     model: Any = minibert.load("tiny-bert")
 
     class Other:
@@ -123,7 +120,7 @@ def test_a_model_that_the_engine_does_not_run_is_refused(changes: Any, why: str)
         live_page(Other())
 
 
-def test_the_policy_lets_the_page_run_its_worker_and_ask_nobody() -> None:
+def test_the_policy_lets_the_page_run_its_worker_and_ask_nobody():
     html = live_page(minibert.load()).html
     policy = html.partition('Content-Security-Policy" content="')[2].partition('"')[0]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
@@ -135,7 +132,7 @@ def test_the_policy_lets_the_page_run_its_worker_and_ask_nobody() -> None:
     assert "wasm-unsafe-eval" not in minibert.load().trace("one").view().html
 
 
-def test_the_command_writes_the_file(tmp_path: Path) -> None:
+def test_the_command_writes_the_file(tmp_path):
     path = tmp_path / "live.html"
     result = run("live", "-m", "tiny-gpt2", "--text", "Once", "-o", str(path))
     assert result.exit_code == 0, result.output

@@ -44,7 +44,7 @@ class Splitter:
         shapes = {f"attention.{name}.weight": (1, 1) for name in names}
         shapes |= {"mlp.up.weight": (1, 1), "mlp.down.weight": (1, 1)}
         for norm in ("attention_norm", "mlp_norm"):
-            shapes |= {f"{norm}.weight": (1,), f"{norm}.bias": (1,)}  # type: ignore[dict-item]
+            shapes |= {f"{norm}.weight": (1,), f"{norm}.bias": (1,)}
         yield "body.word.weight", torch.zeros(config.vocab_size, 1)
         yield "body.position.weight", torch.zeros(config.n_positions, 1)
         yield "body.final_norm.weight", torch.ones(1)
@@ -54,7 +54,7 @@ class Splitter:
 
 
 @pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2"])
-def embedded(request: pytest.FixtureRequest) -> Iterator[tuple[Tokenizer, EngineProcess]]:
+def embedded(request):
     tokenizer = minibert.load(request.param).tokenizer
     assert tokenizer is not None
     with opened(Splitter(tokenizer)) as engine:
@@ -95,9 +95,7 @@ def texts() -> st.SearchStrategy[str]:
     ).map("".join)
 
 
-def test_every_mark_of_punctuation_splits_as_in_python(
-    embedded: tuple[Tokenizer, EngineProcess],
-) -> None:
+def test_every_mark_of_punctuation_splits_as_in_python(embedded):
     marks = [c for c in map(chr, range(0x110000)) if unicodedata.category(c)[0] == "P"]
     assert len(marks) > 800
     for first in range(0, len(marks), 16):
@@ -106,7 +104,5 @@ def test_every_mark_of_punctuation_splits_as_in_python(
 
 @settings(max_examples=1000)
 @given(one=st.lists(texts(), min_size=1, max_size=2))
-def test_any_text_and_any_pair_is_split_as_in_python(
-    embedded: tuple[Tokenizer, EngineProcess], one: list[str]
-) -> None:
+def test_any_text_and_any_pair_is_split_as_in_python(embedded, one):
     compare(*embedded, one)
