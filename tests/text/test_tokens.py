@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import minibert
 from minibert.errors import TokenizationError
 from minibert.text.tokenizer import Tokenizer
-from minibert.text.tokens import Tokens
-from minibert.text.windows import columns, equal_parts
+from minibert.text.tokens import Tokens, columns, equal_parts
 
 
 class Alphabet:
