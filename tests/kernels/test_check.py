@@ -337,18 +337,6 @@ def test_nothing_checked_is_not_right(asked, options, message):
         check(asked, **options)
 
 
-def test_who_watches_is_told_that_the_cause_is_looked_for_and_then_of_the_case_again():
-    told = []
-    options = USUAL | {"kinds": ("plain",), "watch": lambda done, total, what: told.append(what)}
-    check(made(inputs=lambda q, k, v: (q, v, k)), **options)
-    looked = [i for i, what in enumerate(told) if "looking for the likely cause" in what]
-    assert looked
-    assert {told[i + 1] for i in looked} == {"plain, 17 x 17, inputs x 1, float32"}
-    told.clear()
-    check(made(), **options)
-    assert set(told) == {"plain, 17 x 17, inputs x 1, float32"}
-
-
 def test_the_gradients_of_the_checker_are_those_of_the_formula():
     for seed in range(12):
         call = drawn(Random(seed), torch.float64)
