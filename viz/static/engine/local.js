@@ -30,8 +30,10 @@ import { Tokenizer } from "./tokens.js";
  *   predictions: Prediction[]}} Traced  a Run without its blocks
  */
 
-/** Passes that are kept: before and after, of the text and of a few before it. */
+/** Passes that are kept: before and after, of the text and of a few before it; of long texts and large models fewer. */
 const KEPT = 8;
+const LEAST = 3;
+const NUMBERS = 2 ** 23;
 
 /**
  * The passes that were looked at last.
@@ -44,7 +46,11 @@ class Kept extends Map {
   put(name, pass) {
     this.delete(name);
     this.set(name, pass);
-    for (const oldest of [...this.keys()].slice(0, -KEPT)) this.delete(oldest);
+    let [count, numbers] = [0, 0];
+    for (const [older, { size }] of [...this].reverse()) {
+      [count, numbers] = [count + 1, numbers + size];
+      if (count > KEPT || (count > LEAST && numbers > NUMBERS)) this.delete(older);
+    }
     return pass;
   }
 }

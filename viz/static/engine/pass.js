@@ -55,6 +55,9 @@ const NAMES = /** @type {Name[]} */ (Object.keys(LAYER_QUANTITIES));
 /** What a longer text takes from a shorter one: what is multiplied by weights on the way to resid_post. */
 const CONTINUED = /** @type {Name[]} */ (["query", "key", "value", "resid_post"]);
 
+/** What is computed again where it is read, and not kept: the largest of a layer. */
+const REMADE = /** @type {Name[]} */ (["head_out", "attn_out", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out"]);
+
 /** @typedef {Partial<Record<Name, Tensor>>} Known */
 
 /** One layer of one pass: what is known of it, resid_pre at least, and the table for the rest. */
@@ -129,6 +132,17 @@ export class LayerPass {
     return whole ? rowOf(this.read("resid_post"), position) : this.some(position, ["resid_pre", "z"], position + 1).read("resid_post");
   }
 
+  /** Lets go of what can be computed again. */
+  forget() {
+    for (const name of REMADE) delete this.computed[name];
+    this.input = this.inputOfMlp = undefined;
+  }
+
+  /** The numbers that are kept. */
+  get size() {
+    return Object.values(this.computed).reduce((sum, { values }) => sum + values.length, 0);
+  }
+
   /** What W_Q, W_K and W_V read; all three read the same. */
   get attentionInput() {
     return (this.input ??= this.layer.input("attention", this.read("resid_pre")));
@@ -175,6 +189,7 @@ export class Pass {
     for (const [index, layer] of model.layers.entries()) {
       // Of the last layer nothing is computed until it is read.
       const entering = index ? this.layers[index - 1].read("resid_post") : this.embed;
+      this.layers[index - 1]?.forget();
       const settled = shared && index === start.layer ? shared.layers[index].before(start.name) : {};
       const own = () => new LayerPass(layer, entering, { plan, index, settled, past: pasts[index] });
       this.layers.push(shared && index < start.layer ? shared.layers[index] : own());
@@ -183,6 +198,11 @@ export class Pass {
     this.allLogits = null;
     /** By position. @type {Map<number, Float32Array>} */
     this.logitsThere = new Map();
+  }
+
+  /** The numbers of its layers that are kept. */
+  get size() {
+    return this.layers.reduce((sum, layer) => sum + layer.size, 0);
   }
 
   /** The number of tokens. */

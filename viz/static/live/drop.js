@@ -69,6 +69,7 @@ export function askForFolder(page, tables, start) {
     element("p", { class: "note" }, [`Families: ${families.join(", ")}. Numbers: float32, float16, bfloat16. Tokenizers: WordPiece and byte-level BPE.`]),
   ]);
   page.classList.add("minibert");
+  page.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   page.replaceChildren(place);
   return new Promise((resolve) => {
     let count = 0;
