@@ -69,6 +69,8 @@ export class LocalEngine {
     /** Those without edits, by their texts. @type {Kept<string>} */
     this.clean = new Kept();
     this.count = 0;
+    /** A trace and the next token of the same request follow one another. @type {{name: string, pass: Pass} | null} */
+    this.edited = null;
   }
 
   /** @returns {About} */
@@ -99,12 +101,17 @@ export class LocalEngine {
     return { number: this.count, ids: pass.tokens.ids, header: headerOf(pass), predictions: predictions(pass, this.tokenizer) };
   }
 
-  /** The pass of a request; of the same text without edits it is run once. @param {Request} request @returns {Pass} */
-  run({ texts, edits, other }) {
+  /** The pass of a request; of the same text without edits it is run once, and the last one with edits is kept. @param {Request} request @returns {Pass} */
+  run(request) {
+    const { texts, edits, other } = request;
     const clean = this.cleanPass(texts);
     if (!edits.length) return clean;
+    const name = JSON.stringify([texts, edits, other]);
+    if (this.edited?.name === name) return this.edited.pass;
     const plan = new Plan(edits, this.config, clean.length, this.sources(clean, other));
-    return new Pass(this.model, clean.tokens, plan, clean);
+    const pass = new Pass(this.model, clean.tokens, plan, clean);
+    this.edited = { name, pass };
+    return pass;
   }
 
   /** @param {Pass} clean @param {string[]} [other] @returns {Sources} */
