@@ -115,16 +115,11 @@ class Page(Written):
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
-        return document(self._header, self._blocks, parts=needed_parts(self.examples))
-
-    @property
-    def _blocks(self) -> Iterator[tuple[str, str]]:
-        return (named for i, one in enumerate(self.examples) for named in one.named_blocks(i))
-
-    @property
-    def _header(self) -> str:
-        written = [one.written(i) for i, one in enumerate(self.examples)]
-        return page_header(written, title=self.title, view=self.view, start=urlencode(self.start))
+        numbered = list(enumerate(self.examples))
+        written, start = [one.written(i) for i, one in numbered], urlencode(self.start)
+        header = page_header(written, title=self.title, view=self.view, start=start)
+        blocks = (named for i, one in numbered for named in one.named_blocks(i))
+        return document(header, blocks, parts=needed_parts(self.examples))
 
     @property
     def data(self) -> str:

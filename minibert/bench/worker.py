@@ -55,10 +55,6 @@ _MOST_TEXT = 2**16
 _AT_ONCE = 2**20
 
 
-def _nowhere(message: Row) -> Tensors:
-    return {}
-
-
 class Channel:
     """One end of the connection. `seconds` is the longest time that a whole message may take.
 
@@ -109,7 +105,7 @@ class Channel:
         *,
         most: float = math.inf,
         seconds: float | None = None,
-        into: Callable[[Row], Tensors] = _nowhere,
+        into: Callable[[Row], Tensors] = lambda _: {},
     ) -> tuple[Row, dict[str, Tensor]]:
         """The next message and its tensors, which have no numbers (device "meta") above `most`.
 
