@@ -25,6 +25,7 @@ from minibert.errors import (
 )
 
 if TYPE_CHECKING:
+    from minibert import features as features
     from minibert.attached.attach import attach
     from minibert.kernels.api import attend, implementations, register
     from minibert.layers.config import Config

@@ -82,7 +82,8 @@ class Features:
     def read(self, trace: Trace) -> "Activations":
         """The activation of each feature at each position, and what they leave over.
 
-        In float32 at least. Of a trace with grad=True they can be differentiated.
+        In float32 at least. Of a trace with grad=True they can be differentiated. Files do not say
+        reliably of which model they are: another one of the same width is not noticed.
         Raises TraceError where the model has no such place, or vectors of another width.
         """
         if not isinstance(trace, Trace) or trace.allowed.packed is not None:

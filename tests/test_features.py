@@ -146,7 +146,7 @@ def drawn_features(data: Any, folder: Path, model: Any, kind: str, points: Any =
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-@settings(max_examples=8, phases=(Phase.generate,))
+@settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_features_are_those_of_the_formulas(
     tmp_path_factory: pytest.TempPathFactory, kind: str, data: Any
@@ -209,7 +209,7 @@ def test_gradients_are_those_of_autograd_with_the_error_held(
     ("family", "classes"),
     [("gpt2", "GPT2LMHeadModel"), ("bert", "BertForMaskedLM"), ("llama", "LlamaForCausalLM")],
 )
-@settings(max_examples=8, phases=(Phase.generate,))
+@settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_reasons_by_feature_add_up_to_the_level_above(
     tmp_path_factory: pytest.TempPathFactory, family: str, classes: str, data: Any
@@ -256,7 +256,7 @@ def test_reasons_by_feature_add_up_to_the_level_above(
                 got = score.at(key_component=row).sum()
                 assert got.item() == pytest.approx(plain.at(key_component=row).sum().item())
     if family == "gpt2":
-        graph = prediction_graph(text, 7, features=own, share=0)
+        graph = prediction_graph(text, 7, features=own, share=0.0)
         into = sum(link.v for link in graph.links if link.target == 0)
         assert into == pytest.approx(graph.number, abs=1e-9)
 
@@ -368,7 +368,7 @@ def saved_set(folder: Path, data: Any, layers: int, width: int) -> list[dict[str
     return sets
 
 
-@settings(max_examples=8, phases=(Phase.generate,))
+@settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_a_set_of_transcoders_is_that_of_its_formula(
     tmp_path_factory: pytest.TempPathFactory, data: Any
