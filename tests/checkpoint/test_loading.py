@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,9 +217,7 @@ def test_the_end_token_of_each_file_ends_the_text_as_in_transformers(endless, fi
 
 def with_token(source: Path, folder: Path, *, special: bool) -> Path:
     """The checkpoint with one more token in its tokenizer, behind the last row."""
-    folder.mkdir()
-    for file in source.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(source, folder)
     content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     rows = json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"]
     shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
