@@ -114,7 +114,7 @@ REFUSED = [
     ("verify .", 1, "has no config.json"),
     ("verify . -o no/certificate.json", 2, "There is no folder no"),
     ("verify . --longest 0", 2, "--longest"),
-    ("bench", 2, "no function is given"),
+    ("bench", 2, "Usage: "),
     (f"{BENCH} --baseline warp", 2, "--baseline warp is not known; known are reference"),
     (f"{BENCH} -o -", 2, "-output -: standard output is used for the table; .*rows.jsonl"),
     (f"{BENCH} --output no/folder/rows.jsonl", 2, "There is no folder no/folder"),
