@@ -233,7 +233,9 @@ def test_reasons_by_feature_add_up_to_the_level_above(
         assert after[component].item() == pytest.approx(before[component].item(), abs=1e-10)
     heads = [one for one in kept if one.kind == "head"]
     if heads:
-        after.follow(heads[0])
+        read = after.follow(heads[-1])
+        if name.startswith("resid"):
+            assert f"feature error {layer}" in read.labels["component"]
     # Along a direction each feature is its activation times its own part of the direction.
     direction = torch.randn(model.config.d_model, dtype=torch.float64)
     found, text = own.read(trace), trace.text(sentence)
