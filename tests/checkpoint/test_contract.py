@@ -16,7 +16,8 @@ import transformers
 import minibert
 from minibert.checkpoint.config import CONTRACT, config_from_hf
 from minibert.checkpoint.files import open_state_dict
-from minibert.checkpoint.load import Checkpoint
+from minibert.checkpoint.load import Asked, Checkpoint
+from minibert.layers.dropout import Dropout
 from minibert.model import Model
 from tests import families
 from tests.checkpoint import small_families
@@ -128,7 +129,7 @@ def ours(content: dict[str, Any], reference: Any, name: str) -> list[torch.Tenso
         config = config_from_hf(content)
         entries = open_state_dict(reference.state_dict())
         config = dataclasses.replace(config, tied=config.tied and "Sequence" not in name)
-        checkpoint = Checkpoint(config, None, name, name, entries)
+        checkpoint = Checkpoint(config, None, name, name, entries, Dropout(), Asked())
         with torch.device("meta"):
             model = Model(config)
         checkpoint.fill(model)
