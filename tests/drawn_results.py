@@ -1,5 +1,6 @@
 """Results of every form that a picture has, with made-up numbers that are all different."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ def results(count: int = 7, hostile: bool = False) -> dict[str, Drawn]:
         "position": OfPosition(numbers(L, BATCH, N), "layer batch key", "Of", **given, **where),
         "attribution": Why(
             signed(16), "component", "Logit", "nats", names, signed=True, number=1.0,
-            reading=Any,
+            reading=SimpleNamespace(split=None),
         ),
         "decomposition": Decomposition(
             signed(16, BATCH, N, 13), "component batch position d_model", "resid_post 2",

@@ -224,8 +224,9 @@ def test_what_each_layer_would_predict_is_the_lens_of_the_pass(case, edits):
         apart = np.abs(np.diff(probs)) > 2 * NEAR
         clear = np.pad(apart, ((0, 0), (0, 0), (1, 0)), constant_values=True)
         clear &= np.pad(apart, ((0, 0), (0, 0), (0, 1)), constant_values=False)
-        strings = np.array([row[0] for row in expected.strings], object)
-        assert (np.array(found["strings"], object) == strings)[clear].all()
+        ids = expected.ids[:, 0].tolist()
+        strings = [[[expected.words[i] for i in ranks] for ranks in row] for row in ids]
+        assert (np.array(found["strings"]) == np.array(strings))[clear].all()
 
 
 def test_a_text_that_is_typed_gives_the_bits_of_one_that_is_there(gpt2):
