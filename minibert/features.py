@@ -137,6 +137,8 @@ class Features:
         if not isinstance(values, Mapping) or not values:
             raise EditError("features.edit: expected features and their values, as {17: 0.0}.")
         new = {check_index("feature", n, len(self), EditError): v for n, v in values.items()}
+        if len(new) < len(values):
+            raise EditError("features.edit: a feature is named twice, once from the end.")
         for number, value in new.items():
             real = isinstance(value, int | float) and not isinstance(value, bool)
             if not callable(value) and not (real and math.isfinite(value)):

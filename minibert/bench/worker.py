@@ -271,6 +271,9 @@ def _seal(sealed: Sealed) -> None:
         told, asked = _RELATIVE_TIMES
         kept = kept & ~told | asked if kept & told else kept
         mount(None, where, None, _REMOUNT | _BIND | _READ_ONLY | kept, None)
+    # Through the mounts: the folder that was entered before is the one below them.
+    with suppress(OSError):
+        os.chdir(os.getcwd())
 
 
 def _unshare(which: int) -> bool:

@@ -28,6 +28,7 @@ count = []
 # which would start a process that nobody stops. Source: a hostile user.
 # check in namespaces: wrong: checks failed
 import multiprocessing.util
+import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -35,8 +36,9 @@ from pathlib import Path
 from minibert.bench import judge
 
 reached = []
-with suppress(OSError), open(judge.__file__, "a"):
-    reached.append("file")
+for path in (judge.__file__, os.path.relpath(judge.__file__)):
+    with suppress(OSError), open(path, "a"):
+        reached.append(path)
 for path in Path(multiprocessing.util.get_temp_dir()).glob("listener-*"):
     with suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         server.connect(str(path))
