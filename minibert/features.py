@@ -142,7 +142,9 @@ class Features:
         for number, value in new.items():
             real = isinstance(value, int | float) and not isinstance(value, bool)
             if not callable(value) and not (real and math.isfinite(value)):
-                raise EditError(f"feature {number}: {value!r:.80} is no number and no function.")
+                raise EditError(
+                    f"feature {number}: {value!r:.80}; expected a number or a function."
+                )
         key = self.writes.name, self.writes.layer
         if self.reads != self.writes:
             if trace is None:

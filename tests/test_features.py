@@ -342,7 +342,7 @@ def test_files_and_requests_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("expected a trace", TraceError, lambda: own.read("text")),  # type: ignore[arg-type]
         ("feature 9", EditError, lambda: own.edit({9: 0.0})),
         ("expected features", EditError, lambda: own.edit({})),
-        ("no number", EditError, lambda: own.edit({1: "0"})),  # type: ignore[dict-item]
+        ("expected a number", EditError, lambda: own.edit({1: "0"})),  # type: ignore[dict-item]
         ("named twice", EditError, lambda: own.edit({-1: 0.0, len(own) - 1: 1.0})),
         ("minibert.features.load", TraceError, lambda: why_logit(trace, 5, features=3)),
         ("behind what", TraceError, lambda: why(trace, 0, 1, 2, 1, features=wide)),
