@@ -4,7 +4,15 @@ import json
 from pathlib import Path
 
 from data import data_path
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import AddedToken, GPT2TokenizerFast, RobertaTokenizerFast
 
 TEXT = [
@@ -62,6 +70,33 @@ def sentence_piece(folder: Path) -> Path:
     trained.train_from_iterator(TEXT, trainer)
     trained.save(str(folder / "tokenizer.json"))
     return folder
+
+
+def byte_fallback(*, prepended: bool) -> Tokenizer:
+    """BPE of SentencePiece with all bytes: as Llama 2 has it, with a space in front, or Gemma."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>"))
+    spaces = normalizers.Replace(" ", "\u2581")
+    trained.normalizer = spaces
+    trained.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
+    marks = ["<pad>", "</s>", "<s>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=marks, show_progress=False)
+    trained.train_from_iterator(TEXT, trainer)
+    model = json.loads(trained.to_str())["model"]
+    names = model["vocab"] | {f"<0x{n:02X}>": len(model["vocab"]) + n for n in range(256)}
+    merges = [tuple(pair) for pair in model["merges"]]
+    trained.model = models.BPE(names, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prepended:
+        trained.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces])
+        trained.pre_tokenizer = None  # type: ignore[assignment]
+        parts.append(decoders.Strip(" ", 1, 0))
+    else:
+        trained.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    trained.decoder = decoders.Sequence(parts)
+    trained.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", 2)]
+    )
+    return trained
 
 
 def real(folder: Path, name: str, *files: str) -> Path:

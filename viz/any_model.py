@@ -11,8 +11,8 @@ from minibert.checkpoint.families import FAMILIES
 from minibert.checkpoint.families.bert_like import ROBERTA
 from minibert.checkpoint.families.form import Family, Group, OneWindow, Windows
 from minibert.checkpoint.families.gpt import GPT2
-from minibert.checkpoint.families.rotary import Turned
-from minibert.layers.config import CHOICES_BY_DEFAULT, Config
+from minibert.checkpoint.families.rotary import Turned, TurnedByType
+from minibert.layers.config import CHOICES_BY_DEFAULT, Config, discriminates
 from minibert.layers.config import FAMILIES as CHOICES
 from minibert.quantities import QUANTITIES
 from minibert.text.tokenizer_files import WELL_KNOWN
@@ -21,11 +21,8 @@ from minibert.viz.document import page_header
 from minibert.viz.engine_edits import OFF_PAGES, REFUSED_CHANGES
 from minibert.viz.live import JUDGED_TEXT, LIVE_TEXTS, RUN_TASKS, LivePage
 
-# The families that folder.js reads: what their groups of fields mean stands there by `_GROUPS`.
-ANY_FAMILIES = (
-    *("bert", "roberta", "distilbert", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3"),
-    "olmo2",
-)
+# Their rotation or factors folder.js does not read.
+ANY_FAMILIES = tuple(name for name in FAMILIES if name not in ("granite", "phi3"))
 
 
 def any_page() -> LivePage:
@@ -59,7 +56,11 @@ def _family(name: str, family: Family, model_type: str) -> Json:
     given = {one.name: one.default for one in fields(Config) if one.default is not MISSING}
     return {
         "family": name,
-        "classes": known_classes(model_type),
+        "classes": {
+            named: task
+            for named, task in known_classes(model_type).items()
+            if not discriminates(name, task)
+        },
         "defaults": given
         | CHOICES_BY_DEFAULT
         | dict(choices.choices)
@@ -67,6 +68,9 @@ def _family(name: str, family: Family, model_type: str) -> Json:
             "causal": bool(choices.causal),
             "of_vocabulary": choices.head_activation,
             "first_activation": choices.first_activation,
+            "narrow_head": choices.narrow_head,
+            "projects": name == "albert",
+            "continues": "causal-lm" in choices.tasks,
         },
         "fields": {
             ours: {"names": field.names, **field.said}
@@ -103,9 +107,11 @@ def _group(family: Family, group: Group) -> Json:
             "fraction": group.fraction,
             "usualFraction": group.usual_fraction,
         }
+    if isinstance(group, TurnedByType):
+        return {"rule": "turnedByType", "bases": group.bases, "scaled": group.scaled}
     if isinstance(group, OneWindow):
         return {"rule": "window", "usual": group.usual}
-    if isinstance(group, Windows) and "use_sliding_window" in group.names:
-        return {"rule": "latest"}
+    if isinstance(group, Windows):
+        return {"rule": "windows", "by": group.others[-1]}
     rules = {id(ROBERTA): "offset", id(GPT2): "scaled"}
-    return {"rule": rules[id(family)]}
+    return {"rule": rules.get(id(family), "pooling")}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from minibert.errors import MinibertError
 from minibert.layers.bodies import Body
-from minibert.layers.config import ACTIVATIONS, FAMILIES, Config
+from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
@@ -28,7 +28,6 @@ from minibert.viz.engine_edits import editable
 from minibert.viz.example import scales_of
 from minibert.viz.vectors import looking_header, rotation_header
 
-# The families that the engine runs. Others have an embedding, a head or layers of another kind.
 __all__ = [
     "JUDGED_TEXT",
     "LIVE_FAMILIES",
@@ -39,22 +38,8 @@ __all__ = [
     "live_page",
 ]
 
-LIVE_FAMILIES = (
-    *(
-        "bert",
-        "roberta",
-        "distilbert",
-        "gpt2",
-        "gpt_neox",
-        "llama",
-        "mistral",
-        "qwen2",
-        "qwen3",
-        "gemma",
-        "gemma2",
-    ),
-    *("gemma3", "phi3", "olmo2", "modernbert"),
-)
+# The engine does not know Granite's factors.
+LIVE_FAMILIES = tuple(name for name in FAMILIES if name != "granite")
 RUN_TASKS = ("none", "masked-lm", "pre-training", "causal-lm", "sequence-classification")
 # Bytes of weights that a file holds as they are: every page opens with unpacking all of them.
 _WHOLE = 40_000_000
@@ -74,14 +59,14 @@ LIVE_TEXTS = {
 }
 # And of one that gives classes of a text.
 JUDGED_TEXT = "I did not really enjoy this movie. It was fantastic!"
-_CLASSES = "sequence-classification"
+_CLASSES, _CLASSES_ASKED = "sequence-classification", "single_label_classification"
 # What the engine does not read; of a head that gives classes the pooler is.
 _UNREAD = ("body.pooler.", "head.next_sentence.")
 _FIELDS = (
     *("family", "task", "vocab_size", "n_positions", "n_layers", "n_heads", "n_kv_heads"),
     *("d_head", "d_model", "d_mlp", "n_segments", "norm", "norm_eps", "norm_plus_one"),
     *("norm_place", "parallel", "query_key_norm", "activation", "causal"),
-    *("logit_soft_cap", "labels", "position_offset"),
+    *("logit_soft_cap", "labels", "position_offset", "n_layer_groups"),
 )
 
 
@@ -189,16 +174,12 @@ def _checked(model: RunnableModel) -> Tokenizer:
     config = model.config
     if config.family not in LIVE_FAMILIES:
         raise _refused(model, f"its family is {config.family}; it runs {', '.join(LIVE_FAMILIES)}")
-    if config.task not in RUN_TASKS:
+    if config.task not in RUN_TASKS or discriminates(config.family, config.task):
         raise _refused(model, f"its task head is {config.task}; it runs {', '.join(RUN_TASKS)}")
     if model.tokenizer is None:
         raise _refused(model, "it has no tokenizer, so no text can be typed")
-    if config.task == _CLASSES and (reason := _not_of_one_class(config)):
-        raise _refused(model, reason)
-    expected = {"d_embed": config.d_model, "n_layer_groups": config.n_layers}
-    for name, value in expected.items():
-        if getattr(config, name) != value:
-            raise _refused(model, f"its {name} is {getattr(config, name)}; it runs {value}")
+    if config.task == _CLASSES and config.problem_type not in ("", _CLASSES_ASKED):
+        raise _refused(model, f"its head answers {config.problem_type}; it runs {_CLASSES_ASKED}")
     for rotary in filter(None, (config.rotary, config.local_rotary)):
         if rotary.depends_on_length:
             raise _refused(model, f"its rotary scaling is {rotary.scaling}; it runs others")
@@ -210,15 +191,6 @@ def _checked(model: RunnableModel) -> Tokenizer:
             model, f"it has {size / 1e6:.0f} million weights; a page holds {_LARGEST / 1e6:.0f}"
         )
     return model.tokenizer
-
-
-def _not_of_one_class(config: Config) -> str:
-    """Why this head does not give one class of a text as the engine does; "" where it does."""
-    if config.problem_type not in ("", "single_label_classification"):
-        return f"its head answers {config.problem_type}; it runs single_label_classification"
-    if config.family == "modernbert":
-        return "its head for classes is ModernBERT's, which is not known there"
-    return ""
 
 
 def _refused(model: RunnableModel, why: str) -> MinibertError:
@@ -236,6 +208,7 @@ def _config(model: RunnableModel) -> Json:
         **fields,
         "head_activation": family.head_activation or config.head_activation,
         "first_activation": family.first_activation,
+        "reads": "last" if config.decodes else config.pooling,
         "quantities": editable(config),
         "built": built_of(model),
         "embed_scale": model.body.word_scale,

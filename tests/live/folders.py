@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import RobertaProcessing
 
 import minibert
+from tests.vocabularies import byte_fallback
 
 __all__ = ["DRAWN", "drawn_folder"]
 
@@ -37,6 +38,17 @@ _ENCODER = {
     "hidden_act": _ACTIVATIONS,
     "type_vocab_size": [1, 2, 3],
     "layer_norm_eps": [1e-12, 1e-3],
+}
+_TURNS_BY_TYPE = [
+    {"full_attention": one, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
+    for one in _TURNS[:2]
+]
+_GEMMA = _LLAMA | _BIAS | {"head_dim": [4, 8]}
+_GEMMA_2 = _GEMMA | {
+    "hidden_activation": ["gelu_pytorch_tanh", "silu"],
+    "query_pre_attn_scalar": [3, 8],
+    "final_logit_softcapping": [None, 0.5],
+    "sliding_window": [3],
 }
 #: model_type -> the prefix of its classes, their ends, and what fields are drawn from.
 DRAWN: dict[str, tuple[str, tuple[str, ...], dict[str, list[Any]]]] = {
@@ -80,7 +92,41 @@ DRAWN: dict[str, tuple[str, tuple[str, ...], dict[str, list[Any]]]] = {
     ),
     "qwen3": ("Qwen3", _DECODER, _LLAMA | _BIAS | {"head_dim": [4, 8]}),
     "olmo2": ("Olmo2", ("Model", "ForCausalLM"), _LLAMA | _BIAS),
+    "electra": (
+        "Electra",
+        _BERT,
+        _ENCODER | {"embedding_size": [6, 12], "tie_word_embeddings": [True, False]},
+    ),
+    "albert": (
+        "Albert",
+        (*_BERT, "ForPreTraining"),
+        _ENCODER | {"embedding_size": [6, 12], "num_hidden_groups": [1, 2]},
+    ),
+    "gemma": ("Gemma", _DECODER, _GEMMA),
+    "gemma2": ("Gemma2", _DECODER, _GEMMA_2 | {"attn_logit_softcapping": [None, 0.5]}),
+    "gemma3_text": (
+        "Gemma3",
+        ("TextModel", "ForCausalLM", "TextForSequenceClassification"),
+        _GEMMA_2 | {"rope_parameters": _TURNS_BY_TYPE},
+    ),
+    "modernbert": (
+        "ModernBert",
+        _BERT,
+        {
+            "hidden_activation": _ACTIVATIONS,
+            "classifier_activation": _ACTIVATIONS,
+            "rope_parameters": _TURNS_BY_TYPE,
+            "local_attention": [2, 4],
+            "global_attn_every_n_layers": [2, 3],
+            "classifier_pooling": ["cls", "mean"],
+            **{
+                f"{name}_bias": [True, False]
+                for name in ("norm", "attention", "mlp", "decoder", "classifier")
+            },
+        },
+    ),
 }
+_WORD_PIECE = ("bert", "distilbert", "electra", "albert")
 _SIZES = {
     **{"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3},
     **{"intermediate_size": 22, "max_position_embeddings": 40, "vocab_size": 0},
@@ -112,13 +158,13 @@ def drawn_folder(model_type: str, folder: Path, seed: int, end: str = "") -> Any
     given = dict(zip(names, _SIZES.values(), strict=True)) | {"vocab_size": vocabulary}
     given |= {name: draw.choice(values) for name, values in fields.items()}
     given |= {"initializer_range": 0.3, "num_labels": 3, "pad_token_id": None}
-    if model_type in ("bert", "roberta", "distilbert"):
+    if model_type in (*_WORD_PIECE, "roberta"):
         given["pad_token_id"] = tokenizer.token_to_id("<pad>") or 0
         # RoBERTa's positions begin behind it.
         given["max_position_embeddings"] += given["pad_token_id"]
     if end == "LMHeadModel" and model_type == "bert":
         given["is_decoder"] = True
-    config = getattr(transformers, f"{prefix}Config")(**given)
+    config = transformers.AutoConfig.for_model(model_type, **given)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model = getattr(transformers, prefix + end)(config).eval()
@@ -136,7 +182,9 @@ def drawn_folder(model_type: str, folder: Path, seed: int, end: str = "") -> Any
 
 
 def _tokenizer(model_type: str) -> Tokenizer:
-    masked = model_type in ("bert", "distilbert")
+    if model_type in ("llama", "mistral", "gemma", "gemma2"):
+        return byte_fallback(prepended=model_type[0] != "g")
+    masked = model_type in _WORD_PIECE
     embedded = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
     assert embedded is not None
     tokenizer = Tokenizer.from_str(embedded.to_json())

@@ -19,13 +19,14 @@ from live.folders import DRAWN, drawn_folder
 import minibert
 from minibert.checkpoint.config import CONTRACT, config_from_hf
 from minibert.errors import MinibertError
+from minibert.layers.bodies import Body
 from minibert.layers.layer import layer_quantities
 from minibert.viz.any_model import any_page
 from minibert.viz.engine_edits import OFF_PAGES
 from minibert.viz.live import _config
 
 TABLES = json.loads(any_page().header)["live"]["tables"]
-TEXT = "The horse pulled the cart up the hill."
+TEXT = "The horse pulled the cart up the hill. \u010d"
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,14 @@ def engine() -> Iterator[EngineProcess]:
 
 def same_config(found: dict[str, Any], config: Any) -> bool:
     """Whether the engine reads of a config.json what a page from Python holds."""
-    body = SimpleNamespace(
-        word_scale=1.0, embed_project=None, position=config.positions == "learned" or None
+    # No layers are made for the many configs here.
+    body: Any = SimpleNamespace(
+        config=config,
+        word=SimpleNamespace(weight=torch.zeros(())),
+        embed_project=config.d_embed != config.d_model or config.family == "albert" or None,
+        position=config.positions == "learned" or None,
     )
+    body.word_scale = Body.word_scale.fget(body)  # type: ignore[attr-defined]
     model: Any = SimpleNamespace(config=config, body=body, name="dropped")
     expected = json.loads(json.dumps(_config(model)))
     return all(_near(found.get(name), value) for name, value in expected.items())
@@ -156,7 +162,7 @@ HOSTILE: dict[str, tuple[Damage, str]] = {
     "a list": (lambda p: (p / "config.json").write_text("[]"), "is not a JSON object"),
     "another family": (
         lambda p: _rewritten(p / "config.json", lambda c: c.update(model_type="__proto__")),
-        'model_type is "__proto__"; expected one of bert',
+        'model_type is "__proto__"; expected one of albert',
     ),
     "a million layers": (
         lambda p: _rewritten(p / "config.json", lambda c: c.update(n_layer=10**6)),
@@ -226,11 +232,11 @@ HOSTILE: dict[str, tuple[Damage, str]] = {
     "no tokenizer": (lambda p: (p / "tokenizer.json").unlink(), "there is no tokenizer.json"),
     "Unigram": (
         lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(model={"type": "Unigram"})),
-        'is a "Unigram" tokenizer; expected WordPiece or byte-level BPE',
+        'is a "Unigram" tokenizer; expected WordPiece or BPE of bytes',
     ),
     "BPE of characters": (
         lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(pre_tokenizer=None)),
-        "that is not byte-level",
+        "that does not have all bytes",
     ),
     "another normalizer": (
         lambda p: _rewritten(

@@ -14,6 +14,7 @@ from minibert.errors import TokenizationError
 from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.text.tokenizer import Tokenizer
+from tests.vocabularies import byte_fallback
 
 # More tokens than any text here has.
 POSITIONS = 4096
@@ -53,9 +54,13 @@ class Splitter:
             yield f"body.groups.0.{name}", torch.ones(shape)
 
 
-@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2"])
+@pytest.fixture(scope="module", params=["tiny-bert", "tiny-gpt2", "prepended", "bytes"])
 def embedded(request):
-    tokenizer = minibert.load(request.param).tokenizer
+    if request.param.startswith("tiny"):
+        tokenizer = minibert.load(request.param).tokenizer
+    else:
+        backend = byte_fallback(prepended=request.param == "prepended")
+        tokenizer = Tokenizer.from_json(backend.to_str())
     assert tokenizer is not None
     with opened(Splitter(tokenizer)) as engine:
         yield tokenizer, engine

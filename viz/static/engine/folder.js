@@ -117,20 +117,17 @@ const RULES = {
     query_scalar: valueOf(raw, "scale_attn_weights", "boolean", true) ? null : 1,
   }),
   window: (raw, { n_layers }, { usual }) => ({ windows: windowsOf(n_layers, valueOf(raw, "sliding_window", "whole", usual, { null: null }), () => true) }),
-  latest(raw, { n_layers }) {
-    const size = valueOf(raw, "sliding_window", "whole", 4096, { null: null });
-    const slides = valueOf(raw, "use_sliding_window", "boolean", false);
-    const first = valueOf(raw, "max_window_layers", "whole", 28, { least: 0 });
-    const types = raw.layer_types ?? windowsOf(n_layers, slides ? 1 : null, (layer) => size !== null && layer >= first).map((one) => (one ? "sliding_attention" : "full_attention"));
+  windows(raw, { n_layers }, { by }) {
+    const { size, slides } = SLIDING[by](raw);
+    const types = raw.layer_types ?? Array.from({ length: n_layers }, (_, layer) => (slides(layer) ? "sliding_attention" : "full_attention"));
     const known = Array.isArray(types) && types.length === n_layers && types.every((one) => one === "full_attention" || one === "sliding_attention");
     if (!known) throw refuse(raw, "layer_types", "full_attention or sliding_attention for each layer");
-    if (types.includes("sliding_attention") && !(slides && size !== null)) throw refuse(raw, "layer_types", "full_attention, as sliding_window is turned off");
+    if (types.includes("sliding_attention") && size === null) throw refuse({ layer_types: types }, "layer_types", "full_attention, as sliding_window is turned off");
     return { windows: windowsOf(n_layers, size, (layer) => types[layer] === "sliding_attention") };
   },
+  pooling: (raw) => ({ pooling: fieldOf(raw, { type: "name", names: ["classifier_pooling"], default: "cls", known: { cls: "first", mean: "mean" } }) }),
   turned(raw, said, { base, fraction, usualFraction }) {
-    const objects = ["rope_scaling", "rope_parameters"].map((name) => raw[name] ?? {});
-    const wrong = ["rope_scaling", "rope_parameters"].find((_, i) => typeof objects[i] !== "object" || Array.isArray(objects[i]));
-    if (wrong) throw refuse(raw, wrong, "an object");
+    const objects = ["rope_scaling", "rope_parameters"].map((name) => objectOf(raw, name));
     const given = { ...objects.find((one) => Object.keys(one).length) };
     const nested = ["full_attention", "sliding_attention"].find((name) => own(given, name));
     if (nested) throw new Error(`config.json: rope_parameters has ${nested}; expected one set of parameters`);
@@ -138,7 +135,46 @@ const RULES = {
     const usual = { rope_theta: own(raw, base) ? raw[base] : 10000, ...(fraction && { partial_rotary_factor: own(raw, fraction) ? raw[fraction] : usualFraction }) };
     return rotaryOf({ ...usual, ...given }, said, Boolean(fraction));
   },
+  turnedByType(raw, said, { bases, scaled }) {
+    const parameters = objectOf(raw, "rope_parameters");
+    const [rotary, local] = ["full_attention", "sliding_attention"].map((kind) => {
+      const [name, base] = bases[kind];
+      const scaling = scaled.includes(kind) ? objectOf(raw, "rope_scaling") : {};
+      return rotaryOf({ rope_theta: own(raw, name) ? raw[name] : base, ...objectOf(parameters, kind), ...scaling }, said, false).rotary;
+    });
+    return { rotary, local_rotary: local };
+  },
 };
+
+/** @param {Json} raw @param {string} name @returns {Json} */
+function objectOf(raw, name) {
+  const found = raw[name] ?? {};
+  if (typeof found !== "object" || Array.isArray(found)) throw refuse(raw, name, "an object");
+  return found;
+}
+
+/** The size of windows, and which layers have one where layer_types does not say it; by a field that says that. @type {Record<string, (raw: Json) => {size: number | null, slides: (layer: number) => boolean}>} */
+const SLIDING = {
+  max_window_layers(raw) {
+    const first = valueOf(raw, "max_window_layers", "whole", 28, { least: 0 });
+    const size = valueOf(raw, "use_sliding_window", "boolean", false) ? windowOf(raw) : (windowOf(raw), null);
+    return { size, slides: (layer) => size !== null && layer >= first };
+  },
+  sliding_window: (raw) => ({ size: windowOf(raw), slides: (layer) => layer % 2 === 0 }),
+  sliding_window_pattern(raw) {
+    const every = valueOf(raw, "sliding_window_pattern", "whole", 6);
+    return { size: windowOf(raw), slides: (layer) => (layer + 1) % every !== 0 };
+  },
+  global_attn_every_n_layers(raw) {
+    const every = valueOf(raw, "global_attn_every_n_layers", "whole", 3);
+    return { size: 2 * Math.floor(valueOf(raw, "local_attention", "whole", 128, { least: 0 }) / 2) + 1, slides: (layer) => layer % every !== 0 };
+  },
+};
+
+/** @param {Json} raw @returns {number | null} */
+function windowOf(raw) {
+  return valueOf(raw, "sliding_window", "whole", 4096, { null: null });
+}
 
 /** @param {Json} given @param {Json} said @param {boolean} partial */
 function rotaryOf(given, said, partial) {
@@ -214,12 +250,17 @@ function choicesOf(raw, { families, tasks }) {
   if (!found.d_head && width % heads) throw new Error(`config.json: ${heads} heads do not divide a width of ${width}`);
   found.d_head ||= width / heads;
   found.n_kv_heads ||= heads;
+  found.d_embed ||= width;
+  found.n_layer_groups ||= found.n_layers;
+  if (found.n_layer_groups > found.n_layers) throw refuse(raw, "num_hidden_groups", "at most one group a layer");
   if (heads % found.n_kv_heads) throw new Error(`config.json: ${heads} heads cannot share ${found.n_kv_heads} key-value heads evenly`);
   if (!(found.n_positions >= 1)) throw refuse(raw, "max_position_embeddings", "room for a token");
   const problem = raw.problem_type ?? null;
   found.task = taskOf(raw, table, tasks);
   if (problem !== null && problem !== "single_label_classification") throw refuse(raw, "problem_type", "single_label_classification");
-  return { ...found, family: table.family, labels: labelsOf(raw), generates: found.norm_place !== "after" && found.task === "causal-lm" };
+  const decodes = found.norm_place !== "after" && found.continues;
+  found.projects ||= found.d_embed !== width;
+  return { ...found, family: table.family, labels: labelsOf(raw), generates: decodes && found.task === "causal-lm", reads: decodes ? "last" : found.pooling };
 }
 
 /** What the engine reads of a model's config, as viz/live.py writes it. @param {Json} raw @param {Tables} tables @param {string} name @returns {{config: Config, choices: Json}} */
@@ -229,26 +270,30 @@ export function configOf(raw, tables, name) {
   const window = (/** @type {number} */ size) => (!size ? null : choices.causal ? [size - 1, 0] : [Math.floor((size - 1) / 2), Math.floor((size - 1) / 2)]);
   const windows = choices.windows.map(window);
   const scale = layers.map((layer) => (choices.query_scalar ?? choices.d_head) ** -0.5 / (choices.scale_by_layer ? layer + 1 : 1));
-  const head = choices.of_vocabulary ?? choices.activation;
+  const head = choices.of_vocabulary ?? (choices.head_activation || choices.activation);
+  const turns = layers.map((layer) => (windows[layer] && choices.local_rotary) || choices.rotary);
+  const rotary = [...new Map(turns.map((one) => [JSON.stringify(one), one])).values()];
+  const embedScale = choices.embed_scaled ? Math.fround(Math.sqrt(choices.d_model)) : 1;
   return {
     choices,
     config: /** @type {Config} */ ({
       .../** @type {any} */ (choices),
       name,
       head_activation: head,
-      embed_scale: 1,
+      embed_scale: embedScale,
       scale,
+      soft_cap: choices.attention_soft_cap ?? undefined,
       windows: windows.some(Boolean) ? windows : undefined,
-      rotary: choices.rotary ? [choices.rotary] : undefined,
-      turned: choices.rotary ? layers.map(() => 0) : undefined,
+      rotary: choices.rotary ? rotary : undefined,
+      turned: choices.rotary ? turns.map((one) => rotary.findIndex((other) => JSON.stringify(one) === JSON.stringify(other))) : undefined,
       quantities: quantitiesOf(choices, tables),
-      built: builtOf(choices, head),
+      built: builtOf(choices, head, embedScale),
     }),
   };
 }
 
-/** As `built_of` of viz/live.py. @param {Json} choices @param {string} head @returns {Json} */
-function builtOf(choices, head) {
+/** As `built_of` of viz/live.py. @param {Json} choices @param {string} head @param {number} embedScale @returns {Json} */
+function builtOf(choices, head, embedScale) {
   return {
     norm: choices.norm_place,
     normKind: choices.norm,
@@ -262,12 +307,12 @@ function builtOf(choices, head) {
     gated: choices.gated,
     activation: choices.activation,
     headActivation: head,
-    embedScale: 1,
+    embedScale,
     positions: choices.positions === "learned",
     positionOffset: choices.position_offset,
     segments: choices.n_segments > 0,
     embedNorm: choices.embed_norm,
-    embedProject: false,
+    embedProject: choices.projects,
     finalNorm: choices.final_norm,
     transform: !choices.generates,
     logitSoftCap: choices.logit_soft_cap,
@@ -322,18 +367,20 @@ function shapesOfLayer(c) {
 
 /** Of body and head. @param {Json} c  choices @returns {Record<string, [number[], boolean]>} */
 function shapesOutside(c) {
-  const atEnd = c.norm_place !== "after";
+  const classes = c.task === "sequence-classification";
+  const width = c.narrow_head && !classes ? c.d_embed : c.d_model;
   return {
-    "body.word": [[c.vocab_size, c.d_model], false],
-    "body.position": [[c.n_positions + c.position_offset, c.d_model], false],
-    "body.segment": [[c.n_segments, c.d_model], false],
-    "body.embed_norm": [[c.d_model], c.norm_bias],
+    "body.word": [[c.vocab_size, c.d_embed], false],
+    "body.position": [[c.n_positions + c.position_offset, c.d_embed], false],
+    "body.segment": [[c.n_segments, c.d_embed], false],
+    "body.embed_norm": [[c.d_embed], c.norm_bias],
     "body.final_norm": [[c.d_model], c.norm_bias],
-    ...(c.task === "sequence-classification" && !c.first_activation && !atEnd && { "body.pooler": [[c.d_model, c.d_model], true] }),
-    "head.transform": [[c.d_model, c.d_model], true],
-    "head.norm": [[c.d_model], c.norm_bias],
-    "head.decoder": [[c.vocab_size, c.d_model], !c.generates],
-    "head.classifier": [[c.labels.length, c.d_model], !atEnd],
+    ...(c.projects && { "body.embed_project": [[c.d_model, c.d_embed], true] }),
+    ...(classes && !c.first_activation && c.norm_place === "after" && { "body.pooler": [[c.d_model, c.d_model], true] }),
+    "head.transform": [[width, c.d_model], c.head_bias],
+    "head.norm": [[width], c.norm_bias],
+    "head.decoder": [[c.vocab_size, width], !c.generates && c.decoder_bias],
+    "head.classifier": [[c.labels.length, c.d_model], c.reads !== "last"],
   };
 }
 
@@ -356,8 +403,8 @@ function wantedOf(choices, names) {
   }
   const shapes = shapesOfLayer(choices);
   const parts = partsOf(names, shapes, choices);
-  for (let layer = 0; layer < choices.n_layers; layer += 1) {
-    for (const [ours, theirs] of names.within) add(`body.groups.${layer}.${ours}`, `${names.layer.replace("{}", layer)}.${theirs}`, shapes[ours], parts[ours] ?? null, names.conv1d);
+  for (let layer = 0; layer < choices.n_layer_groups; layer += 1) {
+    for (const [ours, theirs] of names.within) if (layer || choices.first_norm || ours !== "attention_norm") add(`body.groups.${layer}.${ours}`, `${names.layer.replace("{}", layer)}.${theirs}`, shapes[ours], parts[ours] ?? null, names.conv1d);
   }
   return found.map((one) => ({ ...one, names: alsoNamed(names, one.names[0], choices.tied) }));
 }
@@ -533,8 +580,8 @@ function placeIn({ start, rows, block }, row) {
 
 /** The parts of a tokenizer.json that tokens.js has. */
 const KNOWN = {
-  normalizer: ["BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Replace", "Sequence", "StripAccents"],
-  pre_tokenizer: ["BertPreTokenizer", "ByteLevel", "Sequence", "Split"],
+  normalizer: ["BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Sequence", "StripAccents"],
+  pre_tokenizer: ["BertPreTokenizer", "ByteLevel", "Metaspace", "Sequence", "Split"],
   post_processor: ["BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"],
 };
 
@@ -567,8 +614,10 @@ async function vocabularyOf(files, { roles }, rows) {
 /** Throws for a tokenizer of another kind. @param {Json} tokenizer */
 function checkTokenizer({ model, added_tokens: added, ...parts }) {
   const type = model?.type ?? (model?.merges ? "BPE" : undefined);
-  const bytes = JSON.stringify([parts.pre_tokenizer]).includes('"ByteLevel"') && !model?.byte_fallback;
-  if (type !== "WordPiece" && !(type === "BPE" && bytes)) throw new Error(`tokenizer.json is a ${shown(type)} tokenizer${type === "BPE" ? " that is not byte-level" : ""}; expected WordPiece or byte-level BPE`);
+  const level = JSON.stringify([parts.pre_tokenizer]).includes('"ByteLevel"');
+  const named = (/** @type {number} */ byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
+  const bytes = model?.byte_fallback ? [...Array(256).keys()].every((byte) => own(model.vocab ?? {}, named(byte))) : level;
+  if (type !== "WordPiece" && !(type === "BPE" && bytes)) throw new Error(`tokenizer.json is a ${shown(type)} tokenizer${type === "BPE" ? " that does not have all bytes" : ""}; expected WordPiece or BPE of bytes`);
   if (model.dropout) throw new Error(`tokenizer.json: dropout is ${shown(model.dropout)}; expected none`);
   const entries = Object.entries(model.vocab ?? {});
   if (!entries.length || !Array.isArray(added) || ![...entries.map(([, id]) => id), ...added.map((one) => one?.id)].every((id) => Number.isSafeInteger(id) && id >= 0)) throw new Error("tokenizer.json has a vocabulary that is damaged");
@@ -579,6 +628,7 @@ function checkTokenizer({ model, added_tokens: added, ...parts }) {
 function checkParts(name, part, known) {
   if (!part) return;
   if (!known.includes(part.type)) throw new Error(`tokenizer.json: the ${name} is ${shown(part.type)}; expected ${known.join(", ")}`);
+  if (part.type === "Metaspace" && part.split !== false) throw new Error("tokenizer.json: split of Metaspace is not false; expected one that does not split");
   const inner = part.normalizers ?? part.pretokenizers ?? part.processors;
   if (Array.isArray(inner)) for (const one of inner) checkParts(name, one, known);
 }

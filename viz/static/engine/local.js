@@ -12,7 +12,7 @@
 import { bytesOf, candidates, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
 import { Plan } from "./edits.js";
 import { readFolder } from "./folder.js";
-import { Model, Weights } from "./model.js";
+import { groupOf, Model, Weights } from "./model.js";
 import { LAYER_QUANTITIES, Pass } from "./pass.js";
 import { Tokenizer } from "./tokens.js";
 
@@ -174,7 +174,8 @@ export class LocalEngine {
 
   /** @param {string} name @param {number | null} layer @param {number | null} row @returns {Numbers | null} */
   weights(name, layer, row) {
-    return this.held.row(layer === null ? name : `body.groups.${layer}.${name}`, row);
+    const { n_layers: layers, n_layer_groups: groups } = this.config;
+    return this.held.row(layer === null ? name : `body.groups.${groupOf(layer, layers, groups)}.${name}`, row);
   }
 
   /** @param {Request} request @param {Question} question @param {() => Promise<void>} [pause] */

@@ -10,7 +10,7 @@
  */
 
 import { KINDS, Matrix, productOf, single } from "./product.js";
-import { activate, addRow, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
+import { activate, addRow, meanOf, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
 
 /**
  * @typedef {object} WeightEntry
@@ -339,6 +339,7 @@ export class Layer {
  * @property {number} d_model
  * @property {number} d_mlp
  * @property {number} n_segments
+ * @property {number} n_layer_groups  sets of weights that the layers share
  * @property {"layer" | "rms"} norm
  * @property {number} norm_eps
  * @property {boolean} norm_plus_one  norms scale by 1 + weight
@@ -348,6 +349,7 @@ export class Layer {
  * @property {string} activation
  * @property {string} head_activation
  * @property {string | null} [first_activation]  of the layer between the first token and the classes of a text; null: the pooler stands there, if any
+ * @property {"first" | "mean" | "last"} reads  which position a head for classes reads
  * @property {number} position_offset  RoBERTa's positions begin there
  * @property {boolean} causal
  * @property {number} embed_scale  of the rows of the word table
@@ -375,6 +377,7 @@ class Body {
     this.position = weights.matrices.get("body.position.weight");
     this.segment = weights.matrices.get("body.segment.weight");
     this.embedNorm = new Norm(weights, "body.embed_norm", config);
+    this.project = weights.has("body.embed_project.weight") ? new Linear(weights, "body.embed_project") : null;
     this.finalNorm = new Norm(weights, "body.final_norm", config);
     this.scale = config.embed_scale;
     this.offset = config.position_offset;
@@ -388,13 +391,14 @@ class Body {
     return ids.map((id) => (id === padding ? padding : padding + (count += 1)));
   }
 
-  /** word (+ segment) (+ position), and a norm where there is one. @param {number[]} ids @param {number[]} segments */
+  /** word (+ segment) (+ position), a norm and a projection where there are. @param {number[]} ids @param {number[]} segments */
   embed(ids, segments) {
     const summed = rows(this.word, ids);
     if (this.scale !== 1) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] *= this.scale;
     const more = [this.segment && rows(this.segment, segments), this.position && rows(this.position, this.rowsOfPositions(ids))];
     for (const added of more) if (added) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] += added.values[i];
-    return this.embedNorm.forward(summed);
+    const embedded = this.embedNorm.forward(summed);
+    return this.project ? this.project.forward(embedded.values) : embedded;
   }
 
   /** The hidden state that the task head reads: the stream, or the last norm of it. @param {Tensor} hidden */
@@ -429,29 +433,39 @@ class VocabularyHead {
   }
 }
 
-/** One logit a class of the whole text, from one token: the first, through the pooler or a layer of the head; of families that continue texts, the last. */
+/** One logit a class of the whole text, from one token or the mean, through the pooler or a layer of the head; of families that continue texts, from the last token as it is. */
 class ClassHead {
   /** @param {Config} config @param {Weights} weights */
-  constructor({ norm_place: place, first_activation: activation }, weights) {
-    this.first = place === "after" ? new Linear(weights, activation ? "head.transform" : "body.pooler") : null;
-    this.activation = activation ?? "tanh";
+  constructor(config, weights) {
+    const pooled = weights.has("body.pooler.weight");
+    this.reads = config.reads;
+    this.first = this.reads === "last" ? null : new Linear(weights, pooled ? "body.pooler" : "head.transform");
+    this.activation = pooled ? "tanh" : config.first_activation ?? config.head_activation;
+    this.norm = new Norm(weights, "head.norm", config);
     this.classifier = new Linear(weights, "head.classifier");
   }
 
   /** (1, label). @param {Tensor} hidden */
   forward(hidden) {
-    if (!this.first) return this.classifier.forward(rowOf(hidden, hidden.shape[0] - 1).values);
-    return this.classifier.forward(activate(this.first.forward(rowOf(hidden, 0).values), this.activation).values);
+    const [positions] = hidden.shape;
+    const read = this.reads === "mean" ? meanOf(hidden) : rowOf(hidden, this.reads === "last" ? positions - 1 : 0);
+    const made = this.first ? this.norm.forward(activate(this.first.forward(read.values), this.activation)) : read;
+    return this.classifier.forward(made.values);
   }
+}
+
+/** The set of weights that a layer has. @param {number} layer @param {number} layers @param {number} groups */
+export function groupOf(layer, layers, groups) {
+  return Math.floor(layer / (layers / groups));
 }
 
 export class Model {
   /** @param {Config} config @param {Weights} weights */
   constructor(config, weights) {
-    const { task, n_layers: nLayers } = config;
+    const { task, n_layers: nLayers, n_layer_groups: groups } = config;
     this.config = config;
     this.body = new Body(config, weights);
-    this.layers = Array.from({ length: nLayers }, (_, n) => new Layer(weights, `body.groups.${n}`, config, n));
+    this.layers = Array.from({ length: nLayers }, (_, n) => new Layer(weights, `body.groups.${groupOf(n, nLayers, groups)}`, config, n));
     const ofWords = () => new VocabularyHead(config, weights, this.body.word);
     this.head = task === "none" ? null : task === "sequence-classification" ? new ClassHead(config, weights) : ofWords();
   }

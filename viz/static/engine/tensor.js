@@ -204,6 +204,13 @@ export function rowOf(x, position) {
   return rowsOf(x, position, position + 1);
 }
 
+/** The mean over all positions: (1, width). @param {Tensor} x @returns {Tensor} */
+export function meanOf({ shape: [positions, width], values }) {
+  const means = new Float64Array(width);
+  for (let i = 0; i < values.length; i += 1) means[i % width] += values[i] / positions;
+  return tensor([1, width], Float32Array.from(means));
+}
+
 /** The positions of one tensor, and those of another behind them. @param {Tensor} one @param {Tensor} behind @returns {Tensor} */
 export function joined(one, behind) {
   const [[count, width], [more]] = [one.shape.slice(-2), behind.shape.slice(-2)];

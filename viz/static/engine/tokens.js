@@ -15,6 +15,8 @@ import { BertNormalizer, BertPreTokenizer, Tokenizer as Backend } from "@hugging
  */
 
 
+/** What SentencePiece writes for a space. */
+const SPACE = "\u2581";
 /** Blocks of Chinese characters; the sixth begins where it does in Rust. */
 const CHINESE = [
   [0x4e00, 0x9fff], [0x3400, 0x4dbf], [0x20000, 0x2a6df], [0x2a700, 0x2b73f],
@@ -219,10 +221,13 @@ function templateOf(processor, kind) {
 function reader(tokenizer) {
   const literal = new Set(tokenizer.added_tokens.map((/** @type {{content: string}} */ { content }) => content));
   const prefix = tokenizer.model.continuing_subword_prefix ?? "";
-  const bytes = JSON.stringify([tokenizer.decoder, tokenizer.pre_tokenizer]).includes('"ByteLevel"') ? byteAlphabet() : null;
+  const parts = JSON.stringify([tokenizer.decoder, tokenizer.pre_tokenizer]);
+  const bytes = parts.includes('"ByteLevel"') ? byteAlphabet() : null;
+  const spaced = parts.includes(SPACE);
   return (raw) => {
     if (literal.has(raw)) return raw;
     if (bytes) return readBytes(raw, bytes);
+    if (spaced) return raw.replaceAll(SPACE, " ");
     return prefix && raw.startsWith(prefix) ? raw.slice(prefix.length) || raw : raw;
   };
 }
