@@ -58,7 +58,7 @@ class ScoreParts(Protocol):
 
 @runtime_checkable
 class ServedPage(Protocol):
-    """A page that runs a model, in a cell of a notebook, until `close()`."""
+    """A page before a model, in a cell of a notebook, until `close()`."""
 
     height: int
 

@@ -13,7 +13,7 @@ from minibert.answers.predict import predict
 from minibert.checkpoint.load import first_values
 from minibert.checkpoint.save import save
 from minibert.checkpoint.weights import to_state_dict
-from minibert.doors import ServedPage, opened
+from minibert.doors import Page, ServedPage, opened
 from minibert.errors import (
     CheckpointError,
     TokenizationError,
@@ -310,9 +310,16 @@ class Model(nn.Module):
     predict = predict
     generate = generate
 
-    def live(self, *, height: int = 720) -> ServedPage:
-        """A page that runs this model, for a cell of a notebook; see viz/serve/server.py."""
-        page: ServedPage = opened("live")(self, height)
+    def live(self, *, height: int = 720) -> Page | ServedPage:
+        """A page that runs this model, for a cell of a notebook: type, and see attention follow.
+
+        Where the engine of a page runs the model and the notebook stays small (at most 8 MB a cell,
+        4.8 of an embedded model) the page is the output itself: no kernel and no network is needed,
+        also in a notebook that was saved or exported. Else it is a page that this process serves,
+        until `close()`, to a browser of this machine (extra `serve`). Each holds a picture, which
+        is seen where neither can run.
+        """
+        page: Page | ServedPage = opened("live")(self, height)
         return page
 
     def pool(self, hidden: Hidden) -> Pooled | None:

@@ -42,9 +42,9 @@ def any_page() -> LivePage:
             "tasks": RUN_TASKS,
         },
         "texts": {
-            "masked": LIVE_TEXTS[False][0],
-            "none": LIVE_TEXTS[False][0],
-            "causal": LIVE_TEXTS[True][0],
+            "masked": LIVE_TEXTS[False],
+            "none": LIVE_TEXTS[False],
+            "causal": LIVE_TEXTS[True],
             "classes": JUDGED_TEXT,
         },
     }

@@ -186,12 +186,12 @@ class Example:
 
 
 # Pixels a side of a head in the little pictures, at most; of all heads together.
-_TILE, _PIXELS = 36, 250_000
+_TILE, PIXELS = 36, 250_000
 
 
 def small_side(n_heads: int) -> int:
     """Cells a side of a head's little picture, so that many heads do not make a large image."""
-    return max(1, min(_TILE, math.isqrt(_PIXELS // n_heads)))
+    return max(1, min(_TILE, math.isqrt(PIXELS // n_heads)))
 
 
 def _little(pooled: Sequence[Array]) -> Array:

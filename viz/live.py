@@ -23,10 +23,11 @@ from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
-from minibert.viz.document import LIVE_PARTS, Written, document, page_header, worker_block
+from minibert.viz.document import LIVE_PARTS, document, page_header, worker_block
 from minibert.viz.engine_edits import editable
-from minibert.viz.example import scales_of
-from minibert.viz.vectors import looking_header, rotation_header
+from minibert.viz.example import Example, Sentence, scales_of, trace_example
+from minibert.viz.page import CELL_HEIGHT, Shown
+from minibert.viz.vectors import Holding, looking_header, rotation_header
 
 __all__ = [
     "JUDGED_TEXT",
@@ -54,8 +55,8 @@ _JUDGED = (
 )
 # What stands in the field to begin with, of a model that fills masks and of one that continues.
 LIVE_TEXTS = {
-    False: ("The boys [MASK] very tired.",),
-    True: ("The boys saw a white horse. The girls saw a white",),
+    False: "The boys [MASK] very tired.",
+    True: "The boys saw a white horse. The girls saw a white",
 }
 # And of one that gives classes of a text.
 JUDGED_TEXT = "I did not really enjoy this movie. It was fantastic!"
@@ -115,14 +116,18 @@ def built_of(model: RunnableModel) -> Json:
 
 
 @dataclass(frozen=True, repr=False)
-class LivePage(Written):
-    """One HTML file that runs a model; `.save(path)` writes it."""
+class LivePage(Shown):
+    """One HTML file that runs a model; it shows itself in a notebook and has `.save(path)`."""
 
     header: str
     weights: str = ""
     """The bytes of all weights in base64; "" in a page that is given a folder."""
     note: str = ""
     """What 8 bits change; "" where the weights are the model's own."""
+    examples: tuple[Example, ...] = ()
+    """What a cell of a notebook shows a picture of where no script runs; not in the file."""
+    height: int = CELL_HEIGHT
+    """CSS pixels in a cell."""
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
@@ -130,8 +135,27 @@ class LivePage(Written):
         return document(self.header, (worker_block(), *blocks), parts=LIVE_PARTS)
 
     def __repr__(self) -> str:
-        """One line: the text of a page is long."""
-        return f"<LivePage of {self.size / 1e6:.1f} MB; save('live.html') writes it to a file>"
+        """What a notebook says where it shows neither HTML nor an image."""
+        return (
+            f"<LivePage of {self.size / 1e6:.1f} MB, in which the model runs when a browser shows"
+            " it; save('live.html') writes it to a file>"
+        )
+
+
+def first_text(config: Config, tokenizer: Tokenizer) -> str:
+    """What a live page opens with."""
+    if config.task == _CLASSES:
+        return JUDGED_TEXT
+    if config.causal or tokenizer.mask_id is None:
+        return LIVE_TEXTS[True]
+    return LIVE_TEXTS[False].replace("[MASK]", tokenizer.raw(tokenizer.mask_id))
+
+
+def still_of(model: RunnableModel, text: str) -> Example:
+    """The attention weights of a text, of which a cell shows a picture where no script runs."""
+    layers, heads = range(model.config.n_layers), range(model.config.n_heads)
+    holding = Holding(tuple(layers), tuple(heads), vectors=False, exact=frozenset())
+    return trace_example(Sentence(model.trace(text), 0), "", holding)
 
 
 def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
@@ -152,13 +176,11 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     coded = 2 * sum(parameter.numel() for _, parameter in named) > _WHOLE
     entries, weights = _packed(named, coded)
     note = _note(model) if coded else ""
-    first = (JUDGED_TEXT,) if config.task == _CLASSES else LIVE_TEXTS[config.causal]
-    mask = "[MASK]" if tokenizer.mask_id is None else tokenizer.raw(tokenizer.mask_id)
     live = {
         "config": _config(model),
         "entries": entries,
         "note": note,
-        "texts": list(texts) or [text.replace("[MASK]", mask) for text in first],
+        "texts": list(texts) or [first_text(config, tokenizer)],
         "vocabulary": {
             "mask": tokenizer.mask_id,
             "size": tokenizer.vocab_size,

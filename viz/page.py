@@ -2,12 +2,13 @@
 
 examples -> header and blocks -> document -> pieces of HTML -> file, text, or output of a cell
 
-In a cell the file stands in a frame, which reaches nothing outside, over a text and an image. A
-notebook that is not trusted strips the frame, and those two are what is seen. The numbers are part
-of the cell's output, and so of the notebook's file.
+In a cell the file stands in a frame, which reaches nothing outside, over a text and an image. Where
+no frame is shown, as in a notebook that is not trusted, those two are what is seen; on paper made
+by LaTeX it is the image. All of it is part of the cell's output, and so of the notebook's file.
 """
 
 import base64
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 
 from minibert.errors import AttentionError, did_you_mean
 from minibert.viz.document import Written, document, page_header
-from minibert.viz.example import Example, needed_parts, small_side
+from minibert.viz.example import PIXELS, Example, needed_parts
 from minibert.viz.payload import CODE_MAX, Array
 
 # marimo shows no output above this size, Colab and VS Code become slow.
@@ -28,7 +29,7 @@ CELL_BYTES = 8_000_000
 CELL_HEIGHT = 720
 _TOO_LARGE = (
     "This page is too large for a notebook. `.save(path)` writes it to a file; a page of fewer"
-    " layers or heads can be shown here."
+    " layers or heads, or of a smaller model, can be shown here."
 )
 _TRUST = "To use the picture, trust this notebook or run its cell again."
 # Pixels between two heads in the picture without scripts.
@@ -38,8 +39,10 @@ _SHADE = 8
 _PAPER, _INK = (255, 255, 255), (29, 60, 110)
 
 
-def _still(examples: Sequence[Example], advice: str) -> str:
-    """What is seen where no script runs: what this is, and a picture of it."""
+def still(examples: Sequence[Example], advice: str) -> str:
+    """What is seen where no script runs: what this is, and a picture of it; "" for no example."""
+    if not examples:
+        return ""
     about = examples[0].about
     sizes, n_tokens = about["sizes"], len(about["tokens"]["text"])
     layers, heads = len(about["layers"]), len(about["heads"])
@@ -66,7 +69,8 @@ def picture(example: Example) -> bytes:
     Written by hand: it is small, and the same with and without matplotlib.
     """
     n_layers, n_heads, n_queries, n_keys = example.small.shape
-    enlarged = max(1, small_side(n_layers * n_heads) // max(n_queries, n_keys))
+    side = math.isqrt(PIXELS // (n_layers * n_heads))
+    enlarged = max(1, side // max(n_queries, n_keys))
     tiles = example.small.repeat(enlarged, -2).repeat(enlarged, -1)
     height, width = tiles.shape[-2:]
     image = np.zeros((n_layers, height + _GAP, n_heads, width + _GAP), np.uint8)
@@ -94,12 +98,49 @@ def _png(shades: Array) -> bytes:
     )
 
 
+class Shown(Written):
+    """A page that shows itself in a notebook."""
+
+    examples: tuple[Example, ...]
+    """What can be looked at: a text in a model each."""
+    height: int = CELL_HEIGHT
+    """CSS pixels in a cell."""
+
+    @property
+    def fits_cell(self) -> bool:
+        """True where a notebook can hold the page."""
+        return len(self._framed()) <= CELL_BYTES
+
+    def _framed(self) -> str:
+        place = f"grid-area: 1 / 1; margin: 0; width: 100%; height: {self.height}px"
+        # Nothing is painted behind the page: until a browser draws it, the picture is seen.
+        return (
+            f'<div style="display: grid"><div style="{place}; overflow: hidden">'
+            f"{still(self.examples, _TRUST)}</div>"
+            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts allow-downloads"'
+            f' title="Attention" style="{place}; border: 0"></iframe></div>'
+        )
+
+    def _repr_html_(self) -> str:
+        """The page in a frame over its picture; above 8 MB only the picture."""
+        html = self._framed()
+        return html if len(html) <= CELL_BYTES else f"<div>{still(self.examples, _TOO_LARGE)}</div>"
+
+    def _repr_png_(self) -> bytes | None:
+        """The picture of the first text, for what shows no HTML."""
+        return picture(self.examples[0]) if self.examples else None
+
+    def _mime_(self) -> tuple[str, str]:
+        """The page in marimo."""
+        return "text/html", self._repr_html_()
+
+
 # The pictures of a page, in the order of their tabs.
 VIEWS = ("head", "model", "neuron", "arithmetic", "map", "layers")
 
 
 @dataclass(frozen=True, repr=False)
-class Page(Written):
+class Page(Shown):
     """Attention as one self-contained HTML file with linked views.
 
     It shows itself in a notebook and has `.save(path)`.
@@ -129,23 +170,6 @@ class Page(Written):
     def __repr__(self) -> str:
         """One line: the text of a page is long."""
         return f"<Page of {self.size / 1000:.0f} kB; save('attention.html') writes it to a file>"
-
-    def _repr_html_(self) -> str:
-        """The page in a frame over its picture; above 8 MB only the picture."""
-        place = f"grid-area: 1 / 1; margin: 0; width: 100%; height: {CELL_HEIGHT}px"
-        html = (
-            f'<div style="display: grid"><div style="{place}; overflow: hidden">'
-            f"{_still(self.examples, _TRUST)}</div>"
-            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts allow-downloads"'
-            f' title="Attention" style="{place}; border: 0; background: #fff"></iframe></div>'
-        )
-        if len(html) <= CELL_BYTES:
-            return html
-        return f"<div>{_still(self.examples, _TOO_LARGE)}</div>"
-
-    def _mime_(self) -> tuple[str, str]:
-        """The page in marimo."""
-        return "text/html", self._repr_html_()
 
 
 def checked_view(view: object) -> str:

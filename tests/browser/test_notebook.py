@@ -1,9 +1,17 @@
 """A page in a cell of a notebook: in a frame where it is trusted, an image and a text where not."""
 
+import io
+
+import nbformat
+import numpy as np
 import pytest
 from attention_pages import HOSTILE, names, softmax
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+from PIL import Image
 from playwright.sync_api import Page, expect
 
+from minibert import load
 from minibert.viz import attention_page
 
 pytestmark = pytest.mark.browser
@@ -71,5 +79,38 @@ def test_what_is_not_trusted_is_an_image_and_a_text(notebook):
     for said in ("2 of 2 layers, 3 of 3 heads, 10 tokens", "trust this notebook", HOSTILE[0]):
         expect(page.locator("#cells")).to_contain_text(said)
     image = page.locator("#cells img")
-    assert image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 3 * 34
+    assert image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 3 * 204
     assert page.evaluate("window.pwned") is None
+
+
+EXPORTED = (
+    "import minibert\nmodel = minibert.load()\nmodel.live()",
+    "model.trace('the horse ran away').view(view='map')",
+    "import minibert.viz.serve.server as server\nserver.CELL_BYTES = 0\nmodel.live(height=400)",
+)
+
+
+def test_an_exported_notebook_runs_the_model_and_is_blank_nowhere(notebook):
+    cells = [nbformat.v4.new_code_cell(code) for code in EXPORTED]
+    book = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(book, timeout=120).execute()
+    held = [cell.outputs[-1]["data"] for cell in book.cells]
+    assert all({"text/html", "image/png", "text/plain"} <= set(data) for data in held)
+    # The kernel has ended, and the browser has no network.
+    page = notebook(TRUSTED, HTMLExporter(template_name="basic").from_notebook_node(book)[0])
+    live, below = (page.frame_locator("iframe >> nth=0"), page.frame_locator("iframe >> nth=1"))
+    expect(live.locator(".lower[data-drawn]")).to_be_attached(timeout=60_000)
+    text = "The small bird [MASK] in the old tree."
+    live.get_by_role("textbox").first.fill(text)
+    expect(live.locator("#page[aria-busy=false] .query .token")).to_have_text(
+        list(load().tokenize(text).strings[0])
+    )
+    best = load().predict(text)[0].choices[0].label
+    expect(live.locator(".live-sentence")).to_contain_text(f"“{best}”")
+    expect(below.locator(".map-view[data-drawn]")).to_be_attached()
+    expect(page.get_by_text("run this cell again. A file")).to_be_visible()
+    whole = np.asarray(Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("L"))
+    for output in page.locator("iframe, object").all():
+        box = output.bounding_box()
+        part = whole[int(box["y"]) : int(box["y"] + 300), int(box["x"]) : int(box["x"] + 300)]
+        assert part.std() > 5, "nothing is seen"

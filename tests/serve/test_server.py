@@ -10,9 +10,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import minibert
+from minibert.viz.live import still_of
 from minibert.viz.serve import connection
 from minibert.viz.serve.engine import MOST_MESSAGE_BYTES
-from minibert.viz.serve.server import PageServer
+from minibert.viz.serve.server import PageServer, ServedPage
 from tests.served import Client, page_socket, request, serving
 
 TEXT = "the horse [MASK] away ."
@@ -167,10 +168,11 @@ def test_many_pages_at_once_each_get_their_own_answers(served):
 
 
 def test_a_page_in_a_notebook_is_a_frame_and_ends():
-    page = minibert.load().live(height=400)
+    model = minibert.load()
+    page = ServedPage(PageServer(model, framed=True), still_of(model, "the horse"), height=400)
     try:
         assert page.address.startswith("http://127.0.0.1:")
-        assert f'<iframe src="{page.address}"' in page._repr_html_()
+        assert f'<object data="{page.address}"' in page._repr_html_()
         assert "height: 400px" in page._repr_html_()
         # A notebook is another page, and shows this one in a frame.
         assert "x-frame-options" not in get(page._server, f"/?{token(page._server)}")[1].lower()

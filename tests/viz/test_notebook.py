@@ -43,11 +43,13 @@ def test_a_head_is_as_dark_as_its_weights():
     probs = np.stack([[np.eye(9), following]] * 3).astype(np.float32)
     html = attention_page(probs, names(9))._repr_html_()
     pixels = Seen(html).pixels
-    assert pixels.shape == (3 * 40, 2 * 40, 3)
-    for place, wanted in ((slice(36), np.arange(9)), (slice(40, 76), (np.arange(9) + 1) % 9)):
-        assert (pixels[:36, place][2::4, 2::4].sum(-1).argmin(1) == wanted).all()
+    side = 9 * 22
+    assert pixels.shape == (3 * (side + 4), 2 * (side + 4), 3)
+    for left, wanted in ((0, np.arange(9)), (side + 4, (np.arange(9) + 1) % 9)):
+        middles = pixels[11:side:22, left + 11 : left + side : 22]
+        assert (middles.sum(-1).argmin(1) == wanted).all()
     assert tuple(pixels[2, 2]) == (29, 60, 110)
-    assert tuple(pixels[38, 38]) == (255, 255, 255)
+    assert tuple(pixels[side + 2, side + 2]) == (255, 255, 255)
 
 
 def test_a_page_that_cannot_fit_is_its_image_and_what_to_do(monkeypatch):

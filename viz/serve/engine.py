@@ -40,7 +40,7 @@ from minibert.viz.example import (
     sizes_of,
     without_folder,
 )
-from minibert.viz.live import JUDGED_TEXT, built_of
+from minibert.viz.live import built_of
 from minibert.viz.payload import Array, encode_probs
 from minibert.viz.vectors import looking_header, rotation_header
 from minibert.viz.viewing import computed_lens, has_lens
@@ -349,8 +349,6 @@ def weight_of(model: Model, name: str, layer: int | None, row: int | None) -> Te
     return value
 
 
-_FIRST_TEXT = "Once upon a time there was a"
-_FIRST_CLOZE = "The horse pulled the [MASK] up the hill because it was strong."
 # No tokenizer of ours makes fewer tokens of so many characters, but for blanks.
 _CHARACTERS_A_POSITION = 100
 
@@ -383,16 +381,6 @@ class Engine:
     def takes_pairs(self) -> bool:
         """False where a second text would be one with the first: in a causal model."""
         return not self.config.causal
-
-    @property
-    def first_text(self) -> str:
-        """What a page opens with."""
-        if self.predicts == "classes":
-            return JUDGED_TEXT
-        if self.predicts != "masked":
-            return _FIRST_TEXT
-        assert self.tokenizer.mask_id is not None
-        return _FIRST_CLOZE.replace("[MASK]", self.tokenizer.raw(self.tokenizer.mask_id))
 
     def about(self) -> Answer:
         """What the page has to know of the model."""

@@ -15,7 +15,8 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -23,6 +24,9 @@ from urllib.parse import parse_qs
 from minibert.errors import MinibertError, how_to_install
 from minibert.model import Model
 from minibert.viz.document import SERVED_PARTS, document, page_header
+from minibert.viz.example import Example
+from minibert.viz.live import LivePage, first_text, live_page, still_of
+from minibert.viz.page import CELL_BYTES, CELL_HEIGHT, picture, still
 from minibert.viz.serve.connection import Connection
 from minibert.viz.serve.engine import MOST_MESSAGE_BYTES, Engine
 
@@ -92,6 +96,11 @@ def served_page(host: str, text: str) -> str:
     return "".join(document(header, (), parts=SERVED_PARTS, connect=connect))
 
 
+_ELSEWHERE = (
+    "The page that one can type in is served by the Python that made it, and is seen in a browser"
+    " of the same machine while that runs: run this cell again. A file that needs no Python is"
+    " written by minibert.viz.live.live_page(model).save(path)."
+)
 ENGINE_PATH = "/engine"
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -131,7 +140,8 @@ def application(
         refusal = gate.refusal(request.scope["query_string"], request.headers.raw, websocket=False)
         if refusal:
             return PlainTextResponse(refusal + "\n", 403, headers)
-        html = served_page(request.headers["host"], engine.first_text)
+        text = first_text(engine.config, engine.tokenizer)
+        html = served_page(request.headers["host"], text)
         return HTMLResponse(html, headers=headers)
 
     async def engine_socket(websocket: WebSocket) -> None:
@@ -209,15 +219,16 @@ class PageServer:
 
 
 class ServedPage:
-    """A page that runs a model, in a cell of a notebook: type, change, and see attention follow.
+    """A page before a model, in a cell of a notebook: type, change, and see attention follow.
 
     It is served by this process, in a thread, until `close()` or the kernel's end. So it needs a
-    browser on this machine, and is not saved with the notebook.
+    browser on this machine; elsewhere and later a picture is seen, which the notebook keeps.
     """
 
-    def __init__(self, server: PageServer, height: int = 720) -> None:
+    def __init__(self, server: PageServer, example: Example, height: int = CELL_HEIGHT) -> None:
         self._server = server
         self._thread = server.start()
+        self.example = example
         self.height = height
 
     @property
@@ -231,18 +242,35 @@ class ServedPage:
         self._thread.join()
 
     def __repr__(self) -> str:
-        return f"<ServedPage at {self.address}; close() ends it>"
+        return f"<ServedPage at {self.address}, a page before the model; close() ends it>"
 
     def _repr_html_(self) -> str:
+        # Browsers show what stands in an object where they cannot load it.
         return (
-            f'<iframe src="{self.address}" title="A live page of attention"'
-            f' style="width: 100%; height: {self.height}px; border: 0"></iframe>'
+            f'<object data="{self.address}" type="text/html" title="A live page of attention"'
+            f' style="width: 100%; height: {self.height}px">{still((self.example,), _ELSEWHERE)}'
+            "</object>"
         )
 
+    def _repr_png_(self) -> bytes:
+        """The picture of the first text, for what shows no HTML."""
+        return picture(self.example)
 
-def served(model: Model, height: int) -> ServedPage:
-    """A page that runs the model, for a cell of a notebook; `Model.live` opens it."""
-    return ServedPage(PageServer(model, framed=True), height)
+
+def live_cell(model: Model, height: int) -> LivePage | ServedPage:
+    """The live page of a model for a cell of a notebook, as `Model.live` has it."""
+    # Less than two bytes a weight, and four characters for three bytes, no page takes.
+    if sum(one.numel() for one in model.parameters()) * 2 * 4 / 3 < CELL_BYTES:
+        with suppress(MinibertError):
+            page = replace(live_page(model), height=height)
+            if page.fits_cell:
+                return replace(page, examples=(_first_example(model),))
+    return ServedPage(PageServer(model, framed=True), _first_example(model), height)
+
+
+def _first_example(model: Model) -> Example:
+    assert model.tokenizer is not None
+    return still_of(model, first_text(model.config, model.tokenizer))
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -186,7 +186,8 @@ export function createShare(address) {
   });
   const acts = [
     button("Copy the Python", copying(() => code.textContent ?? "", "Python"), { class: "live-act" }),
-    button("Copy the address", copying(address, "Address"), { class: "live-act", title: "It has the texts, the changes and what is chosen" }),
+    // In a notebook a page has no address.
+    ...(location.protocol === "about:" ? [] : [button("Copy the address", copying(address, "Address"), { class: "live-act", title: "It has the texts, the changes and what is chosen" })]),
   ];
   /** @type {HTMLElement} */
   const root = element("div", { class: "live-panel live-share" }, [element("div", { class: "live-acts" }, [...acts, said]), code]);
