@@ -17,7 +17,7 @@ class Here(JudgedFunction):
 
     def __init__(self, user, causal_only, layout=""):
         self.user, self.causal_only, self.layout = user, causal_only, layout
-        self.signature, self.masked, self.device = user.signature, user.masked, torch.device("cpu")
+        self.signature, self.takes, self.device = user.signature, user.takes, torch.device("cpu")
         self.said, self.uncovered = [], []
         self.called(user.way)
 

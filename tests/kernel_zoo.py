@@ -150,6 +150,48 @@ def attention(q, k, v, sinks, sm_scale, sliding_window=None, causal=True):
         return s.softmax(-1)[..., :-1] @ v
     return s.softmax(-1) @ v
 """
+WINDOW = """
+def attention(q, k, v, window_size: int = 32, causal=True):
+    d = torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
+    hidden = (d.abs() >= window_size) | ((d < 0) & causal)
+    return of_scores((q @ k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, -math.inf), v)
+"""
+WINDOW_AND_MASK = """
+def attention(q, k, v, attention_mask=None, sliding_window=None):
+    s = q @ k.mT / q.shape[-1] ** 0.5
+    if sliding_window is not None:
+        d = torch.arange(s.shape[2])[:, None] - torch.arange(s.shape[3])
+        s = s.masked_fill(d >= sliding_window, -math.inf)
+    return of_scores(s if attention_mask is None else s.masked_fill(~attention_mask, -math.inf), v)
+"""
+CACHE = """
+def attention(q, k_cache, v_cache, cache_seqlens, causal=False, k=None, v=None):
+    s = q @ k_cache.mT / q.shape[-1] ** 0.5
+    at, n = cache_seqlens[:, None, None, None], torch.arange(s.shape[3])
+    last = at - s.shape[2] + torch.arange(s.shape[2])[:, None] if causal else at - 1
+    return of_scores(s.masked_fill(n > last.clamp_max(at - 1), -1e9), v_cache)
+"""
+NO_BATCH = """
+def attention(q, k, v, causal=False):
+    s = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
+    s = s.masked_fill(torch.ones(s.shape[1:], dtype=torch.bool).triu(1) & causal, -math.inf)
+    return torch.einsum("hqk,khd->qhd", s.softmax(-1), v), s.logsumexp(-1).T / math.log(2)
+"""
+GRADIENT = """
+class attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v):
+        p = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        ctx.save_for_backward(q, k, v, p)
+        return p @ v
+
+    @staticmethod
+    def backward(ctx, dz):
+        q, k, v, p = ctx.saved_tensors
+        dp = dz @ v.mT
+        ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        return ds @ k, ds.mT @ q, p.mT @ dz
+"""
 BIAS = """
 def attention(q, k, v, attn_bias=None, scale=None):
     scale = scale or q.shape[-1] ** -0.5
@@ -275,6 +317,17 @@ RIGHT = {
     ),
     "valid lengths": LENGTHS,
     "sinks": SINKS,
+    "sinks that must come": changed(SINKS, ("if sinks is not None", "if True")),
+    "window of one number": WINDOW,
+    "window without itself": changed(WINDOW, (">= w", "> w")),
+    "window beside a mask": WINDOW_AND_MASK,
+    "cache": CACHE,
+    "no batch": NO_BATCH,
+    "padding that must come": changed(MODULE, ("mask=None", "mask")).replace(
+        "        if key_padding_mask is not None:\n    ", ""
+    )
+    + "\nattention = Attention()\n",
+    "own gradients": GRADIENT,
     "bias": BIAS,
     "batched matrices": BMM,
     "one head": changed(
@@ -369,6 +422,24 @@ WRONG = {
         "kept = {}\n\ndef attention(q, k, v):\n    return kept.setdefault(q.shape, new(q, k, v))\n"
         "\ndef new",
         "stale"),
+    "mask behind the softmax": ("annotated transformer", "    return p @ value, p",
+        "    p = query @ key.mT / query.shape[-1] ** 0.5\n    p = p.softmax(-1)\n"
+        "    p = p if mask is None else p.masked_fill(~mask, 0)\n    return p @ value, p",
+        "applied after the softmax"),
+    "sum of another row": ("NumPy", "e.sum(-1, keepdims=True)", "(e.sum(-1, keepdims=True) + 0.1)",
+        "factor of its own"),
+    "strides of one": ("plain", "    return",
+        "    B, H, N, D = k.shape\n    k = k.as_strided(k.shape, (H * N * D, N * D, D, 1))\n"
+        "    return", "of key strides are ignored"),
+    "scale of the model": ("plain", "q.shape[-1] **", "(q.shape[1] * q.shape[-1]) **",
+        r"1/sqrt\(d_model\)"),
+    "lse in base 10": ("base 2", "(m + torch.log2(l))", "((m + torch.log2(l)) / math.log2(10))",
+        "base 10"),
+    "number of a window ignored": ("window of one number", "(d.abs() >= window_size) | ", "",
+        "window is ignored"),
+    "value_gradient turned": ("own gradients", "p.mT @ dz", "p @ dz", "it is probsᵀ · dz"),
+    "key_gradient unscaled": ("own gradients", "ds.mT @ q", "ds.mT @ q * q.shape[-1] ** 0.5",
+        "key_gradient is not multiplied by the scale"),
     "one row": ("batched matrices", "    return",
         "    q = q.index_fill(1, torch.tensor([3]), 0)\n    return", "only row 3"),
     "a factor": ("einsum", "s.softmax(-1)", "s.softmax(-1) * 1.01", "times what is right"),

@@ -75,6 +75,18 @@ def _share(error: Tensor, direction: Tensor) -> float | None:
     return float(share) if left < _LEFT * torch.linalg.vector_norm(error) else None
 
 
+def _factors_of_rows(found: Tensor, expected: Tensor) -> str | None:
+    """A sentence when each row of z is right but for a factor of its own."""
+    right = expected.double()
+    size = right.square().sum(-1)
+    factors = (found.double() * right).sum(-1) / size
+    left = torch.linalg.vector_norm(found.double() - factors[..., None] * right)
+    whole = torch.linalg.vector_norm(found.double() - right)
+    if not bool(size.all()) or not left < _LEFT * whole:
+        return None
+    return "each row is right but for a factor of its own: the sum that it is divided by is wrong"
+
+
 #: How many times the scale a kernel may behave as, for a first guess.
 _FACTORS = tuple(2.0 ** (n / 2) for n in range(-12, 13))
 
@@ -177,8 +189,9 @@ def likely_cause(
         return stale
     if dropped := dropout_cause(output, problem, found, expected):
         return dropped
-    if output == "lse" and distance(found * math.log(2), expected) <= tolerance:
-        return "lse is in base 2: multiply by ln 2"
+    for base in (2, 10) if output == "lse" else ():
+        if distance(found * math.log(base), expected) <= tolerance:
+            return f"lse is in base {base}: multiply by ln {base}"
     # Making the suspects costs little beside what each of them gives.
     for suspect in sorted(suspects(problem), key=lambda one: one.sentence not in known):
         other = suspect.gives(output)
@@ -204,6 +217,8 @@ def likely_cause(
         return factor
     if rounded := rounding_cause(output, problem, found, expected):
         return rounded
+    if output == "z" and (rows := _factors_of_rows(found, expected)):
+        return rows
     return _where(wrong, found, expected)
 
 
@@ -226,12 +241,15 @@ def dropout_cause(output: str, problem: Problem, found: Tensor, expected: Tensor
         if not bool(share.isfinite().all()) or len(share) < 50:
             continue
         dropped = share.abs() < 0.05
+        kept = float((~dropped).double().mean())
         factor = float(share[~dropped].median()) if bool((~dropped).any()) else 1.0
         mixed = ~dropped & ((share / factor - 1).abs() > 0.05)
-        if factor > 1.01 and dropped.double().mean() > _DROPPED and mixed.double().mean() < _MIXED:
+        # What is left is divided by the share that is left.
+        fits = factor > 1.01 and abs(factor * kept - 1) < 0.2
+        if fits and _DROPPED < 1 - kept < 0.9 and mixed.double().mean() < _MIXED:
             return (
                 f"dropout is on: of {'the probs' if given is not pairs[0][0] else output} a share "
-                f"of {float(dropped.double().mean()):.2g} is 0, the others are {factor:.3g} times "
+                f"of {1 - kept:.2g} is 0, the others are {factor:.3g} times "
                 "what is right"
             )
     return None
@@ -506,7 +524,12 @@ def _gradient_slips(
                 "group",
                 right_gradients(replace(problem, z_gradient=kept))[output],
             )
-    if output != "value_gradient":
+    if output == "value_gradient" and problem.query.shape[2] == problem.n_keys:
+        plain = unfolded(problem)
+        probs = by_eager(replace(plain, want={"probs": ()}), torch.float64)["probs"]
+        if group == 1:
+            yield "value_gradient is probs · dz: it is probsᵀ · dz", probs @ gradient.double()
+    elif output != "value_gradient":
         yield (
             f"{output} lacks the term −rowsum(dz · z) of the softmax",
             _without_delta(problem)[output],

@@ -142,11 +142,13 @@ def _strides(problem: Problem) -> Slips:
         one = getattr(problem, name)
         _, H, N, D = one.shape
         changed[name] = one.as_strided(one.shape, (H * N * D, N * D, D, 1)).contiguous()
-    yield (
+    said = (
         "strides are ignored: memory is read as if it were contiguous, and a model hands over "
-        "views; use x.stride(), or x.contiguous() before the launch",
-        replace(problem, **changed),
+        "views; use x.stride(), or x.contiguous() before the launch"
     )
+    yield said, replace(problem, **changed)
+    for name in _VECTORS:
+        yield f"of {name} {said}", replace(problem, **{name: changed[name]})
 
 
 #: How a wrong scale behaves, as a number made of d_head, d_value and the right one.
@@ -169,9 +171,10 @@ _SCALES: dict[str, Callable[[int, int, float], float]] = {
 
 
 def _scale(problem: Problem) -> Slips:
-    scale = problem.scale
-    for name, made in _SCALES.items():
-        factor = made(problem.query.shape[-1], problem.value.shape[-1], scale)
+    scale, (_, H, _, D) = problem.scale, problem.query.shape
+    factors = {name: f(D, problem.value.shape[-1], scale) for name, f in _SCALES.items()}
+    factors["1/sqrt(d_model): d_head is the size of one head"] = (H * D) ** -0.5
+    for name, factor in factors.items():
         if not math.isclose(factor, scale):
             said = f"wrong scale: it behaves as {name} ({factor / scale:.5g} times what is right)"
             yield said, replace(problem, scale=factor)
@@ -416,6 +419,9 @@ def _softmax(problem: Problem) -> Slips:
             found.append((f"the sum of the softmax {right}", partial(_over, axis, 3)))
     said = "z is not divided by the sum of the row: softmax is exp / sum exp"
     found.append((said, partial(_over, None, 3)))
+    if unfolded(problem).mask is not None:
+        said = "the mask is applied after the softmax, whose sum counts hidden keys: put −inf into "
+        found.append((f"{said}the scores", partial(_masked_after, problem)))
     whole = "lse = maximum + ln(sum exp(s − maximum))"
     found += [
         (f"lse lacks the maximum of the row: {whole}", lambda s, v: {"lse": _ln_sum(s)}),
@@ -441,6 +447,13 @@ def _over(axis: int | None, of_exp: int, scores: Tensor, value: Tensor) -> dict[
     """A softmax whose sum is over another axis, or over none."""
     exp = (scores - scores.amax(of_exp, keepdim=True).nan_to_num(0, 0, 0)).exp()
     probs = exp if axis is None else (exp / exp.sum(axis, keepdim=True)).nan_to_num(0)
+    return {"z": probs @ value, "probs": probs}
+
+
+def _masked_after(problem: Problem, scores: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """Probs that a mask sets to 0 once they are made of all scores."""
+    free, _ = _scores(replace(unfolded(problem), mask=None))
+    probs = free.softmax(-1).masked_fill(scores == -math.inf, 0.0)
     return {"z": probs @ value, "probs": probs}
 
 

@@ -96,7 +96,7 @@ class JudgedFunction:
         self.signature = SIGNATURES[str(answer.get("signature"))]
         self.way = self.signature.way
         self.triton = bool(answer.get("triton"))
-        self.masked = bool(answer.get("masked"))
+        self.takes = [str(one) for one in answer.get("takes", ())]
         # What is found out about it, and what is not judged.
         self.said: list[str] = []
         self.uncovered: list[str] = []
@@ -190,6 +190,7 @@ _LAYOUTS = (
     ("bnhd", "bhnd"),
     ("nbhd", ""),
     ("(bh)nd", ""),
+    ("nhd", ""),
     ("nd", ""),
 )
 #: Shapes that not every function takes: a kind that has them, and what is said where it raises.
@@ -216,8 +217,9 @@ def learn(user: JudgedFunction, *, dtype: torch.dtype, d_head: int) -> None:
         user.called(user.way.told(user.layout))
     if user.signature.open:
         _learn_layout(user, draw)
-        if user.masked:
+        if "mask" in user.takes:
             _learn_mask(user, draw)
+        _learn_window(user, draw)
         user.said += user.way.said()
     if user.way.others is None:
         _learn_others(user, draw)
@@ -262,7 +264,7 @@ def _learn_layout(user: JudgedFunction, draw: Draw) -> None:
 
 def _with_masks(way: Way, user: JudgedFunction) -> Iterator[Way]:
     """The way with the usual mask of its layout; where a mask has to be given, with others too."""
-    forms = _masks(way.layout) if user.masked else [way.mask]
+    forms = _masks(way.layout) if "mask" in user.takes else [way.mask]
     return (replace(way, mask=one) for one in (forms if way == user.way else forms[:1]))
 
 
@@ -295,6 +297,20 @@ def _learn_mask(user: JudgedFunction, draw: Draw) -> None:
                 return
     # Where none is right, the usual one, that a wrong one can be named.
     user.called(working[0] if working else start)
+
+
+def _learn_window(user: JudgedFunction, draw: Draw) -> None:
+    """Whether a window that is one number counts the query itself."""
+    if "counted window" not in user.takes or "causal" not in user.options:
+        return
+    problem, start = draw("causal window"), user.way
+    right = by_eager(problem, torch.float64)["z"]
+    for own in (True, False):
+        z = (_given(user, replace(start, own=own), problem) or {}).get("z")
+        if z is not None and z.shape == problem.z_shape and _relative(z, right) < _NEAR:
+            user.said.append(f"its window counts the query itself{'' if own else ' not'}")
+            return
+    user.called(start)
 
 
 def _learn_others(user: JudgedFunction, draw: Draw) -> None:
@@ -420,6 +436,9 @@ def asked_kinds(
             continue
         # Of a short sentence the last queries see no key in a window.
         if name == "window lengths" and not signature.dead_rows:
+            continue
+        if "cache" in user.takes and fitted.causal and fitted.lengths != "full":
+            # Of such a function the last query may stand at the end of each sentence.
             continue
         if user.causal_only and not work.causal:
             name, fitted = f"causal {name}", replace(fitted, causal=True)

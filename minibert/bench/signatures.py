@@ -50,6 +50,7 @@ class Way:
     mask    "allowed" (True is allowed) or "added" (0, or the lowest number, is added to the
             scores), or "either", and the axes of a mask, such as "allowed bhqk" or "added bk"
     arrays  NumPy arrays are handed over
+    own     a window that is one number counts the query itself
     others  what each output beside z is; None: not known yet
     """
 
@@ -57,6 +58,7 @@ class Way:
     z: str = ""
     mask: str = "allowed bhqk"
     arrays: bool = False
+    own: bool = True
     others: tuple[Other, ...] | None = None
 
     @classmethod
@@ -90,7 +92,7 @@ class Way:
         found = [] if self.layout == _ORDER else [f"with {axes_named(self.layout)}"]
         found += [] if z == self.layout else [f"z as {axes_named(z)}"]
         if self.mask != "allowed bhqk":
-            found.append(f"mask {form} ({', '.join(axes)})")
+            found.append(f"mask {form} ({', '.join(axes_of(axes))})")
         return found + ["with NumPy arrays"] * self.arrays
 
     def read(self, results: Sequence[object], problem: Problem) -> dict[str, Tensor]:
@@ -222,6 +224,8 @@ class _Told:
     problem: Problem
     way: Way
     names: frozenset[str]
+    #: Whether a window is told as one number of keys.
+    counted: bool = False
 
     def mask(self) -> Tensor | None:
         """The mask of what no other parameter says; None where all keys are seen."""
@@ -235,6 +239,9 @@ class _Told:
             apart -= {"window"}
         changed: dict[str, Any] = dict.fromkeys(apart & {*_MASKABLE, *_ADDED} - {"causal"})
         changed |= {"causal": False} if "causal" in apart else {}
+        if self.counted and "window" in changed and self.problem.window is not None:
+            # One number says the keys before the query.
+            changed["window"] = None, self.problem.window[1]
         plain, dtype = unfolded(replace(self.problem, **changed)), self.problem.query.dtype
         allowed, bias = plain.mask, plain.bias
         if bias is not None:
@@ -289,6 +296,11 @@ class _Told:
         both = before, 0 if self.problem.causal else after
         return tuple(-1 if one is None else one for one in both)  # type: ignore[return-value]
 
+    def window_number(self) -> int | None:
+        """The keys before a query, with itself where the way says so."""
+        before = (self.problem.window or (None,))[0]
+        return None if before is None else before + self.way.own
+
     def starts(self, of_keys: bool) -> Tensor:
         """Where each packed sentence starts, and the end of the last."""
         counts = _packed(self.problem)[of_keys]
@@ -324,9 +336,8 @@ class _Told:
         """What transformers' functions read of the layer that calls them."""
         problem, sinks = self.problem, self.problem.sinks
         if sinks is None:
-            # Of no weight; some functions look at them without asking.
-            lowest = torch.finfo(problem.query.dtype).min
-            sinks = problem.query.new_full(problem.query.shape[1:2], lowest)
+            # Some functions look at them without asking.
+            sinks = _nothing(problem, ("sinks",))["sinks"]
         return SimpleNamespace(
             num_key_value_groups=problem.query.shape[1] // problem.key.shape[1],
             training=False,
@@ -337,10 +348,6 @@ class _Told:
             head_dim=problem.query.shape[3],
             config=SimpleNamespace(_attn_implementation="eager"),
         )
-
-
-def _less(number: int | None, more: int = 0) -> int | None:
-    return None if number is None else number + more
 
 
 #: The usual names of a parameter, the options of a call that it says, and its value.
@@ -354,15 +361,15 @@ _TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
     ),
     ("temperature", "scale", lambda t: 1 / t.problem.scale),
     (
-        "lengths seq_lens seqlens kv_lens key_lengths valid_lens valid_len seq_lengths lens",
+        "lengths seq_lens seqlens kv_lens key_lengths valid_lens valid_len seq_lengths lens "
+        "cache_seqlens",
         "lengths",
         lambda t: t.problem.lengths,
     ),
     ("key_padding_mask padding_mask pad_mask", "lengths", _Told.hidden_keys),
     ("window", "window", lambda t: t.problem.window),
     ("window_size", "window", _Told.flash_window),
-    # The keys before a query and itself.
-    ("sliding_window", "window", lambda t: _less((t.problem.window or (None,))[0], 1)),
+    ("sliding_window", "window", _Told.window_number),
     ("soft_cap softcap logit_cap", "soft_cap", lambda t: t.problem.soft_cap),
     ("alibi_slopes slopes", "alibi_slopes", lambda t: t.problem.alibi_slopes),
     ("sinks s_aux sink attn_sinks", "sinks", lambda t: t.problem.sinks),
@@ -395,8 +402,8 @@ _ROLES = {
     one: role
     for role, names in {
         "query": "query q queries xq query_states query_layer",
-        "key": "key k keys xk key_states key_layer",
-        "value": "value v values xv value_states value_layer",
+        "key": "key k keys xk key_states key_layer k_cache key_cache",
+        "value": "value v values xv value_states value_layer v_cache value_cache",
     }.items()
     for one in names.split()
 }
@@ -474,7 +481,8 @@ class Signature:
         self, problem: Problem, parameters: Sequence[inspect.Parameter], way: Way
     ) -> Iterator[tuple[list[object], dict[str, object]]]:
         """The arguments of each call, by position and by name."""
-        told = _Told(problem, way, frozenset(one.name for one in parameters))
+        names = frozenset(one.name for one in parameters)
+        told = _Told(problem, way, names, any(map(is_counted, parameters)))
         roles = roles_of(parameters)
         options: dict[str, object] = {}
         for one in parameters:
@@ -506,17 +514,16 @@ class Signature:
     def taken(self, parameters: Parameters, way: Way | None = None) -> tuple[str, ...]:
         """The options of a call that a function with these parameters can be told."""
         way = way or self.way
-        names = [one.name for one in self.read(parameters)]
+        read = self.read(parameters)
+        names = [one.name for one in read]
         found = {one for name in names for one in _options_of(name, way)}
         if not {"b", "h"} <= {*way.layout} or "(" in way.layout:
             # Told sentence by sentence or head by head: what is the same for all.
             packed = {"packed", "packed_keys"} if self.layout == "packed" else set()
             kept = {"causal", "scale", "window", "soft_cap", *packed}
             found &= kept | ({"alibi_slopes", "sinks"} if packed else set())
-        if (
-            not {*names} & {"window", "window_size", *MASK_NAMES, "block_mask"}
-            and "window" in found
-        ):
+        sides = {one.name for one in read if not is_counted(one)}
+        if not sides & {"window", "window_size", *MASK_NAMES, "block_mask"} and "window" in found:
             found = found - {"window"} | {"window before"}
         return tuple(one for one in TOLD if one in found)
 
@@ -548,9 +555,18 @@ def _given(one: inspect.Parameter, told: _Told) -> object:
         if required:
             raise MinibertError(f"wants {one.name}, which is not known")
         return _LEFT_OUT
-    value = KNOWN[one.name][1](told)
+    value = told.window_number() if is_counted(one) else KNOWN[one.name][1](told)
     if value is not None:
         return value
+    if required and one.name != "lengths":
+        # Who has to be given something is given what changes nothing.
+        problem = replace(told.problem, **_nothing(told.problem, KNOWN[one.name][0]))
+        value = KNOWN[one.name][1](replace(told, problem=problem))
+    if value is not None:
+        return value
+    if is_counted(one) and (required or type(one.default) is int):
+        # Every key, whatever its default is.
+        return told.problem.query.shape[2] + told.problem.n_keys
     if one.name in MASK_NAMES and required and "is_causal" not in told.names:
         return told.everything()
     # True and 1.0 are equal to nothing here, and 0.0 and False are to 0.
@@ -559,6 +575,25 @@ def _given(one: inspect.Parameter, told: _Told) -> object:
     of_no_one = 0.0 if "dropout" in one.name or one.name == "p_drop" else None
     by_type: dict[type, object] = {bool: False, float: 0.0}
     return by_type.get(type(one.default), of_no_one)
+
+
+def _nothing(problem: Problem, options: Collection[str]) -> dict[str, Any]:
+    """Values of these options that change nothing, for those that are tensors."""
+    (B, H, Q, _), K = problem.query.shape, problem.n_keys
+    lowest = torch.finfo(problem.query.dtype).min
+    found = {
+        "lengths": problem.query.new_full((B,), K, dtype=torch.int64),
+        "bias": problem.query.new_zeros(1, H, Q, K),
+        "alibi_slopes": problem.query.new_zeros(H),
+        "sinks": problem.query.new_full((H,), lowest),
+    }
+    return {name: found[name] for name in options if name in found}
+
+
+def is_counted(one: inspect.Parameter) -> bool:
+    """Whether a window is given to it as one number, by its name, default or annotation."""
+    number = type(one.default) is int or one.annotation in (int, "int")
+    return one.name == "sliding_window" or (one.name in ("window", "window_size") and number)
 
 
 def _array(one: object) -> object:

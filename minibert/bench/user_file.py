@@ -28,6 +28,7 @@ from minibert.bench.signatures import (
     Signature,
     Way,
     guessed_by,
+    is_counted,
     parameters_of,
     roles_of,
 )
@@ -67,9 +68,13 @@ class UserFunction:
         return tuple(dict.fromkeys((*taken, *self.signature.shapes, *self.more)))
 
     @property
-    def masked(self) -> bool:
-        """Whether it takes a mask."""
-        return bool(MASK_NAMES & {one.name for one in self.signature.read(self.parameters)})
+    def takes(self) -> list[str]:
+        """What changes how it is judged: a "mask", a "cache", a "counted window" of either kind."""
+        read = self.signature.read(self.parameters)
+        names = {one.name for one in read}
+        found = {"mask": MASK_NAMES & names, "cache": "cache_seqlens" in names}
+        counted = any(is_counted(one) for one in read if one.name != "sliding_window")
+        return [name for name, there in (found | {"counted window": counted}).items() if there]
 
     def called(self, way: Way) -> "UserFunction":
         """It, called in this way."""
@@ -81,7 +86,7 @@ class UserFunction:
             "options": self.options,
             "triton": self.triton,
             "signature": self.signature.name,
-            "masked": self.masked,
+            "takes": self.takes,
         }
 
     def bound(self, problem: Problem) -> Callable[[], dict[str, Tensor]]:
