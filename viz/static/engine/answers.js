@@ -343,5 +343,7 @@ export function bytesOf(pass, name, from = 0, to = undefined) {
 
 /** Probabilities square-root coded: round(255·sqrt(probs)). @param {Float32Array} probs */
 function encodeProbs(probs) {
-  return Uint8Array.from(probs, (weight) => Math.round(255 * Math.sqrt(Math.min(Math.max(weight, 0), 1))));
+  const codes = new Uint8Array(probs.length);
+  for (let i = 0; i < codes.length; i += 1) codes[i] = Math.round(255 * Math.sqrt(Math.min(Math.max(probs[i], 0), 1)));
+  return codes;
 }

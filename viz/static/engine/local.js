@@ -33,7 +33,7 @@ import { Tokenizer } from "./tokens.js";
 /** Passes that are kept: before and after, of the text and of a few before it; of long texts and large models fewer. */
 const KEPT = 8;
 const LEAST = 3;
-const NUMBERS = 2 ** 23;
+const NUMBERS = 2 ** 22;
 
 /**
  * The passes that were looked at last.
@@ -141,7 +141,7 @@ export class LocalEngine {
     if (!this.config.causal) return [];
     const begun = [...this.clean.values()].map((pass) => ({ pass, count: sharedTokens(tokens, pass.tokens) }));
     const [nearest] = begun.sort((one, other) => other.count - one.count);
-    return nearest?.count ? nearest.pass.layers.map((layer) => layer.pastOf(nearest.count)) : [];
+    return nearest?.count ? nearest.pass.layers.map(({ computed: known }) => ({ known, count: nearest.count })) : [];
   }
 
   /** @param {number} number */

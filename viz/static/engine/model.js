@@ -10,7 +10,7 @@
  */
 
 import { KINDS, Matrix, productOf, single } from "./product.js";
-import { activate, addRow, meanOf, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
+import { activate, meanOf, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
 
 /**
  * @typedef {object} WeightEntry
@@ -107,23 +107,24 @@ export function seenKeys({ causal, window }, query, length) {
 /** query · key · scale, before soft cap and mask: (head, query, key). Heads may share a key head. @param {Tensor} query @param {Tensor} key @param {number} scale */
 export function attentionScores(query, key, scale) {
   const [heads, positions, dHead] = query.shape;
-  const out = tensor([heads, positions, positions]);
+  const [, keys] = key.shape;
+  const out = tensor([heads, positions, keys]);
   for (let head = 0; head < heads; head += 1) {
-    const product = productOf(ofHead(query, head), ofHead(key, keyHead(head, query, key)), positions, dHead, positions);
+    const product = productOf(ofHead(query, head), ofHead(key, keyHead(head, query, key)), positions, dHead, keys);
     for (let i = 0; i < product.length; i += 1) product[i] *= scale;
     out.values.set(product, head * product.length);
   }
   return out;
 }
 
-/** softmax of the scores over the keys that each query may see; 0 for the others. @param {Tensor} scores @param {Looking} looking */
-export function attentionProbs(scores, looking) {
-  const [heads, positions] = scores.shape;
+/** softmax of the scores over the keys that each query may see; 0 for the others. @param {Tensor} scores @param {Looking} looking @param {number} [first]  where the first query stands */
+export function attentionProbs(scores, looking, first = 0) {
+  const [heads, positions, keys] = scores.shape;
   const capped = softCapped(scores, looking.softCap);
   const out = tensor(scores.shape);
   for (let row = 0; row < heads * positions; row += 1) {
-    const [from, to] = seenKeys(looking, row % positions, positions);
-    softmaxRow(capped.values, row * positions + from, to - from, out.values);
+    const [from, to] = seenKeys(looking, first + (row % positions), keys);
+    softmaxRow(capped.values, row * keys + from, to - from, out.values);
   }
   return out;
 }
@@ -143,12 +144,11 @@ function softmaxRow(scores, from, allowed, out) {
 
 /** probs · value: (head, position, d_head). @param {Tensor} probs @param {Tensor} value */
 export function weightedValues(probs, value) {
-  const [, positions, dHead] = value.shape;
-  const [heads] = probs.shape;
+  const [heads, positions, keys] = probs.shape;
+  const [, , dHead] = value.shape;
   const out = tensor([heads, positions, dHead]);
   for (let head = 0; head < heads; head += 1) {
-    const columns = swapped(ofHead(value, keyHead(head, probs, value)), positions, dHead);
-    out.values.set(productOf(ofHead(probs, head), columns, positions, positions, dHead), head * positions * dHead);
+    out.values.set(productOf(ofHead(probs, head), ofHead(value, keyHead(head, probs, value)), positions, keys, dHead, true), head * positions * dHead);
   }
   return out;
 }
@@ -167,9 +167,7 @@ export function ofHead({ shape, values }, head) {
 /** x·Wᵀ + b: (rows, d_out) of (rows, d_in). @param {Matrix} weight @param {Float32Array} x @param {Float32Array | null} bias */
 function biased(weight, x, bias) {
   const rows = x.length / weight.width;
-  const made = weight.times(x, rows);
-  if (bias) addRow(made, bias);
-  return tensor([rows, weight.rows], made);
+  return tensor([rows, weight.rows], weight.times(x, rows, bias));
 }
 
 /** y = x·Wᵀ + b. */
@@ -240,7 +238,7 @@ class Attention {
     const { weight } = this.output;
     const out = tensor([heads, positions, weight.rows]);
     for (let head = 0; head < heads; head += 1) {
-      const made = weight.times(ofHead(z, head), positions, { first: head * dHead, width: dHead });
+      const made = weight.times(ofHead(z, head), positions, null, { first: head * dHead, width: dHead });
       out.values.set(made, head * made.length);
     }
     return out;

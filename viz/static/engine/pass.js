@@ -39,7 +39,7 @@ export const LAYER_QUANTITIES = {
   key: (at) => placed(at, "key"),
   value: (at) => at.attention.project("value", at.attentionInput),
   scores: (at) => attentionScores(at.query, at.key, at.attention.scale),
-  probs: (at) => attentionProbs(at.scores, at.attention.looking),
+  probs: (at) => attentionProbs(at.scores, at.attention.looking, at.first),
   z: (at) => weightedValues(at.probs, at.value),
   head_out: (at) => at.attention.headOut(at.z),
   attn_out: (at) => (at.edited.has("head_out") ? at.attention.sumOfHeads(at.head_out) : at.attention.attnOut(at.z)),
@@ -52,13 +52,16 @@ export const LAYER_QUANTITIES = {
 };
 
 const NAMES = /** @type {Name[]} */ (Object.keys(LAYER_QUANTITIES));
-/** What a longer text takes from a shorter one: what is multiplied by weights on the way to resid_post. */
-const CONTINUED = /** @type {Name[]} */ (["query", "key", "value", "resid_post"]);
+/** What a longer text takes from a shorter one, and what its further positions are computed from. @type {Partial<Record<Name, Name[]>>} */
+const CONTINUED = { query: ["resid_pre"], key: ["resid_pre"], value: ["resid_pre"], z: ["query"], resid_post: ["resid_pre", "z"] };
 
 /** What is computed again where it is read, and not kept: the largest of a layer. */
 const REMADE = /** @type {Name[]} */ (["head_out", "attn_out", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out"]);
 
-/** @typedef {Partial<Record<Name, Tensor>>} Known */
+/**
+ * @typedef {Partial<Record<Name, Tensor>>} Known
+ * @typedef {{known: Known, count: number}} Past  of so many positions in front
+ */
 
 /** One layer of one pass: what is known of it, resid_pre at least, and the table for the rest. */
 export class LayerPass {
@@ -69,10 +72,10 @@ export class LayerPass {
    * @param {Plan} [more.plan]  the edits of the pass
    * @param {number} [more.index]  the number of the layer, for them
    * @param {Known} [more.settled]  values from before, edits of them made
-   * @param {Known} [more.past]  what is known of the positions in front, from a pass without edits, as this one is
+   * @param {Past} [more.past]  what is known of the positions in front, from a pass without edits, as this one is
    * @param {number} [more.first]  where the first of its positions stands
    */
-  constructor(layer, entering, { plan, index = 0, settled = {}, past = {}, first = 0 } = {}) {
+  constructor(layer, entering, { plan, index = 0, settled = {}, past = { known: {}, count: 0 }, first = 0 } = {}) {
     this.layer = layer;
     this.attention = layer.attention;
     this.entering = entering;
@@ -95,24 +98,18 @@ export class LayerPass {
 
   /** What is known of the positions in front, and the others computed; null where nothing is known. @param {Name} name */
   continued(name) {
-    const known = this.past[name];
-    if (!known) return null;
-    const count = known.shape[known.shape.length - 2];
-    return joined(known, this.some(count, name === "resid_post" ? ["resid_pre", "z"] : ["resid_pre"]).read(name));
+    const { known: { [name]: known }, count } = this.past;
+    const from = CONTINUED[name];
+    if (!known || !from) return null;
+    const further = this.some(count, from);
+    if (name === "z") Object.assign(further.computed, { key: this.read("key"), value: this.read("value") });
+    return joined(known, count, further.read(name));
   }
 
   /** This layer of the positions [first, end), begun with these quantities. @param {number} first @param {Name[]} names @param {number} [end] */
   some(first, names, end) {
     const settled = Object.fromEntries(names.map((name) => [name, rowsOf(this.read(name), first, end)]));
     return new LayerPass(this.layer, this.entering, { settled, first });
-  }
-
-  /** What a pass that begins with the same tokens may take from this one. @param {number} count @returns {Known} */
-  pastOf(count) {
-    return Object.fromEntries(CONTINUED.flatMap((name) => {
-      const known = this.computed[name];
-      return known ? [[name, rowsOf(known, 0, count)]] : [];
-    }));
   }
 
   /** The quantities that come before one of them. @param {string} name @returns {Known} */
@@ -174,7 +171,7 @@ export class Pass {
    * @param {Plan} plan  its edits
    * @param {Pass | null} [from]  a pass that is the same before `start`
    * @param {{layer: number, name: string}} [start]  the first place at which they differ
-   * @param {Known[]} [pasts]  of each layer, from a pass without edits that begins with the same tokens
+   * @param {Past[]} [pasts]  of each layer, from a pass without edits that begins with the same tokens
    */
   constructor(model, tokens, plan, from = null, start = from ? plan.first : { layer: 0, name: "embed" }, pasts = []) {
     this.model = model;

@@ -8,7 +8,7 @@
 
 import { fromHalf } from "../core/data/coded.js";
 import { fromBase64 } from "../core/data/packed.js";
-import { multiply } from "./tensor.js";
+import { addRow, multiply, swapped } from "./tensor.js";
 
 /** Rows of W whose numbers lie together, and what their number is filled up to (simd.ts). */
 const LANES = 8;
@@ -67,21 +67,34 @@ class Program {
    * @param {Float32Array} x
    * @param {number} rows
    * @param {{first: number, width: number}} part  the columns that are read
+   * @param {Float32Array | null} bias
    * @returns {Float32Array}  (rows, matrix.rows)
    */
-  times(matrix, x, rows, { first, width }) {
+  times(matrix, x, rows, { first, width }, bias) {
     const filled = rows === 1 ? 1 : Math.ceil(rows / 4) * 4;
     const columns = matrix.filled;
-    const [from, out] = [this.end, this.end + Math.ceil(filled * width / 4) * 16];
+    const [from, biasAt] = [this.end, this.end + Math.ceil(filled * width / 4) * 16];
+    const out = biasAt + 4 * columns;
     this.reach(out + 4 * filled * columns);
     const input = this.floats(from, filled * width);
-    input.set(x.length === rows * width ? x : x.subarray(0, rows * width));
-    input.fill(0, rows * width);
+    if (rows === 1) input.set(x.subarray(0, width));
+    else interleave(input, x, rows, width);
+    if (bias) this.floats(biasAt, columns).set(bias);
     const start = matrix.at + first * LANES * KINDS[matrix.kind].BYTES_PER_ELEMENT;
-    this.run[matrix.kind](from, start, matrix.scalesAt, out, filled, width, columns / LANES, matrix.width);
+    this.run[matrix.kind](from, start, matrix.scalesAt, bias ? biasAt : 0, out, filled, width, columns / LANES, matrix.width);
+    if (columns === matrix.rows) return this.floats(out, rows * columns).slice();
     const made = new Float32Array(rows * matrix.rows);
     for (let row = 0; row < rows; row += 1) made.set(this.floats(out + 4 * row * columns, matrix.rows), row * matrix.rows);
     return made;
+  }
+}
+
+/** Of four rows the numbers of each column together, with rows of zeros behind the last. @param {Float32Array} to @param {Float32Array} x @param {number} rows @param {number} width */
+function interleave(to, x, rows, width) {
+  if (rows % 4) to.fill(0);
+  for (let row = 0; row < rows; row += 1) {
+    const first = (row - (row % 4)) * width + (row % 4);
+    for (let i = 0, from = row * width; i < width; i += 1) to[first + 4 * i] = x[from + i];
   }
 }
 
@@ -165,14 +178,18 @@ export class Matrix {
   }
 
   /**
-   * x · Wᵀ: (count, width) to (count, rows), or with those columns of W alone that stand in `part`.
+   * x · Wᵀ + b: (count, width) to (count, rows), or with those columns of W alone that stand in `part`.
    *
    * @param {Float32Array} x
    * @param {number} count
+   * @param {Float32Array | null} [bias]
    * @param {{first: number, width: number}} [part]
    */
-  times(x, count, part = { first: 0, width: this.width }) {
-    return program ? program.times(this, x, count, part) : this.inScript(x, count, part);
+  times(x, count, bias = null, part = { first: 0, width: this.width }) {
+    if (program) return program.times(this, x, count, part, bias);
+    const made = this.inScript(x, count, part);
+    if (bias) addRow(made, bias);
+    return made;
   }
 
   /** @param {Float32Array} x @param {number} count @param {{first: number, width: number}} part */
@@ -197,12 +214,13 @@ function columnsOf(x, all, first, width) {
   return out;
 }
 
-/** x · wᵀ of two factors that are no weights: (rows, width) and (columns, width). @param {Float32Array} x @param {Float32Array} w @param {number} rows @param {number} width @param {number} columns */
-export function productOf(x, w, rows, width, columns) {
-  if (!program || rows * width * columns < WORTH) return multiply(x, w, rows, width, columns);
+/** x · wᵀ of two factors that are no weights: (rows, width) and (columns, width), or (width, columns) of a w that is turned. @param {Float32Array} x @param {Float32Array} w @param {number} rows @param {number} width @param {number} columns @param {boolean} [turned] */
+export function productOf(x, w, rows, width, columns, turned = false) {
+  if (!program || rows * width * columns < WORTH) return multiply(x, turned ? swapped(w, width, columns) : w, rows, width, columns);
   const { end } = program;
   const once = new Matrix("float32", columns, width);
-  once.put(0, w);
+  if (turned) once.putColumns(0, w);
+  else once.put(0, w);
   const made = once.times(x, rows);
   program.end = end;
   return made;

@@ -1,5 +1,5 @@
 /**
- * x · Wᵀ in WebAssembly with SIMD; product.js packs W and calls this. `npm run build` compiles it twice, with relaxed
+ * x · Wᵀ + b in WebAssembly with SIMD; product.js packs W and calls this. `npm run build` compiles it twice, with relaxed
  * fused multiply-add and without, by AssemblyScript.
  *
  * W lies in panels of eight rows, the eight numbers of each column together: panel p, column i and row 8·p + lane are at
@@ -24,40 +24,42 @@
   return v128.or(f32x4.mul(size, f32x4.splat(5.192296858534828e33)), i32x4.shl(v128.and(bits, i32x4.splat(0x8000)), 16));
 }
 
-@inline function stored(to: usize, low: v128, high: v128, scales: usize): void {
-  v128.store(to, scales ? f32x4.mul(low, v128.load(scales)) : low);
-  v128.store(to, scales ? f32x4.mul(high, v128.load(scales, 16)) : high, 16);
+@inline function stored(to: usize, low: v128, high: v128, scales: usize, bias: usize): void {
+  if (scales) { low = f32x4.mul(low, v128.load(scales)); high = f32x4.mul(high, v128.load(scales, 16)); }
+  if (bias) { low = f32x4.add(low, v128.load(bias)); high = f32x4.add(high, v128.load(bias, 16)); }
+  v128.store(to, low);
+  v128.store(to, high, 16);
 }
 
-/** `rows` is a multiple of four. Four rows and a panel are eight sums. */
-@inline function fourRows<T>(x: usize, w: usize, scales: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
-  const row: usize = <usize>width << 2, outRow: usize = <usize>panels << 5;
+/** `rows` is a multiple of four, and of four rows the numbers of each column lie together. Four rows and a panel are eight sums. */
+@inline function fourRows<T>(x: usize, w: usize, scales: usize, bias: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
+  const outRow: usize = <usize>panels << 5;
   for (let p: usize = 0; p < <usize>panels; p++) {
     const panel: usize = w + p * <usize>stride * 8 * sizeof<T>();
-    const scale: usize = scales ? scales + (p << 5) : 0;
+    const scale: usize = scales ? scales + (p << 5) : 0, offset: usize = bias ? bias + (p << 5) : 0;
+    let from = x;
     for (let r = 0; r < rows; r += 4) {
-      let a = x + <usize>r * row, at = panel;
-      let b = a + row, c = b + row, d = c + row;
+      let at = panel;
       let a0 = f32x4.splat(0), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
       for (let i = 0; i < width; i++) {
         const low = four<T>(at), high = four<T>(at + 4 * sizeof<T>());
-        let s = v128.load32_splat(a); a0 = added(a0, s, low); a1 = added(a1, s, high);
-        s = v128.load32_splat(b); b0 = added(b0, s, low); b1 = added(b1, s, high);
-        s = v128.load32_splat(c); c0 = added(c0, s, low); c1 = added(c1, s, high);
-        s = v128.load32_splat(d); d0 = added(d0, s, low); d1 = added(d1, s, high);
-        at += 8 * sizeof<T>(); a += 4; b += 4; c += 4; d += 4;
+        let s = v128.load32_splat(from); a0 = added(a0, s, low); a1 = added(a1, s, high);
+        s = v128.load32_splat(from, 4); b0 = added(b0, s, low); b1 = added(b1, s, high);
+        s = v128.load32_splat(from, 8); c0 = added(c0, s, low); c1 = added(c1, s, high);
+        s = v128.load32_splat(from, 12); d0 = added(d0, s, low); d1 = added(d1, s, high);
+        at += 8 * sizeof<T>(); from += 16;
       }
       const to = out + <usize>r * outRow + (p << 5);
-      stored(to, a0, a1, scale);
-      stored(to + outRow, b0, b1, scale);
-      stored(to + 2 * outRow, c0, c1, scale);
-      stored(to + 3 * outRow, d0, d1, scale);
+      stored(to, a0, a1, scale, offset);
+      stored(to + outRow, b0, b1, scale, offset);
+      stored(to + 2 * outRow, c0, c1, scale, offset);
+      stored(to + 3 * outRow, d0, d1, scale, offset);
     }
   }
 }
 
 /** One row and four panels, a multiple of which there are, are eight sums. */
-@inline function oneRow<T>(x: usize, w: usize, scales: usize, out: usize, width: i32, panels: i32, stride: i32): void {
+@inline function oneRow<T>(x: usize, w: usize, scales: usize, bias: usize, out: usize, width: i32, panels: i32, stride: i32): void {
   const step: usize = <usize>stride * 8 * sizeof<T>();
   for (let p: usize = 0; p < <usize>panels; p += 4) {
     let a = w + p * step, from = x;
@@ -71,31 +73,31 @@
       d0 = added(d0, s, four<T>(d)); d1 = added(d1, s, four<T>(d + half));
       from += 4; a += 2 * half; b += 2 * half; c += 2 * half; d += 2 * half;
     }
-    const to = out + (p << 5), scale: usize = scales ? scales + (p << 5) : 0;
-    stored(to, a0, a1, scale);
-    stored(to + 32, b0, b1, scale ? scale + 32 : 0);
-    stored(to + 64, c0, c1, scale ? scale + 64 : 0);
-    stored(to + 96, d0, d1, scale ? scale + 96 : 0);
+    const to = out + (p << 5), scale: usize = scales ? scales + (p << 5) : 0, offset: usize = bias ? bias + (p << 5) : 0;
+    stored(to, a0, a1, scale, offset);
+    stored(to + 32, b0, b1, scale ? scale + 32 : 0, offset ? offset + 32 : 0);
+    stored(to + 64, c0, c1, scale ? scale + 64 : 0, offset ? offset + 64 : 0);
+    stored(to + 96, d0, d1, scale ? scale + 96 : 0, offset ? offset + 96 : 0);
   }
 }
 
-@inline function product<T>(x: usize, w: usize, scales: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
-  if (rows == 1) oneRow<T>(x, w, scales, out, width, panels, stride);
-  else fourRows<T>(x, w, scales, out, rows, width, panels, stride);
+@inline function product<T>(x: usize, w: usize, scales: usize, bias: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
+  if (rows == 1) oneRow<T>(x, w, scales, bias, out, width, panels, stride);
+  else fourRows<T>(x, w, scales, bias, out, rows, width, panels, stride);
 }
 
-export function float32(x: usize, w: usize, scales: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
-  product<f32>(x, w, scales, out, rows, width, panels, stride);
+export function float32(x: usize, w: usize, scales: usize, bias: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
+  product<f32>(x, w, scales, bias, out, rows, width, panels, stride);
 }
 
-export function float16(x: usize, w: usize, scales: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
-  product<i16>(x, w, scales, out, rows, width, panels, stride);
+export function float16(x: usize, w: usize, scales: usize, bias: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
+  product<i16>(x, w, scales, bias, out, rows, width, panels, stride);
 }
 
-export function bfloat16(x: usize, w: usize, scales: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
-  product<u16>(x, w, scales, out, rows, width, panels, stride);
+export function bfloat16(x: usize, w: usize, scales: usize, bias: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
+  product<u16>(x, w, scales, bias, out, rows, width, panels, stride);
 }
 
-export function int8(x: usize, w: usize, scales: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
-  product<i8>(x, w, scales, out, rows, width, panels, stride);
+export function int8(x: usize, w: usize, scales: usize, bias: usize, out: usize, rows: i32, width: i32, panels: i32, stride: i32): void {
+  product<i8>(x, w, scales, bias, out, rows, width, panels, stride);
 }
