@@ -7,7 +7,7 @@ import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/canvas.js";
 import { toSvg } from "../../viz/static/core/export/pens.js";
 import { layerPanels } from "../../viz/static/marks/layer_dots.js";
 import { Survey } from "../../viz/static/views/survey/data.js";
-import { layerParts } from "../../viz/static/views/survey/figures.js";
+import { layersPart } from "../../viz/static/views/survey/figures.js";
 import { assertNear } from "./near.js";
 
 const COLORS = { ink: "#000001", soft: "#000002", faint: "#000003", hair: "#000004", paper: "#ffffff", ground: "#000005" };
@@ -48,15 +48,14 @@ test("heads stand in their layer, side by side and by number, and the line goes 
   assertNear([y0 - y1], [172 / 2], 0.02);
 });
 
-test("figures are those that the survey has numbers for, and their sentences name the highest heads", () => {
+test("panels are those that the survey has numbers for, and their sentence names the highest heads", () => {
   const cls = measure("to_cls", [0.1, 0.1, 0.1, 0.6, 0.1, 0.2]);
   const sep = measure("to_sep", [0, 0, 0.5, 0.1, 0.1, 0.1]);
   const nothing = measure("to_previous", [0, 0, 0, 0, 0, 0]);
-  const parts = layerParts(survey([cls, sep, nothing]), { get: () => ({}), set() {}, subscribe() {} });
-  assert.deepEqual(parts.map(({ id }) => id), ["tokens-by-layer"]);
-  const { figure, sentence, points } = parts[0].draw({ width: 700, theme: "light", colors: COLORS, state: { place: 0 } });
+  const one = survey([cls, sep, nothing]);
+  const { figure, sentence, points } = layersPart(one).draw({ width: 700, theme: "light", colors: COLORS, state: { place: 0 } });
   assert.equal(sentence, "Most attention goes to [CLS] in head 1\u20110 (60.0\u202f%) and layer 1 (30.0\u202f% on average), to [SEP] in head 0\u20112 (50.0\u202f%) and layer 0 (16.7\u202f% on average).");
-  const rest = [...figure.rows()].filter(([name]) => name === "everything_else").map((row) => row[3]);
-  assertNear(rest, [0.9, 0.9, 0.4, 0.3, 0.8, 0.7], 1e-12);
-  assert.equal(points.length, 18);
+  assert.deepEqual([...figure.rows()].map(([name, , , mean]) => [name, mean]), [cls, sep].flatMap(({ name, mean }) => mean.map((value) => [name, value])));
+  assert.equal(points.length, 12);
+  assert.equal(layersPart(survey([nothing])), null);
 });

@@ -14,9 +14,10 @@ const [MARGIN, TITLE] = [24, 40];
  * @param {HTMLElement} root
  * @param {string} title
  * @param {Pick<Figure, "name" | "columns" | "rows">} table
+ * @param {Map<Element, (pen: Pen) => void>} [strokes]  what paints an element from its corner, in the place of its canvases
  * @returns {Figure}
  */
-export function pageFigure(root, title, table) {
+export function pageFigure(root, title, table, strokes = new Map()) {
   const { width, height } = root.getBoundingClientRect();
   const { ink, paper } = cssColors(root);
   return {
@@ -29,31 +30,46 @@ export function pageFigure(root, title, table) {
       pen.text(MARGIN, MARGIN + 16, title, { size: 18, color: ink, bold: true });
       const within = moved(pen, MARGIN - left, MARGIN + TITLE - top);
       for (const one of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("*"))) {
-        if (one.checkVisibility()) paintElement(within, one);
+        if (one.checkVisibility()) paintElement(within, one, strokes);
       }
     },
   };
 }
 
-/** @param {Pen} pen @param {HTMLElement} one */
-function paintElement(pen, one) {
+/** @param {Pen} pen @param {HTMLElement} one @param {Map<Element, (pen: Pen) => void>} strokes */
+function paintElement(pen, one, strokes) {
   const { left, top, width, height } = one.getBoundingClientRect();
-  const { backgroundColor, color, fontSize, fontWeight } = getComputedStyle(one);
+  const { backgroundColor, color, fontSize, fontWeight, overflowX } = getComputedStyle(one);
   const ground = colorOf(backgroundColor);
   if (ground.alpha && width && height) pen.rect(left, top, width, height, ground.hex, ground.alpha);
-  if (one instanceof HTMLCanvasElement) pen.image(left, top, width, height, one);
+  strokes.get(one)?.(moved(pen, left, top));
+  if (one instanceof HTMLCanvasElement && ![...strokes.keys()].some((own) => own.contains(one))) pen.image(left, top, width, height, one);
   const style = { size: parseFloat(fontSize), color: colorOf(color).hex, bold: Number(fontWeight) >= 600 };
-  for (const node of one.childNodes) if (node instanceof Text) paintWords(pen, node, style);
+  const end = overflowX === "visible" ? Infinity : left + width + 1;
+  for (const node of one.childNodes) if (node instanceof Text) paintWords(pen, node, style, end);
 }
 
-/** Word by word: the lines that they stand in are the page's. @param {Pen} pen @param {Text} node @param {{size: number, color: string, bold: boolean}} style */
-function paintWords(pen, node, style) {
+/**
+ * Word by word: the lines that they stand in are the page's.
+ *
+ * @param {Pen} pen
+ * @param {Text} node
+ * @param {{size: number, color: string, bold: boolean}} style
+ * @param {number} end  CSS pixels: where the element is cut off
+ */
+function paintWords(pen, node, style, end) {
   const range = document.createRange();
   for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
-    range.setStart(node, index);
-    range.setEnd(node, index + word.length);
-    const { left, top, height } = range.getBoundingClientRect();
-    if (height) pen.text(left, top + (height + 0.7 * style.size) / 2, word, style);
+    let shown = word.length;
+    const box = () => {
+      range.setStart(node, index);
+      range.setEnd(node, index + shown);
+      return range.getBoundingClientRect();
+    };
+    while (shown && box().right > end) shown -= 1;
+    const { left, top, height } = box();
+    const text = shown < word.length ? `${word.slice(0, shown)}…` : word;
+    if (height && shown) pen.text(left, top + (height + 0.7 * style.size) / 2, text, style);
   }
 }
 

@@ -9,7 +9,7 @@
  * @import { Example, Layer } from "../../core/data/example.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { State } from "../../core/state/state.js"
- * @import { Geometry, Look } from "./lines.js"
+ * @import { Drawing, Geometry, Look } from "./lines.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
@@ -18,13 +18,13 @@ import { hasLayer } from "../../core/data/statistics.js";
 import { sentenceOf } from "../../core/data/sentence.js";
 import { grouping, windowsOf } from "../../core/data/sharing.js";
 import { headColor, withAlpha } from "../../core/draw/colors.js";
-import { cssColors } from "../../core/draw/canvas.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
+import { pageFigure } from "../../core/export/page_figure.js";
 import { afterClick, keptToken, placesOf, tokenKey } from "../../core/state/state.js";
 import { percent, running } from "../../core/text/text.js";
 import { bar, boundsText, difference, facts, KEYS, large, legendOf } from "../../marks/cards.js";
 import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
-import { headFigure, lineAt, lineWidth, MOST_LINES, Sheet } from "./lines.js";
+import { lineAt, lineWidth, MOST_LINES, paintLines, Sheet } from "./lines.js";
 
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
@@ -121,13 +121,28 @@ class HeadView extends Staged {
     return sentenceOf({ example: this.example, layer: this.layer, heads: placesOf(this.store, this.example), shown, query, key });
   }
 
+  /** The picture to take away. */
   async figure() {
-    const { layer: number } = this.store.get();
-    const scene = this.scene(await this.example.layer(number, placesOf(this.store, this.example)));
-    const focus = this.inside(keptToken(this.store.get()));
-    const look = { ...scene.look, strength: strengthFor(scene.heads.length, focus !== null) };
-    const { keyTokens } = this.example;
-    return headFigure({ scene: { ...scene, look }, focus, keyTokens, colors: cssColors(this.root) });
+    await this.update();
+    const sheet = this.focus() ? this.upper : this.lower;
+    const drawing = /** @type {Drawing} */ (sheet.drawing);
+    const { layer: { number, codes, nQueries, nKeys }, places, heads, look: { numbers } } = drawing;
+    const { tokens, keyTokens } = this.example;
+    const one = heads.length === 1 ? numbers[heads[0]] : null;
+    const table = {
+      name: `attention-layer-${number}${one === null ? "" : `-head-${one}`}`,
+      columns: ["layer", "head", "query", "query token", "key", "key token", "weight"],
+      *rows() {
+        for (const place of Uint32Array.from(places).sort()) {
+          const [query, key] = [Math.floor(place / nKeys) % nQueries, place % nKeys];
+          // A code says no more than three digits.
+          const weight = Number(weightOf(codes[place]).toPrecision(3));
+          yield [number, numbers[Math.floor(place / (nKeys * nQueries))], query, tokens.text[query], key, keyTokens.text[key], weight];
+        }
+      },
+    };
+    const title = `Layer ${number}${one === null ? "" : `, head ${one}`}`;
+    return pageFigure(this.root, title, table, new Map([[this.between, (pen) => paintLines(pen, drawing)]]));
   }
 
   blur() {
@@ -255,7 +270,7 @@ export const headKind = {
   create: (stage) => new HeadView(stage),
 };
 
-export class HeadCard {
+class HeadCard {
   /** @param {Stage} stage */
   constructor({ example, store, against }) {
     this.example = example;
@@ -432,7 +447,7 @@ function bars(rows, there, kind = "") {
 }
 
 /** The token on the side opposite the focus that was chosen too. @param {State} state @param {Focus} focus */
-export function counterpart(state, focus) {
+function counterpart(state, focus) {
   return state[focus.side] === focus.index ? state[opposite(focus.side)] : null;
 }
 
@@ -440,7 +455,7 @@ export function counterpart(state, focus) {
  * The two columns of tokens: the one that looks on the left, the one looked at on the right.
  */
 
-export class Columns {
+class Columns {
   /** @param {Example} example */
   constructor(example) {
     const [from, to] = sideNames(example).map((name) => name && `: ${name}`);
@@ -596,7 +611,7 @@ const FEW = 5;
  * @param {number} strength
  * @param {Focus | null} focus
  */
-export function leastDrawn({ layer, heads, shown, minimum, usual }, strength, focus) {
+function leastDrawn({ layer, heads, shown, minimum, usual }, strength, focus) {
   const asked = firstCode(minimum, strength);
   if (!minimum || minimum !== usual) return asked;
   return Math.min(asked, codeOfStrongest(layer, heads, shown, focus ? FEW : layer.nQueries, focus));
@@ -632,7 +647,7 @@ function sideNames({ header, tokens, keyTokens }) {
 }
 
 /** @param {Example} example */
-export function captions(example) {
+function captions(example) {
   const [from, to] = sideNames(example);
   return element("div", { class: "captions", "aria-hidden": "true" }, [
     element("p", {}, [element("strong", {}, ["the token that looks"]), from ? ` ${from}, query` : " query"]),

@@ -20,20 +20,16 @@
  * @property {Geometry} geometry
  * @property {Look} look
  *
- * @import { Focus, Side } from "../../core/data/attention.js"
- * @import { Tokens } from "../../core/data/data.js"
+ * @import { Side } from "../../core/data/attention.js"
  * @import { Layer } from "../../core/data/example.js"
- * @import { Figure, Pen } from "../../core/export/figure.js"
- * @import { Scene } from "./head.js"
+ * @import { Pen } from "../../core/export/figure.js"
  */
 
-import { gatherLines, largest, lineAlpha, meanWeights, opposite, weightOf } from "../../core/data/attention.js";
+import { lineAlpha, weightOf } from "../../core/data/attention.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { BEND, moved } from "../../core/export/figure.js";
 import { screenPen } from "../../core/export/pens.js";
-import { percent, tokenText } from "../../core/text/text.js";
-import { leastDrawn } from "./head.js";
 
 /** CSS pixels between the lines of neighbouring heads, and the part of a row they fill at most. */
 const MOST_APART = 3;
@@ -89,8 +85,9 @@ function ends(drawing) {
  * @param {Drawing} drawing
  * @param {{top: number, bottom: number}} [seen]
  */
-function paintLines(pen, drawing, { top, bottom } = { top: -Infinity, bottom: Infinity }) {
-  const { layer, places, bright, geometry, look } = drawing;
+export function paintLines(pen, drawing, { top, bottom } = { top: -Infinity, bottom: Infinity }) {
+  const { layer, bright, geometry, look } = drawing;
+  const places = drawing.places.subarray(0, MOST_LINES);
   const endsOf = ends(drawing);
   const colors = look.numbers.map((number) => headColor(number, look.theme));
   for (let i = places.length - 1; i >= 0; i -= 1) {
@@ -126,11 +123,11 @@ function riseAt(across) {
  * @param {number} y
  */
 export function lineAt(drawing, x, y) {
-  const { places, geometry: { width } } = drawing;
+  const { geometry: { width } } = drawing;
   if (x < 0 || x > width) return -1;
   const rise = riseAt(x / width);
   const endsOf = ends(drawing);
-  const found = places.find((place) => {
+  const found = drawing.places.subarray(0, MOST_LINES).find((place) => {
     const { from, to } = endsOf(place);
     return Math.abs(from + (to - from) * rise - y) <= REACH;
   });
@@ -161,8 +158,8 @@ export class Sheet {
 
   /** Shows a drawing instead of the one that is there; null for an empty sheet. @param {Drawing | null} drawing */
   draw(drawing) {
-    this.drawing = drawing && { ...drawing, places: drawing.places.subarray(0, MOST_LINES) };
-    this.root.dataset.lines = String(this.drawing?.places.length ?? 0);
+    this.drawing = drawing;
+    this.root.dataset.lines = String(Math.min(drawing?.places.length ?? 0, MOST_LINES));
     delete this.root.dataset.drawn;
     this.root.hidden = drawing === null;
     if (!drawing) return;
@@ -196,125 +193,4 @@ export class Sheet {
     this.root.dataset.drawn = "true";
     if (this.tiles.length <= WHOLE && this.tiles.some(({ painted }) => !painted)) this.timer = setTimeout(() => this.work(Infinity), PAUSE);
   }
-}
-
-/** CSS pixels. */
-const WIDTH = 760;
-const MARGIN = 24;
-const HEAD = 68;
-const LEFT = 250;
-const RIGHT = 510;
-const GAP = 10;
-const WEIGHT = 52;
-/** From this many tokens on, rows are lower. */
-const DENSE = 64;
-/** How many weights are written out, and the least of them. */
-const WRITTEN = 5;
-const LEAST_WRITTEN = 0.005;
-
-/**
- * @typedef {object} Shot  what is seen
- * @property {Scene} scene
- * @property {Focus | null} focus
- * @property {Tokens} keyTokens
- * @property {{ink: string, soft: string, faint: string, paper: string}} colors
- */
-
-/** @param {Shot} shot @returns {Figure} */
-export function headFigure({ scene, focus, keyTokens, colors }) {
-  const { tokens, layer, heads, shown, look } = scene;
-  const row = tokens.text.length > DENSE ? 16 : 22;
-  const rows = Math.max(tokens.text.length, keyTokens.text.length);
-  const height = rows * row;
-  const heights = Float64Array.from({ length: rows }, (_, i) => (i + 0.5) * row);
-  const geometry = { width: RIGHT - LEFT, height, middles: { query: heights, key: heights }, row };
-  const places = gatherLines(layer, heads, shown, leastDrawn(scene, look.strength, focus), focus);
-  const drawn = places.subarray(0, MOST_LINES);
-  const drawing = { layer, places: drawn, heads, bright: drawn.length, geometry, look };
-  const where = `layer-${layer.number}${heads.length === 1 ? `-head-${look.numbers[heads[0]]}` : ""}`;
-  return {
-    name: `attention-${where}`,
-    width: WIDTH,
-    height: HEAD + height + MARGIN,
-    paper: colors.paper,
-    paint(pen) {
-      paintTitle(pen, scene, colors);
-      paintLines(moved(pen, LEFT, HEAD), drawing);
-      const means = focus ? meanWeights(layer, heads, shown, focus) : new Float64Array();
-      const written = largest(means, WRITTEN, LEAST_WRITTEN);
-      for (const side of /** @type {const} */ (["query", "key"])) {
-        const own = side === "query" ? tokens : keyTokens;
-        own.text.forEach((_, i) => {
-          const bold = focus?.side === side && focus.index === i;
-          const weight = focus && opposite(focus.side) === side && written.includes(i) ? percent(means[i]) : "";
-          const color = !shown[side][i] || own.special[i] ? colors.faint : colors.ink;
-          paintToken(pen, { side, y: HEAD + heights[i], row, ...tokenText(own, i, 60), weight, bold, color, colors });
-        });
-      }
-    },
-    columns: ["layer", "head", "query", "query token", "key", "key token", "weight"],
-    *rows() {
-      const nKeys = keyTokens.text.length;
-      for (const place of Uint32Array.from(places).sort()) {
-        const key = place % nKeys;
-        const query = Math.floor(place / nKeys) % tokens.text.length;
-        const head = look.numbers[Math.floor(place / (nKeys * tokens.text.length))];
-        // A code says no more.
-        const weight = Number(weightOf(layer.codes[place]).toPrecision(3));
-        yield [layer.number, head, query, tokens.text[query], key, keyTokens.text[key], weight];
-      }
-    },
-  };
-}
-
-/** @param {Pen} pen @param {Scene} scene @param {Shot["colors"]} colors */
-function paintTitle(pen, { layer, heads, look }, { ink, soft }) {
-  const size = 13;
-  pen.text(LEFT - GAP, 30, "query", { size, color: soft, anchor: "end" });
-  pen.text(RIGHT + GAP, 30, "key", { size, color: soft });
-  pen.text((LEFT + RIGHT) / 2, 30, `Layer ${layer.number}`, { size, color: ink, anchor: "middle", bold: true });
-  const step = Math.min(20, (RIGHT - LEFT) / heads.length);
-  heads.forEach((head, i) => {
-    const x = (LEFT + RIGHT) / 2 + (i - (heads.length - 1) / 2) * step;
-    pen.rect(x - step / 2 + 1, 38, step - 2, 3, headColor(look.numbers[head], look.theme));
-    if (step >= 14) pen.text(x, 54, String(look.numbers[head]), { size: 11, color: soft, anchor: "middle" });
-  });
-}
-
-/**
- * @param {Pen} pen
- * @param {{side: Side, y: number, row: number, mark: string, text: string,
- *   weight: string, bold: boolean, color: string, colors: Shot["colors"]}} token
- */
-function paintToken(pen, { side, y, row, mark, text, weight, bold, color, colors }) {
-  const size = row < 20 ? 11 : 14;
-  const base = y + size * 0.35;
-  const outwards = side === "query" ? -1 : 1;
-  const edge = side === "query" ? LEFT - GAP : RIGHT + GAP;
-  const anchor = side === "query" ? "end" : "start";
-  const room = LEFT - GAP - MARGIN - WEIGHT;
-  pen.text(edge, base, fitted(mark + text, room, size, bold), { size, color, anchor, bold });
-  const outer = edge + outwards * (room + WEIGHT);
-  if (weight) pen.text(outer, base, weight, { size: 11, color: colors.soft, anchor: side === "query" ? "start" : "end" });
-}
-
-/** @type {CanvasRenderingContext2D | null} */
-let ruler = null;
-
-/**
- * As much of a text as there is room for.
- *
- * @param {string} text
- * @param {number} room
- * @param {number} size
- * @param {boolean} bold
- */
-function fitted(text, room, size, bold) {
-  ruler ??= element("canvas").getContext("2d");
-  if (!ruler) return text;
-  // Wider than most fonts that a file's reader may have.
-  ruler.font = `${bold ? "600 " : ""}${size}px Verdana, "DejaVu Sans", sans-serif`;
-  const characters = [...text];
-  while (characters.length && ruler.measureText(characters.join("")).width > room) characters.pop();
-  return characters.length === [...text].length ? text : `${characters.join("")}…`;
 }

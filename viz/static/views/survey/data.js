@@ -62,9 +62,6 @@
 import { short, written } from "../../core/text/numbers.js";
 import { percent } from "../../core/text/text.js";
 
-/** Behind the name of a measure: the same with rows weighed by norms. */
-const BY_NORM = "_by_norm";
-
 export class Survey {
   /** @param {Header} header */
   constructor(header) {
@@ -84,11 +81,6 @@ export class Survey {
   found(name) {
     const measure = this.byName.get(name);
     return measure?.mean.some(Boolean) ? measure : null;
-  }
-
-  /** @param {string} name */
-  byNorm(name) {
-    return this.found(`${name}${BY_NORM}`);
   }
 
   /** Layer and head, with a hyphen at which no line ends. @param {number} place */
@@ -166,7 +158,6 @@ export function largest(numbers, of = (value) => value) {
  * @property {"auto" | "light" | "dark"} theme
  * @property {number} place  the head that is chosen: layer times heads plus head
  * @property {string} measure  that the grid is coloured by
- * @property {string} compared  the measure that is shown plain and by norm
  *
  * @typedef {object} Store
  * @property {() => State} get
@@ -177,7 +168,7 @@ export function largest(numbers, of = (value) => value) {
 /** @param {State} state @param {State} start @param {number} nHeads */
 export function toHash(state, start, nHeads) {
   const asked = new URLSearchParams();
-  for (const name of /** @type {const} */ (["theme", "measure", "compared"])) {
+  for (const name of /** @type {const} */ (["theme", "measure"])) {
     if (state[name] !== start[name]) asked.set(name, state[name]);
   }
   if (state.place !== start.place) asked.set("head", `${Math.floor(state.place / nHeads)}-${state.place % nHeads}`);
@@ -189,10 +180,10 @@ export function toHash(state, start, nHeads) {
  *
  * @param {string} hash
  * @param {State} start
- * @param {{nLayers: number, nHeads: number, measures: string[], compared: string[]}} known
+ * @param {{nLayers: number, nHeads: number, measures: string[]}} known
  * @returns {State}
  */
-export function fromHash(hash, start, { nLayers, nHeads, measures, compared }) {
+export function fromHash(hash, start, { nLayers, nHeads, measures }) {
   const asked = new URLSearchParams(hash.replace(/^#/, ""));
   /** @param {string} name @param {readonly string[]} possible */
   const one = (name, possible) => possible.find((value) => value === asked.get(name));
@@ -202,7 +193,6 @@ export function fromHash(hash, start, { nLayers, nHeads, measures, compared }) {
     theme: one("theme", ["light", "dark"]),
     place: there ? Number(layer) * nHeads + Number(head) : undefined,
     measure: one("measure", measures),
-    compared: one("compared", compared),
   };
   const given = Object.fromEntries(Object.entries(state).filter(([, value]) => value !== undefined));
   return { ...start, ...given };

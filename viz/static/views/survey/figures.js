@@ -8,7 +8,7 @@
  */
 
 import { signColor, strongest } from "../../core/draw/colors.js";
-import { menu, segments } from "../../core/draw/controls.js";
+import { menu } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { placeOn, roundTop, ticks } from "../../core/draw/canvas.js";
 import { percent, running } from "../../core/text/text.js";
@@ -96,13 +96,7 @@ function gridDrawing(survey, measure, { width, theme, colors, state }) {
         }
         drawRamp(pen, { left: LAYERS, top: tall + 8, color, most: strongest(color, theme), colors, high: textOf(top, measure.unit) });
       },
-      columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
-      *rows() {
-        for (let place = 0; place < nLayers * nHeads; place += 1) {
-          const numbers = [measure.mean, measure.low, measure.high].map((of) => of[place] ?? "");
-          yield [measure.name, Math.floor(place / nHeads), place % nHeads, ...numbers, measure.documents];
-        }
-      },
+      ...tableOf(survey, [measure]),
     },
     points,
     said: ({ place }) => withInterval(measure, place),
@@ -139,167 +133,62 @@ function drawRamp(pen, { left, top, color, most, high, colors }) {
   pen.text(left + steps * 2, top + 21, high, { size: 11, color: colors.soft, anchor: "end" });
 }
 
-/**
- * @typedef {Measure & {title: string}} Titled
- */
-
-/** The kinds of tokens, with the measure of attention on each. */
-const KINDS = { to_cls: "[CLS]", to_sep: "[SEP]", to_punctuation: "punctuation" };
-const PLACES = { to_previous: "the token before", to_next: "the token behind", to_self: "the token itself" };
+/** Measures that are drawn by layer; of the first ones also weighed by norms. @type {Record<string, string>} */
+const KINDS = { to_first: "the first token", to_cls: "[CLS]", to_sep: "[SEP]", to_punctuation: "punctuation" };
 /** @type {Record<string, string>} */
-const TITLES = { to_first: "the first token", ...KINDS, ...PLACES };
+const OTHERS = {
+  to_previous: "the token before", to_next: "the token behind", to_self: "the token itself",
+  entropy: "entropy of all rows", entropy_cls: "entropy of the rows of [CLS]",
+};
 
-/** The parts that this survey has the measures for. @param {Survey} survey @param {Store} store @returns {Part[]} */
-export function layerParts(survey, store) {
-  const special = survey.found("to_cls") || !survey.byName.has("to_first");
-  const masses = titled(survey, special ? KINDS : { to_first: TITLES.to_first, ...KINDS });
-  // The first token may be punctuation, and then what is left is not known.
-  const rest = special ? everythingElse(survey, masses) : null;
-  const entropy = titled(survey, { entropy: "entropy of all rows", entropy_cls: "entropy of the rows of [CLS]" });
-  return [
-    part(survey, "tokens-by-layer", "What attention goes to", rest ? [...masses, rest] : masses, mostSaid),
-    part(survey, "places-by-layer", "The token before, behind, and itself", titled(survey, PLACES), mostSaid),
-    part(survey, "entropy-by-layer", "How broad attention is", entropy, broadSaid),
-    normPart(survey, store),
-  ].flatMap((one) => (one ? [one] : []));
-}
-
-/** @param {Survey} survey @param {Record<string, string>} titles @returns {Titled[]} */
-function titled(survey, titles) {
-  return Object.entries(titles).flatMap(([name, title]) => {
+/** All heads by layer, a panel a measure that this survey has. @param {Survey} survey @returns {Part | null} */
+export function layersPart(survey) {
+  const weighed = Object.entries(KINDS).flatMap(([name, title]) => [[name, title], [`${name}_by_norm`, `${title}, weighed by norms`]]);
+  // Where there is a [CLS] it is the first token.
+  const twice = survey.found("to_cls") ? KINDS.to_first : "";
+  const panels = [...weighed, ...Object.entries(OTHERS)].flatMap(([name, title]) => {
     const measure = survey.found(name);
-    return measure ? [{ ...measure, title }] : [];
+    return measure && !(twice && title.startsWith(twice)) ? [{ ...measure, title }] : [];
   });
-}
-
-/**
- * What is left of each head's attention beside these kinds of tokens.
- *
- * @param {Survey} survey
- * @param {Titled[]} kinds
- * @returns {Titled | null}
- */
-function everythingElse({ size }, kinds) {
-  if (!kinds.length) return null;
-  const mean = Array.from({ length: size }, (_, place) => kinds.reduce((left, one) => left - (one.mean[place] ?? 0), 1));
-  const none = mean.map(() => null);
-  const examples = mean.map(() => []);
-  return { ...kinds[0], name: "everything_else", title: "all other tokens", words: "what is left", mean, low: none, high: none, examples };
-}
-
-/**
- * @param {Survey} survey
- * @param {string} id
- * @param {string} heading
- * @param {Titled[]} panels
- * @param {(survey: Survey, panels: Titled[]) => string} say
- * @returns {Part | null}
- */
-function part(survey, id, heading, panels, say) {
   if (!panels.length) return null;
-  const sentence = say(survey, panels);
-  return { id, heading, draw: (look) => ({ ...panelsDrawing(survey, id, panels, look), sentence }) };
-}
-
-/**
- * @param {Survey} survey
- * @param {string} name
- * @param {Titled[]} panels
- * @param {Look} look
- * @returns {Omit<Drawing, "sentence">}
- */
-function panelsDrawing(survey, name, panels, { width, theme, colors, state }) {
   const { nLayers, nHeads } = survey;
-  const color = signColor(1, theme);
-  const text = (/** @type {number} */ value, unit = "") => (unit === "share" ? `${Number((value * 100).toPrecision(3))}\u202f%` : `${value}${unit === "nats" ? " nats" : ""}`);
-  const plot = layerPanels({ width, panels, nLayers, nHeads, chosen: state.place, color, colors, text });
+  const text = (/** @type {number} */ value, unit = "") => (unit === "share" ? share(value) : `${value}${unit === "nats" ? " nats" : ""}`);
   return {
-    figure: {
-      name,
-      width: plot.width,
-      height: plot.height,
-      paper: colors.paper,
-      paint: plot.paint,
-      columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
-      *rows() {
-        for (const { name: measure, mean, low, high, documents } of panels) {
-          for (const [place, value] of mean.entries()) {
-            const [layer, head] = [Math.floor(place / nHeads), place % nHeads];
-            yield [measure, layer, head, value ?? "", low[place] ?? "", high[place] ?? "", documents];
-          }
-        }
-      },
+    id: "by-layer",
+    heading: "Heads by layer",
+    draw({ width, theme, colors, state }) {
+      const plot = layerPanels({ width, panels, nLayers, nHeads, chosen: state.place, color: signColor(1, theme), colors, text });
+      return {
+        figure: { name: "heads-by-layer", width, height: plot.height, paper: colors.paper, paint: plot.paint, ...tableOf(survey, panels) },
+        points: plot.points,
+        said: ({ place, panel }) => `${panels[panel].title} ${withInterval(panels[panel], place)}`,
+        sentence: mostSaid(survey, panels),
+      };
     },
-    points: plot.points,
-    said: ({ place, panel }) => `${panels[panel].title} ${withInterval(panels[panel], place)}`,
   };
 }
 
-/** @param {Survey} survey @param {Titled[]} panels */
+/** The numbers of measures, a row a head. @param {Survey} survey @param {Measure[]} measures */
+function tableOf({ nHeads }, measures) {
+  return {
+    columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
+    *rows() {
+      for (const { name, mean, low, high, documents } of measures) {
+        for (const [place, value] of mean.entries()) yield [name, Math.floor(place / nHeads), place % nHeads, value ?? "", low[place] ?? "", high[place] ?? "", documents];
+      }
+    },
+  };
+}
+
+/** The highest head and layer of the first measures. @param {Survey} survey @param {(Measure & {title: string})[]} panels */
 function mostSaid(survey, panels) {
-  const parts = panels.filter(({ name }) => name !== "everything_else").map(({ title, mean, unit }) => {
+  const parts = panels.filter(({ unit }) => unit === "share").slice(0, NAMED).map(({ title, mean, unit }) => {
     const best = largest(mean);
-    const layer = topLayer(survey, mean);
-    const average = layerMean(survey, mean, layer);
-    return `${title} in head ${survey.nameOf(best)} (${textOf(mean[best], unit)}) and layer ${layer} (${textOf(average, unit)} on average)`;
+    const means = Array.from({ length: survey.nLayers }, (_, layer) => meanOf(mean.slice(layer * survey.nHeads, (layer + 1) * survey.nHeads)));
+    const layer = largest(means);
+    return `${title} in head ${survey.nameOf(best)} (${textOf(mean[best], unit)}) and layer ${layer} (${textOf(means[layer], unit)} on average)`;
   });
-  return `Most attention goes to ${parts.join(", to ")}.`;
-}
-
-/** @param {Survey} survey @param {Titled[]} panels */
-function broadSaid(survey, [{ mean, unit }]) {
-  const [broad, narrow] = [topLayer(survey, mean), topLayer(survey, mean, -1)];
-  const [most, least] = [largest(mean), largest(mean, (value) => -value)];
-  const of = (/** @type {number} */ layer) => textOf(layerMean(survey, mean, layer), unit);
-  return `Attention is broadest in layer ${broad} (${of(broad)} on average) and narrowest in layer ${narrow} (${of(narrow)}); of all heads ${survey.nameOf(most)} is the broadest (${textOf(mean[most], unit)}) and ${survey.nameOf(least)} the narrowest (${textOf(mean[least], unit)}).`;
-}
-
-/** @param {Survey} survey @param {(number | null)[]} mean @param {number} layer */
-function layerMean({ nHeads }, mean, layer) {
-  return meanOf(mean.slice(layer * nHeads, (layer + 1) * nHeads));
-}
-
-/**
- * @param {Survey} survey
- * @param {(number | null)[]} mean
- * @param {1 | -1} [sign]  -1: the layer with the smallest mean
- */
-function topLayer(survey, mean, sign = 1) {
-  return largest(Array.from({ length: survey.nLayers }, (_, layer) => layerMean(survey, mean, layer)), (value) => sign * value);
-}
-
-/**
- * The measures that are there plain and by norm. Where there is a [CLS] it is the first token.
- *
- * @param {Survey} survey
- */
-export function comparable(survey) {
-  const twice = survey.found("to_cls") ? "to_first" : "";
-  return Object.keys(TITLES).filter((name) => name !== twice && survey.found(name) && survey.byNorm(name));
-}
-
-/** @param {Survey} survey @param {Store} store @returns {Part | null} */
-function normPart(survey, store) {
-  const names = comparable(survey);
-  if (!names.length) return null;
-  const choice = segments(names.map((id) => ({ id, label: TITLES[id] })), (compared) => store.set({ compared }), "Attention on");
-  /** @param {string} name @returns {Titled[]} */
-  const both = (name) => [
-    { .../** @type {Measure} */ (survey.found(name)), title: `attention to ${TITLES[name]}` },
-    { .../** @type {Measure} */ (survey.byNorm(name)), title: "weighed by norms" },
-  ];
-  return {
-    id: "plain-and-by-norm",
-    heading: "Weighed by what each token adds",
-    controls: [choice.root],
-    update: ({ compared }) => choice.show(compared),
-    draw(look) {
-      const panels = both(look.state.compared);
-      const [plain, weighed] = panels.map(({ mean }) => textOf(meanOf(mean), "share"));
-      const sentence = `On average heads give ${TITLES[look.state.compared]} ${plain} of their attention, and ${weighed} when each weight is multiplied by the length of the vector that it brings in.`;
-      return { ...panelsDrawing(survey, "plain-and-by-norm", panels, look), sentence };
-    },
-  };
+  return parts.length ? `Most attention goes to ${parts.join(", to ")}.` : "A dot is a head, the line the mean of each layer.";
 }
 
 /** CSS pixels. */

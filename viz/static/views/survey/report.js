@@ -16,7 +16,7 @@ import { holdState } from "../../core/state/state.js";
 import { counted, short } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
 import { fromHash, Survey, toHash } from "./data.js";
-import { comparable, gridPart, layerParts, profilePart } from "./figures.js";
+import { gridPart, layersPart, profilePart } from "./figures.js";
 
 /** Rows of a table of edges. */
 const EDGES = 10;
@@ -27,12 +27,11 @@ const FIRST = ["to_previous", "to_sep", "entropy"];
 /** @param {HTMLElement} host @param {Header} header @param {Address} address */
 export function mountReport(host, header, address) {
   const survey = new Survey(header);
-  const compared = comparable(survey);
   const measure = FIRST.find((name) => survey.found(name)) ?? survey.measures[0].name;
   const best = survey.byName.get(measure)?.mean.reduce((/** @type {number} */ most, value, place, all) => ((value ?? -1) > (all[most] ?? -1) ? place : most), 0);
   /** @type {State} */
-  const start = { theme: "auto", place: best ?? 0, measure, compared: compared.includes("to_sep") ? "to_sep" : compared[0] ?? "" };
-  const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()], compared };
+  const start = { theme: "auto", place: best ?? 0, measure };
+  const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()] };
   const store = holdState(fromHash(address.read(), start, known));
   const darkness = matchMedia("(prefers-color-scheme: dark)");
   const theme = () => {
@@ -41,7 +40,7 @@ export function mountReport(host, header, address) {
     return darkness.matches ? "dark" : "light";
   };
   const switcher = button("", () => store.set({ theme: theme() === "dark" ? "light" : "dark" }), { class: "theme" });
-  const parts = [gridPart(survey, store), ...layerParts(survey, store), profilePart(survey)];
+  const parts = [gridPart(survey, store), layersPart(survey), profilePart(survey)];
   const sections = parts.flatMap((part) => (part ? [new Section(part, survey, store, theme)] : []));
   const update = () => {
     host.dataset.theme = theme();
