@@ -14,7 +14,7 @@ import { markPainted, nameWindow, unpacked } from "./show_page.js";
 import { wholeKind } from "../views/whole/whole.js";
 import { seenOf } from "../core/data/softmax.js";
 import { Frame } from "../core/frame/frame.js";
-import { everyNumber } from "../views/arithmetic/every.js";
+import { everyNumberKind } from "../views/arithmetic/every.js";
 import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf } from "./asked.js";
 import { maskedIn } from "./cards.js";
 import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
@@ -24,7 +24,7 @@ import { Workbench } from "./workbench.js";
 
 /** The kinds of a page with a wider arithmetic view in the place of the one for weights. @param {Kind[]} kinds */
 function withNumbers(kinds) {
-  return kinds.map((kind) => (kind.id === "arithmetic" ? everyNumber(kind) : kind));
+  return kinds.map((kind) => (kind.id === "arithmetic" ? everyNumberKind : kind));
 }
 
 /**

@@ -6,7 +6,7 @@
  *
  * @import { Vectors } from "../../core/data/example.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
- * @import { Step } from "./steps.js"
+ * @import { Step, Way } from "./steps.js"
  * @import { Story } from "./weight.js"
  */
 
@@ -21,7 +21,7 @@ import { chooseToken, tokenMenu } from "../../marks/rows.js";
 import { named, stepOf, workedFigure } from "./elements.js";
 import { weightSteps } from "./weight.js";
 
-class ArithmeticView extends Staged {
+export class ArithmeticView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
@@ -30,11 +30,20 @@ class ArithmeticView extends Staged {
     this.empty = element("p", { class: "empty", role: "status" });
     this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
     this.steps = element("ol", { class: "sum-steps" });
-    const menus = element("div", { class: "sum-menus" }, [this.menus.query, " looks at ", this.menus.key]);
-    this.content = element("div", {}, [menus, this.answer, this.steps]);
+    this.pair = element("div", { class: "sum-menus" }, [this.menus.query, " looks at ", this.menus.key]);
+    this.content = element("div", {}, [this.pair, this.answer, this.steps]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
     this.story = /** @type {Story | null} */ (null);
     this.told = /** @type {Step[]} */ ([]);
+  }
+
+  /** Shows steps and what they come to. @param {HTMLElement[]} answer @param {Step[]} steps */
+  show(answer, steps) {
+    this.answer.replaceChildren(...answer);
+    this.told = steps;
+    const look = { theme: this.theme(), go: (/** @type {Way} */ way) => this.store.set(way) };
+    this.steps.replaceChildren(...steps.map((step) => stepOf(step, look)));
+    this.root.dataset.drawn = "true";
   }
 
   /** Shows the store's state. */
@@ -46,17 +55,14 @@ class ArithmeticView extends Staged {
     this.empty.textContent = vectors ? "" : whyAbsent(this.example, layer, head);
     this.content.hidden = !vectors;
     this.story = null;
+    this.told = [];
     if (!vectors) return;
     const { row, key } = pairOf(this.example, vectors, this.store.get());
     const place = (this.example.heads.indexOf(head) * vectors.nQueries + row.query) * vectors.nKeys + key;
     this.story = { example: this.example, vectors, row, key };
     chooseToken(this.menus.query, this.example.tokens, row.query);
     chooseToken(this.menus.key, this.example.keyTokens, key);
-    this.answer.replaceChildren(...answerOf(this.story, `Layer ${layer}, head ${head}`, elsewhere ? weightOf(elsewhere.codes[place]) : null));
-    this.told = weightSteps(this.story, head);
-    const look = { theme: this.theme(), go: (/** @type {Partial<import("../../core/state/state.js").State>} */ way) => this.store.set(way) };
-    this.steps.replaceChildren(...this.told.map((step) => stepOf(step, look)));
-    this.root.dataset.drawn = "true";
+    this.show(answerOf(this.story, `Layer ${layer}, head ${head}`, elsewhere ? weightOf(elsewhere.codes[place]) : null), weightSteps(this.story, head));
   }
 
   /** The weights after an edit, which do not follow from query and key. @param {number} layer */
@@ -73,7 +79,7 @@ class ArithmeticView extends Staged {
 
   /** The picture to take away. */
   async figure() {
-    if (!this.story) throw new Error("nothing is shown");
+    if (!this.told.length) throw new Error("nothing is shown");
     return workedFigure(this.steps, this.answer.querySelector("h2")?.textContent ?? "", this.told);
   }
 }

@@ -4,62 +4,44 @@
  *
  * @import { Tokens } from "../../core/data/data.js"
  * @import { Candidate, Source } from "../../core/data/source.js"
- * @import { Kind, Stage, View } from "../../core/frame/kinds.js"
- * @import { Step, Way } from "./steps.js"
+ * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { Place, Worked } from "./worked.js"
  */
-import { farthest, pairOf, productsOf, sees } from "../../core/data/softmax.js";
-import { Staged } from "../../core/frame/kinds.js";
+import { farthest, productsOf, sees } from "../../core/data/softmax.js";
 import { scaleFor, signColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { percent, visible } from "../../core/text/text.js";
 import { numeral, track } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
 import { dimensionAt, stripOf } from "../../marks/strips.js";
+import { ArithmeticView, arithmeticKind } from "./arithmetic.js";
 import { Because } from "./because.js";
-import { named, stepOf, workedFigure } from "./elements.js";
+import { named } from "./elements.js";
 import { softmaxStep, Teller, told, vectorAt, workedIn } from "./worked.js";
 
-/**
- * @param {Kind} weights  the view of one attention weight
- * @returns {Kind}
- */
-export function everyNumber(weights) {
-  return {
-    ...weights,
-    title: "Any number, down to each multiplication",
-    create(stage) {
-      const { source } = stage.example;
-      return source ? new EveryNumberView(stage, source, weights.create(stage)) : weights.create(stage);
-    },
-  };
-}
+/** The arithmetic view, of any number where there is a model. @type {Kind} */
+export const everyNumberKind = {
+  ...arithmeticKind,
+  title: "Any number, down to each multiplication",
+  create: (stage) => (stage.example.source ? new EveryNumberView(stage, stage.example.source) : arithmeticKind.create(stage)),
+};
 
-/** @implements {View} */
-class EveryNumberView extends Staged {
-  /** @param {Stage} stage @param {Source} source @param {View} weights */
-  constructor(stage, source, weights) {
+class EveryNumberView extends ArithmeticView {
+  /** @param {Stage} stage @param {Source} source */
+  constructor(stage, source) {
     super(stage);
     const { example, store } = stage;
     this.source = source;
-    this.weights = weights;
     this.quantities = workedIn(source.shape);
     this.menu = numberMenu(this.quantities, (number) => store.set({ number, dimension: null }));
     this.token = tokenMenu("Token", (query) => store.set({ query, anchor: "query" }));
     this.strip = new VectorStrip((dimension) => store.set({ dimension }));
-    this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
-    this.steps = element("ol", { class: "sum-steps" });
-    this.content = element("div", { class: "sum-view" }, [
-      element("div", { class: "sum-menus" }, ["of the token ", this.token]),
-      this.answer,
-      this.strip.root,
-      this.steps,
-    ]);
-    const label = element("label", { class: "every-label" }, ["Work out ", this.menu]);
     this.because = new Because(source, example, (way) => store.set(way));
-    this.root = element("div", { class: "every-view" }, [label, this.content, weights.root, this.because.root]);
-    this.side = weights.side;
-    this.told = /** @type {{title: string, steps: Step[]} | null} */ (null);
+    this.ofToken = element("div", { class: "sum-menus" }, ["of the token ", this.token]);
+    this.content.prepend(this.ofToken);
+    this.answer.after(this.strip.root);
+    this.root.prepend(element("label", { class: "every-label" }, ["Work out ", this.menu]));
+    this.root.append(this.because.root);
   }
 
   /** @returns {Worked | null}  null: an attention weight */
@@ -71,25 +53,18 @@ class EveryNumberView extends Staged {
   async update() {
     const quantity = this.quantity();
     this.menu.value = quantity?.id ?? "";
-    this.content.hidden = !quantity;
-    this.weights.root.hidden = Boolean(quantity);
-    this.because.root.hidden = Boolean(quantity);
-    if (!quantity) {
-      await this.weights.update();
-      await this.explain();
-      this.root.dataset.drawn = "true";
-      return;
-    }
-    await this.tell(quantity);
-    this.root.dataset.drawn = "true";
+    this.pair.hidden = this.because.root.hidden = Boolean(quantity);
+    this.ofToken.hidden = this.strip.root.hidden = !quantity;
+    if (quantity) return this.tell(quantity);
+    await super.update();
+    return this.explain();
   }
 
   /** Shows why the head looks there. */
   async explain() {
+    if (!this.story) return;
+    const { vectors, row, key } = this.story;
     const { layer, head } = this.asked();
-    const vectors = await this.example.vectors(layer, head);
-    if (!vectors) return;
-    const { row, key } = pairOf(this.example, vectors, this.store.get());
     const score = productsOf(vectors, row.query, key).reduce((sum, value) => sum + value, 0) * vectors.scale;
     await this.because.show({ layer, head, query: row.query, key }, { score, seen: sees(row, key) }, this.theme());
   }
@@ -111,25 +86,16 @@ class EveryNumberView extends Staged {
     if (this.store.get() !== state) return;
     const given = quantity.read ? (vector?.[dimension] ?? candidates.find(({ id }) => id === dimension)?.logit ?? null) : null;
     const name = vector ? null : candidates.find(({ id }) => id === dimension)?.text ?? `token ${dimension}`;
-    const go = (/** @type {Way} */ way) => this.store.set(way);
-    this.answer.replaceChildren(...answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given));
     chooseToken(this.token, tokens, position);
+    this.empty.textContent = "";
+    this.content.hidden = false;
     this.strip.show({ vector, candidates, dimension, theme: this.theme(), of: quantity.of });
-    const all = vector ? steps : [...steps, softmaxStep(value, candidates)];
-    this.told = { title: this.answer.querySelector("h2")?.textContent ?? "", steps: all };
-    this.steps.replaceChildren(...all.map((step) => stepOf(step, { theme: this.theme(), go })));
+    this.show(answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given), vector ? steps : [...steps, softmaxStep(value, candidates)]);
   }
 
   /** @param {KeyboardEvent} event @returns {boolean} */
   keydown(event) {
-    return this.quantity() ? false : (this.weights.keydown?.(event) ?? false);
-  }
-
-  /** The picture to take away. */
-  async figure() {
-    if (this.quantity() && this.told) return workedFigure(this.steps, this.told.title, this.told.steps);
-    if (!this.weights.figure) throw new Error("nothing is shown");
-    return this.weights.figure();
+    return this.quantity() ? false : super.keydown(event);
   }
 }
 

@@ -24,7 +24,7 @@ import { afterClick, keptToken, placesOf, tokenKey } from "../../core/state/stat
 import { percent, running } from "../../core/text/text.js";
 import { bar, boundsText, difference, facts, KEYS, large, legendOf } from "../../marks/cards.js";
 import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
-import { lineAt, lineWidth, MOST_LINES, paintLines, Sheet } from "./lines.js";
+import { lineAt, lineWidth, MOST_LINES, paintKey, paintLines, Sheet } from "./lines.js";
 
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
@@ -142,7 +142,7 @@ class HeadView extends Staged {
       },
     };
     const title = `Layer ${number}${one === null ? "" : `, head ${one}`}`;
-    return pageFigure(this.root, title, table, new Map([[this.between, (pen) => paintLines(pen, drawing)]]));
+    return pageFigure(this.root, title, table, new Map([[this.between, (pen) => [paintLines, paintKey].forEach((paint) => paint(pen, drawing))]]));
   }
 
   blur() {

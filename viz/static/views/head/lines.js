@@ -99,6 +99,17 @@ export function paintLines(pen, drawing, { top, bottom } = { top: -Infinity, bot
   }
 }
 
+/** Above the lines of a picture to take away: which colour is which head. @param {Pen} pen @param {Drawing} drawing */
+export function paintKey(pen, { heads, geometry: { width }, look: { numbers, theme } }) {
+  const step = Math.min(20, width / heads.length);
+  heads.forEach((head, i) => {
+    const x = width / 2 + (i - (heads.length - 1) / 2) * step;
+    const color = headColor(numbers[head], theme);
+    pen.rect(x - step / 2 + 1, -30, step - 2, 3, color);
+    if (step >= 14) pen.text(x, -12, String(numbers[head]), { size: 11, color, anchor: "middle" });
+  });
+}
+
 /**
  * The part of its rise that a line has behind it at a part of its width, from 0 to 1: it is the cubic Bézier
  * curve with control points at (BEND, 0) and (1 - BEND, 1).
