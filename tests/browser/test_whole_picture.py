@@ -1,7 +1,8 @@
-"""The whole model in one diagram, every number worked out, and queries and keys of many texts."""
+"""The whole model in one diagram of one window, and every number worked out."""
 
 import pytest
 from browser.live_pages import PLACE, TEXT, WORDS, asked, settled, shown, worked
+from playwright.sync_api import expect
 
 
 def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(bert, bert_page, opened):
@@ -17,6 +18,12 @@ def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(bert, b
     probs = trace.logits[0, 2].softmax(-1)
     bars = page.locator(".whole-bar data").evaluate_all("(all) => all.map((one) => +one.value)")
     assert bars == pytest.approx(probs.topk(5).values.tolist(), abs=1e-4)
+    for width, height in ((1280, 720), (1440, 900)):
+        page.set_viewport_size({"width": width, "height": height})
+        box = page.locator(".whole-view").bounding_box()
+        assert box["y"] + box["height"] <= height
+    page.locator("[data-box=mlp_post]").hover()
+    expect(page.locator(".whole-lead")).to_contain_text("lets numbers above zero through")
     page.locator('[data-box="layer 3"]').focus()
     page.keyboard.press("Enter")
     assert asked(page)["layer"] == "3"

@@ -220,8 +220,8 @@ export function createTabs(store, kinds, example) {
         tab.setAttribute("aria-selected", String(selected));
         tab.tabIndex = selected ? 0 : -1;
         tab.title = missing || kinds[i].title;
-        // Where the tabs are a row that scrolls; it would lay out the page each time.
-        if (selected && seen !== tab) root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2;
+        // Where the tabs are a row that scrolls. In a frame, in which the page is laid out anyway.
+        if (selected && seen !== tab) requestAnimationFrame(() => (root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2));
         if (selected) seen = tab;
         if (missing) tab.setAttribute("aria-disabled", "true");
         else tab.removeAttribute("aria-disabled");

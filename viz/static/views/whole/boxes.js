@@ -31,7 +31,7 @@ import { headsAt, layerSteps, normName, rowAt } from "../../core/data/source.js"
 import { element } from "../../core/draw/dom.js";
 import { scaleFor } from "../../core/draw/colors.js";
 import { counted, written } from "../../core/text/numbers.js";
-import { percent, running, tokenName, visible } from "../../core/text/text.js";
+import { percent, tokenName, visible } from "../../core/text/text.js";
 import { track } from "../../marks/cards.js";
 
 /**
@@ -268,17 +268,15 @@ function mlpBox({ inside: { one: { mlp_out: out } }, built }) {
 const LISTED = 5;
 
 /**
- * Text, and embeddings, with the projection that may follow them; the tokens stand between them.
+ * The embedding, and the projection that may follow it.
  *
  * @param {Whole} whole
  * @returns {Box[]}
  */
 export function inputBoxes(whole) {
-  const { example, embedding, embed, built, shape } = whole;
-  const text = visible(example.header.texts.map(running).join(" / "), 240);
+  const { embedding, embed, built, shape } = whole;
   const projected = `A matrix makes ${shape.dModel} numbers of these ${embedding.values.length}: as many as the stream has.`;
   return [
-    { id: "text", title: "Text", name: "", says: text, rows: [], way: { view: "text" }, leads: "Text" },
     tablesBox(whole, built.embedProject ? embedding.values : embed),
     ...(built.embedProject ? [embedBox("embed", "Projection", projected, [cells("", embed)], embed)] : []),
   ];

@@ -10,6 +10,7 @@
 
 import { Staged } from "../../core/frame/kinds.js";
 import { headColor, scaleFor, withAlpha } from "../../core/draw/colors.js";
+import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { afterEscape } from "../../core/state/state.js";
 import { stripOf } from "../../marks/strips.js";
@@ -17,17 +18,20 @@ import { BOXES, inputBoxes, outputBoxes, readWhole, TITLES } from "./boxes.js";
 
 /** Tokens of a long text that stand in the row at once. */
 const MOST = 60;
-/** Boxes of a branch that stand beside one another on a page of usual width. */
-const MANY = 5;
+/** Rows of a picture that have their full height. */
+const SEVERAL = 6;
 
 class WholeView extends Staged {
   /** @param {Stage} stage @param {Source} source */
   constructor(stage, source) {
     super(stage);
     this.source = source;
-    this.lead = element("p", { class: "whole-lead" });
+    this.lead = element("p", { class: "whole-lead", "aria-live": "polite" });
     this.flow = element("div", { class: "whole-flow" });
     this.root = element("div", { class: "whole-view" }, [this.lead, this.flow]);
+    const tell = (/** @type {Event} */ { target }) => this.tell(target instanceof Element ? target.closest("[data-box]") : null);
+    for (const type of ["pointerover", "focusin"]) this.flow.addEventListener(type, tell);
+    this.flow.addEventListener("pointerleave", () => this.tell(null));
   }
 
   async update() {
@@ -41,18 +45,28 @@ class WholeView extends Staged {
 
   /** @param {Whole} whole */
   show(whole) {
-    const { tokens } = this.example;
     const focused = this.focused();
-    this.lead.replaceChildren("One pass of the model, from the text down to its prediction. Every strip holds the numbers of ", element("strong", {}, [tokenChip(tokens, whole.position, 24)]), ": blue above zero, orange below. Open a box to see it in full.");
-    const layers = this.example.layers.flatMap((layer) => this.layer(whole, layer));
-    this.flow.replaceChildren(
-      ...this.boxes(inputBoxes(whole).slice(0, 1)),
-      this.tokens(whole),
-      ...this.boxes(inputBoxes(whole).slice(1)),
-      ...layers,
-      ...this.boxes(outputBoxes(whole)),
-    );
+    const around = { theme: this.theme(), go: (/** @type {Way} */ way) => this.open(way), can: (/** @type {Way} */ way) => this.can(way) };
+    const boxes = (/** @type {Box[]} */ all) => all.map((box) => boxOf(box, around));
+    const layers = this.example.layers.map((layer) => this.layerHead(whole, layer));
+    const model = element("div", { role: "group", class: "whole-column", "aria-label": "The model" }, [...boxes(inputBoxes(whole)), ...layers, ...boxes(outputBoxes(whole))]);
+    const parts = layerParts(whole).map(({ title, boxes: own }) => {
+      const caption = title ? [element("h3", { class: "whole-branch-title" }, [title])] : [];
+      return element("div", { role: "group", class: title ? "whole-branch" : "whole-stream", "aria-label": title || "Stream" }, [...caption, ...boxes(own)]);
+    });
+    const heads = button("All heads →", () => this.store.set({ view: "model" }), { class: "quiet", "data-box": "model" });
+    const head = element("div", { class: "whole-bar-of" }, [element("h3", {}, [`Layer ${whole.layer}`]), heads]);
+    const inside = element("div", { role: "group", class: "whole-column", "aria-label": `Layer ${whole.layer}` }, [head, ...parts]);
+    this.flow.replaceChildren(this.tokens(whole), model, inside);
+    this.tell(null);
     if (focused) /** @type {HTMLElement | null} */ (this.flow.querySelector(`[data-box="${focused}"]`))?.focus({ preventScroll: true });
+  }
+
+  /** Says what a box is, or what the diagram is. @param {Element | null} box */
+  tell(box) {
+    const says = box?.querySelector(".whole-says")?.textContent;
+    const chosen = element("strong", {}, [tokenChip(this.example.tokens, this.position(), 24)]);
+    this.lead.replaceChildren(...(says ? [says] : ["One pass of the model, from the tokens to its prediction, and inside one layer. Every strip holds the numbers of ", chosen, ": blue above zero, orange below. Open a box to see it in full."]));
   }
 
   focused() {
@@ -65,42 +79,17 @@ class WholeView extends Staged {
     const { tokens } = this.example;
     const first = Math.max(0, Math.min(position - MOST / 2, tokens.text.length - MOST));
     const places = Array.from(tokens.text.keys()).slice(first, first + MOST);
-    const chips = places.map((i) => {
-      const chip = element("button", { type: "button", class: "whole-token", "data-box": `token ${i}`, "aria-pressed": String(i === position) }, [tokenChip(tokens, i, 16)]);
-      chip.addEventListener("click", () => this.store.set({ query: i, key: null, anchor: "query" }));
-      return chip;
-    });
+    const chips = places.map((i) => button(tokenChip(tokens, i, 16), () => this.store.set({ query: i, key: null, anchor: "query" }), { class: "whole-token", "data-box": `token ${i}`, "aria-pressed": String(i === position) }));
     const more = tokens.text.length > MOST ? [element("span", { class: "whole-more" }, [`… ${tokens.text.length} in all`])] : [];
-    return element("div", { role: "group", class: "whole-tokens", "aria-label": "Tokens" }, [
-      element("h3", {}, ["Tokens"]),
-      element("p", {}, ["The tokenizer cuts the text into pieces of its vocabulary. Choose one to follow it."]),
-      element("div", { class: "whole-chips" }, [...chips, ...more]),
-    ]);
+    return element("div", { role: "group", class: "whole-chips", "aria-label": "Tokens" }, [...chips, ...more]);
   }
 
-  /** @param {Box[]} boxes @returns {HTMLElement[]} */
-  boxes(boxes) {
-    return boxes.map((box) => boxOf(box, { theme: this.theme(), go: (way) => this.open(way), can: (way) => this.can(way) }));
-  }
-
-  /** @param {Whole} whole @param {number} layer @returns {HTMLElement[]} */
-  layer(whole, layer) {
-    const open = layer === whole.layer;
-    const head = layerHead(whole, layer, open, this.theme(), (change) => this.store.set(change));
-    if (!open) return [head];
-    const drawn = layerParts(whole);
-    const parts = drawn.map(({ kind, title, boxes }, i) => {
-      const made = this.boxes(boxes);
-      if (kind === "stream") return element("div", { class: "whole-stream" }, made);
-      const caption = element("h3", { class: "whole-branch-title" }, [title]);
-      // Two branches that read the same stream: what both give is added behind the second.
-      const beside = drawn[i + 1]?.kind === "branch" ? " first" : drawn[i - 1]?.kind === "branch" ? " second" : "";
-      const many = boxes.length > MANY ? " many" : "";
-      const branch = element("div", { role: "group", class: `whole-branch${many}${beside}`, "aria-label": title }, [caption, element("div", { class: "whole-row" }, made)]);
-      branch.style.setProperty("--boxes", String(boxes.length));
-      return branch;
-    });
-    return [element("div", { role: "group", class: "whole-layer", "aria-label": `Layer ${layer}` }, [head, element("div", { class: "whole-inside" }, parts)])];
+  /** The bar of a layer, which opens it; one scale for the stream in all layers, so that it can be seen to grow. @param {Whole} whole @param {number} layer */
+  layerHead({ embed, after, layer: shown }, layer) {
+    const numbers = /** @type {Float32Array} */ (after.get(layer));
+    const made = button(element("span", { class: "whole-title" }, [`Layer ${layer}`]), () => this.store.set({ layer }), { class: "whole-box", "aria-pressed": String(layer === shown), "data-box": `layer ${layer}` });
+    made.append(element("span", { class: "whole-says" }, ["What the layer leaves in the stream."]), pictureOf([{ name: "", parts: [numbers], scale: scaleFor(embed, ...after.values()) }], this.theme()));
+    return made;
   }
 
   /** @param {Way} way */
@@ -142,45 +131,15 @@ export const wholeKind = {
   missing: ({ source }) => (source ? "" : "This page holds attention and no model. The whole is drawn by a page that runs one: minibert live, or minibert serve."),
   announced: true,
   oneHead: false,
-  controls: ["layer"],
+  controls: [],
   create: (stage) => new WholeView(stage, /** @type {Source} */ (stage.example.source)),
 };
 
 /**
  * @typedef {object} Part  of an open layer, in the order of the data
- * @property {"stream" | "branch"} kind
- * @property {string} title
+ * @property {string} title  of a branch; empty: the stream
  * @property {Box[]} boxes
  */
-
-/**
- * The bar of a layer, which opens it.
- *
- * @param {Whole} whole
- * @param {number} layer
- * @param {boolean} open
- * @param {"light" | "dark"} theme
- * @param {(change: Way) => void} set
- */
-function layerHead(whole, layer, open, theme, set) {
-  const after = /** @type {Float32Array} */ (whole.after.get(layer));
-  const inside = whole.built.parallel ? "attention beside the MLP: both read the stream and add to it" : "attention, then the MLP; each adds to the stream";
-  const attributes = { type: "button", class: "whole-layer-head", "aria-expanded": String(open), "data-box": `layer ${layer}` };
-  const opener = element("button", attributes, [
-    element("span", { class: "whole-title" }, [`Layer ${layer}`]),
-    element("span", { class: "whole-says" }, [open ? inside : "what it leaves in the stream"]),
-    ...(open ? [] : [pictureOf([{ name: "", parts: [after], scale: streamScale(whole) }], theme)]),
-  ]);
-  opener.addEventListener("click", () => set({ layer }));
-  const heads = element("button", { type: "button", class: "whole-all", "data-box": `model ${layer}` }, ["All heads →"]);
-  heads.addEventListener("click", () => set({ view: "model", layer }));
-  return element("div", { class: open ? "whole-bar-of open" : "whole-bar-of" }, open ? [opener, heads] : [opener]);
-}
-
-/** One scale for the stream in all layers, so that it can be seen to grow. @param {Whole} whole */
-function streamScale({ embed, after }) {
-  return scaleFor(embed, ...after.values());
-}
 
 /**
  * The parts of the open layer, in the order of its steps: what belongs together stands in one part. A
@@ -194,7 +153,7 @@ export function layerParts(whole) {
   let of = "";
   for (const step of whole.steps) {
     const boxes = (BOXES[step.id] ?? (() => []))(whole, step);
-    if (step.part === "stream" || step.part !== of) parts.push({ kind: step.part === "stream" ? "stream" : "branch", title: TITLES[step.part], boxes: [] });
+    if (step.part === "stream" || step.part !== of) parts.push({ title: TITLES[step.part], boxes: [] });
     of = step.part;
     parts[parts.length - 1].boxes.push(...boxes);
   }
@@ -233,22 +192,20 @@ export function layerParts(whole) {
 function boxOf(box, { theme, go, can }) {
   const { id, title, name, says, rows, fact, more = [], way, leads, kind = "box" } = box;
   const open = can(way);
-  const root = element("button", { type: "button", class: `whole-box ${kind}`, "data-box": id }, [
-    element("span", { class: "whole-title" }, [title, ...(name ? [" ", element("code", {}, [name])] : [])]),
-    element("span", { class: "whole-says" }, [says]),
+  const root = button(element("span", { class: "whole-title" }, [title, ...(name ? [" ", element("code", {}, [name])] : [])]), () => go(way), { class: `whole-box ${kind}`, "data-box": id });
+  root.append(
+    element("span", { class: "whole-says" }, [open && leads ? `${says} Click for ${leads}.` : says]),
     ...(rows.length ? [pictureOf(rows, theme)] : []),
     ...more,
     ...(fact ? [element("span", { class: "whole-fact" }, [fact])] : []),
-    element("span", { class: "whole-leads" }, [open && leads ? `${leads} →` : ""]),
-  ]);
+  );
   root.disabled = !open;
-  root.addEventListener("click", () => go(way));
   return root;
 }
 
 /** The rows of a box. @param {Cells[]} rows @param {"light" | "dark"} theme */
 function pictureOf(rows, theme) {
-  return element("span", { class: "whole-cells" }, rows.flatMap(({ name, parts, scale, head, groups = 1 }) => {
+  return element("span", { class: `whole-cells${rows.length > SEVERAL ? " many" : ""}` }, rows.flatMap(({ name, parts, scale, head, groups = 1 }) => {
     const shades = head === undefined ? undefined : shadesOf(headColor(head, theme));
     const size = parts.length / groups;
     const grouped = Array.from({ length: groups }, (_, i) => element("span", { class: "whole-group" }, parts.slice(i * size, (i + 1) * size).map((numbers) => stripOf(numbers, scale, theme, shades))));
