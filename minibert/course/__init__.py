@@ -1,9 +1,9 @@
-"""The exercises of docs/course: a guess goes in, and what is right or wrong with it comes out.
+"""The exercises of docs/course: a guess or a function goes in, and what is wrong with it comes out.
 
     answers.py    kinds of answers, and what is said to each
     texts.py      the sentences of the course
     lab.py        what the units compute alike: models, one pass, a divergence
-    attending.py  units 1 to 4; causes.py: 5 to 7
+    attending.py  units 0 to 4; causes.py: 5 to 7; writing.py: 8
     check.py      check and exercises
 
 Right answers are computed from the embedded models when they are asked for.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from textwrap import fill
-from typing import Any, SupportsFloat
+from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 from minibert.errors import MinibertError
 
@@ -199,7 +199,19 @@ class Heads:
         return [(head, self.about(head)) for head in every if head not in self.heads()]
 
 
-Exercise = Numbers | Choice | Heads
+@runtime_checkable
+class Exercise(Protocol):
+    """What the course asks, and what is said to an answer."""
+
+    @property
+    def asks(self) -> str:
+        """The question."""
+
+    def judge(self, answer: object) -> Verdict:
+        """Right or not, and why; MinibertError for what is not an answer of this kind."""
+
+    def wrong_answers(self) -> Iterable[tuple[object, str]]:
+        """Each known mistake as an answer, with what is said to it."""
 
 
 def _named(answer: object) -> set[str]:

@@ -1,8 +1,8 @@
-"""Units 1 to 4: averages, one weight of one head, what heads do, and whether looking is use."""
+"""Units 0 to 4: one word, averages, one weight, what heads do, and whether looking is use."""
 
 import math
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -156,27 +156,65 @@ def _scale() -> float:
 
 
 @cache
-def _verbs(equal: bool) -> dict[str, float]:
-    """The probabilities of the four verbs, with attention or with equal weights everywhere."""
-    trace = traced(TIRED)
-    edit: EditMapping = {("scores", layer): zero for layer in range(bert().config.n_layers)}
-    probs = said(without(trace, edit) if equal else trace, place(trace, "[MASK]"))
+def _verbs(text: str, off: str = "") -> dict[str, float]:
+    """The probabilities of the four verbs: all scores being 0 ("scores"), or without a head."""
+    trace = traced(text)
+    edit: EditMapping = {}
+    if off == "scores":
+        edit = {("scores", layer): zero for layer in range(bert().config.n_layers)}
+    elif off:
+        edit = {("z", *map(int, off.split("-"))): zero}
+    probs = said(without(trace, edit) if edit else trace, place(trace, "[MASK]"))
     return {verb: float(probs[token_id(bert(), verb)]) for verb in VERBS}
 
 
-def _top(equal: bool) -> str:
-    return max(VERBS, key=lambda verb: _verbs(equal)[verb])
+def _top(text: str, off: str = "") -> str:
+    return max(VERBS, key=lambda verb: _verbs(text, off)[verb])
 
 
-def _about(verb: str) -> str:
-    before, after = _verbs(False)[verb], _verbs(True)[verb]
-    told = f"“{verb}” goes from {before:.3f} to {after:.3f}."
-    if verb == _top(True):
-        return f"{told} Without attention the mask does not know its subject."
-    if verb == _top(False):
-        return f"{told} It is first only as long as the model can look at “horses”."
-    return told
+def _about_verb(text: str, off: str, why_first: str, why_before: str, verb: str) -> str:
+    """How a verb's probability moves, and why where it is the first after or before."""
+    told = f"“{verb}” goes from {_verbs(text)[verb]:.3f} to {_verbs(text, off)[verb]:.3f}."
+    if verb == _top(text, off):
+        return f"{told} {why_first}"
+    return f"{told} {why_before}" if verb == _top(text) else told
 
+
+def previous_head() -> tuple[int, int]:
+    """The head that looks at the previous token."""
+    return scores().best("previous")[:2]
+
+
+_PREVIOUS = "0-1"
+
+_ONE_WORD: dict[str, Exercise] = {
+    "0-word": Choice(
+        f"“{BOYS}”: which word does the model put first?",
+        VERBS,
+        lambda: _top(BOYS),
+        lambda verb: f"“{verb}” gets {_verbs(BOYS)[verb]:.2f}.",
+    ),
+    "0-weight": Numbers(
+        f"Which part of its attention does head {_PREVIOUS} of the mask give “boys”, the word "
+        "before it?",
+        lambda: traced(BOYS)[0, 1].probs[0, 3, 2],
+        0.05,
+        "Nearly all: of eight tokens the head looks at one.",
+        "This head has one thing to do.",
+        lambda: {"That would be the same for each of the eight tokens.": 1 / 8},
+        A_WEIGHT,
+    ),
+    "0-without": Choice(
+        f"Head {_PREVIOUS}, one of sixteen, is set to zero. Which word comes first now?",
+        VERBS,
+        lambda: _top(BOYS, _PREVIOUS),
+        partial(
+            _about_verb, BOYS, _PREVIOUS,
+            "The mask no longer knows that there are several boys.",
+            "It was first as long as this head told the mask what stands before it.",
+        ),
+    ),
+}  # fmt: skip
 
 _ONE_WEIGHT: dict[str, Exercise] = {
     "2-score": Numbers(
@@ -246,8 +284,14 @@ _ONE_WEIGHT: dict[str, Exercise] = {
     "2-uniform": Choice(
         f"“{TIRED}” with all scores of every head set to 0: which word does the model put first?",
         VERBS,
-        lambda: _top(True),
-        _about,
+        lambda: _top(TIRED, "scores"),
+        partial(
+            _about_verb,
+            TIRED,
+            "scores",
+            "Without attention the mask does not know its subject.",
+            "It is first only as long as the model can look at “horses”.",
+        ),
     ),
     "2-variance": Numbers(
         "Two vectors of 64 independent numbers, each of mean 0 and variance 1. What is the "
@@ -265,11 +309,6 @@ _ONE_WEIGHT: dict[str, Exercise] = {
         },
     ),
 }
-
-
-def previous_head() -> tuple[int, int]:
-    """The head that looks at the previous token."""
-    return scores().best("previous")[:2]
 
 
 @cache
@@ -577,4 +616,4 @@ _USE: dict[str, Exercise] = {
     ),
 }
 
-EXERCISES = {**_AVERAGES, **_ONE_WEIGHT, **_HEADS, **_USE}
+EXERCISES = {**_ONE_WORD, **_AVERAGES, **_ONE_WEIGHT, **_HEADS, **_USE}

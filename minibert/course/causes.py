@@ -1,5 +1,6 @@
 """Units 5 to 7: what the choice of a word depends on, real BERT, and why a head looks there."""
 
+from collections.abc import Callable
 from functools import cache, partial
 
 import torch
@@ -209,21 +210,26 @@ def coin_labels() -> tuple[int, ...]:
     return tuple(found)
 
 
-def _about_coin(chosen: str) -> str:
-    ones = sum(coin_labels())
-    told = (
-        f"Of ten seeds {ones} say positive and {10 - ones} negative, about one text and one model."
-    )
-    return {
-        "a": f"{told} A reader's opinion would not depend on the seed.",
-        "b": f"{told} The weights of the classifier are random numbers: nobody trained them.",
-        "c": f"{told} The body is trained, but the classifier behind it is not.",
-    }[chosen]
+def _about_coin(told: str) -> Callable[[], str]:
+    def said() -> str:
+        ones = sum(coin_labels())
+        return (
+            f"Of ten seeds {ones} say positive and {10 - ones} negative, about one text and one "
+            f"model. {told}"
+        )
+
+    return said
 
 
-def _quiz(asks: str, options: dict[str, str], right: str, said: dict[str, str]) -> Choice:
-    listed = " ".join(f"({letter}) {text}" for letter, text in options.items())
-    return Choice(f"{asks} {listed}", tuple(options), lambda: right, said.__getitem__)
+def _quiz(asks: str, right: str, **options: tuple[str, str | Callable[[], str]]) -> Choice:
+    """A choice of texts by letter, each with what is said to who chooses it."""
+
+    def said(letter: str) -> str:
+        told = options[letter][1]
+        return told if isinstance(told, str) else told()
+
+    listed = " ".join(f"({letter}) {text}" for letter, (text, _) in options.items())
+    return Choice(f"{asks} {listed}", tuple(options), lambda: right, said)
 
 
 _REAL_MODELS: dict[str, Exercise] = {
@@ -239,80 +245,81 @@ _REAL_MODELS: dict[str, Exercise] = {
             "That is one layer. Each of the 24 layers has 16 heads of its own.": 16,
         },
     ),
-    "6-coin": Choice(
+    "6-coin": _quiz(
         f"“{REVIEW}”: a classifier with fresh weights on a trained BERT says positive. What "
-        "does that tell about the text? (a) It is positive. (b) Nothing. (c) A little, since the "
-        "body is trained.",
-        ("a", "b", "c"),
-        lambda: "b",
-        _about_coin,
+        "does that tell about the text?",
+        "c",
+        a=("It is positive.", _about_coin("A reader's opinion would not depend on the seed.")),
+        b=(
+            "A little, since the body is trained.",
+            _about_coin("The body is trained, but the classifier behind it is not."),
+        ),
+        c=(
+            "Nothing.",
+            _about_coin("The weights of the classifier are random numbers: nobody trained them."),
+        ),
     ),
     "6-weight": _quiz(
         "A head gives [SEP] 0.95 of its weight. What follows?",
-        {
-            "a": "[SEP] matters most for the prediction.",
-            "b": "The head adds little if the value of [SEP] is short.",
-            "c": "The model is broken.",
-        },
-        "b",
-        {
-            "a": (
-                "A weight is multiplied by a value. Unit 4 found both: a large weight on a short "
-                "value."
-            ),
-            "b": "What a head adds is weight times value.",
-            "c": (
-                "Clark et al. 2019 found this in bert-base, which works well. Their guess is that "
-                "a head does nothing in this way."
-            ),
-        },
+        "a",
+        a=(
+            "The head adds little if the value of [SEP] is short.",
+            "What a head adds is weight times value.",
+        ),
+        b=(
+            "[SEP] matters most for the prediction.",
+            "A weight is multiplied by a value. Unit 4 found both: a large weight on a short "
+            "value.",
+        ),
+        c=(
+            "The model is broken.",
+            "Clark et al. 2019 found this in bert-base, which works well. Their guess is that a "
+            "head does nothing in this way.",
+        ),
     ),
     "6-ablate": _quiz(
         "A head is set to zero and the prediction stays. What follows?",
-        {
-            "a": "The head computes nothing.",
-            "b": "Nothing on this text depended on it alone.",
-            "c": "The head is not needed on any text.",
-        },
         "b",
-        {
-            "a": "Its output was not zero before. Another head may do the same work, as in unit 5.",
-            "b": "Another head may replace it, and other texts may need it.",
-            "c": "One text says nothing about the others.",
-        },
+        a=(
+            "The head computes nothing.",
+            "Its output was not zero before. Another head may do the same work, as in unit 5.",
+        ),
+        b=(
+            "Nothing on this text depended on it alone.",
+            "Another head may replace it, and other texts may need it.",
+        ),
+        c=("The head is not needed on any text.", "One text says nothing about the others."),
     ),
     "6-probe": _quiz(
         "A classifier that reads attention finds 77 % of the dependencies. What has to be "
         "beside it?",
-        {
-            "a": "Nothing: 77 % is high.",
-            "b": "The same classifier on a model with random weights.",
-            "c": "A larger classifier.",
-        },
-        "b",
-        {
-            "a": "A rule that always takes the next word finds many dependencies as well.",
-            "b": "What it finds with random weights does not come from what the model learned.",
-            "c": "A larger classifier may learn more by itself, and says less about the attention.",
-        },
+        "c",
+        a=(
+            "Nothing: 77 % is high.",
+            "A rule that always takes the next word finds many dependencies as well.",
+        ),
+        b=(
+            "A larger classifier.",
+            "A larger classifier may learn more by itself, and says less about the attention.",
+        ),
+        c=(
+            "The same classifier on a model with random weights.",
+            "What it finds with random weights does not come from what the model learned.",
+        ),
     ),
     "6-direct": _quiz(
         "By direct attribution a head adds nothing to the logit, but without it the answer "
         "changes. How can that be?",
-        {
-            "a": "One of the two numbers is wrong.",
-            "b": "It writes into the stream what later parts read.",
-            "c": "The head writes into the logits twice.",
-        },
-        "b",
-        {
-            "a": "Both are right. They answer different questions.",
-            "b": (
-                "The previous-token head of unit 5 does this: the induction heads read what it "
-                "wrote."
-            ),
-            "c": "A head adds to the stream once.",
-        },
+        "a",
+        a=(
+            "It writes into the stream what later parts read.",
+            "The previous-token head of unit 5 does this: the induction heads read what it wrote.",
+        ),
+        b=(
+            "One of the two numbers is wrong.",
+            "Both are right. They answer different questions.",
+        ),
+        c=("The head writes into the logits twice.", "A head adds to the stream once."),
     ),
 }
 

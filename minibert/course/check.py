@@ -1,11 +1,13 @@
 """`check` says whether an answer is right, and if not, what was probably done."""
 
-from minibert.course import attending, causes
+from minibert.course import attending, causes, writing
 from minibert.course.answers import Exercise, Verdict
 from minibert.errors import MinibertError
 
 EXERCISES: dict[str, Exercise] = {
-    name: exercise for unit in (attending, causes) for name, exercise in unit.EXERCISES.items()
+    name: exercise
+    for unit in (attending, causes, writing)
+    for name, exercise in unit.EXERCISES.items()
 }
 
 
@@ -13,8 +15,9 @@ def check(name: str, answer: object = ...) -> Verdict:
     """Whether an answer is right; the verdict is true or false, and prints as a sentence.
 
     `name` is the exercise, as "2-weight"; `exercises()` lists them. The answer is a number, a list
-    of numbers, one of the choices, or heads as "0-1" or ["1-0", "1-2"]. Without an answer (`...` or
-    None) the question is given back. The right answer is computed from the embedded models.
+    of numbers, one of the choices, heads as "0-1" or ["1-0", "1-2"], or in unit 8 a function of
+    torch tensors. Without an answer (`...` or None) the question is given back. The right answer is
+    computed from the embedded models.
 
     Raises MinibertError for a name that is not an exercise and for what is not an answer of its
     kind.

@@ -26,7 +26,9 @@ def test_every_known_mistake_is_wrong_and_named(name):
     for answer, said in wrong:
         verdict = check(name, answer)
         assert not verdict.right, answer
-        assert said in verdict.said
+        # In a whole layer, two slips of its parts may be one and the same.
+        named = [other for _, other in wrong] if name == "8-run" else [said]
+        assert any(other in verdict.said for other in named), said
         assert said.strip()
 
 
@@ -74,9 +76,9 @@ def test_what_is_no_answer_is_refused_or_wrong(name):
 
 def test_an_unknown_exercise_is_named_with_those_that_exist():
     with pytest.raises(
-        MinibertError, match=r"'8-x' is not an exercise of the course; there are 1-av"
+        MinibertError, match=r"'9-x' is not an exercise of the course; there are 0-wo"
     ):
-        check("8-x", 1)
+        check("9-x", 1)
     with pytest.raises(MinibertError, match="not an exercise"):
         check(["1-average"], 1)
 
@@ -167,11 +169,11 @@ def test_the_scale_is_what_drawn_vectors_have():
 
 def test_each_exercise_stands_on_its_unit_s_page_and_in_the_solutions():
     pages = {path.stem[0]: path.read_text(encoding="utf-8") for path in UNITS}
-    assert sorted(pages) == ["1", "2", "3", "4", "5", "6", "7"]
+    assert sorted(pages) == list("012345678")
     for name, text in exercises().items():
         page_text = pages[name[0]]
         assert f"### Exercise {name}\n" in page_text
-        assert f'check("{name}", ...)' in page_text
+        assert re.search(rf'check\("{name}", (\.\.\.|\w+)\)', page_text)
         assert f"(solutions.md#{name})" in page_text
         assert f"### {name}\n" in SOLUTIONS
         assert text.split()[0] in page_text

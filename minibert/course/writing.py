@@ -1,0 +1,689 @@
+"""Unit 8: attention, written by the student one function at a time, until it runs tiny-gpt2.
+
+A function is called with drawn torch tensors. Where it differs from the right one, the slips of its
+exercise are tried on the same tensors, then those that `minibert check` knows of kernels; the one
+that gives the same numbers is named.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.course.answers import Exercise, Verdict
+from minibert.course.lab import gpt
+from minibert.errors import MinibertError
+from minibert.kernels.check.causes import likely_cause
+from minibert.kernels.check.problem import Problem
+
+Function = Callable[..., Any]
+# A masked score may be any number whose exp is 0 beside the others.
+_HIDDEN, _TOLERANCE = -1e4, 1e-4
+
+
+@dataclass(frozen=True)
+class Written:
+    """A function that gives what `right` gives, for every one of the drawn `cases`.
+
+    axes    of what it gives
+    slips   what is said to a slip, with the function that makes it
+    kernel  the same as a problem of a kernel, and the output of it that the function gives
+    use     how a function is called with a case
+    then    says the verdict on a function that passed
+    """
+
+    asks: str
+    axes: str
+    right: Function
+    cases: Callable[[], Iterable[tuple[Any, ...]]]
+    means: str
+    slips: Mapping[str, Function]
+    kernel: tuple[str, Callable[..., Problem]] | None = None
+    use: Callable[[Function], Function] = field(default=lambda function: function)
+    then: Callable[[Function], Verdict] | None = None
+
+    def judge(self, answer: object) -> Verdict:
+        """Right, or the slip, with the shapes or the number that shows it."""
+        if not callable(answer):
+            raise MinibertError(
+                f"The answer is {answer!r:.80}: expected a function that takes and gives torch "
+                f"tensors, {self.right.__name__}({', '.join(_parameters(self.right))})."
+            )
+        for case in self.cases():
+            given = _copied(case)
+            found, wanted = self._outcome(answer, given), self._outcome(self.right, case)
+            if found is None:
+                wanted_here = "No guess yet: write the function in place of the dots."
+                return Verdict(False, f"{self.asks}\n{wanted_here}")
+            if not _alike(given, case):
+                return Verdict(False, "Not yet. It changes its input. Make a new tensor.")
+            if not _alike(found, wanted):
+                said = self._cause(answer, case, found, wanted)
+                shown = _shown(found, wanted, self.axes, self.right, case)
+                return Verdict(False, f"Not yet. {said}{shown}")
+        return self.then(answer) if self.then else Verdict(True, f"Right. {self.means}")
+
+    def wrong_answers(self) -> Iterable[tuple[object, str]]:
+        """Each slip as a function."""
+        return [(slip, said) for said, slip in self.slips.items()]
+
+    def _outcome(self, function: Function, case: tuple[Any, ...]) -> Any:
+        """What the function gives; a text where it fails or gives no tensor."""
+        try:
+            found = self.use(function)(*case)
+        except Exception as error:
+            return f"it raises {type(error).__name__}: {str(error).splitlines()[0]:.150}".rstrip(
+                "."
+            )
+        parts = found if isinstance(found, tuple) else (found,)
+        if found is None or all(isinstance(part, Tensor) for part in parts):
+            return found
+        return f"it gives {type(found).__name__} and not a torch tensor"
+
+    def _cause(self, answer: Function, case: tuple[Any, ...], found: Any, wanted: Any) -> str:
+        """The slip that gives the same in this case, and in most of the others; "" for none."""
+
+        def same(said: str, case: tuple[Any, ...]) -> bool:
+            slip, given = self.slips[said], _copied(case)
+            return _alike(self._outcome(answer, given), self._outcome(slip, case))
+
+        fits = [said for said in self.slips if same(said, case)]
+        if fits:
+            every = list(self.cases())
+            return f"{max(fits, key=lambda said: sum(same(said, one) for one in every))} "
+        if self.kernel is None or isinstance(found, str) or found.shape != wanted.shape:
+            return ""
+        output, problem = self.kernel
+        found, wanted = found[None].double(), wanted[None].double()
+        said = likely_cause(
+            output, problem(*case), found, wanted, tolerance=_TOLERANCE, previous=None
+        )
+        return f"{said[:1].upper()}{said[1:]}. "
+
+
+def _parameters(function: Function) -> list[str]:
+    """The names of what it is called with; what follows them is for slips alone."""
+    return [
+        name
+        for name, one in inspect.signature(function).parameters.items()
+        if one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+
+
+def _copied(case: Any) -> Any:
+    if isinstance(case, tuple):
+        return tuple(map(_copied, case))
+    return case.clone() if isinstance(case, Tensor) else case
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two outcomes are the same up to rounding; what is hidden may have any number."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return bool(type(one) is type(other) and one == other)
+    if one.shape != other.shape or (one.dtype == torch.bool) != (other.dtype == torch.bool):
+        return False
+    return not bool(_wrong(one, other).any())
+
+
+def _wrong(found: Tensor, wanted: Tensor) -> Tensor:
+    one, other = (each.double() for each in (found, wanted))
+    one, other = (each.masked_fill(each <= _HIDDEN, -math.inf) for each in (one, other))
+    return ~torch.isclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
+
+
+def _shown(found: Any, wanted: Any, axes: str, right: Function, case: tuple[Any, ...]) -> str:
+    """The shapes, or the first wrong number of the first part that is wrong."""
+    if isinstance(found, str):
+        given = [
+            f"{name} {tuple(one.shape)}" if isinstance(one, Tensor) else f"{name} {one!r:.40}"
+            for name, one in zip(_parameters(right), case, strict=False)
+            if not isinstance(one, tuple | dict)
+        ]
+        return f"With {', '.join(given)} {found}."
+    if isinstance(wanted, tuple):
+        if not isinstance(found, tuple) or len(found) != len(wanted):
+            return f"It gives {len(found)} tensors; expected {axes}."
+        pairs = zip(found, wanted, axes.split(" and "), strict=True)
+        found, wanted, axes = next(each for each in pairs if not _alike(*each[:2]))
+    if found.shape != wanted.shape:
+        return f"It gives {tuple(found.shape)}; expected {axes} = {tuple(wanted.shape)}."
+    if not bool((wrong := _wrong(found, wanted)).any()):
+        return f"It gives {found.dtype}; expected {wanted.dtype}."
+    place = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"At {list(place)} it gives {found[place].item():.4g}; {wanted[place].item():.4g} is right "
+        f"({int(wrong.sum())} of {wrong.numel()} numbers are wrong)."
+    )
+
+
+def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(8)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+# Heads, queries, keys and d_head: different primes, so that no axis passes for another.
+H, Q, K, D = 2, 3, 5, 7
+
+
+def scores(query: Tensor, key: Tensor) -> Tensor:
+    """(head, query, key): the dot product of each query with each key."""
+    return query @ key.mT
+
+
+def scaled(query: Tensor, key: Tensor) -> Tensor:
+    """(head, query, key): the scores, divided by the square root of d_head."""
+    return scores(query, key) / query.shape[-1] ** 0.5
+
+
+def masked(scores: Tensor, allowed: Tensor) -> Tensor:
+    """(head, query, key): the scores, and −inf where a query may not look."""
+    return scores.masked_fill(~allowed, -math.inf)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """(head, query, key): weights that sum to 1 over the keys."""
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, **slips: Function) -> Tensor:
+    """(head, query, d_head): the average of the values that each query takes."""
+    part: dict[str, Function] = {"scaled": scaled, "masked": masked, "softmax": softmax, **slips}
+    return part["softmax"](part["masked"](part["scaled"](query, key), allowed)) @ value
+
+
+def split(x: Tensor, n_heads: int) -> Tensor:
+    """(head, position, d_head) of (position, d_model)."""
+    return x.reshape(len(x), n_heads, -1).transpose(0, 1)
+
+
+def merge(z: Tensor) -> Tensor:
+    """(position, d_model) of (head, position, d_head)."""
+    return z.transpose(0, 1).reshape(z.shape[1], -1)
+
+
+def causal(n_queries: int, n_keys: int, *, after: int = 0) -> Tensor:
+    """(query, key): True at a query's own position and before; the last query is the last key."""
+    return torch.ones(n_queries, n_keys, dtype=torch.bool).tril(n_keys - n_queries + after)
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+def append(cache: Pair | None, key: Tensor, value: Tensor, *, axis: int = 1) -> Pair:
+    """All keys and all values, (head, position, d_head): those of the cache, then the new ones."""
+    if cache is None:
+        return key, value
+    return torch.cat([cache[0], key], axis), torch.cat([cache[1], value], axis)
+
+
+def rotary(
+    x: Tensor,
+    positions: Tensor,
+    base: float,
+    *,
+    sign: int = 1,
+    pairs: bool = False,
+    step: float = 2,
+    swapped: bool = False,
+) -> Tensor:
+    """(head, position, d_head): number i and number i + d_head/2 turned by position·base^(−2i/d).
+
+    As Llama does (Su et al. 2021, section 3.2, with halves in place of neighbours).
+    """
+    half = x.shape[-1] // 2
+    angles = positions[:, None] * base ** (-step * torch.arange(half) / x.shape[-1])
+    cosine, sine = angles.cos(), sign * angles.sin()
+    cosine, sine = (sine, cosine) if swapped else (cosine, sine)
+    one, other = (x[..., ::2], x[..., 1::2]) if pairs else (x[..., :half], x[..., half:])
+    turned = one * cosine - other * sine, one * sine + other * cosine
+    return torch.stack(turned, -1).flatten(-2) if pairs else torch.cat(turned, -1)
+
+
+def attention(
+    x: Tensor, weights: Mapping[str, Tensor], n_heads: int, cache: Any, **slips: Function
+) -> tuple[Tensor, Any]:
+    """(position, d_model), what the heads write for these tokens, and the cache for the next."""
+    part: dict[str, Function] = {
+        "split": split, "append": append, "causal": causal, "attend": attend, "merge": merge,
+        **slips,
+    }  # fmt: skip
+    query, key, value = (
+        part["split"](x @ weights[f"W_{name}"] + weights[f"b_{name}"], n_heads) for name in "QKV"
+    )
+    cache = part["append"](cache, key, value)
+    z = part["attend"](query, *cache, part["causal"](len(x), cache[0].shape[1]))
+    return part["merge"](z) @ weights["W_O"] + weights["b_O"], cache
+
+
+def _vectors() -> Iterator[tuple[Tensor, ...]]:
+    yield tuple(_drawn((H, Q, D), (H, K, D)))
+
+
+def _masks() -> Iterator[tuple[Tensor, Tensor]]:
+    """Scores with a mask of each query: of as many queries as keys, and of fewer."""
+    for n in (K, Q):
+        drawn, chance = _drawn((H, n, K), (n, K))
+        chance[:, 0] = 1
+        yield 3 * drawn, chance > 0
+
+
+def _rows() -> Iterator[tuple[Tensor]]:
+    """Ordinary scores, some hidden, and rows whose exp is too large or all 0 beside the others."""
+    (drawn,) = _drawn((H, Q, K))
+    yield (drawn,)
+    yield (drawn.masked_fill(drawn < drawn.mean(-1, keepdim=True), -math.inf),)
+    yield (drawn + torch.tensor([0.0, 300.0, -300.0])[:, None],)
+
+
+def _lookups() -> Iterator[tuple[Tensor, ...]]:
+    """Where nothing is hidden; with the masks; and with scores whose exp is too large."""
+    query, key, value = _drawn((H, K, D), (H, K, D), (H, K, D))
+    yield query, key, value, torch.ones(K, K, dtype=torch.bool)
+    for _, allowed in _masks():
+        yield query[:, -len(allowed) :], key, value, allowed
+    yield 300 * query, key, value, torch.ones(K, K, dtype=torch.bool)
+
+
+def _problem(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Problem:
+    mask = None if allowed is None else allowed[None, None]
+    scale = query.shape[-1] ** -0.5
+    return Problem(query[None], key[None], value[None], scale, mask=mask, want={"scores": ()})
+
+
+def _turns() -> Iterator[tuple[Any, ...]]:
+    for start in (0, 3):
+        yield *_drawn((H, 5, 8)), torch.tensor([0, 1, 2, 3, 40]) + start, 100.0
+
+
+def _caches() -> Iterator[tuple[Any, ...]]:
+    key, value, old_key, old_value = _drawn(*[(H, 2, D)] * 2, *[(H, K, D)] * 2)
+    yield (old_key, old_value), key, value
+    yield None, key, value
+
+
+def _layer_inputs() -> Iterator[tuple[Any, ...]]:
+    """Eight tokens and the weights of three heads of four numbers; and with large scores."""
+    x, *matrices = _drawn((8, 12), *[(12, 12)] * 4, *[(12,)] * 4)
+    names = [f"{kind}_{name}" for kind in "Wb" for name in "QKVO"]
+    weights = dict(zip(names, (one / 2 for one in matrices), strict=True))
+    yield x, weights, 3
+    yield x, {**weights, "W_Q": 300 * weights["W_Q"]}, 3
+
+
+def _in_steps(attention: Function) -> Function:
+    """The function on a prompt of five tokens, then on one, then on two, with its own cache."""
+
+    def whole(x: Tensor, weights: Mapping[str, Tensor], n_heads: int) -> Tensor | None:
+        cache, out = None, []
+        for piece in x.split([5, 1, 2]):
+            if (found := attention(piece, weights, n_heads, cache)) is None:
+                return None
+            part, cache = found
+            out.append(part)
+        return torch.cat(out)
+
+    return whole
+
+
+PROMPT = "Once upon a time"
+
+
+@cache
+def _words(attention: Function | None) -> str:
+    """What tiny-gpt2 writes after PROMPT, with this attention in the place of its own."""
+    model = gpt()
+    x: dict[int, Tensor] = {}
+    caches: dict[int, Any] = {}
+
+    def read(layer: int, stream: Tensor) -> Tensor:
+        x[layer] = model.body.layers[layer].attention_input(stream)[0]
+        return stream
+
+    def written(layer: int, attn_out: Tensor) -> Tensor:
+        assert attention is not None
+        own = model.weights
+        weights = {
+            f"W_{name}": own[f"W_{name}"][layer].transpose(0, 1).flatten(1) for name in "QKV"
+        }
+        weights |= {f"b_{name}": own[f"b_{name}"][layer].flatten() for name in "QKV"}
+        weights |= {"W_O": own["W_O"][layer].flatten(0, 1), "b_O": own["b_O"][layer]}
+        out, caches[layer] = attention(x[layer], weights, model.config.n_heads, caches.get(layer))
+        return torch.as_tensor(out).expand_as(attn_out)
+
+    edit: dict[tuple[str, int], Function] = {}
+    for layer in range(model.config.n_layers if attention is not None else 0):
+        edit |= {("resid_pre", layer): partial(read, layer)}
+        edit |= {("attn_out", layer): partial(written, layer)}
+    with torch.no_grad():
+        return str(model.generate(PROMPT, max_new_tokens=24, edit=edit))
+
+
+def _run(attention: Function) -> Verdict:
+    """Right where tiny-gpt2 writes the same words with this attention as with its own."""
+    ours, said = _words(None), _words.__wrapped__(attention)
+    if said == ours:
+        return Verdict(
+            True,
+            f"Right. tiny-gpt2 with your attention writes: “{said}” With ours it writes the same.",
+        )
+    return Verdict(
+        False,
+        f"Not yet. tiny-gpt2 with your attention writes: “{said}” With ours: “{ours}” Does "
+        "your function keep something between calls, beside the cache?",
+    )
+
+
+def _sums(exponentials: Tensor, axis: int | tuple[int, ...] = -1) -> Tensor:
+    return exponentials / exponentials.sum(axis, keepdim=True)
+
+
+def _divided(by: Callable[[int, int], float]) -> Function:
+    """The scores, divided by this number of heads and d_head."""
+    return lambda query, key: scores(query, key) / by(len(query), query.shape[-1])
+
+
+_SCALES: dict[str, Function] = {
+    "The scale is missing: divide the scores by √d_head.": _divided(lambda heads, d: 1),
+    "The scores are divided by d_head, or twice by √d_head. Divide once by √d_head.":
+        _divided(lambda heads, d: d),
+    "The scores are multiplied by √d_head. Divide.": _divided(lambda heads, d: d**-0.5),
+    "The scores are divided by d_model. Divide by √d_head.": _divided(lambda heads, d: heads * d),
+    "The scores are divided by √d_model. A head multiplies vectors of d_head numbers.":
+        _divided(lambda heads, d: (heads * d) ** 0.5),
+    "The scores are divided by the root of the number of keys, the wrong axis of `key`. d_head "
+    "is the last one.": lambda query, key: scores(query, key) / key.shape[1] ** 0.5,
+}  # fmt: skip
+
+_MASKS: dict[str, Function] = {
+    "Masked scores are 0, and exp(0) = 1 is a weight like others. Put −inf there.":
+        lambda scores, allowed: scores * allowed,
+    "The mask is the wrong way round: True is where a query may look.":
+        lambda scores, allowed: scores.masked_fill(allowed, -math.inf),
+    "0 · (−inf) is NaN. Choose between the two numbers, with torch.where or masked_fill.":
+        lambda scores, allowed: scores + ~allowed * -math.inf,
+    "The mask is added as 1 and 0. Put −inf where it is False.":
+        lambda scores, allowed: scores + allowed,
+    "Masked scores are +inf. Put −inf there, so that exp gives 0.":
+        lambda scores, allowed: scores.masked_fill(~allowed, math.inf),
+    "The mask is turned: its rows are queries, its columns keys.":
+        lambda scores, allowed: scores.masked_fill(~allowed.mT, -math.inf),
+    "The mask is ignored.": lambda scores, allowed: scores,
+}  # fmt: skip
+
+_SOFTMAXES: dict[str, Function] = {
+    "The softmax goes along the wrong axis, the queries. The weights of one query, over the last "
+    "axis, sum to 1.": lambda scores: scores.softmax(1),
+    "The softmax goes along the wrong axis, the heads. The weights of one query, over the last "
+    "axis, sum to 1.": lambda scores: scores.softmax(0),
+    "The softmax goes over all numbers at once. The weights of each query sum to 1.":
+        lambda scores: _sums((scores - scores.amax()).exp(), (0, 1, 2)),
+    "The exponentials are divided by their sum along the wrong axis, the queries.":
+        lambda scores: _sums((scores - scores.amax(-1, keepdim=True)).exp(), 1),
+    "The exponentials are not divided by their sum.": lambda scores: scores.exp(),
+    "The exponentials, with the maximum taken off, are not divided by their sum.":
+        lambda scores: (scores - scores.amax(-1, keepdim=True)).exp(),
+    "The scores are divided by their sum. Take exp of each score first.": _sums,
+    "exp of a large score is infinite. Take the maximum of each row off its scores first; the "
+    "weights stay the same.": lambda scores: _sums(scores.exp()),
+    "The maximum of all scores is taken off, and in rows far below it every exp is 0. Take the "
+    "maximum of each row.": lambda scores: _sums((scores - scores.amax()).exp()),
+    "That is 2 to the power of each score. Take e in place of 2.":
+        lambda scores: _sums(2 ** (scores - scores.amax(-1, keepdim=True))),
+    "Those are the logarithms of the weights. Take exp of them.":
+        lambda scores: scores.log_softmax(-1),
+    "That takes each score alone. The weights of a query have the sum 1.": torch.sigmoid,
+}  # fmt: skip
+
+
+def _inherited(whole: Function, **parts: Mapping[str, Function]) -> dict[str, Function]:
+    """The slips of each part, made where the whole uses it."""
+    return {
+        said: partial(whole, **{part: slip})
+        for part, slips in parts.items()
+        for said, slip in slips.items()
+    }
+
+
+_ATTENDS: dict[str, Function] = {
+    "The mask comes after the softmax, so the weights that are left no longer sum to 1. Mask the "
+    "scores before it.":
+        lambda query, key, value, allowed: softmax(scaled(query, key)) * allowed @ value,
+    "Those are the weights. Multiply them with the values.":
+        lambda query, key, value, allowed: softmax(masked(scaled(query, key), allowed)),
+    "The keys are averaged. Keys give the weights; what is averaged are the values.":
+        lambda query, key, value, allowed: attend(query, key, key, allowed),
+    "The softmax is missing between the scores and the values.":
+        lambda query, key, value, allowed: scaled(query, key) * allowed @ value,
+    **_inherited(attend, scaled=_SCALES, masked=_MASKS, softmax=_SOFTMAXES),
+}  # fmt: skip
+
+_SPLITS: dict[str, Function] = {
+    "The heads are reshaped without a transpose, so a head gets whole tokens in place of its "
+    "numbers of every token. Reshape to (position, head, d_head), then swap the first two axes.":
+        lambda x, n_heads: x.reshape(n_heads, len(x), -1),
+    "The heads are interleaved: head 0 has the first d_head numbers of a token, not every "
+    "n_heads-th.": lambda x, n_heads: x.reshape(len(x), -1, n_heads).permute(2, 0, 1),
+    "The head is not the first axis: swap the first two.":
+        lambda x, n_heads: x.reshape(len(x), n_heads, -1),
+    "n_heads is taken for d_head: there are d_model / n_heads numbers in each head.":
+        lambda x, n_heads: x.reshape(len(x), -1, n_heads).transpose(0, 1),
+}  # fmt: skip
+
+_MERGES: dict[str, Function] = {
+    "The heads are reshaped without a transpose, so a row mixes tokens. Swap the first two axes, "
+    "then reshape.": lambda z: z.reshape(z.shape[1], -1),
+    "The heads are interleaved: a row has all numbers of head 0, then those of head 1.":
+        lambda z: z.permute(1, 2, 0).reshape(z.shape[1], -1),
+    "The heads are summed. Put them side by side.": lambda z: z.sum(0),
+    "The last two axes are still apart: reshape them to one, of d_model numbers.":
+        lambda z: z.transpose(0, 1),
+}  # fmt: skip
+
+_CAUSALS: dict[str, Function] = {
+    "A query does not see its own position: off by one.": partial(causal, after=-1),
+    "A query sees the token after its own: off by one.": partial(causal, after=1),
+    "The mask begins at the first key. With more keys than queries the queries are the last "
+    "tokens: query i stands at position n_keys − n_queries + i.":
+        lambda queries, keys: causal(queries, keys, after=queries - keys),
+    "That is the future: a query looks at its own position and before.":
+        lambda queries, keys: ~causal(queries, keys, after=-1),
+    "That is what a query must not see. True is where it may look.":
+        lambda queries, keys: ~causal(queries, keys),
+    "Nothing is hidden: a query must not see the tokens after it.":
+        lambda queries, keys: causal(queries, keys, after=keys),
+    "Rows are queries, columns are keys: turn the mask.":
+        lambda queries, keys: causal(queries, keys).mT,
+}  # fmt: skip
+
+_APPENDS: dict[str, Function] = {
+    "The cache is not used: the new keys alone are returned.":
+        lambda cache, key, value: (key, value),
+    "The new keys and values are not appended: the cache stays as it was.":
+        lambda cache, key, value: cache or (key, value),
+    "The new ones stand first. They are later in the text: append them.":
+        lambda cache, key, value: append((key, value), *cache) if cache else (key, value),
+    "The keys are appended and the values are not.":
+        lambda cache, key, value: (append(cache, key, value)[0], value),
+    "The values are appended and the keys are not.":
+        lambda cache, key, value: (key, append(cache, key, value)[1]),
+    "The new values went to the keys, and the new keys to the values.":
+        lambda cache, key, value: append(cache, value, key),
+    "Keys and values are returned in the wrong order: keys first.":
+        lambda cache, key, value: append(cache, key, value)[::-1],
+    "In the first step the cache is None: return the new keys and values.":
+        lambda cache, key, value: append((cache[0], cache[1]), key, value),
+    "They are put side by side along the wrong axis, the heads. Positions are axis 1.":
+        partial(append, axis=0),
+    "They are put side by side along the wrong axis, d_head. Positions are axis 1.":
+        partial(append, axis=2),
+}  # fmt: skip
+
+_ROTARIES: dict[str, Function] = {
+    "Neighbours are turned (0 with 1, 2 with 3). Here the two halves are: number i with number "
+    "i + d_head/2.": partial(rotary, pairs=True),
+    "It turns the other way: (a, b) becomes (a·cos − b·sin, a·sin + b·cos).":
+        partial(rotary, sign=-1),
+    "The positions are not used: they are counted from 0.":
+        lambda x, positions, base: rotary(x, torch.arange(len(positions)), base),
+    "The positions are counted from 1.":
+        lambda x, positions, base: rotary(x, positions + 1, base),
+    "The angles fall too slowly: the exponent is −2i/d_head, not −i/d_head.":
+        partial(rotary, step=1),
+    "The angles grow: the exponent is −2i/d_head, with a minus.": partial(rotary, step=-2),
+    "All numbers are turned by the same angle, the position. It is position · base^(−2i/d_head).":
+        partial(rotary, step=0),
+    "Cosine and sine are swapped.": partial(rotary, swapped=True),
+    "Nothing is turned.": lambda x, positions, base: x,
+}  # fmt: skip
+
+_KEYS = "(head, query, key)"
+EXERCISES: dict[str, Exercise] = {
+    "8-scores": Written(
+        "Write scores(query, key): the dot product of each query with each key. query is (head, "
+        "query, d_head), key is (head, key, d_head), the result (head, query, key).",
+        _KEYS,
+        scores,
+        _vectors,
+        "One product of matrices for each head.",
+        {
+            "`key` has to be turned first: key.mT swaps its last two axes.": lambda q, k: q @ k,
+            "Of three axes key.T turns all. key.mT swaps the last two.":
+                lambda q, k: q @ k.permute(2, 1, 0),
+            "reshape does not turn a matrix: it reads the same numbers in another order. key.mT "
+            "swaps the last two axes.": lambda q, k: q @ k.reshape(H, D, K),
+            "Rows are queries and columns keys: multiply the other way round.":
+                lambda q, k: k @ q.mT,
+            "The heads are added up. Each head has scores of its own.":
+                lambda q, k: scores(q, k).sum(0),
+            "Those are cosines: the vectors were divided by their lengths. Leave that out.":
+                lambda q, k: scores(*(x / x.norm(dim=-1, keepdim=True) for x in (q, k))),
+            "They are divided by √d_head already. That comes next.": scaled,
+        },
+    ),
+    "8-scale": Written(
+        "Write scaled(query, key): the scores, divided by √d_head.",
+        _KEYS,
+        scaled,
+        _vectors,
+        "Now scores have the same size, whatever d_head is.",
+        _SCALES,
+        ("scores", lambda query, key: _problem(query, key, key, None)),
+    ),
+    "8-mask": Written(
+        "Write masked(scores, allowed): the scores, and −inf where a query may not look. scores is "
+        "(head, query, key), allowed is (query, key), True where it may look.",
+        _KEYS,
+        masked,
+        _masks,
+        "exp(−inf) = 0, so what is masked gets no weight.",
+        _MASKS,
+    ),
+    "8-softmax": Written(
+        "Write softmax(scores): the weights of each query, by exp and a sum. scores is (head, "
+        "query, key), with −inf where a query may not look.",
+        _KEYS,
+        softmax,
+        _rows,
+        "The weights of each query sum to 1, also where a score is 300 or −inf.",
+        _SOFTMAXES,
+    ),
+    "8-attend": Written(
+        "Write attend(query, key, value, allowed) with the functions before: the average of the "
+        "values, with the weights of each query, (head, query, d_head).",
+        "(head, query, d_head)",
+        attend,
+        _lookups,
+        "That is attention.",
+        _ATTENDS,
+        ("z", _problem),
+    ),
+    "8-split": Written(
+        "Write split(x, n_heads): of (position, d_model) the heads, (head, position, d_head). Head "
+        "0 has the first d_head numbers of every token.",
+        "(head, position, d_head)",
+        split,
+        lambda: [(*_drawn((8, 12)), 3)],
+        "Each head has its own part of every token.",
+        _SPLITS,
+    ),
+    "8-merge": Written(
+        "Write merge(z): of (head, position, d_head) the heads side by side, (position, d_model).",
+        "(position, d_model)",
+        merge,
+        lambda: [tuple(_drawn((3, 8, 4)))],
+        "W_O reads this row.",
+        _MERGES,
+    ),
+    "8-causal": Written(
+        "Write causal(n_queries, n_keys): a mask of bool, (query, key), True at a query's own "
+        "position and before it. The queries are the last of the tokens.",
+        "(query, key)",
+        causal,
+        lambda: [(5, 5), (3, 7), (1, 6)],
+        "No token sees what comes after it, so the model can be asked for the next word.",
+        _CAUSALS,
+    ),
+    "8-cache": Written(
+        "Write append(cache, key, value): all keys and all values, those of the cache first. "
+        "cache is None or the pair of keys and values that you returned before; each is (head, "
+        "position, d_head).",
+        "(head, position, d_head) of keys and (head, position, d_head) of values",
+        append,
+        _caches,
+        "A new token is multiplied by W_K and W_V once, and never again.",
+        _APPENDS,
+    ),
+    "8-rotary": Written(
+        "Write rotary(x, positions, base): turn number i and number i + d_head/2 of each row by "
+        "position · base^(−2i/d_head). x is (head, position, d_head), positions is (position).",
+        "(head, position, d_head)",
+        rotary,
+        _turns,
+        "Llama does this with queries and keys: the score then depends on how far apart they are.",
+        _ROTARIES,
+    ),
+    "8-run": Written(
+        "Write attention(x, weights, n_heads, cache): what the heads write for the tokens x, "
+        "(position, d_model), and the cache for the next call. weights has W_Q, W_K, W_V, W_O, "
+        "(d_model, d_model), and b_Q, b_K, b_V, b_O; cache is None in the first call.",
+        "(position, d_model)",
+        attention,
+        _layer_inputs,
+        "",
+        {
+            "b_O is missing.": lambda *given: _without("b_O", *given),
+            "b_Q is missing.": lambda *given: _without("b_Q", *given),
+            "b_V is missing.": lambda *given: _without("b_V", *given),
+            "W_O is missing: the heads are put side by side and not mixed.": (
+                lambda x, weights, *rest: attention(
+                    x, {**weights, "W_O": torch.eye(x.shape[-1])}, *rest
+                )
+            ),
+            "The weights are used as W·x, and here they are x·W: take the transpose away.": (
+                lambda x, weights, *rest: attention(
+                    x, {name: one.mT if one.ndim == 2 else one for name, one in weights.items()},
+                    *rest,
+                )
+            ),
+            **_inherited(
+                attention,
+                attend=_ATTENDS, split=_SPLITS, merge=_MERGES, causal=_CAUSALS, append=_APPENDS,
+            ),
+        },
+        use=_in_steps,
+        then=_run,
+    ),
+}  # fmt: skip
+
+
+def _without(name: str, x: Tensor, weights: Mapping[str, Tensor], *rest: Any) -> tuple[Tensor, Any]:
+    """The attention of a layer without one of its biases."""
+    return attention(x, {**weights, name: torch.zeros_like(weights[name])}, *rest)
