@@ -36,6 +36,7 @@ __all__ = [
     "RUN_TASKS",
     "LivePage",
     "RunnableModel",
+    "in_8_bits",
     "live_page",
 ]
 
@@ -280,13 +281,19 @@ def _codes(name: str, values: Tensor) -> tuple[Tensor, Tensor]:
     return scales, (values / scales[:, None]).round().clamp(-127, 127).to(torch.int8)
 
 
-def _note(model: RunnableModel) -> str:
-    """A sentence on how far the model in 8 bits is from the model, on a few texts."""
+def in_8_bits(model: RunnableModel) -> RunnableModel:
+    """A copy whose matrices are what a large page's file has of them."""
     coded = copy.deepcopy(model)
     for name, parameter in coded.named_parameters():
         if parameter.dim() > 1:
             scales, codes = _codes(name, parameter.detach().cpu())
             parameter.data = (codes * scales[:, None]).to(parameter)
+    return coded
+
+
+def _note(model: RunnableModel) -> str:
+    """A sentence on how far the model in 8 bits is from the model, on a few texts."""
+    coded = in_8_bits(model)
     logits, probs, hidden, same, count = 0.0, 0.0, 0.0, 0, 0
     for text in _JUDGED:
         one, other = model.trace(text), coded.trace(text)
