@@ -1,6 +1,10 @@
-"""Small Hugging Face folders of every family that a page reads, as transformers writes them."""
+"""Small folders of every family that a page reads, as transformers writes, and hostile ones."""
 
+import json
 import random
+import re
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from tokenizers.processors import RobertaProcessing
 import minibert
 from tests.vocabularies import byte_fallback
 
-__all__ = ["DRAWN", "drawn_folder"]
+__all__ = ["DRAWN", "HOSTILE", "drawn_folder"]
 
 _BERT = ("Model", "ForMaskedLM", "ForSequenceClassification")
 _DECODER = ("Model", "ForCausalLM", "ForSequenceClassification")
@@ -193,3 +197,120 @@ def _tokenizer(model_type: str) -> Tokenizer:
         ends = [(mark, tokenizer.token_to_id(mark)) for mark in ("</s>", "<s>")]
         tokenizer.post_processor = RobertaProcessing(*ends)
     return tokenizer
+
+
+def _rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def _header(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Another header in front of the same numbers."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    change(header)
+    written = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(written)) + written + data[8 + length :])
+
+
+SCRIPT = "<img src=x onerror=document.title='run'>"
+WORD = "transformer.wte.weight"
+Damage = Callable[[Path], Any]
+#: What is done to the folder of a drawn gpt2, and what is said of it.
+HOSTILE: dict[str, tuple[Damage, str]] = {
+    "no config": (lambda p: (p / "config.json").unlink(), "there is no config.json"),
+    "not JSON": (lambda p: (p / "config.json").write_text("{"), "config.json is not JSON"),
+    "a list": (lambda p: (p / "config.json").write_text("[]"), "is not a JSON object"),
+    "another family": (
+        lambda p: _rewritten(p / "config.json", lambda c: c.update(model_type="__proto__")),
+        'model_type is "__proto__"; expected one of albert',
+    ),
+    "a million layers": (
+        lambda p: _rewritten(p / "config.json", lambda c: c.update(n_layer=10**6)),
+        "1000000 layers; expected at most 512",
+    ),
+    "another width": (
+        lambda p: _rewritten(p / "config.json", lambda c: c.update(n_embd=24)),
+        "has the shape .* as config.json says",
+    ),
+    "no weights": (lambda p: (p / "model.safetensors").unlink(), "there is no model.safetensors"),
+    "ten gigabytes of header": (
+        lambda p: (p / "model.safetensors").write_bytes(struct.pack("<Q", 10**10) + b"{}"),
+        "its header has 10000000000 bytes, and it has 10",
+    ),
+    "no length": (
+        lambda p: (p / "model.safetensors").write_bytes(b"{}"),
+        "has 0 bytes, and it has 2",
+    ),
+    "half a file": (
+        lambda p: (p / "model.safetensors").write_bytes(
+            (p / "model.safetensors").read_bytes()[:-5000]
+        ),
+        "ends before .* does; fetch it again",
+    ),
+    "header of no JSON": (
+        lambda p: (p / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"\xff{}}"),
+        "the header of model.safetensors is not JSON",
+    ),
+    "a name that is a script": (
+        lambda p: _header(p / "model.safetensors", lambda h: h.update({SCRIPT: h[WORD]})),
+        f'the weights have "{re.escape(SCRIPT)}", which a gpt2 model does not have',
+    ),
+    "a tensor less": (
+        lambda p: _header(p / "model.safetensors", lambda h: h.pop(WORD)),
+        "the weights have no wte.weight",
+    ),
+    "offsets outside": (
+        lambda p: _header(
+            p / "model.safetensors", lambda h: h[WORD].update(data_offsets=[0, 2**60])
+        ),
+        "is damaged|ends before",
+    ),
+    "a shape of other bytes": (
+        lambda p: _header(p / "model.safetensors", lambda h: h[WORD].update(data_offsets=[0, 4])),
+        "has 4 bytes; expected",
+    ),
+    "whole numbers": (
+        lambda p: _header(p / "model.safetensors", lambda h: h[WORD].update(dtype="I32")),
+        "holds I32; expected float32, float16 or bfloat16",
+    ),
+    "an entry of null": (
+        lambda p: _header(p / "model.safetensors", lambda h: h.update({WORD: None})),
+        "the entry of .* is damaged",
+    ),
+    "NaN": (
+        lambda p: (p / "model.safetensors").write_bytes(
+            (p / "model.safetensors").read_bytes()[:-4] + b"\xff\xff\xff\xff"
+        ),
+        "holds values that are NaN or infinite",
+    ),
+    "a shard elsewhere": (
+        lambda p: (p / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {WORD: "../model.safetensors"}})
+        ),
+        'names "../model.safetensors", which is not in the folder',
+    ),
+    "no tokenizer": (lambda p: (p / "tokenizer.json").unlink(), "there is no tokenizer.json"),
+    "Unigram": (
+        lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(model={"type": "Unigram"})),
+        'is a "Unigram" tokenizer; expected WordPiece or BPE of bytes',
+    ),
+    "BPE of characters": (
+        lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(pre_tokenizer=None)),
+        "that does not have all bytes",
+    ),
+    "another normalizer": (
+        lambda p: _rewritten(
+            p / "tokenizer.json", lambda t: t.update(normalizer={"type": "Precompiled"})
+        ),
+        'the normalizer is "Precompiled"',
+    ),
+    "too many ids": (
+        lambda p: _rewritten(
+            p / "tokenizer.json", lambda t: t["model"]["vocab"].update(word=10**6)
+        ),
+        "has 1000001 ids and the model has rows for",
+    ),
+}

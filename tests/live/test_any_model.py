@@ -2,10 +2,8 @@
 
 import json
 import random
-import re
 import shutil
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from live.engines import EngineError, EngineProcess
-from live.folders import DRAWN, drawn_folder
+from live.folders import DRAWN, HOSTILE, drawn_folder
 
 import minibert
 from minibert.checkpoint.config import CONTRACT, config_from_hf
@@ -135,122 +133,6 @@ def test_a_field_is_honoured_or_refused_and_never_ignored(
         else:
             assert any(name in answer["error"] for name in (*changed, "rope_type")), changed
     assert honoured > len(fields)
-
-
-def _rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
-def _header(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Another header in front of the same numbers."""
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    change(header)
-    written = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(written)) + written + data[8 + length :])
-
-
-SCRIPT = "<img src=x onerror=alert(1)>"
-WORD = "transformer.wte.weight"
-Damage = Callable[[Path], Any]
-HOSTILE: dict[str, tuple[Damage, str]] = {
-    "no config": (lambda p: (p / "config.json").unlink(), "there is no config.json"),
-    "not JSON": (lambda p: (p / "config.json").write_text("{"), "config.json is not JSON"),
-    "a list": (lambda p: (p / "config.json").write_text("[]"), "is not a JSON object"),
-    "another family": (
-        lambda p: _rewritten(p / "config.json", lambda c: c.update(model_type="__proto__")),
-        'model_type is "__proto__"; expected one of albert',
-    ),
-    "a million layers": (
-        lambda p: _rewritten(p / "config.json", lambda c: c.update(n_layer=10**6)),
-        "1000000 layers; expected at most 512",
-    ),
-    "another width": (
-        lambda p: _rewritten(p / "config.json", lambda c: c.update(n_embd=24)),
-        "has the shape .* as config.json says",
-    ),
-    "no weights": (lambda p: (p / "model.safetensors").unlink(), "there is no model.safetensors"),
-    "ten gigabytes of header": (
-        lambda p: (p / "model.safetensors").write_bytes(struct.pack("<Q", 10**10) + b"{}"),
-        "its header has 10000000000 bytes, and it has 10",
-    ),
-    "no length": (
-        lambda p: (p / "model.safetensors").write_bytes(b"{}"),
-        "has 0 bytes, and it has 2",
-    ),
-    "half a file": (
-        lambda p: (p / "model.safetensors").write_bytes(
-            (p / "model.safetensors").read_bytes()[:-5000]
-        ),
-        "ends before .* does; fetch it again",
-    ),
-    "header of no JSON": (
-        lambda p: (p / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"\xff{}}"),
-        "the header of model.safetensors is not JSON",
-    ),
-    "a name that is a script": (
-        lambda p: _header(p / "model.safetensors", lambda h: h.update({SCRIPT: h[WORD]})),
-        f'the weights have "{re.escape(SCRIPT)}", which a gpt2 model does not have',
-    ),
-    "a tensor less": (
-        lambda p: _header(p / "model.safetensors", lambda h: h.pop(WORD)),
-        "the weights have no wte.weight",
-    ),
-    "offsets outside": (
-        lambda p: _header(
-            p / "model.safetensors", lambda h: h[WORD].update(data_offsets=[0, 2**60])
-        ),
-        "is damaged|ends before",
-    ),
-    "a shape of other bytes": (
-        lambda p: _header(p / "model.safetensors", lambda h: h[WORD].update(data_offsets=[0, 4])),
-        "has 4 bytes; expected",
-    ),
-    "whole numbers": (
-        lambda p: _header(p / "model.safetensors", lambda h: h[WORD].update(dtype="I32")),
-        "holds I32; expected float32, float16 or bfloat16",
-    ),
-    "an entry of null": (
-        lambda p: _header(p / "model.safetensors", lambda h: h.update({WORD: None})),
-        "the entry of .* is damaged",
-    ),
-    "NaN": (
-        lambda p: (p / "model.safetensors").write_bytes(
-            (p / "model.safetensors").read_bytes()[:-4] + b"\xff\xff\xff\xff"
-        ),
-        "holds values that are NaN or infinite",
-    ),
-    "a shard elsewhere": (
-        lambda p: (p / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {WORD: "../model.safetensors"}})
-        ),
-        'names "../model.safetensors", which is not in the folder',
-    ),
-    "no tokenizer": (lambda p: (p / "tokenizer.json").unlink(), "there is no tokenizer.json"),
-    "Unigram": (
-        lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(model={"type": "Unigram"})),
-        'is a "Unigram" tokenizer; expected WordPiece or BPE of bytes',
-    ),
-    "BPE of characters": (
-        lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(pre_tokenizer=None)),
-        "that does not have all bytes",
-    ),
-    "another normalizer": (
-        lambda p: _rewritten(
-            p / "tokenizer.json", lambda t: t.update(normalizer={"type": "Precompiled"})
-        ),
-        'the normalizer is "Precompiled"',
-    ),
-    "too many ids": (
-        lambda p: _rewritten(
-            p / "tokenizer.json", lambda t: t["model"]["vocab"].update(word=10**6)
-        ),
-        "has 1000001 ids and the model has rows for",
-    ),
-}
 
 
 @pytest.fixture(scope="module")
