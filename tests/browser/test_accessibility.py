@@ -20,9 +20,14 @@ pytestmark = pytest.mark.browser
 AXE = Path(__file__).parents[2] / "viz" / "node_modules" / "axe-core" / "axe.min.js"
 THEMES = ("light", "dark")
 # A token of each side is chosen, so that every view has something to say.
-CHOSEN = "query=2&key=3"
-# What an address opens of the live page: two pictures, the marks of an edit, an exercise.
-EDITED = "text=The+boys+%5BMASK%5D+very+tired.&edits=z-zero-L0-H1&exercise=1&step=1"
+CHOSEN = "query=2&key=3&beside=1"
+# What an address opens of the live page: two pictures, the marks of edits, another prompt, an
+# exercise.
+EDITED = (
+    "text=The+boys+%5BMASK%5D+very+tired.&other=The+girl+%5BMASK%5D+very+tired.&exercise=1&step=1"
+    "&edits=z-text-L0-H1*mlp_out-mean-L1*scores-hide-K4"
+)
+CLOSED = "[aria-expanded=false]:visible, details:not([open]) > summary:visible"
 FOUND = """async () => (await axe.run(document, {
   resultTypes: ["violations"], rules: { "label-content-name-mismatch": { enabled: true } },
 })).violations
@@ -36,8 +41,9 @@ def found(open_page):
     if not AXE.exists():
         pytest.skip(f"no {AXE}; `npm ci` in viz/ installs it")
 
-    def opened(html: str, hash: str, ready: str) -> Page:
-        page = open_page(html, hash, ready=ready, bypass_csp=True, reduced_motion="reduce")
+    def opened(html: str, hash: str, ready: str, width: int) -> Page:
+        size = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce"}
+        page = open_page(html, hash, ready=ready, bypass_csp=True, **size)
         page.evaluate(AXE.read_text())
         return page
 
@@ -45,7 +51,7 @@ def found(open_page):
 
 
 def findings(page: Page) -> list[str]:
-    """What axe-core finds in each view of a page, in both themes, each with view and theme."""
+    """What axe-core finds in each view, all that can be opened open, in both themes."""
     tabs = page.get_by_role("tablist", name="Picture").get_by_role("tab")
     views = [tab.get_attribute("data-view") for tab in tabs.all()] or [None]
     every = []
@@ -53,6 +59,11 @@ def findings(page: Page) -> list[str]:
         if view:
             page.locator(f'.tab[data-view="{view}"]').click()
             page.wait_for_selector(".body [data-drawn], .body .missing", state="attached")
+        # What is opened may hold more that can be.
+        for _ in range(2):
+            for closed in page.locator(CLOSED).element_handles():
+                if closed.is_visible():
+                    closed.click()
         for theme in THEMES:
             page.emulate_media(color_scheme=theme)
             page.wait_for_timeout(60)
@@ -71,19 +82,20 @@ def report() -> str:
     return survey_report(survey, patterns=patterns).html
 
 
+@pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("kind", ["view", "live", "survey"])
-def test_axe_finds_nothing(found, kind):
+def test_axe_finds_nothing(found, kind, width):
     model = load("tiny-bert")
     if kind == "view":
         trace = model.trace(["the horse ran away", "the boat [MASK]"], ["it was afraid", "it sank"])
-        page = found(trace.view().html, CHOSEN, ".lower[data-drawn]")
+        page = found(trace.view().html, CHOSEN, ".lower[data-drawn]", width)
     elif kind == "live":
         html = live_page(model, ["The boys [MASK] very tired."]).html
-        page = found(html, EDITED, "[data-drawn]")
+        page = found(html, EDITED, "[data-drawn]", width)
         page.wait_for_selector("#page[aria-busy=false]")
         for tab in page.locator(".live-tabbed [role=tab]").all():
             tab.click()
             assert page.evaluate(FOUND) == []
     else:
-        page = found(report(), "", "h1")
+        page = found(report(), "", "h1", width)
     assert findings(page) == []

@@ -18,7 +18,7 @@ export class Pictures {
     this.host = host;
     /** @type {HTMLElement} */
     this.root = element("div", { class: "pictures" });
-    this.side = element("aside", { class: "side", "aria-label": "In numbers" });
+    this.side = element("aside", { class: "side", "aria-label": "In numbers", tabindex: "0" });
     this.body = element("div", { class: "body", role: "tabpanel" }, [this.root, this.side]);
     /** @type {{root: HTMLElement, cards: HTMLElement[], two: boolean, views: HTMLElement[]} | null} */
     this.waiting = null;
