@@ -27,6 +27,7 @@ from minibert.errors import (
 if TYPE_CHECKING:
     from minibert import features as features
     from minibert.attached.attach import attach
+    from minibert.attached.measuring import measuring
     from minibert.kernels.api import attend, implementations, register
     from minibert.layers.config import Config
     from minibert.loading import load
@@ -60,6 +61,7 @@ __all__ = [
     "axes_of",
     "implementations",
     "load",
+    "measuring",
     "register",
 ]
 
@@ -75,6 +77,7 @@ _HOME = {
     "axes_of": "quantities",
     "implementations": "kernels.api",
     "load": "loading",
+    "measuring": "attached.measuring",
     "register": "kernels.api",
 }
 

@@ -9,4 +9,5 @@ projection.py the output projection of each attention module
 recording.py  the calls of each forward pass, and edits of them
 read.py       the trace: stacks, layers, heads, statistics, and the same as pages read it
 attach.py     `attach`
+measuring.py  `measuring`: statistics while the model runs or generates, without N x N
 """

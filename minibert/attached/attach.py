@@ -8,7 +8,7 @@ trace[3, 5].probs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from minibert.errors import TraceError, check_flag
 from minibert.layers.finite import check_logits, check_stream
 from minibert.trace.edit import EditMapping
 from minibert.trace.identity import Sources
+
+Listens = TypeVar("Listens", bound=Recording)
 
 
 def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
@@ -132,15 +134,15 @@ class Attached:
                 "attached.trace(...) once before."
             )
         traces: list[AttachedTrace] = []
-        recording = Recording(self._known, plan(edit, self._known.stacks, Sources(self.model)))
-        with recording.of(self.model, self._interface):
+        edits = plan(edit, self._known.stacks, Sources(self.model))
+        with self.listener(lambda known: Recording(known, edits)) as recording:
             yield traces
         for one in recording.passes:
             recording.settle(one)
             if one.calls:
                 traces.append(self._trace(one, None, []))
         if not traces:
-            raise self._nothing(recording)
+            raise self.nothing(recording)
         recording.edits.check_met()
 
     def visit(self, stack: str, visit: Visit, run: Callable[[], object]) -> int:
@@ -167,11 +169,19 @@ class Attached:
             self.model(*inputs, **keywords)
         one = recording.passes[-1]
         if not one.calls:
-            raise self._nothing(recording)
+            raise self.nothing(recording)
         edits.check_met()
         return one
 
-    def _nothing(self, recording: Recording) -> TraceError:
+    @contextmanager
+    def listener(self, of: Callable[[Known], Listens]) -> Iterator[Listens]:
+        """Inside, what `of` makes of what is known of the model hears its passes."""
+        heard = of(self._known)
+        with heard.of(self.model, self._interface):
+            yield heard
+
+    def nothing(self, recording: Recording) -> TraceError:
+        """The error for a model of which no attention was seen."""
         return TraceError(
             f"No attention of {type(self.model).__name__} went through transformers' attention "
             f"interface (attention modules that ran: {recording.silent_modules()}), so that there "

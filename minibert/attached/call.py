@@ -289,11 +289,15 @@ class Call:
         """probs · value."""
         return probs @ repeated(self.intact("value", self.value), self.n_heads)
 
+    def check_known(self, name: str) -> None:
+        """Raise TraceError where the scores of this call are not known."""
+        if self.untrue:
+            raise TraceError(f"{name} of {type(self.module).__name__}: {self.untrue}")
+
     def read(self, name: str, heads: slice = EVERY_ROW, rows: Rows = EVERY_ROW) -> Tensor:
         """A quantity, its head axis still there; of key and value what these heads read."""
         if name in ("scores", "probs"):
-            if self.untrue:
-                raise TraceError(f"{name} of {type(self.module).__name__}: {self.untrue}")
+            self.check_known(name)
             compute: Callable[..., Tensor] = self.scores if name == "scores" else self.probs
             return compute(rows, heads)
         if name == "z":
@@ -370,7 +374,7 @@ def misfit(call: Call) -> str:
         off = off.masked_fill(~allowed.any(-1), 0)
     if call.real_queries is not None:
         off = off.masked_fill(~call.real_queries[:, None, rows], 0)
-    largest, most = float(off.max()), float(value.abs().nan_to_num(0).max())
+    largest, most = float(off.max()), float(value.detach().abs().nan_to_num(0).max())
     bound = most * max(_LEAST_ERROR, _ROUNDINGS * torch.finfo(value.dtype).eps)
     if largest <= bound:
         return ""

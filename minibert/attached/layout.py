@@ -57,11 +57,18 @@ def _candidates(pattern: str) -> Sequence[str]:
     """From the shortest name to the one that nothing else has."""
     parts = pattern.lower().split(".")
     before = parts[: parts.index("*")] if "*" in parts else parts[:-1]
-    kind = "cross" if any(_CROSS.search(part) for part in parts[len(before) :]) else "self"
+    kind = "cross" if crosses(pattern) else "self"
     words = list(dict.fromkeys(word for part in before if (word := _word(part))))
     short = words[0] if words else "layers"
     whole = ".".join(part for part in pattern.split(".") if part != "*")
     return short, f"{short}.{kind}", ".".join([*words, kind]), whole or "model", pattern
+
+
+def crosses(pattern: str) -> bool:
+    """Whether the modules of a pattern look at the tokens of another stack, as their names say."""
+    parts = pattern.lower().split(".")
+    behind = parts[parts.index("*") :] if "*" in parts else parts[-1:]
+    return any(_CROSS.search(part) for part in behind)
 
 
 def _word(part: str) -> str:

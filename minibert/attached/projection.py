@@ -124,7 +124,8 @@ def _checked(module: Any, call: Call, output: Tensor) -> Projection:
             written = one.of_heads(z, slice(None), heads).sum(1)
             bias = getattr(module, "bias", None)
             written = written if bias is None else written + bias
-            own = output.reshape(written.shape) if output.numel() == written.numel() else None
+            same = output.numel() == written.numel()
+            own = output.detach().reshape(written.shape) if same else None
         if own is None:
             continue
         error = max(_LEAST_ERROR, _ROUNDINGS * torch.finfo(own.dtype).eps)

@@ -71,7 +71,7 @@ def attended(call: Call, want: Iterable[object]) -> Attended:
             "and key. Compute what you need from .probs."
         )
     query, key, value = (call.read(name).detach() for name in ("query", "key", "value"))
-    call.read("probs", rows=slice(0, 0))
+    call.check_known("statistics")
     # Causal order that is all of a mask is a word to a kernel, and no N x N tensor.
     causal = call.mask is None and call.softens and query.shape[-2] == key.shape[-2]
     scale, mask = call.scale, Mask() if causal else call.mask_rows()
@@ -90,9 +90,11 @@ def attended(call: Call, want: Iterable[object]) -> Attended:
     bias = None if bias is None else bias.detach().to(query.dtype)
     batch = max(one.shape[0] for one in (query, key))
     query, key, value = (one.expand(batch, -1, -1, -1) for one in (query, key, value))
+    # The matrix of one row is a row, and the blocks of longer ones cost more than it.
+    impl = "eager" if query.shape[2] == 1 else "auto"
     with torch.no_grad():
         return attend(
-            query, key, value, want=want, causal=causal, scale=float(scale),
+            query, key, value, want=want, impl=impl, causal=causal, scale=float(scale),
             soft_cap=call.soft_cap, mask=allowed, bias=bias, sinks=sinks,
         )  # fmt: skip
 

@@ -80,7 +80,7 @@ def test_a_page_shows_real_tokens_and_the_vectors_give_the_weights() -> None:
 def test_the_page_runs_and_prints_what_it_says() -> None:
     names: dict[str, Any] = {}
     blocks = blocks_of(ELSEWHERE)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     for block in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

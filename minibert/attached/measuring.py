@@ -1,0 +1,284 @@
+"""`measuring`: statistics of every head while a model of transformers runs or generates.
+
+    with minibert.measuring(hf_model, want=("entropy", "received")) as seen:
+        hf_model.generate(**inputs, max_new_tokens=256)
+    seen[3].entropy                     # (batch, head, position): the prompt and every new token
+
+z and its statistics are computed in one pass by `minibert.attend`, in the place of the model's own
+attention and without an N x N matrix; only numbers of queries and keys are kept.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from minibert.attached.attach import Attached, attach
+from minibert.attached.call import Call, form_of
+from minibert.attached.layout import crosses, pattern_of
+from minibert.attached.read import attended
+from minibert.attached.recording import Edits, Known, Pass, Recording
+from minibert.errors import TraceError, did_you_mean
+from minibert.kernels.call import Want, parse_want
+from minibert.result import Result
+
+#: Numbers of a query, of which each token has one, and of a key, to which later tokens add.
+OF_QUERIES = ("entropy", "max_prob", "row_max", "argmax", "key_mass", "offset_mass")
+OF_KEYS = ("received",)
+# Places for tokens in the first memory of a layer.
+_LEAST = 64
+
+
+@contextmanager
+def measuring(
+    model: object, want: Iterable[object] = ("entropy", "received")
+) -> "Iterator[Measured]":
+    """Inside, every attention call of the model is measured: `seen[layer].entropy`.
+
+    `model` is a live model of transformers, or what `attach` made of it. `want` names statistics
+    as `minibert.attend` does: entropy, max_prob, row_max, argmax, received, ("key_mass", keys) and
+    ("offset_mass", offsets). Keys and offsets count padding, as the model's own positions do.
+
+    A run is a pass with an empty cache and the passes that continue it, as `generate` makes them.
+    The model goes on with the z that was computed with the statistics, which is its own within
+    rounding. It computes z itself where gradients are wanted, where a query is padding, and in the
+    first call of each form, which is checked: a layer whose scores are not known has no
+    statistics, and reading them says why.
+
+    Raises TraceError for a model that cannot be attached to, for dropout, for a statistic that is
+    not of one query or one key, and where no attention was seen.
+    """
+    attached = model if isinstance(model, Attached) else attach(model)
+    wanted, seen = _checked(want), Measured(attached.name)
+    with attached.listener(lambda known: _Measuring(known, wanted, seen)) as listener:
+        yield seen
+    for one in [*listener.passes]:
+        listener.settle(one)
+    if not seen.runs:
+        raise attached.nothing(listener)
+
+
+def _checked(want: Iterable[object]) -> Want:
+    parsed = parse_want(want, n_keys=None)
+    for name in parsed:
+        if name not in OF_QUERIES + OF_KEYS:
+            raise TraceError(
+                f"want: {name!r} is not measured while a model runs; expected some of "
+                f"{', '.join(OF_QUERIES + OF_KEYS)}."
+            )
+    if not parsed:
+        raise TraceError('want is empty; expected names of statistics, as ("entropy",).')
+    return parsed
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The statistics of one call."""
+
+    values: dict[str, Tensor]
+    past: int
+    """Tokens in front of its first query."""
+    n_queries: int
+    first_key: int
+    """The position of its first key: above 0 where a cache has let go of older ones."""
+
+
+class LayerMeasured:
+    """The statistics of one layer over a run, by name: `seen[3].entropy`.
+
+    Those of queries are (batch, head, position), with parameters (batch, head, position,
+    parameter); received is (batch, head, key). Both count from the first token of the prompt.
+    What each number says is told at `minibert.kernels.api.Statistics`.
+    """
+
+    def __init__(self) -> None:
+        self.problem, self.n_queries = "", 0
+        """Why this layer has no statistics, "" where it has; how many queries were measured."""
+        self._kept: dict[str, Tensor] = {}
+        self._lengths: dict[str, int] = {}
+
+    def add(self, found: Numbers) -> None:
+        """Put the numbers of a call behind those in front of it."""
+        if found.past < self.n_queries and set(OF_KEYS) & found.values.keys():
+            raise TraceError(
+                f"The cache was cut back from {self.n_queries} tokens to {found.past}, as assisted "
+                "decoding does, and received counts weights of what was taken back. Leave it out "
+                "of want, or generate without an assistant."
+            )
+        for name, numbers in found.values.items():
+            of_keys = name in OF_KEYS
+            start = found.first_key if of_keys else found.past
+            stop = start + numbers.shape[2]
+            kept = self._kept[name] = _with_room(self._kept.get(name), stop, numbers)
+            here = kept[:, :, start:stop]
+            here.copy_(here + numbers if of_keys else numbers)
+            self._lengths[name] = max(self._lengths.get(name, 0), stop) if of_keys else stop
+        self.n_queries = found.past + found.n_queries
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self.problem:
+            raise TraceError(f"{name} was not measured: {self.problem}.")
+        if name not in self._kept:
+            known = [*self._kept]
+            raise TraceError(
+                f"{name!r:.80} was not measured{did_you_mean(name, known)}; there are "
+                f"{', '.join(known)}. Name it in want=."
+            )
+        return self._kept[name][:, :, : self._lengths[name]]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._kept]
+
+
+def _with_room(kept: Tensor | None, length: int, numbers: Tensor) -> Tensor:
+    """The memory, or one of twice the length with the same numbers where it is too short."""
+    if kept is not None and kept.shape[2] >= length:
+        return kept
+    room = max(_LEAST, 2 * length if kept is not None else length)
+    grown = numbers.new_zeros((*numbers.shape[:2], room, *numbers.shape[3:]))
+    if kept is not None:
+        grown[:, :, : kept.shape[2]] = kept
+    return grown
+
+
+Run = dict[str, list[LayerMeasured]]
+"""The layers of each stack."""
+
+
+class Measured:
+    """What `measuring` saw: `seen[layer]` of the newest run; `seen.runs` are all of them.
+
+    With several stacks, as an encoder and a decoder, `seen["decoder.self"][layer]`.
+    """
+
+    def __init__(self, model_name: str) -> None:
+        self.model_name = model_name
+        self.runs: list[Run] = []
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self._layers(key) if isinstance(key, str) else self._layers(None)[key]
+
+    def __repr__(self) -> str:
+        if not self.runs:
+            return f"Measured({self.model_name}: nothing yet)"
+        newest = ", ".join(f"{stack} of {len(of)} layers" for stack, of in self.runs[-1].items())
+        return f"Measured({self.model_name}: runs: {len(self.runs)}, the newest of {newest})"
+
+    def result(self, name: str, stack: str | None = None) -> Result[Tensor]:
+        """A statistic of all layers of the newest run, with `.table()`, `.largest()`, `.plot()`."""
+        values = torch.stack([getattr(one, name) for one in self._layers(stack)])
+        axes = f"layer batch head {'key' if name in OF_KEYS else 'position'}"
+        axes += " parameter" * (values.ndim > 4)
+        return Result(values, axes, title=f"{name} of {self.model_name}")
+
+    def sinks(self, share: float = 0.3, stack: str | None = None) -> list[dict[str, Any]]:
+        """The keys to which a head gives at least this share of its weight, the largest first.
+
+        The share is what the key received, divided by the number of queries: the mean weight (Gu et
+        al. 2025, "When attention sink emerges in language models", section 3, which also has the
+        0.3; Xiao et al. 2024). `want` has to name "received".
+        """
+        shares = self.result("received", stack)
+        shares = replace(shares, values=shares.values / self._layers(stack)[0].n_queries)
+        rows: list[dict[str, Any]] = [*shares.table()]
+        found = [row | {"share": row.pop("value")} for row in rows if row["value"] >= share]
+        return sorted(found, key=lambda row: -row["share"])
+
+    def _layers(self, stack: str | None) -> list[LayerMeasured]:
+        if not self.runs:
+            raise TraceError("Nothing was measured yet: call the model inside the with block.")
+        run = self.runs[-1]
+        if stack is None and len(run) == 1:
+            return next(iter(run.values()))
+        if stack not in run:
+            raise TraceError(
+                f"There is no stack {stack!r:.80}; choose one of {', '.join(map(repr, run))}, as "
+                f"seen[{next(iter(run))!r}][0]."
+            )
+        return run[stack]
+
+
+class _Measuring(Recording):
+    """Who listens to the model: it computes z with its statistics, and keeps numbers alone."""
+
+    def __init__(self, known: Known, want: Want, seen: Measured) -> None:
+        super().__init__(known, Edits())
+        self.want, self.seen = want, seen
+        self._past = 0
+        self._found: list[Numbers | str] = []
+        """Of each call of the pass; a text says why there are none."""
+
+    def _begin(self, model: nn.Module, inputs: tuple[object, ...], keywords: Any) -> None:
+        super()._begin(model, inputs, keywords)
+        cache = keywords.get("past_key_values")
+        self._past = 0 if cache is None else int(cache.get_seq_length())
+
+    def instead(self, call: Call) -> Tensor | None:
+        """z of a call whose form is known to hold, computed with its statistics."""
+        wants_gradient = torch.is_grad_enabled() and call.query.requires_grad
+        padded = call.real_queries is not None and not bool(call.real_queries.all())
+        if wants_gradient or padded or self.known.forms.get(form_of(call), "not known"):
+            return None
+        z, numbers = self._measured(call)
+        self._found.append(numbers)
+        return z
+
+    def after(self, call: Call) -> None:
+        """Measure what the model computed itself."""
+        super().after(call)
+        if len(self._found) < len(self._current().calls):
+            self._found.append(call.untrue or self._measured(call)[1])
+
+    def settle(self, one: Pass) -> None:
+        """Put the numbers of a pass behind those of its run; nothing else of it is kept."""
+        super().settle(one)
+        if one.calls and (not self._past or not self.seen.runs):
+            self.seen.runs.append({})
+        counts = dict[str, int]()
+        for (module, _), found in zip(one.calls, self._found, strict=True):
+            stack = self.known.stack_names[pattern_of(module)]
+            layers, layer = self.seen.runs[-1].setdefault(stack, []), counts.get(stack, 0)
+            counts[stack] = layer + 1
+            if layer == len(layers):
+                layers.append(LayerMeasured())
+            if isinstance(found, str):
+                layers[layer].problem = found
+            else:
+                layers[layer].add(found)
+        self._found.clear()
+        self.passes.remove(one)
+
+    def _measured(self, call: Call) -> tuple[Tensor, Numbers]:
+        """z and the statistics of a call."""
+        crossed = crosses(pattern_of(self.known.names[id(call.module)]))
+        n_queries = call.query.shape[2]
+        total = self._past + n_queries
+        if not crossed:
+            call = _without_unused(call, total)
+        n_keys = call.key.shape[2]
+        first_key = 0 if crossed else max(0, total - n_keys)
+        keys = [key - first_key for key in self.want.get("key_mass", ())]
+        want = self.want | ({"key_mass": tuple(key % n_keys for key in keys)} if keys else {})
+        found = attended(call, [(name, of) if of else name for name, of in want.items()])
+        values = {name: cast(Tensor, getattr(found.statistics, name)) for name in want}
+        if keys:
+            there = torch.tensor([0 <= key < n_keys for key in keys], device=found.z.device)
+            values["key_mass"] = values["key_mass"] * there
+        if "argmax" in values and first_key:
+            values["argmax"] = values["argmax"].add(first_key).masked_fill(values["argmax"] < 0, -1)
+        return found.z, Numbers(values, self._past, n_queries, first_key)
+
+
+def _without_unused(call: Call, total: int) -> Call:
+    """The call without the places of a static cache that nothing was written to yet."""
+    if call.key.shape[2] <= total or not (call.mask is not None or call.softens):
+        return call
+    shorter = copy(call)
+    shorter.key, shorter.value = call.key[:, :, :total], call.value[:, :, :total]
+    return shorter
