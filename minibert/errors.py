@@ -138,7 +138,12 @@ def within_memory(read: Callable[_Arguments, _Returned]) -> Callable[_Arguments,
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """ " (did you mean ...?)" with the known name that is most like the given one, or nothing."""
-    near = get_close_matches(given, [*known], n=1) if isinstance(given, str) else []
+    if not isinstance(given, str):
+        return ""
+    plain = {re.sub(r"\W|_", "", one).lower(): one for one in known}
+    asked = re.sub(r"\W|_", "", given[:100]).lower()
+    near = [plain[one] for one in get_close_matches(asked, plain, n=1)]
+    near = near or [whole for one, whole in plain.items() if len(asked) > 2 and asked in one]
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -11,17 +11,20 @@ Source of the error as a part of its own: Marks et al. 2024, "Sparse feature cir
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_in
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.checkpoint.dictionary import Dictionary, Spot, open_dictionary
-from minibert.errors import EditError, TraceError, check_index
+from minibert.errors import CheckpointError, EditError, TraceError, check_flag, check_index
 from minibert.layers.norms import centred, deviation
 from minibert.quantities import Float, Hidden
 from minibert.result import Result
 from minibert.trace.edit import Edit, Function, checked_result, kind_of, replace
+from minibert.trace.identity import weights_digest
 from minibert.trace.layer_view import kept_scale
 from minibert.trace.places import Chosen
 from minibert.trace.read import Trace
@@ -40,18 +43,25 @@ def load(
     revision: str | None = None,
     cache_dir: str | Path | None = None,
     offline: bool = False,
+    other_model: bool = False,
 ) -> "Features":
     """The features of a folder or a Hub id, "owner/name" or "owner/name/a/folder/in/it".
 
     Read are SAELens' files (cfg.json, sae_weights.safetensors: standard, gated, jumprelu, topk and
     the transcoders) and circuit-tracer's sets of transcoders (config.yaml, layer_N.safetensors), of
     which `layer` says one. `revision`, `cache_dir` and `offline` are those of `minibert.load`.
+    Few files say of which model they are (`model_weights` in cfg.json); of those that do, a trace
+    of other weights in float32 is refused, unless `other_model`.
 
     Raises CheckpointError for what cannot be found, fetched or read, and for a field that would
     change the numbers and is not honoured.
     """
-    found = open_dictionary(name, layer, revision=revision, cache_dir=cache_dir, offline=offline)
-    return Features(*found, name=str(name))
+    dictionary, reads, writes = open_dictionary(
+        name, layer, revision=revision, cache_dir=cache_dir, offline=offline
+    )
+    check_flag("other_model", other_model, CheckpointError)
+    dictionary = replace_in(dictionary, model_weights="") if other_model else dictionary
+    return Features(dictionary, reads, writes, name=str(name))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,9 +92,9 @@ class Features:
     def read(self, trace: Trace) -> "Activations":
         """The activation of each feature at each position, and what they leave over.
 
-        In float32 at least. Of a trace with grad=True they can be differentiated. Files do not say
-        reliably of which model they are: another one of the same width is not noticed.
-        Raises TraceError where the model has no such place, or vectors of another width.
+        In float32 at least, nan at padding. Of a trace with grad=True they can be differentiated.
+        Raises TraceError where the model has no such place, vectors of another width, or other
+        weights than the files say.
         """
         if not isinstance(trace, Trace) or trace.allowed.packed is not None:
             raise TraceError("features.read: expected a trace, or of packed ones trace.text(0).")
@@ -92,6 +102,13 @@ class Features:
             raise TraceError(
                 f"{self!r} are of centred weights (center_writing_weights), and those of "
                 f"{trace.config.model_type} cannot be centred: its norm takes no mean away."
+            )
+        told, model = self.dictionary.model_weights, trace.model
+        compared = told and isinstance(model, nn.Module) and _is_float32(model)
+        if compared and weights_digest(cast(nn.Module, model)) != told:
+            raise TraceError(
+                f"{self!r} are of another model: the weights of {trace.model_name} differ from "
+                "those that the files name. If that is meant, features.load(..., other_model=True)."
             )
         x = _wide(_flat(trace, self.reads))
         whole = x if self.reads == self.writes else _wide(_flat(trace, self.writes))
@@ -104,8 +121,9 @@ class Features:
         skip = None if dictionary.W_skip is None else x @ dictionary.W_skip
         decoded = (acts @ dictionary.directions) * scale + constant
         decoded = decoded if skip is None else decoded + skip
+        real = trace.allowed.tokens
         return Activations(
-            acts,
+            acts if real is None else acts.masked_fill(~real[..., None], math.nan),
             "batch position feature",
             title=f"features of {self.reads.name} {self.reads.layer}",
             unit="activation",
@@ -151,7 +169,7 @@ class Features:
                 raise EditError("These features read another place: give trace=, the run to edit.")
             found = self.read(trace)
             whole = (found.decoded + found.error).detach()
-            whole = whole + self._moved(found.values.detach(), found.scale, new)
+            whole = whole + self._moved(found.values.detach().nan_to_num(), found.scale, new)
             edit = replace(whole.to(trace.embed.dtype))
             return {key: edit.at(positions=positions, sentences=sentences)}
 
@@ -191,6 +209,8 @@ class Features:
 class Activations(Result[Tensor]):
     """Activations (batch, position, feature) in a trace; decoded + error is what they explain.
 
+    Of padding `values` are nan.
+
     decoded   what features, biases and skip add up to
     error     what the dictionary does not explain
     others    the parts of `decoded` that are no feature's: "bias", and "skip" where there is one
@@ -217,6 +237,10 @@ class Activations(Result[Tensor]):
 def _wide(x: Tensor) -> Tensor:
     """x in float32 at least, with its gradient."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _is_float32(model: nn.Module) -> bool:
+    return all(one.dtype == torch.float32 for one in model.parameters())
 
 
 def _of_heads(at: object, spot: Spot) -> Tensor:

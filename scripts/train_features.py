@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import minibert
-from minibert.checkpoint.load import find
 from minibert.survey.collecting import collect
 from minibert.trace.edit import zero
+from minibert.trace.identity import weights_digest
 from minibert.training.texts import read_texts
 
 MODEL, POINT = "tiny-gpt2", ("resid_pre", 1)
@@ -90,7 +90,7 @@ def train(folder: Path, texts: list[Path]) -> None:
         "metadata": {
             "model_name": MODEL, "hook_name": f"blocks.{POINT[1]}.hook_{POINT[0]}",
             "sae_lens_version": "6.54.12", "training_tokens": STEPS * BATCH, "seed": SEED,
-            "model_sha256": digest(find(MODEL) / "model.safetensors"),
+            "model_weights": weights_digest(model),
             "texts": [[document.name, document.digest] for document in documents],
         },
     }  # fmt: skip

@@ -20,6 +20,7 @@ from minibert.model import Model
 from minibert.survey import Document
 from minibert.survey.patterns import patterns
 from minibert.survey.sample_texts import SAMPLE_PAIRS
+from minibert.trace.identity import weights_digest
 from minibert.verification import verify
 
 EMBEDDED = Path(minibert.__file__).parent / "embedded"
@@ -124,8 +125,7 @@ def test_the_card_of_the_features_says_what_was_measured_and_they_do_it() -> Non
     row = json.loads((RESULTS.parent / "features.jsonl").read_text(encoding="utf-8"))
     assert hashlib.sha256(weights).hexdigest() == row["weights_sha256"]
     about = json.loads((folder / "cfg.json").read_text(encoding="utf-8"))["metadata"]
-    model = (EMBEDDED / "tiny-gpt2" / "model.safetensors").read_bytes()
-    assert about["model_sha256"] == hashlib.sha256(model).hexdigest()
+    assert about["model_weights"] == weights_digest(minibert.load("tiny-gpt2"))
     assert not {name for name, _ in about["texts"]} & {*row["texts"]}
     card = (folder / "README.md").read_text(encoding="utf-8")
     for name in ("variance_explained", "explained_of_a_token", "loss_recovered"):

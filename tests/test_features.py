@@ -158,7 +158,9 @@ def test_features_are_those_of_the_formulas(
     found = own.read(trace)
     x, whole = (flat(trace[layer], name).numpy() for name in (reads, writes))
     acts, decoded = drawn(x)
-    np.testing.assert_allclose(found.values.numpy(), acts, rtol=1e-9, atol=1e-9)
+    real = np.arange(acts.shape[1]) < np.array(trace.tokens.lengths)[:, None]
+    assert np.array_equal(~found.values.isnan().any(-1).numpy(), real)
+    np.testing.assert_allclose(found.values.numpy()[real], acts[real], rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found.decoded.numpy(), decoded, rtol=1e-9, atol=1e-9)
     both_parts = (found.decoded + found.error).numpy()
     np.testing.assert_allclose(both_parts, whole, rtol=1e-15, atol=1e-12)
@@ -350,6 +352,33 @@ def test_files_and_requests_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(error, match=part):
             call()
+
+
+@settings(max_examples=10, phases=(Phase.generate,))
+@given(data=st.data())
+def test_features_of_a_batch_are_those_of_each_text_and_know_their_model(data: Any) -> None:
+    model, found = minibert.load("tiny-gpt2"), features.load("tiny-gpt2")
+    words = st.lists(st.sampled_from(["the", "horse", "ran", "away"]), min_size=1, max_size=7)
+    texts = [" ".join(data.draw(words)) for _ in range(data.draw(st.integers(1, 4)))]
+    values = found.read(model.trace(texts)).values
+    for text, batched in zip(texts, values, strict=True):
+        own = found.read(model.trace(text)).values[0]
+        assert torch.allclose(batched[: len(own)], own, atol=1e-4)
+        assert bool(batched[len(own) :].isnan().all())
+    weights = data.draw(st.sampled_from([*model.parameters()]))
+    with torch.no_grad():
+        weights[(0,) * weights.ndim] += 0.5
+    other = model.trace(texts)
+    with pytest.raises(TraceError, match="are of another model: the weights of tiny-gpt2 differ"):
+        found.read(other)
+    assert features.load("tiny-gpt2", other_model=True).read(other).values.shape == values.shape
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt", "gpt2", "GPT-2", "tinygpt-2"])
+def test_a_name_that_is_nearly_one_of_ours_is_suggested(name: str) -> None:
+    for load in (features.load, partial(minibert.load, offline=True)):
+        with pytest.raises(CheckpointError, match=r"did you mean 'tiny-gpt2'\?"):
+            load(name)
 
 
 def saved_set(folder: Path, data: Any, layers: int, width: int) -> list[dict[str, Array]]:

@@ -198,7 +198,7 @@ def prediction_graph(
     against: int | str | None = None,
     position: int | str = -1,
     sentence: int = 0,
-    share: float = 0.1,
+    share: float | int = 0.1,
     neurons: int = 0,
     features: Features | None = None,
 ) -> PredictionGraph:

@@ -146,7 +146,7 @@ class Why(Parts):
         there = f"; of heads and MLPs there is {others[0]}" if others else ""
         raise TraceError(f"{writer} is an end, which was not computed from tokens{there}.")
 
-    def tree(self, depth: int = 3, share: float = 0.1) -> "Branch":
+    def tree(self, depth: int = 3, share: float | int = 0.1) -> "Branch":
         """The parts, followed through heads down to the words, as text when printed.
 
         Parts smaller than `share` of the largest at the top are summed up as "the rest", so that
@@ -356,7 +356,7 @@ class WhyScore(Result[Tensor]):
         """What a component wrote at the key (or query), taken apart as by `Why.follow`."""
         return self.side(side).follow(component)
 
-    def tree(self, depth: int = 3, share: float = 0.1, side: str = "key") -> Branch:
+    def tree(self, depth: int = 3, share: float | int = 0.1, side: str = "key") -> Branch:
         """One side, followed down to the words, as by `Why.tree`."""
         return self.side(side).tree(depth, share)
 
@@ -387,9 +387,10 @@ class WhyScore(Result[Tensor]):
         written = {str(name): vectors[0, 0] for name, vectors in parts}
         writer = str(self.labels[f"{side}_component"][place])
         if writer not in written:
+            advice = ": change it with features.edit" if writer.startswith("feature ") else ""
             raise TraceError(
-                f"{writer} cannot be taken out: expected a whole component of the stream, such as "
-                f"{parts[0][0]}."
+                f"{writer} cannot be taken out{advice}; expected a whole component of the stream, "
+                f"such as {parts[0][0]}."
             )
         wrote = written[writer]
         layer, norm, carried = layer_of(at), None, wrote

@@ -17,7 +17,7 @@ from torch import Tensor
 from minibert.checkpoint.files import read_safetensors
 from minibert.checkpoint.hub import fetch_file
 from minibert.checkpoint.load import EMBEDDED, embedded_names
-from minibert.errors import CheckpointError, check_index
+from minibert.errors import CheckpointError, check_index, did_you_mean
 from minibert.quantities import Float
 from minibert.untrusted import Json, present, read_json, read_yaml
 
@@ -42,6 +42,7 @@ class Dictionary:
                   "constant_norm_rescale", x · √d_in / ‖x‖
     centres       the mean of x is taken away first, as TransformerLens' centred writing weights do
     rescales      activations are in units of the directions' lengths ("topk")
+    model_weights the `weights_digest` of the model in float32, where the files say it
     """
 
     W_enc: Float[Tensor, "d_in feature"]
@@ -58,6 +59,7 @@ class Dictionary:
     normalizes: str = "none"
     centres: bool = False
     rescales: bool = False
+    model_weights: str = ""
 
     def like(self, x: Tensor) -> "Dictionary":
         """The same with tensors of the dtype and device of x."""
@@ -180,7 +182,13 @@ _OLD_NAMES = {
     "activation_fn_str": "activation_fn",
 }
 # Of metadata, which may hold anything, what changes the numbers.
-_OF_METADATA = ("hook_name", "hook_name_out", "hook_head_index", "model_from_pretrained_kwargs")
+_OF_METADATA = (
+    "model_weights",
+    "hook_name",
+    "hook_name_out",
+    "hook_head_index",
+    "model_from_pretrained_kwargs",
+)
 _DTYPES = {
     name: dtype
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -262,6 +270,7 @@ def read_saelens(config: Path, weights: Path) -> Found:
     choices = _choices(given)
     dtype = given.one_of("dtype", _DTYPES, "float32")
     subtracts = given.flag("apply_b_dec_to_input", not kind.transcodes)
+    model_weights = str(given.take("model_weights", ""))
     d_in, d_sae = given.take("d_in"), given.take("d_sae")
     sizes = (d_in, d_sae, given.take("d_out", d_in))
     given.check_empty()
@@ -279,7 +288,8 @@ def read_saelens(config: Path, weights: Path) -> Found:
         made = replace(made, threshold=made.threshold.clamp(min=0))
     # Centred weights change the stream and what is written to it.
     centres = made.centres and reads.name in _OF_STREAM
-    return replace(made, k=k, subtracts=subtracts, centres=centres), reads, writes
+    made = replace(made, k=k, subtracts=subtracts, centres=centres, model_weights=model_weights)
+    return made, reads, writes
 
 
 def _fields_of_saelens(config: Path) -> _Fields:
@@ -428,8 +438,10 @@ class _Files:
             raise CheckpointError(f"{self.folder} has no {' or '.join(names)}.")
         found = re.fullmatch(r"([\w.-]+/[\w.-]+)(/[\w./-]+)?", self.name)
         if found is None:
+            here = [one for one in embedded_names() if (EMBEDDED / one / "features").is_dir()]
             raise CheckpointError(
-                f"{self.name!r:.80} is neither a folder nor a Hub id (owner/name)."
+                f"{self.name!r:.80} is neither a folder nor a Hub id (owner/name)"
+                f"{did_you_mean(self.name, here)}; embedded are features of {', '.join(here)}."
             )
         inside = (found[2] or "").strip("/")
         return self._fetch(
