@@ -10,14 +10,16 @@ import re
 import shlex
 import shutil
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.data import data_path
-from tests.packages import PROJECT, REPOSITORY, run
+from tests.packages import PROJECT, REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 # Run by tests/attached/test_pages.py: its code needs transformers.
@@ -37,6 +39,16 @@ BLOCK = re.compile(
 INSTALLS = ("make demo", "make test", "pip install ")
 SORTER = "python scripts/fetch_sorter.py minigpt-nano-sort"
 
+# A command of a shell, in a process that has torch already.
+COMMAND = """
+import sys
+from minibert.cli.main import main
+sys.argv = {}
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, f"status {{ended.code}}"
+"""
 # Answers a line of JSON, where to run and what, with what was printed or the error. torch, which
 # takes longest, is imported once; each page has a process and names of its own.
 RUN_PAGES = """
@@ -116,24 +128,39 @@ def python_with(python_beside):
 
 
 @pytest.fixture(scope="module")
-def pages(python_with):
-    """A Python with what README says to install, which runs the code of pages."""
+def answers(python_with):
+    """Gives what code prints in a folder, block for block, with the environment of these extras."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    with subprocess.Popen(
-        [python_with(()), "-c", RUN_PAGES],
-        env=settings | {"HF_HUB_OFFLINE": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as running:
-        yield running
-        # The end of its input ends it.
-        running.communicate()
+    with ExitStack() as running:
+
+        @cache
+        def started(extras: tuple[str, ...]) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [python_with(extras), "-c", RUN_PAGES],
+                env=settings | {"HF_HUB_OFFLINE": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            # The end of its input ends it.
+            running.callback(process.communicate)
+            return process
+
+        def answer(extras: tuple[str, ...], where: Path, codes: list[str]) -> list[str]:
+            process = started(extras)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps([str(where), codes]), file=process.stdin, flush=True)
+            done = json.loads(process.stdout.readline())
+            assert "error" not in done, done["error"][-4000:]
+            return list(done["printed"])
+
+        yield answer
 
 
 @pytest.fixture(scope="module")
 def done_before():
-    """The commands that ran, each with its Python: two pages may show the same."""
+    """The commands that ran, each with its extras: two pages may show the same."""
     return set()
 
 
@@ -146,38 +173,34 @@ def clone(tmp_path):
     return tmp_path
 
 
-def run_line(line: str, python: Path, where: Path, done: set[tuple[str, Path]]) -> None:
-    """Run one command of a page, where no page before had the same."""
-    if (line, python) in done:
-        return
+def command_of(line: str, where: Path) -> list[str]:
+    """The code of one command of a page; none where the test itself does what it does."""
     if line == SORTER:
         # The page fetches it; the test takes the copy in the test data.
         sorter = data_path("models", "minigpt-nano-sort")
         (where / "minigpt-nano-sort").symlink_to(sorter, target_is_directory=True)
-        return
+        return []
     command, *arguments = shlex.split(line, comments=True)
     assert command == "minibert", f"{line}: no test knows how to run this"
-    arguments += SHORTER.get(arguments[0], ())
-    run([python.with_name(command), *arguments], where=where, seconds=1200)
-    done.add((line, python))
+    return [COMMAND.format([command, *arguments, *SHORTER.get(arguments[0], ())])]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_a_page_runs_with_what_it_says_to_install(page, clone, python_with, pages, done_before):
+def test_a_page_runs_with_what_it_says_to_install(page, clone, answers, done_before):
     blocks = blocks_of(page)
     for block in blocks:
         for line in lines_of(block):
-            run_line(line, python_with(fewest_extras(line, block.extras)), clone, done_before)
+            asked = (line, fewest_extras(line, block.extras))
+            if asked not in done_before:
+                answers(asked[1], clone, command_of(line, clone))
+                done_before.add(asked)
     code = [block for block in blocks if block.language == "python"]
     assert not any(block.extras for block in code)
-    if not code:
-        return
-    print(json.dumps([str(clone), [block.code for block in code]]), file=pages.stdin, flush=True)
-    done = json.loads(pages.stdout.readline() if pages.stdout else "")
-    assert "error" not in done, done["error"][-4000:]
-    for block, printed in zip(code, done["printed"], strict=True):
-        assert printed == block.printed, f"{page.name}:\n{block.code}"
+    if code:
+        printed = answers((), clone, [block.code for block in code])
+        for block, found in zip(code, printed, strict=True):
+            assert found == block.printed, f"{page.name}:\n{block.code}"
 
 
 def test_the_pages_have_blocks_and_every_extra_that_they_list_exists():
