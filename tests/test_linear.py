@@ -395,18 +395,6 @@ def test_a_change_outlives_the_pages_of_a_file_and_reaches_no_file(
     assert content == {name: file.read_bytes() for name, file in files.items()}
 
 
-COMPILE = """
-import os, sys, torch, minibert
-from minibert.layers import linear as backends
-backends.PACK_FROM = 1
-os.environ["MINIBERT_LINEAR"] = "onednn-packed"
-model = minibert.load(sys.argv[1])
-mlp, x = model.body.groups[0].mlp, torch.randn(2, 3, 128)
-with torch.no_grad():
-    compiled = torch.compile(mlp, backend="eager", fullgraph=True)(x)
-    assert torch.allclose(compiled, mlp(x), atol=1e-5)
-assert model.is_packed
-"""
 # Not ru_maxrss: a process starts with that of the one that started it.
 LOAD = """
 import sys, torch, minibert
@@ -426,30 +414,13 @@ def run(program: str, folder: Path) -> str:
     return done.stdout
 
 
-@needs_onednn
-def test_a_packed_model_compiles(folders: dict[str, Path]) -> None:
-    run(COMPILE, folders["bert"])
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_no_weight_is_held_twice_neither_packed_nor_widened(
-    tmp_path: Path, folders: dict[str, Path], family: str
-) -> None:
-    """The Llama is bfloat16 in files of 40 MB, and float32 when it is loaded."""
-    if family == "bert":
-        config = transformers.BertConfig(num_hidden_layers=3, vocab_size=12_000)
-        model = transformers.BertModel(config, add_pooling_layer=False)
-    else:
-        config = transformers.LlamaConfig(
-            hidden_size=768, num_hidden_layers=3, num_attention_heads=12, vocab_size=12_000
-        )
-        model = transformers.LlamaModel(config).to(torch.bfloat16)
-    model.save_pretrained(tmp_path, max_shard_size="40MB" if family == "llama" else "5GB")
-    del model
-    weights = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
-    weights *= 2 if family == "llama" else 1
+def test_a_packed_weight_is_not_held_twice(tmp_path: Path, folders: dict[str, Path]) -> None:
+    """That a converted one is not either is in checkpoint/test_values.py."""
+    config = transformers.BertConfig(num_hidden_layers=3, vocab_size=12_000)
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    weights = (tmp_path / "model.safetensors").stat().st_size
     assert weights > 110e6
     # What torch, minibert and the code of its kernels take by themselves.
     alone = int(run(LOAD, folders["bert"]))

@@ -52,7 +52,7 @@ def test_any_architecture_gives_the_numbers_of_transformers_in_float64_and_float
 def albert() -> Any:
     """ALBERT base with logits up to 38, the size that trained ones have, and sharper attention."""
     sizes = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
-    config = transformers.AlbertConfig(**sizes, initializer_range=0.04)
+    config = transformers.AlbertConfig(**sizes, vocab_size=3000, initializer_range=0.04)
     model = transformers.AlbertForMaskedLM(config)
     with torch.no_grad():
         model.albert.embeddings.word_embeddings.weight.mul_(20)
@@ -60,18 +60,13 @@ def albert() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "gpt2", "albert"])
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "albert"])
 def test_real_and_full_size_weights_err_at_most_twice_what_they_do_in_transformers(name, tmp_path):
     """A bare limit holds there for nobody: the error grows with depth, width and the weights."""
-    if name == "all-MiniLM-L6-v2":
-        folder = data_path("models", name)
-    else:
-        folder = tmp_path
-        made = (
-            transformers.GPT2LMHeadModel(transformers.GPT2Config()) if name == "gpt2" else albert()
-        )
-        made.save_pretrained(folder)
-    certificate = verify(folder, longest=48)
+    folder = tmp_path if name == "albert" else data_path("models", name)
+    if name == "albert":
+        albert().save_pretrained(folder)
+    certificate = verify(folder, longest=24)
     assert [one for one in certificate["quantities"] if not one["right"]] == []
 
 

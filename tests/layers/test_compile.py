@@ -4,33 +4,29 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
+import torch
 
+from minibert.layers.linear import processor
 from tests.families import VOCABULARY
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def test_what_torch_compiles_and_exports_gives_the_numbers_and_the_errors_of_the_model() -> None:
     program = [sys.executable, str(HERE / "compiled_models.py")]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(program, cwd=HERE.parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def test_what_torch_compiles_and_exports_gives_the_numbers_of_the_model(
-    found: dict[str, Any],
-) -> None:
-    errors = [*found["same graph"].values(), *found["export"].values(), found["afterwards"]]
-    assert len(errors) == 5
-    assert max(errors) <= 1e-5
-
-
-def test_a_compiled_or_exported_model_refuses_what_the_model_refuses(found: dict[str, Any]) -> None:
-    assert f"Token id {VOCABULARY} is outside the vocabulary" in found["refusal"]
-    assert "Token id outside the vocabulary" in found["export refusal"]
+    found = json.loads(done.stdout.splitlines()[-1])
+    said = {
+        "compiled": f"Token id {VOCABULARY} is outside the vocabulary",
+        "exported": "Token id outside the vocabulary",
+    }
+    for kind, words in said.items():
+        assert len(found[kind]) == 2
+        for error, refusal in found[kind]:
+            assert error <= 1e-5
+            assert words in refusal, (kind, refusal)
+    error, is_packed = found["packed"]
+    assert error <= 1e-5
+    assert is_packed == (torch.float32 in processor().onednn_dtypes)
