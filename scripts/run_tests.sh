@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# `make check` and every test in parts, two at a time of one thread each: a lane that has ended a part takes the next.
+# `make check` and every test in parts, three at a time of one thread each, for two cores: browsers and workers often
+# wait. A lane that has ended a part takes the next.
 # The tests of the layers and of traces, but for the drawn laws, run with types and shapes checked at each call, which
 # takes twice the time.
 # Arguments go to all tests. What a part says follows when it has ended.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-# Long ones first, so that both lanes end together. What no other names is the rest, so that a new file is in one of them.
-parts=(rest typed documents pages browser corpora models kernels check)
+# Long ones first, so that all lanes end together. What no other names is the rest, so that a new file is in one of them.
+parts=(rest pages browser documents kernels models corpora typed check)
 documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_types.py tests/test_gpu.py)
 models=(tests/analysis tests/attached tests/hooked tests/trace/test_laws.py)
 browser=(tests/browser)
@@ -55,15 +56,18 @@ progress() {
 
 progress &
 telling=$!
-lane "$@" &
-other=$!
-trap 'kill $telling $other 2>/dev/null' INT TERM
-lane "$@"
-first=$?
-wait $other
-second=$?
+lanes=()
+for _ in 1 2 3; do
+    lane "$@" &
+    lanes+=($!)
+done
+trap 'kill $telling "${lanes[@]}" 2>/dev/null' INT TERM
+status=0
+for one in "${lanes[@]}"; do
+    wait "$one" || status=1
+done
 kill $telling 2>/dev/null
 skipped=build/tests/without_data
 [ ! -s "$skipped" ] || echo "NOT VERIFIED: the $(wc -l <"$skipped") tests that read ../shared or the folder" \
     "MINIBERT_TEST_DATA names (CONTRIBUTING.md, Tests): README's claims about real weights rest on them."
-exit $((first || second))
+exit $status

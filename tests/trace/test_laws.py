@@ -114,12 +114,10 @@ def test_writing_back_what_was_read_changes_nothing(family: str, data: st.DataOb
     for place in places(plain, data):
         value = value_at(plain, place).clone()
         same = [plain.rerun({place: edit}) for edit in (value, plain, lambda value: value)]
-        same.append(plain.model.trace(plain.tokens, edit={place: value}))
         for again in same:
             assert torch.equal(value_at(again, place), value), place
-            assert_same(again, plain, place)
-        assert torch.equal(same[0].logits, same[1].logits)
-        assert torch.equal(same[0].logits, same[2].logits)
+            assert torch.equal(again.logits, same[0].logits), place
+        assert_same(same[0], plain, place)
         if name_of(place).endswith(("_scale", "_input", "_unrotated")):
             assert torch.equal(same[0].logits, plain.logits), place
         assert_same(kept.rerun({place: value}, keep=BOTH), plain, place)
