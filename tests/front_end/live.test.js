@@ -4,10 +4,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { askedOf, History, pictureOf, readAddress, readEdit, writeAddress, writeEdit } from "../../viz/static/live/asked.js";
-import { editInWords, movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
-import { attentionChange, predictionRows, Runner, Runs } from "../../viz/static/live/runs.js";
+import { movedEdits, movedTokens, placeOf, toggled, withEdit, withoutEdit } from "../../viz/static/live/edits.js";
+import { Runner, Runs } from "../../viz/static/live/runs.js";
 import { masked, spansOf } from "../../viz/static/live/cards.js";
-import { layerOf, tokensOf } from "./near.js";
+import { tokensOf } from "./near.js";
 
 const HEAD = { quantity: "z", change: "zero", layer: 0, head: 1 };
 const EDGE = { quantity: "scores", change: "hide", layer: 2, head: 0, position: 4, key: 1 };
@@ -25,11 +25,6 @@ test("an edit of a place takes the place of the one before it, and a second clic
   assert.equal(new Set(ALL.map(placeOf)).size, ALL.length);
 });
 
-test("attention moved by half of what the weights changed by, on average over tokens", () => {
-  const [before, after] = [layerOf([[[255, 0], [0, 255]], [[9, 8], [7, 6]]]), layerOf([[[0, 255], [0, 255]], [[9, 8], [7, 6]]])];
-  assert.deepEqual(attentionChange(before, after), [0.5, 0]);
-});
-
 test("edits follow their tokens, and go with them", () => {
   const before = ["[CLS]", "the", "old", "horse", "ran", "[SEP]"];
   const longer = ["[CLS]", "the", "very", "old", "horse", "ran", "[SEP]"];
@@ -40,18 +35,6 @@ test("edits follow their tokens, and go with them", () => {
   assert.deepEqual(movedTokens(["a", "a"], ["a"]), [0, null]);
   assert.deepEqual(movedEdits([EDGE, HEAD], movedTokens(before, longer)), [{ ...EDGE, position: 5, key: 1 }, HEAD]);
   assert.deepEqual(movedEdits([WEIGHT, HEAD], movedTokens(before, other)), [HEAD]);
-});
-
-test("an edit is told in words", () => {
-  const token = (position) => ["a", "b", "c", "d", "e", "f"][position];
-  assert.deepEqual(ALL.map((edit) => editInWords(edit, token)), [
-    "Layer 0, head 1 to zero",
-    "Layer 2, head 0: “e” cannot look at “b”",
-    "Layer 0, head 2: “d” looks at “c” with 35\u202f%",
-    "Neuron 411 of layer 3 to its mean",
-    "“f” hidden from all tokens",
-    "Attention of layer 1 as in the other text",
-  ]);
 });
 
 test("steps are taken back and made again; what is typed is one step", () => {
@@ -165,11 +148,4 @@ test("a run that the engine has let go of is run again when it is read", async (
   assert.equal(await one.example.blocks.bytes("probs-0"), 3);
   runs.keep([]);
   assert.notEqual(await runs.of({ texts: ["a"], edits: [] }), one);
-});
-
-test("bars are of the most probable of both, with what is known of each", () => {
-  const candidates = (...pairs) => pairs.map(([id, prob]) => ({ id, text: `t${id}`, logit: 0, prob }));
-  const rows = predictionRows(candidates([1, 0.5], [2, 0.3], [3, 0.1]), candidates([3, 0.6], [4, 0.2]), 2);
-  assert.deepEqual(rows.map(({ id, before, after }) => [id, before, after]), [[1, 0.5, null], [2, 0.3, null], [3, 0.1, 0.6], [4, null, 0.2]]);
-  assert.deepEqual(predictionRows(candidates([1, 0.5]), null, 5), [{ id: 1, text: "t1", before: 0.5, after: null }]);
 });

@@ -3,7 +3,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { placeOn, roundTop, ticks } from "../../viz/static/core/draw/canvas.js";
 import { toSvg } from "../../viz/static/core/export/pens.js";
 import { layerPanels } from "../../viz/static/marks/layer_dots.js";
 import { Survey } from "../../viz/static/views/survey/data.js";
@@ -20,14 +19,6 @@ function measure(name, mean, more = {}) {
 function survey(measures, more = {}) {
   return new Survey({ n_layers: 2, n_heads: 3, documents: ["a", "b"], measures, patterns: [], links: [], pages: "", profile: null, ...more });
 }
-
-test("round numbers mark an axis", () => {
-  assert.deepEqual(ticks(0, 1, 4), [0, 0.5, 1]);
-  assert.deepEqual(ticks(-20, 20, 8), [-20, -15, -10, -5, 0, 5, 10, 15, 20]);
-  assert.deepEqual(ticks(0, 0.3, 3), [0, 0.1, 0.2, 0.3]);
-  assert.deepEqual([0.93, 4.2, 0, 1, 0.031].map(roundTop), [1, 5, 1, 1, 0.04]);
-  assert.equal(placeOn({ low: -1, high: 1, from: 100, to: 0 }, 0.5), 25);
-});
 
 test("heads stand in their layer, side by side and by number, and the line goes through the means", async () => {
   const mean = [0.1, 0.2, 0.3, 0.5, null, 0.7];
