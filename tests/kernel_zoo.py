@@ -417,11 +417,6 @@ WRONG = {
         "return p @ value, p * 0.9", "0.9 times what is right"),
     "bias scaled": ("bias", "attn + attn_bias", "attn + attn_bias * scale", "bias is scaled"),
     "bias ignored": ("bias", "attn + attn_bias", "attn", "bias is ignored"),
-    "in place": ("bias", "q = q * scale", "q *= scale", "changes its inputs: query"),
-    "kept": ("plain", "def attention",
-        "kept = {}\n\ndef attention(q, k, v):\n    return kept.setdefault(q.shape, new(q, k, v))\n"
-        "\ndef new",
-        "stale"),
     "mask behind the softmax": ("annotated transformer", "    return p @ value, p",
         "    p = query @ key.mT / query.shape[-1] ** 0.5\n    p = p.softmax(-1)\n"
         "    p = p if mask is None else p.masked_fill(~mask, 0)\n    return p @ value, p",

@@ -1,24 +1,17 @@
 """Pages are measured only where their numbers are right. No time is asserted."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from benchmarks.pages import __main__ as program
 from benchmarks.pages import browser, making
 from benchmarks.pages.__main__ import Bench, summary
-from benchmarks.pages.making import DEFAULT, MINIBERT, WEIGHTS, Case, Shape
-from benchmarks.session import REPOSITORY
+from benchmarks.pages.making import MINIBERT, WEIGHTS, Case, Shape
 from minibert.bench.result_rows import GateError, Row
 
-CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SHAPE = Shape(2, 3, 8)
 
 
@@ -57,57 +50,3 @@ def test_bertviz_numbers_are_read_from_its_page_and_a_wrong_one_is_caught(tmp_pa
     weights[1][2][7][3] += 0.005
     with pytest.raises(GateError, match="weights of layer 1 differs by 5"):
         errors()
-
-
-needs_chromium = pytest.mark.skipif(
-    not Path(CHROMIUM).exists(), reason=f"no Chromium at {CHROMIUM}; install it or set CHROMIUM"
-)
-
-
-@pytest.mark.browser
-@needs_chromium
-def test_a_wrong_number_on_a_page_of_minibert_is_caught(tmp_path, monkeypatch):
-    path, case = tmp_path / "page.html", Case(MINIBERT, "head", SHAPE, DEFAULT)
-    making.minibert_page("head", DEFAULT, SHAPE)(path)
-
-    def checked() -> Row:
-        # In a thread, as other tests may have Playwright running in this one.
-        with sync_playwright() as playwright:
-            return browser.checked(case, path, playwright, 30)
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(checked).result()["max_error"] < 4e-3
-        right = browser.layer
-
-        def otherwise(shape: Shape, number: int) -> browser.Numbers:
-            changed = right(shape, number).copy()
-            changed[-1, 5, 2] += 0.01 * (number == SHAPE.layers - 1)
-            return changed
-
-        monkeypatch.setattr(browser, "layer", otherwise)
-        with pytest.raises(GateError, match="decoded weights of 1-2 differs"):
-            pool.submit(checked).result()
-
-
-@pytest.mark.browser
-@pytest.mark.slow
-@needs_chromium
-def test_both_views_of_minibert_are_measured_in_chromium(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    command = [sys.executable, "-m", "benchmarks.pages", "--quick", "--rows", "minibert .* T8 "]
-    done = subprocess.run(
-        [*command, "--output", str(path)], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    nothing, *pages = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert nothing["what"] == "nothing"
-    assert {(row["view"], row["holds"]) for row in pages} == {
-        (view, holds) for view in ("head", "model") for holds in (DEFAULT, WEIGHTS)
-    }
-    for row in pages:
-        assert row["ok"], row
-        assert row["max_error"] <= 4e-3
-        assert {"bytes", "python_s", "painted_ms", "renderer_bytes"} <= set(row)
-        assert ("layer_ms" in row) == (row["view"] == "head")
-        assert row["commit"]
-        assert row["versions"]["chromium"]

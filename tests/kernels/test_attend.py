@@ -29,7 +29,6 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Implementation, attend, compute, implementations, register
 from minibert.kernels.call import WANTS, Call
 from minibert.kernels.eager import attention_scores
-from minibert.kernels.reference import Shaping, attend_one_query, softmax
 
 IMPLS = pytest.mark.parametrize("impl", ["eager", "sdpa", "chunked"])
 CPU = torch.device("cpu")
@@ -390,35 +389,6 @@ def test_gradients_of_everything_eager_gives_are_those_of_finite_differences(opt
         return tuple(one[one.isfinite()] for one in outputs(found).values())
 
     assert torch.autograd.gradcheck(everything, (query, key, value, bias), fast_mode=True)
-
-
-@pytest.mark.parametrize(
-    ("scores", "right", "lse"),
-    [
-        (np.log([1.0, 2.0, 5.0]), [1 / 8, 2 / 8, 5 / 8], math.log(8)),
-        # Beyond the range of exp.
-        ([10_000.0, 10_000.0, -10_000.0], [0.5, 0.5, 0.0], 10_000 + math.log(2)),
-    ],
-)
-def test_softmax_is_what_is_worked_out_by_hand(scores, right, lse):
-    probs, found = softmax(np.array(scores))
-    np.testing.assert_allclose(probs, right, rtol=1e-15)
-    assert found == pytest.approx(lse, rel=1e-15)
-
-
-def test_one_query_worked_by_hand_and_one_without_a_key():
-    query, keys = np.array([2 * math.log(3), 0.0, 50.0]), np.eye(3)
-    values = np.array([[1.0, 0.0], [0.0, 1.0], [100.0, 100.0]])
-    shaping = Shaping(0.5, np.zeros(3))
-    allowed = np.array([True, True, False])
-    scores, probs, lse, z = attend_one_query(query, keys, values, allowed=allowed, shaping=shaping)
-    np.testing.assert_allclose(scores, [math.log(3), 0, 25])
-    np.testing.assert_allclose(probs, [0.75, 0.25, 0])
-    np.testing.assert_allclose(z, [0.75, 0.25])
-    assert lse == pytest.approx(math.log(4))
-    nothing = np.zeros(3, dtype=bool)
-    _, probs, lse, z = attend_one_query(query, keys, values, allowed=nothing, shaping=shaping)
-    assert [*probs, *z, lse] == [0, 0, 0, 0, 0, -math.inf]
 
 
 def test_a_row_that_is_nan_has_an_entropy_that_is_nan():

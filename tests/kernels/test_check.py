@@ -100,11 +100,6 @@ SLIPS = [
         "heads attend to heads",
     ),
     (
-        {"seen": lambda keys, n: (keys < n) | (keys >= len(keys) // 64 * 64)},
-        {"sizes": (65,), "kinds": ("plain", "lengths")},
-        "the mask is missing on the last block",
-    ),
-    (
         {"seen": lambda keys, n: keys < (n + 63) // 64 * 64},
         {"sizes": (130,), "kinds": ("lengths",)},
         "rounded up to blocks of 64 keys",

@@ -127,17 +127,6 @@ def test_byte_level_spans_are_the_characters_whose_bytes_the_token_holds(gpt2, t
     assert list(tokens.spans[0]) == expected
 
 
-@given(text=LETTERS)
-def test_word_piece_agrees_with_the_original_algorithm_in_python(tmp_path_factory, bert, text):
-    ours, theirs = bert
-    vocabulary = tmp_path_factory.getbasetemp() / "vocab.txt"
-    names = sorted(theirs.get_vocab().items(), key=lambda entry: entry[1])
-    vocabulary.write_text("".join(f"{name}\n" for name, _ in names), "utf-8")
-    legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
-    slow = legacy.BertTokenizerLegacy(str(vocabulary))
-    assert ours.encode(text) == slow.convert_tokens_to_ids(slow.tokenize(text))
-
-
 @pytest.mark.parametrize("limit", [5, 6, 7, 8, 11, 12, 13, 24])
 @pytest.mark.parametrize(
     ("first", "second"), [("one two three " * 7, "four five"), ("a b", "c d e f g h i j k")]

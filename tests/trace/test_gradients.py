@@ -226,25 +226,6 @@ def test_a_trace_or_a_number_without_its_graph_has_no_backward() -> None:
             call()
 
 
-@pytest.mark.parametrize("point", [("resid_post", 1), ("probs", 1), "embed"])
-def test_a_constant_cuts_the_gradient_off_and_has_one_itself(point: Any) -> None:
-    model = exact("bert", "BertForMaskedLM")
-    plain = model.trace(padded("bert"))
-    value = plain.embed if point == "embed" else getattr(plain[1], point[0])
-    trace = model.trace(padded("bert"), grad=True, edit={point: replace(value * 0.9)})
-    trace.backward(weighted(trace.logits))
-    if point == "embed":
-        assert (trace.grad.embed != 0).any()
-        return
-    assert (getattr(trace.grad[1], point[0]) != 0).any()
-    assert (trace.grad[2].query != 0).any()
-    if point[0] == "probs":
-        assert (trace.grad[1].query == 0).all()
-        assert (trace.grad[1].value != 0).any()
-    else:
-        assert (trace.grad.embed == 0).all()
-
-
 @pytest.mark.parametrize("edit", [mean, replace])
 def test_a_value_of_another_trace_is_a_number_that_no_gradient_passes(edit: Any) -> None:
     model = exact("gpt2", "GPT2LMHeadModel")
