@@ -5,6 +5,7 @@
 - A page may link to a file of the repository outside docs/: that file becomes a part of the site,
   under repository/, so that every link holds without a network. A folder becomes a list of its
   files.
+- The story is made beside its page of docs, and opened from there.
 - Each module named in `extra.reference` gets a page that mkdocstrings fills from docstrings.
 """
 
@@ -20,8 +21,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import minibert
+from minibert.viz.live import story_page
+
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository/"
+STORY = "story.html"
 # Code is skipped: what looks like a link there is none.
 PIECES = re.compile(r"(^```.*?^```|`[^`\n]*`|<!--.*?-->)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -41,6 +46,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         named = (module, *_named_like_modules(module))
         text = f"---\ntitle: {module}\n---\n" + "".join(f"\n::: {name}\n" for name in named)
         files.append(File.generated(config, _reference(module), content=text))
+    story = story_page(minibert.load("tiny-bert"), minibert.load("tiny-gpt2"))
+    files.append(File.generated(config, STORY, content=story.html))
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
     waiting = [name for name in waiting if not name.startswith("docs/reference/")]
     while waiting:
@@ -58,6 +65,9 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     uri = page.file.src_uri
     if uri.startswith("reference/"):
         return markdown
+    if uri == "exercises.md":
+        # After the title; a link in the file itself would lead nowhere outside of the site.
+        markdown = markdown.replace("\n\n", f"\n\n**[Open the story]({STORY})**\n\n", 1)
     source = uri.removeprefix(OUTSIDE) if uri.startswith(OUTSIDE) else f"docs/{uri}"
 
     def led(link: re.Match[str]) -> str:

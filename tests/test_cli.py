@@ -120,6 +120,7 @@ REFUSED = [
     (f"{BENCH} --output no/folder/rows.jsonl", 2, "There is no folder no/folder"),
     (f"{BENCH} --output .", 2, "is a folder"),
     ("live --text a --text b --text c -o live.html", 2, "--text"),
+    ("live --story --model tiny-gpt2 -o story.html", 2, "no model"),
     ("serve --no-open --host 300.300.300.300", 1, "Cannot listen on 300.300"),
     ("survey broken.jsonl -o out --measure to_nothing", 1, "measure to_nothing: not known here"),
     ("survey broken.jsonl -o out --impl fast", 1, 'impl="fast" is not known'),
@@ -353,6 +354,7 @@ ANSWERS = [
     ("view 'a b' --view neuron", r"attention.html  \d+ kB\n"),
     ("view 'a b' 'c d' -o other.html", r"other.html  \d+ kB\n"),
     ("live -o live.html", r"live.html  \d\.\d MB\n"),
+    ("live --story -o story.html", r"story.html  8\.\d MB\n"),
     ("generate 'Once upon' --seed 3 --max-new-tokens 2", r"Once upon .+\n"),
     ("models", r"embedded\n +name .*tiny-bert +bert +pre-training +4 x 4 .*"),
 ]

@@ -14,7 +14,7 @@ import { build } from "esbuild";
 
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const BUILT = join(FOLDER, "built");
-const ENTRIES = ["page", "vectors", "layers", "survey", "live", "served"];
+const ENTRIES = ["page", "vectors", "layers", "survey", "live", "served", "story"];
 // What runs the model of a live page; it has no style.
 const WORKERS = ["worker"];
 

@@ -83,7 +83,9 @@ class Written:
 PARTS = ("page", "vectors", "layers")
 # The same with fields to type in, before a model that runs in a worker.
 LIVE_PARTS = ("page", "vectors", "layers", "live")
-# The same before a model behind a server.
+# The story in the place of the fields, before two models.
+STORY_PARTS = ("page", "vectors", "layers", "story")
+# The same with fields before a model behind a server.
 SERVED_PARTS = ("page", "vectors", "layers", "served")
 
 _FORMAT = 2
@@ -100,12 +102,13 @@ def _joined(names: Iterable[str]) -> str:
     return "".join(_text(f"built/{name}") for name in names)
 
 
-def packed_text(text: str) -> str:
-    """The text deflated, four bytes in five characters that mean nothing to HTML or JSON.
+def packed_text(text: str | bytes) -> str:
+    """Text or bytes, deflated: four bytes in five characters that mean nothing to HTML or JSON.
 
     The digits are those of RFC 1924, with four of them replaced. Base64 takes 5.3 characters.
     """
-    return base64.b85encode(zlib.compress(text.encode(), 9)).decode("ascii").translate(_SAFE)
+    content = text.encode() if isinstance(text, str) else text
+    return base64.b85encode(zlib.compress(content, 9)).decode("ascii").translate(_SAFE)
 
 
 def _hash(text: str) -> str:
@@ -119,7 +122,7 @@ def _shell(parts: tuple[str, ...]) -> dict[str, str]:
     style, script = (_joined(f"{part}.{kind}" for part in parts) for kind in ("css", "js"))
     opening = _text("built/open_page.js")
     # A worker has no file to come from: the page makes one of its own text.
-    runs = "live" in parts
+    runs = parts in (LIVE_PARTS, STORY_PARTS)
     worker = "worker-src blob:; " if runs else ""
     # A worker has the policy of its page, and multiplies in WebAssembly.
     programs = " 'wasm-unsafe-eval'" if runs else ""

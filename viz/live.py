@@ -23,7 +23,15 @@ from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
-from minibert.viz.document import LIVE_PARTS, document, page_header, worker_block
+from minibert.viz.document import (
+    LIVE_PARTS,
+    STORY_PARTS,
+    Written,
+    document,
+    packed_text,
+    page_header,
+    worker_block,
+)
 from minibert.viz.engine_edits import editable
 from minibert.viz.example import Example, Sentence, scales_of, trace_example
 from minibert.viz.page import CELL_HEIGHT, Shown
@@ -36,8 +44,10 @@ __all__ = [
     "RUN_TASKS",
     "LivePage",
     "RunnableModel",
+    "StoryPage",
     "in_8_bits",
     "live_page",
+    "story_page",
 ]
 
 # The engine does not know Granite's factors.
@@ -159,6 +169,34 @@ def still_of(model: RunnableModel, text: str) -> Example:
     return trace_example(Sentence(model.trace(text), 0), "", holding)
 
 
+@dataclass(frozen=True, repr=False)
+class StoryPage(Written):
+    """One HTML file with the story of how a transformer chooses a word; `.save(path)` writes it."""
+
+    header: str
+    weights: tuple[str, ...]
+    """Of each model the bytes of all weights, deflated."""
+
+    def pieces(self) -> Iterator[str]:
+        """The text of the file, a part at a time."""
+        blocks = [(f"weights{i}", packed) for i, packed in enumerate(self.weights)]
+        return document(self.header, (worker_block(), *blocks), parts=STORY_PARTS)
+
+    def __repr__(self) -> str:
+        """One line: the text of a page is long."""
+        return f"<StoryPage of {self.size / 1e6:.1f} MB; save('story.html') writes it to a file>"
+
+
+def story_page(masked: RunnableModel, causal: RunnableModel) -> StoryPage:
+    """The exercises as one page, step by step, which runs tiny-bert and tiny-gpt2, in this order.
+
+    Raises MinibertError for a model that the engine in the page does not run.
+    """
+    held = [_held(model, ()) for model in (masked, causal)]
+    header = page_header(story=[live for live, _ in held])
+    return StoryPage(header, tuple(packed_text(weights) for _, weights in held))
+
+
 def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     """A page that runs this model in the browser, and opens with one text or two.
 
@@ -169,6 +207,12 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     model's, frequencies that depend on the text's length, no tokenizer, or more than 380 million
     weights; TokenizationError for a text without a token.
     """
+    live, weights = _held(model, texts)
+    return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"), live["note"])
+
+
+def _held(model: RunnableModel, texts: Sequence[str]) -> tuple[Json, bytes]:
+    """What the engine and the page read of a model, and its weights."""
     config, tokenizer = model.config, _checked(model)
     if texts:
         tokenizer(*texts)
@@ -189,7 +233,7 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
             "tokenizer": json.loads(tokenizer.to_json()),
         },
     }
-    return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"), note)
+    return live, weights
 
 
 def _checked(model: RunnableModel) -> Tokenizer:

@@ -39,6 +39,7 @@ def live(
     text: list[str] | None = None,
     browse: bool = False,
     any_model: bool = False,
+    story: bool = False,
     *,
     loading: Loading,
 ) -> None:
@@ -47,19 +48,26 @@ def live(
     Options:
         output [-o, FILE]: The page to write.
         any_model [--any]: A page without a model, that runs the folder one drops on it.
+        story: How a transformer chooses a word, step by step, with both models in the page.
         text: What the page opens with; twice for a pair of texts.
     """
     if len(text or ()) > 2:
         raise typer.BadParameter("--text can be given twice at most")
     _check_place(output)
+    if (any_model or story) and (loading.model or text or (any_model and story)):
+        raise typer.BadParameter("--any and --story take no model and no text")
     if any_model:
-        if loading.model or text:
-            raise typer.BadParameter("--any takes no model and no text: they come later")
         from minibert.viz.any_model import any_page
 
         return _write(any_page(), output, browse, "{:.1f} MB", 1e6)
+    from minibert.viz.live import live_page, story_page
+
+    if story:
+        from minibert.loading import load
+
+        page = story_page(load("tiny-bert"), load("tiny-gpt2"))
+        return _write(page, output, browse, "{:.1f} MB", 1e6)
     model = loading.load()
-    from minibert.viz.live import live_page
 
     page = live_page(model, text or ())
     _write(page, output, browse, "{:.1f} MB", 1e6)

@@ -12,7 +12,7 @@ from survey.made_surveys import patterns_of, survey_of
 
 from minibert import load
 from minibert.survey.patterns import Example
-from minibert.viz.live import live_page
+from minibert.viz.live import live_page, story_page
 from minibert.viz.survey_folder import survey_report
 
 pytestmark = pytest.mark.browser
@@ -21,10 +21,9 @@ AXE = Path(__file__).parents[2] / "viz" / "node_modules" / "axe-core" / "axe.min
 THEMES = ("light", "dark")
 # A token of each side is chosen, so that every view has something to say.
 CHOSEN = "query=2&key=3&beside=1"
-# What an address opens of the live page: two pictures, the marks of edits, another prompt, an
-# exercise.
+# What an address opens of the live page: two pictures, the marks of edits, another prompt.
 EDITED = (
-    "text=The+boys+%5BMASK%5D+very+tired.&other=The+girl+%5BMASK%5D+very+tired.&exercise=1&step=1"
+    "text=The+boys+%5BMASK%5D+very+tired.&other=The+girl+%5BMASK%5D+very+tired."
     "&edits=z-text-L0-H1*mlp_out-mean-L1*scores-hide-K4"
 )
 CLOSED = "[aria-expanded=false]:visible, details:not([open]) > summary:visible"
@@ -83,7 +82,7 @@ def report() -> str:
 
 
 @pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("kind", ["view", "live", "survey"])
+@pytest.mark.parametrize("kind", ["view", "live", "story", "survey"])
 def test_axe_finds_nothing(found, kind, width):
     model = load("tiny-bert")
     if kind == "view":
@@ -96,6 +95,11 @@ def test_axe_finds_nothing(found, kind, width):
         for tab in page.locator(".live-tabbed [role=tab]").all():
             tab.click()
             assert page.evaluate(FOUND) == []
+    elif kind == "story":
+        page = found(story_page(model, load("tiny-gpt2")).html, "step=13", "[data-drawn]", width)
+        page.locator("#step-13 input").fill("0.1")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#step-13 [data-right]")
     else:
         page = found(report(), "", "h1", width)
     assert findings(page) == []

@@ -13,9 +13,9 @@ import { pairsOf } from "../../viz/static/core/data/why.js";
 import { configOf } from "../../viz/static/engine/folder.js";
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
-import { EXERCISES } from "../../viz/static/live/exercises/exercises.js";
-import { Lab } from "../../viz/static/live/exercises/player.js";
 import { Runs, sourceOf } from "../../viz/static/live/runs.js";
+import { inTurn, Lab } from "../../viz/static/live/story/lab.js";
+import { CHAPTERS } from "../../viz/static/live/story/steps.js";
 import { Teller, told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
 import { inputBoxes, readWhole } from "../../viz/static/views/whole/boxes.js";
 import { layerParts } from "../../viz/static/views/whole/whole.js";
@@ -97,12 +97,12 @@ const DO = {
     const parts = layerParts(whole).map(({ kind, boxes }) => ({ kind, boxes: boxes.map(drawn) }));
     return { input: inputBoxes(whole).map(drawn), open: parts };
   },
-  /** What the steps of an exercise reveal; each asks its question first. */
-  async exercise({ number }) {
-    const { model, steps } = EXERCISES[number - 1];
-    const lab = new Lab(engine, await engine.about(), async () => {});
+  /** What the steps of a chapter of the story reveal; each asks its question first. */
+  async chapter({ number }) {
+    const { model, steps } = CHAPTERS[number - 1];
+    const lab = new Lab(inTurn(engine), await engine.about());
     const revealed = [];
-    for (const step of steps) revealed.push({ asked: await step.ask(lab), ...(await step.reveal(lab)) });
+    for (const { ask, reveal } of steps) revealed.push({ asked: typeof ask === "string" ? ask : await ask(lab), ...(await reveal(lab)) });
     return { model, revealed };
   },
   candidates: async ({ request, position }) => ({ found: await engine.candidates((await engine.trace(request)).number, position) }),

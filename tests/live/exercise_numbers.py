@@ -1,6 +1,6 @@
-"""What the live page's exercises reveal, computed in Python from the models themselves.
+"""What the story's exercises reveal, computed in Python from the models themselves.
 
-Each function follows the words of its exercise (viz/static/live/exercises), not its code.
+Each function follows the words of its exercise (viz/static/live/story), not its code.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ def id_of(model: minibert.Model, word: str) -> int:
 
 
 def one_weight(model: minibert.Model) -> dict[str, float]:
-    """Exercise 1: dot product, score, weight, weight without the scale, weight of equal scores."""
+    """Exercise 3: dot product, score, weight, weight without the scale, weight of equal scores."""
     trace = model.trace("the horse quickly ran away")
     query, key = place(trace, "horse"), place(trace, "quickly")
     head = trace[0, 2]
@@ -100,7 +100,7 @@ def word_order(model: minibert.Model, texts: Sequence[str]) -> dict[str, float]:
 
 
 def agreement(model: minibert.Model, endings: Sequence[str] = ENDINGS) -> dict[str, Any]:
-    """Exercise 3: pairs that are right, plurals that flip without subject or a head."""
+    """Exercise 1: pairs that are right, plurals that flip without subject or a head."""
     was, were = id_of(model, "was"), id_of(model, "were")
 
     def plural(texts: Sequence[str], edit: Any = None) -> list[bool]:
@@ -125,7 +125,9 @@ def agreement(model: minibert.Model, endings: Sequence[str] = ENDINGS) -> dict[s
     }
     trace = model.trace("the men who saw the horse [MASK] very tired.")
     probs = said(trace, place(trace, "[MASK]"))
+    begun = model.trace("The boys [MASK] very tired.")
     return {
+        "were before": float(said(begun, place(begun, "[MASK]"))[were]),
         "pairs": len(pairs),
         "right": len(right),
         "hidden": plural(right, hidden).count(False),
@@ -148,15 +150,17 @@ def attention_is_not_use(model: minibert.Model, text: str) -> dict[str, float]:
     weights = torch.stack([trace[layer].probs[0, :, :, n - 1] for layer in (2, 3)])
     norms = torch.stack([trace[layer].value[0].norm(dim=-1) for layer in (2, 3)])
 
-    def off(layers: Iterable[int]) -> float:
-        edited = model.trace(text, edit={("z", layer): zero for layer in layers})
+    def off(layers: Iterable[int], name: str = "z", change: Any = zero) -> float:
+        edited = model.trace(text, edit={(name, layer): change for layer in layers})
         return divergence(trace.logits[0, position], edited.logits[0, position])
 
     return {
         "weight": float(weights.mean()),
         "value sep": float(norms[..., n - 1].mean()),
         "value others": float(norms[..., 1 : n - 1].mean()),
+        "sep off": off((2, 3), "value", zero.at(positions=n - 1)),
         "late off": off((2, 3)),
+        "layer 1 off": off((1,)),
         "early off": off((0, 1)),
     }
 

@@ -45,7 +45,7 @@ export function requestOf(asked, edited) {
 }
 
 /** Names in the address; core/state/fields.js has none of them. */
-const OWN = ["text", "second", "other", "edits", "temperature", "topk", "topp", "seed", "to", "heads-show", "place", "word", "exercise", "step"];
+const OWN = ["text", "second", "other", "edits", "temperature", "topk", "topp", "seed", "to", "heads-show", "place", "word"];
 /** Characters of a text, and edits, that an address may bring. */
 const [LONGEST, MOST] = [20000, 500];
 /** @type {Edit["change"][]} */
@@ -113,13 +113,6 @@ export function pictureOf(hash) {
   return String(all);
 }
 
-/** The exercise that is open, and its step, from 1; 0: none. @param {string} hash */
-export function readExercise(hash) {
-  const all = new URLSearchParams(hash.replace(/^#/, ""));
-  const [exercise, step] = ["exercise", "step"].map((name) => (/^\d{1,2}$/.test(all.get(name) ?? "") ? Number(all.get(name)) : 0));
-  return { exercise, step: Math.max(1, step) };
-}
-
 /**
  * What an address asks for; what no page writes so is passed over.
  *
@@ -168,8 +161,6 @@ export class AddressBar {
     this.picture = pictureOf(address.read());
     /** Two pictures are usual with changes: one alone has to be written. */
     this.alone = () => false;
-    /** The exercise that is open. */
-    this.exercise = () => ({ exercise: 0, step: 1 });
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
   }
@@ -189,9 +180,7 @@ export class AddressBar {
   /** What is written at last. */
   hash() {
     const alone = this.alone() && !new URLSearchParams(this.picture).has("beside");
-    const { exercise, step } = this.exercise();
-    const open = exercise ? [`exercise=${exercise}`, `step=${step}`] : [];
-    return writeAddress(this.asked(), [this.picture, ...(alone ? ["beside=none"] : []), ...open].filter(Boolean).join("&"));
+    return writeAddress(this.asked(), [this.picture, ...(alone ? ["beside=none"] : [])].filter(Boolean).join("&"));
   }
 
   later() {

@@ -18,7 +18,6 @@ import { everyNumberKind } from "../views/arithmetic/every.js";
 import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf } from "./asked.js";
 import { maskedIn } from "./cards.js";
 import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
-import { ExercisesInPage } from "./exercises/player.js";
 import { followed, GridNumbers, namedExamples, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
 import { Workbench } from "./workbench.js";
 
@@ -124,7 +123,6 @@ class Live {
     this.runner = new Runner(() => this.run(), (error) => this.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
     this.bench = new Workbench(about, this.acts(), () => `${location.href.split("#")[0]}#${this.bar.hash()}`);
-    this.exercises = new ExercisesInPage(this);
     /** @type {import("./workbench.js").Shown | null} */
     this.shown = null;
     /** @type {Frame | null} */
@@ -149,7 +147,6 @@ class Live {
     }
     if (!this.frame) throw this.failed;
     if (failed) this.bench.fail(failed);
-    this.exercises.follow();
   }
 
   /** @param {unknown} error */
@@ -167,7 +164,7 @@ class Live {
     this.around.address.listen(() => {
       this.typed = false;
       this.history.change(readAddress(this.around.address.read(), this.asked.text));
-      this.runner.ask().then(() => this.exercises.follow());
+      this.runner.ask();
     });
   }
 

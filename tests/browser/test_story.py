@@ -1,0 +1,120 @@
+"""The story in real browsers: by keyboard, at an address, and with its picture always in sight."""
+
+import re
+
+import pytest
+from browser.test_live import NARROW, WIDE, check
+from live import exercise_numbers as numbers
+from playwright.sync_api import Page, expect
+
+from minibert.viz.live import story_page
+
+MEGABYTES = 9
+
+
+@pytest.fixture(scope="session")
+def story(bert, gpt2):
+    page = story_page(bert, gpt2)
+    assert page.size <= MEGABYTES * 1e6
+    return page.html
+
+
+def arrived(page: Page, number: int) -> None:
+    """The page when a step is here, asks its question, and is drawn."""
+    page.wait_for_selector(f"#step-{number}[data-here]")
+    expect(page).to_have_url(re.compile(f"#step={number}$"), timeout=30_000)
+    page.wait_for_selector("#page[aria-busy=false]")
+    page.wait_for_timeout(60)
+    assert "…" not in page.locator(f"#step-{number} .story-question").inner_text()
+
+
+def guess(page: Page, number: int, value: str) -> str:
+    """What the step says of a guess."""
+    field = page.locator(f"#step-{number} [aria-describedby]")
+    if field.evaluate("(one) => one.tagName") == "SELECT":
+        field.select_option(value or None, index=None if value else 1)
+        page.locator(f"#step-{number} [type=submit]").click()
+    else:
+        field.fill(value or "1")
+        field.press("Enter")
+    page.wait_for_selector(f"#step-{number} [data-right]", timeout=60_000)
+    page.wait_for_selector("#page[aria-busy=false]")
+    return page.locator(f"#step-{number} .story-result").inner_text()
+
+
+def test_the_story_is_played_by_keyboard_and_stands_in_the_address(bert, story, open_page):
+    page = open_page(story, "step=10", ready="[data-drawn]")
+    arrived(page, 10)
+    expected = numbers.one_weight(bert)
+    field = page.locator("#step-10 input")
+    for wrong in ("", "much", "9.2, or so"):
+        field.fill(wrong)
+        field.press("Enter")
+        assert page.locator("#step-10 .story-result").inner_text() == "Type a number first."
+    assert page.locator("[data-numbers]").count() == 0
+    for number, name in enumerate(("score", "weight", "unscaled", "equal"), 10):
+        said = guess(page, number, f"{expected[name]:.3f}".replace(".", ","))
+        assert "Right: you said" in said
+        # The button that leads on has the keyboard.
+        page.keyboard.press("Enter")
+        arrived(page, number + 1)
+    assert "You said “were”; it is “was”." in guess(page, 14, "were")
+    page.keyboard.press("p")
+    arrived(page, 13)
+    # What was revealed is there again, and its picture: all scores of a row are zero.
+    assert page.locator("#step-13 [data-right=true]").count() == 1
+    assert page.locator(".which").all_inner_texts()[:2] == ["Before", "After"]
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("n")
+    arrived(page, 14)
+    assert page.locator(".story-words p").count() == 2
+
+
+def test_the_story_ends_with_the_words_of_either_model_for_a_text_of_one_s_own(
+    bert, gpt2, story, open_page
+):
+    page = open_page(story, "step=25", ready="[data-drawn]")
+    arrived(page, 25)
+    for model, text, name in (
+        (bert, "A [MASK] ran.", "tiny-bert"),
+        (gpt2, "The king", "tiny-gpt2"),
+    ):
+        page.get_by_label("Your own text").fill(text)
+        page.get_by_label("Which model").select_option(name)
+        page.wait_for_selector("#page[aria-busy=false]")
+        (best,) = model.predict(text, top=1)
+        first = page.locator(".story-word").first
+        expect(first).to_have_text(re.compile(re.escape(best.choices[0].label.strip())))
+    page.get_by_label("Your own text").fill("")
+    expect(page.locator("#step-25 [role=status]")).to_contain_text("at least one")
+
+
+@pytest.mark.parametrize("sizes", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_at_every_step_the_picture_is_seen_and_a_reveal_that_takes_long_shows_progress(
+    story, open_page, sizes
+):
+    width, height = sizes[0]
+    page = open_page(
+        story, "", ready="[data-drawn]", viewport={"width": width, "height": height},
+        reduced_motion="reduce",
+    )  # fmt: skip
+    page.evaluate("""() => {
+      window.told = [];
+      new MutationObserver(() => {
+        const at = document.querySelector("progress");
+        if (at) told.push(at.closest("article").id);
+      }).observe(document.body, { childList: true, subtree: true });
+    }""")
+    for number in range(1, 25):
+        page.evaluate(f"location.hash = 'step={number}'")
+        arrived(page, number)
+        check(page, sizes, (number, "asked"))
+        guess(page, number, "")
+        page.wait_for_timeout(60)
+        check(page, sizes, (number, "revealed"))
+        # The step is not behind its picture.
+        under = page.evaluate("document.querySelector('.work').getBoundingClientRect().bottom")
+        box = page.locator(f"#step-{number}").bounding_box() or {}
+        assert width > 999 or under <= box["y"] <= under + 60, number
+    # A hundred lists and more than a hundred sentences.
+    assert {"step-2", "step-4", "step-19"} <= set(page.evaluate("told"))

@@ -1,0 +1,56 @@
+/** The story: guesses, verdicts, runs that wait for one another. Its numbers: tests/live. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { guessOf, inTurn, judged, Lab, rounded } from "../../viz/static/live/story/lab.js";
+import { CHAPTERS } from "../../viz/static/live/story/steps.js";
+
+test("a guess is a number in its range, or one of the choices", () => {
+  const number = { between: [0, 1] };
+  assert.equal(guessOf(number, " 0,5 "), 0.5);
+  assert.equal(guessOf(number, "50 %"), 0.5);
+  for (const wrong of ["", " ", "many", "1.5", "-1", "NaN", "Infinity", "%", "5%0"]) assert.equal(guessOf(number, wrong), null);
+  const choice = { choices: ["was", "were"] };
+  assert.equal(guessOf(choice, "were"), "were");
+  assert.equal(guessOf(choice, ""), null);
+});
+
+test("a verdict says what was guessed and what is right", () => {
+  const step = { tolerance: (answer) => answer / 100 };
+  assert.deepEqual(judged(step, 9, 9.0884), { right: true, said: "Right: you said 9, it is 9.0884." });
+  assert.equal(judged(step, 8.9, 9.0884).right, false);
+  assert.equal(judged({}, 60, 60).right, true);
+  assert.deepEqual(judged({}, "was", "were"), { right: false, said: "You said “was”; it is “were”." });
+  assert.deepEqual([60, 0.71672, 0.000123, 1e-13].map(rounded), ["60", "0.7167", "0.00012", "0"]);
+});
+
+test("a guess of nothing is never right: each step has a tolerance below half of its range", () => {
+  for (const { steps } of CHAPTERS) {
+    for (const { choices, between, tolerance } of steps) {
+      if (choices) assert.ok(choices.length > 1);
+      else if (Number.isFinite(between[1])) assert.ok(tolerance(between[1]) < (between[1] - between[0]) / 4);
+    }
+  }
+});
+
+test("runs wait for one another, also behind one that fails, and progress is told", async () => {
+  let running = 0;
+  const trace = async ({ texts: [text] }) => {
+    running += 1;
+    assert.equal(running, 1);
+    await new Promise((resolve) => setTimeout(resolve, 1));
+    running -= 1;
+    if (text === "wrong") throw new Error("too long");
+    return { number: 1, ids: [1, 2], header: { tokens: { text: text.split(" ") } } };
+  };
+  const lab = new Lab(inTurn({ trace }), {});
+  const [run, failed, other] = await Promise.allSettled(["a b", "wrong", "c"].map((text) => lab.run(text)));
+  assert.equal(run.value.place("b"), 1);
+  assert.throws(() => other.value.place("b"), /no token “b”/);
+  assert.match(failed.reason.message, /too long/);
+  const told = [];
+  lab.progress = (...now) => told.push(now);
+  assert.deepEqual(await lab.each(["a", "b c"], async (text) => (await lab.run(text)).words.length), [1, 2]);
+  assert.deepEqual(told, [[1, 2], [2, 2]]);
+});
