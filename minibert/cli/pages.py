@@ -65,8 +65,8 @@ def live(
     if story:
         from minibert.loading import load
 
-        page = story_page(load("tiny-bert"), load("tiny-gpt2"))
-        return _write(page, output, browse, "{:.1f} MB", 1e6)
+        told = story_page(load("tiny-bert"), load("tiny-gpt2"))
+        return _write(told, output, browse, "{:.1f} MB", 1e6)
     model = loading.load()
 
     page = live_page(model, text or ())
