@@ -27,6 +27,12 @@ from minibert.untrusted import guarded, lines_of, open_regular
 _BOM = b"\xef\xbb\xbf"
 
 
+def worth_reading(text: str) -> bool:
+    """Whether a text can stand as an example: half letters or digits, eight different ones."""
+    known = [one for one in text.lower() if one.isalnum()]
+    return len(set(known)) >= 8 and 2 * len(known) >= len("".join(text.split()))
+
+
 @dataclass(frozen=True)
 class Document:
     """One text of a corpus.

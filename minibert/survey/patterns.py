@@ -37,6 +37,7 @@ from minibert.survey.document_rows import (
     generator_of,
     surveyable,
 )
+from minibert.survey.documents import worth_reading
 from minibert.survey.live import Given, Surveyable
 from minibert.survey.tables import layer_intervals
 
@@ -233,7 +234,10 @@ class PatternSums:
     def add(
         self, layer: int, probs: Float[Tensor, "head query key"], targets: Targets, *, document: str
     ) -> None:
-        """Add what these queries do in one layer of the open document."""
+        """Add what these queries do in one layer of the open document.
+
+        `document` is its id where rows of it may be examples, else "".
+        """
         # (query, head, key) · (query, key, column): all patterns and baselines in one product.
         masses = (probs.transpose(0, 1) @ targets.columns).permute(2, 1, 0)
         scores, controls = masses.split(len(self.patterns))
@@ -245,15 +249,16 @@ class PatternSums:
                     score = _overlap(probs, targets.cells[number])
                 score = torch.where(counted, score, 0)
                 self._rows[number, layer] += score.sum(1, dtype=torch.float64).numpy()
-                self.examples.find(
-                    (number, layer),
-                    probs,
-                    torch.where(counted, score, -1),
-                    targets.cells[number],
-                    targets.marks,
-                    first=targets.first,
-                    document=document,
-                )
+                if document:
+                    self.examples.find(
+                        (number, layer),
+                        probs,
+                        torch.where(counted, score, -1),
+                        targets.cells[number],
+                        targets.marks,
+                        first=targets.first,
+                        document=document,
+                    )
             if self._moved[number]:
                 control = torch.where(targets.controlled[number], controls[number], 0)
                 self._controls[number, layer] += control.sum(1, dtype=torch.float64).numpy()
@@ -524,6 +529,7 @@ def _measure(
             marks = Marks.of_tokens(
                 part.tokens, delimiters, model.tokenizer, causal=model.config.causal
             )
+            shown = document.id if worth_reading(" ".join(marks.strings)) else ""
             size = max(1, NUMBERS // (model.config.n_heads * len(marks)))
             seen = [(replace(marks, seen=keys), layers) for keys, layers in part.seen()]
             for start in range(0, len(marks), size):
@@ -534,5 +540,5 @@ def _measure(
                     )
                     sums.begin(targets, layers)
                     for layer in layers:
-                        sums.add(layer, part.probs(layer, queries), targets, document=document.id)
+                        sums.add(layer, part.probs(layer, queries), targets, document=shown)
         sums.close()

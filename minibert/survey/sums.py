@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minibert.survey.documents import MOST_NAMED
+from minibert.survey.documents import MOST_NAMED, worth_reading
 from minibert.survey.live import AttachedStack, Surveyable
 from minibert.survey.measures import Measure
 from minibert.survey.rows import RowMasses
@@ -29,7 +29,8 @@ Whole = npt.NDArray[np.int64]
 
 #: Documents kept as examples.
 BEST = 3
-#: A document is an example only where so many rows count: a row or two can show anything.
+#: A document is an example only where it is worth reading and so many rows count: a row or two can
+#: show anything.
 LEAST_ROWS = 8
 
 
@@ -103,16 +104,19 @@ def row_sums(measures: Sequence[Measure], masses: RowMasses, rows: Floats) -> Fl
     return np.stack(sums)
 
 
-def document_sums(rows: Floats, counts: Floats, profile: Floats, numbers: Whole) -> Sums:
+def document_sums(
+    rows: Floats, counts: Floats, profile: Floats, numbers: Whole, worth: npt.NDArray[np.bool_]
+) -> Sums:
     """The sums of documents from those of each.
 
     rows (measure, layer, head, document), counts (measure, document), profile (layer, head, offset)
-    summed over documents, and the numbers of the documents in reading order.
+    summed over documents, the numbers of the documents in reading order, and which of them are
+    worth reading as examples.
     """
     applies = counts > 0
     each = np.where(applies, counts, 1)[:, None, None]
     means = np.where(applies[:, None, None], rows / each, 0.0)
-    scores = np.where((counts >= LEAST_ROWS)[:, None, None], means, -np.inf)
+    scores = np.where(((counts >= LEAST_ROWS) & worth)[:, None, None], means, -np.inf)
     where = np.broadcast_to(np.asarray(numbers, dtype=np.int64), scores.shape)
     missing = [(0, 0)] * 3 + [(0, max(0, BEST - scores.shape[-1]))]
     best, best_document = _largest(
@@ -261,8 +265,14 @@ class WindowSurvey:
             good = np.flatnonzero(n_tokens)
             if not len(good):
                 return Measured(self.empty(), n_wrong=len(wrong), wrong=reasons, pairs_cut=cut)
+            read = [window.documents[n] for n in good]
+            worth = [worth_reading(one.text or " ".join(one.words or ())) for one in read]
             sums = document_sums(
-                held.rows[..., good], held.counts[..., good], held.profile, good + window.first
+                held.rows[..., good],
+                held.counts[..., good],
+                held.profile,
+                good + window.first,
+                np.array(worth),
             )
             best = np.unique(sums.best_document)
             return Measured(

@@ -16,6 +16,7 @@ from minibert.survey import patterns as module
 from minibert.survey.document_rows import AttachedRows
 from minibert.survey.live import AttachedStack
 from minibert.survey.patterns import patterns
+from minibert.survey.run import survey
 from tests.survey import oracle
 from tests.survey.given_attention import marks_of, patterns_of_attention
 from tests.survey.live_models import (
@@ -350,3 +351,16 @@ def test_heads_of_a_layer_that_see_different_keys_are_refused(monkeypatch):
     monkeypatch.setattr(Call, "mask_rows", of_each_head)
     with pytest.raises(SurveyError, match="layers 0: heads of the layer see different keys"):
         rows.seen()
+
+
+def test_no_example_is_a_text_of_signs(tmp_path):
+    given = ["* " * 40, " ".join(PAIR), "... !!! " * 10, PAIR[0], "- = " * 20, PAIR[1]]
+    model = minibert.load()
+    found = patterns(model, given, repeated=DRAWS)
+    whole = survey(model, given, output=tmp_path / "survey")
+    places = list(np.ndindex(model.config.n_layers, model.config.n_heads))
+    read = [name for name, one in PATTERNS.items() if one.texts == "corpus"]
+    rows = [one for name in read for at in places for one in found.examples(name, *at)]
+    best = [one for name in whole.names for at in places for one in whole.examples(name, *at)]
+    for examples in (rows, best):
+        assert {one.document for one in examples} == {"1", "3", "5"}
