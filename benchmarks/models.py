@@ -276,6 +276,35 @@ def attached_trace(case: Case) -> Prepared:
     return lambda ids: attached.trace(input_ids=ids), lambda trace: {"logits": trace.output.logits}
 
 
+_STATISTICS = ("entropy", "received", ("offset_mass", (-1, 1)))
+
+
+def measured_pass(case: Case) -> Prepared:
+    import minibert
+
+    attached = minibert.attach(case.transformers("sdpa"))
+
+    def run(ids: Tensor) -> tuple[Any, Any]:
+        with minibert.measuring(attached, want=_STATISTICS) as seen:
+            return attached.model(input_ids=ids), seen
+
+    return run, lambda result: {"logits": result[0].logits}
+
+
+def by_matrices(case: Case) -> Prepared:
+    """The same numbers from the matrices of transformers' explicit attention."""
+    model = case.transformers("eager")
+
+    def run(ids: Tensor) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        out = model(ids, output_attentions=True)
+        return out.logits, [
+            (torch.special.entr(p).sum(-1), p.sum(2), p.diagonal(-1, 2, 3), p.diagonal(1, 2, 3))
+            for p in out.attentions
+        ]
+
+    return run, lambda result: {"logits": result[0]}
+
+
 _LAZY = "logits; embed; query, key, value, z, residual streams of each layer; the rest on demand"
 _NARROW = torch.bfloat16
 CONTENDERS = (
@@ -313,6 +342,13 @@ CONTENDERS = (
     ),
     Implementation(
         "minibert attached trace", "logits; query, key, value, z of each layer", attached_trace
+    ),
+    Implementation("minibert measured pass", "logits; statistics of each row", measured_pass),
+    Implementation(
+        "transformers statistics of matrices",
+        "logits; statistics of each row; probs of each layer",
+        by_matrices,
+        "transformers",
     ),
 )
 
