@@ -104,7 +104,7 @@ DRAWN: dict[str, tuple[str, tuple[str, ...], dict[str, list[Any]]]] = {
     "albert": (
         "Albert",
         (*_BERT, "ForPreTraining"),
-        _ENCODER | {"embedding_size": [6, 12], "num_hidden_groups": [1, 2]},
+        _ENCODER | {"embedding_size": [6, 12], "num_hidden_groups": [2], "num_hidden_layers": [3]},
     ),
     "gemma": ("Gemma", _DECODER, _GEMMA),
     "gemma2": ("Gemma2", _DECODER, _GEMMA_2 | {"attn_logit_softcapping": [None, 0.5]}),
@@ -122,7 +122,7 @@ DRAWN: dict[str, tuple[str, tuple[str, ...], dict[str, list[Any]]]] = {
             "rope_parameters": _TURNS_BY_TYPE,
             "local_attention": [2, 4],
             "global_attn_every_n_layers": [2, 3],
-            "classifier_pooling": ["cls", "mean"],
+            "classifier_pooling": ["mean"],
             **{
                 f"{name}_bias": [True, False]
                 for name in ("norm", "attention", "mlp", "decoder", "classifier")
