@@ -204,11 +204,15 @@ def block_of(
     coding: str = "plain",
     packing: str = "deflate",
     triangle: bool = False,
+    search: int = _SEARCH,
 ) -> Block:
-    """One array as a block, its bytes little-endian; the arguments are the entry of data.js."""
+    """One array as a block, its bytes little-endian; the arguments are the entry of data.js.
+
+    `search` is zlib's strategy: by default only zeros are expected to repeat.
+    """
     data = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).data
     if packing == "deflate":
-        packing_up = zlib.compressobj(strategy=_SEARCH)
+        packing_up = zlib.compressobj(strategy=search)
         data = memoryview(packing_up.compress(data) + packing_up.flush())
     entry = {
         "block": name,

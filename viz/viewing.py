@@ -34,6 +34,7 @@ from minibert.viz.inputs import (
     checked_tokens,
 )
 from minibert.viz.page import Page, checked_view
+from minibert.viz.reasons import page_reasons
 from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
 
 if TYPE_CHECKING:
@@ -218,6 +219,7 @@ def view(
     vectors: bool = True,
     exact: Exact = None,
     lens: bool | None = None,
+    why: Exact = None,
     patterns: Patterns = None,
     title: str | None = None,
 ) -> Page:
@@ -234,6 +236,9 @@ def view(
                    (layer, head), a list of pairs, or True for all
     lens           hold what each layer would predict; by default where the model has a
                    vocabulary head and it does not take long
+    why            heads of whose weights the page can say why they are large, all above 1 %,
+                   chosen as in `exact`, or False; by default so many of the largest weights as
+                   take 4 % of the page and about a second
     patterns       names of heads that the model view marks: what `patterns` of
                    minibert.survey.patterns gives
     title          the heading; what the page is about by default
@@ -254,6 +259,10 @@ def view(
         sources.extend((name, Sentence(trace, number), holding) for number in numbers)
     sources = fitting_sources(sources)
     examples = with_value([_example(*one, lens, patterns) for one in sources], sources)
+    examples = [
+        _with_reasons(example, sentence, holding, why)
+        for example, (_, sentence, holding) in zip(examples, sources, strict=True)
+    ]
     return Page(tuple(examples), view=_opening(view, examples), title=title)
 
 
@@ -294,7 +303,9 @@ def _holding(
     )
 
 
-def _exact_heads(exact: Outside, layers: list[int], heads: list[int]) -> frozenset[tuple[int, int]]:
+def _exact_heads(
+    exact: Outside, layers: Sequence[int], heads: Sequence[int], name: str = "exact"
+) -> frozenset[tuple[int, int]]:
     on_page = frozenset((layer, head) for layer in layers for head in heads)
     if exact is None or isinstance(exact, bool):
         return on_page if exact else frozenset()
@@ -304,13 +315,13 @@ def _exact_heads(exact: Outside, layers: list[int], heads: list[int]) -> frozens
         chosen = [(operator.index(layer), operator.index(head)) for layer, head in pairs]
     except (TypeError, ValueError) as error:
         raise AttentionError(
-            f"exact={exact!r}, expected (layer, head), a list of such pairs, or True"
+            f"{name}={exact!r}, expected (layer, head), a list of such pairs, or True"
         ) from error
     for layer, head in chosen:
         if (layer, head) not in on_page:
             raise AttentionError(
-                f"exact names layer {layer}, head {head}, which is not on the page: it has the"
-                f" layers {layers} and the heads {heads}"
+                f"{name} names layer {layer}, head {head}, which is not on the page: it has the"
+                f" layers {list(layers)} and the heads {list(heads)}"
             )
     return frozenset(chosen)
 
@@ -330,6 +341,25 @@ def _example(
     sizes = sentence.trace.config
     named = patterns_header(patterns, sizes.n_layers, sizes.n_heads)
     return replace(example, about={**example.about, "lens": found, "patterns": named})
+
+
+def _with_reasons(example: Example, sentence: Sentence, holding: Holding, why: Outside) -> Example:
+    """The example with reasons of its weights, where it holds the vectors of a model's trace."""
+    if not isinstance(sentence.trace, Trace) or not holding.vectors or why is False:
+        return example
+    heads = None
+    if why is not None:
+        heads = _exact_heads(why, holding.layers, holding.heads, "why")
+    try:
+        found = page_reasons(sentence, holding, heads, _SHELL + example.size, _CHEAP // 2)
+    except MinibertError:
+        # A page of a trace whose model has no parts to read is shown without.
+        if heads is not None:
+            raise
+        found = None
+    if found is None:
+        return example
+    return replace(example.with_blocks([found.block]), about={**example.about, "why": found.header})
 
 
 def _opening(view: str, examples: list[Example]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minibert.analysis.reading import into_stream, seen_keys, turns, with_constants
 from minibert.analysis.reasons import one_text
-from minibert.analysis.rows import wide
+from minibert.analysis.rows import at_positions, wide
 from minibert.analysis.stream import (
     Component,
     Written,
@@ -77,10 +77,32 @@ class HeadSums(NamedTuple):
     components: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
-def written_below(text: Trace, layer: int) -> Written:
-    """What was written to the stream of one sentence below a layer, for `heads_over_text`."""
+def written_below(text: Trace, layer: int, places: Sequence[int] | None = None) -> Written:
+    """What was written to the stream of one sentence below a layer, at some or all positions."""
     embedding = embedding_of(text)
+    if places is not None:
+        embedding = [(component, part[:, list(places)]) for component, part in embedding]
+        text = at_positions(text, [places])
     return Written(text, layer, "resid_pre", heads=True, embedding=embedding, folded=True)
+
+
+def parts_of_head(
+    text: Trace, layer: int, name: str, head: int, written: Written, places: Sequence[int]
+) -> tuple[tuple[Component, ...], Float[Tensor, "component position d_head"]]:
+    """The parts of the queries, keys or values of one head at these positions, rotated.
+
+    `head` is a key-value head for key and value; `written` is of these positions.
+    """
+    attention = layer_of(text[layer]).attention
+    eye = torch.eye(attention.d_head, dtype=wide(text.embed).dtype, device=text.embed.device)
+    # As one set of directions for all positions: a rotation would give each its own.
+    reading = into_stream(text, layer, name, head, places, eye[None], rotated=False)
+    names, parts = with_constants(*written.numbers(reading.reader), reading.constants)
+    if attention.rotary is not None and name != "value":
+        cosine, sine = turns(text, layer)
+        turned = cosine[..., list(places), :], sine[..., list(places), :]
+        parts = rotate(parts[:, None], turned)[:, 0]
+    return names, parts
 
 
 @torch.no_grad()
@@ -90,11 +112,11 @@ def heads_over_text(text: Trace, layer: int, heads: Sequence[int], written: Writ
     pairs, moved = list[Tensor](), list[Tensor]()
     names = dict[str, tuple[str, ...]]()
     parts = dict[str, Tensor]()
-    last = -1
+    last, places = -1, range(text.allowed.position)
     for head in heads:
         for side in ("query", "key", "value") if head // group != last else ("query",):
             own = head if side == "query" else head // group
-            components, parts[side] = _of_head(text, layer, side, own, written)
+            components, parts[side] = parts_of_head(text, layer, side, own, written, places)
             names[side] = components
         last = head // group
         z = wide(text[layer, head].z)[0]
@@ -145,18 +167,3 @@ def _of_pairs(
         found += queries[:, places].flatten(1) @ looked.transpose(0, 1).flatten(1).mT
         read += probs.mT @ z[places]
     return found, expected, read
-
-
-def _of_head(
-    text: Trace, layer: int, name: str, head: int, written: Written
-) -> tuple[tuple[Component, ...], Float[Tensor, "component position d_head"]]:
-    """The parts of the queries, keys or values of one head at all positions, rotated."""
-    attention, places = layer_of(text[layer]).attention, range(text.allowed.position)
-    eye = torch.eye(attention.d_head, dtype=wide(text.embed).dtype, device=text.embed.device)
-    # As one set of directions for all positions: a rotation would give each its own.
-    reading = into_stream(text, layer, name, head, places, eye[None], rotated=False)
-    found = written.numbers(reading.reader)
-    names, parts = with_constants(*found, reading.constants)
-    if attention.rotary is not None and name != "value":
-        parts = rotate(parts[:, None], turns(text, layer))[:, 0]
-    return names, parts

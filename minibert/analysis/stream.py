@@ -450,6 +450,13 @@ class Written:
                     found.append((block.bias("norm"), after.bias.expand_as(like)))
         return found
 
+    def gathered(self) -> "Written":
+        """The same with the vectors of all components side by side, for many readers."""
+        components, vectors = zip(*self.vectors(), strict=True)
+        found = copy(self)
+        found.blocks = [Block("stream", None, [Write(components, torch.stack(vectors))])]
+        return found
+
     def numbers(
         self, reader: Reader
     ) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:

@@ -60,17 +60,30 @@ def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(gpt2, 
     assert worked(page) == pytest.approx(expected, abs=1e-4)
 
 
-def test_below_a_weight_stands_why_and_a_head_leads_to_what_it_read(gpt2, gpt2_page, opened):
-    page = opened(gpt2_page, "view=arithmetic&layer=1&heads=3&query=4&key=2")
-    page.wait_for_selector(".because[data-drawn]")
+@pytest.mark.parametrize("kind", ["live", "saved"])
+def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
+    kind, gpt2, gpt2_page, open_page
+):
+    trace = gpt2.trace(WORDS)
+    html = gpt2_page if kind == "live" else trace.view(why=(1, 3)).html
+    place = "view=arithmetic&layer=1&heads=3&query=4&key=2"
+    page = open_page(html, place, ready=".because[data-drawn]")
     pairs = page.locator(".because data[data-name=pair]").evaluate_all(
         "(a) => a.map((x) => +x.value)"
     )
-    top = gpt2.trace(WORDS).why(1, 3, query=4, key=2).top(6)
-    assert pairs[:-1] == pytest.approx([score for _, _, score in top], abs=1e-3)
+    why = trace.why(1, 3, query=4, key=2)
+    top = why.top(6 if kind == "live" else 4)
+    assert pairs[:-1] == pytest.approx([part for _, _, part in top], abs=1e-3, rel=1e-3)
+    assert sum(pairs) == pytest.approx(why.score, abs=1e-2)
+    said = page.locator(".because-said").inner_text()
+    (query, key, part), tokens = top[0], trace.tokens.strings[0]
+    assert f"The score is +{why.score:.2f}. Its largest part is +{part:.2f}: what {query}" in said
+    layer, head = map(int, key.removeprefix("head ").split("-"))
+    read = trace[layer, head].probs[0, 2]
+    assert f"At ·{tokens[2].strip()}, {key} read mostly ·{tokens[read.argmax()].strip()}" in said
+    assert f"(weight {100 * read.max():.1f}" in said
     way = page.locator(".because-way").first
     head = way.inner_text().removeprefix("head ")
     way.click()
-    found = asked(page)
-    layer = found.get("layer", "0")  # The first one is not written.
-    assert (found["view"], f"{layer}-{found['heads']}") == ("arithmetic", head)
+    layer, head = head.split("-")
+    expect(page.locator(".sum-answer .where")).to_have_text(f"Layer {layer}, head {head}")

@@ -12,6 +12,7 @@
 
 import { weightOf } from "../core/data/attention.js";
 import { Example } from "../core/data/example.js";
+import { pairsOf } from "../core/data/why.js";
 import { requestOf } from "./asked.js";
 
 export class Runner {
@@ -159,14 +160,20 @@ export function sourceOf(engine, about) {
   return (kept) => {
     /** @type {Map<string, Promise<Numbers>>} */
     const quantities = new Map();
-    return {
+    /** @type {Source} */
+    const source = {
       shape,
       ids: kept.run.ids,
       predicted: shape.predicts === "none" ? null : (kept.run.predictions[0]?.position ?? null),
       read: (quantity, layer) => once(quantities, `${quantity} ${layer}`, () => kept.read(quantity, layer)),
       weights: (name, layer, row) => once(weights, `${name} ${layer} ${row}`, () => engine.weights(name, layer, row)),
       candidates: (position) => kept.candidates(position),
+      async reason(tokens, vectors, asked) {
+        const pairs = await pairsOf(source, tokens, vectors, asked);
+        return { pairs, count: pairs.length, sum: pairs.reduce((sum, { score }) => sum + score, 0) };
+      },
     };
+    return source;
   };
 }
 

@@ -3,12 +3,12 @@
  *
  * @typedef {object} ArrayEntry
  * @property {string} block  the name of its bytes
- * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails"} quantity
+ * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails" | "why"} quantity
  * @property {number | null} layer  null: of all layers on the page
  * @property {number | null} head  the head's number in the model; null: of all heads on the page
  * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
  *   head, (position, d_head); thumbnails (layer, head, query, key)
- * @property {"uint8" | "int8" | "float16" | "float32"} dtype  bytes are little-endian
+ * @property {"uint8" | "int8" | "uint16" | "float16" | "float32"} dtype  bytes are little-endian
  * @property {"sqrt" | "plain" | "steps" | "quarters"} coding  sqrt: 255 times the root of the weight; steps, quarters:
  *   as coded.js has them
  * @property {"deflate" | "none"} packing
@@ -49,6 +49,8 @@
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON
  * @property {Named[] | null} [patterns]  names of heads, from many texts
+ * @property {{components: string[], counts: number[], least: number}} [why]  names of what wrote parts of scores; pairs
+ *   of a score, by layer; the least weight whose score's parts are here
  * @property {string[]} notes  what was left out and why, for a person to read
  * @property {ArrayEntry[]} arrays
  *

@@ -54,6 +54,11 @@
  * @property {(quantity: string, layer: number | null) => Promise<Numbers>} read
  * @property {(name: string, layer: number | null, row: number | null) => Promise<Numbers | null>} weights
  * @property {(position: number) => Promise<Candidate[]>} candidates  the most probable first
+ * @property {(tokens: Tokens, vectors: Vectors, asked: Asked) => Promise<Reason>} reason  of a score
+ *
+ * @import { Tokens } from "./data.js"
+ * @import { Vectors } from "./example.js"
+ * @import { Asked, Reason } from "./reasons.js"
  */
 
 /**

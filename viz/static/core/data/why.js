@@ -8,23 +8,10 @@
  * @import { Vectors } from "./example.js"
  * @import { Norm } from "./norms.js"
  * @import { Rotary } from "./rotation.js"
+ * @import { Asked, Pair, Writer } from "./reasons.js"
  * @import { Source } from "./source.js"
  *
- * @typedef {object} Part  of a query or key
- * @property {string} label
- * @property {{layer: number, head: number} | null} head  the head that wrote it
- * @property {Float64Array} numbers
- *
- * @typedef {object} Pair
- * @property {Part} query
- * @property {Part} key
- * @property {number} score
- *
- * @typedef {object} Asked
- * @property {number} layer
- * @property {number} head
- * @property {number} query
- * @property {number} key
+ * @typedef {Writer & {numbers: Float64Array}} Part  of a query or key
  */
 
 import { embeddingOf, normNamed, normed } from "./norms.js";

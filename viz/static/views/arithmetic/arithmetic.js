@@ -18,6 +18,7 @@ import { afterEscape } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { numeral } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
+import { Because } from "./because.js";
 import { named, stepOf, workedFigure } from "./elements.js";
 import { weightSteps } from "./weight.js";
 
@@ -31,7 +32,8 @@ export class ArithmeticView extends Staged {
     this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
     this.steps = element("ol", { class: "sum-steps" });
     this.pair = element("div", { class: "sum-menus" }, [this.menus.query, " looks at ", this.menus.key]);
-    this.content = element("div", {}, [this.pair, this.answer, this.steps]);
+    this.because = new Because((way) => this.store.set(way));
+    this.content = element("div", {}, [this.pair, this.answer, this.because.root, this.steps]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
     this.story = /** @type {Story | null} */ (null);
     this.told = /** @type {Step[]} */ ([]);
@@ -63,6 +65,7 @@ export class ArithmeticView extends Staged {
     chooseToken(this.menus.query, this.example.tokens, row.query);
     chooseToken(this.menus.key, this.example.keyTokens, key);
     this.show(answerOf(this.story, `Layer ${layer}, head ${head}`, elsewhere ? weightOf(elsewhere.codes[place]) : null), weightSteps(this.story, head));
+    await this.because.show(this.story, { layer, head, query: row.query, key }, this.theme());
   }
 
   /** The weights after an edit, which do not follow from query and key. @param {number} layer */

@@ -7,7 +7,7 @@
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { Place, Worked } from "./worked.js"
  */
-import { farthest, productsOf, sees } from "../../core/data/softmax.js";
+import { farthest } from "../../core/data/softmax.js";
 import { scaleFor, signColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
 import { percent, visible } from "../../core/text/text.js";
@@ -15,7 +15,6 @@ import { numeral, track } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
 import { dimensionAt, stripOf } from "../../marks/strips.js";
 import { ArithmeticView, arithmeticKind } from "./arithmetic.js";
-import { Because } from "./because.js";
 import { named } from "./elements.js";
 import { softmaxStep, Teller, told, vectorAt, workedIn } from "./worked.js";
 
@@ -30,18 +29,16 @@ class EveryNumberView extends ArithmeticView {
   /** @param {Stage} stage @param {Source} source */
   constructor(stage, source) {
     super(stage);
-    const { example, store } = stage;
+    const { store } = stage;
     this.source = source;
     this.quantities = workedIn(source.shape);
     this.menu = numberMenu(this.quantities, (number) => store.set({ number, dimension: null }));
     this.token = tokenMenu("Token", (query) => store.set({ query, anchor: "query" }));
     this.strip = new VectorStrip((dimension) => store.set({ dimension }));
-    this.because = new Because(source, example, (way) => store.set(way));
     this.ofToken = element("div", { class: "sum-menus" }, ["of the token ", this.token]);
     this.content.prepend(this.ofToken);
     this.answer.after(this.strip.root);
     this.root.prepend(element("label", { class: "every-label" }, ["Work out ", this.menu]));
-    this.root.append(this.because.root);
   }
 
   /** @returns {Worked | null}  null: an attention weight */
@@ -56,17 +53,7 @@ class EveryNumberView extends ArithmeticView {
     this.pair.hidden = this.because.root.hidden = Boolean(quantity);
     this.ofToken.hidden = this.strip.root.hidden = !quantity;
     if (quantity) return this.tell(quantity);
-    await super.update();
-    return this.explain();
-  }
-
-  /** Shows why the head looks there. */
-  async explain() {
-    if (!this.story) return;
-    const { vectors, row, key } = this.story;
-    const { layer, head } = this.asked();
-    const score = productsOf(vectors, row.query, key).reduce((sum, value) => sum + value, 0) * vectors.scale;
-    await this.because.show({ layer, head, query: row.query, key }, { score, seen: sees(row, key) }, this.theme());
+    return super.update();
   }
 
   /** @param {Worked} quantity */

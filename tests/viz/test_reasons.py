@@ -1,0 +1,91 @@
+"""What a page says of why a head looks somewhere is what `trace.why` says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_pages import example_of, unpacked
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
+
+import minibert
+from minibert.errors import AttentionError
+from minibert.viz import Page, view
+
+CLASSES = dict(VOCABULARY_CLASSES) | dict(ROTARY_CLASSES)
+
+
+def held(page: Page, index: int = 0) -> dict[tuple[int, ...], tuple[float, list[Any]]]:
+    """By (layer, head, query, key) the score, and the pairs with their parts."""
+    example = example_of(page, index)
+    fields = unpacked(page, "why", None, index=index)
+    names, heads = example["why"]["components"], example["heads"]
+    found = {}
+    for place, query, key, score, *pairs in fields.T.tolist():
+        at = place // len(heads)
+        layer, count = example["layers"][at], example["why"]["counts"][at]
+        triples = [
+            (names[one], names[other], half(part))
+            for one, other, part in zip(*(pairs[n::3] for n in range(3)), strict=True)
+        ]
+        found[layer, heads[place % len(heads)], query, key] = (half(score), triples[:count])
+    return found
+
+
+def half(bits: int) -> float:
+    return float(np.uint16(bits).view(np.float16))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "gemma2", "qwen3", "olmo2"])
+@settings(max_examples=3, phases=(Phase.generate,))
+@given(data=st.data())
+def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) -> None:
+    _, model, _, tokens = both(family, CLASSES[family])
+    trace = model.trace(tokens, edit={("z", 0): lambda z: 1.5 * z})
+    heads = st.tuples(st.integers(0, 1), st.integers(0, model.config.n_heads - 1))
+    asked = data.draw(st.sets(heads, min_size=1))
+    page, index = view(trace, why=asked), data.draw(st.integers(0, 1))
+    found, text = held(page, index), trace.text(index)
+    seen = [text[n].mask[0, 0].sum(-1) > 1 for n in range(2)]
+    assert set(found) == {
+        (*place, *pair)
+        for place in asked
+        for pair in ((text[place].probs[0] >= 0.01) & seen[place[0]][:, None]).nonzero().tolist()
+    }
+    counts = example_of(page, index)["why"]["counts"]
+    for place in data.draw(st.lists(st.sampled_from(sorted(found)), min_size=1, max_size=5)):
+        (score, pairs), why = found[place], text.why(*place)
+        assert score == pytest.approx(why.score, rel=1e-3, abs=1e-4)
+        parts = [why.at(query_component=one, key_component=other) for one, other, _ in pairs]
+        near = {"rel": 1e-3, "abs": 1e-6}
+        assert [part for *_, part in pairs] == pytest.approx(
+            [float(part) for part in parts], **near
+        )
+        largest = [abs(part) for *_, part in why.top(4)]
+        assert [abs(part) for *_, part in pairs] == pytest.approx(largest, **near)
+        assert counts[place[0]] == why.values.numel()
+
+
+def test_a_page_holds_its_largest_weights_unless_told_otherwise() -> None:
+    words = " river window summer horse garden letter morning" * 7
+    trace = minibert.load("tiny-gpt2").trace(words)
+    page, without = view(trace), view(trace, why=False)
+    assert 1.01 < page.size / without.size < 1.05
+    found, least = held(page), example_of(page)["why"]["least"]
+    weights = sorted(
+        float(weight)
+        for layer in range(4)
+        for weight in trace[layer].probs[0, :, 1:].flatten().tolist()
+    )
+    assert weights[-len(found)] == pytest.approx(least, abs=1e-3)
+    assert all(trace[place[:2]].probs[0][place[2:]] >= least - 1e-3 for place in found)
+    assert "why" not in example_of(without)
+
+
+def test_a_score_that_an_edit_wrote_has_no_parts() -> None:
+    model = minibert.load("tiny-gpt2")
+    trace = model.trace("the horse ran away", edit={("query", 1): lambda x: x + x.square()})
+    assert {place[0] for place in held(view(trace, why=True))} == {0, 2, 3}
+    with pytest.raises(AttentionError, match=r"why names layer 7, head 0"):
+        view(trace, why=(7, 0))
