@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.allowed_keys import Window
-from minibert.kernels.call import MATRICES, Call, Outputs, parse_want
+from minibert.kernels.call import MATRICES, Call, Outputs, Statistic, parse_want
 from minibert.kernels.checks import check_call, check_outputs, check_wanted_tensors
 from minibert.kernels.folding import folded, padded_call, reads_packed, unpadded
 from minibert.kernels.registry import (
@@ -124,7 +124,7 @@ def attend(
     sinks: Shaped[Tensor, "..."] | None = None,
     dropout: float = 0.0,
     impl: str = "auto",
-    want: Iterable[object] = (),
+    want: Iterable[Statistic] = (),
 ) -> Attended:
     """z = softmax(scale · query · keyᵀ, changed as told, over the allowed keys) · value.
 

@@ -8,7 +8,7 @@ whatever a kernel that takes it does with it.
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -41,20 +41,17 @@ SHAPES = ("groups", "value_size")
 Want = dict[str, Any]
 
 MATRICES = ("scores", "probs")
-WANTS = (
-    *MATRICES,
-    "row_max",
-    "max_prob",
-    "entropy",
-    "argmax",
-    "received",
-    "key_mass",
-    "offset_mass",
-    "map",
-    "key_sums",
-    "pair_mass",
-    "profile",
-)
+WantName = Literal[
+    "scores", "probs", "row_max", "max_prob", "entropy", "argmax", "received", "key_mass",
+    "offset_mass", "map", "key_sums", "pair_mass", "profile",
+]  # fmt: skip
+WANTS: tuple[str, ...] = get_args(WantName)
+if TYPE_CHECKING:
+    #: A name, or a name and its parameter.
+    Statistic = WantName | tuple[WantName, object]
+else:
+    # Checked with an error that lists the names; a run-time type checker must not come before it.
+    Statistic = object
 #: Those whose parameter is a tensor, by what it holds.
 TENSORS = {
     "key_sums": "(batch, head, key, column) of floating numbers, batch and head may be 1",

@@ -5,10 +5,10 @@ the page that runs it. So each of them asks here, and the package itself, which 
 says where the answer is (`minibert/__init__.py`). The room is imported when it is first asked.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 if TYPE_CHECKING:
     import os
@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 else:
     # matplotlib is optional: a run-time type checker must not ask for it.
     Figure = object
+
+View = Literal["head", "model", "neuron", "arithmetic", "map", "layers"]
+
+
+class ViewOptions(TypedDict, total=False):
+    """The options of `minibert.viz.view`, which says what they are."""
+
+    view: View
+    sentences: "Iterable[int] | None"
+    layers: "Iterable[int] | None"
+    heads: "Iterable[int] | None"
+    vectors: bool
+    exact: "bool | tuple[int, int] | Iterable[tuple[int, int]] | None"
+    lens: bool | None
+    patterns: object
+    title: str | None
+
 
 _homes: dict[str, tuple[str, str]] = {}
 

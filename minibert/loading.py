@@ -17,6 +17,7 @@ from minibert.checkpoint.load import (
 )
 from minibert.errors import CheckpointError, check_flag
 from minibert.kernels.registry import check_name
+from minibert.layers.config import TaskName
 from minibert.layers.linear import pack
 from minibert.model import Model
 
@@ -32,7 +33,7 @@ else:
 def load(
     name: Name | None = None,
     *,
-    task: str | None = None,
+    task: TaskName | None = None,
     labels: Sequence[str] | None = None,
     head_seed: int | None = None,
     dtype: torch.dtype | None = None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from minibert.errors import (
     within_memory,
 )
 from minibert.kernels.allowed_keys import AllowedKeys
+from minibert.kernels.call import Statistic
 from minibert.layers.bodies import Body, StackedWeights
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout, dropping
@@ -31,7 +32,7 @@ from minibert.layers.heads import VocabularyHead, build_head
 from minibert.layers.layer import Change
 from minibert.layers.linear import Linear, held, unpack
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
-from minibert.text.inputs import Inputs, as_inputs, by_name
+from minibert.text.inputs import Inputs, Named, as_inputs, by_name
 from minibert.text.tokens import Tokens
 from minibert.text.words import Words, is_text
 from minibert.trace.edit import EditMapping, as_point
@@ -208,7 +209,7 @@ class Model(nn.Module):
         return self.tokenizer(text, pair, truncate=truncate, max_positions=self.config.n_positions)
 
     def forward(
-        self, text: Input | None = None, pair: Text | None = None, **named: object
+        self, text: Input | None = None, pair: Text | None = None, **named: Unpack[Named]
     ) -> Logits:
         """The logits of the task head, or the last hidden state of a model without one.
 
@@ -230,7 +231,7 @@ class Model(nn.Module):
         return logits_of(self, self.body.final(hidden), inputs, allowed)
 
     def packed(
-        self, text: Input | None = None, pair: Text | None = None, **named: object
+        self, text: Input | None = None, pair: Text | None = None, **named: Unpack[Named]
     ) -> tuple[Tensor, ...]:
         """The logits of each sentence of a batch, computed without its padding.
 
@@ -255,9 +256,9 @@ class Model(nn.Module):
         edit: EditMapping | None = None,
         grad: bool = False,
         packed: bool = False,
-        statistics: Iterable[object] = (),
+        statistics: Iterable[Statistic] = (),
         impl: str | None = None,
-        **named: object,
+        **named: Unpack[Named],
     ) -> Trace:
         """Every quantity of one forward pass, read by name: `trace[layer, head].probs`.
 
@@ -327,7 +328,9 @@ class Model(nn.Module):
         pooler = self.body.pooler
         return None if pooler is None else pooler(hidden[:, 0], activation="tanh")
 
-    def inputs(self, text: Input | None, pair: Text | None = None, **named: object) -> Inputs:
+    def inputs(
+        self, text: Input | None, pair: Text | None = None, **named: Unpack[Named]
+    ) -> Inputs:
         """The batch a call is about, checked against the model's limits.
 
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside

@@ -8,13 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from minibert.doors import ViewOptions
 from minibert.layers.layer import layer_quantities
 from minibert.trace.layer_view import LayerNames
+from minibert.viz import view
 from tests.packages import run
 
 ABSENT = "import importlib.util as u; assert u.find_spec('jaxtyping') is None"
@@ -48,3 +51,4 @@ def test_a_type_checker_finds_what_is_wrong_and_nothing_else(python_beside, tmp_
 
 def test_the_names_that_type_checkers_complete_are_those_of_the_table():
     assert get_args(LayerNames) == tuple(layer_quantities())
+    assert set(ViewOptions.__annotations__) == set(signature(view).parameters) - {"traces"}

@@ -14,10 +14,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import get_args
 from urllib.parse import urlencode
 
 import numpy as np
 
+from minibert.doors import View
 from minibert.errors import AttentionError, did_you_mean
 from minibert.viz.document import Written, document, page_header
 from minibert.viz.example import PIXELS, Example, needed_parts
@@ -136,7 +138,7 @@ class Shown(Written):
 
 
 # The pictures of a page, in the order of their tabs.
-VIEWS = ("head", "model", "neuron", "arithmetic", "map", "layers")
+VIEWS: tuple[str, ...] = get_args(View)
 
 
 @dataclass(frozen=True, repr=False)

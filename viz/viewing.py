@@ -197,6 +197,8 @@ def with_value(examples: list[Example], sources: Sources) -> list[Example]:
 
 
 if TYPE_CHECKING:
+    from minibert.doors import View
+
     Traces = Paged | Sequence[Paged] | Mapping[str, Paged]
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
@@ -206,13 +208,14 @@ else:
     # Checked here and in inputs.py, with an error that says what to do; a run-time type checker
     # must not get in before it.
     Traces = Numbers = Exact = Strings = Patterns = object
+    View = str
 
 
 @within_memory
 def view(
     traces: Traces,
     *,
-    view: str = "head",
+    view: View = "head",
     sentences: Numbers = None,
     layers: Numbers = None,
     heads: Numbers = None,

@@ -23,6 +23,7 @@ other, which has the same length and is of the same model, unless `other_model`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ from minibert.trace.read import Trace
 # Whose trace it is was checked once, for all places.
 taken = partial(replaced_by, other_model=True)
 
-Key = str | tuple[str | int | Sequence[int], ...]
+Key = str | tuple[Any, ...]
 Edits = Mapping[Key, Edit | list[Edit]]
 Positions = Sequence[int] | None
 Pair = tuple[Each, Each]

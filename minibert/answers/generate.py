@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.cache import Cache, turned_anew
 from minibert.layers.evaluation import Evaluation
 from minibert.quantities import Float, Int, Logits
-from minibert.text.inputs import Inputs, by_name
+from minibert.text.inputs import Inputs, Named, by_name
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
 from minibert.trace.edit import Constant, Edit, EditMapping, FromTrace, Noise, Point, as_point
@@ -48,7 +48,7 @@ class AnsweringModel(TracedModel, Protocol):
     def inputs(self, text: Any, pair: Any = None) -> Inputs:
         """The batch of what a user passed: text, Tokens or ids, checked by the model."""
 
-    def trace(self, text: Tokens, **options: Any) -> Trace:
+    def trace(self, *text: Any, **options: Any) -> Trace:
         """The trace of one forward pass."""
 
 
@@ -360,8 +360,14 @@ def _check(point: Point, edit: Edit, shortest: int, capacity: int) -> None:
             )
 
 
-LAST = ("text", "newest")
+Last = Literal["text", "newest"]
+LAST = get_args(Last)
 """What a position that is counted from the end means; see `generate`."""
+if TYPE_CHECKING:
+    LastName = Last
+else:
+    # Checked with an error that says what there is; a run-time type checker must not come before.
+    LastName = str
 
 # torch.Generator takes no larger seed.
 _LARGEST_SEED = 2**63 - 1
@@ -426,8 +432,8 @@ def generate(
     stop: str | Sequence[str] | None = (),
     stream: Callable[[str], object] | None = None,
     edit: EditMapping | None = None,
-    last: str = "text",
-    **named: object,
+    last: LastName = "text",
+    **named: Unpack[Named],
 ) -> Any:
     """The text that a causal language model writes after a prompt: a Generated, a list for a batch.
 

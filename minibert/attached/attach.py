@@ -19,7 +19,6 @@ from minibert.attached.read import AttachedTrace, StackTrace
 from minibert.attached.recording import Edits, Known, Pass, Recording, Visit, Visits, plan
 from minibert.errors import TraceError, check_flag
 from minibert.layers.finite import check_logits, check_stream
-from minibert.trace.edit import EditMapping
 from minibert.trace.identity import Sources
 
 Listens = TypeVar("Listens", bound=Recording)
@@ -87,7 +86,7 @@ class Attached:
     def trace(
         self,
         *inputs: object,
-        edit: EditMapping | None = None,
+        edit: Mapping[Any, object] | None = None,
         grad: bool = False,
         **keywords: Any,
     ) -> AttachedTrace:
@@ -111,13 +110,15 @@ class Attached:
         edits = plan(edit, self._known.stacks, Sources(self.model))
         one = self._run(inputs, keywords, edits, grad=grad)
 
-        def again(edit: Mapping[object, object]) -> AttachedTrace:
+        def again(edit: Mapping[Any, object]) -> AttachedTrace:
             return self.trace(*inputs, edit=edit, grad=grad, **keywords)
 
         return self._trace(one, again, texts)
 
     @contextmanager
-    def recording(self, edit: EditMapping | None = None) -> "Iterator[list[AttachedTrace]]":
+    def recording(
+        self, edit: Mapping[Any, object] | None = None
+    ) -> "Iterator[list[AttachedTrace]]":
         """Inside, the model is called as one likes; then the list has a trace a forward pass.
 
             with attached.recording() as passes:

@@ -42,7 +42,7 @@ class LazyStatistics:
     def __init__(self, call: Call, head: int | None) -> None:
         self._call, self._head = call, head
 
-    def __call__(self, want: Iterable[object]) -> Statistics:
+    def __call__(self, want: Iterable[Any]) -> Statistics:
         """Those that `want` names."""
         found = attended(self._call, want).statistics or Statistics()
         numbers = {each.name: getattr(found, each.name) for each in fields(found)}
@@ -63,7 +63,7 @@ class LazyStatistics:
         return numbers if numbers is None or self._head is None else numbers[:, self._head]
 
 
-def attended(call: Call, want: Iterable[object]) -> Attended:
+def attended(call: Call, want: Iterable[Any]) -> Attended:
     """What `minibert.attend` gives for a call of a live model."""
     if call.matrices:
         raise TraceError(
@@ -501,7 +501,7 @@ class AttachedTrace:
             )
         return logits
 
-    def rerun(self, edit: Mapping[object, object]) -> "AttachedTrace":
+    def rerun(self, edit: Mapping[Any, object]) -> "AttachedTrace":
         """The trace of the same inputs with these edits; the whole model runs again."""
         if self._again is None:
             raise TraceError(

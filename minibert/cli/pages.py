@@ -1,11 +1,12 @@
 """`minibert view`, `live` and `serve`: pages of attention, as files or before a running model."""
 
 from pathlib import Path
+from typing import cast
 
 import typer
 
 from minibert.cli.options import Loading, Texts, spread
-from minibert.doors import Page
+from minibert.doors import Page, View
 from minibert.errors import MinibertError
 from minibert.terminal import note, say
 
@@ -30,7 +31,7 @@ def view(
     """
     _check_place(output)
     model, tokens = texts.tokens(loading)
-    _write(model.trace(tokens).view(view=picture), output, browse, "{:.0f} kB", 1000)
+    _write(model.trace(tokens).view(view=cast(View, picture)), output, browse, "{:.0f} kB", 1000)
 
 
 @spread("dtype", "impl")

@@ -163,7 +163,8 @@ def _verbs(text: str, off: str = "") -> dict[str, float]:
     if off == "scores":
         edit = {("scores", layer): zero for layer in range(bert().config.n_layers)}
     elif off:
-        edit = {("z", *map(int, off.split("-"))): zero}
+        layer, head = map(int, off.split("-"))
+        edit = {("z", layer, head): zero}
     probs = said(without(trace, edit) if edit else trace, place(trace, "[MASK]"))
     return {verb: float(probs[token_id(bert(), verb)]) for verb in VERBS}
 

@@ -49,7 +49,7 @@ def _right() -> tuple[str, ...]:
 
 
 @cache
-def _flipped(point: str, layer: int | None = None, head: int | None = None) -> int:
+def _flipped(point: str, layer: int = 0, head: int = 0) -> int:
     """How many of the right plurals become was without the subject, or without a head."""
     if point == "subject":
         edit = {("scores", n): hide(_SUBJECT) for n in range(bert().config.n_layers)}

@@ -8,21 +8,21 @@ that.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as declared
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from minibert.errors import CheckpointError
 from minibert.layers.rotary import Rotary
 
-TASKS = (
-    "none",
-    "masked-lm",
-    "next-sentence",
-    "pre-training",
-    "causal-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-)
+Task = Literal[
+    "none", "masked-lm", "next-sentence", "pre-training", "causal-lm", "sequence-classification",
+    "token-classification", "question-answering",
+]  # fmt: skip
+TASKS: tuple[str, ...] = get_args(Task)
+if TYPE_CHECKING:
+    TaskName = Task
+else:
+    # Checked with an error that lists them; a run-time type checker must not come before it.
+    TaskName = str
 _CLASSES = TASKS[5:]
 _DECODER = ("none", "causal-lm", *_CLASSES)
 

@@ -9,7 +9,7 @@ sentences that are padded on the left are moved there, so that each gives what i
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -117,7 +117,15 @@ class Inputs:
         return Inputs(ids, self.mask, segments, self.tokens)
 
 
-NAMES = ("input_ids", "attention_mask", "token_type_ids")
+class Named(TypedDict, total=False):
+    """The inputs of a model by the names of transformers."""
+
+    input_ids: object
+    attention_mask: object
+    token_type_ids: object
+
+
+NAMES = tuple(Named.__annotations__)
 # What a tokenizer says beside them about the text, and no model reads.
 _BESIDE = frozenset(
     {

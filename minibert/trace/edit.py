@@ -10,11 +10,11 @@ They are applied in the order in which the pass computes the quantities.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from dataclasses import replace as _copy
 from numbers import Real
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -182,8 +182,19 @@ def in_layers(trace: Any, point: Point) -> Tensor:
 
 
 Change = Callable[[Point, Tensor], object]
-#: What edit= takes: points, or names of them, and the Edit, function, tensor or number of each.
-EditMapping = Mapping[Any, object]
+if TYPE_CHECKING:
+    Key = TypeVar("Key", covariant=True)
+
+    class Edits(Protocol[Key]):
+        """A mapping whose keys may be narrower than asked, which those of Mapping may not."""
+
+        def items(self) -> Set[tuple[Key, object]]: ...
+
+    # Names are not listed: in a dict that stands in a variable a name is any text to a checker.
+    EditMapping = Edits[str | tuple[str, int] | tuple[str, int, int | Sequence[int]]]
+else:
+    #: What edit= takes: points, and the Edit, function, tensor or number of each.
+    EditMapping = Mapping[Any, object]
 
 
 def zeros(point: Point, value: Tensor) -> Tensor:

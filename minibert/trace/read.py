@@ -8,11 +8,12 @@ a window of it. So a trace costs no second pass and O(position) memory.
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from minibert.doors import Page, ScoreParts, opened
+from minibert.doors import Page, ScoreParts, ViewOptions, opened
 from minibert.errors import EditError, TraceError, within_memory
 from minibert.layers.layer import absent_because
 from minibert.layers.norms import divisor
@@ -214,7 +215,7 @@ class Trace(PassRecord):
             )
         return Gradients(self, self._found)
 
-    def view(self, **options: object) -> Page:
+    def view(self, **options: Unpack[ViewOptions]) -> Page:
         """The page of this trace; it shows itself in a notebook and has `.save(path)`.
 
         `options` are those of `minibert.viz.view`, which also puts several traces on one page.
