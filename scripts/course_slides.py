@@ -8,20 +8,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from minibert.viz.document import theme
+
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1f2328;--paper:#fff;--soft:#57606a;--key:#0969da}
-@media(prefers-color-scheme:dark){
-:root{--ink:#e6edf3;--paper:#0d1117;--soft:#9ea7b3;--key:#58a6ff}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
-font:clamp(18px,2.4vw,32px)/1.4 system-ui,sans-serif}
+font:clamp(18px,2.4vw,32px)/1.4 var(--sans)}
 section{display:none;min-height:100vh;padding:6vh 6vw 12vh;max-width:60em;margin:auto}
 section.here{display:flex;flex-direction:column;justify-content:center;gap:.8em}
 h1,h2{line-height:1.15;margin:0}p,ul{margin:0}ul{padding-left:1.1em}
-.key{border-left:.2em solid var(--key);padding-left:.6em}
+.key{border-left:.2em solid var(--soft);padding-left:.6em}
 .ask{font-style:italic}pre{margin:0;white-space:pre-wrap;font-size:.8em}
 svg{width:100%;max-width:92vh;height:auto;max-height:62vh}
-a{color:var(--key)}
+a{color:inherit}
 nav{position:fixed;bottom:0;right:0;padding:.4em .8em;font-size:18px;display:flex;gap:.6em;
 align-items:center;background:var(--paper)}
 nav span{color:var(--soft)}
@@ -64,7 +63,7 @@ def slides_of(page: str, folder: Path) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>\n"
+        f"<title>{html.escape(title)}</title><style>{theme()}{_STYLE}</style>\n"
         + "\n".join(slides)
         + '\n<nav><button id="back" aria-label="Back">←</button><span></span>'
         f'<button id="on" aria-label="Next">→</button></nav><script>{_SCRIPT}</script></html>\n'

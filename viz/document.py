@@ -111,6 +111,17 @@ def packed_text(text: str | bytes) -> str:
     return base64.b85encode(zlib.compress(content, 9)).decode("ascii").translate(_SAFE)
 
 
+def theme() -> str:
+    """The colours and the font of pages for another document: light or dark, as its reader has it.
+
+    They are declared once, in static/core/frame/theme.css.
+    """
+    light, dark = re.findall(
+        r"^\.minibert(\{.*?\})\.minibert\[.*?\](\{.*?\})", _text("built/page.css")
+    )[0]
+    return f":root{light}@media(prefers-color-scheme:dark){{:root{dark}}}"
+
+
 def _hash(text: str) -> str:
     """The text's hash as a Content-Security-Policy names it."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

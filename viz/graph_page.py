@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from minibert.analysis.graph import Link, Node, PredictionGraph
-from minibert.viz.document import Written
+from minibert.viz.document import Written, theme
 from minibert.viz.example import readable
 
 # Sizes in CSS pixels: a node, a row, and the widest line.
@@ -18,19 +18,18 @@ _WIDTH, _HEIGHT, _ROW, _WIDEST = 66, 22, 62, 9
 _NAMES = {"v": "V", "q": "Q", "k": "K"}
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1d2127; --paper: #fff; --soft: #5c6470;
-  --plus: #cfe3f7; --minus: #f9d6cf; --v: #6b7a8c; --q: #b35c00; --k: #7b3fb5; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --paper: #17191c; --soft: #a2abb6;
-  --plus: #1f3f5e; --minus: #5e2a22; --v: #8795a8; --q: #f0a04b; --k: #c193f0; } }
+:root { --plus: #cfe3f7; --minus: #f9d6cf; --v: #6b7a8c; --q: #b35c00; --k: #7b3fb5; }
+@media (prefers-color-scheme: dark) {
+  :root { --plus: #1f3f5e; --minus: #5e2a22; --v: #8795a8; --q: #f0a04b; --k: #c193f0; } }
 body { margin: 0; padding: 16px; background: var(--paper); color: var(--ink);
-  font: 15px/1.45 system-ui, sans-serif; }
+  font: 15px/1.5 var(--sans); }
 main { max-width: 1400px; margin: auto; }
 h1 { font-size: 19px; margin: 0 0 4px; }
 p { margin: 4px 0 10px; max-width: 75ch; }
 .drawing, .links { overflow-x: auto; }
 /* Begins at its right end, where the logit is. */
 .drawing { direction: rtl; } .drawing svg { direction: ltr; }
-svg text { font: 11.5px system-ui, sans-serif; fill: var(--ink); text-anchor: middle; }
+svg text { font: 11.5px var(--sans); fill: var(--ink); text-anchor: middle; }
 svg .row { text-anchor: start; fill: var(--soft); }
 rect { stroke: var(--soft); } .plus { fill: var(--plus); } .minus { fill: var(--minus); }
 path { fill: none; stroke-opacity: .62; } path:hover { stroke-opacity: 1; }
@@ -65,7 +64,7 @@ class GraphPage(Written):
             '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
             "style-src 'unsafe-inline'\">\n"
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{title}</title>\n<style>{_STYLE}{drawing.rules()}</style></head>\n"
+            f"<title>{title}</title>\n<style>{theme()}{_STYLE}{drawing.rules()}</style></head>\n"
             f"<body><main><h1>{title[0].upper()}{title[1:]}</h1>\n"
             f"<p>{escape(self.graph.note())} Blue gives to it, red takes away. Point at a node to "
             "see its links alone.</p>\n"
