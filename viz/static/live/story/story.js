@@ -110,10 +110,10 @@ class Picture {
   tell(runs, asked) {
     const rows = runs.flatMap((kept, i) => {
       const [first] = kept?.run.predictions ?? [];
-      const name = runs[1] ? ["Before:", "After:"][i] : "The model chooses";
+      const name = runs[1] ? ["Before:", "After:"][i] : "Choice:";
       return first ? [element("p", {}, [name, ...first.candidates.slice(0, WORDS).map(wordOf)])] : [];
     });
-    this.words.replaceChildren(...(asked && !rows.length ? [element("p", {}, ["The model chooses …"])] : rows));
+    this.words.replaceChildren(...(asked && !rows.length ? [element("p", {}, ["Choice: …"])] : rows));
   }
 }
 
