@@ -48,9 +48,13 @@ for (const [name, programs] of Object.entries(ENGINES)) {
       const first = n % 3 ? 0 : Math.floor(random() * width);
       const part = { first, width: n % 3 ? width : upTo(width - first) };
       const x = Float32Array.from({ length: count * part.width }, () => 2 * random() - 1);
-      const found = [matrix.times(x, count, part)];
+      const bias = n % 7 ? Float32Array.from({ length: rows }, () => 2 * random() - 1) : null;
+      const found = [matrix.times(x, count, bias, part)];
       // A factor that is no weight, in the place where the last one was.
-      if (kind === "float32" && part.width === width) found.push(productOf(x, stored, count, width, rows), productOf(x, stored, count, width, rows));
+      if (kind === "float32" && part.width === width) {
+        const turned = Float32Array.from({ length: rows * width }, (_, i) => stored[(i % rows) * width + Math.floor(i / rows)]);
+        found.push(productOf(x, stored, count, width, rows), productOf(x, turned, count, width, rows, true));
+      }
       for (const one of found) assert.equal(one.length, count * rows);
       for (let row = 0; row < rows; row += 1) {
         assert.deepEqual([...matrix.slice(row)], Array.from({ length: width }, (_, i) => Math.fround(w(row, i))));
@@ -61,7 +65,7 @@ for (const [name, programs] of Object.entries(ENGINES)) {
             sum += term;
             size += Math.abs(term);
           }
-          for (const one of found) assert.ok(Math.abs(one[i * rows + row] - sum) <= 4e-6 * size, `${kind} ${[count, width, rows]}`);
+          for (const [k, one] of found.entries()) assert.ok(Math.abs(one[i * rows + row] - sum - (k ? 0 : bias?.[row] ?? 0)) <= 4e-6 * (size + (k ? 0 : 1)), `${kind} ${[count, width, rows]}`);
         }
       }
     }
