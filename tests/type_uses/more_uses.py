@@ -44,7 +44,6 @@ trace.view(layer=[0])  # wrong
 trace.rerun({("z", "0"): zero})  # wrong
 trace.rerun({("z", 0, 1, 2): zero})  # wrong
 trace.rerun({0: zero})  # wrong
-trace.rerun({("z", 0): zero}, keep="z")  # wrong
 trace.rerun_each({("z", 0): zero}, print)  # wrong
 model.generate("Once", max_tokens=3)  # wrong
 model.generate("Once", temperature="0")  # wrong
