@@ -60,7 +60,7 @@ export class Because {
     const items = shown.map(({ query, key, score }) => row([this.writer(query, asked.query), " × ", this.writer(key, asked.key)], score));
     const example = shown.flatMap(({ query, key }) => [query.head, key.head]).find(Boolean);
     return [
-      words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". All parts together are the score:"),
+      words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". All parts together are the score. A weight is large if this score is larger than those of the other keys."),
       element("ul", { class: "because-pairs" }, [...items, ...(count > shown.length ? [row([counted(count - shown.length, "other part")], rest)] : [])]),
       ...(example ? [words(`Head ${example.layer}-${example.head} is head ${example.head} of layer ${example.layer}. Choose a head to see where it looked.`)] : []),
     ];
