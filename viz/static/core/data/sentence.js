@@ -1,8 +1,7 @@
 /**
  * What is to be seen, in one sentence: where a head's tokens look, or where one token looks.
  *
- * The places a head may look at are those of statistics.js; a head is told of by the place that
- * gets most of its tokens' attention. No document here.
+ * A head is told of by the place that gets most of its tokens' attention. No document here.
  *
  * @typedef {string | {token: string}} Part  a token stands apart, whatever its direction
  *
@@ -11,6 +10,13 @@
  * @property {number} by  of "near": how far, below zero towards the beginning
  * @property {number} share  mean over tokens; of "spread", each token's largest weight
  * @property {boolean} every  each token gives it more than half
+ *
+ * @typedef {object} About  what the tokens of an example say about its cells
+ * @property {boolean} causal
+ * @property {boolean} square  both sides are the same tokens
+ * @property {Uint8Array} plain  1 where a token that looks is not a special one
+ * @property {Uint8Array} delimiter  1 where a token that is looked at is one
+ * @property {Uint8Array} parted  1 where a token that looks is none, and may look at one
  *
  * @typedef {object} Looked  what the sentence is about
  * @property {Example} example
@@ -24,21 +30,41 @@
  * @import { Focus, Shown } from "./attention.js"
  * @import { Lens } from "./data.js"
  * @import { Example, Layer } from "./example.js"
- * @import { About } from "./statistics.js"
  */
 
 import { largest, meanWeights, weightOf } from "./attention.js";
-import { aboutTokens } from "./statistics.js";
 import { tokenName } from "../text/text.js";
 
 /** A place with less of the attention than this is none to tell of. */
-export const CLEAR = 0.4;
+const CLEAR = 0.4;
 /** The furthest token that is told of by its distance. */
 const FURTHEST = 8;
 
 const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => weightOf(code));
 
-export const WORDS = { itself: "itself", first: "the first one, ", previous: "the one before it", next: "the one after it" };
+const WORDS = { itself: "itself", first: "the first one, ", previous: "the one before it", next: "the one after it" };
+
+/** Special tokens that part nothing. */
+const OTHER_SPECIAL = /mask|unk|pad|cls|bos|^<s>$/i;
+
+/** @param {Example} example @returns {About} */
+function aboutTokens({ tokens, keyTokens, causal }) {
+  const square = tokens === keyTokens;
+  const delimiter = Uint8Array.from(keyTokens.text, (text, i) =>
+    Number(i > 0 && keyTokens.special[i] && !OTHER_SPECIAL.test(text)),
+  );
+  const firstOne = delimiter.indexOf(1);
+  const parted = Uint8Array.from(tokens.text, (_, i) =>
+    Number(firstOne >= 0 && !(square && delimiter[i]) && (!causal || i > firstOne)),
+  );
+  return {
+    causal,
+    square,
+    plain: Uint8Array.from(tokens.special, (special) => Number(!special)),
+    delimiter,
+    parted,
+  };
+}
 
 /** A mean, and whether all of what it is of are above a half. */
 class Share {
@@ -67,7 +93,7 @@ class Share {
  * @param {Shown} shown
  * @returns {Place}
  */
-export function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
+function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
   const { square, causal, plain, parted } = about;
   const shares = { itself: new Share(), first: new Share(), delimiter: new Share() };
   const furthest = Math.min(FURTHEST, Math.floor(nKeys / 2));
@@ -111,13 +137,18 @@ export function sentenceOf(looked) {
   return clearestHead(looked);
 }
 
+/** A sentence as one text. @param {Part[]} parts */
+export function wordsOf(parts) {
+  return parts.map((part) => (typeof part === "string" ? part : part.token)).join("");
+}
+
 /** @param {number | null} token @param {number} size */
 function within(token, size) {
   return token !== null && token < size ? token : null;
 }
 
 /** @param {number} share */
-export function percent(share) {
+function percent(share) {
   const value = share * 100;
   return value > 0 && value < 1 ? "less than 1\u202f%" : `${Math.round(value)}\u202f%`;
 }
@@ -173,6 +204,23 @@ function pair(looked, query, key) {
 }
 
 /**
+ * Where each head of a layer looks.
+ *
+ * @param {Example} example
+ * @param {Layer} layer
+ * @returns {Place[]}
+ */
+export function placesIn(example, layer) {
+  const about = aboutTokens(example);
+  return Array.from({ length: layer.nHeads }, (_, head) => placeOf(layer, head, about, allOf(example)));
+}
+
+/** All tokens take part. @param {Example} example @returns {Shown} */
+function allOf({ tokens, keyTokens }) {
+  return { query: new Uint8Array(tokens.text.length).fill(1), key: new Uint8Array(keyTokens.text.length).fill(1) };
+}
+
+/**
  * The sentence of one head whose weights are there as numbers.
  *
  * @param {Example} example
@@ -184,8 +232,7 @@ export function sentenceOfHead(example, { layer: number, head, query, key }, pro
   const [nQueries, nKeys] = [example.tokens.text.length, example.keyTokens.text.length];
   const codes = Uint8Array.from(probs, (weight) => Math.sqrt(weight) * 255 + 0.5);
   const layer = { number, nHeads: 1, nQueries, nKeys, size: nQueries, codes };
-  const all = { query: new Uint8Array(nQueries).fill(1), key: new Uint8Array(nKeys).fill(1) };
-  return sentenceOf({ example, numbers: [head], layer, heads: [0], shown: all, query, key });
+  return sentenceOf({ example, numbers: [head], layer, heads: [0], shown: allOf(example), query, key });
 }
 
 /**

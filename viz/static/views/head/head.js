@@ -14,7 +14,7 @@
 
 import { Staged } from "../../core/frame/kinds.js";
 import { codeAt, codeOfStrongest, firstCode, gatherLines, largest, lineAlpha, meanWeights, opposite, shownTokens, strengthFor, weightOf } from "../../core/data/attention.js";
-import { hasLayer } from "../../core/data/statistics.js";
+import { hasLayer } from "../../core/data/thumbnails.js";
 import { sentenceOf } from "../../core/data/sentence.js";
 import { grouping, windowsOf } from "../../core/data/sharing.js";
 import { headColor, withAlpha } from "../../core/draw/colors.js";

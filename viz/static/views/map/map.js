@@ -12,7 +12,7 @@
  */
 
 import { Staged } from "../../core/frame/kinds.js";
-import { hasLayer } from "../../core/data/statistics.js";
+import { hasLayer } from "../../core/data/thumbnails.js";
 import { sentenceOfHead } from "../../core/data/sentence.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { button } from "../../core/draw/controls.js";

@@ -3,12 +3,12 @@
  *
  * @import { Thumbnails } from "../../core/data/example.js"
  * @import { Named } from "../../core/data/sharing.js"
- * @import { Statistic } from "../../core/data/statistics.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
-import { aboutTokens, hasLayer, hasThumbnails, measureHead, STATISTICS, thumbnailsOf, written } from "../../core/data/statistics.js";
+import { hasLayer, hasThumbnails, thumbnailsOf } from "../../core/data/thumbnails.js";
+import { placesIn, sentenceOfHead, wordsOf } from "../../core/data/sentence.js";
 import { grouping, headsNamed, sharing } from "../../core/data/sharing.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
@@ -167,34 +167,31 @@ class ModelView extends Staged {
     if (!this.thumbnails) return;
     this.pictures.forEach(({ root }, i) => root.classList.toggle("chosen", i === this.cursor));
     const place = this.pointed < 0 ? this.cursor : this.pointed;
-    if (place < 0) return this.card.show(null);
+    if (place < 0) return this.card.hide();
     const [layer, head] = this.numbers(place);
-    this.card.show({ layer, head, color: headColor(head, this.theme()), picture: this.pictures[place].canvas });
-    void this.measure(place);
+    this.card.show(layer, head, this.pictures[place].canvas);
+    void this.tell(place);
     return undefined;
   }
 
-  /** The statistics of a head; NaN where the page does not hold its weights. @param {number} place @returns {Promise<number[]>} */
-  async statistics(place) {
+  /** Says on the card where a head looks, if it still shows that head and the page holds its weights. @param {number} place */
+  async tell(place) {
     const [layer, head] = this.numbers(place);
-    if (!hasLayer(this.example, layer)) return STATISTICS.map(() => NaN);
-    const { window } = this.example.looking(layer);
-    return measureHead(await this.example.head(layer, head), { ...aboutTokens(this.example), window });
-  }
-
-  /** Writes the statistics of a head on the card, if it still shows that head. @param {number} place */
-  async measure(place) {
-    const numbers = await this.statistics(place);
-    if (place === (this.pointed < 0 ? this.cursor : this.pointed)) this.card.write(numbers);
+    if (!hasLayer(this.example, layer)) return;
+    const parts = sentenceOfHead(this.example, { layer, head, query: null, key: null }, await this.example.head(layer, head));
+    if (place === (this.pointed < 0 ? this.cursor : this.pointed)) this.card.says.textContent = wordsOf(parts);
   }
 
   async figure() {
     await this.update();
-    const numbers = await Promise.all(this.pictures.map((_, place) => this.statistics(place)));
-    return pageFigure(this.board, this.example.header.texts.map(running).join(" / "), {
+    const { example } = this;
+    const looks = await Promise.all(example.layers.filter((layer) => hasLayer(example, layer)).map(async (layer) => {
+      return placesIn(example, await example.layer(layer)).map(({ id, by, share }, i) => [layer, example.heads[i], id, by, share]);
+    }));
+    return pageFigure(this.board, example.header.texts.map(running).join(" / "), {
       name: "attention-model",
-      columns: ["layer", "head", ...STATISTICS.map(({ id }) => id)],
-      rows: () => numbers.map((values, place) => [...this.numbers(place), ...values.map((value) => (Number.isNaN(value) ? "" : value))]),
+      columns: ["layer", "head", "looks at", "offset", "share"],
+      rows: () => looks.flat(),
     });
   }
 }
@@ -258,67 +255,40 @@ function paintHead(canvas, { tokens, keyTokens, causal }, { rows, columns, codes
 
 const KEYS = { "← ↑ → ↓": "move", Enter: "open" };
 
-export class HeadCard {
+class HeadCard {
   /**
    * @param {string} name  of the text, where there are several
    * @param {(head: number) => string} shared  which heads share its keys and values
    */
   constructor(name, shared) {
     this.shared = shared;
-    this.color = "";
-    this.sharing = element("p", { class: "hint" });
-    this.where = element("p", { class: "where" }, [name ? `Attention of ${name}` : "Attention of"]);
     this.title = element("h2");
     this.canvas = element("canvas", { class: "model-large", "aria-hidden": "true" });
-    this.rows = STATISTICS.map(statisticRow);
-    this.open = element("p", { class: "hint" }, ["Click to open this head."]);
-    const list = element("ul", { class: "bars" }, this.rows.map(({ row }) => row));
-    this.body = element("div", { class: "model-body" }, [this.canvas, list]);
-    this.hint = element("p", { class: "hint" }, [
-      "Each square is one head. Point at one to see it larger and in numbers; click it to open it.",
-    ]);
-    this.root = element("div", { role: "group", class: "details model-card", "aria-live": "polite", "aria-label": "One head in numbers" });
-    this.root.append(this.hint, this.where, this.title, this.body, this.sharing, this.open);
-    this.show(null);
+    this.says = element("p");
+    this.sharing = element("p", { class: "hint" });
+    const where = element("p", { class: "where" }, [name ? `Attention of ${name}` : "Attention of"]);
+    this.head = element("div", {}, [where, this.title, this.canvas, this.says, this.sharing, element("p", { class: "hint" }, ["Click to open this head."])]);
+    this.hint = element("p", { class: "hint" }, ["Each square is one head. Point at one to see it larger and where it looks; click it to open it."]);
+    this.root = element("div", { role: "group", class: "details model-card", "aria-live": "polite", "aria-label": "One head" }, [this.hint, this.head]);
+    this.hide();
   }
 
-  /** @param {null | {layer: number, head: number, color: string, picture: HTMLCanvasElement}} head */
-  show(head) {
-    this.root.dataset.shows = head ? "head" : "hint";
-    this.hint.hidden = head !== null;
-    for (const part of [this.where, this.title, this.body, this.sharing, this.open]) part.hidden = head === null;
-    if (!head) return;
-    this.title.textContent = `Layer ${head.layer}, head ${head.head}`;
-    this.sharing.textContent = this.shared(head.head);
-    const { width, height } = head.picture;
+  hide() {
+    this.hint.hidden = false;
+    this.head.hidden = true;
+  }
+
+  /** @param {number} layer @param {number} head @param {HTMLCanvasElement} picture */
+  show(layer, head, picture) {
+    this.hint.hidden = true;
+    this.head.hidden = false;
+    this.title.textContent = `Layer ${layer}, head ${head}`;
+    this.says.textContent = "";
+    this.sharing.textContent = this.shared(head);
+    const { width, height } = picture;
     Object.assign(this.canvas, { width, height });
-    penOf(this.canvas).drawImage(head.picture, 0, 0);
-    this.color = head.color;
-    this.write(STATISTICS.map(() => NaN));
+    penOf(this.canvas).drawImage(picture, 0, 0);
   }
-
-  /** @param {number[]} numbers  in the order of STATISTICS */
-  write(numbers) {
-    this.rows.forEach(({ fill, number }, i) => {
-      const value = numbers[i];
-      number.textContent = written(STATISTICS[i], value);
-      number.value = Number.isNaN(value) ? "" : String(value);
-      if (!fill) return;
-      fill.style.width = `${Number.isNaN(value) ? 0 : Math.min(value, 1) * 100}%`;
-      fill.style.backgroundColor = this.color;
-    });
-  }
-}
-
-/** @param {Statistic} statistic */
-function statisticRow({ id, label, says, unit }) {
-  const number = element("data");
-  const name = element("span", { class: "statistic" }, [label]);
-  const fill = unit === "share" ? element("span", { class: "fill" }) : null;
-  const track = element("span", { class: fill ? "track" : "no-track" }, fill ? [fill] : []);
-  const row = element("li", { class: "bar", title: says }, [name, track, number]);
-  row.dataset.statistic = id;
-  return { row, fill, number };
 }
 
 /**
