@@ -10,7 +10,7 @@
  */
 
 import { signedShade } from "../core/draw/colors.js";
-import { button, group, segments } from "../core/draw/controls.js";
+import { button, group, segments, walk } from "../core/draw/controls.js";
 import { element, tokenChip } from "../core/draw/dom.js";
 import { percent, tokenName, visible } from "../core/text/text.js";
 import { difference } from "../marks/cards.js";
@@ -26,16 +26,11 @@ export function refill(list, items) {
   return at < 0 || there.length > 0;
 }
 
-const STEPS_OF = /** @type {Record<string, [number, number]>} */ ({ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] });
-
-/** The element that an arrow leads to among rows of them; elsewhere these keys mean layers. @param {KeyboardEvent} event @param {Element[][]} rows */
-function arrowTo(event, rows) {
-  const step = STEPS_OF[event.key];
-  const row = rows.findIndex((all) => all.some((one) => one === event.target));
-  if (!step || row < 0 || (rows.length === 1 && step[0])) return null;
+/** Walks among rows of elements; elsewhere these keys mean layers. @param {KeyboardEvent} event @param {ArrayLike<Element>[]} rows */
+function walkIn(event, rows) {
+  if (!walk(event, rows)) return;
   event.preventDefault();
   event.stopPropagation();
-  return /** @type {HTMLElement | undefined} */ (rows[row + step[0]]?.[rows[row].findIndex((one) => one === event.target) + step[1]]) ?? null;
 }
 
 /** Where a change is made: at every token, or at the chosen one. @param {[string, string]} names @param {string} label @param {() => void} changed */
@@ -129,7 +124,7 @@ export function createTokens(maskName, acts) {
   const mask = button("Mask this word", () => acts.mask(chosen), { class: "live-act" });
   const hide = button("Hide this token", () => acts.hide(chosen), { class: "live-act" });
   const root = element("div", { class: "live-words" }, [row, element("div", { class: "live-acts" }, [...(maskName ? [mask] : []), hide])]);
-  row.addEventListener("keydown", (event) => arrowTo(event, [[...row.children]])?.focus());
+  row.addEventListener("keydown", (event) => walkIn(event, [row.children]));
   let built = "";
   return {
     root,
@@ -334,13 +329,7 @@ export function createHeads({ layers, heads, predicts }, acts) {
     const made = target instanceof Element ? target.closest("button") : null;
     if (made && shown) acts.change(editOf(made, shown.asked.to, position()));
   });
-  table.addEventListener("keydown", (event) => {
-    const next = arrowTo(event, rows);
-    if (!next) return;
-    /** @type {HTMLElement} */ (event.target).tabIndex = -1;
-    next.tabIndex = 0;
-    next.focus();
-  });
+  table.addEventListener("keydown", (event) => walkIn(event, rows));
   const labelled = (/** @type {string} */ label, /** @type {HTMLElement} */ control) => element("div", { class: "live-row" }, [element("span", { class: "live-label" }, [label]), control]);
   const root = element("section", { class: "live-card live-heads", "aria-label": "Heads and layers" }, [
     element("h2", {}, ["Heads and layers"]),

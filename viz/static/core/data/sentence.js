@@ -128,9 +128,7 @@ function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
 /** The sentence; empty where no head is on. @param {Looked} looked @returns {Part[]} */
 export function sentenceOf(looked) {
   if (!looked.heads.length) return [];
-  // The text beside may be shorter than the one whose token was chosen.
-  const query = within(looked.query, looked.layer.nQueries);
-  const key = within(looked.key, looked.layer.nKeys);
+  const { query, key } = looked;
   if (query !== null && key !== null) return pair(looked, query, key);
   if (query !== null) return oneToken(looked, { side: "query", index: query });
   if (key !== null) return oneToken(looked, { side: "key", index: key });
@@ -140,11 +138,6 @@ export function sentenceOf(looked) {
 /** A sentence as one text. @param {Part[]} parts */
 export function wordsOf(parts) {
   return parts.map((part) => (typeof part === "string" ? part : part.token)).join("");
-}
-
-/** @param {number | null} token @param {number} size */
-function within(token, size) {
-  return token !== null && token < size ? token : null;
 }
 
 /** @param {number} share */
@@ -243,17 +236,10 @@ export function sentenceOfHead(example, { layer: number, head, query, key }, pro
  * @param {{query: number, weights: Float64Array}} row  the weights of each key
  * @returns {Part[]}
  */
-export function sentenceOfRow({ tokens, keyTokens }, { layer, head, key: asked }, { query, weights }) {
-  const key = within(asked, weights.length);
+export function sentenceOfRow({ tokens, keyTokens }, { layer, head, key }, { query, weights }) {
   const best = key ?? largest(weights, 1, 0)[0];
-  const verb = key === null ? " looks most at " : " looks at ";
-  return [
-    `Head ${head} of layer ${layer}: `,
-    { token: tokenName(tokens, query) },
-    verb,
-    { token: tokenName(keyTokens, best) },
-    `${key === null ? "," : " with"} ${percent(weights[best])}.`,
-  ];
+  const [verb, ending] = key === null ? [" looks most at ", ","] : [" looks at ", " with"];
+  return [`Head ${head} of layer ${layer}: `, { token: tokenName(tokens, query) }, verb, { token: tokenName(keyTokens, best) }, `${ending} ${percent(weights[best])}.`];
 }
 
 /**

@@ -180,10 +180,8 @@ function openingQuery({ tokens, keyTokens, causal }, vectors) {
  * @returns {{row: Row, key: number}}
  */
 export function pairOf(example, vectors, { query, key }) {
-  // The text beside may be shorter than the one whose token was chosen.
-  const known = query !== null && query < vectors.nQueries;
-  const row = rowOf(vectors, example.causal, known ? query : openingQuery(example, vectors));
-  return { row, key: key !== null && key < vectors.nKeys ? key : row.strongest };
+  const row = rowOf(vectors, example.causal, query ?? openingQuery(example, vectors));
+  return { row, key: key ?? row.strongest };
 }
 
 /**

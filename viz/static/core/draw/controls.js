@@ -54,3 +54,26 @@ export function segments(choices, choose, label = "") {
     },
   };
 }
+
+const STEPS = /** @type {Record<string, [number, number]>} */ ({ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] });
+
+/**
+ * Gives the keyboard to the element that an arrow leads to among rows of them; only it is then reached by Tab.
+ *
+ * @param {KeyboardEvent} event
+ * @param {ArrayLike<Element>[]} rows
+ * @returns {boolean}  whether the key meant something there
+ */
+export function walk({ key, target }, rows) {
+  const step = STEPS[key];
+  const placed = rows.map((row) => Array.from(row).findIndex((one) => one === target));
+  const row = placed.findIndex((place) => place >= 0);
+  if (!step || row < 0 || (rows.length === 1 && step[0])) return false;
+  const [from, to] = [rows[row][placed[row]], rows[row + step[0]]?.[placed[row] + step[1]]];
+  if (to instanceof HTMLElement && from instanceof HTMLElement) {
+    from.tabIndex = -1;
+    to.tabIndex = 0;
+    to.focus();
+  }
+  return true;
+}

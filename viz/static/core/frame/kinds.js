@@ -70,7 +70,7 @@ export class Staged {
   position() {
     const { query } = this.store.get();
     const { tokens, source } = this.example;
-    return query !== null && query < tokens.text.length ? query : (source?.predicted ?? usualQuery(tokens));
+    return query ?? source?.predicted ?? usualQuery(tokens);
   }
 }
 

@@ -166,12 +166,7 @@ class HeadView extends Staged {
 
   /** @returns {Focus | null} */
   focus() {
-    return keptToken(this.store.get()) ?? this.inside(this.store.pointed.get());
-  }
-
-  /** A token, if this text has it; the one beside it may be longer. @param {Focus | null} token */
-  inside(token) {
-    return token && token.index < this.columns[token.side].size ? token : null;
+    return keptToken(this.store.get()) ?? this.store.pointed.get();
   }
 
   paint() {
@@ -253,7 +248,7 @@ class HeadView extends Staged {
   other(focus) {
     const chosen = counterpart(this.store.get(), focus);
     if (chosen !== null) return chosen;
-    const pointed = this.inside(this.store.pointed.get());
+    const pointed = this.store.pointed.get();
     return pointed?.side === opposite(focus.side) ? pointed.index : null;
   }
 }

@@ -12,18 +12,14 @@ import { Staged } from "../../core/frame/kinds.js";
 import { sentenceOfLens } from "../../core/data/sentence.js";
 import { usualQuery } from "../../core/data/softmax.js";
 import { signColor, strongest, withAlpha } from "../../core/draw/colors.js";
+import { walk } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { afterEscape } from "../../core/state/state.js";
 import { tokenName, visible } from "../../core/text/text.js";
 import { bar, createRamp, legendOf } from "../../marks/cards.js";
 
-/**
- * @typedef {{row: number, point: number}} Cell
- *
- * @type {Record<string, [number, number]>}
- */
-const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+/** @typedef {{row: number, point: number}} Cell */
 
 class LayersView extends Staged {
   /** @param {Stage} stage */
@@ -93,7 +89,8 @@ class LayersView extends Staged {
   }
 
   /** @param {KeyboardEvent} event @returns {boolean} */
-  keydown({ key, target }) {
+  keydown(event) {
+    const { key, target } = event;
     if (key === "Escape") {
       this.kept = null;
       this.store.set(afterEscape(this.store.get()));
@@ -105,15 +102,7 @@ class LayersView extends Staged {
       this.keep(cell);
       return true;
     }
-    if (!STEPS[key]) return false;
-    const [across, down] = STEPS[key];
-    const next = this.rows[cell.row + down]?.cells[cell.point + 1 + across];
-    if (!(next instanceof HTMLTableCellElement) || !cellOf(next)) return true;
-    // Only one cell is reached by Tab.
-    this.cellAt(cell).tabIndex = -1;
-    next.tabIndex = 0;
-    next.focus();
-    return true;
+    return walk(event, this.rows.map(({ cells }) => [...cells].slice(1)));
   }
 
   paint() {
@@ -135,7 +124,7 @@ class LayersView extends Staged {
     const { lens } = this;
     const { query } = this.store.get();
     if (!lens) return;
-    const kept = query === null || query >= this.rows.length ? null : { row: query, point: this.kept ?? lens.points.length - 1 };
+    const kept = query === null ? null : { row: query, point: this.kept ?? lens.points.length - 1 };
     const cell = this.pointed ?? kept;
     if (!cell) {
       this.card.replaceChildren(element("p", { class: "hint" }, ["Point at a cell to see its five most probable tokens. Click it to keep its position."]));
@@ -158,7 +147,7 @@ class LayersView extends Staged {
   position() {
     const { tokens, causal } = this.example;
     const { query } = this.store.get();
-    if (query !== null && query < tokens.text.length) return query;
+    if (query !== null) return query;
     // Before a model the page says itself what it is about.
     const predicted = this.example.source?.predicted ?? null;
     if (predicted !== null) return predicted;

@@ -196,7 +196,7 @@ export class MapView extends Staged {
     this.pen.clearRect(0, 0, frame.total, frame.tall);
     const pen = new CanvasPen(this.pen, dots);
     paintMap(pen, plot, this.cells);
-    const { query, key } = this.kept();
+    const { query, key } = this.store.get();
     if (this.pointed) for (const side of /** @type {const} */ (["query", "key"])) paintBand(pen, plot, side, this.pointed[side], false);
     if (query !== null) paintBand(pen, plot, "query", query, true);
     if (key !== null) paintBand(pen, plot, "key", key, true);
@@ -229,20 +229,10 @@ export class MapView extends Staged {
     return { frame, window: this.window(), weights, colors: cssColors(this.root), tokens, keyTokens };
   }
 
-  /** The tokens that are kept, as far as this text has them: another beside it may be longer. */
-  kept() {
-    const { query, key } = this.store.get();
-    const { nQueries, nKeys } = this.sizes;
-    return {
-      query: query !== null && query < nQueries ? query : null,
-      key: key !== null && key < nKeys ? key : null,
-    };
-  }
-
   /** The card: the cell that is pointed at or kept. */
   tell() {
     const { weights, example } = this;
-    const { query, key } = this.kept();
+    const { query, key } = this.store.get();
     const cell = this.pointed ?? (query !== null && key !== null ? { query, key } : null);
     const [layer, head] = this.shownHead.split(" ");
     const name = example.header.name ? `${running(example.header.name)} · ` : "";

@@ -12,14 +12,11 @@ import { placesIn, sentenceOfHead, wordsOf } from "../../core/data/sentence.js";
 import { grouping, headsNamed, sharing } from "../../core/data/sharing.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
-import { button, group, segments } from "../../core/draw/controls.js";
+import { button, group, segments, walk } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { running } from "../../core/text/text.js";
 import { createRamp, legendOf } from "../../marks/cards.js";
-
-/** @type {Record<string, [number, number]>} */
-const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 class ModelView extends Staged {
   /** @param {Stage} stage */
@@ -119,30 +116,24 @@ class ModelView extends Staged {
   }
 
   /** @param {KeyboardEvent} event @returns {boolean} */
-  keydown({ key, target }) {
-    if (target instanceof HTMLButtonElement && !this.board.contains(target)) return false;
+  keydown(event) {
+    const { key, target } = event;
+    const inside = target instanceof Node && this.board.contains(target);
+    if (target instanceof HTMLButtonElement && !inside) return false;
     if (key === "Escape" && this.cursor >= 0) {
       this.pictures[this.cursor].root.blur();
       this.cursor = -1;
       this.show();
       return true;
     }
-    if (!STEPS[key]) return false;
-    this.move(STEPS[key]);
-    return true;
-  }
-
-  /** @param {[number, number]} step */
-  move([across, down]) {
-    const { cursor, nHeads } = this;
-    const to = cursor < 0 ? 0 : cursor + across + down * nHeads;
-    const sameRow = !across || Math.floor(to / nHeads) === Math.floor(cursor / nHeads);
-    if (cursor >= 0 && (to < 0 || to >= this.pictures.length || !sameRow)) return;
-    this.cursor = to;
+    const roots = this.pictures.map(({ root }) => root);
+    const began = !inside && key.startsWith("Arrow");
+    if (began) roots[Math.max(this.cursor, 0)].focus();
+    if (!began && !walk(event, this.example.layers.map((_, i) => roots.slice(i * this.nHeads, (i + 1) * this.nHeads)))) return false;
+    this.cursor = roots.findIndex((root) => root.matches(":focus"));
     this.pointed = -1;
-    this.pictures.forEach(({ root }, i) => (root.tabIndex = i === to ? 0 : -1));
-    this.pictures[to].root.focus();
     this.show();
+    return true;
   }
 
   /** @param {Thumbnails} thumbnails @param {string} mark */
