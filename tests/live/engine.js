@@ -94,7 +94,7 @@ const DO = {
   async whole({ request, place }) {
     const example = await exampleOf(request);
     const whole = await readWhole(example.source, example, place);
-    const parts = layerParts(whole).map(({ kind, boxes }) => ({ kind, boxes: boxes.map(drawn) }));
+    const parts = layerParts(whole).map(({ boxes }) => ({ boxes: boxes.map(drawn) }));
     return { input: inputBoxes(whole).map(drawn), open: parts };
   },
   /** What the steps of a chapter of the story reveal; each asks its question first. */

@@ -7,6 +7,7 @@
  * @typedef {{query: number, key: number}} Cell
  *
  * @import { Example } from "../../core/data/example.js"
+ * @import { Pen } from "../../core/export/figure.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { Frame, Plot, Weights } from "./plot.js"
  */
@@ -17,11 +18,12 @@ import { sentenceOfHead } from "../../core/data/sentence.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
+import { pageFigure } from "../../core/export/page_figure.js";
 import { CanvasPen } from "../../core/export/pens.js";
 import { afterEscape, MOST_ZOOM } from "../../core/state/state.js";
 import { percent, running } from "../../core/text/text.js";
 import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
-import { cellAt, frameFor, gradientOf, mapFigure, paintBand, paintCells, paintMap, weightsOf } from "./plot.js";
+import { cellAt, frameFor, gradientOf, paintBand, paintCells, paintMap, weightsOf } from "./plot.js";
 
 /** CSS pixels that an arrow scrolls by, and that are left for the bars of the scroller. */
 const STEP = 40;
@@ -195,16 +197,22 @@ export class MapView extends Staged {
     this.painted = wanted;
     this.pen.clearRect(0, 0, frame.total, frame.tall);
     const pen = new CanvasPen(this.pen, dots);
-    paintMap(pen, plot, this.cells);
-    const { query, key } = this.store.get();
-    if (this.pointed) for (const side of /** @type {const} */ (["query", "key"])) paintBand(pen, plot, side, this.pointed[side], false);
-    if (query !== null) paintBand(pen, plot, "query", query, true);
-    if (key !== null) paintBand(pen, plot, "key", key, true);
+    this.paintPlot(pen, plot);
     this.surface.dataset.window = window.join(" ");
     this.canvas.setAttribute("aria-label", `Weights of layer ${this.store.get().layer}, head ${this.shownHead.split(" ")[1]}`);
     this.legend.update(theme, this.weights.largest);
     this.tell();
     this.root.dataset.drawn = this.shownHead;
+  }
+
+  /** Cells, labels, and the tokens that are pointed at or kept. @param {Pen} pen @param {Plot} plot */
+  paintPlot(pen, plot) {
+    paintMap(pen, plot, this.cells);
+    const kept = this.store.get();
+    for (const side of /** @type {const} */ (["query", "key"])) {
+      if (this.pointed) paintBand(pen, plot, side, this.pointed[side], false);
+      if (kept[side] !== null) paintBand(pen, plot, side, kept[side], true);
+    }
   }
 
   /** Makes the canvas fit the room, and the box behind it the map. @param {number} room @param {number} dots  a CSS pixel */
@@ -246,11 +254,22 @@ export class MapView extends Staged {
     this.card.replaceChildren(where, ...cellParts(example, cell, { weight, received: weights.received[cell.key], source }));
   }
 
+  /** What is seen of the map, and all its weights. */
   async figure() {
     await this.update();
     const plot = this.plot();
     if (!plot) throw new Error("the weights of this head are not on the page");
-    return mapFigure(plot, `attention-map-layer-${this.shownHead.replace(" ", "-head-")}`, this.theme());
+    const { weights: { probs, nQueries, nKeys, causal }, tokens, keyTokens } = plot;
+    const table = {
+      name: `attention-map-layer-${this.shownHead.replace(" ", "-head-")}`,
+      columns: ["query", "query token", "key", "key token", "weight"],
+      *rows() {
+        for (let query = 0; query < nQueries; query += 1) {
+          for (let key = 0; key < (causal ? query + 1 : nKeys); key += 1) yield [query, tokens.text[query], key, keyTokens.text[key], probs[query * nKeys + key]];
+        }
+      },
+    };
+    return pageFigure(this.surface, `Layer ${this.shownHead.replace(" ", ", head ")}`, table, new Map([[this.canvas, (pen) => this.paintPlot(pen, plot)]]));
   }
 }
 

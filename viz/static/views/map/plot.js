@@ -29,12 +29,11 @@
  *
  * @import { Tokens } from "../../core/data/data.js"
  * @import { CssColors } from "../../core/draw/canvas.js"
- * @import { Figure, Pen } from "../../core/export/figure.js"
+ * @import { Pen } from "../../core/export/figure.js"
  */
 
 import { penOf } from "../../core/draw/canvas.js";
 import { channels, mixed } from "../../core/draw/colors.js";
-import { element } from "../../core/draw/dom.js";
 import { tokenText } from "../../core/text/text.js";
 
 /** Room for the sums below, the bars in it, and the gap before them, CSS pixels. */
@@ -265,36 +264,4 @@ export function paintBand(pen, { frame, window, colors, tokens, keyTokens }, sid
     pen.rect(left + middle - 9, 0, 18, top - 4, ground);
     pen.text(left + middle + 4, top - 8, labelOf(keyTokens, index), { size: SIZE, color, angle: -90 });
   }
-}
-
-/** CSS pixels around it. */
-const AROUND = 16;
-/** Pixels a side of the image, at most. */
-const LARGEST = 2048;
-
-/** The whole map to take away. @param {Plot} plot @param {string} name @param {"light" | "dark"} theme @returns {Figure} */
-export function mapFigure(plot, name, theme) {
-  const { weights: { probs, nQueries, nKeys, causal }, colors, tokens, keyTokens } = plot;
-  const frame = { ...plot.frame, left: plot.frame.left + AROUND, top: plot.frame.top + AROUND };
-  /** @type {Plot} */
-  const all = { ...plot, frame, window: [0, nQueries, 0, nKeys] };
-  return {
-    name,
-    width: frame.total + 2 * AROUND,
-    height: frame.tall + 2 * AROUND,
-    paper: colors.paper,
-    paint(pen) {
-      const canvas = element("canvas");
-      paintCells(canvas, Math.min(nKeys, LARGEST), Math.min(nQueries, LARGEST), all, theme);
-      paintMap(pen, all, canvas);
-    },
-    columns: ["query", "query token", "key", "key token", "weight"],
-    *rows() {
-      for (let query = 0; query < nQueries; query += 1) {
-        for (let key = 0; key < (causal ? query + 1 : nKeys); key += 1) {
-          yield [query, tokens.text[query], key, keyTokens.text[key], probs[query * nKeys + key]];
-        }
-      }
-    },
-  };
 }
