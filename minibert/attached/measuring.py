@@ -8,12 +8,13 @@ z and its statistics are computed in one pass by `minibert.attend`, in the place
 attention and without an N x N matrix; only numbers of queries and keys are kept.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import NamedTuple, cast, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -151,6 +152,16 @@ Run = dict[str, list[LayerMeasured]]
 """The layers of each stack."""
 
 
+class Sink(NamedTuple):
+    """A key to which a head gives much of its weight."""
+
+    layer: int
+    batch: int
+    head: int
+    key: int
+    share: float
+
+
 class Measured:
     """What `measuring` saw: `seen[layer]` of the newest run; `seen.runs` are all of them.
 
@@ -161,7 +172,13 @@ class Measured:
         self.model_name = model_name
         self.runs: list[Run] = []
 
-    def __getitem__(self, key: int | str) -> Any:
+    @overload
+    def __getitem__(self, key: int) -> LayerMeasured: ...
+
+    @overload
+    def __getitem__(self, key: str) -> list[LayerMeasured]: ...
+
+    def __getitem__(self, key: int | str) -> LayerMeasured | list[LayerMeasured]:
         return self._layers(key) if isinstance(key, str) else self._layers(None)[key]
 
     def __repr__(self) -> str:
@@ -177,18 +194,20 @@ class Measured:
         axes += " parameter" * (values.ndim > 4)
         return Result(values, axes, title=f"{name} of {self.model_name}")
 
-    def sinks(self, share: float = 0.3, stack: str | None = None) -> list[dict[str, Any]]:
+    def sinks(self, share: float = 0.3, stack: str | None = None) -> list[Sink]:
         """The keys to which a head gives at least this share of its weight, the largest first.
 
         The share is what the key received, divided by the number of queries: the mean weight (Gu et
         al. 2025, "When attention sink emerges in language models", section 3, which also has the
         0.3; Xiao et al. 2024). `want` has to name "received".
         """
-        shares = self.result("received", stack)
-        shares = replace(shares, values=shares.values / self._layers(stack)[0].n_queries)
-        rows: list[dict[str, Any]] = [*shares.table()]
-        found = [row | {"share": row.pop("value")} for row in rows if row["value"] >= share]
-        return sorted(found, key=lambda row: -row["share"])
+        found = self.result("received", stack)
+        n_queries = self._layers(stack)[0].n_queries
+        rows = [
+            Sink(layer, batch, head, key, float(received) / n_queries)
+            for (layer, batch, head, key), received in np.ndenumerate(found.values.cpu().numpy())
+        ]
+        return sorted((row for row in rows if row.share >= share), key=lambda row: -row.share)
 
     def _layers(self, stack: str | None) -> list[LayerMeasured]:
         if not self.runs:
@@ -214,10 +233,12 @@ class _Measuring(Recording):
         self._found: list[Numbers | str] = []
         """Of each call of the pass; a text says why there are none."""
 
-    def _begin(self, model: nn.Module, inputs: tuple[object, ...], keywords: Any) -> None:
+    def _begin(
+        self, model: nn.Module, inputs: tuple[object, ...], keywords: Mapping[str, object]
+    ) -> None:
         super()._begin(model, inputs, keywords)
         cache = keywords.get("past_key_values")
-        self._past = 0 if cache is None else int(cache.get_seq_length())
+        self._past = int(getattr(cache, "get_seq_length", int)())
 
     def instead(self, call: Call) -> Tensor | None:
         """z of a call whose form is known to hold, computed with its statistics."""

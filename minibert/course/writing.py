@@ -22,6 +22,8 @@ from minibert.kernels.check.causes import likely_cause
 from minibert.kernels.check.problem import Problem
 
 Function = Callable[..., Any]
+Case = tuple[Any, ...]
+"""What a function is called with."""
 # A masked score may be any number whose exp is 0 beside the others.
 _HIDDEN, _TOLERANCE = -1e4, 1e-4
 
@@ -40,7 +42,7 @@ class Written:
     asks: str
     axes: str
     right: Function
-    cases: Callable[[], Iterable[tuple[Any, ...]]]
+    cases: Callable[[], Iterable[Case]]
     means: str
     slips: Mapping[str, Function]
     kernel: tuple[str, Callable[..., Problem]] | None = None
@@ -72,7 +74,7 @@ class Written:
         """Each slip as a function."""
         return [(slip, said) for said, slip in self.slips.items()]
 
-    def _outcome(self, function: Function, case: tuple[Any, ...]) -> Any:
+    def _outcome(self, function: Function, case: Case) -> Any:
         """What the function gives; a text where it fails or gives no tensor."""
         try:
             found = self.use(function)(*case)
@@ -85,10 +87,10 @@ class Written:
             return found
         return f"it gives {type(found).__name__} and not a torch tensor"
 
-    def _cause(self, answer: Function, case: tuple[Any, ...], found: Any, wanted: Any) -> str:
+    def _cause(self, answer: Function, case: Case, found: Any, wanted: Any) -> str:
         """The slip that gives the same in this case, and in most of the others; "" for none."""
 
-        def same(said: str, case: tuple[Any, ...]) -> bool:
+        def same(said: str, case: Case) -> bool:
             slip, given = self.slips[said], _copied(case)
             return _alike(self._outcome(answer, given), self._outcome(slip, case))
 
@@ -138,7 +140,7 @@ def _wrong(found: Tensor, wanted: Tensor) -> Tensor:
     return ~torch.isclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
 
 
-def _shown(found: Any, wanted: Any, axes: str, right: Function, case: tuple[Any, ...]) -> str:
+def _shown(found: Any, wanted: Any, axes: str, right: Function, case: Case) -> str:
     """The shapes, or the first wrong number of the first part that is wrong."""
     if isinstance(found, str):
         given = [
@@ -298,18 +300,18 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) 
     return Problem(query[None], key[None], value[None], scale, mask=mask, want={"scores": ()})
 
 
-def _turns() -> Iterator[tuple[Any, ...]]:
+def _turns() -> Iterator[Case]:
     for start in (0, 3):
         yield *_drawn((H, 5, 8)), torch.tensor([0, 1, 2, 3, 40]) + start, 100.0
 
 
-def _caches() -> Iterator[tuple[Any, ...]]:
+def _caches() -> Iterator[Case]:
     key, value, old_key, old_value = _drawn(*[(H, 2, D)] * 2, *[(H, K, D)] * 2)
     yield (old_key, old_value), key, value
     yield None, key, value
 
 
-def _layer_inputs() -> Iterator[tuple[Any, ...]]:
+def _layer_inputs() -> Iterator[Case]:
     """Eight tokens and the weights of three heads of four numbers; and with large scores."""
     x, *matrices = _drawn((8, 12), *[(12, 12)] * 4, *[(12,)] * 4)
     names = [f"{kind}_{name}" for kind in "Wb" for name in "QKVO"]
