@@ -30,6 +30,7 @@ class ViewOptions(TypedDict, total=False):
     heads: "Iterable[int] | None"
     vectors: bool
     exact: "bool | tuple[int, int] | Iterable[tuple[int, int]] | None"
+    why: "bool | tuple[int, int] | Iterable[tuple[int, int]] | None"
     lens: bool | None
     patterns: object
     title: str | None

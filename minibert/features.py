@@ -92,7 +92,7 @@ class Features:
     def read(self, trace: Trace) -> "Activations":
         """The activation of each feature at each position, and what they leave over.
 
-        In float32 at least, nan at padding. Of a trace with grad=True they can be differentiated.
+        In float32 at least. Of a trace with grad=True they can be differentiated.
         Raises TraceError where the model has no such place, vectors of another width, or other
         weights than the files say.
         """
@@ -121,9 +121,8 @@ class Features:
         skip = None if dictionary.W_skip is None else x @ dictionary.W_skip
         decoded = (acts @ dictionary.directions) * scale + constant
         decoded = decoded if skip is None else decoded + skip
-        real = trace.allowed.tokens
         return Activations(
-            acts if real is None else acts.masked_fill(~real[..., None], math.nan),
+            acts,
             "batch position feature",
             title=f"features of {self.reads.name} {self.reads.layer}",
             unit="activation",
@@ -169,7 +168,7 @@ class Features:
                 raise EditError("These features read another place: give trace=, the run to edit.")
             found = self.read(trace)
             whole = (found.decoded + found.error).detach()
-            whole = whole + self._moved(found.values.detach().nan_to_num(), found.scale, new)
+            whole = whole + self._moved(found.values.detach(), found.scale, new)
             edit = replace(whole.to(trace.embed.dtype))
             return {key: edit.at(positions=positions, sentences=sentences)}
 
@@ -209,7 +208,7 @@ class Features:
 class Activations(Result[Tensor]):
     """Activations (batch, position, feature) in a trace; decoded + error is what they explain.
 
-    Of padding `values` are nan.
+    What stands at padding says nothing, as in every quantity of a trace.
 
     decoded   what features, biases and skip add up to
     error     what the dictionary does not explain

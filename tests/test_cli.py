@@ -469,9 +469,10 @@ class TestModels:
                 shutil.copy(source / "model.safetensors", snapshot)
         return tmp_path
 
-    def test_embedded_and_cached_models_are_listed(self, cache, monkeypatch):
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-        embedded, cached = said("models").split("\n\n")
+    def test_embedded_and_cached_models_are_listed(self, cache):
+        done = process("models", env={"HF_HUB_CACHE": str(cache)})
+        assert done.returncode == 0, done.stderr
+        embedded, cached = done.stdout.split("\n\n")
         model = load()
         count = sum(parameter.numel() for parameter in model.parameters())
         row = next(line for line in embedded.splitlines() if "tiny-bert" in line)

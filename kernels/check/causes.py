@@ -217,9 +217,9 @@ def likely_cause(
         return factor
     if rounded := rounding_cause(output, problem, found, expected):
         return rounded
-    if output == "z" and (rows := _factors_of_rows(found, expected)):
-        return rows
-    return _where(wrong, found, expected)
+    where = _where(wrong, found, expected)
+    rows = _factors_of_rows(found, expected) if output == "z" else None
+    return f"{where}; {rows}" if rows else where
 
 
 #: Of the probs, how many may be neither kept nor dropped, and how many have to be dropped.

@@ -180,7 +180,7 @@ def test_a_run_is_to_the_views_what_a_static_page_is(case):
     long = ["word " * 90] if case.model.config.n_positions > 90 else [HORSE]
     for texts in ([HORSE], long):
         trace = case.trace(texts)
-        about = trace.view().examples[0].about
+        about = trace.view(why=False).examples[0].about
         for engine, near in case.engines:
             answer, _, found = engine.trace({"texts": texts, "edits": []}, blocks=names)
             header = answer["header"]
