@@ -11,8 +11,10 @@ attention and without an N x N matrix; only numbers of queries and keys are kept
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import get_ident
 from typing import NamedTuple, cast, overload
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from minibert.attached.call import Call, form_of
 from minibert.attached.layout import crosses, pattern_of
 from minibert.attached.read import attended
 from minibert.attached.recording import Edits, Known, Pass, Recording
-from minibert.errors import TraceError, did_you_mean
+from minibert.errors import TraceError, check_index, did_you_mean
 from minibert.kernels.call import Want, parse_want
 from minibert.result import Result
 
@@ -42,7 +44,8 @@ def measuring(
 
     `model` is a live model of transformers, or what `attach` made of it. `want` names statistics
     as `minibert.attend` does: entropy, max_prob, row_max, argmax, received, ("key_mass", keys) and
-    ("offset_mass", offsets). Keys and offsets count padding, as the model's own positions do.
+    ("offset_mass", offsets), with 0 for a key that is not there yet. Keys and offsets count
+    padding, as the model's own positions do.
 
     A run is a pass with an empty cache and the passes that continue it, as `generate` makes them.
     The model goes on with the z that was computed with the statistics, which is its own within
@@ -57,8 +60,7 @@ def measuring(
     wanted, seen = _checked(want), Measured(attached.name)
     with attached.listener(lambda known: _Measuring(known, wanted, seen)) as listener:
         yield seen
-    for one in [*listener.passes]:
-        listener.settle(one)
+    listener.settle_left()
     if not seen.runs:
         raise attached.nothing(listener)
 
@@ -71,6 +73,8 @@ def _checked(want: Iterable[object]) -> Want:
                 f"want: {name!r} is not measured while a model runs; expected some of "
                 f"{', '.join(OF_QUERIES + OF_KEYS)}."
             )
+    if below := [key for key in parsed.get("key_mass", ()) if key < 0]:
+        raise TraceError(f"want: key_mass of {below}: keys count from the first token, 0.")
     if not parsed:
         raise TraceError('want is empty; expected names of statistics, as ("entropy",).')
     return parsed
@@ -86,6 +90,8 @@ class Numbers:
     n_queries: int
     first_key: int
     """The position of its first key: above 0 where a cache has let go of older ones."""
+    n_real: Tensor
+    """Its queries that are not padding, (batch)."""
 
 
 class LayerMeasured:
@@ -99,6 +105,8 @@ class LayerMeasured:
     def __init__(self) -> None:
         self.problem, self.n_queries = "", 0
         """Why this layer has no statistics, "" where it has; how many queries were measured."""
+        self.n_real = torch.zeros(())
+        """Those that are not padding, (batch)."""
         self._kept: dict[str, Tensor] = {}
         self._lengths: dict[str, int] = {}
 
@@ -118,7 +126,7 @@ class LayerMeasured:
             here = kept[:, :, start:stop]
             here.copy_(here + numbers if of_keys else numbers)
             self._lengths[name] = max(self._lengths.get(name, 0), stop) if of_keys else stop
-        self.n_queries = found.past + found.n_queries
+        self.n_queries, self.n_real = found.past + found.n_queries, self.n_real + found.n_real
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_"):
@@ -133,8 +141,16 @@ class LayerMeasured:
             )
         return self._kept[name][:, :, : self._lengths[name]]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The statistics that were measured."""
+        return tuple(self._kept)
+
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._kept]
+
+    def __repr__(self) -> str:
+        return f"LayerMeasured({self.problem or ', '.join(self._kept)}; {self.n_queries} tokens)"
 
 
 def _with_room(kept: Tensor | None, length: int, numbers: Tensor) -> Tensor:
@@ -179,7 +195,10 @@ class Measured:
     def __getitem__(self, key: str) -> list[LayerMeasured]: ...
 
     def __getitem__(self, key: int | str) -> LayerMeasured | list[LayerMeasured]:
-        return self._layers(key) if isinstance(key, str) else self._layers(None)[key]
+        if isinstance(key, str):
+            return self._layers(key)
+        layers = self._layers(None)
+        return layers[check_index("layer", key, len(layers))]
 
     def __repr__(self) -> str:
         if not self.runs:
@@ -189,7 +208,10 @@ class Measured:
 
     def result(self, name: str, stack: str | None = None) -> Result[Tensor]:
         """A statistic of all layers of the newest run, with `.table()`, `.largest()`, `.plot()`."""
-        values = torch.stack([getattr(one, name) for one in self._layers(stack)])
+        layers = self._layers(stack)
+        if name not in layers[0].names and not layers[0].problem:
+            raise TraceError(f"{name!r:.80} was not measured; there are {layers[0].names}.")
+        values = torch.stack([getattr(one, name) for one in layers])
         axes = f"layer batch head {'key' if name in OF_KEYS else 'position'}"
         axes += " parameter" * (values.ndim > 4)
         return Result(values, axes, title=f"{name} of {self.model_name}")
@@ -197,17 +219,18 @@ class Measured:
     def sinks(self, share: float = 0.3, stack: str | None = None) -> list[Sink]:
         """The keys to which a head gives at least this share of its weight, the largest first.
 
-        The share is what the key received, divided by the number of queries: the mean weight (Gu et
-        al. 2025, "When attention sink emerges in language models", section 3, which also has the
-        0.3; Xiao et al. 2024). `want` has to name "received".
+        The share is what the key received, divided by the number of queries that are not padding:
+        the mean weight (Gu et al. 2025, "When attention sink emerges in language models", section
+        3, which also has the 0.3; Xiao et al. 2024). `want` has to name "received".
         """
-        found = self.result("received", stack)
-        n_queries = self._layers(stack)[0].n_queries
+        found = self.result("received", stack).values
+        shares = (found / self._layers(stack)[0].n_real[:, None, None]).cpu().numpy()
         rows = [
-            Sink(layer, batch, head, key, float(received) / n_queries)
-            for (layer, batch, head, key), received in np.ndenumerate(found.values.cpu().numpy())
+            Sink(layer, batch, head, key, float(mean))
+            for (layer, batch, head, key), mean in np.ndenumerate(shares)
+            if mean >= share
         ]
-        return sorted((row for row in rows if row.share >= share), key=lambda row: -row.share)
+        return sorted(rows, key=lambda row: -row.share)
 
     def _layers(self, stack: str | None) -> list[LayerMeasured]:
         if not self.runs:
@@ -223,22 +246,56 @@ class Measured:
         return run[stack]
 
 
+@dataclass
+class _OfPass:
+    """What a pass began with, and the numbers of each of its calls."""
+
+    past: int = 0
+    """Tokens in the cache."""
+    cache: object = None
+    found: list[Numbers | str] = field(default_factory=list)
+    """A text says why there are no numbers."""
+
+
 class _Measuring(Recording):
     """Who listens to the model: it computes z with its statistics, and keeps numbers alone."""
 
     def __init__(self, known: Known, want: Want, seen: Measured) -> None:
         super().__init__(known, Edits())
         self.want, self.seen = want, seen
-        self._past = 0
-        self._found: list[Numbers | str] = []
-        """Of each call of the pass; a text says why there are none."""
+        self._known_passes = dict[Pass, _OfPass]()
+        self._runs = WeakKeyDictionary[object, Run]()
+        """The run that goes on with a cache."""
 
     def _begin(
         self, model: nn.Module, inputs: tuple[object, ...], keywords: Mapping[str, object]
     ) -> None:
+        if get_ident() != self._thread:
+            return
+        self.settle_left()
         super()._begin(model, inputs, keywords)
         cache = keywords.get("past_key_values")
-        self._past = int(getattr(cache, "get_seq_length", int)())
+        past = int(getattr(cache, "get_seq_length", int)())
+        if past and cache not in self._runs:
+            raise TraceError(
+                f"The cache holds {past} tokens that were not measured: run them inside the with "
+                "block, or begin with an empty cache."
+            )
+        self._known_passes[self.passes[-1]] = _OfPass(past, cache)
+
+    def settle_left(self) -> None:
+        """Settle what ran outside the model's own call, as an encoder that `generate` calls."""
+        for one in [*self.passes]:
+            if one.done:
+                # An error ended it.
+                self.passes.remove(one)
+            else:
+                self.settle(one)
+
+    @property
+    def _here(self) -> "_OfPass":
+        """What is known of the pass of a call."""
+        return self._known_passes.setdefault(self._current(), _OfPass())
 
     def instead(self, call: Call) -> Tensor | None:
         """z of a call whose form is known to hold, computed with its statistics."""
@@ -247,24 +304,23 @@ class _Measuring(Recording):
         if wants_gradient or padded or self.known.forms.get(form_of(call), "not known"):
             return None
         z, numbers = self._measured(call)
-        self._found.append(numbers)
+        self._here.found.append(numbers)
         return z
 
     def after(self, call: Call) -> None:
         """Measure what the model computed itself."""
         super().after(call)
-        if len(self._found) < len(self._current().calls):
-            self._found.append(call.untrue or self._measured(call)[1])
+        if len(self._here.found) < len(self._current().calls):
+            self._here.found.append(call.untrue or self._measured(call)[1])
 
     def settle(self, one: Pass) -> None:
         """Put the numbers of a pass behind those of its run; nothing else of it is kept."""
         super().settle(one)
-        if one.calls and (not self._past or not self.seen.runs):
-            self.seen.runs.append({})
-        counts = dict[str, int]()
-        for (module, _), found in zip(one.calls, self._found, strict=True):
-            stack = self.known.stack_names[pattern_of(module)]
-            layers, layer = self.seen.runs[-1].setdefault(stack, []), counts.get(stack, 0)
+        known, counts = self._known_passes.pop(one, _OfPass()), dict[str, int]()
+        stacks = [self.known.stack_names[pattern_of(module)] for module, _ in one.calls]
+        run = self._run_of(known, stacks) if stacks else {}
+        for stack, found in zip(stacks, known.found, strict=False):
+            layers, layer = run.setdefault(stack, []), counts.get(stack, 0)
             counts[stack] = layer + 1
             if layer == len(layers):
                 layers.append(LayerMeasured())
@@ -272,14 +328,27 @@ class _Measuring(Recording):
                 layers[layer].problem = found
             else:
                 layers[layer].add(found)
-        self._found.clear()
         self.passes.remove(one)
+
+    def _run_of(self, known: "_OfPass", stacks: list[str]) -> Run:
+        """The run that a pass goes on with, or a new one.
+
+        A decoder goes on with the run of the encoder that ran before it.
+        """
+        if known.past:
+            return self._runs[known.cache]
+        if not self.seen.runs or self.seen.runs[-1].keys() & set(stacks):
+            self.seen.runs.append({})
+        if known.cache is not None:
+            self._runs[known.cache] = self.seen.runs[-1]
+        return self.seen.runs[-1]
 
     def _measured(self, call: Call) -> tuple[Tensor, Numbers]:
         """z and the statistics of a call."""
         crossed = crosses(pattern_of(self.known.names[id(call.module)]))
         n_queries = call.query.shape[2]
-        total = self._past + n_queries
+        past = self._here.past
+        total = past + n_queries
         if not crossed:
             call = _without_unused(call, total)
         n_keys = call.key.shape[2]
@@ -293,7 +362,9 @@ class _Measuring(Recording):
             values["key_mass"] = values["key_mass"] * there
         if "argmax" in values and first_key:
             values["argmax"] = values["argmax"].add(first_key).masked_fill(values["argmax"] < 0, -1)
-        return found.z, Numbers(values, self._past, n_queries, first_key)
+        real = call.real_queries
+        n_real = torch.full((len(found.z),), n_queries) if real is None else real.sum(-1)
+        return found.z, Numbers(values, past, n_queries, first_key, n_real.to(found.z.device))
 
 
 def _without_unused(call: Call, total: int) -> Call:

@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
     GptOssConfig,
@@ -119,6 +122,51 @@ def test_stacks_runs_and_gradients() -> None:
         seen[0]
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_an_encoder_and_a_decoder_generate(use_cache: bool) -> None:
+    torch.manual_seed(0)
+    config = BartConfig(
+        vocab_size=VOCABULARY, d_model=48, encoder_layers=2, decoder_layers=2, init_std=0.3,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=40,
+        decoder_ffn_dim=40, max_position_embeddings=64, forced_eos_token_id=None,
+    )  # fmt: skip
+    model = BartForConditionalGeneration(config).eval().double()
+    options: dict[str, Any] = {"max_new_tokens": N_NEW, "do_sample": False, "eos_token_id": None}
+    options |= {"input_ids": ids(2, N_PROMPT), "use_cache": use_cache}
+    plain = model.generate(**options)
+    with minibert.measuring(model) as seen:
+        for _ in range(2):
+            assert torch.equal(model.generate(**options), plain)
+    assert len(seen.runs) == (2 if use_cache else 2 * N_NEW)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = model(ids(2, N_PROMPT), decoder_input_ids=plain[:, :-1], output_attentions=True)
+    said = {"decoder.self": own.decoder_attentions, "decoder.cross": own.cross_attentions}
+    said |= {"encoder": own.encoder_attentions} if use_cache else {}
+    for stack, layers in said.items():
+        for found, probs in zip(seen[stack], layers, strict=True):
+            assert (found.received - probs.sum(2)).abs().max() < 1e-5
+            assert (found.entropy - torch.special.entr(probs).sum(-1)).abs().max() < 1e-5
+
+
+def test_each_cache_has_its_run_and_an_error_leaves_nothing_behind() -> None:
+    model = llama()
+    first, second = DynamicCache(), DynamicCache()
+    with torch.no_grad(), minibert.measuring(model, want=("entropy",)) as seen:
+        model(ids(2, 4), past_key_values=first)
+        model(ids(1, 5), past_key_values=second)
+        with pytest.raises(IndexError):
+            model(torch.tensor([[VOCABULARY]]))
+        model(ids(2, 3), past_key_values=first)
+    whole = torch.cat([ids(2, 4), ids(2, 3)], 1)
+    with torch.no_grad(), minibert.measuring(model, want=("entropy",)) as alone:
+        model(whole)
+    assert [run["layers"][0].n_queries for run in seen.runs] == [7, 5]
+    assert torch.allclose(seen.runs[0]["layers"][2].entropy, alone[2].entropy, atol=1e-5)
+    with pytest.raises(TraceError, match="7 tokens that were not"), minibert.measuring(model):
+        model(ids(2, 1), past_key_values=first)
+
+
 def test_what_is_not_measured_is_said() -> None:
     model = gpt2()
     with minibert.measuring(model, want=("entropy",)) as seen:
@@ -127,7 +175,11 @@ def test_what_is_not_measured_is_said() -> None:
         TraceError, match=r"'entropi' was not measured \(did you mean 'entropy'\?\)"
     ):
         seen[0].entropi  # noqa: B018
-    for want, message in {("probs",): "'probs' is not measured", (): "want is empty"}.items():
+    with pytest.raises(TraceError, match="There is no layer 9"):
+        seen[9]
+    wants: dict[Any, str] = {("probs",): "'probs' is not measured", (): "want is empty"}
+    wants[("key_mass", (-1,)),] = "key_mass of"
+    for want, message in wants.items():
         with pytest.raises(TraceError, match=message), minibert.measuring(model, want=want):
             pass
     dropping = gpt2(attn_pdrop=0.5).train()
@@ -138,12 +190,15 @@ def test_what_is_not_measured_is_said() -> None:
 
 
 def test_sinks_are_keys_with_the_mean_weight_of_a_head() -> None:
-    model = gpt2()
+    model, mask = gpt2(), torch.ones_like(ids())
+    mask[1, :4] = 0
     with minibert.measuring(model) as seen:
-        model(ids())
-    rows = seen.sinks(share=0.2)
+        model(ids(), attention_mask=mask)
     model.set_attn_implementation("eager")
-    mean = torch.stack(model(ids(), output_attentions=True).attentions).mean(3)
+    probs = torch.stack(model(ids(), attention_mask=mask, output_attentions=True).attentions)
+    # transformers' rows of padding hold numbers; they are no queries.
+    mean = (probs * mask[None, :, None, :, None]).sum(3) / mask.sum(1)[None, :, None, None]
+    rows = seen.sinks(share=0.2)
     assert len(rows) == int((mean >= 0.2).sum()) > 0
     for row in rows:
         assert abs(row.share - float(mean[row[:-1]])) < 1e-5
