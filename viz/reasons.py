@@ -1,7 +1,7 @@
 """Why heads look where they look, for the weights of a page that are most likely asked about.
 
 A page has no weights of the model, so the parts of scores (analysis/reasons.py) are computed when
-it is made: for its largest weights, as many as its bytes and a second of time allow, or for all of
+it is made: for its largest weights, as many as its bytes and half a second allow, or for all of
 the heads that are asked for. The block `why` is (field, weight) in 16 bits, with the fields
 
     place of the head, query, key, score, and of each of the 4 largest pairs
@@ -73,7 +73,10 @@ def page_reasons(
     if not any(row.size for row in rows):
         return None
     fields = np.concatenate(rows, 1)
-    header = {"components": list(table.names), "counts": table.counts, "least": round(least, 3)}
+    header: Json = {"components": list(table.names), "counts": table.counts}
+    header |= {"least": round(least, 3)}
+    if heads is not None and len(heads) < len(holding.layers) * len(holding.heads):
+        header["heads"] = [f"{layer}-{head}" for layer, head in sorted(heads)]
     block = block_of(
         "why", fields, quantity="why", shape=fields.shape, search=zlib.Z_DEFAULT_STRATEGY
     )

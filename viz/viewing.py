@@ -240,8 +240,9 @@ def view(
     lens           hold what each layer would predict; by default where the model has a
                    vocabulary head and it does not take long
     why            heads of whose weights the page can say why they are large, all above 1 %,
-                   chosen as in `exact`, or False; by default so many of the largest weights as
-                   take 4 % of the page and about a second
+                   chosen as in `exact` (True: all of them, which of 144 heads and 128 tokens takes
+                   a minute and four times the bytes), or False for none; by default so many of the
+                   largest weights as take 4 % of the page and about half a second
     patterns       names of heads that the model view marks: what `patterns` of
                    minibert.survey.patterns gives
     title          the heading; what the page is about by default
@@ -348,13 +349,20 @@ def _example(
 
 def _with_reasons(example: Example, sentence: Sentence, holding: Holding, why: Outside) -> Example:
     """The example with reasons of its weights, where it holds the vectors of a model's trace."""
-    if not isinstance(sentence.trace, Trace) or not holding.vectors or why is False:
+    if why is False:
         return example
+    if not isinstance(sentence.trace, Trace) or not holding.vectors:
+        if why is None:
+            return example
+        raise AttentionError(
+            f"why={why!r:.80} needs the trace of a model that minibert.load gives, and "
+            "vectors=True: scores are split into what the model's own parts wrote."
+        )
     heads = None
     if why is not None:
         heads = _exact_heads(why, holding.layers, holding.heads, "why")
     try:
-        found = page_reasons(sentence, holding, heads, _SHELL + example.size, _CHEAP // 2)
+        found = page_reasons(sentence, holding, heads, _SHELL + example.size, _CHEAP // 10)
     except MinibertError:
         # A page of a trace whose model has no parts to read is shown without.
         if heads is not None:

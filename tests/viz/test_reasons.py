@@ -89,3 +89,12 @@ def test_a_score_that_an_edit_wrote_has_no_parts() -> None:
     assert {place[0] for place in held(view(trace, why=True))} == {0, 2, 3}
     with pytest.raises(AttentionError, match=r"why names layer 7, head 0"):
         view(trace, why=(7, 0))
+
+
+def test_heads_that_were_asked_for_are_named_and_a_page_without_a_model_refuses() -> None:
+    trace = minibert.load().trace("leaves fall in autumn")
+    about = trace.view(why=[(1, 3), (0, 2)]).examples[0].about["why"]
+    assert about["heads"] == ["0-2", "1-3"]
+    assert "heads" not in trace.view().examples[0].about["why"]
+    with pytest.raises(AttentionError, match="needs the trace of a model"):
+        trace.view(why=(1, 3), vectors=False)

@@ -114,6 +114,7 @@ function placed(tokens, index) {
 /** Why a page without a model does not say it. @param {Example} example @param {number} seen  keys that the query sees @param {Asked} asked */
 function absent({ header: { why } }, seen, { layer, head, query, key }) {
   if (seen === 1) return words("This token sees only one key. So the weight is 1, whatever the score is.");
-  const held = `This page can say it for weights of at least ${share(why?.least ?? 0)}. `;
+  const of = why?.heads ? ` of ${counted(why.heads.length, "head")}: ${why.heads.slice(0, 8).join(", ")}` : "";
+  const held = `This page can say it for weights of at least ${share(why?.least ?? 0)}${of}. `;
   return words(held, "For this one, ask in Python: ", element("code", {}, [`trace.why(${layer}, ${head}, query=${query}, key=${key})`]));
 }
