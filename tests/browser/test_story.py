@@ -54,7 +54,12 @@ def test_the_story_is_played_by_keyboard_and_stands_in_the_address(bert, story, 
     assert page.locator("[data-numbers]").count() == 0
     for number, name in enumerate(("score", "weight", "unscaled", "equal"), 10):
         said = guess(page, number, f"{expected[name]:.3f}".replace(".", ","))
-        assert "Right: you said" in said
+        assert "Right, within 0.0" in said
+        if name == "score":
+            one, other, product = map(
+                float, re.findall(r"([\d.]+) · ([\d.]+) = ([\d.]+)\.", said)[0]
+            )
+            assert product == round(one * other, 4)
         # The button that leads on has the keyboard.
         page.keyboard.press("Enter")
         arrived(page, number + 1)
@@ -68,6 +73,26 @@ def test_the_story_is_played_by_keyboard_and_stands_in_the_address(bert, story, 
     page.keyboard.press("n")
     arrived(page, 14)
     assert page.locator(".story-words p").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("address", "number"),
+    [("step=0", 1), ("step=-1", 1), ("step=x", 1), ("step=7.5", 1), ("step=26", 25)],
+)
+def test_an_address_without_a_step_opens_the_nearest_or_the_first(
+    story, open_page, address, number
+):
+    page = open_page(story, address, ready="[data-drawn]")
+    arrived(page, number)
+
+
+def test_n_and_p_lead_on_and_back_from_a_menu(story, open_page):
+    page = open_page(story, "step=3", ready="[data-drawn]", reduced_motion="reduce")
+    for number, key in ((3, "n"), (4, "n"), (5, "p"), (4, "p"), (3, "")):
+        arrived(page, number)
+        page.wait_for_timeout(200)
+        if key:
+            page.keyboard.press(key)
 
 
 def test_the_story_ends_with_the_words_of_either_model_for_a_text_of_one_s_own(

@@ -17,11 +17,12 @@ test("a guess is a number in its range, or one of the choices", () => {
 });
 
 test("a verdict says what was guessed and what is right", () => {
-  const step = { tolerance: (answer) => answer / 100 };
-  assert.deepEqual(judged(step, 9, 9.0884), { right: true, said: "Right: you said 9, it is 9.0884." });
-  assert.equal(judged(step, 8.9, 9.0884).right, false);
+  const step = { tolerance: 0.1 };
+  assert.deepEqual(judged(step, 9, 9.0884), { right: true, said: "✓ Right, within 0.1: you said 9, it is 9.0884." });
+  assert.deepEqual(judged(step, 0.5, 0.3063), { right: false, said: "≈ Close: you said 0.5, it is 0.3063." });
+  assert.deepEqual(judged(step, 0.6, 0.3063), { right: false, said: "✗ Not yet: you said 0.6, it is 0.3063." });
   assert.equal(judged({}, 60, 60).right, true);
-  assert.deepEqual(judged({}, "was", "were"), { right: false, said: "You said “was”; it is “were”." });
+  assert.deepEqual(judged({}, "was", "were"), { right: false, said: "✗ You said “was”; it is “were”." });
   assert.deepEqual([60, 0.71672, 0.000123, 1e-13].map(rounded), ["60", "0.7167", "0.00012", "0"]);
 });
 
@@ -29,7 +30,7 @@ test("a guess of nothing is never right: each step has a tolerance below half of
   for (const { steps } of CHAPTERS) {
     for (const { choices, between, tolerance } of steps) {
       if (choices) assert.ok(choices.length > 1);
-      else if (Number.isFinite(between[1])) assert.ok(tolerance(between[1]) < (between[1] - between[0]) / 4);
+      else if (Number.isFinite(between[1])) assert.ok(tolerance < (between[1] - between[0]) / 4);
     }
   }
 });

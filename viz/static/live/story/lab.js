@@ -21,7 +21,7 @@
  * @property {string | ((lab: Lab) => string | Promise<string>)} ask  the question; it may name what is given
  * @property {string[]} [choices]  none: the guess is a number
  * @property {[number, number]} [between]  of a number: the smallest and the largest guess
- * @property {(answer: number) => number} [tolerance]  of a number: how far off is still right
+ * @property {number} [tolerance]  of a number: how far off is still right; twice as far is close
  * @property {(lab: Lab) => Promise<Revealed>} reveal
  *
  * @typedef {object} Chapter
@@ -52,12 +52,14 @@ export function guessOf({ choices, between = [-Infinity, Infinity] }, written) {
  * @param {number | string} answer
  * @returns {{right: boolean, said: string}}
  */
-export function judged({ tolerance = () => 0 }, guess, answer) {
+export function judged({ tolerance = 0 }, guess, answer) {
   if (typeof guess !== "number" || typeof answer !== "number") {
-    return guess === answer ? { right: true, said: "Right." } : { right: false, said: `You said “${guess}”; it is “${answer}”.` };
+    return guess === answer ? { right: true, said: "✓ Right." } : { right: false, said: `✗ You said “${guess}”; it is “${answer}”.` };
   }
-  const right = Math.abs(guess - answer) <= tolerance(answer);
-  return { right, said: `${right ? "Right" : "Not quite"}: you said ${guess}, it is ${rounded(answer)}.` };
+  const off = Math.abs(guess - answer);
+  const right = off <= tolerance;
+  const verdict = right ? `✓ Right, within ${tolerance}` : off <= 2 * tolerance ? "≈ Close" : "✗ Not yet";
+  return { right, said: `${verdict}: you said ${guess}, it is ${rounded(answer)}.` };
 }
 
 /** A number as it is read: four digits behind the point, of very small ones five. @param {number} value */

@@ -54,18 +54,18 @@ function draws(words, count, length) {
  *
  * @param {string} name  of the number
  * @param {[number, number]} between  the smallest and the largest guess
- * @param {number | ((answer: number) => number)} off  how far off is still right
+ * @param {number} tolerance  how far off is still right
  * @param {Scene} scene  before the guess
  * @param {Step["ask"]} ask
  * @param {(lab: Lab) => Promise<Omit<Revealed, "numbers"> & {answer: number, numbers?: Record<string, number>}>} reveal
  * @returns {Step}
  */
-function number(name, between, off, scene, ask, reveal) {
+function number(name, between, tolerance, scene, ask, reveal) {
   return {
     scene,
     ask,
     between,
-    tolerance: typeof off === "number" ? () => off : off,
+    tolerance,
     async reveal(lab) {
       const { answer, numbers, ...told } = await reveal(lab);
       return { answer, numbers: { [name]: answer, ...numbers }, ...told };
@@ -103,7 +103,7 @@ async function given(lab) {
 const ROW = { text: RAN_AWAY, view: { layer: LAYER, head: HEAD, query: 2 } };
 
 const oneWeight = chapter("One weight by hand", "tiny-bert", "How is one such weight made? A calculator helps.", [
-  number("score", [-Infinity, Infinity], (answer) => Math.abs(answer) * 0.01, { text: RAN_AWAY }, async (lab) => {
+  number("score", [-Infinity, Infinity], 0.01, { text: RAN_AWAY }, async (lab) => {
     const { product } = await given(lab);
     const { dHead } = lab.about;
     return `In head ${LAYER}-${HEAD} the query of “horse” times the key of “quickly”, summed over ${dHead} dimensions, is ${rounded(product)}: divide it by √${dHead}. What is the score?`;
@@ -112,7 +112,7 @@ const oneWeight = chapter("One weight by hand", "tiny-bert", "How is one such we
     return {
       answer: scores[key],
       numbers: { dot: product },
-      said: `${rounded(product)} · ${rounded(1 / scale)} = ${rounded(scores[key])}.`,
+      said: `${rounded(product)} · ${(1 / scale).toFixed(6)} = ${rounded(scores[key])}.`,
       means: "The division keeps scores from growing with the number of dimensions.",
       show: ROW,
     };
@@ -206,17 +206,17 @@ async function weightOf(lab, text, head, step, edits = []) {
 
 const PREVIOUS_SHOWN = { text: HAPPY, view: { layer: 0, head: PREVIOUS } };
 const wordOrder = chapter("Where word order lives", "tiny-bert", "That head looks at the word before. What tells it which word that is: the words, or their positions?", [
-  number("previous words", SHARE, 0.1, { text: HAPPY }, `In “${HAPPY}”, which weight, 0 to 1, does head 0-1 give the token before, on average?`, async (lab) => {
+  number("previous words", SHARE, 0.05, { text: HAPPY }, `In “${HAPPY}”, which weight, 0 to 1, does head 0-1 give the token before, on average?`, async (lab) => {
     const [previous, next] = [await weightOf(lab, HAPPY, PREVIOUS, -1), await weightOf(lab, HAPPY, NEXT, 1)];
     const said = `${rounded(previous)}; head 0-2 gives the token after ${rounded(next)}.`;
     return { answer: previous, numbers: { "next words": next }, said, means: "Both heads do one thing nearly all the time.", show: PREVIOUS_SHOWN };
   }),
-  number("previous drawn", SHARE, 0.1, PREVIOUS_SHOWN, `Take words at random, “${DRAWN}”: which weight does head 0-1 give the token before now?`, async (lab) => {
+  number("previous drawn", SHARE, 0.05, PREVIOUS_SHOWN, `Take words at random, “${DRAWN}”: which weight does head 0-1 give the token before now?`, async (lab) => {
     const [previous, next] = [await weightOf(lab, DRAWN, PREVIOUS, -1), await weightOf(lab, DRAWN, NEXT, 1)];
     const said = `${rounded(previous)}; head 0-2 gives the token after ${rounded(next)}.`;
     return { answer: previous, numbers: { "next drawn": next }, said, means: "Which words stand there hardly matters, so it must be the positions.", show: { text: DRAWN } };
   }),
-  number("previous equal", SHARE, 0.1, PREVIOUS_SHOWN, "Give each word of the first text the embedding of position 0: which weight does head 0-1 give the token before?", async (lab) => {
+  number("previous equal", SHARE, 0.05, PREVIOUS_SHOWN, "Give each word of the first text the embedding of position 0: which weight does head 0-1 give the token before?", async (lab) => {
     const edits = editsOf(await scoresOf(lab, PREVIOUS, () => 0), PREVIOUS);
     const previous = await weightOf(lab, HAPPY, PREVIOUS, -1, edits);
     const next = await weightOf(lab, HAPPY, NEXT, 1, editsOf(await scoresOf(lab, NEXT, () => 0), NEXT));
@@ -376,11 +376,11 @@ async function moved(lab, edits) {
 const SEP_OFF = LATE.map((layer) => ({ quantity: "value", change: "zero", layer, position: 7 }));
 const RESTING = { text: BOYS, view: { layer: 2, head: 0 } };
 const notUse = chapter("Attention is not use", "tiny-bert", "A head can look at a token and take nothing from it.", [
-  number("weight", SHARE, 0.1, { text: BOYS }, "Which part of their weight, 0 to 1, do the eight heads of layers 2 and 3 give [SEP], the mark at the end, on average?", async (lab) => {
+  number("weight", SHARE, 0.05, { text: BOYS }, "Which part of their weight, 0 to 1, do the eight heads of layers 2 and 3 give [SEP], the mark at the end, on average?", async (lab) => {
     const weight = await resting(lab);
     return { answer: weight, said: `${rounded(weight)} of the weight.`, means: "They look at a token without meaning nearly all the time. What do they take from there?", show: RESTING };
   }),
-  number("value sep", [0, 10], 0.3, RESTING, async (lab) => `A head adds up value vectors, times the weights: between [CLS] and [SEP] they are ${rounded((await lengths(lab)).others)} long on average, and how long are those at [SEP]?`, async (lab) => {
+  number("value sep", [0, 10], 0.1, RESTING, async (lab) => `A head adds up value vectors, times the weights: between [CLS] and [SEP] they are ${rounded((await lengths(lab)).others)} long on average, and how long are those at [SEP]?`, async (lab) => {
     const { sep, others } = await lengths(lab);
     const kept = await moved(lab, SEP_OFF);
     const means = `The values there are short: set to zero, as in the picture, they move the prediction by ${rounded(kept)} nats.`;
@@ -475,11 +475,11 @@ function dimensionsOf(products) {
 const seen = (layer, head) => ({ view: { view: "neuron", layer, head, query: 3 } });
 
 const neurons = chapter("Vig's neurons", "tiny-bert", "Jesse Vig saw heads whose attention a few dimensions decide, the same ones for every token. Is it so here?", [
-  number("2-0 shared", SHARE, 0.15, { text: HAPPY }, `Head 2-0 looks at [SEP]: of the ${LARGEST} dimensions with the largest query times key, which part, 0 to 1, do two tokens share on average (by chance ${LARGEST} of 32, ${LARGEST / 32})?`, async (lab) => {
+  number("2-0 shared", SHARE, 0.1, { text: HAPPY }, `Head 2-0 looks at [SEP]: of the ${LARGEST} dimensions with the largest query times key, which part, 0 to 1, do two tokens share on average (by chance ${LARGEST} of 32, ${LARGEST / 32})?`, async (lab) => {
     const shared = sharedOf(await productsOf(lab, 2, 0));
     return { answer: shared, said: `${rounded(shared)} of them.`, means: "Mostly the same dimensions, whatever the token: the head looks for [SEP] whoever asks.", show: seen(2, 0) };
   }),
-  number("0-1 shared", SHARE, 0.1, { text: HAPPY, view: { layer: 0, head: PREVIOUS } }, "Which part do two tokens share in head 0-1, which looks at the token before?", async (lab) => {
+  number("0-1 shared", SHARE, 0.05, { text: HAPPY, view: { layer: 0, head: PREVIOUS } }, "Which part do two tokens share in head 0-1, which looks at the token before?", async (lab) => {
     const [previous, next] = [sharedOf(await productsOf(lab, 0, 1)), sharedOf(await productsOf(lab, 0, 2))];
     const said = `${rounded(previous)}; head 0-2, which looks at the token after, ${rounded(next)}.`;
     return { answer: previous, numbers: { "0-2 shared": next }, said, means: "Little more than chance: each position has dimensions of its own.", show: seen(0, 1) };

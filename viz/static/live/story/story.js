@@ -143,11 +143,12 @@ class StepInPage {
     const id = `question-${number}`;
     this.question = element("p", { class: "story-question", id }, [typeof step.ask === "string" ? step.ask : "…"]);
     this.result = element("div", { class: "story-result", role: "status" });
+    const label = step.tolerance ? `Your guess, within ${step.tolerance}` : "Your guess";
     const choices = /** @type {[string, string][]} */ ((step.choices ?? []).map((one) => [one, one]));
-    this.field = step.choices ? menu("Your guess", [["", "Choose…"], ...choices], () => {}) : element("input", { type: "text", inputmode: "decimal", autocomplete: "off", "aria-label": "Your guess" });
+    this.field = step.choices ? menu(label, [["", "Choose…"], ...choices], () => {}) : element("input", { type: "text", inputmode: "decimal", autocomplete: "off", "aria-label": label });
     this.field.setAttribute("aria-describedby", id);
     this.commit = element("button", { type: "submit" }, ["Guess"]);
-    const form = element("form", { class: "story-row" }, [element("span", { "aria-hidden": "true" }, ["Your guess"]), this.field, this.commit]);
+    const form = element("form", { class: "story-row" }, [element("span", { "aria-hidden": "true" }, [label]), this.field, this.commit]);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.guess();
@@ -219,7 +220,7 @@ class StepInPage {
     this.result.dataset.right = String(right);
     const next = button("Next step", () => this.story.go(this.number + 1, true));
     this.result.replaceChildren(
-      element("p", { class: "story-verdict" }, [`${right ? "✓" : "✗"} ${verdict}`]),
+      element("p", { class: "story-verdict" }, [verdict]),
       element("p", {}, [said, " ", means]),
       next,
     );
@@ -289,7 +290,7 @@ export class Story {
     this.host.ownerDocument.addEventListener("keydown", (event) => {
       const by = { n: 1, p: -1 }[event.key];
       // No number has these letters.
-      const typed = /** @type {HTMLElement} */ (event.target).matches("select, input:not([inputmode])");
+      const typed = /** @type {HTMLElement} */ (event.target).matches("textarea, input[type=text]:not([inputmode])");
       if (!by || typed || event.altKey || event.ctrlKey || event.metaKey) return;
       event.stopPropagation();
       event.preventDefault();
@@ -300,7 +301,7 @@ export class Story {
   /** The step that the address names, or the first. */
   follow() {
     const named = /(?:^#?|&)step=(\d{1,3})(?:&|$)/.exec(this.around.address.read());
-    const step = named ? Number(named[1]) : 1;
+    const step = Math.max(1, named ? Number(named[1]) : 1);
     if (step !== this.at) return this.go(step, named !== null);
     return Promise.resolve();
   }
