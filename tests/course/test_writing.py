@@ -290,7 +290,7 @@ PLANTED = [
     ("8-softmax", softmax_over(1), "wrong axis, the queries"),
     ("8-softmax", lambda s: torch.exp(s) / torch.exp(s).sum(-1, keepdim=True), "is infinite"),
     ("8-softmax", lambda s: torch.exp(s), "not divided by their sum"),
-    ("8-softmax", lambda s: (np.exp(s.numpy()).T / 2).T, "ndarray and not a torch tensor"),
+    ("8-softmax", lambda s: (np.exp(s.numpy()).T / 2).T, "ndarray; expected one torch tensor"),
     ("8-attend", attends(before=False), "after the softmax"),
     ("8-attend", attends(hidden=0.0), "exp(0) = 1"),
     ("8-attend", attends(scale=1 / 7), "twice by √d_head"),
@@ -332,6 +332,58 @@ def test_a_planted_mistake_is_found_and_named_with_what_shows_it(name, function,
     assert cause in verdict.said
     shown = r"gives .*(is right \(\d+ of \d+ numbers|expected|torch tensor)|With .* it raises|input"
     assert re.search(shown, verdict.said), verdict
+
+
+def fails(*given):
+    raise AssertionError
+
+
+def dots(query, key):
+    """Its text."""
+    ...
+
+
+def then(change, whole=Matmul.attention):
+    """A right function whose outcome is changed."""
+    return lambda *given: change(whole(*given))
+
+
+def halves(change):
+    return then(lambda found: (change(found[0]), found[1]))
+
+
+KINDS = [
+    ("8-scores", fails, "it raises AssertionError."),
+    ("8-scores", then(lambda found: None, Matmul.scores), "None: does it end with return?"),
+    ("8-scores", dots, "No guess yet"),
+    ("8-split", lambda x, n: x.chunk(n, -1), "a tensor (8, 4)); expected one torch tensor"),
+    ("8-split", lambda x, n: Matmul.split(x, n).to_sparse(), "sparse_coo tensor on cpu; expected"),
+    ("8-split", lambda x, n: Matmul.split(x, n).to("meta"), "tensor on meta; expected one"),
+    ("8-split", lambda x, n: x.T.view(n, 8, 4), "Use .reshape(...) instead."),
+    ("8-cache", then(list, Matmul.append), "it gives list; expected a pair of tensors"),
+    ("8-cache", lambda c, k, v: {"k": k}, "it gives dict; expected a pair of tensors"),
+    ("8-cache", lambda c, k, v: Matmul.append(c, k, v)[0], "a tensor (2, 7, 7); expected a pair"),
+    ("8-scale", then(torch.Tensor.half, Matmul.scaled), "It gives torch.float16; expected"),
+    ("8-scale", then(torch.Tensor.bool, Matmul.scaled), "It gives torch.bool; expected"),
+    ("8-scale", then(torch.Tensor.cfloat, Matmul.scaled), "It gives torch.complex64; expected"),
+    ("8-scale", then(lambda found: found.softmax(-1), Matmul.scaled),
+     "Not yet. At [0, 0, 0] it gives"),
+    ("8-attend", lambda q, k, v, a: Matmul.attend(q, k, v, tril(0)(q.shape[1], k.shape[1])),
+     "where it was not asked for. At ["),
+    ("8-run", halves(torch.Tensor.double), "Right."),
+    ("8-run", halves(torch.Tensor.half), "It gives torch.float16; expected"),
+    ("8-run", halves(lambda out: out[None]), "first 5 tokens is a tensor (1, 5, 12); expected"),
+    ("8-run", halves(torch.Tensor.numpy), "(ndarray, a tensor (5, 12)); expected a pair, (output"),
+    ("8-run", then(lambda found: found[0]), "gives a tensor (5, 12); expected a pair, (output"),
+    ("8-run", then(lambda found: found[::-1], layer()), "a tensor (5, 12)); expected a pair, (out"),
+    ("8-run", then(lambda found: found[::-1]), "Not yet. It gives (1"),
+    ("8-run", lambda x, w, n, cache: Matmul.attention(x, w, 3, cache), "In tiny-gpt2 it raises"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "function", "words"), KINDS)
+def test_another_kind_of_answer_is_named(name, function, words):
+    assert words in check(name, function).said
 
 
 def test_a_function_that_keeps_what_it_saw_is_found_by_the_words():
