@@ -253,6 +253,9 @@ export class Story {
     this.at = 0;
     /** @type {(StepInPage | ReturnType<typeof ownText>)[]} */
     this.steps = [];
+    /** Whether the page scrolls to a step by itself, and how many steps prepare their picture. */
+    this.led = false;
+    this.arriving = 0;
     this.essay = element("div", { class: "story-essay" });
     this.picture = new Picture(host, around, this.essay);
     const told = chapters.map((chapter, i) => {
@@ -286,6 +289,7 @@ export class Story {
       clearTimeout(timer);
       timer = setTimeout(() => this.look(), REST);
     }, { passive: true });
+    addEventListener("scrollend", () => (this.led = false));
     this.around.address.listen(() => this.follow());
     this.host.ownerDocument.addEventListener("keydown", (event) => {
       const by = { n: 1, p: -1 }[event.key];
@@ -316,17 +320,23 @@ export class Story {
     this.previous.disabled = number === 1;
     this.next.disabled = number === this.steps.length;
     for (const one of this.steps) one.root.toggleAttribute("data-here", one === step);
+    this.arriving += 1;
     if (far) await step.arrive().catch((error) => step.fail(error));
+    this.arriving -= 1;
+    // Another step may have been asked for meanwhile.
+    if (this.at !== number) return;
     if (far) this.around.address.write(`step=${number}`);
     if (!scroll) return;
+    this.led = "onscrollend" in window;
     const still = far > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches;
     step.root.scrollIntoView({ behavior: still ? "instant" : "smooth" });
     const to = step.revealed ? step.result.querySelector("button") : step.field;
     to?.focus({ preventScroll: true });
   }
 
-  /** Takes the step that is in sight. */
+  /** Takes the step that the reader has scrolled to; not one that a button's scrolling passes. */
   look() {
+    if (this.led || this.arriving) return;
     // Where a step begins that was scrolled to (scroll-margin-top), and a little below.
     const line = parseFloat(getComputedStyle(this.steps[0].root).scrollMarginTop) + 8;
     const begun = this.steps.filter(({ root }) => root.getBoundingClientRect().top <= line).length;
