@@ -1,8 +1,9 @@
 """Why heads look where they look, for the weights of a page that are most likely asked about.
 
 A page has no weights of the model, so the parts of scores (analysis/reasons.py) are computed when
-it is made: for its largest weights, as many as its bytes and half a second allow, or for all of
-the heads that are asked for. The block `why` is (field, weight) in 16 bits, with the fields
+it is made: for its largest weights, as many as a share of its bytes and a number of multiplications
+allow, or for all of the heads that are asked for. The block `why` is (field, weight) in 16 bits,
+with the fields
 
     place of the head, query, key, score, and of each of the 4 largest pairs
     the query's component, the key's, their part of the score

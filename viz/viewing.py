@@ -240,9 +240,9 @@ def view(
     lens           hold what each layer would predict; by default where the model has a
                    vocabulary head and it does not take long
     why            heads of whose weights the page can say why they are large, all above 1 %,
-                   chosen as in `exact` (True: all of them, which of 144 heads and 128 tokens takes
-                   a minute and four times the bytes), or False for none; by default so many of the
-                   largest weights as take 4 % of the page and about half a second
+                   chosen as in `exact` (True for all heads is slow, and the file much larger, for
+                   many heads and tokens), or False for none; by default as many of the largest
+                   weights as fit into 4 % of the page and a fixed amount of computing
     patterns       names of heads that the model view marks: what `patterns` of
                    minibert.survey.patterns gives
     title          the heading; what the page is about by default

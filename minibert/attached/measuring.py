@@ -103,10 +103,12 @@ class LayerMeasured:
     """
 
     def __init__(self) -> None:
-        self.problem, self.n_queries = "", 0
-        """Why this layer has no statistics, "" where it has; how many queries were measured."""
+        self.problem = ""
+        """Why this layer has no statistics; "" where it has."""
+        self.n_queries = 0
+        """Queries that were measured."""
         self.n_real = torch.zeros(())
-        """Those that are not padding, (batch)."""
+        """Those of them that are not padding, (batch)."""
         self._kept: dict[str, Tensor] = {}
         self._lengths: dict[str, int] = {}
 
@@ -131,6 +133,10 @@ class LayerMeasured:
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_"):
             raise AttributeError(name)
+        return self.read(name)
+
+    def read(self, name: str) -> Tensor:
+        """A statistic by its name. Raises TraceError where it was not measured."""
         if self.problem:
             raise TraceError(f"{name} was not measured: {self.problem}.")
         if name not in self._kept:
@@ -140,11 +146,6 @@ class LayerMeasured:
                 f"{', '.join(known)}. Name it in want=."
             )
         return self._kept[name][:, :, : self._lengths[name]]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The statistics that were measured."""
-        return tuple(self._kept)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._kept]
@@ -208,10 +209,7 @@ class Measured:
 
     def result(self, name: str, stack: str | None = None) -> Result[Tensor]:
         """A statistic of all layers of the newest run, with `.table()`, `.largest()`, `.plot()`."""
-        layers = self._layers(stack)
-        if name not in layers[0].names and not layers[0].problem:
-            raise TraceError(f"{name!r:.80} was not measured; there are {layers[0].names}.")
-        values = torch.stack([getattr(one, name) for one in layers])
+        values = torch.stack([layer.read(name) for layer in self._layers(stack)])
         axes = f"layer batch head {'key' if name in OF_KEYS else 'position'}"
         axes += " parameter" * (values.ndim > 4)
         return Result(values, axes, title=f"{name} of {self.model_name}")
