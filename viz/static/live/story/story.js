@@ -328,7 +328,8 @@ export class Story {
     if (far) this.around.address.write(`step=${number}`);
     if (!scroll) return;
     this.led = "onscrollend" in window;
-    const still = far > 1 || matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const away = Math.abs(step.root.getBoundingClientRect().top) > 2 * innerHeight;
+    const still = away || matchMedia("(prefers-reduced-motion: reduce)").matches;
     step.root.scrollIntoView({ behavior: still ? "instant" : "smooth" });
     const to = step.revealed ? step.result.querySelector("button") : step.field;
     to?.focus({ preventScroll: true });
