@@ -101,7 +101,6 @@ class Picture {
       named() {},
       heading: this.heading,
     });
-    this.host.classList.add("story");
     frame.above?.append(this.words);
     return frame;
   }
@@ -276,6 +275,8 @@ export class Story {
       element("section", { "aria-label": "Your turn" }, [element("div", {}, [element("h2", {}, ["Your turn"])]), own.root]),
       element("nav", { class: "story-row story-nav", "aria-label": "Steps" }, [this.previous, this.place, this.next]),
     );
+    // Its look, before the picture is there.
+    host.classList.add("minibert", "story");
     host.replaceChildren(this.essay);
     // The picture's keys are for who is there.
     this.essay.addEventListener("keydown", (event) => event.stopPropagation());
