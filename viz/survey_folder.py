@@ -1,7 +1,6 @@
-"""The report of a survey: one self-contained HTML page of figures, made from its tables alone.
+"""The report of a survey: one self-contained HTML page, made from its tables alone.
 
-tables, patterns -> `survey_report`: the figures of Clark et al. 2019 (2 and 4) and of Kobayashi et
-al. 2020; static/views/survey draws them
+tables, patterns -> `survey_report`, which static/views/survey shows
 documents -> `write_example_pages`: one file in which each head can be seen at its work; an entry
 holds some heads of one layer in one document, so that all examples fit into a small file
 `write_survey_report` puts both into the folder of the survey.

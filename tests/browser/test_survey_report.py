@@ -62,10 +62,7 @@ def show(browser, folder, complaints):
         address = (folder / "report.html").as_uri()
         watch(page, address, complaints)
         page.goto(f"{address}#{hash}")
-        page.wait_for_function(
-            "document.querySelectorAll('.board').length > 2 &&"
-            " [...document.querySelectorAll('.board')].every((one) => one.dataset.drawn)"
-        )
+        page.wait_for_selector("[aria-labelledby=surveyed]")
         return page
 
     yield opened
@@ -90,7 +87,7 @@ def sections(page: Page) -> list[str]:
 
 def test_everything_is_there_and_nothing_is_clipped(show):
     page = show(viewport={"width": 1400, "height": 800})
-    assert sections(page) == ["all-heads", "patterns", "by-layer", "distance-profile", "surveyed"]
+    assert sections(page) == ["all-heads", "patterns", "one-head", "distance-profile", "surveyed"]
     sentences = page.locator(".seen").all_inner_texts()
     assert len(sentences) == 4
     assert all(sentence.endswith(".") for sentence in sentences)
@@ -103,7 +100,7 @@ def test_everything_is_there_and_nothing_is_clipped(show):
         paper = page.locator("#page").evaluate("(page) => getComputedStyle(page).backgroundColor")
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 22, 25)"}[scheme]
         # No figure is blank.
-        for board in page.locator(".board").all():
+        for board in page.locator(".grid, .profile").all():
             image = np.asarray(Image.open(io.BytesIO(board.screenshot())).convert("L"), dtype=int)
             assert np.ptp(image) > 100
 
@@ -127,13 +124,12 @@ def test_a_head_is_chosen_by_pointer_or_keys_and_leads_to_its_examples(show):
     expect(grid.locator(".readout")).to_contain_text(
         "Head 2‑1: 87.5\u202f% (95\u202f% interval 87.3"
     )
-    board = grid.locator(".board")
-    board.focus()
+    grid.locator("[aria-pressed=true]").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("location.hash") == "#head=3-2"
     expect(page.locator("[aria-labelledby=distance-profile] .seen")).to_contain_text("Head 3‑2")
-    board.click(position={"x": 26 + 62 + 20, "y": 28 + 2 * 36 + 10})
+    grid.locator("tbody tr").nth(2).locator("button").nth(1).click()
     assert page.evaluate("location.hash") == ""
     first = grid.locator(".examples a").first
     expect(first).to_be_focused()
@@ -169,10 +165,29 @@ def test_figures_and_their_numbers_can_be_saved(show):
     drawn = np.random.default_rng(4).uniform(0.02, 0.3, size=(len(NAMES), LAYERS, HEADS))
     found = np.array([float(row[3]) for row in rows[1:]]).reshape(LAYERS, HEADS)
     np.testing.assert_allclose(found, drawn[NAMES.index("to_sep")], rtol=1e-6)
-    chart = page.locator("[aria-labelledby=by-layer]")
-    svg = ET.fromstring(taken(chart, "SVG drawing"))
-    dots = svg.findall("{http://www.w3.org/2000/svg}circle")
-    # A dot a head in each panel, the ring around the chosen one, and where each line begins.
-    assert len(dots) == len(NAMES) * (LAYERS * HEADS + 2 + 1)
-    image = Image.open(io.BytesIO(taken(chart, "PNG image"))).convert("RGB")
+    # What is drawn in the grid is in the file: a ground a head, and its number in percent.
+    svg = ET.fromstring(taken(means, "SVG drawing"))
+    texts = [one.text for one in svg.findall("{http://www.w3.org/2000/svg}text")]
+    assert {f"{value:.0%}"[:-1] for value in found.ravel()} <= set(texts)
+    image = Image.open(io.BytesIO(taken(means, "PNG image"))).convert("RGB")
     assert image.getpixel((0, 0)) == (0x15, 0x16, 0x19)
+
+
+def test_the_chosen_head_stands_in_every_measure_with_its_rank(show):
+    page = show("head=1-2", viewport={"width": 1400, "height": 900})
+    drawn = np.random.default_rng(4).uniform(0.02, 0.3, size=(len(NAMES), LAYERS, HEADS))
+    drawn[NAMES.index("to_previous"), 2, 1] = 0.875
+    rows = page.locator("[aria-labelledby=one-head] tbody tr")
+    # Those of the two patterns follow; what is not measured has no row.
+    expect(rows).to_have_count(len(NAMES) + 2)
+    for name in ("to_sep", "to_previous"):
+        row = rows.nth(NAMES.index(name)).locator("td")
+        mean = drawn[NAMES.index(name)]
+        expect(row.nth(0)).to_have_text(f"{100 * mean[1, 2]:.1f}\u202f%")
+        expect(row.nth(3)).to_have_text(str(1 + (mean > mean[1, 2]).sum()))
+    rows.nth(NAMES.index("to_sep")).get_by_role("button").click()
+    assert page.evaluate("location.hash") == "#head=1-2&measure=to_sep"
+    mean = drawn[NAMES.index("to_sep")].mean(axis=1)
+    expect(page.locator(".grid tbody tr").nth(3).locator("td").last).to_have_text(
+        f"{100 * mean[3]:.0f}"
+    )

@@ -68,8 +68,9 @@ export class Survey {
     this.header = header;
     this.nLayers = header.n_layers;
     this.nHeads = header.n_heads;
-    this.size = this.nLayers * this.nHeads;
-    const patterns = header.patterns.map((pattern) => asMeasure(pattern, this.size));
+    /** Layer and head of each place, as the address writes them. */
+    this.heads = Array.from({ length: this.nLayers * this.nHeads }, (_, place) => `${Math.floor(place / this.nHeads)}-${place % this.nHeads}`);
+    const patterns = header.patterns.map((pattern) => asMeasure(pattern, this.heads.length));
     this.measures = [...header.measures, ...patterns];
     this.byName = new Map(this.measures.map((measure) => [measure.name, measure]));
     this.pageOf = new Map(header.links.flatMap(([document, layer, number, heads]) =>
@@ -77,15 +78,9 @@ export class Survey {
     ));
   }
 
-  /** A measure that some head has a number for that is not 0. @param {string} name */
-  found(name) {
-    const measure = this.byName.get(name);
-    return measure?.mean.some(Boolean) ? measure : null;
-  }
-
   /** Layer and head, with a hyphen at which no line ends. @param {number} place */
   nameOf(place) {
-    return `${Math.floor(place / this.nHeads)}\u2011${place % this.nHeads}`;
+    return this.heads[place].replace("-", "\u2011");
   }
 
   /**
@@ -132,31 +127,30 @@ export function textOf(value, unit) {
   return Math.abs(value) < 0.001 ? written(value, 3) : short(value);
 }
 
-/** The mean of a head and its confidence interval. @param {Measure} measure @param {number} place */
-export function withInterval({ mean, low, high, unit, documents }, place) {
-  const [value, least, most] = [mean[place], low[place], high[place]];
-  if (value === null) return "no row counts";
-  const of = `${documents} document${documents === 1 ? "" : "s"}`;
-  if (least === null || most === null) return `${textOf(value, unit)} (${of})`;
+/** The 95 % confidence interval of a head's mean over documents. @param {Measure} measure @param {number} place */
+export function intervalOf({ low, high, unit }, place) {
+  const [least, most] = [low[place], high[place]];
   // Nothing that is measured is below 0; the interval of a mean close to it may be.
-  return `${textOf(value, unit)} (95\u202f% interval ${textOf(Math.max(0, least), unit)} to ${textOf(most, unit)}, ${of})`;
+  return least === null || most === null ? "–" : `${textOf(Math.max(0, least), unit)} to ${textOf(most, unit)}`;
 }
 
-/** The place with the largest number, or -1. @param {OfHeads} numbers @param {(value: number) => number} [of] */
-export function largest(numbers, of = (value) => value) {
-  let best = -1;
-  numbers.forEach((value, place) => {
-    if (value !== null && (best < 0 || of(value) > of(/** @type {number} */ (numbers[best])))) best = place;
-  });
-  return best;
+/** The place with the largest number, or -1. @param {OfHeads} numbers */
+export function largest(numbers) {
+  return numbers.reduce((/** @type {number} */ best, value, place) => (value !== null && (best < 0 || value > Number(numbers[best])) ? place : best), -1);
+}
+
+/** The mean of the numbers that are there; null of none. @param {OfHeads} numbers */
+export function meanOf(numbers) {
+  const known = numbers.filter((one) => one !== null);
+  return known.length ? known.reduce((sum, one) => sum + one, 0) / known.length : null;
 }
 
 /**
  * What the report shows, in one place and in its address.
  *
  * @typedef {object} State
- * @property {"auto" | "light" | "dark"} theme
- * @property {number} place  the head that is chosen: layer times heads plus head
+ * @property {string} theme  auto, light or dark
+ * @property {string} head  the one that is chosen: layer-head
  * @property {string} measure  that the grid is coloured by
  *
  * @typedef {object} Store
@@ -165,14 +159,10 @@ export function largest(numbers, of = (value) => value) {
  * @property {(listener: () => void) => void} subscribe
  */
 
-/** @param {State} state @param {State} start @param {number} nHeads */
-export function toHash(state, start, nHeads) {
-  const asked = new URLSearchParams();
-  for (const name of /** @type {const} */ (["theme", "measure"])) {
-    if (state[name] !== start[name]) asked.set(name, state[name]);
-  }
-  if (state.place !== start.place) asked.set("head", `${Math.floor(state.place / nHeads)}-${state.place % nHeads}`);
-  return asked.toString();
+/** @param {State} state @param {State} start */
+export function toHash(state, start) {
+  const names = /** @type {(keyof State)[]} */ (Object.keys(state));
+  return String(new URLSearchParams(names.flatMap((name) => (state[name] === start[name] ? [] : [[name, state[name]]]))));
 }
 
 /**
@@ -180,20 +170,10 @@ export function toHash(state, start, nHeads) {
  *
  * @param {string} hash
  * @param {State} start
- * @param {{nLayers: number, nHeads: number, measures: string[]}} known
+ * @param {Record<keyof State, string[]>} known
  * @returns {State}
  */
-export function fromHash(hash, start, { nLayers, nHeads, measures }) {
-  const asked = new URLSearchParams(hash.replace(/^#/, ""));
-  /** @param {string} name @param {readonly string[]} possible */
-  const one = (name, possible) => possible.find((value) => value === asked.get(name));
-  const [, layer, head] = /^(\d{1,4})-(\d{1,4})$/.exec(asked.get("head") ?? "") ?? [];
-  const there = layer !== undefined && Number(layer) < nLayers && Number(head) < nHeads;
-  const state = {
-    theme: one("theme", ["light", "dark"]),
-    place: there ? Number(layer) * nHeads + Number(head) : undefined,
-    measure: one("measure", measures),
-  };
-  const given = Object.fromEntries(Object.entries(state).filter(([, value]) => value !== undefined));
-  return { ...start, ...given };
+export function fromHash(hash, start, known) {
+  const asked = [...new URLSearchParams(hash.replace(/^#/, ""))];
+  return { ...start, ...Object.fromEntries(asked.filter(([name, value]) => Object.hasOwn(known, name) && known[/** @type {keyof State} */ (name)].includes(value))) };
 }

@@ -1,25 +1,26 @@
 /**
  * The report of a survey: its parts one below the other, about one chosen head.
  *
- * @import { CssColors } from "../../core/draw/canvas.js"
- * @import { Figure } from "../../core/export/figure.js"
  * @import { Address } from "../../core/frame/frame.js"
- * @import { Header, Pattern, PatternExample, PatternHead, State, Store } from "./data.js"
+ * @import { Figure } from "../../core/export/figure.js"
+ * @import { Header, Measure, Pattern, PatternExample, PatternHead, State, Store } from "./data.js"
  */
 
-import { button } from "../../core/draw/controls.js";
-import { cssColors } from "../../core/draw/canvas.js";
+import { scaleFor, signColor, signedShade } from "../../core/draw/colors.js";
+import { button, menu, walk } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { createExport } from "../../core/export/export.js";
-import { paintOn } from "../../core/export/pens.js";
+import { pageFigure } from "../../core/export/page_figure.js";
 import { holdState } from "../../core/state/state.js";
 import { counted, short } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
-import { fromHash, Survey, toHash } from "./data.js";
-import { gridPart, layersPart, profilePart } from "./figures.js";
+import { createRamp, track } from "../../marks/cards.js";
+import { fromHash, intervalOf, largest, meanOf, Survey, textOf, toHash } from "./data.js";
 
 /** Rows of a table of edges. */
 const EDGES = 10;
+/** Offsets that a sentence names. */
+const NAMED = 3;
 
 /** The measures that the grid begins with: the first that is there. */
 const FIRST = ["to_previous", "to_sep", "entropy"];
@@ -27,37 +28,217 @@ const FIRST = ["to_previous", "to_sep", "entropy"];
 /** @param {HTMLElement} host @param {Header} header @param {Address} address */
 export function mountReport(host, header, address) {
   const survey = new Survey(header);
-  const measure = FIRST.find((name) => survey.found(name)) ?? survey.measures[0].name;
-  const best = survey.byName.get(measure)?.mean.reduce((/** @type {number} */ most, value, place, all) => ((value ?? -1) > (all[most] ?? -1) ? place : most), 0);
+  const measure = survey.byName.get(FIRST.find((name) => survey.byName.get(name)?.mean.some(Boolean)) ?? "") ?? survey.measures[0];
   /** @type {State} */
-  const start = { theme: "auto", place: best ?? 0, measure };
-  const known = { nLayers: survey.nLayers, nHeads: survey.nHeads, measures: [...survey.byName.keys()] };
+  const start = { theme: "auto", head: survey.heads[Math.max(0, largest(measure.mean))], measure: measure.name };
+  const known = { theme: ["light", "dark"], head: survey.heads, measure: [...survey.byName.keys()] };
   const store = holdState(fromHash(address.read(), start, known));
   const darkness = matchMedia("(prefers-color-scheme: dark)");
+  /** @returns {"light" | "dark"} */
   const theme = () => {
-    const chosen = store.get().theme;
-    if (chosen !== "auto") return chosen;
-    return darkness.matches ? "dark" : "light";
+    const { theme: chosen } = store.get();
+    return (chosen === "auto" ? darkness.matches : chosen === "dark") ? "dark" : "light";
   };
   const switcher = button("", () => store.set({ theme: theme() === "dark" ? "light" : "dark" }), { class: "theme" });
-  const parts = [gridPart(survey, store), layersPart(survey), profilePart(survey)];
-  const sections = parts.flatMap((part) => (part ? [new Section(part, survey, store, theme)] : []));
+  const [grid, ...others] = [createGrid(survey, store), createOneHead(survey, store), ...(header.profile ? [createProfile(survey, header.profile)] : [])];
   const update = () => {
     host.dataset.theme = theme();
     const other = theme() === "dark" ? "light" : "dark";
     switcher.textContent = other === "dark" ? "Dark" : "Light";
     switcher.setAttribute("aria-label", `Switch to ${other} colours`);
-    for (const section of sections) section.update();
-    address.write(toHash(store.get(), start, survey.nHeads));
+    const state = store.get();
+    const look = { measure: /** @type {Measure} */ (survey.byName.get(state.measure)), place: survey.heads.indexOf(state.head), theme: theme() };
+    for (const part of [grid, ...others]) part.update(look);
+    address.write(toHash(state, start));
   };
   const patterns = createPatterns(survey, store);
-  const [grid, ...others] = sections.map(({ root }) => root);
   host.classList.add("minibert", "report");
-  host.append(switcher, createTop(header), grid, ...(patterns ? [patterns] : []), ...createEdges(survey, store), ...others, createFacts(header));
+  host.append(switcher, createTop(header), grid.root, ...(patterns ? [patterns] : []), ...createEdges(survey, store), ...others.map(({ root }) => root), createFacts(header));
   store.subscribe(update);
   darkness.addEventListener("change", update);
   address.listen(() => store.set(fromHash(address.read(), start, known)));
   update();
+}
+
+/**
+ * @typedef {object} Look  what a part shows
+ * @property {Measure} measure
+ * @property {number} place  of the chosen head
+ * @property {"light" | "dark"} theme
+ *
+ * @typedef {{root: HTMLElement, update: (look: Look) => void}} Part
+ */
+
+/** A heading, a sentence that says what is seen, and what can be saved. @param {string} id @param {string} heading @param {HTMLElement[]} content @param {() => Figure} figure */
+function partOf(id, heading, content, figure) {
+  const sentence = element("p", { class: "seen" });
+  const giving = createExport(() => [{ name: id, view: { figure: async () => figure() } }]);
+  const top = element("div", { class: "top" }, [element("h2", { id }, [heading]), giving.root]);
+  return { sentence, root: element("section", { class: "part", "aria-labelledby": id }, [top, sentence, ...content]) };
+}
+
+/** The numbers of measures, a row a head. @param {Survey} survey @param {Measure[]} measures */
+function tableOf({ nHeads }, measures) {
+  return {
+    columns: ["measure", "layer", "head", "mean", "low", "high", "documents"],
+    *rows() {
+      for (const { name, mean, low, high, documents } of measures) {
+        for (const [place, value] of mean.entries()) yield [name, Math.floor(place / nHeads), place % nHeads, value ?? "", low[place] ?? "", high[place] ?? "", documents];
+      }
+    },
+  };
+}
+
+/** All heads, a row a layer, coloured by a chosen measure; an arrow or a click chooses one. @param {Survey} survey @param {Store} store @returns {Part} */
+function createGrid(survey, store) {
+  const { nLayers, nHeads, heads } = survey;
+  const choose = menu("Coloured by", survey.measures.map(({ name, words }) => [name, `${running(words)} (${name})`]), (measure) => store.set({ measure }));
+  const examples = element("div", { class: "examples" });
+  const cells = heads.map((head) => {
+    const open = () => {
+      store.set({ head });
+      examples.querySelector("a")?.focus();
+    };
+    const made = button("", open, { class: "grid-head" });
+    made.addEventListener("focus", () => store.set({ head }));
+    return made;
+  });
+  const rows = Array.from({ length: nLayers }, (_, layer) => cells.slice(layer * nHeads, (layer + 1) * nHeads));
+  const means = rows.map(() => element("td"));
+  const names = ["", ...Array.from({ length: nHeads }, (_, head) => String(head)), "mean"];
+  const table = element("table", { class: "grid", "aria-label": "A row a layer, a column a head" }, [
+    element("thead", {}, [element("tr", {}, names.map((name) => (name ? element("th", { scope: "col" }, [name]) : element("td"))))]),
+    element("tbody", {}, rows.map((row, layer) => element("tr", {}, [element("th", { scope: "row" }, [String(layer)]), ...row.map((cell) => element("td", {}, [cell])), means[layer]]))),
+  ]);
+  table.addEventListener("keydown", (event) => walk(event, rows) && event.preventDefault());
+  const ramp = createRamp();
+  const readout = element("p", { class: "readout", "aria-live": "polite" });
+  const tools = element("div", { class: "measure" }, [element("span", { class: "label", "aria-hidden": "true" }, ["Coloured by"]), choose]);
+  const content = [tools, element("div", { class: "grid-room" }, [table]), element("div", { class: "grid-ramp" }, ramp.parts), readout, examples];
+  const now = () => /** @type {Measure} */ (survey.byName.get(store.get().measure));
+  const { root, sentence } = partOf("all-heads", "All heads", content, () => pageFigure(table, running(now().words), { name: `all-heads-${now().name}`, ...tableOf(survey, [now()]) }));
+  return {
+    root,
+    update({ measure, place, theme }) {
+      const { mean, unit, documents } = measure;
+      const top = scaleFor([Math.max(...mean.map((one) => Math.abs(one ?? 0)))]);
+      choose.value = measure.name;
+      sentence.textContent = gridSaid(survey, measure);
+      cells.forEach((cell, i) => {
+        cell.textContent = cellText(mean[i], unit);
+        cell.style.backgroundColor = signedShade(mean[i] ?? 0, top, theme);
+        cell.tabIndex = i === place ? 0 : -1;
+        cell.setAttribute("aria-label", `Head ${heads[i]}: ${mean[i] === null ? "none" : cell.textContent}${unit === "share" ? "\u202f%" : ""}`);
+        cell.setAttribute("aria-pressed", String(i === place));
+      });
+      rows.forEach((_, layer) => (means[layer].textContent = cellText(meanOf(mean.slice(layer * nHeads, (layer + 1) * nHeads)), unit)));
+      ramp.show(`linear-gradient(90deg, transparent, ${signedShade(top, top, theme)})`, [0, top].map((value) => textOf(value, unit)));
+      const said = mean[place] === null ? "no row counts" : `${textOf(mean[place], unit)} (95\u202f% interval ${intervalOf(measure, place)}, ${counted(documents, "document")})`;
+      readout.textContent = `Head ${survey.nameOf(place)}: ${said}`;
+      examples.replaceChildren(...examplesOf(survey, measure, place));
+    },
+  };
+}
+
+/** A number as it fits into a cell: of a share its percent. @param {number | null} value @param {Measure["unit"]} unit */
+function cellText(value, unit) {
+  if (value === null) return "";
+  return unit === "share" ? (value * 100).toFixed(0) : String(Number(value.toPrecision(2)));
+}
+
+/** @param {Survey} survey @param {Measure} measure */
+function gridSaid(survey, { words, mean, unit }) {
+  const best = largest(mean);
+  if (best < 0) return `No row counts for this: ${words}.`;
+  return `${words.replace(/^./, (first) => first.toUpperCase())}: head ${survey.nameOf(best)} has most, ${textOf(mean[best], unit)}; the mean of all heads is ${textOf(meanOf(mean), unit)}.`;
+}
+
+/** The best documents of a head, with links to its pages. @param {Survey} survey @param {Measure} measure @param {number} place */
+function examplesOf(survey, measure, place) {
+  const items = measure.examples[place].map(([document, score]) => {
+    const name = element("bdi", {}, [running(survey.header.documents[document])]);
+    const href = survey.linkTo(document, place);
+    return element("li", {}, [href ? element("a", { href }, [name]) : name, ` ${textOf(score, measure.unit)}`]);
+  });
+  const title = element("h3", {}, [`Where head ${survey.nameOf(place)} has most of it`]);
+  if (!items.length) return [title, element("p", { class: "note" }, ["No document is kept as an example of this."])];
+  return [title, element("ol", {}, items)];
+}
+
+/** The chosen head in every measure. @param {Survey} survey @param {Store} store @returns {Part} */
+function createOneHead(survey, store) {
+  const titles = ["Measure", "Mean", "", "95\u202f% interval", "Rank"];
+  const body = element("tbody");
+  const head = element("thead", {}, [element("tr", {}, titles.map((title) => (title ? element("th", { scope: "col" }, [title]) : element("td", { class: "grid-bar" }))))]);
+  const table = element("table", { class: "fed" }, [head, body]);
+  const named = () => survey.nameOf(survey.heads.indexOf(store.get().head));
+  const { root, sentence } = partOf("one-head", "The chosen head", [table], () => pageFigure(table, `Head ${named()}`, { name: "all-measures", ...tableOf(survey, survey.measures) }));
+  return {
+    root,
+    update({ place, theme }) {
+      const ranked = survey.measures.flatMap((measure) => {
+        const value = measure.mean[place];
+        return value === null ? [] : [{ measure, value, rank: 1 + measure.mean.filter((one) => one !== null && one > value).length }];
+      });
+      const [best] = [...ranked].sort((one, other) => one.rank - other.rank);
+      const highest = best ? ` stands highest in this: ${running(best.measure.words)} (rank ${best.rank})` : " has no number";
+      sentence.textContent = `Among ${survey.heads.length} heads, head ${survey.nameOf(place)}${highest}. Choose a measure to colour all heads by it.`;
+      body.replaceChildren(...ranked.map(({ measure, value, rank }) => {
+        const most = Math.max(...measure.mean.map((one) => Math.abs(one ?? 0))) || 1;
+        const name = button(running(measure.words), () => store.set({ measure: measure.name }), { class: "to-head", title: running(measure.source) });
+        return element("tr", {}, [
+          element("th", { scope: "row" }, [name]),
+          element("td", {}, [textOf(value, measure.unit)]),
+          element("td", { class: "grid-bar" }, [track(Math.abs(value) / most, signColor(value, theme))]),
+          element("td", {}, [intervalOf(measure, place)]),
+          element("td", {}, [String(rank)]),
+        ]);
+      }));
+    },
+  };
+}
+
+/** How far the chosen head looks: a bar an offset. @param {Survey} survey @param {{reach: number, mass: number[][]}} profile @returns {Part} */
+function createProfile(survey, { reach, mass }) {
+  const bars = element("div", { class: "profile", role: "img" }, mass[0].map((_, i) => element("span", { "data-offset": signed(i - reach) })));
+  const ends = element("p", { class: "ramp-ends" }, [`${signed(-reach)}: before it`, "offset from the token", `${signed(reach)}: after it`].map((text) => element("span", {}, [text])));
+  const table = {
+    columns: ["layer", "head", "offset", "mass"],
+    *rows() {
+      for (const [head, all] of mass.entries()) {
+        for (const [i, value] of all.entries()) yield [...survey.heads[head].split("-").map(Number), i - reach, value];
+      }
+    },
+  };
+  const board = element("div", {}, [bars, ends]);
+  const { root, sentence } = partOf("distance-profile", "How far the chosen head looks", [board], () => pageFigure(board, sentence.textContent ?? "", { name: "distance-profile", ...table }));
+  return {
+    root,
+    update({ place, theme }) {
+      const numbers = mass[place];
+      const top = Math.max(...numbers) || 1;
+      sentence.textContent = profileSaid(survey.nameOf(place), numbers, reach);
+      bars.setAttribute("aria-label", sentence.textContent);
+      bars.style.color = signColor(1, theme);
+      for (const [i, bar] of /** @type {HTMLElement[]} */ ([...bars.children]).entries()) {
+        bar.style.height = `${(100 * numbers[i]) / top}%`;
+        bar.title = `offset ${bar.dataset.offset}: ${percent(numbers[i])}`;
+      }
+    },
+  };
+}
+
+/** @param {number} offset */
+function signed(offset) {
+  return offset > 0 ? `+${offset}` : String(offset).replace("-", "−");
+}
+
+/** @param {string} head @param {number[]} numbers @param {number} reach */
+function profileSaid(head, numbers, reach) {
+  const order = numbers.map((_, i) => i).sort((a, b) => numbers[b] - numbers[a] || Math.abs(a - reach) - Math.abs(b - reach));
+  const most = order.slice(0, NAMED).map((i) => `${percent(numbers[i])} at offset ${signed(i - reach)}`);
+  const [back, ahead] = [numbers.slice(0, reach), numbers.slice(reach + 1)].map((side) => side.reduce((sum, value) => sum + value, 0));
+  return `Head ${head} has most of its attention near these places: ${most.join(", ")}; up to ${reach} tokens back it gives ${percent(back)}, up to ${reach} ahead ${percent(ahead)}.`;
 }
 
 /** @param {Header} header */
@@ -84,151 +265,6 @@ function createFacts({ facts, command }) {
     element("dl", { class: "facts" }, rows),
     ...again,
   ]);
-}
-
-/**
- * A part of the report: a heading, a sentence that says what is seen, and a figure whose heads can
- * be pointed at, chosen and walked through by keys, and which can be saved.
- *
- * @typedef {{x: number, y: number, place: number, panel: number}} Point
- *
- * @typedef {object} Drawing
- * @property {Figure} figure
- * @property {Point[]} points  of heads, in the figure
- * @property {(point: Point) => string} said  what a point says of its head
- * @property {string} sentence
- *
- * @typedef {object} Look  what a drawing depends on
- * @property {number} width  CSS pixels
- * @property {"light" | "dark"} theme
- * @property {CssColors} colors
- * @property {State} state
- *
- * @typedef {object} Part
- * @property {string} id
- * @property {string} heading
- * @property {HTMLElement[]} [controls]
- * @property {(state: State) => void} [update]  of its controls
- * @property {(look: Look) => Drawing} draw
- * @property {HTMLElement[]} [below]
- * @property {() => void} [opened]  after a head was chosen in it by a click or by Enter
- * @property {boolean} [onlyPointed]  points say something only while a pointer is there
- * @property {number} [room]  CSS pixels beside a point that belong to it
- */
-
-/** @type {Record<string, [number, number]>} */
-const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-/** CSS pixels from a point within which a pointer means it. */
-const NEAR = 18;
-/** Pixels of the canvas in a CSS pixel, at least: figures are printed, too. */
-const SHARP = 2;
-
-class Section {
-  /** @param {Part} part @param {Survey} survey @param {Store} store @param {() => "light" | "dark"} theme */
-  constructor(part, survey, store, theme) {
-    this.part = part;
-    this.survey = survey;
-    this.store = store;
-    this.theme = theme;
-    this.drawing = /** @type {Drawing | null} */ (null);
-    this.painted = "";
-    this.sentence = element("p", { class: "seen" });
-    this.canvas = element("canvas");
-    this.board = element("div", { class: "board", tabindex: "0", role: "application" }, [this.canvas]);
-    this.readout = element("p", { class: "readout" });
-    const view = { figure: async () => this.draw().figure };
-    this.giving = createExport(() => [{ name: part.id, view }]);
-    const { controls = [], below = [] } = part;
-    const top = element("div", { class: "top" }, [element("h2", { id: part.id }, [part.heading]), this.giving.root]);
-    const tools = element("div", { class: "tools" }, controls);
-    this.root = element("section", { class: "part", "aria-labelledby": part.id }, [
-      top, this.sentence, tools, this.board, this.readout, ...below,
-    ]);
-    this.listen();
-  }
-
-  listen() {
-    this.board.addEventListener("pointermove", (event) => this.point(this.at(event)));
-    this.board.addEventListener("pointerleave", () => this.point(null));
-    this.board.addEventListener("click", (event) => {
-      const point = this.at(event);
-      if (point) this.choose(point.place);
-    });
-    this.board.addEventListener("keydown", (event) => {
-      if (event.altKey || event.ctrlKey || event.metaKey) return;
-      const step = STEPS[event.key];
-      if (step) this.walk(step);
-      else if (event.key === "Enter") this.part.opened?.();
-      if (step || event.key === "Enter") event.preventDefault();
-    });
-    // All figures follow the chosen head, and only the one in use is to be read out.
-    this.board.addEventListener("focus", () => (this.readout.ariaLive = "polite"));
-    this.board.addEventListener("blur", () => (this.readout.ariaLive = "off"));
-    new ResizeObserver(() => this.update()).observe(this.board);
-  }
-
-  /** @param {[number, number]} step  layers and heads */
-  walk([down, across]) {
-    const { nLayers, nHeads } = this.survey;
-    const { place } = this.store.get();
-    const layer = Math.floor(place / nHeads) + down;
-    const head = (place % nHeads) + across;
-    if (layer < 0 || layer >= nLayers || head < 0 || head >= nHeads) return;
-    this.store.set({ place: layer * nHeads + head });
-  }
-
-  /** @param {number} place */
-  choose(place) {
-    this.store.set({ place });
-    this.part.opened?.();
-  }
-
-  /** The head at the pointer. @param {MouseEvent} event */
-  at({ clientX, clientY }) {
-    const box = this.board.getBoundingClientRect();
-    const [x, y] = [clientX - box.left, clientY - box.top];
-    const apart = (/** @type {Point} */ point) => Math.hypot(point.x - x, point.y - y);
-    const points = this.drawing?.points ?? [];
-    const nearest = points.reduce((/** @type {Point | null} */ best, one) => (best && apart(best) <= apart(one) ? best : one), null);
-    return nearest && apart(nearest) <= (this.part.room ?? NEAR) ? nearest : null;
-  }
-
-  /** Says what a point is, or of none what the chosen head is. @param {Point | null} point */
-  point(point) {
-    const { place } = this.store.get();
-    const points = this.part.onlyPointed ? [] : this.drawing?.points ?? [];
-    const chosen = points.filter((one) => one.place === place);
-    const shown = point ? [point] : chosen;
-    const parts = shown.map((one) => this.drawing?.said(one)).join("; ");
-    const text = shown.length ? `Head ${this.survey.nameOf(shown[0].place)}: ${parts}` : "";
-    if (this.readout.textContent !== text) this.readout.textContent = text;
-    this.board.classList.toggle("pointing", point !== null);
-  }
-
-  /** @returns {Drawing} */
-  draw() {
-    const width = Math.max(240, this.board.clientWidth);
-    return this.part.draw({ width, theme: this.theme(), colors: cssColors(this.root), state: this.store.get() });
-  }
-
-  update() {
-    if (!this.root.isConnected) return;
-    const state = this.store.get();
-    this.part.update?.(state);
-    this.giving.update();
-    const wanted = [this.board.clientWidth, devicePixelRatio, this.theme(), JSON.stringify(state)].join(" ");
-    if (wanted === this.painted) return;
-    this.painted = wanted;
-    this.drawing = this.draw();
-    const { figure, sentence } = this.drawing;
-    this.sentence.textContent = sentence;
-    paintOn(this.canvas, figure, Math.max(SHARP, devicePixelRatio || 1));
-    this.canvas.style.width = `${figure.width}px`;
-    this.canvas.style.height = `${figure.height}px`;
-    this.board.setAttribute("aria-label", `${sentence} Arrow keys go from head to head.`);
-    this.board.dataset.drawn = "true";
-    this.point(null);
-  }
 }
 
 /** Heads of a pattern that have a row each. */
@@ -311,7 +347,7 @@ function across(children) {
 
 /** @param {Survey} survey @param {Store} store @param {number} place */
 function toHead(survey, store, place) {
-  return button(survey.nameOf(place), () => store.set({ place }), { class: "to-head", title: "Show this head in all figures" });
+  return button(survey.nameOf(place), () => store.set({ head: survey.heads[place] }), { class: "to-head", title: "Show this head in all parts" });
 }
 
 /** @param {Survey} survey @param {Store} store @param {Pattern} pattern @param {PatternHead} head */
@@ -342,12 +378,12 @@ function exampleOf(survey, place, example) {
 }
 
 /** @param {Survey} survey */
-function patternsSaid({ header: { patterns }, size }) {
+function patternsSaid({ header: { patterns }, heads: all }) {
   const named = new Set(patterns.flatMap(({ heads }) => heads.filter((one) => one.named).map(({ place }) => place)));
   const counts = patterns.map(({ words, heads }) => ({ words, count: heads.filter((one) => one.named).length }));
   const most = counts.reduce((best, one) => (one.count > best.count ? one : best));
   const ending = most.count ? ` Most of them, ${most.count}, look at ${running(most.words)}.` : "";
   // Of any two tokens one stands before the other; other patterns have rows in few texts, or are measured on drawn ones.
   const documents = Math.max(...patterns.filter(({ name }) => name === "previous").map((one) => one.documents));
-  return `Over ${counted(documents, "document")}, ${named.size} of ${size} heads are known by one of ${patterns.length} patterns.${ending}`;
+  return `Over ${counted(documents, "document")}, ${named.size} of ${all.length} heads are known by one of ${patterns.length} patterns.${ending}`;
 }
