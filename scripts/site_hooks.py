@@ -5,13 +5,19 @@
 - A page may link to a file of the repository outside docs/: that file becomes a part of the site,
   under repository/, so that every link holds without a network. A folder becomes a list of its
   files.
-- The story is made beside its page of docs, and opened from there.
+- The live page and the story are made beside the pages of docs, and opened from there.
+- A unit of the course links its notebook and slides; where pyproject.toml has the address of the
+  repository, also the notebook in Colab and in Binder.
 - Each module named in `extra.reference` gets a page that mkdocstrings fills from docstrings.
+- The colours are those of our pages, the search index is a script (a browser reads no other file
+  for a page that was opened from one), and the links of 404.html are relative.
 """
 
+import json
 import os
 import posixpath
 import re
+import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,14 +28,22 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import minibert
-from minibert.viz.live import story_page
+from minibert.viz.document import colors
+from minibert.viz.live import live_page, story_page
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository/"
-STORY = "story.html"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# "https://github.com/owner/name"; "" while there is none.
+ADDRESS = PROJECT.get("urls", {}).get("Repository", "").rstrip("/")
+LIVE, STORY = "**[Open the live page](live.html)**", "**[Open the story](story.html)**"
+# What stands below a page's title on the site only: links that lead nowhere in the repository.
+OPENED = {"index.md": f"{LIVE} · {STORY}", "pages.md": LIVE, "exercises.md": STORY}
 # Code is skipped: what looks like a link there is none.
 PIECES = re.compile(r"(^```.*?^```|`[^`\n]*`|<!--.*?-->)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+# Parts of code that the style does not tell apart: half of a page with much code.
+PLAIN = re.compile(r'<span class="(?:n|nb|nn|o|p|w|fm|nd|bp)">([^<]*)</span>')
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -37,17 +51,17 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     pages = {path.relative_to(config.docs_dir).as_posix() for path in _pages(config.docs_dir)}
     pages |= {_reference(module) for module in config.extra["reference"]}
     config.nav = _filled(config.nav, pages, set(_named(config.nav)))
+    config.extra["colors"] = dict(zip(("light", "dark"), colors(), strict=True))
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of the site, with those that pages link to outside docs/, and the reference."""
     for module in config.extra["reference"]:
-        named = (module, *_named_like_modules(module))
-        text = f"---\ntitle: {module}\n---\n" + "".join(f"\n::: {name}\n" for name in named)
-        files.append(File.generated(config, _reference(module), content=text))
-    story = story_page(minibert.load("tiny-bert"), minibert.load("tiny-gpt2"))
-    files.append(File.generated(config, STORY, content=story.html))
+        files.append(File.generated(config, _reference(module), content=_reference_text(module)))
+    masked, causal = minibert.load("tiny-bert"), minibert.load("tiny-gpt2")
+    for name, page in (("live", live_page(masked)), ("story", story_page(masked, causal))):
+        files.append(File.generated(config, f"{name}.html", content=page.html))
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
     waiting = [name for name in waiting if not name.startswith("docs/reference/")]
     while waiting:
@@ -65,9 +79,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     uri = page.file.src_uri
     if uri.startswith("reference/"):
         return markdown
-    if uri == "exercises.md":
-        # After the title; a link in the file itself would lead nowhere outside of the site.
-        markdown = markdown.replace("\n\n", f"\n\n**[Open the story]({STORY})**\n\n", 1)
+    # The picture of the live page leads to it.
+    markdown = re.sub(r"^!\[.*\]\(live\.png\)$", r"[\g<0>](live.html)", markdown, flags=re.M)
+    if opened := OPENED.get(uri) or _of_unit(uri):
+        markdown = markdown.replace("\n\n", f"\n\n{opened}\n\n", 1)
     source = uri.removeprefix(OUTSIDE) if uri.startswith(OUTSIDE) else f"docs/{uri}"
 
     def led(link: re.Match[str]) -> str:
@@ -80,6 +95,64 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
     pieces = PIECES.split(markdown)
     return "".join(LINK.sub(led, one) if n % 2 == 0 else one for n, one in enumerate(pieces))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """The page, in which what is wide scrolls, by keyboard too, and pictures wait to be seen."""
+    html = PLAIN.sub(r"\1", html).replace("<table>", '<div class="table" tabindex="0"><table>')
+    html = html.replace("</table>", "</table></div>").replace("<th></th>", "<td></td>")
+    return html.replace("<pre>", '<pre tabindex="0">').replace("<img ", '<img loading="lazy" ')
+
+
+def on_template_context(context: Any, *, template_name: str, config: MkDocsConfig) -> Any:
+    """Links of 404.html that hold in whatever folder the site lies."""
+    return context | {"base_url": "."} if template_name == "404.html" else context
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """The search index of MkDocs as a script, without pages whose sections are in it too."""
+    index = Path(config.site_dir, "search", "search_index.json")
+    docs = json.loads(index.read_text(encoding="utf-8"))["docs"]
+    titles = {doc["location"]: doc["title"] for doc in docs}
+    for doc in docs:
+        page = titles[doc["location"].partition("#")[0]]
+        doc["title"] += f" · {page}" if doc["title"] != page else ""
+    divided = {doc["location"].partition("#")[0] for doc in docs if "#" in doc["location"]}
+    kept = json.dumps([doc for doc in docs if doc["location"] not in divided], ensure_ascii=False)
+    index.with_name("index.js").write_text(f"window.searchIndex = {kept};\n", encoding="utf-8")
+    index.unlink()
+
+
+def _of_unit(uri: str) -> str:
+    """Links to the notebook and the slides of a unit of the course; "" for another page."""
+    unit = re.fullmatch(r"course/(\d_\w+)\.md", uri)
+    if not unit:
+        return ""
+    notebook = f"notebooks/{unit[1]}.ipynb"
+    links = [f"[Notebook]({notebook})", f"[Slides](slides/{unit[1]}.html)"]
+    if ADDRESS:
+        place = f"docs/course/{notebook}"
+        owned = ADDRESS.removeprefix("https://github.com/")
+        colab = f"https://colab.research.google.com/github/{owned}/blob/main/{place}"
+        binder = f"https://mybinder.org/v2/gh/{owned}/HEAD?labpath={place}"
+        links += [f"[Open in Colab]({colab})", f"[Open in Binder]({binder})"]
+    return " · ".join(links)
+
+
+def _reference_text(module: str) -> str:
+    """The page of a module; that of minibert begins with `load`."""
+    options = ""
+    if module == "minibert":
+        # griffe does not reach what lies in kernels/, a link to a folder without __init__.py.
+        found = (
+            name
+            for name in minibert.__all__
+            if ".kernels." not in getattr(getattr(minibert, name), "__module__", "")
+        )
+        names = sorted(found, key=lambda name: (name != "load", name != "Model"))
+        options = f"    options:\n      group_by_category: false\n      members: {names}\n"
+    named = (f"\n::: {name}\n" for name in _named_like_modules(module))
+    return f"---\ntitle: {module}\n---\n\n::: {module}\n{options}" + "".join(named)
 
 
 def _pages(folder: str) -> Iterator[Path]:

@@ -5,6 +5,7 @@ minibert is not imported here at the top: jaxtyping has to instrument it first.
 
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.data import MISSING, WITHOUT_DATA
-from tests.packages import copy_tree, environment, run
+from tests.packages import REPOSITORY, copy_tree, environment, run
 
 # Without a GPU, Triton runs in its interpreter. Triton reads this when it is first imported, which
 # parts of torch do.
@@ -84,6 +85,26 @@ def wheel(built: Path) -> Path:
     """The wheel."""
     (found,) = built.glob("*.whl")
     return found
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of docs/, built strictly, and by a proxy where nobody listens: no network."""
+    pytest.importorskip("mkdocstrings")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={"PATH": "/usr/bin:/bin"} | proxies,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-4000:]
+    assert "WARNING" not in done.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,11 @@
-"""The site of docs/ is built without a network, and strictly: a wrong link or anchor is an error.
+"""What the site of docs/ holds; the fixture `site` builds it strictly and without a network.
 
-Needs the extra `docs`; `make docs` builds the same site into build/site.
+tests/browser/test_site.py reads it in a browser. Needs the extra `docs`; `make docs` builds the
+same site into build/site.
 """
 
 import importlib
 import re
-import subprocess
-import sys
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,8 +21,8 @@ pytest.importorskip("mkdocstrings")
 SETTINGS = REPOSITORY / "mkdocs.yml"
 # What the reference lacks: griffe does not follow kernels/, a link to a folder without __init__.py.
 UNREACHED = {"minibert.attend", "minibert.implementations", "minibert.register"}
-# A proxy where nobody listens: what wants the network fails.
-NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+# Bytes of a page before the live page is opened: HTML, style, script and pictures in sight.
+MOST_BYTES = 100_000
 
 
 class Parsed(HTMLParser):
@@ -33,12 +32,17 @@ class Parsed(HTMLParser):
         super().__init__()
         self.ids: set[str] = set()
         self.links: list[str] = []
+        self.parts: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if name in ("id", "name"):
                 self.ids.add(value or "")
+            if (tag, name) in {("link", "href"), ("script", "src")} and "data:" not in (
+                value or ""
+            ):
+                self.parts.append(value or "")
             if (tag, name) == ("a", "href"):
                 self.links.append(value or "")
 
@@ -46,23 +50,6 @@ class Parsed(HTMLParser):
 @cache
 def parsed(page: Path) -> Parsed:
     return Parsed(page.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The site, built strictly and without a network."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"} | NO_NETWORK,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder
 
 
 @pytest.mark.slow
@@ -100,3 +87,44 @@ def test_the_reference_has_every_public_name_with_its_docstring(site, name):
     assert missing <= UNREACHED
     assert text.count('class="doc doc-contents') > len(module.__all__)
     assert "<blockquote>" not in text, "an example is shown as a quotation"
+
+
+@pytest.mark.slow
+def test_a_page_is_small_and_all_of_it_lies_beside_it(site):
+    made = [site / "live.html", site / "story.html"]
+    pages = [one for one in site.rglob("*.html") if one not in made and "slides" not in one.parts]
+    assert all(one.stat().st_size > 1_000_000 for one in made)
+    for page in pages:
+        parts = [page.parent / one for one in parsed(page).parts]
+        assert len(parts) == 2, page
+        size = sum(one.stat().st_size for one in (page, *parts))
+        if page == site / "index.html":
+            size += (site / "live.png").stat().st_size
+        # A page of the reference holds every docstring of its module.
+        assert size <= MOST_BYTES or page.parent.name == "reference", (page, size)
+
+
+@pytest.mark.slow
+def test_404_leads_to_the_site_in_whatever_folder_it_lies(site):
+    links = parsed(site / "404.html").links
+    assert len(links) > 70
+    for link in links:
+        assert link.startswith("#") or (site / unquote(link)).exists(), link
+
+
+@pytest.mark.slow
+def test_every_unit_links_its_notebook_and_its_slides(site):
+    units = sorted((site / "course").glob("[0-9]_*.html"))
+    assert len(units) == len(list((REPOSITORY / "docs" / "course").glob("[0-9]_*.md"))) > 8
+    for unit in units:
+        for link in (f"notebooks/{unit.stem}.ipynb", f"slides/{unit.stem}.html"):
+            assert link in parsed(unit).links
+            assert (unit.parent / link).exists()
+
+
+@pytest.mark.slow
+def test_the_reference_begins_with_load(site):
+    names = re.findall(
+        r'id="minibert\.(\w+)"', (site / "reference/minibert.html").read_text("utf-8")
+    )
+    assert names[0] == "load"

@@ -112,14 +112,19 @@ def packed_text(text: str | bytes) -> str:
 
 
 def theme() -> str:
-    """The colours and the font of pages for another document: light or dark, as its reader has it.
+    """`colors` for another document: light or dark, as its reader has it."""
+    light, dark = colors()
+    return f":root{light}@media(prefers-color-scheme:dark){{:root{dark}}}"
+
+
+def colors() -> tuple[str, str]:
+    """The colours and the font of pages, light and dark, as blocks of CSS.
 
     They are declared once, in static/core/frame/theme.css.
     """
-    light, dark = re.findall(
-        r"^\.minibert(\{.*?\})\.minibert\[.*?\](\{.*?\})", _text("built/page.css")
-    )[0]
-    return f":root{light}@media(prefers-color-scheme:dark){{:root{dark}}}"
+    style = _text("built/page.css")
+    ((light, dark),) = re.findall(r"^\.minibert(\{.*?\})\.minibert\[.*?\](\{.*?\})", style)
+    return light, dark
 
 
 def _hash(text: str) -> str:
