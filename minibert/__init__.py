@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minibert.doors import add_doors
+from minibert.doors import add_doors, attributes
 from minibert.errors import (
     AttentionError,
     CheckpointError,
@@ -90,16 +90,10 @@ add_doors("minibert.viz.plots", {"plot": "drawn"})
 
 # Hidden from type checkers, which would take it for a promise of every name.
 if not TYPE_CHECKING:
+    _attribute = attributes(__name__, _HOME)
 
     def __getattr__(name: str) -> object:
-        if name == "features":
-            return import_module("minibert.features")
-        if name not in _HOME:
-            raise AttributeError(f"module 'minibert' has no attribute {name!r}")
-        module = import_module(f"minibert.{_HOME[name]}")
-        value = getattr(module, name)
-        globals()[name] = value
-        return value
+        return import_module("minibert.features") if name == "features" else _attribute(name)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ the page that runs it. So each of them asks here, and the package itself, which 
 says where the answer is (`minibert/__init__.py`). The room is imported when it is first asked.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -100,3 +101,16 @@ def opened(door: str) -> Any:
     """What stands behind a door, for instance the function that makes a page of a trace."""
     module, name = _homes[door]
     return getattr(import_module(module), name)
+
+
+def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """A package's `__getattr__`, which imports each name from its module when it is first used."""
+
+    def attribute(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return attribute

@@ -18,8 +18,6 @@ from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from minibert.errors import CheckpointError, MinibertError, printable
 
 # Far above any checkpoint of these families, and low enough to be read in seconds.
@@ -223,21 +221,21 @@ def parse_json(content: bytes, where: object, error: Error = CheckpointError) ->
     return value
 
 
-class _PlainYaml(yaml.SafeLoader):
-    """YAML without references, which make a short file a large value."""
-
-    def compose_node(self, parent: object, index: object) -> object:
-        """The next node."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has references")
-        return super().compose_node(parent, index)
-
-
 def read_yaml(path: Path, error: Error = CheckpointError) -> Json:
     """The mapping in a YAML file; refused as by `read_json`."""
+    import yaml  # type: ignore[import-untyped]
+
+    class PlainYaml(yaml.SafeLoader):
+        """YAML without references, which make a short file a large value."""
+
+        def compose_node(self, parent: object, index: object) -> object:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("it has references")
+            return super().compose_node(parent, index)
+
     content = read_text(path, error)
     with guarded(path, error, "cannot be read as YAML"):
-        value = yaml.load(content, _PlainYaml)
+        value = yaml.load(content, PlainYaml)
     if not isinstance(value, dict):
         raise error(f"{path}: expected a mapping, found {type(value).__name__}.")
     check_nesting(value, path, error)

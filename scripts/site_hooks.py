@@ -27,9 +27,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-import minibert
 from minibert.viz.document import colors
-from minibert.viz.live import live_page, story_page
+from minibert.viz.stored import stored_live, stored_story
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository/"
@@ -59,8 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of the site, with those that pages link to outside docs/, and the reference."""
     for module in config.extra["reference"]:
         files.append(File.generated(config, _reference(module), content=_reference_text(module)))
-    masked, causal = minibert.load("tiny-bert"), minibert.load("tiny-gpt2")
-    for name, page in (("live", live_page(masked)), ("story", story_page(masked, causal))):
+    for name, page in (("live", stored_live("tiny-bert")), ("story", stored_story())):
         files.append(File.generated(config, f"{name}.html", content=page.html))
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
     waiting = [name for name in waiting if not name.startswith("docs/reference/")]

@@ -77,14 +77,19 @@ def link(names: Iterable[str], folder: Path) -> None:
 
 
 def environment(
-    base: Path, package: Path, *, beside: tuple[str, ...] = (), options: Iterable[str] = ()
+    base: Path,
+    package: Path,
+    *,
+    needs: Iterable[str] = PROJECT["dependencies"],
+    beside: tuple[str, ...] = (),
+    options: Iterable[str] = (),
 ) -> Path:
     """The Python of a new environment that holds the package, what it declares, and `beside`."""
     run([sys.executable, "-m", "venv", "--without-pip", base / "venv"], where=base)
     python = base / "venv" / "bin" / "python"
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(run([python, "-c", where], where=base).stdout.strip())
-    link(declared([*PROJECT["dependencies"], *beside]) - {"pip", PROJECT["name"]}, packages)
+    link(declared([*needs, *beside]) - {"pip", PROJECT["name"]}, packages)
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index"]
     run([*pip, *options, package], where=base)
     return python

@@ -6,13 +6,14 @@ The wheel is built from the sdist, so both are complete.
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
 
 import pytest
 
-from tests.packages import REPOSITORY, run
+from tests.packages import REPOSITORY, environment, run
 
 LINK = re.compile(r"\]\((?!#)([^)\s]+)\)")
 
@@ -46,7 +47,9 @@ Outside().feed(page)
 
 def shipped() -> dict[str, bytes]:
     """What the wheel must hold, by its path there, read from the repository."""
-    found = {"minibert/viz/page.html": REPOSITORY / "viz" / "page.html"}
+    found = {
+        f"minibert/viz/{one}": REPOSITORY / "viz" / one for one in ("page.html", "stored.json")
+    }
     found["minibert/py.typed"] = REPOSITORY / "minibert" / "py.typed"
     for folder, top, kind in (
         ("minibert", "minibert", "*.py"),
@@ -142,6 +145,17 @@ def test_it_loads_and_renders_from_another_folder(python_beside, beside, before,
     )
 
 
-def test_the_command_is_installed_and_answers(python_beside, tmp_path):
-    done = run([python_beside(()).with_name("minibert"), "--help"], where=tmp_path)
-    assert "view" in done.stdout
+def test_live_pages_are_written_without_torch(wheel, tmp_path):
+    python = environment(tmp_path, wheel, needs=("typer",), options=("--no-deps",))
+    for script in ("minibert", "minibert-attention"):
+        done = run([python.with_name(script), "--help"], where=tmp_path)
+        assert "view" in done.stdout
+    command = [python, "-m", "minibert"]
+    for options in ((), ("--model", "tiny-gpt2"), ("--story",), ("--any",)):
+        run([*command, "live", *options, "-o", "page.html"], where=tmp_path)
+        assert (tmp_path / "page.html").stat().st_size > 100_000
+    done = subprocess.run([*command, "predict", "a"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"error: \w+ is not installed\. See docs/install.md#without-torch\n", done.stderr
+    )

@@ -11,13 +11,31 @@ vectors.py   query, key and value, as precise as a page needs them
 inputs.py    attention from outside, checked before work starts
 payload.py   numbers as compact binary
 document.py  the HTML of a page, from page.html and built/, written to a file
+stored.py    live pages of embedded models, without torch
 live.py      a page that runs a model; engine_edits.py, the edits that it asks for; serve/, a server
 static/      the browser's side: core <- marks <- views, a folder for each view (see its README.md)
 built/       the same, bundled and minified by `npm run build`: what a page is made of
 """
 
-from minibert.viz.drop_in import head_view, model_view
-from minibert.viz.page import Page
-from minibert.viz.viewing import attention_page, view
+from typing import TYPE_CHECKING
+
+from minibert.doors import attributes
+
+if TYPE_CHECKING:
+    from minibert.viz.drop_in import head_view, model_view
+    from minibert.viz.page import Page
+    from minibert.viz.viewing import attention_page, view
+else:
+    # Live pages of embedded models are written without torch, so nothing is imported here.
+    __getattr__ = attributes(
+        __name__,
+        {
+            "Page": "page",
+            "attention_page": "viewing",
+            "head_view": "drop_in",
+            "model_view": "drop_in",
+            "view": "viewing",
+        },
+    )
 
 __all__ = ["Page", "attention_page", "head_view", "model_view", "view"]

@@ -6,6 +6,7 @@ characters for four bytes -> static/core/data/packed.js in the browser
 
 import base64
 import hashlib
+import json
 import os
 import re
 import zlib
@@ -16,7 +17,6 @@ from pathlib import Path
 
 from minibert.errors import MinibertError
 from minibert.untrusted import Json
-from minibert.viz.payload import header_json
 from minibert.writing import check_place, replacing
 
 
@@ -147,6 +147,16 @@ def _shell(parts: tuple[str, ...]) -> dict[str, str]:
         f"style-src {_hash(style)}; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return {"policy": policy, "opening": opening, "code": packed_text(f"{style}\0{script}")}
+
+
+def header_json(header: Json) -> str:
+    """The header as JSON that cannot leave the HTML element it stands in.
+
+    Plain ASCII, so that NUL, lone surrogates and direction marks survive any editor and any
+    encoding; `<`, `>` and `&` are escaped, so that no text can close the element.
+    """
+    text = json.dumps(header, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def page_header(

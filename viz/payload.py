@@ -16,7 +16,6 @@ below 4e-3 everywhere and below 4e-4 for probs under one percent.
 """
 
 import base64
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -226,13 +225,3 @@ def block_of(
         "triangle": triangle,
     }
     return Block(name, entry, base64.b64encode(data).decode("ascii"))
-
-
-def header_json(header: Json) -> str:
-    """The header as JSON that cannot leave the HTML element it stands in.
-
-    Plain ASCII, so that NUL, lone surrogates and direction marks survive any editor and any
-    encoding; `<`, `>` and `&` are escaped, so that no text can close the element.
-    """
-    text = json.dumps(header, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -32,10 +32,10 @@ from minibert.survey.run import identity_of_surveyed
 from minibert.survey.runs import windows
 from minibert.survey.tables import Survey
 from minibert.untrusted import Json
-from minibert.viz.document import Written, document, write_bytes
+from minibert.viz.document import Written, document, header_json, write_bytes
 from minibert.viz.example import Example, without_folder
 from minibert.viz.page import Page
-from minibert.viz.payload import Array, header_json
+from minibert.viz.payload import Array
 from minibert.viz.viewing import view
 
 if TYPE_CHECKING:

@@ -89,6 +89,8 @@ def _status(error: Exception) -> int:
     if isinstance(error, OutputError):
         abandon_output()
         message = f"standard output cannot be written to ({error.strerror})."
+    elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("minibert"):
+        message = f"{error.name} is not installed. See docs/install.md#without-torch"
     elif not isinstance(error, MinibertError | OSError):
         if not lacks_memory(error):
             raise error

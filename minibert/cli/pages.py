@@ -1,5 +1,6 @@
 """`minibert view`, `live` and `serve`: pages of attention, as files or before a running model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -57,23 +58,21 @@ def live(
     _check_place(output)
     if (any_model or story) and (loading.model or text or (any_model and story)):
         raise typer.BadParameter("--any and --story take no model and no text")
-    if any_model:
-        from minibert.viz.any_model import any_page
+    from minibert.viz.stored import STORED_MODELS, stored_any, stored_live, stored_story
 
-        return _write(any_page(), output, browse, "{:.1f} MB", 1e6)
-    from minibert.viz.live import live_page, story_page
+    name = loading.model or STORED_MODELS[0]
+    page: Page
+    if any_model or story:
+        page = stored_any() if any_model else stored_story()
+    elif not text and name in STORED_MODELS and replace(loading, model=None) == Loading():
+        page = stored_live(name)
+    else:
+        from minibert.viz.live import live_page
 
-    if story:
-        from minibert.loading import load
-
-        told = story_page(load("tiny-bert"), load("tiny-gpt2"))
-        return _write(told, output, browse, "{:.1f} MB", 1e6)
-    model = loading.load()
-
-    page = live_page(model, text or ())
+        page = live_page(loading.load(), text or ())
     _write(page, output, browse, "{:.1f} MB", 1e6)
-    if page.note:
-        note("note", page.note)
+    if said := getattr(page, "note", ""):
+        note("note", said)
 
 
 @spread()

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.viz.document import document
+from minibert.viz.document import document, header_json
 from minibert.viz.example import label_columns, labels_from_strings
-from minibert.viz.payload import header_json, pack_layer, pack_vectors
+from minibert.viz.payload import pack_layer, pack_vectors
 
 TOKENS = ("[CLS]", "straw", "##berries", "[SEP]", "rain", "falls", "[SEP]")
 LAYERS, HEADS, WIDTH = 2, 3, 11

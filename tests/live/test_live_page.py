@@ -17,7 +17,10 @@ from minibert.errors import MinibertError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
 from minibert.viz import live
-from minibert.viz.live import live_page
+from minibert.viz.any_model import any_page
+from minibert.viz.live import live_page, story_page
+from minibert.viz.stored import STORED_MODELS, stored_any, stored_live, stored_story
+from scripts import stored_pages
 
 # Of one of the embedded models; with the script of the page and the two tokenizers.
 LARGEST_FILE = 5_500_000
@@ -138,3 +141,14 @@ def test_the_command_writes_the_file(tmp_path):
     assert result.exit_code == 0, result.output
     assert path.read_text(encoding="utf-8") == live_page(minibert.load("tiny-gpt2"), ["Once"]).html
     assert str(path) in result.stdout
+
+
+def test_stored_pages_are_those_that_are_made():
+    assert stored_pages.FILE.read_text(encoding="utf-8") == stored_pages.stored(), (
+        "run python -m scripts.stored_pages"
+    )
+    bert, gpt2 = (minibert.load(name) for name in STORED_MODELS)
+    assert stored_live("tiny-bert").html == live_page(bert).html
+    assert stored_live("tiny-gpt2").html == live_page(gpt2).html
+    assert stored_story().html == story_page(bert, gpt2).html
+    assert stored_any().html == any_page().html

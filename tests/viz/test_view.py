@@ -24,7 +24,8 @@ from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.trace.read import Trace
 from minibert.viz import Page, attention_page, view
-from minibert.viz.payload import encode_probs, header_json, pack_layer
+from minibert.viz.document import header_json
+from minibert.viz.payload import encode_probs, pack_layer
 from tests.survey.given_attention import patterns_of_attention
 
 LAYERS, HEADS, TOKENS = 4, 4, 7
