@@ -2,7 +2,9 @@
 
 VENV := .venv
 RUN := $(VENV)/bin
-INSTALL := $(RUN)/python -m pip install --disable-pip-version-check
+# pip is silent while it unpacks: every 15 seconds the size of the environment is printed.
+TELL := (while sleep 15; do echo "installing: $$(du -sm .venv | cut -f1) MB in .venv"; done) & trap "kill $$!" EXIT;
+INSTALL := $(TELL) $(RUN)/python -m pip install --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 LINKS := minibert/kernels minibert/viz
 DEVELOPMENT := $(VENV)/.development
@@ -104,10 +106,10 @@ $(LINKS):
 # Every version is pinned, so pip has nothing to search; which build of torch it takes is left to
 # pip's own configuration. setuptools goes first: the build runs in this environment, with this pin.
 $(RUNTIME): pyproject.toml setup.py requirements/runtime.txt | $(VENV)/bin/python $(LINKS)
-	$(INSTALL) -c requirements/runtime.txt setuptools
-	$(INSTALL) -c requirements/runtime.txt --no-build-isolation -e .
+	@$(INSTALL) -c requirements/runtime.txt setuptools
+	@$(INSTALL) -c requirements/runtime.txt --no-build-isolation -e .
 	@touch $@
 
 $(DEVELOPMENT): $(RUNTIME) requirements/development.txt
-	$(INSTALL) -c requirements/development.txt --no-build-isolation -e '.[dev,docs]'
+	@$(INSTALL) -c requirements/development.txt --no-build-isolation -e '.[dev,docs]'
 	@touch $@
