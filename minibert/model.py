@@ -99,7 +99,7 @@ class Model(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights, and so of every quantity of a trace."""
-        return self.body.word.weight.dtype
+        return self.body.dtype
 
     @property
     def dropout(self) -> Dropout:
@@ -341,13 +341,13 @@ class Model(nn.Module):
             given = self.tokenize(given, pair)
         elif pair is not None:
             raise TokenizationError("A second text goes with a first text, not with ids or Tokens.")
-        weight = self.body.word.weight
-        if weight.device.type == "meta":
+        device = self.body.device
+        if device.type == "meta":
             raise CheckpointError(
                 f"The weights of {self.name} are on the meta device, where tensors have no values, "
                 "so nothing can be computed. Load the model again with minibert.load."
             )
-        return as_inputs(given, self.config, self.tokenizer, weight.device, self.name)
+        return as_inputs(given, self.config, self.tokenizer, device, self.name)
 
     def allowed(self, ids: TokenIds, mask: TokenMask | None = None) -> AllowedKeys:
         """Which keys a query of these ids may attend to."""

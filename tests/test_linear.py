@@ -21,6 +21,7 @@ from torch.nn.utils import parametrize, prune
 
 import minibert
 from minibert.checkpoint.save import save
+from minibert.errors import MinibertError
 from minibert.layers import linear as backends
 from minibert.layers.linear import Linear, describe
 from minibert.model import Model
@@ -354,9 +355,13 @@ def test_what_others_hold_and_copies_are_not_packed(
     theirs.save_pretrained(folders["gpt2"] / "tied")
     tied = minibert.load(folders["gpt2"] / "tied")
     before = tied(IDS)
-    assert tied.is_packed
-    assert not tied.head.decoder.is_packed
+    assert tied.head.decoder.is_packed
+    assert tied.W_E.mT.shape == tied.W_U.shape
+    assert tied.head.decoder.is_packed
+    with pytest.raises(MinibertError, match="packed"):
+        tied.W_E.mul_(2)
     tied.body.word.weight.data.mul_(2)
+    assert not tied.head.decoder.is_packed
     assert not torch.allclose(tied(IDS), before)
     model = minibert.load(folders["bert"])
     before, bits = packed_layers(model), model(IDS)

@@ -340,7 +340,7 @@ def token_ids(model: TracedModel, tokens: object, count: int) -> Int[Tensor, " s
     """
     chosen = one_each(tokens, count, "tokens", TokenizationError)
     ids = [token_id(model, token) for token in chosen]
-    return torch.tensor(ids, dtype=torch.int64, device=model.body.word.weight.device)
+    return torch.tensor(ids, dtype=torch.int64, device=model.body.device)
 
 
 def token_name(model: TracedModel, token: int) -> str:

@@ -238,7 +238,7 @@ def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
 
 def _target_ids(model: TracedModel, target: object, shape: tuple[int, int]) -> Tensor | None:
     """The target of every position; None where none was asked about."""
-    device = model.body.word.weight.device
+    device = model.body.device
     if target is None:
         return None
     if isinstance(target, str) or not isinstance(target, Tensor | Sequence):

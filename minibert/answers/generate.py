@@ -235,7 +235,7 @@ class GenerationEdits:
         if last not in LAST:
             raise EditError(f"last={last!r:.80}: expected {' or '.join(map(repr, LAST))}.")
         self._config, self._device = model.config, device
-        at, dtype = partial(as_point, config=model.config), model.body.word.weight.dtype
+        at, dtype = partial(as_point, config=model.config), model.body.dtype
         self._edits = named(mapping, at, dtype, Sources(model))
         for point, edit in self._edits:
             _check(point, edit, min(lengths), capacity)

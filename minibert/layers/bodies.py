@@ -28,30 +28,17 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import dropped
 from minibert.layers.finite import check_stream
-from minibert.layers.linear import Linear, read_only
+from minibert.layers.linear import Embedding, Linear, dtype_of, held, read_only
 from minibert.layers.norms import Divisors, Norm, normed
 from minibert.layers.parts import Layer
 from minibert.quantities import Float, Hidden, Int, TokenIds
 
 Positions = Int[torch.Tensor, "#batch position"]
-
-
-class Embedding(nn.Module):
-    """A table with one row for each id."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """The rows of the ids."""
-        return F.embedding(ids, self.weight)
 
 
 class Body(nn.Module):
@@ -109,18 +96,28 @@ class Body(nn.Module):
         return summed if self.embed_project is None else self.embed_project(summed)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return dtype_of(self.word)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(held(self.word)).device
+
+    @property
     def word_scale(self) -> float:
         """What the rows of `word` are multiplied by, as `embed` rounds it."""
         if not self.config.embed_scaled:
             return self.config.embed_multiplier
-        scale = torch.tensor(self.config.d_model**0.5, dtype=self.word.weight.dtype)
+        scale = torch.tensor(self.config.d_model**0.5, dtype=self.dtype)
         return scale.item() * self.config.embed_multiplier
 
     @property
     def W_E(self) -> Float[torch.Tensor, "vocab d_embed"]:  # noqa: N802
         """What each word adds to the embedding, the scale of a family that has one included."""
         scale = self.word_scale
-        weight = self.word.weight
+        weight = self.word.table if isinstance(self.word, Embedding) else self.word.weight
         return weight if scale == 1.0 else read_only(weight * scale, f"W_E, a weight * {scale:g}")
 
     @property

@@ -85,14 +85,53 @@ for _name in ("get", "items", "values", "pop", "popitem", "setdefault", "update"
     setattr(HandedOut, _name, _dropping(getattr(dict, _name)))
 
 
-class Linear(nn.Module):
+class Weighted(nn.Module):
+    """A module with one weight, of which there may be a packed copy."""
+
+    weight: nn.Parameter
+
+    @property
+    def readable(self) -> Float[Tensor, "d_out d_in"]:
+        """The weight, to be read: the layer stays packed."""
+        parameters = self._parameters
+        if "weight" not in parameters:
+            # Pruned or parametrized: computed from other parameters each time.
+            return self.weight
+        weight = dict.__getitem__(parameters, "weight")
+        assert weight is not None
+        return weight
+
+    @property
+    def is_packed(self) -> bool:
+        """True while there is a packed copy of the weight."""
+        packed = _packed_of(self)
+        return packed is not None and packed.matrix is not None
+
+
+class Embedding(Weighted):
+    """A table with one row for each id; often the output embedding's weight too."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The rows of the ids."""
+        return F.embedding(ids, self.readable)
+
+    @property
+    def table(self) -> Float[Tensor, "rows width"]:
+        """The rows; read-only while the weight is packed."""
+        return read_only(self.readable, _PACKED) if self.is_packed else self.readable
+
+
+class Linear(Weighted):
     """activation(x·Wᵀ + b)·multiplier + residual.
 
     `weight` and `bias` are what a file holds. Whoever asks what the layer computes reads `matrix`
     and `offset`, in which the multiplier is.
     """
 
-    weight: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(
@@ -124,27 +163,10 @@ class Linear(nn.Module):
         return out if residual is None else residual + out
 
     @property
-    def readable(self) -> Float[Tensor, "d_out d_in"]:
-        """The weight, to be read: the layer stays packed."""
-        parameters = self._parameters
-        if "weight" not in parameters:
-            # Pruned or parametrized: computed from other parameters each time.
-            return self.weight
-        weight = dict.__getitem__(parameters, "weight")
-        assert weight is not None
-        return weight
-
-    @property
     def readable_bias(self) -> Float[Tensor, " d_out"] | None:
         """The bias, to be read likewise; None without one."""
         parameters = self._parameters
         return dict.__getitem__(parameters, "bias") if "bias" in parameters else self.bias
-
-    @property
-    def is_packed(self) -> bool:
-        """True while there is a packed copy of the weight."""
-        packed = _packed_of(self)
-        return packed is not None and packed.matrix is not None
 
     @property
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
@@ -167,6 +189,7 @@ class Linear(nn.Module):
         return read_only(value, f"the {name} of a packed layer") if self.is_packed else value
 
 
+_PACKED = "the weight of a packed layer"
 _COMPUTED = "what a module in the place of a weight computes"
 
 
@@ -235,10 +258,17 @@ def pack(model: nn.Module) -> None:
     """Pack the weights of linear layers that were just read from a file, as the rule says.
 
     The file's pages are given back, where nothing else lies in them. A module names in `same_input`
-    those of its layers that read the same x. A weight that two modules hold is not packed.
+    those of its layers that read the same x. A weight that an embedding holds too is packed for
+    both; one that two other modules hold is not.
     """
     modules = list(model.modules())
-    uses = Counter(id(one) for module in modules for one in dict.values(module._parameters))
+    tables = {id(one.readable): one for one in modules if isinstance(one, Embedding)}
+    uses = Counter(
+        id(one)
+        for module in modules
+        if module not in tables.values()
+        for one in dict.values(module._parameters)
+    )
     groups = [[getattr(one, name) for name in getattr(one, "same_input", ())] for one in modules]
     for linears in [*groups, *([one] for one in modules)]:
         free = [one for one in linears if isinstance(one, Linear) and _packed_of(one) is None]
@@ -251,22 +281,24 @@ def pack(model: nn.Module) -> None:
         d_out = sum(map(len, weights))
         choice = chosen(weights[0].dtype, weights[0].shape[1], d_out)
         if weights[0].is_cpu and choice.name == "onednn-packed":
-            _pack(free, weights)
+            _pack(free, weights, [one for w in weights if (one := tables.get(id(w)))])
             # Pages that hold other layers' weights too are given back with those or not at all.
             for one in filter(None, mapped):
                 if one.parts in (1, len(weights)):
                     one.release()
 
 
-def _pack(linears: Sequence[Linear], weights: Sequence[Tensor]) -> None:
-    """Make one packed copy of the weights of layers with one input."""
+def _pack(
+    linears: Sequence[Linear], weights: Sequence[Tensor], tables: Sequence[Embedding]
+) -> None:
+    """Make one packed copy of the weights of layers with one input; `tables` hold them too."""
     biases = [linear.readable_bias for linear in linears]
     # A layer by itself adds its own bias.
     several = [bias.detach() for bias in biases if bias is not None and len(linears) > 1]
     matrix = packed_copy(_joined([weight.detach() for weight in weights]))
     packed = Packed(matrix, torch.cat(several) if several else None, list(map(len, weights)))
-    for linear in linears:
-        linear.__dict__["_parameters"] = HandedOut(linear._parameters, packed)
+    for one in (*linears, *tables):
+        one.__dict__["_parameters"] = HandedOut(one._parameters, packed)
 
 
 def _joined(weights: Sequence[Tensor]) -> Tensor:

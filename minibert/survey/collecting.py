@@ -403,7 +403,7 @@ def collect(
     about = {
         "model": {"name": model.name, "weights_sha256": weights_digest(model), "impl": model.impl},
         "options": options,
-        "versions": {**versions(), "device": str(model.body.word.weight.device)},
+        "versions": {**versions(), "device": str(model.body.device)},
     }
     belonging = ("*.npy", "piece-*.npz", TEXTS)
     with opened(output, about, MANIFEST, PART, resume=resume, belonging=belonging) as folder:

@@ -234,7 +234,7 @@ class PassMasses:
     @torch.no_grad()
     def __call__(self, batch: Batch, visit: Visit) -> None:
         """Hands the masses of layer 0, 1, ... in turn to `visit`."""
-        body, device = self.model.body, self.model.body.word.weight.device
+        body, device = self.model.body, self.model.body.device
         tokens, rows = batch.tokens, self._rows(batch, 1, device)
         allowed = AllowedKeys(
             1, len(tokens), device, self.model.config.causal, packed=tuple(tokens.lengths)

@@ -227,7 +227,7 @@ class WindowSurvey:
         # A live model reads segments of one length together, without padding.
         self.equal_lengths = isinstance(model, AttachedStack)
         self.device: torch.device = (
-            model.device if isinstance(model, AttachedStack) else model.body.word.weight.device
+            model.device if isinstance(model, AttachedStack) else model.body.device
         )
 
     def empty(self) -> Sums:

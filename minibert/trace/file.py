@@ -56,7 +56,7 @@ def identity_of(model: TracedModel) -> dict[str, object]:
 
 
 def _dtype(model: TracedModel) -> str:
-    return str(model.body.word.weight.dtype).removeprefix("torch.")
+    return str(model.body.dtype).removeprefix("torch.")
 
 
 def check_model(model: object, identity: Json, path: Path) -> TypeGuard[TracedModel]:

@@ -184,7 +184,7 @@ class Measure:
             same_text=0.0,
             seed=(recipe.seed + 1) % 2**32,
         )
-        device = model.body.word.weight.device
+        device = model.body.device
         batches = [batch_of(corpus, model, plain, step) for step in range(_BATCHES)]
         self.batches = [batch.to(device) for batch in batches]
         # A model with few positions is measured on shorter repetitions.
@@ -252,7 +252,7 @@ class Run:
 
     def advance(self) -> dict[str, float]:
         """Do one step; returns the parts of its loss, in nats."""
-        device = self.model.body.word.weight.device
+        device = self.model.body.device
         batch = batch_of(self.corpus, self.model, self.recipe, self.step).to(device)
         weights = self.recipe.targets_at(self.step)
         cast = torch.autocast(device.type, dtype=torch.bfloat16)

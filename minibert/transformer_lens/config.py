@@ -20,7 +20,7 @@ _FACTS: dict[str, Callable[[Model], object]] = {
         None if model.config.n_kv_heads == model.config.n_heads else model.config.n_kv_heads
     ),
     "d_mlp": lambda model: model.config.d_mlp,
-    "d_vocab": lambda model: model.body.word.weight.shape[0],
+    "d_vocab": lambda model: model.config.vocab_size,
     "d_vocab_out": lambda model: getattr(model.head, "decoder").weight.shape[0],  # noqa: B009
     "act_fn": lambda model: _ACTIVATIONS.get(model.config.activation, model.config.activation),
     "gated_mlp": lambda model: model.config.gated,
@@ -40,8 +40,8 @@ _FACTS: dict[str, Callable[[Model], object]] = {
     "output_logits_soft_cap": lambda model: model.config.logit_soft_cap or -1.0,
     "window_size": lambda model: max(model.config.windows, default=0) or None,
     "n_params": lambda model: _counted(model.config),
-    "device": lambda model: model.body.word.weight.device,
-    "dtype": lambda model: model.body.word.weight.dtype,
+    "device": lambda model: model.body.device,
+    "dtype": lambda model: model.body.dtype,
 }
 
 
