@@ -2,12 +2,14 @@
 
 import copy
 import itertools
+import operator
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +55,21 @@ def packs_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIBERT_LINEAR", "onednn-packed")
 
 
+SHAPE = {"vocab_size": 31, "num_hidden_layers": 1, "num_attention_heads": 2}
+BERT = transformers.BertConfig(
+    hidden_size=WIDTH, intermediate_size=521, max_position_embeddings=13, **SHAPE
+)
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A BERT and a GPT-2 of one layer and two heads; the GPT-2's query, key and value are one."""
-    shape = {"vocab_size": 31, "num_hidden_layers": 1, "num_attention_heads": 2}
-    bert = transformers.BertConfig(
-        hidden_size=WIDTH, intermediate_size=521, max_position_embeddings=13, **shape
-    )
-    gpt2 = transformers.GPT2Config(n_embd=WIDTH, n_positions=13, **shape)
     torch.manual_seed(0)
     made = {
-        "bert": transformers.BertModel(bert, add_pooling_layer=False),
-        "gpt2": transformers.GPT2Model(gpt2),
+        "bert": transformers.BertModel(BERT, add_pooling_layer=False),
+        "gpt2": transformers.GPT2Model(
+            transformers.GPT2Config(n_embd=WIDTH, n_positions=13, **SHAPE)
+        ),
     }
     folder = tmp_path_factory.mktemp("linear")
     for name, model in made.items():
@@ -72,32 +77,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / name for name in made}
 
 
-def by_hand(parameters: dict[str, torch.Tensor], ids: torch.Tensor = IDS) -> torch.Tensor:
-    """The last hidden state of that BERT, by torch alone from named weights."""
-    now = {name.removeprefix("body."): value for name, value in parameters.items()}
-
-    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x, (WIDTH,), now[f"{name}.weight"], now[f"{name}.bias"], 1e-12)
-
-    def linear(name: str, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, now[f"groups.0.{name}.weight"], now[f"groups.0.{name}.bias"])
-
-    def split(x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (2, -1)).transpose(1, 2)
-
-    summed = now["word.weight"][ids] + now["position.weight"][: ids.shape[1]]
-    x = norm("embed_norm", summed + now["segment.weight"][0])
-    q, k, v = (split(linear(f"attention.{name}", x)) for name in ("query", "key", "value"))
-    z = ((q @ k.mT / 8).softmax(-1) @ v).transpose(1, 2).flatten(2)
-    mid = norm("groups.0.attention_norm", x + linear("attention.output", z))
-    return norm("groups.0.mlp_norm", mid + linear("mlp.down", F.gelu(linear("mlp.up", mid))))
+@cache
+def never_packed() -> Model:
+    """A BERT of the same sizes."""
+    return minibert.load(transformers.BertModel(BERT, add_pooling_layer=False))
 
 
 @torch.no_grad()
 def assert_seen(model: Model, before: torch.Tensor | None = None) -> None:
-    """The model computes with the weights that it has now, and not as it did before."""
-    got = model(IDS)
-    expected = by_hand({name: one.clone() for name, one in model.named_parameters()})
+    """The model computes with the weights that its modules have now, and not as it did before."""
+    got, names = model(IDS), [name for name, _ in never_packed().named_parameters()]
+    now = {name: operator.attrgetter(name)(model).clone() for name in names}
+    expected = torch.func.functional_call(never_packed(), now, (IDS,))
     assert (got - expected).abs().max() <= 1e-5 * expected.abs().max()
     assert before is None or not torch.equal(got, before), "the change had no effect"
 
@@ -156,6 +147,36 @@ def test_gradients_and_tangents_are_those_of_torch() -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
 
 
+def _train(model: Any) -> None:
+    model.requires_grad_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    with torch.enable_grad():
+        model(IDS).square().mean().backward()
+    optimizer.step()
+
+
+def _bigger(model: Any) -> dict[str, Any]:
+    return {name: value * 1.5 for name, value in model.state_dict().items()}
+
+
+def _vector(model: Any) -> None:
+    vector = nn.utils.parameters_to_vector(model.parameters()) * 1.5
+    nn.utils.vector_to_parameters(vector, model.parameters())
+
+
+def _new(layer: Any) -> nn.Parameter:
+    return nn.Parameter(layer.weight * 2, requires_grad=False)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return 2 * weight
+
+
+def itself(one: Any) -> Any:
+    return one
+
+
 # How somebody comes to hold a weight's memory, and writes to it.
 WRITES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "an operator": (lambda layer: layer.weight, lambda w: torch.ops.aten.mul_.Tensor(w, 2)),
@@ -178,108 +199,40 @@ WRITES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     ),
     "shallow copy": (copy.copy, lambda twin: twin.weight.data.mul_(2)),
     "shared memory": (lambda layer: layer.share_memory().weight.data, lambda w: w.mul_(2)),
+    "new parameter": (itself, lambda layer: setattr(layer, "weight", _new(layer))),
+    "swapped": (itself, lambda layer: torch.utils.swap_tensors(layer.weight, _new(layer))),
+    "pruned": (itself, lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5)),
+    "parametrized": (
+        itself,
+        lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
+    ),
 }
-
-
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("place", ["mlp.up", "attention.key"])
-@torch.no_grad()
-def test_no_write_to_a_weight_goes_unseen(
-    folders: dict[str, Path], packs_all: None, write: str, place: str
-) -> None:
-    take, change = WRITES[write]
-    model = minibert.load(folders["bert"])
-    assert model.is_packed == ONEDNN
-    before = model(IDS)
-    held = take(model.get_submodule(f"body.groups.0.{place}"))
-    change(held)
-    assert_seen(model, before)
-    del held
-    assert_seen(model, before)
-
-
-def _train(model: Any) -> None:
-    model.requires_grad_()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    with torch.enable_grad():
-        model(IDS).square().mean().backward()
-    optimizer.step()
-
-
-def _other_weight(model: Any) -> None:
-    layer = model.get_submodule("body.groups.0.mlp.up")
-    layer.weight = nn.Parameter(layer.weight * 2, requires_grad=False)
-
-
-def _bigger(model: Any) -> dict[str, Any]:
-    return {name: value * 1.5 for name, value in model.state_dict().items()}
-
-
-def _vector(model: Any) -> None:
-    vector = nn.utils.parameters_to_vector(model.parameters()) * 1.5
-    nn.utils.vector_to_parameters(vector, model.parameters())
-
-
-def _swapped(model: Any) -> None:
-    up = model.get_submodule("body.groups.0.mlp.up")
-    torch.utils.swap_tensors(up.weight, nn.Parameter(up.weight * 2, requires_grad=False))
-
-
+#: Of a whole model.
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "load_state_dict": lambda model: model.load_state_dict(_bigger(model)),
     "load_state_dict assign": lambda model: model.load_state_dict(_bigger(model), assign=True),
     "vector_to_parameters": _vector,
-    "new parameter": _other_weight,
-    "swapped tensors": _swapped,
     "training step": _train,
     "half and back": lambda model: model.half().float(),
 }
+WAYS = [
+    *((place, *one) for one in WRITES.values() for place in ("mlp.up", "attention.key")),
+    *(("", itself, change) for change in CHANGES.values()),
+]
+NAMES = [f"{name} {place}" for name in WRITES for place in ("up", "key")] + [*CHANGES]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("place", "take", "change"), WAYS, ids=NAMES)
 @torch.no_grad()
-def test_what_changes_all_weights_is_seen(
-    folders: dict[str, Path], packs_all: None, change: str
-) -> None:
+def test_no_write_to_a_weight_goes_unseen(folders, packs_all, place, take, change) -> None:
     model = minibert.load(folders["bert"])
+    assert model.is_packed == ONEDNN
     before = model(IDS)
-    CHANGES[change](model)
+    held = take(model.get_submodule(f"body.groups.0.{place}" if place else ""))
+    change(held)
     assert_seen(model, before)
+    del held
     assert_seen(model.requires_grad_(False), before)
-
-
-class Doubled(nn.Module):
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        return 2 * weight
-
-
-IN_USE: dict[str, Callable[[Model], Any]] = {
-    "pruned": lambda model: prune.l1_unstructured(
-        model.body.groups[0].attention.value, "weight", amount=0.5
-    ),
-    "parametrized": lambda model: parametrize.register_parametrization(
-        model.body.groups[0].mlp.up, "weight", Doubled()
-    ),
-}
-
-
-@pytest.mark.parametrize("change", IN_USE)
-@torch.no_grad()
-def test_a_weight_that_is_computed_is_computed(
-    folders: dict[str, Path], packs_all: None, change: str
-) -> None:
-    model = minibert.load(folders["bert"])
-    before = model(IDS)
-    IN_USE[change](model)
-    now = {
-        f"{place}.{name}": getattr(module, name)
-        for place, module in model.named_modules()
-        for name in ("weight", "bias")
-        if hasattr(module, name)
-    }
-    got = model(IDS)
-    assert (got - by_hand(now)).abs().max() <= 1e-5
-    assert (got - before).abs().max() >= 1e-3
 
 
 def packed_layers(model: Model) -> list[str]:
@@ -438,17 +391,6 @@ INTEL = replace(AMD, vendor="GenuineIntel", name="Intel Xeon", features=AMD.feat
 OTHER = backends.Processor("", "aarch64", frozenset(), ALL)
 
 
-@pytest.fixture
-def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MINIBERT_LINEAR", raising=False)
-
-
-def pretend(monkeypatch: pytest.MonkeyPatch, processor: backends.Processor) -> None:
-    """As if this machine had another processor; what its oneDNN can multiply stays true."""
-    here = replace(processor, onednn_dtypes=backends.processor().onednn_dtypes)
-    monkeypatch.setattr(backends, "processor", lambda: here)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_amd_packs_wide_weights_and_no_other_processor_does(dtype: torch.dtype) -> None:
     assert backends.backend_for(AMD, dtype, 512, 256).name == "onednn-packed"
@@ -462,45 +404,35 @@ def test_amd_packs_wide_weights_and_no_other_processor_does(dtype: torch.dtype) 
 
 
 @needs_onednn
-@pytest.mark.parametrize("name", backends.NAMES)
-def test_what_is_named_overrules_the_processor(
-    name: str, monkeypatch: pytest.MonkeyPatch, nothing_named: None
-) -> None:
-    pretend(monkeypatch, INTEL)
-    monkeypatch.setenv("MINIBERT_LINEAR", name)
-    assert backends.chosen(torch.float32, 512, 512).name == name
-    monkeypatch.delenv("MINIBERT_LINEAR")
-    assert backends.chosen(torch.float32, 512, 512).rule.startswith("Intel")
-    monkeypatch.setenv("MINIBERT_LINEAR", "mkl")
-    with pytest.raises(minibert.MinibertError, match=r"MINIBERT_LINEAR='mkl'.*onednn-packed"):
-        backends.chosen(torch.float32, 512, 512)
-
-
-@needs_onednn
 @pytest.mark.parametrize("processor", [AMD, INTEL, OTHER])
-def test_a_file_is_packed_on_amd_where_it_is_wide_and_not_elsewhere(
-    processor: backends.Processor,
-    folders: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    nothing_named: None,
+def test_a_file_is_packed_on_amd_where_it_is_wide_unless_a_back_end_is_named(
+    processor: backends.Processor, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As if this machine had another processor; what its oneDNN can multiply stays true."""
     # query, key and value as one, up and down; not the output projection.
     monkeypatch.setattr(backends, "PACK_FROM", WIDTH * WIDTH + 1)
-    pretend(monkeypatch, processor)
-    model = minibert.load(folders["bert"])
+    here = replace(processor, onednn_dtypes=backends.processor().onednn_dtypes)
+    monkeypatch.setattr(backends, "processor", lambda: here)
     reached: list[bool] = []
     run = backends.onednn_linear
     monkeypatch.setattr(
-        backends,
-        "onednn_linear",
-        lambda x, weight, *rest: reached.append(True) or run(x, weight, *rest),
+        backends, "onednn_linear", lambda *given: reached.append(True) or run(*given)
     )
-    model(IDS)
-    amd = processor is AMD
-    assert model.is_packed == amd
-    assert len(reached) == (3 if amd else 0)
-    name = "onednn-packed" if amd else "torch"
-    assert describe(model).startswith(f"{name} ({processor.name}; rule: ")
+    for named in ("", *backends.NAMES):
+        monkeypatch.setenv("MINIBERT_LINEAR", named)
+        if not named:
+            monkeypatch.delenv("MINIBERT_LINEAR")
+        model = minibert.load(folders["bert"])
+        reached.clear()
+        model(IDS)
+        name = named or ("onednn-packed" if processor is AMD else "torch")
+        packs = name == "onednn-packed"
+        assert model.is_packed == packs
+        assert len(reached) == (3 if packs else 0)
+        assert describe(model).startswith(f"{name} ({here.name}; rule: ")
+    monkeypatch.setenv("MINIBERT_LINEAR", "mkl")
+    with pytest.raises(minibert.MinibertError, match=r"MINIBERT_LINEAR='mkl'.*onednn-packed"):
+        backends.chosen(torch.float32, 512, 512)
 
 
 def test_this_processor_is_read_as_the_system_tells_it() -> None:

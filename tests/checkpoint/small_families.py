@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers
 
-from tests.rotary.classes import ARCHITECTURES
+from tests.rotary.classes import ARCHITECTURES, LANGUAGE
 
 VOCABULARY, POSITIONS, LABELS, LAYERS, D_HEAD = 41, 31, 3, 3, 6
 
@@ -76,7 +76,7 @@ def as_json(config: Any) -> dict[str, Any]:
     return content
 
 
-# What changes the set of tensors.
+# What changes the set of tensors: of a body, an output embedding, and ModernBERT's classifiers.
 BIASES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"attention_bias": False, "tie_word_embeddings": True},
     "llama": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": None},
@@ -97,5 +97,6 @@ BIASES: dict[str, dict[str, Any]] = {
 }
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     *((family, name, {}) for family, name in ARCHITECTURES),
-    *((family, name, BIASES[family]) for family, name in ARCHITECTURES if family in BIASES),
+    *((family, LANGUAGE[family], changed) for family, changed in BIASES.items()),
+    ("modernbert", "ModernBertForSequenceClassification", BIASES["modernbert"]),
 ]

@@ -46,26 +46,20 @@ def assert_fields(ours: Config, theirs: Any) -> None:
     assert ours.d_head == theirs.hidden_size // theirs.num_attention_heads
 
 
-def there_and_back(theirs: Any, name: str) -> Config:
-    """The Config of transformers' configuration, which survives the way back, and once more."""
-    ours = config_from_hf(as_json(theirs) | {"architectures": [name]})
+@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=sizes)
+def test_a_drawn_config_survives_the_way_to_transformers_and_back(family, name, chosen):
+    theirs, named = families.hf_config(family, chosen), {"architectures": [name]}
+    ours = config_from_hf(as_json(theirs) | named)
     written = config_to_hf(ours)
     json.dumps(written)
     assert written["architectures"] == [name]
     assert config_from_hf(written) == ours
     again = type(theirs)(**copy.deepcopy(written))
-    assert config_from_hf(as_json(again) | {"architectures": [name]}) == ours
-    return ours
-
-
-@pytest.mark.parametrize(("family", "name"), ARCHITECTURES)
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(chosen=sizes)
-def test_a_drawn_config_survives_the_way_to_transformers_and_back(family, name, chosen):
-    theirs = families.hf_config(family, chosen)
-    ours = there_and_back(theirs, name)
-    assert_fields(ours, theirs)
-    assert_fields(ours, type(theirs)(**config_to_hf(ours)))
+    assert config_from_hf(as_json(again) | named) == ours
+    for each in (theirs, again):
+        assert_fields(ours, each)
 
 
 SIZE_NAMES = (

@@ -48,6 +48,7 @@ def left(family: str) -> dict[str, Tensor]:
     }
 
 
+@cache
 @torch.no_grad()
 def alone(family: str) -> list[Tensor]:
     """What transformers gives for each text by itself."""
