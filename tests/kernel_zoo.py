@@ -1,8 +1,12 @@
 """Attention as people write it: right in its own convention, and each with mistakes to plant.
 
 `RIGHT` has the text of each file by name. `WRONG` plants one mistake each: the file, what is
-replaced and by what, and what the report must say; "" where the mistake cannot be named.
+replaced and by what, and what the report must say. `OPTIONS` says what else than usual is asked
+about some of them.
 """
+
+import planted_kernels as planted
+import torch
 
 START = """
 import math
@@ -217,6 +221,12 @@ PLAIN = """
 def attention(q, k, v, causal=False):
     return of_scores(q @ k.mT * q.shape[-1] ** -0.5, v, causal)
 """
+IN_FLOAT32 = """
+def attention(q, k, v):
+    x, y, w = q.float(), k.float(), v.float()
+    p = (x @ y.mT * q.shape[-1] ** -0.5).softmax(-1)
+    return (p @ w).to(q.dtype)
+"""
 
 
 def changed(text: str, *pairs: tuple[str, str]) -> str:
@@ -228,6 +238,9 @@ def changed(text: str, *pairs: tuple[str, str]) -> str:
 
 
 RIGHT = {
+    "ours": planted.START + planted.RIGHT,
+    "ours, statistics": planted.START + planted.STATISTICS,
+    "float32 inside": IN_FLOAT32,
     "plain": PLAIN,
     "value first": changed(PLAIN, ("q, k, v, c", "v, k, q, c")),
     "upper case": changed(
@@ -437,6 +450,69 @@ WRONG = {
         "key_gradient is not multiplied by the scale"),
     "one row": ("batched matrices", "    return",
         "    q = q.index_fill(1, torch.tensor([3]), 0)\n    return", "only row 3"),
-    "a factor": ("einsum", "s.softmax(-1)", "s.softmax(-1) * 1.01", "times what is right"),
+    "a factor": ("einsum", "s.softmax(-1)", "s.softmax(-1) * 1.001", "times what is right"),
+    "memory by position": ("ours", "    return {\"z\": right(query, key, value, lengths, causal)}",
+        "    query, key, value = (x.contiguous().view(len(x), x.shape[2], x.shape[1], -1)\n"
+        "                         .transpose(1, 2) for x in (query, key, value))\n"
+        "    z = right(query, key, value, lengths, causal)\n"
+        "    return {\"z\": z.transpose(1, 2).contiguous().view(z.shape)}",
+        "and z is written as \\(batch, position"),
+    "heads for positions": ("ours", "    return {\"z\": right(query, key, value, lengths, causal)}",
+        "    query, key, value = (x.transpose(1, 2) for x in (query, key, value))\n"
+        "    return {\"z\": right(query, key, value, lengths, causal).transpose(1, 2)}",
+        "heads attend to heads"),
+    "lengths rounded up": ("ours", "lengths[:, None, None, None]",
+        "(lengths[:, None, None, None] + 63) // 64 * 64", "rounded up to blocks of 64 keys"),
+    "scale of one more": ("ours", "math.sqrt(query.shape[-1])", "math.sqrt(query.shape[-1] + 1)",
+        # sqrt(32 / 33)
+        SCALE + r"1/sqrt\(d_head \+ 1\) \(0.98473 times"),
+    "scale in too few digits": ("ours", "/ math.sqrt(", "* 1.0007 / math.sqrt(", SCALE + "1.0007"),
+    "rows below -87": ("ours", "scores.softmax(-1)",
+        "torch.where(scores.exp().sum(-1, keepdim=True) == 0, math.nan, scores.softmax(-1))",
+        "exp is 0 for all keys of rows with scores below −87"),
+    "rows without a key": ("ours", "nan_to_num(0.0)", "nan_to_num(1.0)",
+        "only rows without an allowed key"),
+    "lse in base 2": ("ours, statistics", "scores.logsumexp(-1)",
+        "scores.logsumexp(-1) / math.log(2)", "base 2"),
+    "lse and more": ("ours, statistics", "scores.logsumexp(-1)", "scores.logsumexp(-1) + 0.5",
+        r"values, first at \[0, 0, 0\]: "),
+    "lse without the largest": ("ours, statistics", "scores.logsumexp(-1)",
+        "scores.float().exp().sum(-1).log()", "exp overflows"),
+    "scale within the largest error": ("float32 inside", "q.shape[-1]", "(q.shape[-1] - 1)",
+        SCALE + "1/sqrt"),
+    "a factor within it": ("float32 inside", "(p @ w)", "(1.01 * (p @ w))",
+        r"everywhere about 1\.01 times"),
+    "a sum within it": ("float32 inside", "(p @ w)", "(p @ w + 0.02)",
+        r"about 0\.02 is added everywhere"),
+    "a key within it": ("float32 inside", "    p =",
+        "    y, w = y[:, :, :-1], w[:, :, :-1]\n    p =", "the last key is not seen"),
+    "summed in bfloat16": ("float32 inside", "    return (p @ w).to(q.dtype)",
+        "    z = torch.zeros_like(q)\n    for n in range(k.shape[2]):\n"
+        "        z += p[..., n, None].bfloat16() * v[:, :, n, None]\n    return z",
+        "in too few digits"),
 }
 # fmt: on
+_BFLOAT16 = {"dtypes": (torch.bfloat16,), "kinds": ("plain",), "input_scales": (1.0,)}
+OPTIONS = {
+    **dict.fromkeys(("a factor within it", "a sum within it"), _BFLOAT16),
+    **dict.fromkeys(
+        (
+            "float32 inside",
+            "scale within the largest error",
+            "a key within it",
+            "summed in bfloat16",
+        ),
+        _BFLOAT16 | {"sizes": (130,)},
+    ),
+    "lengths rounded up": {"sizes": (130,), "kinds": ("lengths",)},
+    # In causal order the first rows have few keys, so that all their scores can be below −87.
+    "rows below -87": {"kinds": ("causal",)},
+}
+#: Mistakes with a file of their own, and what is said; those of blocks are asked with 65 keys.
+PLANTED = {
+    "TF32": r"rounded to tf32 \(10 bits.*input_precision=\"ieee\"",
+    "READS_ON": "reads on into the memory of the next head",
+    "HALF_STALE": "a stale output, of which a part is not written",
+    "LATE": "the work goes on behind it, in a thread",
+    "CONTIGUOUS": "strides are ignored",
+}
