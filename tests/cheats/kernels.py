@@ -1,7 +1,7 @@
 """Kernels that a judge might believe, and honest ones that it must: each a file of a user's.
 
-The comments in front say what it does, where it was seen, and the verdict of each command. Each
-stands behind `planted_kernels.START`.
+The comments in front say what it does, where it was seen, and the verdict of a command; `bench`
+begins with a check. Each stands behind `planted_kernels.START`.
 """
 
 KERNELS = {
@@ -76,7 +76,6 @@ def attention(query, key, value, lengths, causal):
 """,
     "honest_buffer": """
 # Writes each result into the same memory, as a kernel inside a CUDA graph does.
-# check: right
 # bench: right
 buffers = {}
 def attention(query, key, value, lengths, causal):
@@ -85,7 +84,6 @@ def attention(query, key, value, lengths, causal):
 """,
     "honest_layout": """
 # Gives z as a view of memory in the order (batch, position, head, d_head).
-# check: right
 # bench: right
 def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
@@ -114,7 +112,6 @@ def attention(query, key, value, lengths, causal):
     "kept_when_timed": """
 # Right in the check; keeps its first result of a shape that only the clock asks for. Source:
 # gpu-mode/reference-kernels#148 (what is timed is not checked again) and #170.
-# check: right
 # bench: no time: right when checked, but while it was timed: wrong: error
 results = {}
 def attention(query, key, value, lengths, causal):
@@ -126,7 +123,6 @@ def attention(query, key, value, lengths, causal):
     "knows_who_calls": """
 # Right unless it is called by the function that is timed. Source: ScalingIntelligence/
 # KernelBench#82 (the stack is looked at).
-# check: right
 # bench: no time: wrong: error
 import sys
 def attention(query, key, value, lengths, causal):
@@ -198,7 +194,6 @@ def attention(query, key, value, lengths, causal):
     "patches_the_judge": """
 # Puts its own functions in the place of everything that a verdict could be made of. Source:
 # gpu-mode/reference-kernels#162 and gpu-mode/pygpubench#7 (the checker is patched).
-# check: wrong: checks failed
 # bench: wrong: checks failed
 import sys
 

@@ -87,10 +87,12 @@ def test_a_verdict_says_why(family):
         assert (judged.verdict == "refused") == bool(judged.allowed), name
 
 
-def changes(family: str) -> Iterator[tuple[str, Any]]:
+def changes(family: str, head: int) -> Iterator[tuple[str, Any]]:
+    """Every field, with every second of its other values for each head, or the only one."""
     for name, value in sorted(fields(family).items()):
         if name not in ("model_type", "architectures"):
-            yield from ((name, other) for other in OTHERS[type(value)](value) if other != value)
+            others = [other for other in OTHERS[type(value)](value) if other != value]
+            yield from ((name, other) for other in others[head::2] or others)
 
 
 def theirs(content: dict[str, Any], name: str) -> tuple[Any, list[torch.Tensor]] | None:
@@ -150,7 +152,7 @@ def test_a_changed_field_gives_the_numbers_of_transformers_or_is_refused(family,
     base = json.loads(hf_config(family).to_json_string(use_diff=False))
     base |= {"architectures": [name], "model_type": family}
     wrong = []
-    for field, value in [("", None), *changes(family)]:
+    for field, value in [("", None), *changes(family, head)]:
         content = base | ({field: value} if field else {})
         reference = theirs(content, name)
         if reference is None:

@@ -43,7 +43,7 @@ def refusal(run: Callable[[torch.Tensor], object]) -> str:
 def compiled(family: str) -> tuple[float, str]:
     """The largest difference between a model and what is compiled of it, and what it refuses."""
     torch.compiler.reset()
-    model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=2)))
+    model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=1)))
     broken: Any = torch.compile(model, backend="aot_eager")
     whole: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     made = batch(family, segments=1)
@@ -59,7 +59,7 @@ def compiled(family: str) -> tuple[float, str]:
 
 def exported(family: str) -> tuple[float, str]:
     """The same of its export, at sizes it was not exported with."""
-    model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=2)))
+    model = from_transformers(hf_model(family, MODELS[family], Sizes(layers=1)))
     free = torch.export.Dim.DYNAMIC
     made = torch.export.export(model, (random_ids(2, 7),), dynamic_shapes=({0: free, 1: free},))
     program: Any = made.module()
