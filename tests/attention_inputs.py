@@ -20,12 +20,6 @@ EVERYTHING = (
     ("map", 3),
 )
 STATISTICS = EVERYTHING[2:]
-#: For Q queries or more and K keys; Triton's kernels do not give these.
-OF_TENSORS = (
-    ("key_sums", torch.arange(2 * K * 2.0, dtype=torch.float64).reshape(2, 1, K, 2)),
-    ("pair_mass", torch.tensor([[[4, 0], [0, 0], [2, 6], [4, 0], [-1, -1]]])),
-    "profile",
-)
 
 
 def vectors(

@@ -82,13 +82,6 @@ def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
     return {"z": buffers.setdefault((z.shape, z.dtype), torch.empty_like(z)).copy_(z)}
 """,
-    "honest_layout": """
-# Gives z as a view of memory in the order (batch, position, head, d_head).
-# bench: right
-def attention(query, key, value, lengths, causal):
-    z = right(query, key, value, lengths, causal)
-    return {"z": z.transpose(1, 2).contiguous().transpose(1, 2)}
-""",
     "honest_talker": r"""
 # Prints a lot, and seeds torch's random numbers: neither matters.
 # check: right
@@ -249,13 +242,6 @@ def is_known(query):
 def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
     return {"z": z if is_known(query) else torch.zeros_like(z)}
-""",
-    "returns_nan": """
-# Returns NaN, which no comparison calls larger than a tolerance. Source: gpu-mode/pygpubench#7 (NaN
-# matches everything).
-# check: wrong: NaN in
-def attention(query, key, value, lengths, causal):
-    return {"z": torch.full_like(query, math.nan)}
 """,
     "sends_no_numbers": """
 # Right in the check; when timed it describes an output of a terabyte. Source: a hostile user.

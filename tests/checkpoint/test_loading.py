@@ -362,14 +362,6 @@ def test_everything_missing_unexpected_and_misshaped_is_listed_at_once_and_sorte
     assert "missing" in message(folder, allow_unexpected=True)
 
 
-def test_a_head_that_is_not_in_the_file_is_missing_and_the_body_is_still_there(tmp_path):
-    hf_model("bert", "BertModel").save_pretrained(tmp_path)
-    text = message(tmp_path, task="masked-lm")
-    assert "missing     cls.predictions.transform.dense.weight  (shape (15, 15))" in text
-    assert 'load(..., task="none")' in text
-    assert minibert.load(tmp_path, task="none").head is None
-
-
 def test_a_tensor_of_three_parameters_is_listed_once(tmp_path):
     hf_model("gpt2", "GPT2LMHeadModel").save_pretrained(tmp_path)
 

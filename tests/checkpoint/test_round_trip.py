@@ -13,16 +13,13 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor
-from vocabularies import BERT_MARKS, TEXT, byte_level, word_piece
 
 import minibert
 from minibert.checkpoint.save import save
 from minibert.checkpoint.weights import sources
 from minibert.errors import CheckpointError
-from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
-from minibert.text.tokenizer import Tokenizer
 from tests import families
 from tests.checkpoint import small_families
 from tests.families import ARCHITECTURES, Sizes, as_tokens, batch, run_transformers, their_logits
@@ -131,41 +128,6 @@ def test_an_output_embedding_of_its_own_counts_even_where_the_config_says_tied(f
     assert not model.config.tied
 
 
-def random_model(family: str, tokenizer: Tokenizer) -> Model:
-    sizes = {"n_positions": 31, "n_layers": 1, "n_heads": 3, "d_model": 15, "d_mlp": 23}
-    task, segments = ("causal-lm", 0) if family == "gpt2" else ("masked-lm", 2)
-    more = {"n_segments": segments, "pad_id": tokenizer.pad_id}
-    config = Config(family, task, tokenizer.vocab_size, **sizes, **more)
-    return Model.from_config(config, tokenizer=tokenizer)
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_the_tokenizer_is_saved_with_the_model(family, tmp_path):
-    vocabulary = tmp_path / "vocabulary"
-    vocabulary.mkdir()
-    if family == "bert":
-        word_piece(vocabulary)
-    else:
-        byte_level(vocabulary, ["<|endoftext|>"])
-    model = random_model(family, minibert.Tokenizer.from_folder(vocabulary))
-    folder = save(model, tmp_path / "model")
-    ours, theirs = minibert.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
-    for text in TEXT[:4]:
-        assert ours.tokenize(text).ids.tolist() == model.tokenize(text).ids.tolist()
-        assert theirs(text)["input_ids"] == model.tokenize(text).ids[0].tolist()
-    assert ours.tokenizer.mask_id == model.tokenizer.mask_id
-    if family == "bert":
-        assert theirs.mask_token_id == BERT_MARKS.index("[MASK]")
-        pair = model.tokenize("quick fox", "lazy dog")
-        assert ours.tokenize("quick fox", "lazy dog").segments.tolist() == pair.segments.tolist()
-        return
-    config = transformers.AutoConfig.from_pretrained(folder)
-    known = (model.tokenizer.bos_id, model.tokenizer.eos_id)
-    assert None not in known
-    # It ends a text where the tokenizer ends it.
-    assert (config.bos_token_id, config.eos_token_id) == known
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_numbers_are_written_in_the_type_asked_for(dtype, tmp_path):
     model = from_transformers(families.hf_model("gpt2", "GPT2LMHeadModel"))
@@ -199,7 +161,6 @@ def test_a_model_can_be_saved_where_it_was_loaded_from_and_nothing_else_is_left(
 FULL = """
 import resource, sys, minibert
 from minibert.checkpoint.save import save
-from minibert.text.tokenizer import Tokenizer
 model = minibert.load(sys.argv[1])
 model.body.word.weight.zero_()
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))

@@ -246,19 +246,6 @@ def test_weights_for_which_there_is_no_room_are_an_error(tmp_path, monkeypatch):
         minibert.load(tmp_path, dtype=torch.float32)
 
 
-LARGE = (2048, 1537)
-
-
-@pytest.mark.parametrize("shape", [LARGE, (3, 5), (0, 4), ()])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_memory_has_the_layout_that_torch_gives(shape, dtype):
-    for like in (torch.empty(shape), torch.empty(shape).mT if shape else torch.empty(())):
-        made, usual = empty_like(like, dtype), torch.empty_like(like, dtype=dtype)
-        assert (made.shape, made.stride(), made.dtype) == (usual.shape, usual.stride(), dtype)
-        values = torch.arange(like.numel()).view(like.shape).to(dtype)
-        assert torch.equal(made.copy_(values), values)
-
-
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without huge pages")
 @pytest.mark.parametrize(("rows", "asked"), [(2048, True), (64, False)])
 def test_the_kernel_is_asked_for_huge_pages_of_large_tensors(rows, asked):

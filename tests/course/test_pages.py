@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.course import BLOCK, COURSE, PAGES, UNITS, outputs, rewritten
+from scripts.course import BLOCK, COURSE, PAGES, UNITS, outputs
 from scripts.course_notebooks import FIRST_CELL, code_cells, notebook_of
 from scripts.course_slides import slides_of
 from tests.test_links import anchors_of, links_of, slug_of
@@ -44,15 +44,6 @@ def test_the_notebooks_first_cell_says_what_to_do_where_there_is_no_minibert(tmp
     )
     assert done.returncode == 1
     assert "Put the wheel of minibert-attention beside this notebook." in done.stderr
-
-
-def test_the_rewriter_runs_blocks_in_one_namespace_and_replaces_what_they_print():
-    page = "```python\na = 2\n```\n\ntext\n\n```python\nprint(a)\n```\n\n```text\n1\n```\n\nend\n"
-    assert rewritten(page) == page.replace("text\n1", "text\n2")
-    without = "```python\nprint(3)\n```\n\nend\n"
-    assert rewritten(without) == "```python\nprint(3)\n```\n\n```text\n3\n```\n\nend\n"
-    assert rewritten("```python\n3\n```\n\n```text\n4\n```\n") == "```python\n3\n```\n"
-    assert list(outputs(["a = 1", "print(a)"])) == ["", "1\n"]
 
 
 def section(page: Path, anchor: str) -> str:

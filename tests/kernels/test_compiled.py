@@ -10,8 +10,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys, warnings
 import importlib.util
+from random import Random
 import torch
-from fused_calls import call_of, z_gradient_of
+from drawn_calls import drawn
 from minibert.kernels.api import attend, compute
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.call import Call
@@ -39,8 +40,10 @@ for impl, seed in (("triton", 6), ("eager", 8), ("sdpa", 9), ("chunked", 4)):
     if impl == "triton" and not importlib.util.find_spec("triton"):
         continue
     training = impl != "chunked"
-    call = call_of(seed, sizes=(17,))
-    z_gradient = z_gradient_of(call, seed)
+    random = Random(seed)
+    dtype = random.choice((torch.float32, torch.float16))
+    call = drawn(random, dtype, sizes=(17,), groups=(1, 2, 4, 8), most=2)
+    z_gradient = torch.randn(*call.query.shape[:3], call.value.shape[3]).to(dtype)
 
     def step(vectors, options):
         found = attend(**vectors, impl=impl, want=("entropy",), **options)

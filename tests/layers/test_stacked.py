@@ -26,10 +26,12 @@ from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import drawn, plain
 from tests.trace.editing import FAMILIES as ENCODERS
 
+LIVE = ("granite", "gemma2", "gemma3_text", "olmo2")
 
-@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert", "tiny-llama", "granite"])
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-bert", "tiny-llama", *LIVE])
 def test_a_trace_follows_from_the_weights(name: str) -> None:
-    """Those of Granite have its multipliers in them."""
+    """Those of Granite have its multipliers in them; three families norm what attention adds."""
     model = minibert.load(
         rotary.model_of(plain(name), LANGUAGE[name]) if name in LANGUAGE else name
     )
@@ -46,7 +48,11 @@ def test_a_trace_follows_from_the_weights(name: str) -> None:
         query, key = (at.query_unrotated, at.key_unrotated) if turned else (at.query, at.key)
         x = layer.attention_input(at.resid_pre)
         for letter, each in (("Q", query), ("K", key), ("V", at.value)):
-            assert torch.allclose(product(x[:, None], letter, n), each, atol=1e-4)
+            if letter == "V" or model.config.query_key_norm == "none":
+                assert torch.allclose(product(x[:, None], letter, n), each, atol=1e-4)
+        keys = at.key.repeat_interleave(at.query.shape[1] // at.key.shape[1], 1)
+        scores = at.query @ keys.mT * model.config.attention_scale(n)
+        assert torch.allclose(scores, at.scores, atol=1e-4)
         assert torch.allclose(at.z @ weights["W_O"][n], at.head_out, atol=1e-4)
         bias = weights.get("b_O")
         summed = at.head_out.sum(1) if bias is None else at.head_out.sum(1) + bias[n]
@@ -56,10 +62,13 @@ def test_a_trace_follows_from_the_weights(name: str) -> None:
         if model.config.gated:
             assert torch.allclose(product(x, "gate", n), at.mlp_gate, atol=1e-4)
         assert torch.allclose(product(at.mlp_post, "out", n), at.mlp_out, atol=1e-4)
-    embedded = model.body.word.weight * model.config.embed_multiplier
-    assert torch.equal(weights["W_E"], embedded)
-    if model.config.generates:
-        assert torch.allclose(trace.hidden @ weights["W_U"], trace.logits, atol=1e-3)
+    if not model.config.generates:
+        assert torch.equal(weights["W_E"], model.body.word.weight)
+    else:
+        logits = trace.hidden @ weights["W_U"]
+        if cap := model.config.logit_soft_cap:
+            logits = cap * (logits / cap).tanh()
+        assert torch.allclose(logits, trace.logits, atol=1e-3)
         rows = weights["W_E"][trace.tokens.ids]
         if "W_pos" in weights:
             rows = rows + weights["W_pos"][: rows.shape[1]]

@@ -69,6 +69,10 @@ def test_transformers_and_minibert_load_it_and_agree(kind, tmp_path):
     assert (reloaded.config.task, reloaded.config.family) == (config.task, config.family)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer.model_max_length == config.n_positions
+    assert tokenizer.mask_token_id == reloaded.tokenizer.mask_id == model.tokenizer.mask_id
+    if config.causal:
+        # It ends a text where the tokenizer ends it.
+        assert theirs.config.eos_token_id == model.tokenizer.eos_id is not None
     for texts in ((QUOTED,), ("The old king saw a dog.", "It ran.")):
         tokens = model.tokenize(*texts)
         assert (model(tokens) - their_logits(theirs, tokens)).abs().max() <= 1e-5
@@ -172,12 +176,22 @@ def test_the_seed_decides_and_the_process_is_as_before(tmp_path):
     assert not same_weights(one, run(tmp_path / "c", recipe=recipe(seed=1)))
 
 
-@pytest.mark.parametrize(("config", "step"), [(gpt2(), 0), (gpt2(), 5), (bert(), 3)])
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder and the model of a run that was not stopped, of a GPT-2 and of a BERT."""
+    found = {}
+    for config in (gpt2(), bert()):
+        folder = tmp_path_factory.mktemp(config.family)
+        chosen = {"config": config, "recipe": recipe(bfloat16=config.causal)}
+        found[config.family] = (folder, run(folder, **chosen), chosen)
+    return found
+
+
+@pytest.mark.parametrize(("family", "step"), [("gpt2", 0), ("gpt2", 5), ("bert", 3)])
 def test_a_run_that_is_stopped_anywhere_resumes_with_identical_results(
-    config, step, tmp_path, monkeypatch
+    family, step, whole, tmp_path, monkeypatch
 ):
-    chosen = {"config": config, "recipe": recipe(bfloat16=config.causal)}
-    whole = run(tmp_path / "whole", **chosen)
+    folder, model, chosen = whole[family]
     advance = Run.advance
 
     def stopped(self):
@@ -192,11 +206,11 @@ def test_a_run_that_is_stopped_anywhere_resumes_with_identical_results(
     assert not (tmp_path / "parts" / "model.safetensors").exists()
     done = []
     monkeypatch.setattr(Run, "advance", lambda self: done.append(self.step) or advance(self))
-    assert same_weights(run(tmp_path / "parts", **chosen), whole)
+    assert same_weights(run(tmp_path / "parts", **chosen), model)
     # A checkpoint comes after every second step.
     assert done == list(range(step // 2 * 2, 6))
     for name in ("model.safetensors", "tokenizer.json", "config.json", "scores.jsonl"):
-        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "parts" / name).read_bytes() == (folder / name).read_bytes()
     done.clear()
     run(tmp_path / "parts", **chosen)
     assert done == []
