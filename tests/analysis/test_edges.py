@@ -1,12 +1,10 @@
 """Edges to first order are what hooks on transformers give, and one by one path patching."""
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 import torch
-import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,11 +14,8 @@ import minibert
 from minibert.analysis import edge_attribution, faithfulness, logit_difference, path_patching
 from minibert.analysis.edges import EdgeEstimates
 from minibert.errors import EditError, TraceError
-from minibert.loading import from_transformers
-from minibert.text.tokenizer import Tokenizer
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
-from tests.data import data_path
 
 FAMILIES = dict(VOCABULARY_CLASSES) | dict(ROTARY_CLASSES)
 
@@ -202,47 +197,6 @@ def test_few_edges_keep_the_metric_and_the_estimates_follow_exact_patches(name: 
     assert errors[0] < errors[1]
     assert errors[0] < 0.25 * torch.tensor(exact).abs().mean()
     assert torch.corrcoef(torch.tensor([exact, estimates[0]]))[0, 1] > 0.98
-
-
-NAMES = (" Mary", " John", " Tom", " Alice", " James", " Sarah", " David", " Anna")
-PLACES = ("store", "school", "garden", "station")
-
-
-def ioi(tokenizer: Any, seed: int) -> tuple[Any, Any, list[int], list[int]]:
-    """Texts of indirect objects, the same with three other names, and both answers (Wang 2022)."""
-    random, pairs, answers = Random(seed), ([], []), ([], [])
-    for _ in range(3):
-        one, other, *three = random.sample(NAMES, 5)
-        place = random.choice(PLACES)
-        text = f"When{{}} and{{}} went to the {place},{{}} gave a drink to"
-        names = [one, other] if random.random() < 0.5 else [other, one]
-        for texts, chosen in zip(pairs, ([*names, other], three), strict=True):
-            texts.append(tokenizer.encode(text.format(*chosen)))
-        for ids, name in zip(answers, (one, other), strict=True):
-            ids += tokenizer.encode(name)
-    return torch.tensor(pairs[0]), torch.tensor(pairs[1]), *answers
-
-
-def test_on_indirect_objects_estimates_follow_exact_patches_at_the_depth_of_gpt2() -> None:
-    tokenizer = Tokenizer.from_folder(data_path("models", "gpt2-tokenizer"))
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(n_embd=96, n_positions=32, initializer_range=0.1)
-    model = from_transformers(transformers.GPT2LMHeadModel(config).eval())
-    clean, corrupt, right, wrong = ioi(tokenizer, 0)
-    traces, metric = (model.trace(clean), model.trace(corrupt)), logit_difference(right, wrong)
-    found = edge_attribution(*traces, metric, steps=2)
-    edges = int((~found.mean.isnan()).sum())
-    # As many as Syed et al. 2023 count in GPT-2 small.
-    assert edges == 32491
-    curve = faithfulness(found, *traces, metric, counts=[0, edges]).values.tolist()
-    assert curve[0] == pytest.approx([0, 1], abs=1e-3)
-    assert curve[1] == pytest.approx([1, 0], abs=1e-3)
-    senders = [("z", layer, head) for layer in (10, 11) for head in range(12)]
-    path = path_patching(*traces, metric, senders=senders, receivers=["logits"], freeze_mlps=True)
-    own = found.mean[:, found.place("receiver", "logits")]
-    estimates = [own[found.place("sender", f"head {n}-{h}")].item() for _, n, h in senders]
-    exact = path.mean[10:12, :12].flatten().tolist()
-    assert torch.corrcoef(torch.tensor([exact, estimates]))[0, 1] > 0.99
 
 
 def test_wrong_requests_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from minibert.analysis.graph import PredictionGraph
 from minibert.errors import MinibertError
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace
+from tests.families import Sizes
 
 FAMILIES = dict(VOCABULARY_CLASSES) | dict(ROTARY_CLASSES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_flows_into_a_node_is_what_it_gives(family: str) -> None:
-    _, model, _, tokens = both(family, FAMILIES[family])
+    _, model, _, tokens = both(family, FAMILIES[family], Sizes(layers=2, heads=2))
     trace = model.trace(tokens)
     found = prediction_graph(trace, 7, against=11, sentence=1, share=0, neurons=2)
     into, out = [0.0] * len(found.nodes), [0.0] * len(found.nodes)
@@ -69,6 +71,7 @@ def test_a_word_gives_its_gradient_times_itself_with_norms_and_gates_held(name: 
         assert got[position] == pytest.approx(value, rel=1e-6, abs=1e-9)
 
 
+@cache
 def induction(**options: Any) -> PredictionGraph:
     model = minibert.load("tiny-gpt2")
     trace = model.trace(" river window summer horse garden letter morning river window summer")
@@ -149,13 +152,12 @@ def test_the_page_draws_every_node_and_link_and_runs_nothing() -> None:
 
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     trace = minibert.load("tiny-gpt2").trace("the horse ran away")
+    found = induction()
     for words, call in {
         "share=2": lambda: prediction_graph(trace, 7, share=2),
         "neurons": lambda: prediction_graph(trace, 7, neurons=-1),
-        "json": lambda: prediction_graph(trace, 7).save(tmp_path / "graph.html"),
-        "there is no folder": lambda: prediction_graph(trace, 7).save(
-            tmp_path / "no" / "graph.json"
-        ),
+        "json": lambda: found.save(tmp_path / "graph.html"),
+        "there is no folder": lambda: found.save(tmp_path / "no" / "graph.json"),
         "edit": lambda: prediction_graph(trace.rerun({("z", 0): zero}), 7),
     }.items():
         with pytest.raises(MinibertError, match=words):

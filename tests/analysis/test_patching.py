@@ -31,7 +31,6 @@ from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import noise, replace, zero
 from minibert.trace.read import Trace
-from tests.explicit_forward import Edited, Explicit
 
 LAYERS, HEADS, D_HEAD = 3, 2, 5
 # Sentences of three lengths, each with a partner of its own length.
@@ -224,10 +223,10 @@ def test_lengths_that_are_not_those_of_the_logits_are_refused(lengths: Any) -> N
         logit_difference(5, 7)(torch.zeros(2, 9, 41), lengths=lengths)
 
 
-def value_at(found: Explicit, place: Place) -> Tensor:
+def value_at(found: Trace, place: Place) -> Tensor:
     """Of a layer, or of one of its heads."""
     name, layer, *head = place
-    return found[layer, name][(slice(None), *head)]
+    return found[layer].quantity(name)[(slice(None), *head)]
 
 
 def path_patched(n: int, sender: Place, receivers: list[Any], frozen: bool) -> Tensor:
@@ -235,15 +234,13 @@ def path_patched(n: int, sender: Place, receivers: list[Any], frozen: bool) -> T
     clean, corrupt = gpt2().trace(CLEAN[n]), gpt2().trace(CORRUPT[n])
     names = ("z", "mlp_out") if frozen else ("z",)
     places: list[Place] = [(name, layer) for name in names for layer in range(LAYERS)]
-    before, after = Explicit(clean), Explicit(corrupt)
-    write = {place: value_at(before, place) for place in places}
-    sent = Edited(clean, write | {sender: value_at(after, sender)})
-    if receivers == ["logits"]:
-        received = sent
-    else:
-        received = Edited(clean, {place: value_at(sent, place) for place in receivers})
+    write = {place: value_at(clean, place) for place in places}
+    received = gpt2().trace(CLEAN[n], edit=write | {sender: value_at(corrupt, sender)})
+    if receivers != ["logits"]:
+        read = {place: value_at(received, place) for place in receivers}
+        received = gpt2().trace(CLEAN[n], edit=read)
     logits = received.logits[0, -1]
-    return (logits[RIGHT[n]] - logits[WRONG[n]]).detach()
+    return logits[RIGHT[n]] - logits[WRONG[n]]
 
 
 RECEIVERS: list[list[Any]] = [

@@ -199,15 +199,7 @@ FUNCTIONS: dict[str, Function] = {
     "rerun_each, the last position": lambda t, _, d: swept(
         t, [((d.name, 1), replace(0.2, positions=d.at)), (("mlp_out", 0), zero)], None
     ),
-    "logit_difference": lambda t, _, d: [*METRIC(t)],
-    "logit_difference of a model's logits": lambda t, _, d: [
-        *METRIC(t.model(t.tokens), lengths=t.tokens.lengths)
-    ],
     "explain": lambda t, _, d: explained(t, d.at[-1]),
-    "text": lambda t, _, d: [
-        torch.cat([getattr(t.text(i)[1, 0], n).flatten() for n in LAYER_NAMES])
-        for i in range(len(t.tokens))
-    ],
 }
 
 

@@ -1,7 +1,5 @@
 """What is said of whole texts: embeddings, losses; and the axes of results."""
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -120,15 +118,6 @@ def test_targets_that_do_not_fit_are_refused(targets: Any) -> None:
         token_losses(from_transformers(hf_model("bert", "BertModel")), [5, 6])
 
 
-PROGRAM = """
-import sys, minibert
-from minibert.analysis import logit_lens
-lens = logit_lens(minibert.load().trace("the horse ran"))
-assert "jaxtyping" not in sys.modules
-print(minibert.axes_of(lens))
-"""
-
-
 def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
     trace = minibert.load().trace(["the horse ran", "a boy"], statistics=("entropy", "received"))
     expected: list[tuple[Any, str, tuple[str, ...]]] = [
@@ -143,6 +132,3 @@ def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
         for each, known in axes.items():
             value: Tensor = getattr(result, each)
             assert len(known) == value.dim()
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "'values': ('row', 'batch', 'position', 'rank')" in done.stdout

@@ -114,6 +114,46 @@ def test_padding_counts_in_the_loss_unless_a_mask_names_it(family: str) -> None:
             close(*(model(ids(), **given) for model in models))
 
 
+STREAM = ("embed", "pos_embed", "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+
+
+def centred(value: Tensor) -> Tensor:
+    return value - value.mean(-1, keepdim=True)
+
+
+def without_biases(name: str, plain: Any, model: Any) -> Tensor:
+    attention = model.body.layers[int(name.split(".")[1])].attention
+    biases = attention.b_V
+    written = torch.einsum("hd,hdm->hm", biases, attention.W_O)
+    return plain[name] - (written if name.endswith("result") else biases)
+
+
+# The rows of docs/transformer_lens.md: what each step of processing changes, and to what.
+STEPS: dict[str, tuple[set[str], Callable[[str, Any, Any], Tensor]]] = {
+    # The last norm's weight and bias are in W_U then.
+    "fold_ln": ({"in"}, lambda _, plain, model: plain["ln_final.hook_normalized"]),
+    "center_writing_weights": (
+        {"result", *STREAM}, lambda name, plain, model: centred(plain[name]),
+    ),
+    "center_unembed": ({"out"}, lambda name, plain, model: centred(plain[name])),
+    "fold_value_biases": ({"result", "v", "z"}, without_biases),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+@torch.no_grad()
+def test_a_step_of_processing_changes_what_the_docs_say_and_nothing_else(step: str) -> None:
+    (names, made), theirs = STEPS[step], transformers_model("gpt2")
+    own = ours_of(theirs)
+    _, plain = own.run_with_cache(ids())
+    _, found = ours_of(theirs, **{step: True}).run_with_cache(ids())
+    assert found.keys() == plain.keys()
+    same = [n for n in found if torch.allclose(found[n], plain[n], atol=1e-5, rtol=0)]
+    assert {name.split("hook_")[-1] for name in found if name not in same} == names
+    for name in set(found) - {*same}:
+        close(found[name], made(name, plain, own.model), name)
+
+
 FLAGS = [*({flag: True} for flag in PROCESSING), dict.fromkeys(PROCESSING, True)]
 
 

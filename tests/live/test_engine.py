@@ -2,87 +2,38 @@
 
 import json
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from live.drawn import drawn_edits, random_model, real_texts
-from live.engines import AnyEngine, EngineHere, opened
-from small_traces import OTHER_KINDS, SERVED_KINDS
+from live.conftest import NEAR, Case
+from live.drawn import drawn_edits, real_texts
+from live.engines import opened
 
 import minibert
 from minibert.analysis.lens import logit_lens
 from minibert.answers.generate import Sampling
-from minibert.layers.layer import layer_quantities
 from minibert.trace.edit import zero
-from minibert.viz.engine_edits import OFF_PAGES, checked_edits, editable, python_edits
-from minibert.viz.live import LIVE_FAMILIES
+from minibert.viz.engine_edits import checked_edits, editable, python_edits
 from minibert.viz.payload import encode_probs
 
-EMBEDDED = ("tiny-bert", "tiny-gpt2", "tiny-llama", "tiny-bert-sentiment")
-BERT = {"family": "bert", "causal": False, "n_kv_heads": 4, "windows": (), "n_segments": 2}
-CLASSES = {"task": "sequence-classification", "labels": ("bad", "good", "neither")}
-RANDOM: dict[str, dict[str, Any]] = {
-    **{kind: {} for kind in (*OTHER_KINDS, "qwen3", "olmo2", *SERVED_KINDS)},
-    "classes at the end": {"kind": "llama", **CLASSES},
-    "classes at the front": {"kind": "llama", **CLASSES, **BERT, "rotary": None, "pooler": True},
-}
-# Of single precision in another order of sums.
-NEAR = 1e-4
 HORSE = "The horse pulled the cart up the hill."
-
-
-@dataclass
-class Case:
-    """A model and the engines of its page; those of Python give its very bits."""
-
-    model: Any
-    engines: list[tuple[AnyEngine, float]]
-
-    @property
-    def of_text(self) -> bool:
-        return bool(self.model.config.task == "sequence-classification")
-
-    @property
-    def everything(self) -> list[tuple[str, int | None]]:
-        layers = range(self.model.config.n_layers)
-        names = [one for one in layer_quantities(self.model.config) if one not in OFF_PAGES]
-        return [("embed", None), *((one, n) for n in layers for one in names), ("logits", None)]
-
-    def texts(self, count: int, seed: int) -> list[list[str]]:
-        causal = self.model.config.causal
-        return [list(texts[:1] if causal else texts) for texts in real_texts(count, seed)]
-
-    def trace(self, texts: list[str]) -> Any:
-        return self.model.trace(self.model.tokenize(*texts, truncate=True))
-
-    def able(self, texts: list[str]) -> list[tuple[AnyEngine, float]]:
-        """The engines that read these texts: the one of Python refuses what the other cuts."""
-        fits = self.model.tokenizer(*texts).lengths[0] <= self.model.config.n_positions
-        return [one for one in self.engines if fits or one[1]]
-
-
-@pytest.fixture(scope="module", params=[*EMBEDDED, *RANDOM])
-def case(request):
-    if request.param in EMBEDDED:
-        model = minibert.load(request.param)
-    else:
-        model = random_model(**({"kind": request.param} | RANDOM[request.param]))
-    here: tuple[AnyEngine, float] = (EngineHere(model), 0.0)
-    if model.config.family not in LIVE_FAMILIES:
-        yield Case(model, [here])
-        return
-    with opened(model) as engine:
-        yield Case(model, [here, (engine, NEAR)])
 
 
 @pytest.fixture(scope="module")
 def gpt2():
     model = minibert.load("tiny-gpt2")
     with opened(model) as engine:
-        yield Case(model, [(EngineHere(model), 1e-6), (engine, NEAR)])
+        found = Case("tiny-gpt2", model, engine)
+        found.engines[0] = (found.engines[0][0], 1e-6)
+        yield found
+
+
+def texts_of(case: Case, count: int, seed: int) -> list[list[str]]:
+    """Texts that the model reads: of a causal one without a second."""
+    alone = case.model.config.causal
+    return [list(texts[:1] if alone else texts) for texts in real_texts(count, seed)]
 
 
 def value(trace: Any, name: str, layer: int | None) -> Any:
@@ -127,7 +78,7 @@ def test_every_quantity_is_that_of_python_before_and_after_edits(case):
     draw, config = random.Random(2), case.model.config
     assert set(editable(config)) == {name for name, _ in case.everything}
     kinds, lengths = set(), set()
-    for texts in case.texts(6, seed=43):
+    for texts in texts_of(case, 6, seed=43):
         # The same words in another order: often, but not always, as many tokens.
         other = [" ".join(reversed(text.split())) for text in texts]
         clean, another = case.trace(texts), case.trace(other)

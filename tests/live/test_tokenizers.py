@@ -107,7 +107,7 @@ def test_every_mark_of_punctuation_splits_as_in_python(embedded):
         compare(*embedded, [" ".join(f"a{mark}b" for mark in marks[first : first + 16])])
 
 
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(one=st.lists(texts(), min_size=1, max_size=2))
 def test_any_text_and_any_pair_is_split_as_in_python(embedded, one):
     compare(*embedded, one)

@@ -7,34 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live.drawn import random_model, real_texts
-from live.engines import opened
+from live.conftest import NEAR, WORDS
+from live.drawn import real_texts
 from live.equations import check_steps
-from small_traces import OTHER_KINDS, SERVED_KINDS
+from small_traces import SERVED_KINDS
 
-import minibert
 from minibert.analysis import embedding_parts
 from minibert.layers.layer import layer_quantities
 from minibert.viz.engine_edits import OFF_PAGES
 
 # Steps are in double precision, from numbers that the engine rounded to single.
 RELATIVE = 1e-5
-# Of the engine against Python.
-ABSOLUTE = 1e-4
 # What is told by the view of attention weights, and what another layer gave.
 ELSEWHERE = ("scores", "probs", "resid_pre")
 HEADED = ("query_unrotated", "key_unrotated", "query", "key", "value", "z", "head_out")
-EMBEDDED = ("tiny-bert", "tiny-gpt2", "tiny-llama")
-OTHERS = [*OTHER_KINDS, "qwen3", "olmo2", *SERVED_KINDS]
-
-
-@pytest.fixture(scope="module", params=[*EMBEDDED, *OTHERS, "dynamic", "wide"])
-def both(request):
-    """A name, its model, and the engine in the file of its page, or behind its server."""
-    name = request.param
-    model = minibert.load(name) if name.startswith("tiny-") else random_model(name)
-    with opened(model) as engine:
-        yield name, model, engine
+pytestmark = pytest.mark.parametrize("case", WORDS, indirect=True)
 
 
 def names_of(model: Any) -> list[tuple[str, int | None]]:
@@ -97,9 +84,9 @@ def vector_of_python(trace: Any, name: str, layer: int, head: int) -> Any:
     return (own.mlp_output_norm(at.mlp_out) if name == "mlp_output" else getattr(at, name))[0]
 
 
-def test_the_steps_of_each_number_come_to_what_the_model_has(both):
+def test_the_steps_of_each_number_come_to_what_the_model_has(case):
     """Each quantity at two places: its steps come to the engine's number, and Python's."""
-    _, model, engine = both
+    model, engine = case.model, case.page
     draw = random.Random(7)
     for texts in real_texts(3, seed=8):
         texts = texts[: 1 if model.config.causal else 2]
@@ -110,12 +97,12 @@ def test_the_steps_of_each_number_come_to_what_the_model_has(both):
         for place, answer in zip(places, found["answers"], strict=True):
             value, given, largest = answer["value"], answer["given"], answer["largest"]
             assert abs(value - given) <= RELATIVE * max(abs(given), largest), place
-            assert abs(value - of_python(trace, place)) <= ABSOLUTE, place
+            assert abs(value - of_python(trace, place)) <= NEAR, place
             check_steps(answer["steps"])
 
 
-def test_the_pairs_of_a_score_are_those_of_python(both):
-    _, model, engine = both
+def test_the_pairs_of_a_score_are_those_of_python(case):
+    model, engine = case.model, case.page
     draw = random.Random(9)
     for texts in real_texts(3, seed=5):
         trace = model.trace(model.tokenize(*texts[:1], truncate=True))
@@ -198,8 +185,8 @@ def drawn_by_python(trace: Any, layer: int, box: str, row: str) -> Any:
     return value[:, POSITION] if box == "z" else value[POSITION][None]
 
 
-def test_the_boxes_of_the_whole_stand_as_the_layer_is_wired_and_hold_python_s_numbers(both):
-    name, model, engine = both
+def test_the_boxes_of_the_whole_stand_as_the_layer_is_wired_and_hold_python_s_numbers(case):
+    name, model, engine = case.name, case.model, case.page
     request = {"texts": [TEXT], "edits": []}
     trace, config = model.trace(TEXT), model.config
     for layer in range(config.n_layers):
@@ -213,7 +200,7 @@ def test_the_boxes_of_the_whole_stand_as_the_layer_is_wired_and_hold_python_s_nu
         for box in (box for part in parts for box in part["boxes"]):
             for row in box["rows"]:
                 numbers = drawn_by_python(trace, layer, box["id"], row["name"])
-                np.testing.assert_allclose(row["parts"], numbers.numpy(), rtol=0, atol=ABSOLUTE)
+                np.testing.assert_allclose(row["parts"], numbers.numpy(), rtol=0, atol=NEAR)
             check_fact(trace, layer, box)
 
 

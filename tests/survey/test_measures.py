@@ -105,7 +105,7 @@ def test_every_measure_is_its_published_formula(name, tmp_path):
     if name == "MiniLM":
         words = transformers.AutoTokenizer.from_pretrained(data_path("models", vocabulary))
         path = data_path("text", "wikitext-2", "wiki.valid.tokens")
-        documents = list(islice(read_documents([path], unit="line", shortest=100), 50))
+        documents = list(islice(read_documents([path], unit="line", shortest=100), 12))
         longest = 96
     elif "bert" in name and name != "modernbert":
         documents = [*DOCUMENTS, PAIR]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from minibert.loading import from_transformers
-from tests.explicit_forward import close
 from tests.families import Sizes, batch, hf_model
+from tests.trace.editing import close
 
 attr = pytest.importorskip("captum.attr")
 POSITION, TOKEN = 4, 7
@@ -33,5 +33,5 @@ def test_integrated_gradients_are_those_of_the_same_model_in_transformers(family
     whole = attr.LayerIntegratedGradients(
         lambda given: theirs(given).logits[:, POSITION, TOKEN], layer
     )
-    assert close(found, whole.attribute(ids, baselines=others, **RULE))
+    assert close(found, whole.attribute(ids, baselines=others, **RULE), 1e-9)
     assert found.abs().max() > 1e-3

@@ -42,7 +42,7 @@ PLACES: dict[str, list[Any]] = {
 }
 
 
-@settings(max_examples=60, phases=[Phase.generate])
+@settings(max_examples=25, phases=[Phase.generate])
 @given(data=st.data())
 def test_an_edit_writes_the_chosen_cells_and_no_other(data: st.DataObject) -> None:
     name, family = data.draw(st.sampled_from(NAMES)), data.draw(st.sampled_from(["gpt2", "bert"]))

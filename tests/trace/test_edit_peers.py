@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ class Pair:
         self.inputs = batch((7, 3)) if rotary else batch_of_encoder(family)
         self.tokens: minibert.Tokens = (as_tokens if rotary else as_kinds)(self.inputs)
         self.ours: Model = from_transformers(self.theirs)
+        self.trace: Trace = self.ours.trace(self.tokens)
 
     def logits(self) -> Tensor:
         """What transformers gives, hooks included."""
@@ -99,6 +101,11 @@ class Pair:
         found = self.module(PROJECTIONS[self.family].format(short))
         assert isinstance(found, nn.Linear)
         return found
+
+
+@cache
+def pair_of(family: str) -> Pair:
+    return Pair(family)
 
 
 @contextmanager
@@ -164,7 +171,7 @@ def one_of(pair: Pair, paths: tuple[str, ...]) -> nn.Module:
 
 def check_same(pair: Pair, edit: Any, *places: tuple[nn.Module, Rewrite]) -> None:
     """An edit, in a new pass and in a rerun, gives the logits of transformers with these hooks."""
-    real, trace = pair.tokens.mask, pair.ours.trace(pair.tokens)
+    real, trace = pair.tokens.mask, pair.trace
     with rewritten(*places):
         expected = pair.logits()
     for edited in (trace.rerun(edit), pair.ours.trace(pair.tokens, edit=edit)):
@@ -174,7 +181,7 @@ def check_same(pair: Pair, edit: Any, *places: tuple[nn.Module, Rewrite]) -> Non
 
 @pytest.mark.parametrize("family", WITH_NORMS)
 def test_heads_neurons_and_positions_are_changed_as_by_hooks_in_transformers(family: str) -> None:
-    pair = Pair(family)
+    pair = pair_of(family)
     heads, lengths = pair.ours.config.n_heads, pair.tokens.lengths
 
     def without_head(x: Tensor) -> Tensor:
@@ -206,8 +213,8 @@ def changed(scale: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("family", WITH_NORMS)
 def test_each_scale_is_that_of_transformers_and_an_edit_is_a_hook_there(family: str) -> None:
-    pair = Pair(family)
-    real, trace = pair.tokens.mask, pair.ours.trace(pair.tokens)
+    pair = pair_of(family)
+    real, trace = pair.tokens.mask, pair.trace
     places: dict[Any, torch.nn.Module] = {
         (f"{name}_scale", LAYER): pair.module(path) for name, path in NORMS[family][1].items()
     }
@@ -289,7 +296,7 @@ def other(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", PROJECTED)
 @pytest.mark.parametrize("family", PROJECTIONS)
 def test_an_edit_of_one_head_is_a_hook_on_its_rows_in_transformers(family: str, name: str) -> None:
-    pair = Pair(family)
+    pair = pair_of(family)
     d_head, head = pair.ours.config.d_head, 1
     rows = slice(head * d_head, (head + 1) * d_head)
 
@@ -306,8 +313,8 @@ def test_an_edit_of_one_head_is_a_hook_on_its_rows_in_transformers(family: str, 
 
 
 def test_key_value_heads_are_counted_as_the_model_has_them() -> None:
-    pair = Pair("llama")
-    config, trace = pair.ours.config, pair.ours.trace(pair.tokens)
+    pair = pair_of("llama")
+    config, trace = pair.ours.config, pair.trace
     assert config.n_kv_heads == 2
     assert config.n_heads == 4
     assert trace[1].key_input.shape[1] == 2

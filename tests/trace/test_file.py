@@ -3,8 +3,6 @@
 A file that is not a whole trace is an error, and a save that fails leaves the old file.
 """
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -188,9 +186,6 @@ def test_the_digest_is_of_values_and_not_of_how_they_lie_in_memory(
     assert mapped.is_packed == packed, "a packed copy was dropped"
 
 
-ROOT = str(Path(minibert.__file__).parents[1])
-
-
 def contents(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     about, tensors = read_container(path)
     return {name: tensor.clone() for name, tensor in tensors.items()}, about
@@ -274,21 +269,9 @@ def test_a_trace_whose_contents_do_not_fit_each_other_is_an_error(tmp_path: Path
             Trace.load(tmp_path / "a.trace", model)
 
 
-@pytest.mark.parametrize("change", [swapped, relabelled, spans([0, 1])])
-def test_what_was_changed_after_it_was_saved_is_refused_when_it_is_loaded(
-    change: Callable[[Any, Any], None], tmp_path: Path
+def test_what_was_changed_or_cut_after_it_was_saved_is_refused_wherever_it_was(
+    tmp_path: Path,
 ) -> None:
-    path = (model := random_model()).trace(as_tokens(batch("bert"))).save(tmp_path / "a.trace")
-    with safe_open(path, framework="pt") as file:
-        about = json.loads(file.metadata()["minibert.trace"])
-    tensors = load_file(path)
-    change(tensors, about)
-    save_file(tensors, path, metadata={"minibert.trace": json.dumps(about)})
-    with pytest.raises(minibert.TraceError, match=r"do not fit its digest"):
-        Trace.load(path, model)
-
-
-def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
     path = (model := random_model(layers=1)).trace(torch.arange(5)[None]).save(tmp_path / "a.trace")
     whole = path.read_bytes()
     for place in (*range(8), *range(8, len(whole), 97), len(whole) - 1):
@@ -297,15 +280,18 @@ def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path: Path) -> None:
         path.write_bytes(changed)
         with pytest.raises(minibert.TraceError):
             Trace.load(path, model)
-
-
-def test_a_file_that_was_cut_short_is_an_error_wherever_it_was_cut(tmp_path: Path) -> None:
-    path = (model := random_model(layers=1)).trace(torch.arange(5)[None]).save(tmp_path / "a.trace")
-    whole = path.read_bytes()
     for length in (0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(minibert.TraceError, match=r"a\.trace.*not a complete trace file"):
             Trace.load(path, model)
+    path.write_bytes(whole)
+    with safe_open(path, framework="pt") as file:
+        told = file.metadata()
+    tensors = load_file(path)
+    swapped(tensors, None)
+    save_file(tensors, path, metadata=told)
+    with pytest.raises(minibert.TraceError, match=r"do not fit its digest"):
+        Trace.load(path, model)
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
@@ -315,23 +301,15 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
             trace.save(path)
 
 
-FULL = """
-import resource, sys, torch, minibert
-trace = minibert.load().trace("leaves fall in autumn")
-resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-try:
-    trace.save(sys.argv[1])
-except minibert.TraceError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit that stands for a full disk")
 def test_a_full_disk_is_an_error_and_the_old_file_stays_whole(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
     path = random_model().trace(torch.arange(5)[None]).save(tmp_path / "a.trace")
-    before = path.read_bytes()
-    program = [sys.executable, "-c", FULL, str(path)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "could not be saved" in done.stdout, done.stderr
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        with pytest.raises(minibert.TraceError, match="could not be saved"):
+            minibert.load().trace("leaves fall in autumn").save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
     assert [left.name for left in tmp_path.iterdir()] == ["a.trace"]

@@ -45,7 +45,7 @@ DOORS: dict[str, Callable[[Model], list[Tensor]]] = {
 
 
 @pytest.mark.parametrize("family", [*ENCODERS, *ROTARY])
-@settings(max_examples=3, phases=[Phase.generate])
+@settings(max_examples=2, phases=[Phase.generate])
 @given(data=st.data())
 def test_weights_that_are_too_large_are_said_in_every_door(
     family: str, data: st.DataObject

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from minibert.errors import EditError
 from minibert.loading import from_transformers
 from minibert.trace.edit import as_point, hide, mean, noise, replace, zero
-from minibert.trace.plan import Plan
 from tests.families import Sizes, hf_model
 from tests.trace.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences, whole
 
@@ -260,19 +259,3 @@ def test_a_key_is_a_point_that_exists_or_an_error(
     else:
         with pytest.raises(EditError):
             as_point(key, config)
-
-
-def test_an_empty_plan_changes_nothing_and_knows_no_layer() -> None:
-    model, tokens = model_of("bert"), whole("bert")
-    allowed = model.allowed(tokens.ids, tokens.mask)
-
-    def planned(edits: Any) -> Plan:
-        return Plan.of(edits, model.config, allowed, dtype=model.dtype)
-
-    plan = planned({})
-    assert plan.first_layer is None
-    assert plan.names(0) == frozenset()
-    assert torch.equal(model.trace(tokens, edit={}).logits, model(tokens))
-    edits = {("z", 2): zero, ("key", -2): zero, "logits": zero}
-    assert planned(edits).first_layer == 1
-    assert planned(edits | {"embed": zero}).first_layer == 0

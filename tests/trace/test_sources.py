@@ -56,7 +56,7 @@ DOORS: dict[str, Callable[[Model, Trace, Trace, dict[str, bool]], Any]] = {
 }
 
 
-@settings(max_examples=6, phases=[Phase.generate])
+@settings(max_examples=3, phases=[Phase.generate])
 @given(data=st.data())
 def test_another_model_is_a_source_where_that_is_asked_for(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

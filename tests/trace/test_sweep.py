@@ -54,7 +54,7 @@ POINTS = (
 CHANGES = st.sampled_from(["zero", "half", "noise", "mean", "trace"]) | PLACES
 
 
-@settings(max_examples=24)
+@settings(max_examples=10)
 @given(
     family=st.sampled_from(list(FAMILIES)),
     edits=st.lists(st.dictionaries(POINTS, CHANGES, max_size=3), min_size=1, max_size=7),
