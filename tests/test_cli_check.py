@@ -73,64 +73,55 @@ def test_fewer_queries_than_keys_are_checked_on_demand(tmp_path):
 
 
 def body(*lines: str) -> str:
-    return "\n".join(["", "def attention(query, key, value, lengths, causal):", *lines, ""])
+    indented = "".join(f"    {line}\n" for line in lines)
+    return f"\ndef attention(query, key, value, lengths, causal):\n{indented}"
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (
-            body("    return None"),
-            "attention gave a NoneType; expected a plain dictionary with z, or z",
-        ),
-        (body("    return {'out': query}"), "gave out; expected at least z"),
-        (body("    return {'z': query, 'speed': 3}"), "gave speed; known are z, lse"),
-        (body("    return {'z': query.tolist()}"), "gave z as a list; expected a plain tensor"),
-        (body("    return {'z': query[:, :1]}"), r"gave z of shape \(3, 1, 64, 64\); expected"),
-        (body("    return {'z': query.double().half()}"), "gave z in torch.float16; expected"),
-        (
-            body("    raise ValueError('no\\nway')"),
-            r"raised ValueError: no way \(line 19 of kernel\.py\)",
-        ),
-        (
-            body("    assert query.is_cuda, 'CUDA tensors only'"),
-            r"raised AssertionError: CUDA tensors only .*; it needs a GPU, and there is none here",
-        ),
-        (body("    raise SystemExit(0)"), r"calls sys.exit\(\)"),
-        (
-            body("    class Lazy(torch.Tensor): pass", "    return {'z': query.as_subclass(Lazy)}"),
-            "gave z as a Lazy; expected a plain tensor",
-        ),
-    ],
-)
-def test_a_function_that_is_none_is_one_line(tmp_path, source, message):
-    fails(run("check", written(tmp_path, source), *FEW), message)
+NO_FUNCTIONS = [
+    ("return None", "attention gave a NoneType; expected a plain dictionary with z, or z"),
+    ("return {'out': query}", "gave out; expected at least z"),
+    ("return {'z': query, 'speed': 3}", "gave speed; known are z, lse"),
+    ("return {'z': query.tolist()}", "gave z as a list; expected a plain tensor"),
+    ("return {'z': query[:, :1]}", r"gave z of shape \(3, 1, 64, 64\); expected"),
+    ("return {'z': query.double().half()}", "gave z in torch.float16; expected"),
+    (
+        "class Lazy(torch.Tensor): pass\n    return {'z': query.as_subclass(Lazy)}",
+        "gave z as a Lazy; expected a plain tensor",
+    ),
+    ("raise ValueError('no\\nway')", r"raised ValueError: no way \(line 19 of kernel\.py\)"),
+    (
+        "assert query.is_cuda, 'CUDA tensors only'",
+        r"raised AssertionError: CUDA tensors only .*; it needs a GPU, and there is none here",
+    ),
+    ("raise SystemExit(0)", r"calls sys.exit\(\)"),
+]
 
 
-Z = "    return {'z': right(query, key, value, lengths, causal)}"
+@pytest.mark.parametrize(("line", "message"), NO_FUNCTIONS)
+def test_a_function_that_is_none_is_one_line(tmp_path, line, message):
+    fails(run("check", written(tmp_path, body(line)), *FEW), message)
 
 
-@pytest.mark.parametrize(
-    ("lines", "cause"),
-    [
-        (
-            ("    assert query.shape[2] == 64, 'tiles of 64'", Z),
-            r"raised AssertionError: tiles of 64 \(line 19 of kernel\.py\)",
-        ),
-        (
-            ("    if lengths is not None:", "        raise GeneratorExit", Z),
-            r"raises GeneratorExit \(line 20 of kernel\.py\), which is not an Exception",
-        ),
-    ],
-)
-def test_a_kernel_that_raises_in_some_calls_is_wrong_there(tmp_path, lines, cause):
-    result = run("check", written(tmp_path, body(*lines)), *FEW)
+Z = "return {'z': right(query, key, value, lengths, causal)}"
+RAISING = {
+    r"raised AssertionError: tiles of 64 \(line 19 of kernel\.py\)": (
+        "assert query.shape[2] == 64, 'tiles of 64'",
+    ),
+    r"raises GeneratorExit \(line 20 of kernel\.py\), which is not an Exception": (
+        "if lengths is not None:", "    raise GeneratorExit",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", RAISING)
+def test_a_kernel_that_raises_in_some_calls_is_wrong_there(tmp_path, cause):
+    result = run("check", written(tmp_path, body(*RAISING[cause], Z)), *FEW)
     assert result.exit_code == 1
     assert re.search(f"likely cause: {cause}\n", result.stdout), result.stdout
 
 
 def test_what_a_kernel_prints_neither_mixes_with_the_result_nor_floods_it(tmp_path):
-    source = body(*["    for i in range(50): print('hello', i)"], "    return {'z': query}")
+    source = body("for i in range(50): print('hello', i)", "return {'z': query}")
     result = run("check", written(tmp_path, "print('read')\n" + source), *FEW)
     assert "hello" not in result.stdout
     lines = result.stderr.splitlines()
@@ -141,7 +132,7 @@ def test_what_a_kernel_prints_neither_mixes_with_the_result_nor_floods_it(tmp_pa
 
 
 def test_a_kernel_that_hangs_is_ended_with_one_line(tmp_path):
-    target = written(tmp_path, body("    while True: pass"))
+    target = written(tmp_path, body("while True: pass"))
     result = run("check", target, *FEW, "--timeout", "0.5")
     fails(result, r"^error: kernel\.py:attention has not returned after 0\.5 seconds \(--timeout\)")
 

@@ -204,16 +204,7 @@ def test_a_page_runs_with_what_it_says_to_install(page, clone, answers, done_bef
 
 
 def test_the_pages_have_blocks_and_every_extra_that_they_list_exists():
-    lessons = (
-        "forming.md",
-        "fine_tuning.md",
-        "induction.md",
-        "looking.md",
-        "rotation.md",
-        "sorting.md",
-        "flash/README.md",
-    )
-    assert all(blocks_of(DOCS / "lessons" / name) for name in lessons)
+    assert all(map(blocks_of, DOCS.glob("lessons/**/*.md")))
     readme = blocks_of(REPOSITORY / "README.md")
     assert {"python", "sh"} == {block.language for block in readme}
     table = re.findall(r"^\| `(\w+)` \|", section("install.md", "## Extras"), re.MULTILINE)

@@ -241,15 +241,6 @@ def test_an_unembedding_of_ones_own_is_read_as_it_acts() -> None:
     torch.testing.assert_close(found["unembedding bias"], (bias[5] - bias[3]).detach())
 
 
-def test_heads_together_are_one_part_and_the_result_says_what_its_parts_add_up_to() -> None:
-    _, model, _, tokens = both("gpt2", "GPT2LMHeadModel", Sizes(layers=5))
-    trace = model.trace(tokens)
-    together = decompose(trace, 0, heads=False)
-    assert tuple(together.labels["component"]) == ("embed", "attention 0", "mlp 0")
-    torch.testing.assert_close(together["attention 0"], trace[0].attn_out)
-    assert "'resid_post 0' of component 3," in repr(together)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("until", [None, 1])
 def test_chosen_positions_give_the_same_as_all_of_them(causal: bool, until: int | None) -> None:

@@ -168,7 +168,7 @@ def about() -> Explanation:
     return explain(small_trace(causal=True), layer=1, head=0, query=7, key=3)
 
 
-def test_the_largest_products_and_the_others_add_up_to_the_score(about: Explanation) -> None:
+def test_what_is_shown_and_the_others_add_up_to_the_score_the_row_and_z(about: Explanation) -> None:
     text = render(about, top=3)
     lines = section(text, "query·key")[1:]
     order = sorted(range(len(about.product)), key=lambda i: -abs(about.product[i].item()))
@@ -182,38 +182,28 @@ def test_the_largest_products_and_the_others_add_up_to_the_score(about: Explanat
     score, mask = section(text, "score")
     assert numbers(score) == near(about.dot, about.scale, about.score)
     assert mask.split(None, 1)[1] == "allows 8 of 11 keys"
-
-
-def test_the_row_shows_every_allowed_key_and_adds_up_the_masked_ones(about: Explanation) -> None:
-    lines = section(render(about), "probs")[1:]
+    lines = section(text, "probs")[1:]
     for position in range(8):
         columns = (about.scores, about.exponentials, about.probs)
         found = numbers(" ".join(lines[position].split()[2:]))
         assert found == near(*(column[position] for column in columns))
     assert lines[8].split() == ["3", "masked", "keys", "0", "0"]
     assert row_of(lines, "sum") == near(about.total, 1.0)
-
-
-def test_the_contributions_and_the_others_add_up_to_z(about: Explanation) -> None:
-    lines = section(render(about, top=2), "z")
-    dims = [int(i) for i in re.findall(r"z\[(\d+)\]", lines[0])]
-    z = [about.z[d].item() for d in dims]
+    lines = section(text, "z")
+    z = [about.z[int(i)].item() for i in re.findall(r"z\[(\d+)\]", lines[0])]
     assert row_of(lines, "z")[1:] == near(*z)
-    columns = [numbers(line)[-len(dims) :] for line in lines[1:4]]
-    assert lines[3].split()[:2] == [str(8 - 2), "others"]
+    columns = [numbers(line)[-len(z) :] for line in lines[1:5]]
+    assert lines[4].split()[:2] == [str(8 - 3), "others"]
     assert [sum(column) for column in zip(*columns, strict=True)] == pytest.approx(z, abs=2e-4)
 
 
-def test_a_masked_key_that_was_asked_for_is_called_masked() -> None:
+def test_a_masked_key_is_called_so_and_a_long_row_has_the_most_attended_and_the_others() -> None:
     about = explain(small_trace(causal=True), layer=1, head=0, query=4, key=9)
     text = render(about)
     assert "this one is masked" in section(text, "score")[1]
     row = next(line for line in section(text, "probs") if line.split()[0] == "9")
     assert row.split()[3:] == ["masked", "0"]
     assert numbers(row.split("masked")[0]) == near(about.score)
-
-
-def test_a_long_row_shows_the_most_attended_keys_and_the_sum_of_the_others() -> None:
     about = explain(small_trace(n_tokens=47), layer=0, head=1, query=2, key=31)
     lines = section(render(about, top=5), "probs")[1:]
     shown = [int(line.split()[0]) for line in lines if line.split()[0].isdigit()][:-1]

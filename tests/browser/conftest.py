@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from browser import live_pages
 from browser.firefox import firefox
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import minibert
 from minibert.viz.live import live_page
 
 BROWSER = os.environ.get("MINIBERT_BROWSER", "chromium")
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+# No test says how fast a machine is.
+expect.set_options(timeout=60_000)
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 
 

@@ -107,6 +107,8 @@ def test_an_exported_notebook_runs_the_model_and_is_blank_nowhere(notebook):
     )
     best = load().predict(text)[0].choices[0].label
     expect(live.locator(".live-sentence")).to_contain_text(f"“{best}”")
+    # A frame that is not in sight is given no frames to draw in.
+    page.locator("iframe").nth(1).scroll_into_view_if_needed()
     expect(below.locator(".map-view[data-drawn]")).to_be_attached()
     expect(page.get_by_text("run this cell again. A file")).to_be_visible()
     whole = np.asarray(Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("L"))

@@ -308,20 +308,6 @@ def test_what_is_wrong_is_an_error_that_says_so(call: Any, message: str) -> None
     assert not any(point.has_hooks() for point in hooked().hook_points())
 
 
-NAMES: list[tuple[Any, ...]] = [
-    ("k", 6, "a"), ("pre", 2), ("embed",), ("normalized", 27, "ln2"), ("k6",), ("scale4ln1",),
-    ("pre5",), ("scale",), ("attn", 3, "attn"), ("resid_pre", 0), ("blocks.0.hook_resid_pre",),
-    ("in", 3), ("mlp_post", 1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("arguments", NAMES)
-def test_names_of_points_are_the_same(arguments: tuple[Any, ...]) -> None:
-    utilities = pytest.importorskip("transformer_lens.utilities")
-
-    assert utils.get_act_name(*arguments) == utilities.get_act_name(*arguments)
-
-
 def test_helpers_give_the_same() -> None:
     pytest.importorskip("transformer_lens")
     from transformer_lens import FactoredMatrix as Theirs

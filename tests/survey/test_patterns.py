@@ -1,7 +1,5 @@
 """Heads named by what they do: the formulas cell by cell, planted, real and live heads."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -184,18 +182,6 @@ def test_one_document_names_by_score_and_several_by_the_interval():
     # The mean is the same, and two of three documents could be chance.
     assert (0, 0) not in of(0.4, 0.7, 1.0).named()
     assert of(0.4, 0.7, 1.0).score["next"][0, 0] == pytest.approx(0.7)
-
-
-def test_the_result_prints_and_goes_through_json():
-    found = real(RABBIT)
-    assert "next                        2-9 1.00*    2-0 1.00*   0-10 0.65*" in str(found)
-    assert "predictive                    - not measured" in str(found)
-    table = json.loads(json.dumps(found.to_dict()))
-    assert table.keys() == PATTERNS.keys()
-    [head] = [h for h in table["next"]["heads"] if (h["layer"], h["head"]) == (2, 9)]
-    assert head["named"]
-    assert head["low"] is None
-    assert len(head["examples"]) == 3
 
 
 def test_words_are_known_from_strings_and_from_tokens_alike():

@@ -236,13 +236,6 @@ def test_what_is_no_list_of_texts_is_refused(given, message):
         survey(minibert.load("tiny-gpt2"), given)
 
 
-def test_a_survey_prints_in_one_line(whole):
-    shown = repr(whole[0])
-    assert len(shown) < 2000
-    assert "\n" not in shown
-    assert shown.startswith("Survey(4 layers x 4 heads")
-
-
 LINES = (
     "the horse quickly ran away and the dog slowly walked home",
     "the boat turned in the sea and the sea was blue and cold",

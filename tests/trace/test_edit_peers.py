@@ -38,7 +38,7 @@ _OUTPUT = {
 _GEMMA2 = _OUTPUT | {"attention_norm": "input_layernorm", "mlp_norm": "pre_feedforward_layernorm"}
 #: The norms of a layer; each family is listed with where its layers are.
 NORMS = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), ("encoder.layer", _BERT)),
+    **dict.fromkeys(("bert", "roberta"), ("encoder.layer", _BERT)),
     "electra": ("electra.encoder.layer", _BERT),
     "distilbert": (
         "distilbert.transformer.layer",

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from tests.rotary.classes import FAMILIES as ROTARY
 from tests.rotary.classes import LANGUAGE
 from tests.rotary.drawn import drawn
 from tests.trace.editing import FAMILIES as ENCODERS
+from tests.trace.test_laws import every_family
 
 IDS = torch.tensor([[5, 7, 11, 13], [5, 3, 2, 7]])
 
@@ -44,7 +44,7 @@ DOORS: dict[str, Callable[[Model], list[Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("family", [*ENCODERS, *ROTARY])
+@every_family
 @settings(max_examples=2, phases=[Phase.generate])
 @given(data=st.data())
 def test_weights_that_are_too_large_are_said_in_every_door(

@@ -35,7 +35,11 @@ from tests.trace.editing import OTHER_KINDS, close
 BOTH = ("scores", "probs")
 LIMIT = 1e-10
 STEP = 1e-6
-every_family = pytest.mark.parametrize("family", [*ENCODERS, *ROTARY])
+# Of these alone two are RoBERTa by other names.
+TWINS = ("xlm-roberta", "camembert")
+every_family = pytest.mark.parametrize(
+    "family", [family for family in (*ENCODERS, *ROTARY) if family not in TWINS]
+)
 
 
 @st.composite
@@ -81,6 +85,12 @@ def places(trace: Trace, data: st.DataObject) -> list[Any]:
     return found
 
 
+def turns(family: str, found: list[Any]) -> list[tuple[Any, bool]]:
+    """Every second place, so that of two dear checks each has one; the families begin in turn."""
+    first = [*ENCODERS, *ROTARY].index(family)
+    return [(place, number % 2 == 0) for number, place in enumerate(found, first)]
+
+
 def value_at(trace: Any, place: Any) -> Tensor:
     """Of a trace, or of its gradients."""
     return getattr(trace, place) if isinstance(place, str) else trace[place[1]].quantity(place[0])
@@ -112,16 +122,16 @@ def assert_same(found: Trace, expected: Trace, why: Any) -> None:
 def test_writing_back_what_was_read_changes_nothing(family: str, data: st.DataObject) -> None:
     plain = data.draw(traces(family))
     kept = plain.rerun({}, keep=BOTH)
-    for place in places(plain, data):
+    for place, in_turn in turns(family, places(plain, data)):
         value = value_at(plain, place).clone()
-        same = [plain.rerun({place: edit}) for edit in (value, plain, lambda value: value)]
+        same = [plain.rerun({place: edit}) for edit in (value, plain if in_turn else lambda x: x)]
         for again in same:
             assert torch.equal(value_at(again, place), value), place
             assert torch.equal(again.logits, same[0].logits), place
-        assert_same(same[0], plain, place)
+        again = kept.rerun({place: value}, keep=BOTH) if in_turn else same[0]
+        assert_same(again, plain, place)
         if name_of(place).endswith(("_scale", "_input", "_unrotated")):
             assert torch.equal(same[0].logits, plain.logits), place
-        assert_same(kept.rerun({place: value}, keep=BOTH), plain, place)
 
 
 @every_family
@@ -136,12 +146,13 @@ def test_a_changed_quantity_gives_the_same_in_every_kind_of_pass(
     def metric(logits: Tensor) -> Tensor:
         return logits.flatten(1).sin().mean(1)
 
-    for place in places(plain, data):
+    for place, in_turn in turns(family, places(plain, data)):
         edit: Any = {place: changed}
         edited = plain.rerun(edit)
         assert torch.equal(value_at(edited, place), changed(value_at(plain, place))), place
-        assert_same(edited, model.trace(tokens, edit=edit), place)
-        if "query" not in QUANTITIES[name_of(place)].axes:
+        if in_turn:
+            assert_same(edited, model.trace(tokens, edit=edit), place)
+        elif "query" not in QUANTITIES[name_of(place)].axes:
             # Of a text alone: another length has other numbers to change by.
             half: Any = {place: lambda value: value * 0.7}
             packed, padded = (model.trace(tokens, edit=half, packed=p) for p in (True, False))
@@ -264,7 +275,7 @@ def every_point(trace: Trace) -> Tensor:
     return sum((changed(one).sum() + one.sum() for one in values), trace.logits.sum())
 
 
-# What is made of other numbers than logits; the encoders and GPT-2 take one in turn. In the rotary
+# What is made of other numbers than logits; the encoders and GPT-2 take one in turn. Of the rotary
 # families, whose weights are larger, some bend too much for a central difference.
 NUMBERS: list[Callable[[Trace], Any]] = [
     lambda trace: trace[-1, -1].probs[0, 5, 3],
@@ -280,16 +291,18 @@ NUMBERS: list[Callable[[Trace], Any]] = [
 @settings(max_examples=1)
 @given(data=st.data())
 def test_a_gradient_is_what_a_small_step_changes(family: str, data: st.DataObject) -> None:
-    """Along a direction, by a central difference of two passes, unedited and edited everywhere."""
+    """Along a direction, by a central difference of two passes, unedited and edited half of all."""
     plain = data.draw(traces(family, smooth=True))
-    another = dict(zip(ENCODERS, cycle(NUMBERS), strict=False)).get(family, lambda trace: 0.0)
 
-    def number(trace: Trace) -> Tensor:
-        return trace.logits[0, 5, 3] + trace.logits[1, 2, 7] + another(trace)
+    def of_logits(trace: Trace) -> Tensor:
+        return trace.logits[0, 5, 3] + trace.logits[1, 2, 7]
 
+    # Much of a trace has no part in these.
+    another = dict(zip(ENCODERS, cycle(NUMBERS), strict=False)).get(family, of_logits)
     unedited: Any = {}
     found = places(plain, data)
-    for edit in (unedited, dict.fromkeys(found, changed)):
+    half = [place for place, in_turn in turns(family, found) if in_turn]
+    for edit, number in ((unedited, another), (dict.fromkeys(half, changed), of_logits)):
         keep = BOTH if edit else ()
         trace = plain.model.trace(plain.tokens, grad=True, edit=edit, keep=keep)
         # What was read for another number leaves no mark.
@@ -320,15 +333,16 @@ def test_an_edit_acts_while_a_text_is_written_and_is_in_the_file(
     folder: Path = tmp_path_factory.mktemp("laws")
     again: Any = {("resid_post", 0): lambda value: 0.9 * value}
     expected = plain.rerun(again).logits
-    for place in places(plain, data):
+    for place, in_turn in turns(family, places(plain, data)):
         # Of the other sign: a last norm that divides by more changes no order of the logits.
         edit: Any = {place: lambda value: -0.7 * value}
-        if name_of(place) not in BOTH:
+        if name_of(place) not in BOTH and in_turn:
             written = model.generate(prompt, max_new_tokens=2, temperature=0, edit=edit)
             ids = [*prompt]
             for _ in range(2):
                 ids.append(int(model.trace([ids], edit=edit).logits[0, -1].argmax()))
             assert list(written.ids) == ids, place
+            continue
         edited = plain.rerun(edit)
         edited.save(folder / "a.trace")
         stored = Trace.load(folder / "a.trace", model)

@@ -110,21 +110,19 @@ def test_any_token_is_one_line_that_can_be_drawn():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "hostile"), [(7, True), (200, False)])
-def test_every_result_has_a_figure_whose_text_is_inside(count, hostile):
-    for name, result in results(count, hostile).items():
+def test_every_result_has_a_figure_whose_text_is_inside():
+    few, many = results(7, True), results(200)
+    # Only what has an axis of tokens is another figure of a longer text.
+    longer = {n: one for n, one in many.items() if one.values.shape != few[n].values.shape}
+    assert len(longer) > 8
+    for name, result in (*few.items(), *longer.items()):
         figure = result.plot()
         assert not cut_off(figure), name
         assert (figure.get_size_inches() < (11, 9)).all(), name
 
 
-# Of three kinds of picture.
-PICTURES = ("head x query", "lens", "attribution")
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_figure_is_saved_as_each_kind_of_file_and_again_with_the_same_bytes(name, tmp_path):
-    result = results(hostile=True)[name]
+def test_a_figure_is_saved_as_each_kind_of_file_and_again_with_the_same_bytes(tmp_path):
+    result = results(hostile=True)["lens"]
     for suffix, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")):
         result.plot(tmp_path / f"plot{suffix}")
         result.plot(tmp_path / f"again{suffix}")
