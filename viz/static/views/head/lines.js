@@ -57,9 +57,9 @@ export function lineOffsets({ heads, geometry, look }) {
   return apart;
 }
 
-/** @param {number} weight */
+/** In CSS pixels. Browsers stroke what is at most one pixel wide, here the lines up to 0.2, three times as fast. @param {number} weight */
 export function lineWidth(weight) {
-  return 1 + 2 * weight;
+  return Math.max(1, 0.5 + 2.5 * weight);
 }
 
 /**
