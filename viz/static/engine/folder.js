@@ -539,9 +539,12 @@ async function weightsOf(places, progress) {
     const rowBytes = data.size / shape[0];
     const rows = Math.max(1, Math.floor(SLICE / rowBytes));
     for (let first = 0; first < shape[0]; first += rows) {
-      const stored = new KINDS[kind](await data.slice(first * rowBytes, Math.min(shape[0], first + rows) * rowBytes).arrayBuffer());
+      const bytes = await data.slice(first * rowBytes, Math.min(shape[0], first + rows) * rowBytes).arrayBuffer();
+      const stored = new KINDS[kind](bytes);
       checkFinite(name, kind, stored);
       for (const one of all) put(weights, one, kind, stored, first, shape);
+      // Frees it now: browsers let dozens of megabytes of such slices pile up.
+      /** @type {any} */ (bytes).transfer?.(0);
     }
     read += data.size;
     progress(read / total);
