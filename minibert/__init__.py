@@ -42,7 +42,7 @@ if not Path(__file__).with_name("kernels").is_dir():
     # A checkout without symbolic links: kernels/ and viz/ are found where they are, beside us.
     __path__.append(str(Path(__file__).parents[1]))
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = [
     "AttentionError",
     "CheckpointError",

@@ -27,6 +27,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import minibert
 from minibert.viz.document import colors
 from minibert.viz.stored import stored_live, stored_story
 

@@ -36,7 +36,7 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 # What makes the environment, which the environments of this test stand for.
-INSTALLS = ("make demo", "make test", "pip install ")
+INSTALLS = ("make demo", "make test", "pip install ", "uvx ")
 SORTER = "python scripts/fetch_sorter.py minigpt-nano-sort"
 
 # A command of a shell, in a process that has torch already.
