@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load
 
 import minibert
 from minibert.analysis import head_scores, relevance_of
+from minibert.analysis.patterns import HeadScores
 from minibert.checkpoint.load import embedded_names
 from minibert.course.texts import COMPLAINTS, PRAISES, REVIEW
 from minibert.model import Model
@@ -161,6 +163,11 @@ def test_words_that_teachers_use_are_whole(name):
         assert [one for one in found if one] == words.split()
 
 
+@cache
+def scores_of(name: str) -> HeadScores:
+    return head_scores(minibert.load(name), TEXT)
+
+
 @pytest.mark.parametrize(
     ("name", "pattern", "least"),
     [
@@ -174,9 +181,7 @@ def test_words_that_teachers_use_are_whole(name):
     ],
 )
 def test_the_head_that_the_card_names_does_what_it_says(name, pattern, least):
-    model = minibert.load(name)
-    scores = getattr(head_scores(model, TEXT), pattern)
-    card = (EMBEDDED / name / "README.md").read_text(encoding="utf-8")
+    scores, card = getattr(scores_of(name), pattern), card_of(name)
     words = {"delimiter": "[SEP]"}.get(pattern, pattern)
     row = next(line for line in card.splitlines() if re.match(r"\| \d-\d", line) and words in line)
     layer, head = map(int, re.findall(r"(\d)-(\d)", row)[0])

@@ -66,7 +66,7 @@ def test_real_and_full_size_weights_err_at_most_twice_what_they_do_in_transforme
     folder = tmp_path if name == "albert" else data_path("models", name)
     if name == "albert":
         albert().save_pretrained(folder)
-    certificate = verify(folder, longest=24)
+    certificate = verify(folder, longest=12)
     assert [one for one in certificate["quantities"] if not one["right"]] == []
 
 

@@ -208,9 +208,10 @@ class WorkerProcess:
                 self._leash.recv_bytes(len(DONE))
 
     def _end(self) -> WorkerEndedError:
-        self._process.join(1)
+        # On a busy machine a process takes a while to end.
+        self._process.join(5)
         # What a crash prints is read before it is looked at.
-        self._reader.join(1)
+        self._reader.join(5)
         return self.distrust(self._how(self._process.exitcode))
 
     @property

@@ -56,7 +56,7 @@ def test_auto_takes_the_fused_pass_unless_the_matrices_or_their_gradients_are_wa
 TRAINED = torch.ones(B, H, Q, D, requires_grad=True)
 
 
-@pytest.mark.usefixtures("as_for_users")
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -161,7 +161,7 @@ def test_packed_sentences_come_padded_to_a_function_that_knows_padding_alone(cau
     assert padded_calls == [(len(PACKED), H, max(PACKED), D)]
 
 
-@pytest.mark.usefixtures("as_for_users")
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -218,7 +218,7 @@ def test_a_registered_function_gets_what_it_takes_and_is_asked_for_nothing_else(
         attend(query.float(), key.float(), value.float(), impl="mine")
 
 
-@pytest.mark.usefixtures("clean_registry", "as_for_users")
+@pytest.mark.usefixtures("clean_registry", "unchecked")
 @pytest.mark.parametrize(
     ("name", "fn", "options", "message"),
     [

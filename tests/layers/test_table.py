@@ -1,6 +1,5 @@
 """A layer is one table: a quantity is declared once, and one kernel call a layer evaluates it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import Tensor
 
 import minibert
 from minibert.errors import AttentionError
-from minibert.kernels import registry
 from minibert.kernels.api import attend, implementations, register
 from minibert.kernels.call import WANTS
 from minibert.layers.layer import LayerPass, LayerQuantities, layer_quantities
@@ -87,10 +85,8 @@ def test_an_edit_reaches_what_is_computed_from_it_and_nothing_else(kind: str) ->
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def calls(clean_registry: None) -> list[str]:
     """A registered implementation that is better than all others writes its calls down here."""
-    monkeypatch.setattr(registry, "_IMPLEMENTATIONS", dict(registry._IMPLEMENTATIONS))
-    monkeypatch.setattr(registry, "_CHOICES", {})
     seen: list[str] = []
 
     def counting(name: str) -> Any:
@@ -107,8 +103,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     outputs = {"z", "lse", *WANTS}
     register("best", counting("best"), wants=WANTS, rank=-1, differentiable=outputs)
     register("named", counting("named"), wants=WANTS, differentiable=outputs)
-    yield seen
-    registry._CHOICES.clear()
+    return seen
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

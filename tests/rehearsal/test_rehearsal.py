@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.gpu.plan import Task
 from benchmarks.gpu.rehearsal import BUDGETS, above_budget, compile_ahead
@@ -38,55 +37,47 @@ def program(text: str, given: bytes = b"") -> list[str]:
     return done.stdout.decode().splitlines()
 
 
+#: What of a tensor decides about a kernel's name in the cache: its type, and how it is aligned.
+SPECIALISED = """
+import torch
+from triton._C.libtriton import native_specialize_impl
+from triton.backends.compiler import BaseBackend
+
+def specialised(device):
+    whole = torch.empty(4, 33, 16, dtype=torch.bfloat16, device=device)
+    every = (whole, whole[1:], whole[:, 1:, 3:], whole.float())
+    return [str(native_specialize_impl(BaseBackend, one, False, True, True)) for one in every]
+"""
 #: The worker's side: the calls of the tasks on a driver that loads what it is given.
-LAUNCHES = """
+LAUNCHES = f"""
 import json, pickle, sys
 from benchmarks.gpu.fake_device import FakeDevice
 from benchmarks.gpu.rehearsal import calls, rehearse
+{SPECIALISED}
 fake = FakeDevice()
 rows = list(rehearse([one for task in pickle.load(sys.stdin.buffer) for one in calls(task)], fake))
-print(json.dumps({"failed": [one for one in rows if not one["ok"]],
-                  "loaded": len(fake.driver.loaded), "compiled": len(fake.driver.seconds)}))
+with FakeDevice().entered():
+    found = specialised("cuda")
+print(json.dumps({{"failed": [one for one in rows if not one["ok"]], "specialised": found,
+                   "loaded": len(fake.driver.loaded), "compiled": len(fake.driver.seconds)}}))
 """
-
-
-def launched() -> dict[str, Any]:
-    return dict(json.loads(program(LAUNCHES, pickle.dumps(TASKS))[-1]))
 
 
 def test_what_two_processes_compile_side_by_side_is_all_that_is_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Fake tensors are specialised as real ones."""
     monkeypatch.setitem(COMPILES, "TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     assert compile_ahead(TASKS, (9, 0), 1, 0.2).endswith("1 did not end in time")
     # Long enough for a machine that does much else.
     assert compile_ahead(TASKS, (9, 0), 2, 3600).endswith("0 did not end in time")
-    assert launched() == {"failed": [], "loaded": 3, "compiled": 0}
-
-
-def test_a_fake_tensor_is_specialised_as_a_real_one() -> None:
-    """Alignment and type decide about a kernel's name in the cache."""
-    from triton._C.libtriton import native_specialize_impl
-    from triton.backends.compiler import BaseBackend
-
-    found = program("""
-import torch
-from triton._C.libtriton import native_specialize_impl
-from triton.backends.compiler import BaseBackend
-from benchmarks.gpu.fake_device import FakeDevice
-with FakeDevice().entered():
-    whole = torch.empty(4, 33, 16, dtype=torch.bfloat16, device="cuda")
-    for one in (whole, whole[1:], whole[:, 1:, 3:], whole.float()):
-        print(native_specialize_impl(BaseBackend, one, False, True, True))
-""")
-    whole = torch.empty(4, 33, 16, dtype=torch.bfloat16)
-    real = [
-        str(native_specialize_impl(BaseBackend, one, False, True, True))
-        for one in (whole, whole[1:], whole[:, 1:, 3:], whole.float())
-    ]
-    assert found == real
-    assert len(set(real)) == 3
+    launched = json.loads(program(LAUNCHES, pickle.dumps(TASKS))[-1])
+    real: dict[str, Any] = {}
+    exec(SPECIALISED, real)
+    specialised = real["specialised"]("cpu")
+    assert len(set(specialised)) == 3
+    assert launched == {"failed": [], "specialised": specialised, "loaded": 3, "compiled": 0}
 
 
 def test_every_call_of_the_first_nine_minutes_can_be_recorded() -> None:
