@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=build/newest
-tests=(tests/kernels/test_any_call.py tests/bench/test_signatures.py tests/bench/test_kernel_zoo.py
+tests=(tests/kernels/test_any_call.py tests/bench/test_signatures.py
     tests/checkpoint/test_contract.py tests/test_embedded_models.py tests/test_verification.py)
 tritons=(3.6.0 3.7.1 3.9.0)
 

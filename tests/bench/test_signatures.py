@@ -1,9 +1,12 @@
 """Functions in other people's calling conventions: right ones pass, slips are named."""
 
+import re
+
+import planted_kernels as planted
 import pytest
 import torch
 from called_here import report
-from kernel_zoo import GROUPED, RIGHT, SOFTMAX, START, changed
+from kernel_zoo import GROUPED, OPTIONS, PLANTED, RIGHT, SOFTMAX, START, WRONG, changed
 
 from minibert.bench.signatures import SIGNATURES, guessed_by
 from minibert.bench.user_file import load_function
@@ -13,10 +16,40 @@ from minibert.errors import MinibertError
 G = "    g = q.shape[1] // k.shape[1]"
 
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+
+
 def written(folder, text, *slips):
     path = folder / "kernel.py"
     path.write_text(START + SOFTMAX + changed(text, *slips), encoding="utf-8")
     return path
+
+
+def wrong_and_named(found, cause):
+    assert not found.ok, str(found)
+    assert re.search(cause, "\n".join(found.causes)), str(found)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_is_right(tmp_path, name):
+    options = OPTIONS.get(name, {}) | {"backward": name == "own gradients"}
+    found = report(written(tmp_path, RIGHT[name]), "attention", **options)
+    assert found.ok, str(found)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_planted_mistake_is_wrong_and_named(tmp_path, name):
+    base, old, new, cause = WRONG[name]
+    options = OPTIONS.get(name, {}) | {"backward": "own" in base}
+    path = written(tmp_path, RIGHT[base], (old, new))
+    wrong_and_named(report(path, "attention", **options), cause)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_kernel_is_wrong_and_named(tmp_path, name):
+    sizes = (65,) if name == "READS_ON" else (17,)
+    path = written(tmp_path, planted.START + getattr(planted, name))
+    wrong_and_named(report(path, "attention", sizes=sizes), PLANTED[name])
 
 
 @pytest.mark.parametrize(

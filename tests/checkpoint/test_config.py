@@ -242,22 +242,25 @@ def test_choices_that_a_family_has_no_place_for_are_not_written():
 
 FACTORS = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 4.0, 8.0]}
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
-# What stands in a config.json of transformers 4; what is written is in the words of 5.
-TURNS: list[tuple[str, dict[str, Any]]] = [
-    ("llama", {"rope_theta": 500.0}),
-    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}}),
-    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "rope_theta": 700.0}),
-    ("llama", {"rope_scaling": {"rope_type": "llama3", **LLAMA3}}),
+# What stands in a config.json of transformers 4 (what is written is in the words of 5), and how
+# long a text may be: linear and dynamic scalings stretch it, yarn from the length of its training.
+TURNS: list[tuple[str, dict[str, Any], int]] = [
+    ("llama", {"rope_theta": 500.0}, POSITIONS),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}}, 77),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "rope_theta": 700.0}, 62),
+    ("llama", {"rope_scaling": {"rope_type": "llama3", **LLAMA3}}, POSITIONS),
     (
         "llama",
         {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "original_max_position_embeddings": 16}},
+        POSITIONS,
     ),
-    ("qwen2", {"rope_scaling": {"type": "yarn", **YARN}, "rope_theta": 1e6}),
-    ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "attention_factor": 0.7}}),
-    ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "factor": None}}),
-    ("gpt_neox", {"rotary_pct": 0.7, "rotary_emb_base": 300}),
-    ("gpt_neox", {"rotary_pct": 0.67, "rope_scaling": {"type": "linear", "factor": 2.0}}),
-    ("phi3", {"rope_scaling": {"type": "longrope", **FACTORS}}),
+    ("llama", {"rope_scaling": {"type": "yarn", **YARN, "factor": 2.0}}, POSITIONS),
+    ("qwen2", {"rope_scaling": {"type": "yarn", **YARN}, "rope_theta": 1e6}, 32),
+    ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "attention_factor": 0.7}}, 32),
+    ("qwen3", {"rope_scaling": {"rope_type": "yarn", **YARN, "factor": None}}, POSITIONS),
+    ("gpt_neox", {"rotary_pct": 0.7, "rotary_emb_base": 300}, POSITIONS),
+    ("gpt_neox", {"rotary_pct": 0.67, "rope_scaling": {"type": "linear", "factor": 2.0}}, 62),
+    ("phi3", {"rope_scaling": {"type": "longrope", **FACTORS}}, POSITIONS),
     (
         "phi3",
         {
@@ -265,20 +268,22 @@ TURNS: list[tuple[str, dict[str, Any]]] = [
             "original_max_position_embeddings": 8,
             "rope_theta": 200.0,
         },
+        POSITIONS,
     ),
-    ("llama", {"rope_scaling": {"type": "longrope", **FACTORS, "factor": 4.0}}),
-    ("gemma3_text", {"rope_theta": 700.0, "rope_local_base_freq": 30.0}),
-    ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
-    ("modernbert", {"global_rope_theta": 700.0, "local_rope_theta": 30.0}),
+    ("llama", {"rope_scaling": {"type": "longrope", **FACTORS, "factor": 4.0}}, POSITIONS),
+    ("gemma3_text", {"rope_theta": 700.0, "rope_local_base_freq": 30.0}, POSITIONS),
+    ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, POSITIONS),
+    ("modernbert", {"global_rope_theta": 700.0, "local_rope_theta": 30.0}, POSITIONS),
 ]
 
 
-@pytest.mark.parametrize(("family", "said"), TURNS)
-def test_rotary_positions_of_both_eras_are_those_of_transformers(family, said):
+@pytest.mark.parametrize(("family", "said", "longest"), TURNS)
+def test_rotary_positions_of_both_eras_are_those_of_transformers(family, said, longest):
     name = CLASSES[family][0]
     usual = {k: v for k, v in FAMILIES[family][1].items() if k not in said and k != "rotary_pct"}
     content = {"model_type": family, **usual, **copy.deepcopy(said)}
     config = config_from_hf(content)
+    assert config.n_positions == longest
     model = hf_model(family, name, **{"rotary_pct": 0.25, **copy.deepcopy(said)})
     assert config_from_hf(as_json(model.config) | {"architectures": None}) == config
     assert config_from_hf(config_to_hf(config)) == config
@@ -297,21 +302,3 @@ def test_rotary_positions_of_both_eras_are_those_of_transformers(family, said):
             expected = {"atol": 5e-5, "rtol": 0}
             torch.testing.assert_close(cosine[0], angles.cos() * rotary.amplitude, **expected)
             torch.testing.assert_close(sine[0], angles.sin() * rotary.amplitude, **expected)
-
-
-@pytest.mark.parametrize(
-    ("family", "said", "n_positions"),
-    [
-        ("llama", {}, POSITIONS),
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}}, 77),
-        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 62),
-        ("llama", {"rope_scaling": {"type": "llama3", **LLAMA3}}, POSITIONS),
-        ("llama", {"rope_scaling": {"type": "yarn", **YARN}}, 32),
-        ("llama", {"rope_scaling": {"type": "yarn", **YARN, "factor": 2.0}}, POSITIONS),
-        ("phi3", {"rope_scaling": {"type": "longrope", **FACTORS}}, POSITIONS),
-        ("gemma3_text", {"rope_scaling": {"type": "linear", "factor": 8.0}}, POSITIONS),
-    ],
-)
-def test_a_stretched_model_reads_longer_texts(family, said, n_positions):
-    content = {"model_type": family, **FAMILIES[family][1], **said}
-    assert config_from_hf(content).n_positions == n_positions

@@ -46,16 +46,12 @@ def test_an_answer_is_never_told_to_who_is_wrong(name):
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_dots_and_none_give_the_question_back(name):
+def test_dots_and_none_give_the_question_back_and_what_is_no_answer_is_refused_or_wrong(name):
     for nothing in (..., None):
         verdict = check(name, nothing)
         assert not verdict
         assert exercises()[name] in verdict.said
         assert "No guess yet" in verdict.said
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_what_is_no_answer_is_refused_or_wrong(name):
     for wrong in ("much", object(), True, math.nan, [], {}, "9-9", torch.tensor([math.inf])):
         with contextlib.suppress(MinibertError):
             assert not check(name, wrong).right

@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 import torch
-from any_call import NOT_FUSED, wrong
 from attention_inputs import D, by_torch, vectors
 from drawn_calls import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,6 +12,7 @@ from minibert.kernels import torch_kernels
 from minibert.kernels.allowed_keys import AllowedKeys, Window
 from minibert.kernels.api import attend, compute
 from minibert.kernels.call import Call
+from tests.kernels.test_any_call import NOT_FUSED, wrong
 
 
 def test_any_call_is_right_without_the_private_operator(monkeypatch):

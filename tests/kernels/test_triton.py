@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from any_call import options_as_leaves
 from calls_by_hand import STATISTICS, Units, complaints, gradients, truth, wanted
 from drawn_calls import Drawn, drawn
 from gradient_bounds import gradient_bounds
@@ -30,6 +29,7 @@ from minibert.kernels.call import Call, parse_want
 from minibert.kernels.check.parity import check
 from minibert.kernels.check.problem import Problem
 from minibert.kernels.check.workload import KINDS
+from tests.kernels.test_any_call import options_as_leaves
 
 pytest.importorskip("triton")
 from triton.runtime.errors import OutOfResources
