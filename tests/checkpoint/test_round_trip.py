@@ -13,13 +13,16 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor
+from vocabularies import byte_level
 
 import minibert
 from minibert.checkpoint.save import save
 from minibert.checkpoint.weights import sources
 from minibert.errors import CheckpointError
+from minibert.layers.config import Config
 from minibert.loading import from_transformers
 from minibert.model import Model
+from minibert.text.tokenizer import Tokenizer
 from tests import families
 from tests.checkpoint import small_families
 from tests.families import ARCHITECTURES, Sizes, as_tokens, batch, run_transformers, their_logits
@@ -126,6 +129,19 @@ def test_an_output_embedding_of_its_own_counts_even_where_the_config_says_tied(f
     model = minibert.load(tmp_path)
     assert (our_answer(model) - their_answer(again)).abs().max() <= 1e-5
     assert not model.config.tied
+
+
+def test_a_saved_model_ends_a_text_where_its_tokenizer_does(tmp_path):
+    tokenizer = Tokenizer.from_folder(byte_level(tmp_path, ["<|endoftext|>"]))
+    sizes = {"n_positions": 31, "n_layers": 1, "n_heads": 3, "d_model": 15, "d_mlp": 23}
+    config = Config("gpt2", "causal-lm", tokenizer.vocab_size, **sizes)
+    folder = save(Model.from_config(config, tokenizer=tokenizer), tmp_path / "model")
+    about, marks = (
+        transformers.AutoConfig.from_pretrained(folder),
+        (tokenizer.bos_id, tokenizer.eos_id),
+    )
+    assert None not in marks
+    assert (about.bos_token_id, about.eos_token_id) == marks
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
