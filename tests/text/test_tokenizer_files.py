@@ -202,7 +202,7 @@ def test_a_file_that_the_library_fails_on_is_refused_without_a_word_on_standard_
     model = {"type": "WordLevel", "vocab": {"a": 0, "u": 1}, "unk_token": "u"}
     plain = {"version": "1.0", "model": model}
     read = 0
-    for seed in range(25):
+    for seed in range(15):
         random = Random(seed)
         part = {"type": "Precompiled", "precompiled_charsmap": drawn_charsmap(random)}
         # A part may go without its name, and a name may be written in another way.
@@ -215,7 +215,7 @@ def test_a_file_that_the_library_fails_on_is_refused_without_a_word_on_standard_
             for text in ("a", "Two \u00bd", "e\u0301\u0302 \u6211", "\U0001f642\u0327"):
                 with suppress(TokenizationError):
                     tokenizer.encode(text)
-    assert 0 < read < 25
+    assert 0 < read < 15
     assert capfd.readouterr().err == ""
 
 
