@@ -30,36 +30,38 @@ RIGHT = {"logits": torch.linspace(-3, 5, 11), "hidden 0": torch.ones(2, 3)}
 EXACT, LOSSY = Truth(RIGHT, absolute=1e-4), Truth(RIGHT, relative=0.05)
 
 
+LOGITS = RIGHT["logits"]
+
+
 @pytest.mark.parametrize(
-    ("truth", "changes", "message"),
+    ("truth", "found", "message"),
     [
-        (EXACT, {"logits": RIGHT["logits"] + 2e-4}, "logits differs by 2.00e-04, allowed 1.00e-04"),
-        (EXACT, {"logits": RIGHT["logits"] * float("nan")}, "logits differs by nan"),
+        (EXACT, {"logits": LOGITS + 2e-4}, "logits differs by 2.00e-04, allowed 1.00e-04"),
+        (EXACT, {"logits": LOGITS * float("nan")}, "logits differs by nan"),
         (EXACT, {"hidden 0": torch.ones(3, 2)}, r"hidden 0 has shape \(3, 2\), expected \(2, 3\)"),
         (EXACT, {"probs 0": torch.ones(2, 3)}, "probs 0 has shape .* expected nothing"),
-        (EXACT, None, "nothing was captured"),
-        (LOSSY, {"logits": RIGHT["logits"] + 0.3}, r"allowed 2\.5"),
+        (EXACT, {}, "nothing was captured"),
+        (LOSSY, {"logits": LOGITS + 0.3}, r"allowed 2\.5"),
         (
             Truth(RIGHT, relative=0.05, limits={"logits": 0.1}),
-            {"logits": RIGHT["logits"] + 0.2},
+            {"logits": LOGITS + 0.2},
             "allowed 1",
         ),
-        (Truth(RIGHT, absolute=1e-4, complete=True), "logits", "gave no hidden 0"),
+        (Truth(RIGHT, absolute=1e-4, complete=True), {"logits": LOGITS}, "gave no hidden 0"),
     ],
 )
-def test_a_wrong_result_does_not_pass(truth, changes, message):
-    found = {} if changes is None else RIGHT | changes if isinstance(changes, dict) else None
+def test_a_wrong_result_does_not_pass(truth, found, message):
     with pytest.raises(WrongError, match=message):
-        truth.check({changes: RIGHT[changes]} if found is None else found)
+        truth.check(found)
 
 
 def test_the_largest_error_of_each_kind_is_reported_and_a_tolerance_must_be_declared():
-    fields = EXACT.check(RIGHT | {"logits": RIGHT["logits"] + 5e-5})
+    fields = EXACT.check(RIGHT | {"logits": LOGITS + 5e-5})
     assert fields["errors"]["hidden"] == 0
     assert fields["max_error"] == pytest.approx(5e-5, rel=1e-2)
     assert fields["compared"] == 2
-    assert EXACT.check({"logits": RIGHT["logits"]})["compared"] == 1
-    found = LOSSY.check(RIGHT | {"logits": RIGHT["logits"] + 0.2})
+    assert EXACT.check({"logits": LOGITS})["compared"] == 1
+    found = LOSSY.check(RIGHT | {"logits": LOGITS + 0.2})
     assert found["max_error"] == pytest.approx(0.2)
     with pytest.raises(ValueError, match="no tolerance was declared for logits"):
         Truth(RIGHT).check(RIGHT)
@@ -95,34 +97,23 @@ def test_a_row_has_medians_spreads_ratios_and_noise():
     assert Timing([[1.0, 2.0]]).noise == 0.0
 
 
-class Time:
-    """Seconds that pass only when told."""
-
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-    def passes(self, seconds):
-        self.now += seconds
-
-
 @pytest.fixture
-def time(monkeypatch):
-    fake = Time()
-    monkeypatch.setattr(timing, "perf_counter", fake)
+def passes(monkeypatch):
+    """Seconds pass only when it is told so many."""
+    now = [100.0]
+    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
     monkeypatch.setattr(timing, "flush_bytes", lambda device: 64)
-    return fake
+    return lambda seconds: now.append(now.pop() + seconds)
 
 
-def test_each_call_is_timed_alone_with_a_cold_cache_filled_off_the_clock(time):
+def test_each_call_is_timed_alone_with_a_cold_cache_filled_off_the_clock(passes):
     clock, lasting, left = Clock(), itertools.cycle([0.001, 0.002, 0.004]), []
     clock._flush.fill_(1)
 
     def run():
         left.append(int(clock._flush.sum()))
         clock._flush.fill_(1)
-        time.passes(next(lasting))
+        passes(next(lasting))
         return len(left)
 
     milliseconds, result = clock.turn(run, calls=3)
@@ -138,11 +129,11 @@ def test_each_call_is_timed_alone_with_a_cold_cache_filled_off_the_clock(time):
     [(1e-6, 20), (0.0024, 20), (0.0049, 10), (0.02, 3), (1.0, 3), (0.0, 20)],
 )
 def test_a_turn_is_as_many_calls_as_fit_a_twentieth_of_a_second_between_3_and_20(
-    time, seconds, calls
+    passes, seconds, calls
 ):
     # The first call compiles and does not count.
     lasting = iter([9.0, seconds])
-    assert Clock().calls(lambda: time.passes(next(lasting)), fewest=3) == calls
+    assert Clock().calls(lambda: passes(next(lasting)), fewest=3) == calls
     assert next(lasting, None) is None
 
 
