@@ -274,7 +274,8 @@ def register(
     for given, known in ((wants, WANTS), (differentiable, ("z", "lse", *WANTS))):
         if unknown := given - set(known):
             raise AttentionError(
-                f"register({name!r}): {listed(unknown)} is not known; known are {', '.join(known)}."
+                f"register({name!r}): {listed(unknown)} is not known"
+                f"{did_you_mean(next(iter(unknown)), known)}; known are {', '.join(known)}."
             )
     if wants and "want" not in accepted_options(fn):
         raise AttentionError(

@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
+from minibert.errors import did_you_mean
+
 if TYPE_CHECKING:
     import os
 
@@ -108,7 +110,8 @@ def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], object
 
     def attribute(name: str) -> object:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            guess = did_you_mean(name, homes)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{guess}")
         value = getattr(import_module(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value

@@ -142,9 +142,11 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
         return ""
     plain = {re.sub(r"\W|_", "", one).lower(): one for one in known}
     asked = re.sub(r"\W|_", "", given[:100]).lower()
-    near = [plain[one] for one in get_close_matches(asked, plain, n=1)]
-    near = near or [whole for one, whole in plain.items() if len(asked) > 2 and asked in one]
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = get_close_matches(asked, plain, n=5)
+    # A slip of one key changes the length by one at most.
+    near.sort(key=lambda one: abs(len(one) - len(asked)) > 1)
+    near = near or [one for one in plain if len(asked) > 2 and asked in one]
+    return f" (did you mean {plain[near[0]]!r}?)" if near else ""
 
 
 def check_flag(name: str, value: object, error: type[MinibertError]) -> None:

@@ -336,7 +336,7 @@ class Model(nn.Module):
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside
         the vocabulary, segments the model does not have.
         """
-        given = by_name(text, pair, named)
+        given = by_name(text, pair, named, self.trace)
         if is_text(given):
             given = self.tokenize(given, pair)
         elif pair is not None:

@@ -6,7 +6,7 @@ raises by itself. Scores that are nan where nothing was measured say so in their
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,14 +19,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import minibert
-from minibert import analysis
+from minibert import analysis, errors
+from minibert.analysis.patterns import pattern_of
+from minibert.checkpoint.load import embedded_names
+from minibert.course import check
+from minibert.course.check import EXERCISES
 from minibert.errors import EditError, MinibertError
-from minibert.layers.config import Config
+from minibert.kernels.call import WANTS
+from minibert.layers.config import FAMILIES, Config
+from minibert.layers.layer import layer_quantities
 from minibert.loading import from_transformers
 from minibert.model import Model
+from minibert.quantities import QUANTITIES
+from minibert.survey.measures import measures_of
+from minibert.text.inputs import NAMES
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import mean, noise, replace, zero
 from minibert.trace.read import Trace
+from minibert.viz.page import VIEWS
+from tests.command_line import run
 from tests.families import hf_model
 
 LAYERS, HEADS, LENGTH, VOCABULARY, POSITIONS = 2, 3, 7, 41, 13
@@ -428,19 +439,64 @@ def test_a_flag_that_is_neither_true_nor_false_is_refused(flag, monkeypatch):
         calls.get(flag, minibert.load)("the horse", **wrong)
 
 
-MISTYPED: dict[str, tuple[Callable[[Trace], object], str]] = {
-    "quantity": (lambda trace: trace[0].prob, "probs"),  # type: ignore[attr-defined]
-    "edit": (lambda trace: trace.rerun({("reside_mid", 0): 0}), "resid_mid"),
-    "statistic": (lambda _: model().trace([[1, 2]], statistics=("entropi",)), "entropy"),
-    "implementation": (lambda _: model().trace([[1, 2]], impl="egaer"), "eager"),
-    "input": (lambda _: model().trace(input_id=[[1, 2]]), "input_ids"),
-    "view": (lambda trace: trace.view(view="heads"), "head"),
-    "model": (lambda _: minibert.load("tinybert", offline=True), "tiny-bert"),
+def _view(name: str) -> object:
+    return trace().view(view=name)  # type: ignore[arg-type]
+
+
+def _tasks(name: str) -> object:
+    return Config("bert", name, VOCABULARY, POSITIONS, 1, 1, 4, 4)
+
+
+def _command(*words: str) -> Callable[[str], object]:
+    """What the command line answers, as an error, where a word is a wrong name."""
+
+    def call(name: str) -> object:
+        raise MinibertError(run(*(word or name for word in words)).stderr)
+
+    return call
+
+
+# By what is misspelled: the names that are known there, and a call with one of them.
+DOORS: dict[str, tuple[Collection[str], Callable[[str], object]]] = {
+    "model": (embedded_names(), lambda name: minibert.load(name, offline=True)),
+    "task": (FAMILIES["bert"].tasks, _tasks),
+    "family": (FAMILIES, lambda name: Config(name, "none", VOCABULARY, POSITIONS, 1, 1, 4, 4)),
+    "public name": (
+        set(minibert.__all__) - set(errors.__all__) - {"__version__"},
+        lambda name: getattr(minibert, name),
+    ),
+    "quantity of a layer": (layer_quantities(), lambda name: getattr(trace()[0], name)),
+    "quantity of a trace": (("logits", "hidden", "attentions"), lambda n: getattr(trace(), n)),
+    "edit": (QUANTITIES, lambda name: trace().rerun({(name, 0): 0})),  # type: ignore[dict-item]
+    "statistic": (WANTS, lambda name: trace(statistics=(name,))),
+    "implementation": (tuple(minibert.implementations()), lambda name: trace(impl=name)),
+    "option": (("keep", "until", "statistics", "packed"), lambda name: trace(**{name: None})),
+    "input": (NAMES, lambda name: model().trace(**{name: [[1, 2]]})),  # type: ignore[call-overload]
+    "view": (VIEWS, _view),
+    "exercise": (EXERCISES, lambda name: check(name, 1)),
+    "features": (("tiny-gpt2",), minibert.features.load),
+    "measure": ([one.name for one in measures_of()], lambda name: measures_of(names=(name,))),
+    "pattern": (analysis.PATTERNS, pattern_of),
+    "command": (("explain", "predict", "survey", "serve", "verify"), _command("")),
+    "choice of a command": (("causal-lm", "masked-lm"), _command("train", "--task", "", "a.txt")),
+    "view of a command": (VIEWS, _command("view", "a", "--view", "")),
 }
 
 
-@pytest.mark.parametrize("kind", MISTYPED)
-def test_a_mistyped_name_is_answered_with_the_nearest_one(kind: str) -> None:
-    call, meant = MISTYPED[kind]
-    with pytest.raises(MinibertError, match=re.escape(f"(did you mean '{meant}'?)")):
-        call(model().trace([[1, 2]]))
+@pytest.mark.parametrize("door", DOORS)
+@given(st.data())
+@settings(max_examples=12)
+def test_a_name_one_edit_away_is_answered_with_the_nearest_one(door: str, data: Any) -> None:
+    known, call = DOORS[door]
+    meant = data.draw(st.sampled_from(sorted(name for name in known if len(name) > 3)))
+    place = data.draw(st.integers(1, len(meant) - 1))
+    letter, taken = data.draw(st.sampled_from("aeqz")), data.draw(st.integers(0, 1))
+    written = meant[:place] + letter * data.draw(st.integers(1 - taken, 1)) + meant[place + taken :]
+    # A hyphen more or less is not a slip: the name is found.
+    assume(written not in known)
+    with pytest.raises((MinibertError, AttributeError)) as error:
+        call(written)
+    offered = re.search(r"[Dd]id you mean '([^']*)'", str(error.value))
+    assert offered, str(error.value)
+    assert offered[1] in known
+    assert offered[1] == meant or len(offered[1]) - len(written) in (-1, 0, 1)

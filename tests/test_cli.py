@@ -55,7 +55,7 @@ UNTRAINED = [
     (f"{TASK} --held-out no.txt", 1, r"no\.txt: cannot be read"),
     (f"{TASK} -o taken", 1, "taken: cannot be written to"),
     ("", 2, "The task is missing: give --task causal-lm, masked-lm or pre-training"),
-    (f"{TASK} --set speed=2", 2, "--set speed=2: expected one of clip, "),
+    (f"{TASK} --set speed=2", 2, "--set speed=2.*: expected one of clip, "),
     (f"{TASK} --set rate", 2, "--set rate: expected a number after"),
     (f"{TASK} --set warm_up=1.5", 2, "warm_up=1.5: expected a whole"),
     (f"{TASK} --family bert", 2, "--family bert does not go with --task c"),

@@ -31,7 +31,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from minibert.errors import AttentionError, MinibertError
+from minibert.errors import AttentionError, MinibertError, did_you_mean
 from minibert.kernels.call import Call, Outputs
 from minibert.kernels.check.causes import STALE, gradient_cause, likely_cause, mean_cause
 from minibert.kernels.check.gradients import (
@@ -537,8 +537,10 @@ def _record(implementation: str | Implementation | Callable[..., object]) -> Imp
         return implementation
     if isinstance(implementation, str):
         if implementation not in implementations():
+            guess = did_you_mean(implementation, implementations())
             raise AttentionError(
-                f'check("{implementation}"): not known; known are {", ".join(implementations())}.'
+                f'check("{implementation}"): not known{guess}; known are '
+                f"{', '.join(implementations())}."
             )
         return implementations()[implementation]
     name = getattr(implementation, "__name__", type(implementation).__name__)

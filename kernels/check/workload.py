@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from minibert.errors import AttentionError
+from minibert.errors import AttentionError, did_you_mean
 from minibert.kernels.check.problem import Problem, Window
 
 #: Keys of a page, as in vLLM (Kwon et al. 2023).
@@ -266,7 +266,9 @@ Told = TypeVar("Told")
 def named(what: str, name: str, known: Mapping[str, Told]) -> Told:
     """What has this name. Raises AttentionError when there is none."""
     if name not in known:
-        raise AttentionError(f"no {what} {name}; known are {', '.join(known)}.")
+        raise AttentionError(
+            f"no {what} {name}{did_you_mean(name, known)}; known are {', '.join(known)}."
+        )
     return known[name]
 
 

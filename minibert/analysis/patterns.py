@@ -477,7 +477,10 @@ class HeadScores(Result[Tensor]):
         """
         if name not in self.patterns:
             there = ", ".join(self.patterns)
-            raise TraceError(f"{name!r:.80} is not a pattern of heads; there are {there}.")
+            raise TraceError(
+                f"{name!r:.80} is not a pattern of heads"
+                f"{did_you_mean(name, self.patterns)}; there are {there}."
+            )
         ranking = self._ranking(name)
         if not ranking:
             raise TraceError(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, chosen_positions
 from minibert.analysis.rows import at_positions, wide
-from minibert.errors import TraceError
+from minibert.errors import TraceError, did_you_mean
 from minibert.layers.linear import matrix_of, offset_of
 from minibert.layers.norms import Divisors, Norm, deviation
 from minibert.layers.parts import Layer
@@ -239,7 +239,10 @@ def decompose(
     check_trace(trace)
     layer = trace[layer].layer
     if not isinstance(point, str) or point not in _POINTS:
-        raise TraceError(f"{point!r:.80} is not a residual stream; there are {', '.join(_POINTS)}.")
+        raise TraceError(
+            f"{point!r:.80} is not a residual stream"
+            f"{did_you_mean(point, _POINTS)}; there are {', '.join(_POINTS)}."
+        )
     chosen = chosen_positions(trace, positions)
     columns = [list(range(trace.allowed.position))] * len(chosen) if positions is None else chosen
     # Of a trace with until= the z of the last layer is computed here, once for all positions.

@@ -467,7 +467,7 @@ def generate(
     >>> str(model.generate("Once upon a time", max_new_tokens=5)).startswith("Once upon a time")
     True
     """
-    text = by_name(text, None, named)
+    text = by_name(text, None, named, generate)
     _check_model(model)
     sampling = Sampling(temperature, top_k, top_p)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens, MinibertError, least=1)

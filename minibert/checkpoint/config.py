@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from minibert.checkpoint.families import FAMILIES
 from minibert.checkpoint.families.form import WHOLE, Judged, refuse, value_of
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, did_you_mean
 from minibert.layers import config as shapes
 from minibert.layers.config import FAMILIES as CHOICES
 from minibert.layers.config import LARGEST_LABELS, Config, check_task
@@ -37,8 +37,9 @@ def config_from_hf(config: Json, task: str | None = None) -> Config:
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         reason = UNREAD.get(model_type, "") if isinstance(model_type, str) else ""
         raise CheckpointError(
-            f"config.json: model_type {model_type!r:.200} is not a family minibert knows; "
-            f"known are {', '.join(sorted(MODEL_TYPES))}.{reason} Other models that transformers "
+            f"config.json: model_type {model_type!r:.200} is not a family minibert knows"
+            f"{did_you_mean(model_type, MODEL_TYPES)}; known are "
+            f"{', '.join(sorted(MODEL_TYPES))}.{reason} Other models that transformers "
             "runs are attached to from Python: minibert.attach(AutoModel.from_pretrained(...)). "
             "See docs/families.md#the-families"
         )

@@ -24,7 +24,7 @@ from minibert.cli.options import (
     spread,
     unusable,
 )
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, did_you_mean
 from minibert.terminal import Terminal, note, say
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Asked:
 
     Options:
         device [NAME]: cpu or cuda. Default: cuda where there is one.
-        dtypes [--dtype]: Number type; repeatable.
+        dtypes [--dtype]: Number type, as --dtype float16 --dtype float32.
         d_head [--d-head, >=1, <=1024]: Width of a head. Default: 64.
         workload [--workload, NAME]: A named one, as llama3-8b-prefill; docs/kernels.md has them.
         signature [--signature, NAME]: How the function is called; docs/kernels.md has the names.
@@ -117,7 +117,10 @@ class Asked:
 
         place, known = _device(self.device), ", ".join(SIGNATURES)
         if self.signature is not None and self.signature not in SIGNATURES:
-            unusable(f"--signature {self.signature} is not known; known are {known}.")
+            unusable(
+                f"--signature {self.signature} is not known"
+                f"{did_you_mean(self.signature, SIGNATURES)}; known are {known}."
+            )
         try:
             user = JudgedFunction(
                 target,
@@ -164,7 +167,7 @@ def check(
 
     Options:
         target [argument, FILE.py:FUNCTION]: The function.
-        tokens [--tokens, >=1, <=4096]: Number of keys; repeatable.
+        tokens [--tokens, >=1, <=4096]: Number of keys, as --tokens 64 --tokens 256.
         cache [--cache]: Also check fewer queries than keys, as with a KV cache.
     """
     # A workload that does not exist is known at once.
@@ -386,7 +389,7 @@ class Timed:
         baselines [--baseline, NAME]: Time this one too; repeatable: flash, cudnn, efficient, flex,
             math, eager, sdpa, and every name that attend() knows. Default: the usual ones for the
             device.
-        tokens [>=1]: Length of the sentences; repeatable.
+        tokens [>=1]: Length of sentences, as --tokens 512 --tokens 2048.
         causal [--causal/--full]: Only one of the two. Default: both.
         lengths: varied: from all tokens down to a quarter of them, padded.
         heads [>=1]: Heads. Default: 2048 / d-head on CUDA, 4 on a CPU.
@@ -535,7 +538,10 @@ def _check_baselines(names: list[str] | None) -> None:
 
     known = baseline_names()
     if unknown := [name for name in names or [] if name not in known]:
-        unusable(f"--baseline {unknown[0]} is not known; known are {', '.join(known)}.")
+        unusable(
+            f"--baseline {unknown[0]} is not known"
+            f"{did_you_mean(unknown[0], known)}; known are {', '.join(known)}."
+        )
 
 
 def _device(name: str | None) -> "torch.device":

@@ -4,6 +4,7 @@ Before a command runs only the standard library and typer are imported, so that 
 wait for torch.
 """
 
+import re
 import sys
 import warnings
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from minibert.cli.models import models
 from minibert.cli.pages import live, serve, view
 from minibert.cli.train import train
 from minibert.cli.verify import verify
-from minibert.errors import MinibertError, lacks_memory, printable
+from minibert.errors import MinibertError, did_you_mean, lacks_memory, printable
 from minibert.terminal import (
     OutputError,
     abandon_output,
@@ -36,6 +37,23 @@ _OPTIONS = {
     "resume=False": "--restart",
     'on_error="skip"': "--on-error skip",
     "with kind=": "with --kind",
+}
+#: What one would do after each command; it may be another command, with what this one wrote.
+_NEXT = {
+    view: 'minibert explain "the horse turned" --layer 0 --head 2 --query horse, for one weight',
+    live: "open the page in a browser and click a head; minibert live --story has six exercises",
+    serve: "open the address in a browser; Ctrl-C ends it",
+    explain: 'minibert view "the horse turned", for every weight as a page',
+    predict: "minibert live, to see which head a prediction needs",
+    generate: 'minibert view "the horse turned" --model tiny-gpt2, to see what it attends to',
+    train: 'minibert predict TEXT --model FOLDER, or minibert.load("FOLDER") in Python',
+    survey: "minibert patterns, for what each head does; docs/corpus.md reads the folder in Python",
+    patterns: "minibert survey, for measures of each head over a corpus",
+    collect: "read the folder in Python; docs/corpus.md shows how",
+    check: "minibert bench FILE.py:FUNCTION, once it is right",
+    bench: "minibert check FILE.py:FUNCTION, where a row says that it is wrong",
+    verify: "minibert view TEXT --model FOLDER",
+    models: 'minibert view "the horse turned" --model NAME',
 }
 
 
@@ -58,23 +76,55 @@ class _Commands(TyperGroup):
         except (MinibertError, MemoryError, OSError, RuntimeError, ImportError) as error:
             raise typer.Exit(_status(error)) from error
         except Exception as error:
-            _make_printable(error)
+            _make_readable(error, self.list_commands(ctx))
             raise
+        if sys.stderr.isatty():
+            note("next", _next_of(ctx.invoked_subcommand))
         return result
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, in whose help an argument stands without its Python type."""
+        command = super().get_command(ctx, cmd_name)
+        for one in getattr(command, "params", ()):
+            if one.param_type_name == "argument":
+                one.display_type = lambda ctx: ""
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, each with its whole first sentence."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str(200)) for name, one in commands.items()]
+            )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments that are left for the command."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            _make_printable(error)
+            _make_readable(error, self.list_commands(ctx))
             raise
 
 
-def _make_printable(error: Exception) -> None:
-    """Write out what acts on a terminal: an error of wrong usage repeats what was typed."""
-    if isinstance(getattr(error, "message", None), str) and hasattr(error, "format_message"):
-        error.message = printable(error.message)  # type: ignore[attr-defined]
+def _next_of(name: str) -> str:
+    """What to do after the command of that name."""
+    return next(text for command, text in _NEXT.items() if command.__name__ == name)
+
+
+def _make_readable(error: Exception, commands: list[str]) -> None:
+    """Complete an error of wrong usage, which repeats what was typed.
+
+    The nearest of the known values is offered, and what acts on a terminal written out.
+    """
+    if not isinstance(getattr(error, "message", None), str) or not hasattr(error, "format_message"):
+        return
+    message = printable(error.message)  # type: ignore[attr-defined]
+    if wrong := re.search(r"'(.*)' is not one of (.*)\.", message, re.DOTALL):
+        message += did_you_mean(wrong[1], re.findall(r"'(.*?)'", wrong[2]))
+    elif message.startswith("No such command") and "Did you mean" not in message:
+        message += f" There are {', '.join(commands)}."
+    error.message = message  # type: ignore[attr-defined]
 
 
 def _status(error: Exception) -> int:
@@ -130,23 +180,8 @@ def _options(
     """
 
 
-for command in (
-    view,
-    live,
-    serve,
-    explain,
-    predict,
-    generate,
-    train,
-    survey,
-    patterns,
-    collect,
-    check,
-    bench,
-    verify,
-    models,
-):
-    app.command()(command)
+for command in _NEXT:
+    app.command(epilog=f"Next: {_next_of(command.__name__)}")(command)
 
 
 def main() -> None:

@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import EnumType
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, get_args, get_origin
 
 import typer
 
@@ -39,6 +41,7 @@ Options:
     batch_tokens [N, >=1]: Tokens that are computed together.
     browse [--open]: Open the page in a browser.
 """
+_VALUES: dict[object, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 _ENTRY = re.compile(r"    (\w+)(?: \[(.*?)\])?: (.*)")
 
 
@@ -116,8 +119,20 @@ def _option(
             settings["metavar"] = word
     if flags and not any(one.startswith("--") for one in flags):
         flags.insert(0, f"--{parameter.name.replace('_', '-')}")
+    if kind is typer.Option:
+        settings.setdefault("metavar", _value_of(parameter.annotation))
     annotation = Annotated[parameter.annotation, kind(*flags, **settings)]  # type: ignore[name-defined]
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+
+
+def _value_of(kind: object) -> str | None:
+    """How a value is written in help: N, X, TEXT, FILE, or the choices; None for a flag."""
+    inner = [one for one in get_args(kind) if one is not NoneType]
+    if get_origin(kind) is Literal:
+        return "|".join(inner)
+    if isinstance(kind, EnumType):
+        return "|".join(kind.__members__)
+    return _value_of(inner[0]) if inner else _VALUES.get(kind)
 
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from minibert.cli.options import spread, unusable
+from minibert.errors import did_you_mean
 from minibert.terminal import say
 
 if TYPE_CHECKING:
@@ -114,7 +115,10 @@ class Numbers:
         for part in self.settings or ():
             name, _, text = part.partition("=")
             if name not in known:
-                unusable(f"--set {part}: expected one of {', '.join(sorted(known))}.")
+                unusable(
+                    f"--set {part}"
+                    f"{did_you_mean(name, known)}: expected one of {', '.join(sorted(known))}."
+                )
             try:
                 found[name] = known[name](text)
             except ValueError:

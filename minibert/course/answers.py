@@ -7,7 +7,7 @@ from itertools import permutations
 from textwrap import fill
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ class Choice:
         chosen = answer.strip().lower() if isinstance(answer, str) else ""
         if chosen not in self.options:
             raise MinibertError(
-                f"The answer is {answer!r:.80}: expected one of "
+                f"The answer is {answer!r:.80}"
+                f"{did_you_mean(answer, self.options)}: expected one of "
                 f"{', '.join(map(repr, self.options))}."
             )
         right = chosen == self.right()

@@ -2,7 +2,7 @@
 
 from minibert.course import attending, causes, writing
 from minibert.course.answers import Exercise, Verdict
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, did_you_mean
 
 EXERCISES: dict[str, Exercise] = {
     name: exercise
@@ -24,7 +24,8 @@ def check(name: str, answer: object = ...) -> Verdict:
     """
     if not isinstance(name, str) or name not in EXERCISES:
         raise MinibertError(
-            f"{name!r:.80} is not an exercise of the course; there are {', '.join(EXERCISES)}."
+            f"{name!r:.80} is not an exercise of the course{did_you_mean(name, EXERCISES)}; "
+            f"there are {', '.join(EXERCISES)}."
         )
     exercise = EXERCISES[name]
     if answer is None or answer is ...:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dataclasses import field as declared
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, did_you_mean
 from minibert.layers.rotary import Rotary
 
 Task = Literal[
@@ -145,11 +145,13 @@ def predicts_tokens(family: str, task: str) -> bool:
 def check_task(family: str, task: str) -> None:
     """Raise CheckpointError for an unknown family, and when it has no such task head."""
     if not isinstance(family, str) or family not in FAMILIES:
-        raise _unlike("family", family, f"one of {', '.join(FAMILIES)}")
+        guess = did_you_mean(family, FAMILIES)
+        raise _unlike("family", family, f"one of {', '.join(FAMILIES)}{guess}")
     tasks = FAMILIES[family].tasks
     if not isinstance(task, str) or task not in tasks:
         raise CheckpointError(
-            f"{family} has no task head {task!r:.200}; it has {', '.join(tasks)}. "
+            f"{family} has no task head {task!r:.200}"
+            f"{did_you_mean(task, tasks)}; it has {', '.join(tasks)}. "
             "See docs/families.md#the-families"
         )
 

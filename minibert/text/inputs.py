@@ -7,8 +7,9 @@ A mapping by the names of transformers is taken wherever a text is, so a BatchEn
 sentences that are padded on the left are moved there, so that each gives what it gives alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, TypedDict
 
 import torch
@@ -139,11 +140,14 @@ _BESIDE = frozenset(
 )
 
 
-def by_name(text: object, pair: object, named: Mapping[str, object]) -> Any:
+def by_name(
+    text: object, pair: object, named: Mapping[str, object], of: Callable[..., object]
+) -> Any:
     """What a call is about: what was given first, or a mapping of what was given by name.
 
-    Ids may come first and the rest by name. Raises TokenizationError for a name that is not an
-    input, for text with names beside it, and where nothing is given.
+    Ids may come first and the rest by name; `of` is the function that was called. Raises
+    TokenizationError for a name that is not an input, for text with names beside it, and where
+    nothing is given.
     """
     if not named:
         if text is None:
@@ -151,8 +155,9 @@ def by_name(text: object, pair: object, named: Mapping[str, object]) -> Any:
         return text
     for name in named:
         if name not in NAMES:
+            known = (*NAMES, *signature(of).parameters, "truncate")
             raise TokenizationError(
-                f"{name}={did_you_mean(name, NAMES)} is neither an option here nor an input; "
+                f"{name}={did_you_mean(name, known)} is neither an option here nor an input; "
                 f"inputs by name are {', '.join(NAMES)}. To cut a text, give model.tokenize(text, "
                 "truncate=True)."
             )
@@ -197,7 +202,8 @@ def _of_mapping(
     unknown = [key for key in given if key not in NAMES and key not in _BESIDE]
     if unknown:
         raise TokenizationError(
-            f"{unknown[0]!r:.80} is not an input of {name}; known are {', '.join(NAMES)}. "
+            f"{unknown[0]!r:.80} is not an input of {name}"
+            f"{did_you_mean(unknown[0], NAMES)}; known are {', '.join(NAMES)}. "
             "Leave it out."
         )
     found = {key: given[key] for key in NAMES if given.get(key) is not None}

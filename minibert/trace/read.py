@@ -8,16 +8,25 @@ a window of it. So a trace costs no second pass and O(position) memory.
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor
 
 from minibert.doors import Page, ScoreParts, ViewOptions, opened
-from minibert.errors import EditError, TraceError, within_memory
+from minibert.errors import EditError, TraceError, did_you_mean, within_memory
 from minibert.layers.layer import absent_because
 from minibert.layers.norms import divisor
-from minibert.quantities import AttentionMask, Float, Hidden, Logits, Matrix, NormScale, Pooled
+from minibert.quantities import (
+    QUANTITIES,
+    AttentionMask,
+    Float,
+    Hidden,
+    Logits,
+    Matrix,
+    NormScale,
+    Pooled,
+)
 from minibert.trace.edit import EditMapping, Point, in_layers
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.identity import Sources
@@ -49,6 +58,20 @@ class Trace(PassRecord):
     >>> trace[1, 3].probs.sum(-1).allclose(torch.ones(()))
     True
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            known = getattr(type(self), name, None)
+            if name.startswith("_"):
+                raise AttributeError(name)
+            # A property is asked again for what it says about being absent.
+            if hasattr(known, "__get__"):
+                return known.__get__(self)
+            if name in QUANTITIES:
+                raise AbsentError(f"{name} belongs to a layer: read trace[layer].{name}.")
+            guess = did_you_mean(name, (*QUANTITIES, *dir(type(self))))
+            raise AbsentError(f"A trace has no {name!r}{guess}. See docs/reading.md#the-names")
 
     @property
     def words(self) -> tuple[tuple[int | None, ...], ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from minibert.errors import TokenizationError, TraceError
+from minibert.errors import TokenizationError, TraceError, did_you_mean
 from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Float
 from minibert.text.tokenizer import Tokenizer
@@ -63,7 +63,8 @@ class ActivationCache(Mapping[str, Tensor]):
         shown = f"{key!r:.80}" + ("" if name in (key, None) else f" ({name:.80})")
         there = [name for name in self if not name.startswith("blocks.") or ".0." in name]
         raise UnknownNameError(
-            f"{shown} is not a name of {self!r}; there are {', '.join(there)}. names_filter "
+            f"{shown} is not a name of {self!r}{did_you_mean(name or key, self)}; there are "
+            f"{', '.join(there)}. names_filter "
             "and stop_at_layer leave names out."
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.errors import EditError, TraceError
+from minibert.errors import EditError, TraceError, did_you_mean
 from minibert.trace.edit import checked_result, kind_of
 from minibert.transformer_lens.utils import layer_number, taken
 
@@ -315,7 +315,10 @@ class HookedRootModule(nn.Module):
         if name not in self.hook_dict:
             near = [each for each in self.hook_dict if not each.startswith("blocks.")]
             near += [each for each in self.hook_dict if each.startswith("blocks.0.")]
-            raise EditError(f"{name!r:.80} is not a hook point; there are {', '.join(near)}.")
+            raise EditError(
+                f"{name!r:.80} is not a hook point{did_you_mean(name, self.hook_dict)}; there are "
+                f"{', '.join(near)}."
+            )
         return [self.hook_dict[name]]
 
 

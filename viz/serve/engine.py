@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from minibert.answers.generate import Sampling
-from minibert.errors import MinibertError, TokenizationError
+from minibert.errors import MinibertError, TokenizationError, did_you_mean
 from minibert.layers.config import Config, predicts_tokens
 from minibert.layers.linear import Linear
 from minibert.model import Model
@@ -425,7 +425,8 @@ class Engine:
         trace, _ = self._edited(request)
         if quantity not in QUANTITIES:
             raise MinibertError(
-                f"{quantity!r:.80} is not a quantity; there are {', '.join(QUANTITIES)}."
+                f"{quantity!r:.80} is not a quantity{did_you_mean(quantity, QUANTITIES)}; there "
+                f"are {', '.join(QUANTITIES)}."
             )
         if QUANTITIES[quantity].per_layer:
             if layer is None:
