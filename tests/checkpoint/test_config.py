@@ -192,7 +192,7 @@ junk = st.recursive(
 
 
 @pytest.mark.parametrize("family", sorted(MODEL_TYPES))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_stands_in_a_config_the_answer_is_a_config_or_a_checkpoint_error(family, data):
     rotary = family in FAMILIES

@@ -118,7 +118,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 @pytest.mark.parametrize(("impl", "dtype"), CASES, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=SEEDS, cells=st.sampled_from([1, 100, work_memory.CELLS]))
 def test_any_call_is_right_to_rounding(
     impl: str, dtype: torch.dtype, seed: int, cells: int
@@ -137,7 +137,7 @@ def test_any_call_is_right_to_rounding(
 
 
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=SEEDS)
 def test_any_calls_gradients_are_those_of_the_formulas(impl: str, seed: int) -> None:
     if impl == "sdpa" and NOT_FUSED & drawn(Random(seed), torch.float64).options.keys():
