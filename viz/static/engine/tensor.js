@@ -19,104 +19,25 @@ export function tensor(shape, values = new Float32Array(shape.reduce((a, b) => a
   return { shape, values };
 }
 
-/** Rows that are multiplied at a time: four rows and two columns are eight sums, which fit the registers. */
-const ROWS = 4;
-
-/** The left factor in double precision, with rows of zeros behind it up to a multiple of ROWS. */
-let left = new Float64Array(0);
-
-/**
- * x · wᵀ: (rows, width) and (columns, width) to (rows, columns).
- *
- * @param {Float32Array} x
- * @param {Float32Array} w
- * @param {number} rows
- * @param {number} width
- * @param {number} columns
- * @returns {Float32Array}
- */
+/** x · wᵀ: (rows, width) and (columns, width) to (rows, columns). @param {Float32Array} x @param {Float32Array} w @param {number} rows @param {number} width @param {number} columns */
 export function multiply(x, w, rows, width, columns) {
-  if (rows === 1) return oneRow(x, w, width, columns);
-  const filled = Math.ceil(rows / ROWS) * ROWS;
-  if (left.length < filled * width) left = new Float64Array(filled * width);
-  left.set(x.length === rows * width ? x : x.subarray(0, rows * width));
-  left.fill(0, rows * width, filled * width);
-  const out = new Float32Array(filled * columns);
-  for (let row = 0; row < filled; row += ROWS) fourRows(left, w, row, width, columns, out);
-  return filled === rows ? out : out.slice(0, rows * columns);
-}
-
-/**
- * @param {Float64Array} x
- * @param {Float32Array} w
- * @param {number} row
- * @param {number} width
- * @param {number} columns
- * @param {Float32Array} out
- */
-function fourRows(x, w, row, width, columns, out) {
-  const first = row * width;
-  const [second, third, fourth] = [first + width, first + 2 * width, first + 3 * width];
-  for (let column = 0; column < columns; column += 2) {
-    const from = column * width;
-    // Of an odd number of columns the last is taken twice.
-    const other = column + 1 < columns ? from + width : from;
-    let a0 = 0, a1 = 0, b0 = 0, b1 = 0, c0 = 0, c1 = 0, d0 = 0, d1 = 0;
-    for (let i = 0; i < width; i += 1) {
-      const u = w[from + i], v = w[other + i];
-      const a = x[first + i], b = x[second + i];
-      a0 += a * u;
-      a1 += a * v;
-      b0 += b * u;
-      b1 += b * v;
-      const c = x[third + i], d = x[fourth + i];
-      c0 += c * u;
-      c1 += c * v;
-      d0 += d * u;
-      d1 += d * v;
+  const out = new Float32Array(rows * columns);
+  for (let row = 0; row < rows; row += 1) {
+    const own = Float64Array.from(x.subarray(row * width, (row + 1) * width));
+    // Four columns at a time: each number of the row is then read once for all of them. The last may be taken twice.
+    for (let column = 0; column < columns; column += 4) {
+      const places = [0, 1, 2, 3].map((more) => Math.min(column + more, columns - 1));
+      const [first, second, third, fourth] = places.map((place) => place * width);
+      let a = 0, b = 0, c = 0, d = 0;
+      for (let i = 0; i < width; i += 1) {
+        const one = own[i];
+        a += one * w[first + i];
+        b += one * w[second + i];
+        c += one * w[third + i];
+        d += one * w[fourth + i];
+      }
+      [a, b, c, d].forEach((sum, i) => (out[row * columns + places[i]] = sum));
     }
-    const to = row * columns + column;
-    out[to] = a0;
-    out[to + columns] = b0;
-    out[to + 2 * columns] = c0;
-    out[to + 3 * columns] = d0;
-    if (other === from) continue;
-    out[to + 1] = a1;
-    out[to + columns + 1] = b1;
-    out[to + 2 * columns + 1] = c1;
-    out[to + 3 * columns + 1] = d1;
-  }
-}
-
-/**
- * The same of one row, as a prediction is made of: four columns at a time.
- *
- * @param {Float32Array} x
- * @param {Float32Array} w
- * @param {number} width
- * @param {number} columns
- * @returns {Float32Array}
- */
-function oneRow(x, w, width, columns) {
-  const row = Float64Array.from(x.subarray(0, width));
-  const out = new Float32Array(columns);
-  for (let column = 0; column < columns; column += 4) {
-    // Of a number of columns that is not a multiple of four some are taken twice.
-    const from = Math.max(0, Math.min(column, columns - 4));
-    const first = from * width;
-    const [second, third, fourth] = [1, 2, 3].map((more) => Math.min(from + more, columns - 1) * width);
-    let a = 0, b = 0, c = 0, d = 0;
-    for (let i = 0; i < width; i += 1) {
-      const own = row[i];
-      a += own * w[first + i];
-      b += own * w[second + i];
-      c += own * w[third + i];
-      d += own * w[fourth + i];
-    }
-    out[from] = a;
-    out[from + 1] = b;
-    out[from + 2] = c;
-    out[from + 3] = d;
   }
   return out;
 }
