@@ -35,7 +35,6 @@ class ViewOptions(TypedDict, total=False):
     exact: "bool | tuple[int, int] | Iterable[tuple[int, int]] | None"
     why: "bool | tuple[int, int] | Iterable[tuple[int, int]] | None"
     lens: bool | None
-    patterns: object
     title: str | None
 
 

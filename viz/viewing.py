@@ -37,9 +37,6 @@ from minibert.viz.page import Page, checked_view
 from minibert.viz.reasons import page_reasons
 from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
 
-if TYPE_CHECKING:
-    from minibert.survey.patterns import HeadPatterns
-
 _TOP = 5
 # Multiplications that a page may cost beside the model's own: under a second on two cores.
 _CHEAP = 2 * 10**10
@@ -99,42 +96,6 @@ def computed_lens(trace: Trace, sentence: int, length: int) -> Json:
     ids = lens.ids.tolist()
     strings = [[[lens.words[i] for i in ranks] for ranks in row[0]] for row in ids]
     return {"points": list(lens.rows), "probs": probs, "strings": strings}
-
-
-_PATTERN_DECIMALS = 4
-
-
-def patterns_header(given: Outside, n_layers: int, n_heads: int) -> list[Json] | None:
-    """The patterns that name heads, with these heads and their scores, for a header; None for None.
-
-    Raises AttentionError for another form, and for heads that a model of these sizes has not.
-    """
-    if given is None:
-        return None
-    # Pages without names need not wait for what a survey needs.
-    from minibert.analysis.patterns import PATTERNS
-    from minibert.survey.patterns import HeadPatterns
-
-    if not isinstance(given, HeadPatterns):
-        raise AttentionError(
-            f"patterns is {type(given).__name__}, expected what patterns(model, texts) returns"
-        )
-    if given.shape != (n_layers, n_heads):
-        raise AttentionError(
-            f"patterns are of a model of {given.shape[0]} layers of {given.shape[1]} heads, "
-            f"and the page is of one of {n_layers} layers of {n_heads}"
-        )
-    found = []
-    for name, pattern in PATTERNS.items():
-        heads = [place for place, names in given.named().items() if name in names]
-        scores = [
-            [*place, round(float(given.score[name][place]), _PATTERN_DECIMALS)] for place in heads
-        ]
-        if scores:
-            found.append(
-                {"name": name, "label": pattern.label, "says": pattern.words, "heads": scores}
-            )
-    return found
 
 
 # A page is as large as this, or as so many bytes a token, before it holds less of the vectors.
@@ -203,11 +164,10 @@ if TYPE_CHECKING:
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
     Strings = Sequence[str]
-    Patterns = HeadPatterns | None
 else:
     # Checked here and in inputs.py, with an error that says what to do; a run-time type checker
     # must not get in before it.
-    Traces = Numbers = Exact = Strings = Patterns = object
+    Traces = Numbers = Exact = Strings = object
     View = str
 
 
@@ -223,7 +183,6 @@ def view(
     exact: Exact = None,
     lens: bool | None = None,
     why: Exact = None,
-    patterns: Patterns = None,
     title: str | None = None,
 ) -> Page:
     """The page of a trace, or of several: all pictures, linked with one another.
@@ -243,8 +202,6 @@ def view(
                    chosen as in `exact` (True for all heads is slow, and the file much larger, for
                    many heads and tokens), or False for none; by default as many of the largest
                    weights as fit into 4 % of the page and a fixed amount of computing
-    patterns       names of heads that the model view marks: what `patterns` of
-                   minibert.survey.patterns gives
     title          the heading; what the page is about by default
 
     Weights in the map, neuron and arithmetic views are within 1.2e-3 of the trace where the page
@@ -262,7 +219,7 @@ def view(
         numbers = checked_numbers(sentences, len(trace.tokens.raw), "sentences")
         sources.extend((name, Sentence(trace, number), holding) for number in numbers)
     sources = fitting_sources(sources)
-    examples = with_value([_example(*one, lens, patterns) for one in sources], sources)
+    examples = with_value([_example(*one, lens) for one in sources], sources)
     examples = [
         _with_reasons(example, sentence, holding, why)
         for example, (_, sentence, holding) in zip(examples, sources, strict=True)
@@ -330,21 +287,13 @@ def _exact_heads(
     return frozenset(chosen)
 
 
-def _example(
-    name: str,
-    sentence: Sentence,
-    holding: Holding,
-    lens: bool | None,
-    patterns: Outside,
-) -> Example:
+def _example(name: str, sentence: Sentence, holding: Holding, lens: bool | None) -> Example:
     example = trace_example(sentence, name, holding)
     found, note = lens_of(sentence.trace, sentence.index, len(sentence.labels), lens)
     example = example.with_blocks((), note)
     if holding.coded and holding.vectors:
         example = example.with_blocks((), CODED)
-    sizes = sentence.trace.config
-    named = patterns_header(patterns, sizes.n_layers, sizes.n_heads)
-    return replace(example, about={**example.about, "lens": found, "patterns": named})
+    return replace(example, about={**example.about, "lens": found})
 
 
 def _with_reasons(example: Example, sentence: Sentence, holding: Holding, why: Outside) -> Example:

@@ -16,9 +16,7 @@ from browser.head_view import (
 )
 from playwright.sync_api import Locator, Page, expect
 
-import minibert
 from minibert.viz import attention_page
-from tests.survey.given_attention import patterns_of_attention
 
 pytestmark = pytest.mark.browser
 READY = ".model-view[data-drawn]"
@@ -57,7 +55,7 @@ def test_heads_are_pointed_at_and_opened_by_click_or_by_keys(open_page):
         expect(page.locator(".model-card")).to_contain_text(
             f"Head {slot % 3} of layer {slot // 3}: {looks}"
         )
-    page = opened(open_page, "view=model&mark=entropy")
+    page = opened(open_page, "view=model&nothing=entropy")
     assert state(page) == {"view": "model"}
     press(page, "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight")
     assert page.locator(".model-card h2").inner_text() == "Layer 1, head 2"
@@ -78,23 +76,3 @@ def test_a_small_picture_is_the_heads_weights_in_its_colour(open_page):
     assert cell(page, 3, 2, 1) == pytest.approx(blended, abs=2)
     page.locator(".theme").click()
     assert (cell(page, 0, 3, 3), cell(page, 0, 3, 4)) == ((0x51, 0xA0, 0xF7), (0x1D, 0x1E, 0x22))
-
-
-def test_marks_heads_that_were_named_before(open_page):
-    trace = minibert.load().trace("the horse turned.")
-    found = patterns_of_attention([trace.stack("probs")[:, 0]], trace.tokens.raw, causal=False)
-    page = open_page(trace.view(patterns=found).html, "view=model", ready=READY)
-    largest = trace.stack("probs")[:, 0, :, 2].argmax(-1).flatten().tolist()
-    before = [cell(page, slot, 2, column) for slot, column in enumerate(largest)]
-    named = [place for place, patterns in found.named().items() if "delimiter" in patterns]
-    assert 0 < len(named) < 16
-    names = page.get_by_role("group", name="Mark heads known for")
-    names.get_by_role("button", name="delimiter").click()
-    assert state(page)["mark"] == "named.delimiter"
-    faded = page.locator(".model-head.faded")
-    expect(faded).to_have_count(16 - len(named))
-    for slot, column in enumerate(largest):
-        kept = divmod(slot, 4) in named
-        assert ("faded" not in picture(page, slot).get_attribute("class")) is kept
-        assert bool(picture(page, slot).locator(".model-score").inner_text()) is kept
-        assert cell(page, slot, 2, column) == before[slot]

@@ -26,7 +26,6 @@ from minibert.trace.read import Trace
 from minibert.viz import Page, attention_page, view
 from minibert.viz.document import header_json
 from minibert.viz.payload import encode_probs, pack_layer
-from tests.survey.given_attention import patterns_of_attention
 
 LAYERS, HEADS, TOKENS = 4, 4, 7
 
@@ -205,19 +204,3 @@ def test_what_view_cannot_show_is_refused_by_the_name_of_its_argument():
         getattr(broken[2], name)[place] = torch.nan
         with pytest.raises(AttentionError, match=message):
             view(broken)
-
-
-class TestPatterns:
-    @pytest.fixture(scope="class")
-    def horse(self):
-        return minibert.load().trace("the horse turned.")
-
-    def test_named_heads_are_held_with_their_scores(self, horse):
-        found = patterns_of_attention([horse.stack("probs")[:, 0]], horse.tokens.raw, causal=False)
-        held = example_of(horse.view(patterns=found))["patterns"]
-        named = {(*place, name) for place, each in found.named().items() for name in each}
-        assert {(*head[:2], one["name"]) for one in held for head in one["heads"]} == named
-        table = {one["name"]: one for one in held}
-        assert table["next"]["says"] == "the next token"
-        [[layer, head, score]] = table["next"]["heads"]
-        assert score == pytest.approx(found.score["next"][layer, head], abs=1e-4)

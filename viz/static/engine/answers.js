@@ -322,7 +322,6 @@ export function headerOf({ tokens, plan, length, model: { config } }) {
     ...(rotary && { rotary, turned }),
     edited: plan.list.some(({ quantity }) => quantity === "scores" || quantity === "probs"),
     lens: predictsTokens(config) ? { block: "lens" } : null,
-    patterns: null,
     notes: [],
     arrays,
   };

@@ -48,7 +48,6 @@
  * @property {string} [apart]  a sentence: what the model's weights have beside query and key
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON
- * @property {Named[] | null} [patterns]  names of heads, from many texts
  * @property {{components: string[], counts: number[], least: number, heads?: string[]}} [why]  names of what wrote parts of scores; pairs
  *   of a score, by layer; the least weight whose score's parts are here
  * @property {string[]} notes  what was left out and why, for a person to read
@@ -66,7 +65,6 @@
  *   some of them; they are the caller's own and fill their buffer
  *
  * @import { Rotary } from "./rotation.js"
- * @import { Named } from "./sharing.js"
  */
 
 import { fromHalf, fromSteps } from "./coded.js";

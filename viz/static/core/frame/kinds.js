@@ -39,7 +39,6 @@
 import { usualHeads, usualMinimum } from "../data/attention.js";
 import { usualQuery } from "../data/softmax.js";
 import { currentHead } from "../state/state.js";
-import { namedMarks } from "../data/sharing.js";
 
 /** A view that keeps what its stage gave. */
 export class Staged {
@@ -103,7 +102,6 @@ export function limitsOf(example, kinds, view, examples) {
     size,
     keys,
     minimum: usualMinimum(Math.max(size, keys)),
-    named: namedMarks(example),
     pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
   };
 }

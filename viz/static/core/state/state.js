@@ -310,7 +310,6 @@ function write(hash) {
  * @property {"auto" | "light" | "dark"} theme
  * @property {string} number  arithmetic view: the quantity that is worked out; empty: an attention weight
  * @property {number | null} dimension  of it: a dimension, a neuron, or a token id of the logits
- * @property {string} mark  the pattern whose heads it marks; empty: none
  * @property {number} zoom  of the map: how often its cells are doubled
  *
  * @typedef {object} Limits  what a state may hold
@@ -324,7 +323,6 @@ function write(hash) {
  * @property {number} keys  tokens that are looked at
  * @property {number} minimum  the threshold to begin with
  * @property {boolean} pair
- * @property {string[]} named  marks of heads that were named before the page was made
  *
  * @typedef {object} Field
  * @property {keyof State} name
@@ -357,7 +355,6 @@ export const FIELDS = [
   field("number", "number", "", (written) => (/^[a-z_]{1,20}$/.test(written) ? written : undefined)),
   field("dimension", "dim", null, (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined)),
   field("zoom", "zoom", 0, (written) => whole(written, range(MOST_ZOOM + 1))),
-  field("mark", "mark", "", (written, { named }) => oneOf(written, named)),
 ];
 
 /**

@@ -2,17 +2,16 @@
  * The model view: every head of every layer as a small picture; a click opens one.
  *
  * @import { Thumbnails } from "../../core/data/example.js"
- * @import { Named } from "../../core/data/sharing.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  */
 
 import { Staged } from "../../core/frame/kinds.js";
 import { hasLayer, hasThumbnails, thumbnailsOf } from "../../core/data/thumbnails.js";
 import { placesIn, sentenceOfHead, wordsOf } from "../../core/data/sentence.js";
-import { grouping, headsNamed, sharing } from "../../core/data/sharing.js";
+import { grouping, sharing } from "../../core/data/sharing.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
 import { channels, headColor } from "../../core/draw/colors.js";
-import { button, group, segments, walk } from "../../core/draw/controls.js";
+import { button, walk } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { running } from "../../core/text/text.js";
@@ -22,7 +21,7 @@ class ModelView extends Staged {
   /** @param {Stage} stage */
   constructor(stage) {
     super(stage);
-    const { example, store } = stage;
+    const { example } = stage;
     this.nLayers = example.layers.length;
     this.nHeads = example.heads.length;
     this.thumbnails = /** @type {Thumbnails | null} */ (null);
@@ -34,11 +33,10 @@ class ModelView extends Staged {
     ])]);
     this.board.style.setProperty("--heads", String(this.nHeads));
     this.board.setAttribute("aria-label", `${this.nLayers} layers of ${this.nHeads} heads, a small picture each. Arrow keys move, Enter opens a head.`);
-    this.controls = createModelControls(example.header.patterns ?? [], (mark) => store.set({ mark }));
-    this.root = element("div", { class: "model-view" }, [this.controls.root, this.board]);
+    this.root = element("div", { class: "model-view" }, [this.board]);
     this.card = new HeadCard(example.header.name && running(example.header.name), (head) => sharing(example, head));
     const longest = Math.max(example.tokens.text.length, example.keyTokens.text.length);
-    this.legend = createModelLegend(longest > 64, example.causal, Boolean(example.header.patterns), grouping(example));
+    this.legend = createModelLegend(longest > 64, example.causal, grouping(example));
     this.side = [this.card.root, this.legend.root];
     this.listen();
   }
@@ -47,10 +45,8 @@ class ModelView extends Staged {
   picture(place) {
     const [layer, head] = this.numbers(place);
     const canvas = element("canvas");
-    const score = element("span", { class: "model-score" });
     const root = button(canvas, () => {}, { class: "model-head", "aria-label": `Layer ${layer}, head ${head}`, tabindex: place ? "-1" : "0", "data-place": String(place) });
-    root.append(score);
-    return { root, canvas, score };
+    return { root, canvas };
   }
 
   /** The numbers of the heads with a stroke of their colour, and brackets over heads that share keys and values. */
@@ -69,12 +65,10 @@ class ModelView extends Staged {
 
   async update() {
     this.thumbnails = await thumbnailsOf(this.example);
-    const { layer, heads, mark } = this.store.get();
+    const { layer, heads } = this.store.get();
     if (this.cursor < 0 && heads.length === 1) this.cursor = this.placeOf(layer, heads[0]);
-    this.controls.show(mark);
-    const wanted = `${this.theme()} ${mark}`;
-    if (this.thumbnails && wanted !== this.painted) this.paint(this.thumbnails, mark);
-    this.painted = wanted;
+    if (this.thumbnails && this.theme() !== this.painted) this.paint(this.thumbnails);
+    this.painted = this.theme();
     this.root.dataset.drawn = "true";
     this.show();
   }
@@ -136,20 +130,13 @@ class ModelView extends Staged {
     return true;
   }
 
-  /** @param {Thumbnails} thumbnails @param {string} mark */
-  paint(thumbnails, mark) {
+  /** @param {Thumbnails} thumbnails */
+  paint(thumbnails) {
     const theme = this.theme();
     const { ground, paper } = cssColors(this.root);
-    const named = headsNamed(this.example, mark);
     const colors = this.example.heads.map((head) => headColor(head, theme));
     this.strokes?.forEach((stroke, i) => (stroke.style.background = colors[i]));
-    this.pictures.forEach(({ root, canvas, score }, place) => {
-      paintHead(canvas, this.example, thumbnails, place, inksOf(colors[place % this.nHeads], ground, paper));
-      const number = named?.get(place) ?? NaN;
-      root.classList.toggle("faded", named !== null && !named.has(place));
-      root.classList.toggle("marked", named?.has(place) ?? false);
-      score.textContent = Number.isNaN(number) ? "" : `${Math.round(number * 100)}\u202f%`;
-    });
+    this.pictures.forEach(({ canvas }, place) => paintHead(canvas, this.example, thumbnails, place, inksOf(colors[place % this.nHeads], ground, paper)));
     this.legend.color(ground, theme);
   }
 
@@ -285,16 +272,14 @@ class HeadCard {
 /**
  * @param {boolean} pooled
  * @param {boolean} causal
- * @param {boolean} named  the page has names of heads
  * @param {string} shared  which heads share keys and values
  */
-function createModelLegend(pooled, causal, named, shared) {
+function createModelLegend(pooled, causal, shared) {
   const ramp = createRamp();
   const sentences = [
     "Rows of a square are the tokens that look, from the first down; columns are the tokens that are looked at.",
     pooled ? "The text has more tokens than a square has cells: each shows the largest weight it covers." : "",
     causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
-    named ? "What a head is known for was found over many texts, before this page was made; here the number is its mean there." : "",
     shared && `${shared} A bracket above them joins such heads.`,
   ];
   const root = legendOf([...ramp.parts, ...sentences], KEYS);
@@ -307,11 +292,4 @@ function createModelLegend(pooled, causal, named, shared) {
       ramp.show(colors, ["0", "25\u202f%", "100\u202f%"]);
     },
   };
-}
-
-/** Marks for heads that were named before; nothing where none were. @param {Named[]} named @param {(mark: string) => void} choose */
-function createModelControls(named, choose) {
-  const known = named.map(({ name, label, says }) => ({ id: `named.${name}`, label, title: says && `Heads that look at ${says}, over many texts` }));
-  const made = segments([{ id: "", label: "none", title: "No heads marked" }, ...known], choose);
-  return { root: element("div", { class: "model-controls" }, known.length ? [group("Mark heads known for", [made.root])] : []), show: made.show };
 }
