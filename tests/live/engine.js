@@ -16,7 +16,7 @@ import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
 import { Runs, sourceOf } from "../../viz/static/live/runs.js";
 import { inTurn, Lab } from "../../viz/static/live/story/lab.js";
 import { CHAPTERS } from "../../viz/static/live/story/steps.js";
-import { Teller, told, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
+import { Teller, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
 import { inputBoxes, readWhole } from "../../viz/static/views/whole/boxes.js";
 import { layerParts } from "../../viz/static/views/whole/whole.js";
 
@@ -119,7 +119,8 @@ async function exampleOf(request) {
 
 async function toldAt(example, quantity, place) {
   const at = new Teller(example.source, example, place);
-  const { steps, value } = await told(quantity, at);
+  const steps = await quantity.tell(at);
+  const { value } = steps[steps.length - 1];
   const vector = quantity.of === "vocabulary" ? await at.row("logits", null) : await vectorAt(quantity, at);
   const terms = steps.flatMap(({ sum }) => (sum ? sum.terms : []));
   return { value, given: vector[place.dimension], largest: Math.max(...terms.map((term) => Math.abs(term.value)), 0), steps };

@@ -10,6 +10,7 @@
  * @import { Tokenizer } from "./tokens.js"
  */
 
+import { softmax } from "../core/data/softmax.js";
 import { Plan } from "./edits.js";
 import { Pass } from "./pass.js";
 import { rowsOf, tensor } from "./tensor.js";
@@ -64,21 +65,16 @@ export function predictions(pass, tokenizer) {
  * @returns {Candidate[]}
  */
 export function candidates(logits, names, ids) {
-  const probs = softmax(logits);
+  const probs = probsOf(logits);
   // Some checkpoints have more logits than their tokenizer has tokens.
   const chosen = ids ?? best(probs.subarray(0, names.size), TOP);
   return chosen.map((id) => ({ id, text: names.string(id), logit: logits[id], prob: probs[id] }));
 }
 
 /** @param {Float32Array} logits */
-export function softmax(logits) {
-  const largest = largestOf(logits);
-  if (!Number.isFinite(largest)) throw new Error(NOT_FINITE);
-  const probs = new Float64Array(logits.length);
-  let total = 0;
-  for (let i = 0; i < probs.length; i += 1) total += probs[i] = Math.exp(logits[i] - largest);
-  for (let i = 0; i < probs.length; i += 1) probs[i] /= total;
-  return probs;
+function probsOf(logits) {
+  if (!Number.isFinite(largestOf(logits))) throw new Error(NOT_FINITE);
+  return softmax(logits);
 }
 
 /** NaN where one of them is. @param {ArrayLike<number>} logits */
@@ -125,12 +121,10 @@ function best(values, count) {
  * temperature 0 they are 1 for the most probable token.
  *
  * @param {Float32Array} logits
- * @param {Sampling} sampling
+ * @param {Sampling} sampling  within what readAddress and the panel let through
  * @returns {Float64Array}
  */
-export function drawnProbs(logits, sampling) {
-  checkSampling(sampling);
-  const { temperature, topK, topP } = sampling;
+export function drawnProbs(logits, { temperature, topK, topP }) {
   const largest = largestOf(logits);
   if (!Number.isFinite(largest)) throw new Error("the logits have NaN or infinity, so no next token can be chosen");
   if (temperature === 0) {
@@ -210,13 +204,6 @@ function uniform(seed, turn) {
   return ((bits ^ (bits >>> 15)) >>> 0) / 2 ** 32;
 }
 
-/** @param {Sampling} sampling */
-function checkSampling({ temperature, topK, topP }) {
-  if (!(temperature >= 0 && temperature < Infinity)) throw new Error(`temperature ${temperature}: expected a number from 0 up`);
-  if (topK !== null && !(Number.isInteger(topK) && topK >= 1)) throw new Error(`top-k ${topK}: expected a whole number from 1 up`);
-  if (topP !== null && !(topP > 0 && topP <= 1)) throw new Error(`top-p ${topP}: expected a probability above 0 and up to 1`);
-}
-
 /** Tokens at each place, and decimals of their probabilities, as in viz/viewing.py. */
 const LENS_TOP = 5;
 const DECIMALS = 5;
@@ -265,7 +252,6 @@ function readRows({ model: { body, head, config } }, rows, tokenizer) {
  */
 export async function sweep(pass, edits, sources, { position, id }, pause) {
   const { config, layers } = pass.model;
-  checkQuestion(pass, position, id);
   const before = logProb(pass.logitsAt(position), id);
   const out = tensor([layers.length, config.n_heads]);
   for (const layer of layers.keys()) {
@@ -277,15 +263,6 @@ export async function sweep(pass, edits, sources, { position, id }, pause) {
     }
   }
   return out;
-}
-
-/** @param {Pass} pass @param {number} position @param {number} id */
-function checkQuestion(pass, position, id) {
-  const { config } = pass.model;
-  const size = predicts(config) === "classes" ? config.labels.length : config.vocab_size;
-  if (predicts(config) === "none") throw new Error("the model predicts nothing, so no head can matter for it");
-  if (!(position >= 0 && position < pass.length)) throw new Error(`there is no position ${position} in ${pass.length} tokens`);
-  if (!(id >= 0 && id < size)) throw new Error(`there is no prediction ${id} among ${size}`);
 }
 
 const VECTORS = /** @type {const} */ (["query", "key", "value"]);

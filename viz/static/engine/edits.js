@@ -9,7 +9,8 @@
  * @import { Tensor } from "./tensor.js"
  */
 
-import { lookingOf, seenKeys } from "./model.js";
+import { seenOf, sees } from "../core/data/softmax.js";
+import { lookingOf } from "./model.js";
 import { LAYER_QUANTITIES } from "./pass.js";
 
 const NAMES = Object.keys(LAYER_QUANTITIES);
@@ -77,8 +78,8 @@ const CHANGES = {
   // Every query must keep a key that it may see.
   hide: ({ result, looking }) => (at, _, query, key) => {
     result.values[at] = -Infinity;
-    const [from, to] = seenKeys(looking, query, sizesOf(result)[2]);
-    const seen = result.values.subarray(at - key + from, at - key + to);
+    const { first, end } = seenOf({ nKeys: sizesOf(result)[2], window: looking.window }, looking.causal, query);
+    const seen = result.values.subarray(at - key + first, at - key + end);
     if (seen.every((score) => score === -Infinity)) throw new Error(`no key is left for the token at position ${query} to look at`);
   },
 };
@@ -95,8 +96,7 @@ function setWeight({ result, edit: { value = 0, position }, looking }) {
   const one = (position ?? null) !== null;
   return (at, _, query, key) => {
     const row = result.values.subarray(at - key, at - key + nKeys);
-    const [from, to] = seenKeys(looking, query, nKeys);
-    const hidden = key < from || key >= to;
+    const hidden = !sees(seenOf({ nKeys, window: looking.window }, looking.causal, query), key);
     if (hidden && one) throw new Error(`the token at position ${query} cannot look at position ${key}`);
     const others = row.reduce((sum, weight, i) => (i === key ? sum : sum + weight), 0);
     if (!hidden && !others && value !== 1 && one) {

@@ -5,20 +5,14 @@
  * @typedef {"masked" | "causal" | "classes" | "none"} Predicts  masked words, the next token, a class of the
  *   whole text, or nothing
  *
- * @typedef {object} About  the model, as it was loaded
+ * @typedef {object} Loaded  what is known of a model beside its shape
  * @property {string} model  its name
- * @property {string} family
  * @property {Predicts} predicts
- * @property {number} layers
- * @property {number} heads
- * @property {number} dHead
- * @property {number} dModel
- * @property {number} dMlp
  * @property {number} positions  tokens that fit
- * @property {number} vocabulary  ids
  * @property {string | null} mask  the mask token's string
  * @property {boolean} pairs  it takes a second text
- * @property {import("../core/data/source.js").Built} built  its parts
+ *
+ * @typedef {Omit<import("../core/data/source.js").Shape, "predicts"> & Loaded} About  the model, as it was loaded
  *
  * @typedef {"zero" | "mean" | "text" | "set" | "hide"} Change
  *
@@ -40,11 +34,7 @@
  * @property {Edit[]} edits
  * @property {string[]} [other]  the text that edits of change "text" read from
  *
- * @typedef {object} Candidate
- * @property {number} id
- * @property {string} text  as a person reads it
- * @property {number} logit
- * @property {number} prob
+ * @typedef {import("../core/data/source.js").Candidate} Candidate
  *
  * @typedef {object} Prediction  what the model says of one place
  * @property {number} position  the masked token, or the token before the next one
@@ -57,9 +47,7 @@
  * @property {import("../core/data/data.js").Blocks} blocks  they ask the engine when they are looked at
  * @property {Prediction[]} predictions
  *
- * @typedef {object} Numbers
- * @property {number[]} shape  without the batch
- * @property {Float32Array} values
+ * @typedef {import("../core/data/source.js").Numbers} Numbers
  *
  * @typedef {object} Sampling
  * @property {number} temperature  0: the most probable token

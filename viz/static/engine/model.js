@@ -9,6 +9,7 @@
  * @import { Tensor } from "./tensor.js"
  */
 
+import { seenOf } from "../core/data/softmax.js";
 import { KINDS, Matrix, productOf, single } from "./product.js";
 import { activate, meanOf, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
 
@@ -98,12 +99,6 @@ export function lookingOf({ causal, windows, soft_cap: softCap = null }, layer) 
   return { causal, window: windows?.[layer] ?? null, softCap };
 }
 
-/** The first key that a query sees, and the one behind the last. @param {Looking} looking @param {number} query @param {number} length @returns {[number, number]} */
-export function seenKeys({ causal, window }, query, length) {
-  const [before, after] = window ?? [length, length];
-  return [Math.max(0, query - before), Math.min(length, query + 1 + (causal ? 0 : after))];
-}
-
 /** query · key · scale, before soft cap and mask: (head, query, key). Heads may share a key head. @param {Tensor} query @param {Tensor} key @param {number} scale */
 export function attentionScores(query, key, scale) {
   const [heads, positions, dHead] = query.shape;
@@ -123,8 +118,8 @@ export function attentionProbs(scores, looking, first = 0) {
   const capped = softCapped(scores, looking.softCap);
   const out = tensor(scores.shape);
   for (let row = 0; row < heads * positions; row += 1) {
-    const [from, to] = seenKeys(looking, first + (row % positions), keys);
-    softmaxRow(capped.values, row * keys + from, to - from, out.values);
+    const seen = seenOf({ nKeys: keys, window: looking.window }, looking.causal, first + (row % positions));
+    softmaxRow(capped.values, row * keys + seen.first, seen.end - seen.first, out.values);
   }
   return out;
 }

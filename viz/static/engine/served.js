@@ -16,7 +16,7 @@
  * @property {string} message
  * @property {(answer: Answer) => void} resolve
  * @property {(error: Error) => void} reject
- * @property {string} kind  a newer one takes the place of one that was not sent
+ * @property {string} kind
  * @property {boolean} sent
  */
 
@@ -25,6 +25,7 @@ const GONE = "The server does not answer. Is it still running? Started anew it h
 const KEPT = 16;
 /** Blocks and numbers that are asked for at once; the server has a limit, and a model many layers. */
 const AT_ONCE = 24;
+/** Of these the server answers the newest, and refuses those before it; they wait for no blocks. */
 const NEWEST_WINS = ["trace", "sweep", "step"];
 /** Codes of a connection that would only be closed again. */
 const FINAL = new Map([
@@ -155,7 +156,6 @@ export class ServedEngine {
     const { number } = this;
     const message = JSON.stringify({ number, ask: kind, ...question });
     return new Promise((resolve, reject) => {
-      if (!this.isOpen && NEWEST_WINS.includes(kind)) this.giveUp(kind);
       this.asked.set(number, { message, resolve, reject, kind, sent: false });
       this.send();
     });
@@ -175,15 +175,6 @@ export class ServedEngine {
 
   get isOpen() {
     return this.socket?.readyState === 1;
-  }
-
-  /** Of what was not sent. @param {string} kind */
-  giveUp(kind) {
-    for (const [number, asked] of this.asked) {
-      if (asked.kind !== kind) continue;
-      this.asked.delete(number);
-      asked.reject(new DOMException("A newer request has taken the place of this one.", "AbortError"));
-    }
   }
 
   connect() {

@@ -13,7 +13,6 @@ import { turnedBy } from "../core/data/rotation.js";
  * @property {Float32Array} values  the last axis lies together
  */
 
-
 /** @param {number[]} shape @param {Float32Array} [values] @returns {Tensor} */
 export function tensor(shape, values = new Float32Array(shape.reduce((a, b) => a * b, 1))) {
   return { shape, values };

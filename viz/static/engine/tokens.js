@@ -14,7 +14,6 @@ import { BertNormalizer, BertPreTokenizer, Tokenizer as Backend } from "@hugging
  * @property {boolean} lowercase
  */
 
-
 /** What SentencePiece writes for a space. */
 const SPACE = "\u2581";
 /** Blocks of Chinese characters; the sixth begins where it does in Rust. */
@@ -80,9 +79,6 @@ export const BERT_PARTS = new RegExp(String.raw`(?:[^\s${PUNCTUATION}]|[${NEWER}
  *
  * @typedef {{text: 0 | 1, segment: number} | {ids: number[], segment: number}} Piece  of a template
  */
-
-
-
 
 export class Tokenizer {
   /** @param {Vocabulary} vocabulary */

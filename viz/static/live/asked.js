@@ -18,7 +18,6 @@
  * @property {number | null} word  id of the predicted token that a sweep asks about; null: the first
  */
 
-
 /** @type {Sampling} */
 export const USUAL = { temperature: 1, topK: null, topP: null, seed: 0 };
 

@@ -12,7 +12,7 @@ import { written } from "../text/numbers.js";
 /**
  * The key-value head that a head reads: its own, unless several share one.
  *
- * @param {Sizes} sizes
+ * @param {Pick<Sizes, "n_heads" | "n_kv_heads">} sizes
  * @param {number} head
  */
 export function keyHeadOf({ n_heads: all, n_kv_heads: shared = all }, head) {

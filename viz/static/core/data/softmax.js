@@ -76,6 +76,13 @@ export function attend(vectors, causal) {
   return probs;
 }
 
+/** exp(score) / their sum. @param {ArrayLike<number>} scores */
+export function softmax(scores) {
+  const weights = new Float64Array(scores.length);
+  fillSoftmax(Float64Array.from(scores), { first: 0, end: scores.length }, weights, 0);
+  return weights;
+}
+
 /**
  * exp(score - largest) / their sum over the keys that are seen.
  *
@@ -224,6 +231,13 @@ export function whyAbsent({ header: { arrays } }, layer, head) {
   const rest = there.length > names.length ? " and more" : "";
   const known = names.length ? ` They are here for ${names.join("; ")}${rest}.` : "";
   return `This page was made without query and key of layer ${layer}, head ${head}.${known}`;
+}
+
+/** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */
+export function dot(one, other) {
+  let sum = 0;
+  for (let i = 0; i < one.length; i += 1) sum += one[i] * other[i];
+  return sum;
 }
 
 /** The place of the number that is farthest from zero. @param {ArrayLike<number>} numbers */

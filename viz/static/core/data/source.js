@@ -43,7 +43,7 @@
  *
  * @typedef {object} Candidate
  * @property {number} id
- * @property {string} text
+ * @property {string} text  as a person reads it
  * @property {number} logit
  * @property {number} prob
  *

@@ -16,6 +16,8 @@
 
 import { embeddingOf, normNamed, normed } from "./norms.js";
 import { turnedBy } from "./rotation.js";
+import { keyHeadOf } from "./sharing.js";
+import { dot } from "./softmax.js";
 import { headsAt, rowAt, weightOf } from "./source.js";
 
 /**
@@ -30,15 +32,10 @@ import { headsAt, rowAt, weightOf } from "./source.js";
 export async function pairsOf(source, tokens, { scale, rotary = null }, { layer, head, query, key }) {
   const [queries, keys] = await Promise.all([
     partsOf(source, tokens, rotary, { name: "query", layer, head, position: query }),
-    partsOf(source, tokens, rotary, { name: "key", layer, head: keyHead(source, head), position: key }),
+    partsOf(source, tokens, rotary, { name: "key", layer, head: keyHeadOf({ n_heads: source.shape.heads, n_kv_heads: source.shape.built.keyHeads }, head), position: key }),
   ]);
   const pairs = queries.flatMap((one) => keys.map((other) => ({ query: one, key: other, score: dot(one.numbers, other.numbers) * scale })));
   return pairs.sort((one, other) => Math.abs(other.score) - Math.abs(one.score));
-}
-
-/** @param {Source} source @param {number} head */
-function keyHead({ shape: { heads, built } }, head) {
-  return Math.floor((head * built.keyHeads) / heads);
 }
 
 /**
@@ -145,11 +142,6 @@ function total(parts) {
   const out = new Float64Array(parts[0].numbers.length);
   for (const { numbers } of parts) for (let i = 0; i < out.length; i += 1) out[i] += numbers[i];
   return out;
-}
-
-/** @param {Float64Array} one @param {Float64Array} other */
-function dot(one, other) {
-  return one.reduce((sum, value, i) => sum + value * other[i], 0);
 }
 
 /** @param {ArrayLike<number>} numbers */

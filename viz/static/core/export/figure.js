@@ -4,10 +4,8 @@
  *
  * @typedef {object} Pen  coordinates in CSS pixels, y downwards; colours as #rrggbb
  * @property {(x: number, y: number, width: number, height: number, color: string, alpha?: number) => void} rect
- * @property {(x0: number, y0: number, x1: number, y1: number, color: string, width: number, alpha?: number) => void} line
  * @property {(x0: number, y0: number, x1: number, y1: number, color: string, width: number, alpha?: number) => void} curve
  *   bends as the lines of the head view do
- * @property {(x: number, y: number, radius: number, color: string, alpha?: number) => void} dot
  * @property {(x: number, y: number, text: string, style: TextStyle) => void} text  y is the line that
  *   letters stand on; any text may be given, the pen makes every character of it visible
  * @property {(x: number, y: number, width: number, height: number, image: HTMLCanvasElement) => void} image
@@ -65,9 +63,7 @@ export function sideBySide(figures, names) {
 export function moved(pen, across, down = 0) {
   return {
     rect: (x, y, ...rest) => pen.rect(x + across, y + down, ...rest),
-    line: (x0, y0, x1, y1, ...rest) => pen.line(x0 + across, y0 + down, x1 + across, y1 + down, ...rest),
     curve: (x0, y0, x1, y1, ...rest) => pen.curve(x0 + across, y0 + down, x1 + across, y1 + down, ...rest),
-    dot: (x, y, ...rest) => pen.dot(x + across, y + down, ...rest),
     text: (x, y, ...rest) => pen.text(x + across, y + down, ...rest),
     image: (x, y, ...rest) => pen.image(x + across, y + down, ...rest),
   };

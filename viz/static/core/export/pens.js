@@ -81,33 +81,12 @@ export class CanvasPen {
     this.ground.fillRect(x, y, width, height);
   }
 
-  /** @type {Pen["line"]} */
-  line(x0, y0, x1, y1, color, width, alpha = 1) {
-    this.ground.beginPath();
-    this.ground.moveTo(x0, y0);
-    this.ground.lineTo(x1, y1);
-    this.stroke(color, width, alpha);
-  }
-
   /** @type {Pen["curve"]} */
   curve(x0, y0, x1, y1, color, width, alpha = 1) {
     const bend = BEND * (x1 - x0);
     this.ground.beginPath();
     this.ground.moveTo(x0, y0);
     this.ground.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
-    this.stroke(color, width, alpha);
-  }
-
-  /** @type {Pen["dot"]} */
-  dot(x, y, radius, color, alpha = 1) {
-    this.ground.beginPath();
-    this.ground.arc(x, y, radius, 0, 2 * Math.PI);
-    this.ground.fillStyle = withAlpha(color, alpha);
-    this.ground.fill();
-  }
-
-  /** @param {string} color @param {number} width @param {number} alpha */
-  stroke(color, width, alpha) {
     this.ground.strokeStyle = withAlpha(color, alpha);
     this.ground.lineWidth = width;
     this.ground.stroke();
@@ -190,26 +169,10 @@ class SvgPen {
     );
   }
 
-  /** @type {Pen["line"]} */
-  line(x0, y0, x1, y1, color, width, alpha = 1) {
-    this.path(`M${written(x0, y0)}L${written(x1, y1)}`, color, width, alpha);
-  }
-
   /** @type {Pen["curve"]} */
   curve(x0, y0, x1, y1, color, width, alpha = 1) {
     const bend = BEND * (x1 - x0);
-    const rest = written(x0 + bend, y0, x1 - bend, y1, x1, y1);
-    this.path(`M${written(x0, y0)}C${rest}`, color, width, alpha);
-  }
-
-  /** @type {Pen["dot"]} */
-  dot(x, y, radius, color, alpha = 1) {
-    const [cx, cy, r] = [x, y, radius].map((number) => written(number));
-    this.parts.push(`<circle cx="${cx}" cy="${cy}" r="${r}" fill="${color}"${opacity("fill", alpha)}/>\n`);
-  }
-
-  /** @param {string} steps @param {string} color @param {number} width @param {number} alpha */
-  path(steps, color, width, alpha) {
+    const steps = `M${written(x0, y0)}C${written(x0 + bend, y0, x1 - bend, y1, x1, y1)}`;
     const stroke = `stroke="${color}" stroke-width="${written(width)}"${opacity("stroke", alpha)}`;
     this.parts.push(`<path d="${steps}" fill="none" ${stroke}/>\n`);
   }

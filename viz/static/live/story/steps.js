@@ -5,23 +5,8 @@
  * @import { Chapter, Lab, Revealed, Scene, Step } from "./lab.js"
  */
 
+import { dot, softmax } from "../../core/data/softmax.js";
 import { rounded } from "./lab.js";
-
-/** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */
-function dot(one, other) {
-  let sum = 0;
-  for (let i = 0; i < one.length; i += 1) sum += one[i] * other[i];
-  return sum;
-}
-
-/** @param {ArrayLike<number>} scores */
-function softmax(scores) {
-  const all = Array.from(scores);
-  const largest = all.reduce((one, other) => Math.max(one, other), -Infinity);
-  const powers = all.map((score) => Math.exp(score - largest));
-  const total = powers.reduce((sum, power) => sum + power, 0);
-  return powers.map((power) => power / total);
-}
 
 /** @param {ArrayLike<number>} values */
 function mean(values) {

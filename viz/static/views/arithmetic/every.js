@@ -16,7 +16,7 @@ import { chooseToken, tokenMenu } from "../../marks/rows.js";
 import { dimensionAt, stripOf } from "../../marks/strips.js";
 import { ArithmeticView, arithmeticKind } from "./arithmetic.js";
 import { named } from "./elements.js";
-import { softmaxStep, Teller, told, vectorAt, workedIn } from "./worked.js";
+import { softmaxStep, Teller, vectorAt, workedIn } from "./worked.js";
 
 /** The arithmetic view, of any number where there is a model. @type {Kind} */
 export const everyNumberKind = {
@@ -68,7 +68,8 @@ class EveryNumberView extends ArithmeticView {
     const usual = vector ? farthest(vector) : candidates[0].id;
     const dimension = state.dimension !== null && state.dimension < (vector?.length ?? this.source.shape.vocabulary) ? state.dimension : usual;
     at.place = { layer, head, position, dimension };
-    const { steps, value } = await told(quantity, at);
+    const steps = await quantity.tell(at);
+    const { value } = steps[steps.length - 1];
     // Another number may have been asked for while this one was worked out.
     if (this.store.get() !== state) return;
     const given = quantity.read ? (vector?.[dimension] ?? candidates.find(({ id }) => id === dimension)?.logit ?? null) : null;

@@ -20,6 +20,8 @@
  * @import { State } from "../../core/state/state.js"
  */
 
+import { written } from "../../core/text/numbers.js";
+
 /**
  * A step that is a sum: its last line says what it comes to.
  *
@@ -44,6 +46,13 @@ export function sumStep(id, title, says, terms, factors = []) {
  */
 export function lineStep(id, title, says, lines, value) {
   return { id, title, says, sum: null, lines, value };
+}
+
+/** A number squeezed into −cap to cap. @param {string} what @param {number} value @param {number} cap */
+export function capStep(what, value, cap) {
+  const [most, capped] = [written(cap, 0), cap * Math.tanh(value / cap)];
+  const says = `${what.replace(/^./, (first) => first.toUpperCase())}s are squeezed into −${most} to ${most}: small ones stay nearly as they are, none grows beyond.`;
+  return lineStep("cap", "Soft cap", says, [[`_capped ${what}_ = ${most} × tanh(`, value, ` / ${most}) = `, capped]], capped);
 }
 
 /** @param {Iterable<number>} numbers */

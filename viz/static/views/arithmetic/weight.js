@@ -15,9 +15,9 @@
 import { productApart, unturned } from "../../core/data/rotation.js";
 import { reach, sharing } from "../../core/data/sharing.js";
 import { farthest, sees, vectorOf } from "../../core/data/softmax.js";
-import { counted, written } from "../../core/text/numbers.js";
+import { counted } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
-import { dimensionName, lineStep, products, sumStep } from "./steps.js";
+import { capStep, dimensionName, lineStep, products, sumStep } from "./steps.js";
 
 /** Distances in tokens that are compared with the pair's own. */
 const DISTANCES = [0, 1, 2, 4, 8, 16, 32];
@@ -29,7 +29,7 @@ export function weightSteps(story, head) {
   const names = [tokenName(example.tokens, row.query), tokenName(example.keyTokens, key)];
   const says = `${names[0]} has a query q, ${names[1]} a key k: ${counted(vectors.width, "number")} each. They are multiplied number by number, and the products added up. The larger the sum, the better the query fits the key. ${sharing(example, head)}`;
   const product = sumStep("multiply", "Multiply and add up", says.trim(), products(query, keyed, dimensionName), ["q", "k"]);
-  return [product, ...turned(story, query, keyed, product.value), scaled(story, product.value), ...capped(story), masked(story), weighed(story), handedOn(story, names)];
+  return [product, ...turned(story, query, keyed, product.value), scaled(story, product.value), ...(vectors.softCap ? [capStep("score", row.scores[key], vectors.softCap)] : []), masked(story), weighed(story), handedOn(story, names)];
 }
 
 /**
@@ -60,14 +60,6 @@ function scaled({ vectors: { scale, width }, row, key }, sum) {
   const usual = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6;
   const why = usual ? `A sum of ${counted(width, "product")} grows with the root of their number; dividing by √${width} undoes that.` : "This layer has a scale of its own.";
   return lineStep("scale", "Scale", why, [[usual ? `_score_ = _q_ · _k_ / √${width} = ` : "_score_ = _q_ · _k_ × scale = ", sum, " × ", scale, " = ", row.scores[key]]], row.scores[key]);
-}
-
-/** @param {Story} story */
-function capped({ vectors: { softCap }, row, key }) {
-  if (!softCap) return [];
-  const most = written(softCap, 0);
-  const says = `Scores are squeezed into −${most} to ${most}: small ones stay nearly as they are, none grows beyond.`;
-  return [lineStep("cap", "Soft cap", says, [[`_capped score_ = ${most} × tanh(`, row.scores[key], ` / ${most}) = `, row.capped[key]]], row.capped[key])];
 }
 
 /** @param {Story} story */

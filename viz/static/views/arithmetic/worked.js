@@ -15,7 +15,7 @@ import { sharing } from "../../core/data/sharing.js";
 import { headsAt, layerSteps, normName, rowAt, weightOf } from "../../core/data/source.js";
 import { written } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
-import { dimensionName, lineStep, products, sumStep, total } from "./steps.js";
+import { capStep, dimensionName, lineStep, products, sumStep, total } from "./steps.js";
 
 /**
  * What the stories of numbers have in common: rows of quantities and weights at one place, and sums of
@@ -184,89 +184,36 @@ export function linear(says, terms, factors, bias, title = "Multiply and add up"
 }
 
 /**
- * @typedef {object} Given
- * @property {ArrayLike<number>} x  the whole vector
- * @property {number} dimension
- * @property {Norm} norm
- * @property {(dimension: number) => Way} [to]  where a dimension of x is worked out
- * @property {string} [whose]  whose numbers they are
- */
-
-/**
  * A norm of one dimension: of LayerNorm mean, variance, the same for every vector, learned scale.
  *
- * @param {Given} given
+ * @param {object} given
+ * @param {ArrayLike<number>} given.x  the whole vector
+ * @param {number} given.dimension
+ * @param {Norm} given.norm
+ * @param {(dimension: number) => Way} [given.to]  where a dimension of x is worked out
+ * @param {string} [given.whose]  whose numbers they are
  * @returns {Step[]}
  */
-export function normSteps(given) {
-  const { x, dimension, norm } = given;
+export function normSteps({ x, dimension, norm, to: way, whose = "of this token" }) {
   const { mean, variance } = normed(x, norm);
+  const { length: width, [dimension]: own } = x;
+  const rms = norm.kind === "rms";
   const scale = 1 / Math.sqrt(variance + norm.eps);
-  const normal = (x[dimension] - mean) * scale;
-  const own = { mean, variance, scale, normal };
-  return [...(norm.kind === "rms" ? rmsNormSteps(given, own) : layerNormSteps(given, own)), learned(normal, dimension, norm)];
-}
-
-/** @param {Given} given @param {(value: number) => number} f */
-function named({ x, to }, f) {
-  return Array.from(x, (one, i) => ({ name: `dimension ${i}`, factors: [], value: f(one), ...(to && { to: to(i) }) }));
-}
-
-/**
- * @param {Given} given
- * @param {{mean: number, variance: number, scale: number, normal: number}} own
- * @returns {Step[]}
- */
-function layerNormSteps(given, { mean, variance, scale, normal }) {
-  const { x, dimension, norm, whose = "of this token" } = given;
-  const width = x.length;
-  const numbers = Array.from(x);
-  const square = total(numbers.map((one) => (one - mean) ** 2));
-  return [
-    {
-      ...sumStep("mean", "Mean", `LayerNorm first adds up all ${width} numbers ${whose} and divides by ${width}.`, named(given, (one) => one)),
-      lines: [["_mean_ = ", total(numbers), ` / ${width} = `, mean]],
-      value: mean,
-    },
-    {
-      ...sumStep("variance", "Variance", "How far the numbers lie from their mean: the mean of the squares of the distances.", named(given, (one) => (one - mean) ** 2)),
-      lines: [["_variance_ = ", square, ` / ${width} = `, variance]],
-      value: variance,
-    },
-    lineStep(
-      "normal",
-      "Shift and scale",
-      "After this the numbers of every token have mean 0 and variance 1. ε keeps the root away from 0.",
-      [
-        ["(_x_ − _mean_) / √(_variance_ + ε) = (", x[dimension], " − ", mean, ") / √(", variance, ` + ${written(norm.eps)})`],
-        ["= ", x[dimension] - mean, " × ", scale, " = ", normal],
-      ],
-      normal,
-    ),
-  ];
-}
-
-/** @param {Given} given @param {{variance: number, scale: number, normal: number}} own @returns {Step[]} */
-function rmsNormSteps(given, { variance, scale, normal }) {
-  const { x, dimension, norm, whose = "of this token" } = given;
-  const width = x.length;
-  return [
-    {
-      ...sumStep("square", "Mean square", `RMSNorm squares all ${width} numbers ${whose}, adds them up and divides by ${width}. No mean is taken off.`, named(given, (one) => one ** 2)),
-      lines: [["_mean square_ = ", variance * width, ` / ${width} = `, variance]],
-      value: variance,
-    },
-    lineStep(
-      "normal",
-      "Scale",
-      "After this the numbers of every token have a mean square of 1. ε keeps the root away from 0.",
-      [
-        ["_x_ / √(_mean square_ + ε) = ", x[dimension], " / √(", variance, ` + ${written(norm.eps)})`],
-        ["= ", x[dimension], " × ", scale, " = ", normal],
-      ],
-      normal,
-    ),
-  ];
+  const normal = (own - mean) * scale;
+  const divided = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string} */ says, /** @type {number} */ value, /** @type {(one: number) => number} */ f) => {
+    const sum = sumStep(id, title, says, Array.from(x, (one, i) => ({ name: dimensionName(i), factors: [], value: f(one), ...(way && { to: way(i) }) })));
+    return { ...sum, lines: [[`_${title.toLowerCase()}_ = `, sum.value, ` / ${width} = `, value]], value };
+  };
+  const root = [" / √(", variance, ` + ${written(norm.eps)})`];
+  const steps = rms
+    ? [divided("square", "Mean square", `RMSNorm squares all ${width} numbers ${whose}, adds them up and divides by ${width}. No mean is taken off.`, variance, (one) => one ** 2)]
+    : [
+        divided("mean", "Mean", `LayerNorm first adds up all ${width} numbers ${whose} and divides by ${width}.`, mean, (one) => one),
+        divided("variance", "Variance", "How far the numbers lie from their mean: the mean of the squares of the distances.", variance, (one) => (one - mean) ** 2),
+      ];
+  const says = `After this the numbers of every token have ${rms ? "a mean square of 1" : "mean 0 and variance 1"}. ε keeps the root away from 0.`;
+  const formula = rms ? ["_x_ / √(_mean square_ + ε) = ", own, ...root] : ["(_x_ − _mean_) / √(_variance_ + ε) = (", own, " − ", mean, ")", ...root];
+  return [...steps, lineStep("normal", rms ? "Scale" : "Shift and scale", says, [formula, ["= ", own - mean, " × ", scale, " = ", normal]], normal), learned(normal, dimension, norm)];
 }
 
 /** @param {number} normal @param {number} dimension @param {Norm} norm @returns {Step} */
@@ -358,12 +305,17 @@ export async function projected(at, id) {
   const row = head * dHead + at.place.dimension;
   const letter = name[0].toUpperCase();
   const weight = `attention.${name}`;
-  const [{ x, steps, to: way }, w, bias] = await Promise.all([at.input(id), at.weight(`${weight}.weight`, row), at.bias(`${weight}.bias`, row)]);
-  const says = `One number of the ${name} is all ${x.length} numbers of the token, each times a number of W_${letter}, added up: how much the token has of what this row of W_${letter} asks for.`;
-  const shared = name === "query" ? "" : sharing(at.example, at.place.head);
-  const made = linear(shared ? `${says} ${shared}` : says, products(x, w, dimensionName, way), ["x", `W_${letter}`], bias);
+  const shared = name === "query" ? "" : ` ${sharing(at.example, at.place.head)}`;
+  const { x, steps } = await multiplied(at, id, weight, row, `W_${letter}`, (count) =>
+    `One number of the ${name} is all ${count} numbers of the token, each times a number of W_${letter}, added up: how much the token has of what this row of W_${letter} asks for.${shared}`.trim());
   const { norm } = at.step(id);
-  return [...steps, ...made, ...(norm ? await normOfHead(at, { weight, norm, head, x }) : [])];
+  return norm ? [...steps, ...(await normOfHead(at, { weight, norm, head, x }))] : steps;
+}
+
+/** One number that a matrix makes of what the step reads, and what that is. @param {Teller} at @param {string} id  of the step @param {string} weight @param {number} row @param {string} letters @param {(count: number) => string} says */
+async function multiplied(at, id, weight, row, letters, says) {
+  const [{ x, steps, to: way }, w, bias] = await Promise.all([at.input(id), at.weight(`${weight}.weight`, row), at.bias(`${weight}.bias`, row)]);
+  return { x, steps: [...steps, ...linear(says(x.length), products(x, w, dimensionName, way), ["x", letters], bias)] };
 }
 
 /**
@@ -532,14 +484,7 @@ async function outputLogits(at) {
   const tied = own ? "the decoder's row of this token" : "the word embedding of this token, which is used a second time here";
   const says = `What the model has made of this place, times ${tied}. The better they fit, the larger the logit.`;
   const steps = linear(says, products(x, row, dimensionName, to("head_hidden")), ["x", own ? "W" : "E"], bias);
-  return at.built.logitSoftCap ? [...steps, capped(steps[steps.length - 1].value, at.built.logitSoftCap)] : steps;
-}
-
-/** @param {number} logit @param {number} cap @returns {Step} */
-function capped(logit, cap) {
-  const value = cap * Math.tanh(logit / cap);
-  const says = "Logits are squeezed into −cap to cap: small ones stay nearly as they are, none grows beyond.";
-  return lineStep("cap", "Soft cap", says, [["cap × tanh(_logit_ / cap) = ", cap, " × tanh(", logit, " / ", cap, ") = ", value]], value);
+  return at.built.logitSoftCap ? [...steps, capStep("logit", steps[steps.length - 1].value, at.built.logitSoftCap)] : steps;
 }
 
 /**
@@ -565,10 +510,6 @@ export function softmaxStep(logit, candidates) {
 /**
  * Every quantity of a pass, worked out at one place: name for name the table of layers/layer.py, and
  * the norms and output heads between them. wiring.js says which of them a layer has.
- *
- * @typedef {object} Told
- * @property {Step[]} steps
- * @property {number} value  what they come to
  *
  * @typedef {object} Worked  one quantity
  * @property {string} id
@@ -673,18 +614,6 @@ export async function vectorAt({ id, headed, layered }, at) {
   return at.vector(at.find(id) ? id : "resid_pre");
 }
 
-/**
- * The steps of a quantity and what they come to.
- *
- * @param {Worked} quantity
- * @param {Teller} at
- * @returns {Promise<Told>}
- */
-export async function told(quantity, at) {
-  const steps = await quantity.tell(at);
-  return { steps, value: steps[steps.length - 1].value };
-}
-
 /** A norm that stands between two quantities. @param {Teller} at @param {string} id @returns {Promise<Step[]>} */
 async function between(at, id) {
   const { dimension } = at.place;
@@ -718,9 +647,7 @@ async function added(at, part) {
 async function neuron(at, id) {
   const { dimension } = at.place;
   const [weight, letters] = id === "mlp_gate" ? ["mlp.gate", "W_gate"] : ["mlp.up", "W_in"];
-  const [{ x, steps, to: way }, w, bias] = await Promise.all([at.input(id), at.weight(`${weight}.weight`, dimension), at.bias(`${weight}.bias`, dimension)]);
-  const says = `Neuron ${dimension} has ${x.length} weights, one for each dimension of the token.`;
-  return [...steps, ...linear(says, products(x, w, dimensionName, way), ["x", letters], bias)];
+  return (await multiplied(at, id, weight, dimension, letters, (count) => `Neuron ${dimension} has ${count} weights, one for each dimension of the token.`)).steps;
 }
 
 /** @param {Teller} at @returns {Promise<Step[]>} */
