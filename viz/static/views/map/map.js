@@ -1,12 +1,10 @@
 /**
- * The map: one head's weights as a picture of points, with what each token receives below it.
- *
- * The canvas is as large as what is seen. Zoomed in, an empty box as large as the whole map stands behind it, which
- * the browser scrolls.
+ * The map: one head's weights as a picture of points, with what each token receives below it. Zoomed in, it shows what
+ * lies around the kept cell.
  *
  * @typedef {{query: number, key: number}} Cell
  *
- * @import { Example } from "../../core/data/example.js"
+ * @import { Vectors } from "../../core/data/example.js"
  * @import { Pen } from "../../core/export/figure.js"
  * @import { Kind, Stage } from "../../core/frame/kinds.js"
  * @import { Frame, Plot, Weights } from "./plot.js"
@@ -21,13 +19,11 @@ import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { CanvasPen } from "../../core/export/pens.js";
 import { afterEscape, MOST_ZOOM } from "../../core/state/state.js";
+import { share } from "../../core/text/numbers.js";
 import { percent, running } from "../../core/text/text.js";
 import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
 import { cellAt, frameFor, gradientOf, paintBand, paintCells, paintMap, weightsOf } from "./plot.js";
 
-/** CSS pixels that an arrow scrolls by, and that are left for the bars of the scroller. */
-const STEP = 40;
-const SCROLLBAR = 16;
 /** @type {Record<string, [number, number]>} */
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -40,8 +36,7 @@ export class MapView extends Staged {
     this.canvas = element("canvas", { class: "map-cells", role: "img" });
     this.pen = penOf(this.canvas);
     this.cells = element("canvas");
-    this.space = element("div", { class: "map-space" }, [this.canvas]);
-    this.surface = element("div", { class: "map-surface", tabindex: "0", role: "group", "aria-label": "Map of weights" }, [this.space]);
+    this.surface = element("div", { class: "map-surface", tabindex: "0", role: "group", "aria-label": "Map of weights" }, [this.canvas]);
     this.out = button("−", () => this.zoomBy(-1), { class: "step", "aria-label": "Zoom out" });
     this.nearer = button("+", () => this.zoomBy(1), { class: "step", "aria-label": "Zoom in" });
     this.empty = element("p", { class: "empty", role: "status" });
@@ -52,8 +47,8 @@ export class MapView extends Staged {
     this.side = [this.card, this.legend.root];
     this.weights = /** @type {Weights | null} */ (null);
     this.frame = /** @type {Frame | null} */ (null);
-    /** @type {Reading["source"]} */
-    this.source = "codes";
+    /** Where the weights come from: query and key, as exact as these are. @type {Vectors | null} */
+    this.vectors = null;
     this.pointed = /** @type {Cell | null} */ (null);
     this.shownHead = this.painted = "";
     this.listen();
@@ -64,50 +59,25 @@ export class MapView extends Staged {
     this.canvas.addEventListener("pointermove", (event) => event.pointerType !== "touch" && this.point(at(event)));
     this.canvas.addEventListener("pointerleave", () => this.point(null));
     this.canvas.addEventListener("click", (event) => this.keep(at(event)));
-    this.surface.addEventListener("scroll", () => this.paint());
     new ResizeObserver(() => this.paint()).observe(this.board);
   }
 
-  /** How many times as long as what is seen the map is. */
-  get times() {
-    return 2 ** this.store.get().zoom;
-  }
-
-  /** The tokens that are seen, of all or of what is scrolled to. @returns {Plot["window"]} */
+  /** The tokens that are seen: all, or those around the kept cell. @returns {Plot["window"]} */
   window() {
+    const { zoom, query, key } = this.store.get();
     const { nQueries, nKeys } = this.sizes;
-    const { scrollTop, scrollLeft } = this.surface;
-    const { down, across } = this.most();
-    const part = (/** @type {number} */ from, /** @type {number} */ most, /** @type {number} */ size) => {
-      const first = most > 0 ? Math.min(from / most, 1) * size * (1 - 1 / this.times) : 0;
-      return [first, first + size / this.times];
+    const part = (/** @type {number | null} */ kept, /** @type {number} */ size) => {
+      const length = size / 2 ** zoom;
+      const first = Math.min(Math.max((kept === null ? size / 2 : kept + 0.5) - length / 2, 0), size - length);
+      return [first, first + length];
     };
-    const [[top, bottom], [left, right]] = [part(scrollTop, down, nQueries), part(scrollLeft, across, nKeys)];
+    const [[top, bottom], [left, right]] = [part(query, nQueries), part(key, nKeys)];
     return [top, bottom, left, right];
   }
 
-  /** How far the map can be scrolled. */
-  most() {
-    const { scrollHeight, clientHeight, scrollWidth, clientWidth } = this.surface;
-    return { down: scrollHeight - clientHeight, across: scrollWidth - clientWidth };
-  }
-
-  /** Makes cells twice or half as long, about the kept cell or the middle. @param {number} by */
+  /** Makes cells twice or half as long. @param {number} by */
   zoomBy(by) {
-    const { zoom, query, key } = this.store.get();
-    if (!this.frame) return;
-    const [top, bottom, left, right] = this.window();
-    this.store.set({ zoom: Math.min(Math.max(zoom + by, 0), MOST_ZOOM) });
-    this.scrollTo({ query: query ?? (top + bottom) / 2, key: key ?? (left + right) / 2 });
-  }
-
-  /** Brings a cell to the middle. @param {Cell} cell */
-  scrollTo({ query, key }) {
-    const { nQueries, nKeys } = this.sizes;
-    const { down, across } = this.most();
-    const place = (/** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ most) =>
-      this.times > 1 ? ((at + 0.5 - size / this.times / 2) / (size * (1 - 1 / this.times))) * most : 0;
-    this.surface.scrollTo(place(key, nKeys, across), place(query, nQueries, down));
+    this.store.set({ zoom: Math.min(Math.max(this.store.get().zoom + by, 0), MOST_ZOOM) });
   }
 
   /** @param {Cell | null} cell */
@@ -133,19 +103,15 @@ export class MapView extends Staged {
     return true;
   }
 
-  /** Moves the kept cell, or what is seen; on the whole map the arrows are the page's. @param {[number, number]} step */
+  /** Moves the kept cell; without one the arrows are the page's. @param {[number, number]} step */
   arrow([down, across]) {
-    const { query, key, zoom } = this.store.get();
-    if (query === null || key === null) {
-      this.surface.scrollBy(STEP * across, STEP * down);
-      return zoom > 0;
-    }
+    const { query, key } = this.store.get();
+    if (query === null || key === null) return false;
     const next = { query: query + down, key: key + across };
     const { nQueries, nKeys } = this.sizes;
     if (next.query < 0 || next.key < 0 || next.query >= nQueries || next.key >= nKeys) return true;
     this.pointed = null;
     this.store.set(next);
-    this.scrollTo(next);
     return true;
   }
 
@@ -153,9 +119,7 @@ export class MapView extends Staged {
     const { weights } = this;
     if (!weights) return;
     const best = weights.probs.indexOf(weights.largest);
-    const cell = { query: Math.floor(best / weights.nKeys), key: best % weights.nKeys };
-    this.store.set({ ...cell, anchor: "query" });
-    this.scrollTo(cell);
+    this.store.set({ query: Math.floor(best / weights.nKeys), key: best % weights.nKeys, anchor: "query" });
   }
 
   async update() {
@@ -171,8 +135,7 @@ export class MapView extends Staged {
       if (!this.stillAsked(asked)) return;
       this.shownHead = name;
       this.weights = weightsOf(probs, this.sizes);
-      const vectors = this.example.header.edited ? null : await this.example.vectors(layer, head);
-      this.source = !vectors ? "codes" : vectors.exact ? "single" : vectors.within === null ? "half" : "bytes";
+      this.vectors = this.example.header.edited ? null : await this.example.vectors(layer, head);
     }
     this.paint();
   }
@@ -187,9 +150,11 @@ export class MapView extends Staged {
     const { zoom } = this.store.get();
     const theme = this.theme();
     const dots = devicePixelRatio || 1;
-    const sized = [zoom, room, dots].join(" ");
+    const sized = [room, dots].join(" ");
     if (sized !== this.surface.dataset.sized) this.fit(room, dots);
     this.surface.dataset.sized = sized;
+    this.out.disabled = !zoom;
+    this.nearer.disabled = zoom === MOST_ZOOM;
     const plot = /** @type {Plot} */ (this.plot());
     const { frame, window } = plot;
     const wanted = [this.shownHead, window, theme, sized].join(" ");
@@ -215,19 +180,14 @@ export class MapView extends Staged {
     }
   }
 
-  /** Makes the canvas fit the room, and the box behind it the map. @param {number} room @param {number} dots  a CSS pixel */
+  /** Makes the canvas fit the room. @param {number} room @param {number} dots  a CSS pixel */
   fit(room, dots) {
     this.pen.font = `12px ${cssColors(this.root).font}`;
-    const frame = (this.frame = frameFor(this.pen, room - SCROLLBAR, this.example.tokens, this.example.keyTokens));
+    const frame = (this.frame = frameFor(this.pen, room, this.example.tokens, this.example.keyTokens));
     Object.assign(this.canvas, { width: Math.round(frame.total * dots), height: Math.round(frame.tall * dots) });
     Object.assign(this.canvas.style, { width: `${frame.total}px`, height: `${frame.tall}px` });
     this.pen.setTransform(dots, 0, 0, dots, 0, 0);
-    const more = this.times - 1;
-    Object.assign(this.space.style, { width: `${frame.total + more * frame.width}px`, height: `${frame.tall + more * frame.height}px` });
-    Object.assign(this.surface.style, { width: `${frame.total + SCROLLBAR}px`, height: `${frame.tall + SCROLLBAR}px` });
     this.surface.dataset.frame = [frame.left, frame.top, frame.width, frame.height].join(" ");
-    this.out.disabled = !more;
-    this.nearer.disabled = this.store.get().zoom === MOST_ZOOM;
   }
 
   /** @returns {Plot | null} */
@@ -250,8 +210,16 @@ export class MapView extends Staged {
       return;
     }
     const weight = weights.probs[cell.query * weights.nKeys + cell.key];
-    const source = weights.causal && cell.key > cell.query ? "none" : this.source;
-    this.card.replaceChildren(where, ...cellParts(example, cell, { weight, received: weights.received[cell.key], source }));
+    this.card.replaceChildren(
+      where,
+      element("h2", {}, [tokenChip(example.tokens, cell.query), " looks at ", tokenChip(example.keyTokens, cell.key)]),
+      large(weight, this.vectors ? share(weight) : percent(weight), weights.causal && cell.key > cell.query ? "a token cannot look ahead here" : precisionOf(this.vectors, weight)),
+      facts([
+        ["query", `token ${cell.query}`],
+        ["key", `token ${cell.key}`],
+        ["received", `${weights.received[cell.key].toFixed(2)} from all tokens`],
+      ]),
+    );
   }
 
   /** What is seen of the map, and all its weights. */
@@ -285,35 +253,11 @@ export const mapKind = {
   create: (stage) => new MapView(stage),
 };
 
-/** @typedef {{weight: number, received: number, source: "codes" | "half" | "single" | "bytes" | "none"}} Reading */
-
-/** @param {Example} example @param {Cell} cell @param {Reading} reading */
-function cellParts({ tokens, keyTokens }, { query, key }, { weight, received, source }) {
-  return [
-    element("h2", {}, [tokenChip(tokens, query), " looks at ", tokenChip(keyTokens, key)]),
-    large(weight, writtenWeight(weight, source), precision(weight, source)),
-    facts([
-      ["query", `token ${query}`],
-      ["key", `token ${key}`],
-      ["received", `${received.toFixed(2)} from all tokens`],
-    ]),
-  ];
-}
-
-/** @param {number} weight @param {Reading["source"]} source */
-function writtenWeight(weight, source) {
-  if (source === "none") return "0";
-  if (source === "codes") return percent(weight);
-  return `${(weight * 100).toFixed(source === "single" ? 4 : 2)}\u202f%`;
-}
-
-/** @param {number} weight @param {Reading["source"]} source */
-function precision(weight, source) {
-  if (source === "none") return "a token cannot look ahead here";
-  if (source === "single") return "exact, from query and key";
-  if (source === "bytes") return "from query and key, a byte a number";
-  if (source === "half") return "from query and key, rounded to half precision";
-  return `rounded: ${boundsText(Math.round(255 * Math.sqrt(weight)))}`;
+/** How near the model's a weight is. @param {Vectors | null} vectors  null: it is a code @param {number} weight */
+function precisionOf(vectors, weight) {
+  if (!vectors) return `rounded: ${boundsText(Math.round(255 * Math.sqrt(weight)))}`;
+  const { exact, within } = vectors;
+  return `${exact ? "exact, " : ""}from query and key${exact ? "" : within === null ? ", rounded to half precision" : ", a byte a number"}`;
 }
 
 /** @param {boolean} causal */
