@@ -1,11 +1,9 @@
-/** Vectors in a byte a number, as bytes written here by hand, in half precision, as NumPy writes them, and turned back. */
+/** Vectors in a byte a number, as bytes written here by hand, and in half precision, as NumPy writes them. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { fromHalf, fromSteps, headFromSteps } from "../../viz/static/core/data/coded.js";
-import { turnedBy, unturned } from "../../viz/static/core/data/rotation.js";
-import { assertNear } from "./near.js";
 
 // Steps 0.5, 1, 2 and 0.25 in half precision; two heads of two positions of three numbers.
 const STEPS = [0x3800, 0x3c00, 0x4000, 0x3400];
@@ -35,12 +33,4 @@ const NUMPY = [
 test("half-precision numbers are NumPy's", () => {
   const numbers = fromHalf(Uint16Array.from(NUMPY, ([bits]) => bits));
   NUMPY.forEach(([bits, expected], i) => assert.ok(Object.is(numbers[i], expected), bits.toString(16)));
-});
-
-test("a vector that is turned back has the numbers from before, without the amplitude", () => {
-  const rotary = { amplitude: 1.5, frequencies: [1, 0.1] };
-  // The fifth number is not turned.
-  const key = [0.5, -1, 2, 1, -1];
-  const placed = turnedBy(key, rotary, 0, 2).map((value, i) => (i < 4 ? value * 1.5 : value));
-  assertNear(unturned(placed, rotary, 2), key, 1e-12);
 });

@@ -28,18 +28,6 @@ export function turnedBy(numbers, { frequencies }, from, to = 0) {
 }
 
 /**
- * The numbers of one token as they were before they were turned.
- *
- * @param {ArrayLike<number>} numbers
- * @param {Rotary} rotary
- * @param {number} at  where it stands
- */
-export function unturned(numbers, rotary, at) {
-  const turned = 2 * rotary.frequencies.length;
-  return turnedBy(numbers, rotary, at).map((value, i) => (i < turned ? value / rotary.amplitude : value));
-}
-
-/**
  * query . key of the same two tokens, were they so far apart: the sum over turned and other dimensions.
  *
  * @param {ArrayLike<number>} query  turned, as it stands at `at`

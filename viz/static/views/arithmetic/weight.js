@@ -12,7 +12,7 @@
  * @import { Step } from "./steps.js"
  */
 
-import { productApart, unturned } from "../../core/data/rotation.js";
+import { productApart } from "../../core/data/rotation.js";
 import { reach, sharing } from "../../core/data/sharing.js";
 import { farthest, sees, vectorOf } from "../../core/data/softmax.js";
 import { counted } from "../../core/text/numbers.js";
@@ -33,7 +33,7 @@ export function weightSteps(story, head) {
 }
 
 /**
- * What turning by position makes of the product: that of the same two tokens, not turned and further apart or nearer.
+ * What turning by position makes of the product: that of the same two tokens nearer or further apart; 0 apart, turning changes nothing.
  *
  * @param {Story} story
  * @param {Float32Array} query
@@ -43,8 +43,6 @@ export function weightSteps(story, head) {
  */
 function turned({ vectors: { rotary, width }, row, key }, query, keyed, sum) {
   if (!rotary) return [];
-  const plain = unturned(keyed, rotary, key);
-  const before = unturned(query, rotary, row.query).reduce((all, value, i) => all + value * plain[i], 0);
   const own = row.query - key;
   const sign = own < 0 ? -1 : 1;
   const apart = [...new Set([...DISTANCES, Math.abs(own)])].sort((a, b) => a - b);
@@ -52,7 +50,7 @@ function turned({ vectors: { rotary, width }, row, key }, query, keyed, sum) {
   const turnedSide = 2 * rotary.frequencies.length;
   const how = turnedSide < width ? `The first ${turnedSide} of ${width} numbers of query and key` : "Query and key";
   const says = `${how} are shown after rotation: two and two were turned by position × frequency. The same pair of tokens at another distance gives another product; here the key stands ${own ? `${counted(Math.abs(own), "token")} ${own > 0 ? "behind" : "ahead"}` : "where the query stands"}.`;
-  return [lineStep("turn", "Turned by position", says, [["not turned: _q_ · _k_ = ", before], ...lines], sum)];
+  return [lineStep("turn", "Turned by position", says, lines, sum)];
 }
 
 /** @param {Story} story @param {number} sum */

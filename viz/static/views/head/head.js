@@ -225,7 +225,7 @@ class HeadView extends Staged {
   paintUpper(scene, focus) {
     if (!focus) {
       this.columns.write(null);
-      showHint(this.card.root);
+      this.card.hint();
       return this.upper.draw(null);
     }
     const { layer, heads, shown, look, geometry } = scene;
@@ -265,6 +265,14 @@ export const headKind = {
   create: (stage) => new HeadView(stage),
 };
 
+/**
+ * @typedef {object} There  the same weights in the text that this one is compared with
+ * @property {Layer} layer
+ * @property {number[]} heads  places in its head axis
+ * @property {string} name
+ */
+
+/** The weights of the token in focus in numbers, or one of them, beside those of the text that this one is compared with. */
 class HeadCard {
   /** @param {Stage} stage */
   constructor({ example, store, against }) {
@@ -272,24 +280,30 @@ class HeadCard {
     this.store = store;
     this.against = against;
     this.root = element("div", { role: "group", class: "details", "aria-live": "polite", "aria-label": "Weights in numbers" });
-    /** The same layer of the text that this one is compared with. @type {Layer | null} */
+    /** @type {There | null} */
     this.there = null;
   }
 
-  /**
-   * Reads the same weights of the text that this one is compared with, where it has them.
-   *
-   * @param {number} layer
-   * @returns {Promise<boolean>}  whether they are there
-   */
+  /** Reads the same weights of the text that this one is compared with, where it has them. @param {number} layer @returns {Promise<boolean>}  whether they are there */
   async read(layer) {
     this.there = null;
     const other = this.against();
     if (!other || !sameTokens(this.example, other)) return false;
-    const places = placesOf(this.store, other);
-    if (!other.layers.includes(layer) || !hasLayer(other, layer) || places.includes(-1)) return false;
-    this.there = await other.layer(layer, places);
+    const heads = placesOf(this.store, other);
+    if (!other.layers.includes(layer) || !hasLayer(other, layer) || heads.includes(-1)) return false;
+    const { name } = other.header;
+    this.there = { layer: await other.layer(layer, heads), heads, name: name ? running(name) : "the first" };
     return true;
+  }
+
+  /** @param {string} kind @param {(Node | string)[]} parts */
+  fill(kind, ...parts) {
+    this.root.dataset.shows = kind;
+    this.root.replaceChildren(...parts);
+  }
+
+  hint() {
+    this.fill("hint", element("p", { class: "hint" }, ["Point at a token to see its weights alone. Click it to keep them."]));
   }
 
   /**
@@ -300,145 +314,51 @@ class HeadCard {
    * @param {number[]} places  the largest of them
    */
   write(scene, focus, other, means, places) {
-    const there = this.thereFor(scene);
-    const looked = { ...scene, focus, there };
-    if (other !== null) return showWeight(this.root, looked, other);
-    const before = there && meanWeights(there.layer, there.heads, scene.shown, focus);
-    return showToken(this.root, looked, means, places, before);
+    const there = this.there?.layer.number === scene.layer.number ? this.there : null;
+    if (other !== null) return this.writeWeight(scene, there, focus, other);
+    const { tokens, keyTokens, heads, layer, look, shown } = scene;
+    const [own, others] = focus.side === "query" ? [tokens, keyTokens] : [keyTokens, tokens];
+    const before = there && meanWeights(there.layer, there.heads, shown, focus);
+    const color = heads.length === 1 ? headColor(look.numbers[heads[0]], look.theme) : "";
+    const rows = places.map((i) => bar(tokenChip(others, i, 40), means[i], { color, before: before?.[i] }));
+    if (focus.side === "query" && rows.length) {
+      const rest = means.reduce((sum, weight) => sum + weight, 0) - places.reduce((sum, i) => sum + means[i], 0);
+      rows.push(bar("other tokens", Math.max(rest, 0), { color, kind: "rest" }));
+    }
+    const which = heads.length === 1 ? `head ${look.numbers[heads[0]]}` : `mean of ${heads.length} heads`;
+    return this.fill(
+      "token",
+      element("p", { class: "where" }, [`Layer ${layer.number}, ${which}, rounded to 0.4\u202f%`]),
+      element("h2", {}, [tokenChip(own, focus.index), focus.side === "query" ? " looks at" : " is looked at by"]),
+      bars(rows, heads, there),
+    );
   }
 
-  /** @param {Scene} scene */
-  thereFor({ layer }) {
-    const other = this.against();
-    if (!other || this.there?.number !== layer.number) return null;
-    return { layer: this.there, heads: placesOf(this.store, other), name: other.header.name };
+  /** @param {Scene} scene @param {There | null} there @param {Focus} focus @param {number} other  the token opposite the focus */
+  writeWeight({ tokens, keyTokens, layer, heads, look }, there, focus, other) {
+    const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
+    const codes = heads.map((head) => codeAt(layer, head, focus, other));
+    const before = there?.heads.map((head) => weightOf(codeAt(there.layer, head, focus, other)));
+    const one = heads.length === 1;
+    const weight = weightOf(codes[0]);
+    const compared = one && there && before ? [[there.name, percent(before[0])], ["difference", `${difference(weight, before[0])} points`]] : [];
+    const perHead = heads.map((head, i) => bar(`head ${look.numbers[head]}`, weightOf(codes[i]), { color: headColor(look.numbers[head], look.theme), before: before?.[i] }));
+    this.fill(
+      "weight",
+      element("p", { class: "where" }, [one ? `Layer ${layer.number}, head ${look.numbers[heads[0]]}` : `Layer ${layer.number}`]),
+      element("h2", {}, [tokenChip(tokens, query), " looks at ", tokenChip(keyTokens, key)]),
+      one ? large(weight, percent(weight), boundsText(codes[0])) : bars(perHead, heads, there, "heads"),
+      facts([...compared, ["query", `token ${query}`], ["key", `token ${key}`], ["probability", "rounded to 0.4\u202f%"]]),
+    );
   }
 }
 
-/**
- * @typedef {Scene & {focus: Focus, there: There | null}} Looked  what the card is about
- *
- * @typedef {object} There  the same weights in the text that this one is compared with
- * @property {Layer} layer
- * @property {number[]} heads  places in its head axis
- * @property {string} name
- */
-
-/** @param {HTMLElement} card */
-function showHint(card) {
-  card.dataset.shows = "hint";
-  card.replaceChildren(
-    element("p", { class: "hint" }, ["Point at a token to see its weights alone. Click it to keep them."]),
-  );
-}
-
-/**
- * @param {HTMLElement} card
- * @param {Looked} scene
- * @param {Float64Array} means
- * @param {number[]} places  the largest of them
- * @param {Float64Array | null} before  the means of what this one is compared with
- */
-function showToken(card, { tokens, keyTokens, layer, heads, look, focus, there }, means, places, before) {
-  card.dataset.shows = "token";
-  const [own, others] = focus.side === "query" ? [tokens, keyTokens] : [keyTokens, tokens];
-  const chip = tokenChip(own, focus.index);
-  const verb = focus.side === "query" ? " looks at" : " is looked at by";
-  const color = heads.length === 1 ? headColor(look.numbers[heads[0]], look.theme) : "";
-  const rows = places.map((i) =>
-    bar(tokenChip(others, i, 40), means[i], { color, before: before?.[i] }),
-  );
-  if (focus.side === "query" && places.length) {
-    const all = means.reduce((sum, weight) => sum + weight, 0);
-    const listed = places.reduce((sum, i) => sum + means[i], 0);
-    rows.push(bar("other tokens", Math.max(all - listed, 0), { color, kind: "rest" }));
-  }
-  card.replaceChildren(
-    element("p", { class: "where" }, [`${where(layer.number, heads, look)}, rounded to 0.4\u202f%`]),
-    element("h2", {}, [chip, verb]),
-    rows.length ? bars(rows, there) : nothing(heads),
-  );
-}
-
-/** @param {number[]} heads */
-function nothing(heads) {
-  const reason = heads.length ? "No weight that is shown here." : "No head is switched on.";
-  return element("p", { class: "hint" }, [reason]);
-}
-
-/** @param {number} layer @param {number[]} heads @param {Look} look */
-function where(layer, heads, look) {
-  if (heads.length === 1) return `Layer ${layer}, head ${look.numbers[heads[0]]}`;
-  return `Layer ${layer}, mean of ${heads.length} heads`;
-}
-
-/** @param {HTMLElement} card @param {Looked} scene @param {number} other  the token opposite the focus */
-function showWeight(card, { tokens, keyTokens, layer, heads, look, focus, there }, other) {
-  card.dataset.shows = "weight";
-  const [query, key] = focus.side === "query" ? [focus.index, other] : [other, focus.index];
-  const codes = heads.map((head) => codeAt(layer, head, focus, other));
-  const title = element("h2", {}, [
-    tokenChip(tokens, query),
-    " looks at ",
-    tokenChip(keyTokens, key),
-  ]);
-  const before = there && there.heads.map((head) => weightOf(codeAt(there.layer, head, focus, other)));
-  const one = heads.length === 1;
-  card.replaceChildren(
-    element("p", { class: "where" }, [one ? where(layer.number, heads, look) : `Layer ${layer.number}`]),
-    title,
-    one ? single(codes[0]) : perHead(heads, codes, look, there, before),
-    facts([
-      ...(one && there && before ? comparison(weightOf(codes[0]), there, before[0]) : []),
-      ["query", `token ${query}`],
-      ["key", `token ${key}`],
-      ["probability", "rounded to 0.4\u202f%"],
-    ]),
-  );
-}
-
-/** @param {number} code */
-function single(code) {
-  const weight = weightOf(code);
-  return large(weight, percent(weight), boundsText(code));
-}
-
-/** @param {number} weight @param {There} there @param {number} before @returns {[string, string][]} */
-function comparison(weight, there, before) {
-  return [
-    [nameOf(there), percent(before)],
-    ["difference", `${difference(weight, before)} points`],
-  ];
-}
-
-/** @param {There} there */
-function nameOf({ name }) {
-  return name ? running(name) : "the first";
-}
-
-/**
- * @param {number[]} heads
- * @param {number[]} codes
- * @param {Look} look
- * @param {There | null} there
- * @param {number[] | null} before
- */
-function perHead(heads, codes, look, there, before) {
-  if (!heads.length) return nothing(heads);
-  const rows = heads.map((head, i) => {
-    const number = look.numbers[head];
-    const color = headColor(number, look.theme);
-    return bar(`head ${number}`, weightOf(codes[i]), { color, before: before?.[i] });
-  });
-  return bars(rows, there, "heads");
-}
-
-/** @param {HTMLElement[]} rows @param {There | null} there @param {string} [kind] */
-function bars(rows, there, kind = "") {
+/** Bars, or why there are none. @param {HTMLElement[]} rows @param {number[]} heads  that are on @param {There | null} there @param {string} [kind] */
+function bars(rows, heads, there, kind = "") {
+  if (!rows.length) return element("p", { class: "hint" }, [heads.length ? "No weight that is shown here." : "No head is switched on."]);
   const list = element("ul", { class: `bars ${kind}${there ? " compared" : ""}` }, rows);
   if (!there) return list;
-  const note = element("p", { class: "where" }, ["± points from ", element("bdi", {}, [nameOf(there)])]);
-  return element("div", {}, [note, list]);
+  return element("div", {}, [element("p", { class: "where" }, ["± points from ", element("bdi", {}, [there.name])]), list]);
 }
 
 /** The token on the side opposite the focus that was chosen too. @param {State} state @param {Focus} focus */
