@@ -239,7 +239,7 @@ class TestProgram:
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
     def test_a_full_output_is_one_line_of_error(self):
         with open("/dev/full", "w") as full:
-            done = process("models", stdout=full)
+            done = process("--version", stdout=full)
         message = "error: standard output cannot be written to (No space left on device).\n"
         assert (done.returncode, done.stderr) == (1, message)
 

@@ -39,7 +39,7 @@ def same_config(found: dict[str, Any], config: Any) -> bool:
     # No layers are made for the many configs here.
     body: Any = SimpleNamespace(
         config=config,
-        word=SimpleNamespace(weight=torch.zeros(())),
+        dtype=torch.float32,
         embed_project=config.d_embed != config.d_model or config.family == "albert" or None,
         position=config.positions == "learned" or None,
     )

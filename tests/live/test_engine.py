@@ -75,10 +75,10 @@ def check_candidates(model: Any, candidates: list[dict[str, Any]], logits: torch
 
 
 def test_every_quantity_is_that_of_python_before_and_after_edits(case):
-    draw, config = random.Random(2), case.model.config
+    draw, config = random.Random(0), case.model.config
     assert set(editable(config)) == {name for name, _ in case.everything}
     kinds, lengths = set(), set()
-    for texts in texts_of(case, 6, seed=43):
+    for texts in texts_of(case, 4, seed=30):
         # The same words in another order: often, but not always, as many tokens.
         other = [" ".join(reversed(text.split())) for text in texts]
         clean, another = case.trace(texts), case.trace(other)
