@@ -27,7 +27,7 @@ CACHED_CELLS = 2**18
 MOST_CELLS = 2**22
 #: Below this many rows a matrix product is slow; very long rows leave the cache instead.
 LEAST_ROWS = 16
-#: Causal blocks are no taller, and take more heads instead: half of the square on the diagonal is
+#: Causal blocks are not taller, and take more heads instead: half of the square on the diagonal is
 #: computed in vain.
 CAUSAL_ROWS = 64
 #: Queries, keys, values, z or its gradient held together for each thread: 1 MiB each in float32.

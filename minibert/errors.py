@@ -158,7 +158,7 @@ def check_flag(name: str, value: object, error: type[MinibertError]) -> None:
 def check_index(
     what: str, given: object, size: int, error: type[MinibertError] = TraceError, where: str = ""
 ) -> int:
-    """The index, counted from the front; `error` when it is none of 0 to size - 1."""
+    """The index, counted from the front; `error` when it is not from 0 to size - 1."""
     if not is_whole(given):
         raise error(f"{where}{what} {given!r:.80}: expected a whole number from 0 to {size - 1}.")
     index = operator.index(given)
@@ -181,7 +181,7 @@ def is_whole(value: object) -> TypeGuard[SupportsIndex]:
 def whole_number(
     name: str, value: object, error: type[MinibertError], *, least: int, most: int = 2**31 - 1
 ) -> int:
-    """The value as an int; the error where it is none from `least` to `most`."""
+    """The value as an int; the error where it is not one from `least` to `most`."""
     number = operator.index(value) if is_whole(value) else least - 1
     if not least <= number <= most:
         raise error(f"{name}={value!r:.80}: expected a whole number from {least} to {most}.")

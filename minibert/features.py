@@ -212,7 +212,7 @@ class Activations(Result[Tensor]):
 
     decoded   what features, biases and skip add up to
     error     what the dictionary does not explain
-    others    the parts of `decoded` that are no feature's: "bias", and "skip" where there is one
+    others    the parts of `decoded` that belong to no feature: "bias", and "skip" if any
     scale     what an activation's direction is multiplied by, where vectors are normalised
     """
 

@@ -127,3 +127,21 @@ def test_every_page_that_a_message_names_exists():
 def test_an_error_that_a_page_explains_ends_with_the_page(act):
     with pytest.raises(minibert.MinibertError, match=rf"See {REFERENCE.pattern}$"):
         act()
+
+
+# "is no X" where English says "is not an X"; "there is no X" is right. And "Refused is X".
+FOREIGN = re.compile(
+    r"(?<!here )(?<!here\} )\b(?:is|are) no\b(?! longer| more than)"
+    r"|\b(?:Refused|Said|Asked) (?:is|are)\b"
+)
+
+
+def test_what_people_read_is_plain_english():
+    assert FOREIGN.search("'prob' is no quantity")
+    assert FOREIGN.search("Refused is a bias.")
+    source = [
+        path for top in ("minibert", "kernels", "viz") for path in (REPOSITORY / top).rglob("*.py")
+    ]
+    for path in (*PAGES, *source):
+        found = FOREIGN.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{path}: {found[0]!r}"

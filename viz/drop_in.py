@@ -55,7 +55,7 @@ def shown_at_once(page: Page) -> Page:
 
 
 def _shell() -> Outside:
-    """IPython's shell where there is one; what has not imported IPython is none."""
+    """IPython's shell where there is one; none where IPython was not imported."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 

@@ -96,7 +96,7 @@ def _needed_matplotlib() -> ModuleType:
 def _sheet(output: Output, width: float, height: float) -> Iterator[Figure]:
     """A figure of so many inches to draw on; it is saved where `output` is given.
 
-    Raises MinibertError without matplotlib and for a kind of file that is none of three, before
+    Raises MinibertError without matplotlib and for another kind of file, before
     anything is drawn.
     """
     if output is not None and _kind_of(output) not in _METADATA:

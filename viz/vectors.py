@@ -263,7 +263,7 @@ class Comparing:
             keys = keys[self.key_places]
         products = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2)
         scores = torch.from_numpy(self.looking.scores(products.numpy(), self.rows.numpy()))
-        # Infinite scores give NaN, which is no agreement.
+        # Infinite scores give NaN, which does not count as agreement.
         return (scores.softmax(-1) - self.probs).abs().amax((1, 2)).nan_to_num(torch.inf).tolist()
 
     def agreement(self, rounded: Named, error: float) -> tuple[bool, set[int]]:

@@ -31,7 +31,7 @@ class Suspect:
     """A slip: what is said of it, and the problem it solves in place of the right one.
 
     `written` puts the numbers of an output where the slip has them; a slip with `only` shows in
-    this output alone. `computed` gives the outputs of a slip that is no other problem.
+    this output alone. `computed` gives the outputs of a slip that is not another problem.
     """
 
     sentence: str
@@ -189,7 +189,7 @@ def _lengths(problem: Problem) -> Slips:
     elif problem.query.shape[2] == K:
         for output in ("received", "profile"):
             said = (
-                f"{output} counts queries behind the end of a sentence (padding): with lengths and "
+                f"{output} counts queries after the end of a sentence (padding): with lengths and "
                 "as many queries as keys it is a sum over the real queries alone"
             )
             # Its lengths are in the mask: no query is left out.

@@ -81,7 +81,7 @@ def check_callable(function: object, name: str, error: type[MinibertError]) -> N
 
 
 def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
-    """Raise TraceError for what is none of the choices."""
+    """Raise TraceError for a value that is not one of the choices."""
     # Asked first: an array compares with each choice entry by entry.
     if not isinstance(value, str) or value not in choices:
         guess = did_you_mean(value, choices)
@@ -192,7 +192,7 @@ def positions_each(trace: Trace, chosen: Each, name: str) -> tuple[tuple[int, ..
 
 
 def aligned_positions(trace: Trace, aligned: Aligned) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The positions of each named place in every sentence; EditError for what is no such thing."""
+    """The positions of each named place in every sentence; EditError for anything else."""
     if not isinstance(aligned, Mapping) or not aligned:
         raise EditError(
             'aligned: expected places by name, as {"subject": [[2, 3], [2]], "end": -1}.'

@@ -164,8 +164,8 @@ def composition_scores(model: Model, kind: str, *, fold_norm: bool = False) -> C
     if kind != "V" and model.config.query_key_norm != "none":
         raise TraceError(
             f"{model.name} puts queries and keys through a norm, whose divisor differs from row to "
-            "row: a score is not a product of a query's row, one matrix and a key's row, and there "
-            "is no QK circuit. Read query, key and scores of a trace; V-composition is there."
+            "row: a score is not a product of a query's row, one matrix and a key's row, so it "
+            "has no QK circuit. Read query, key and scores of a trace; V-composition is there."
         )
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     scores: list[Tensor] = []

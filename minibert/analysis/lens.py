@@ -97,7 +97,7 @@ def logit_lens(
 
     logits = head(final(x)), x = resid_post of the layer: final is GPT-2's last norm (nothing in
     BERT), head the model's own. `points` are any of POINTS; attn_out and mlp_out, which are added
-    to a stream and are none, are read alone, as though they were one: as they are added, behind the
+    to a stream but are not one, are read by themselves, as though they were: as added, after the
     norm of a block's output where there is one (Gemma 2). The row of the last resid_post is what
     the model predicts.
 

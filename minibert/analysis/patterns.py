@@ -201,7 +201,7 @@ class Pattern:
     source     who described it
     cells      the keys that each of the queries looks at
     texts      what a model is measured on: the corpus, or random sequences that come twice
-    baseline   what is no evidence for the pattern:
+    baseline   what one would see without the pattern:
                uniform  a head that looks at all keys alike, on the same rows
                moved    the same head at the same offsets, some places further on in the same
                         sentences, where the words are others
@@ -331,7 +331,7 @@ SCORED = ("previous", "next", "duplicate", "induction", "delimiter")
 
 
 def pattern_of(name: str) -> Pattern:
-    """The pattern of that name; AttentionError for a name that is none."""
+    """The pattern of that name; AttentionError for an unknown name."""
     found = PATTERNS.get(name)
     if found is None:
         raise AttentionError(
@@ -650,7 +650,7 @@ def shared_dimensions(trace: Trace, *, top: int = 4) -> SharedDimensions:
     "Deconstructing BERT, part 2", who shows it in pictures.
 
     Sentences of one token have no pair and do not count. Raises TraceError for what is not a trace,
-    for a `top` that is none of 1 to d_head, and where no sentence has two tokens.
+    for a `top` outside 1 to d_head, and where no sentence has two tokens.
     """
     check_trace(trace)
     config = trace.config

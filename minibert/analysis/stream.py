@@ -415,7 +415,7 @@ class Written:
     def put(self, point: str, layer: int, writes: Sequence[Write]) -> None:
         """Put parts of a stream, or of a block's output, in the place of what was written there.
 
-        What is written later stays away. Raises TraceError for what is no part of the stream.
+        What is written later stays away. Raises TraceError for what is not part of the stream.
         """
         if point not in _BLOCKS:
             raise TraceError(

@@ -69,7 +69,7 @@ class Way:
         return cls(**{**fields, "others": made})
 
     def told(self, layout: str) -> "Way":
-        """The same in a layout that a user names. Raises MinibertError for what is none."""
+        """The same in a layout that a user names. Raises MinibertError for anything else."""
         vectors, _, z = layout.partition(",")
         for one in filter(None, (vectors, z)):
             letters = "".join(axes_of(one))

@@ -101,7 +101,7 @@ class WorkerError(MinibertError):
 
 
 class WorkerEndedError(CheckEndedError):
-    """The worker is no more."""
+    """The worker has ended."""
 
 
 class WorkerProcess:

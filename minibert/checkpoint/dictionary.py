@@ -430,7 +430,9 @@ class _Files:
         if linked := re.fullmatch(_LINK, names[0]):
             return self._fetch(linked[1], (linked[2],), linked[3])
         if not all(re.fullmatch(r"[\w-][\w.-]{0,200}", each) for each in names):
-            raise CheckpointError(f"{self.name}: {names[0]!r:.80} is no name of a file beside it.")
+            raise CheckpointError(
+                f"{self.name}: {names[0]!r:.80} is not the name of a file beside it."
+            )
         if self.folder.is_dir():
             for each in names:
                 if present(self.folder / each):

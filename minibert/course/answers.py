@@ -33,7 +33,7 @@ _WRITTEN, _SMALLEST = 0.05, 0.0005
 
 
 def floats(answer: object) -> list[float]:
-    """The answer as numbers; MinibertError for what is none."""
+    """The answer as numbers; MinibertError for anything else."""
     found: Any = getattr(answer, "tolist", lambda: answer)()
     several: Sequence[SupportsFloat] = found if isinstance(found, list | tuple) else [found]
     try:

@@ -422,7 +422,7 @@ _REASONS: dict[str, Exercise] = {
         "Another model, trained apart, with rotary positions: the same two steps.",
     ),
     "7-constant": Numbers(
-        "Which part of the score comes from the bias of the head's query alone, whatever the word "
+        "Which part of the score comes only from the bias of the head's query, whatever the word "
         "is?",
         _bias,
         0.05,

@@ -53,7 +53,7 @@ class Document:
     def contents(self) -> tuple[str | Words, ...]:
         """What a tokenizer reads: the text, and the second one where there is one.
 
-        Raises TokenizationError for words that are none.
+        Raises TokenizationError for what is not a list of words.
         """
         first = self.written if self.words is None else Words(self.words)
         if self.pair is None:

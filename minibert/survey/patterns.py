@@ -193,7 +193,7 @@ def _moved(
 def _expected(
     pattern: Pattern, size: Float[Tensor, " query"], sees: Float[Tensor, " query"]
 ) -> Float[Tensor, " query"]:
-    """The score of each row that is no evidence, from how many keys it means and sees."""
+    """The score of each row by chance, from how many keys it means and sees."""
     if pattern.baseline == "drawn":
         # E Σ min(p, 1/m) over m weights from a flat Dirichlet distribution: one of them is above
         # x with probability (1 - x)^(m - 1).
@@ -297,7 +297,7 @@ class PatternHead:
 
     score       the mean over documents of the mean over rows, 0 to 1
     low, high   its 95 % confidence interval over documents; nan with fewer than two
-    baseline    what is no evidence: see `Pattern.baseline`; nan where it could not be measured
+    baseline    its score by chance: see `Pattern.baseline`; nan where not measured
     named       whether the head is known by this pattern: see `HeadPatterns.named`
     documents   how many have rows that count
     examples    the best three rows, the best first

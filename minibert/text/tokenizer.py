@@ -104,7 +104,7 @@ class Tokenizer:
     def from_json(cls, content: str) -> "Tokenizer":
         """The tokenizer of a tokenizer.json's content, as `to_json` gives it.
 
-        Raises TokenizationError where it is none.
+        Raises TokenizationError for anything else.
         """
         backend = parsed(content, "The text")
         with guarded("The text", TokenizationError, "is not a tokenizer.json"), silenced():

@@ -114,7 +114,7 @@ def test_received_that_counts_padded_queries_is_named():
     assert {(one.output, one.case.split(",")[0]) for one in report.failures} == {
         ("received", "lengths")
     }
-    assert "received counts queries behind the end of a sentence (padding)" in report.causes[0]
+    assert "received counts queries after the end of a sentence (padding)" in report.causes[0]
 
 
 def test_what_a_function_raises_and_does_not_give_is_a_failure_and_not_the_end():
