@@ -140,6 +140,10 @@ def test_at_every_step_the_picture_is_seen(story, open_page):
                 work = page.locator(".work").bounding_box() or {}
                 under, box = work["y"] + work["height"], page.locator(f"#step-{number}")
                 assert under <= (box.bounding_box() or {})["y"] <= under + 60, number
+                # Nor is the way on below the window.
+                on = box.get_by_role("button", name="Next step").bounding_box() or {}
+                nav = page.locator(".story-nav").bounding_box() or {}
+                assert on["y"] + on["height"] <= nav["y"], number
 
 
 def test_a_reveal_that_takes_long_shows_how_far_it_is(story, open_page):

@@ -380,8 +380,8 @@ const notUse = chapter("Attention is not use", "tiny-bert", "A head can look at 
   choice(["less than 0.1 nats", "0.1 to 1 nat", "more than 1 nat"], { text: BOYS }, "Switch all heads of layers 0 and 1 off instead: how far does it move now?", async (lab) => {
     const early = await moved(lab, layersOff(EARLY));
     const answer = early < 0.1 ? "less than 0.1 nats" : early <= 1 ? "0.1 to 1 nat" : "more than 1 nat";
-    const means = "Half of the heads do the work, and a large weight alone did not tell which half.";
-    return { answer, numbers: { "early off": early }, said: `By ${rounded(early)} nats.`, means, show: { edits: layersOff(EARLY) } };
+    const means = "Half of the heads do the work, and a large weight alone did not tell which half. The picture has head 2-0, which reads what they no longer write.";
+    return { answer, numbers: { "early off": early }, said: `By ${rounded(early)} nats.`, means, show: { edits: layersOff(EARLY), view: { layer: 2, head: 0 } } };
   }),
 ]);
 

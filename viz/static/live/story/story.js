@@ -109,10 +109,10 @@ class Picture {
   tell(runs, asked) {
     const rows = runs.flatMap((kept, i) => {
       const [first] = kept?.run.predictions ?? [];
-      const name = runs[1] ? ["Before:", "After:"][i] : "Choice:";
+      const name = runs[1] ? ["Before:", "After:"][i] : "It chooses:";
       return first ? [element("p", {}, [name, ...first.candidates.slice(0, WORDS).map(wordOf)])] : [];
     });
-    this.words.replaceChildren(...(asked && !rows.length ? [element("p", {}, ["Choice: …"])] : rows));
+    this.words.replaceChildren(...(asked && !rows.length ? [element("p", {}, ["The model's choice: after your guess."])] : rows));
   }
 }
 
