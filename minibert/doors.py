@@ -34,6 +34,7 @@ class ViewOptions(TypedDict, total=False):
     vectors: bool
     exact: "bool | tuple[int, int] | Iterable[tuple[int, int]] | None"
     why: "bool | tuple[int, int] | Iterable[tuple[int, int]] | None"
+    features: object
     lens: bool | None
     title: str | None
 

@@ -311,16 +311,17 @@ class Model(nn.Module):
     predict = predict
     generate = generate
 
-    def live(self, *, height: int = 720) -> Page | ServedPage:
+    def live(self, *, height: int = 720, features: object = None) -> Page | ServedPage:
         """A page that runs this model, for a cell of a notebook: type, and see attention follow.
 
         Where the engine of a page runs the model and the notebook stays small (at most 8 MB a cell,
         4.8 of an embedded model) the page is the output itself: no kernel and no network is needed,
         also in a notebook that was saved or exported. Else it is a page that this process serves,
         until `close()`, to a browser of this machine (extra `serve`). Each holds a picture, which
-        is seen where neither can run.
+        is seen where neither can run. `features` (`minibert.features.load`) are those by which it
+        can split scores.
         """
-        page: Page | ServedPage = opened("live")(self, height)
+        page: Page | ServedPage = opened("live")(self, height, features)
         return page
 
     def pool(self, hidden: Hidden) -> Pooled | None:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from websockets.sync.client import ClientConnection, connect
 
+from minibert.features import Features
 from minibert.model import Model
 from minibert.viz.serve.server import PageServer
 
@@ -17,9 +18,9 @@ def request(texts: list[str], edits: Any = (), other: list[str] | None = None) -
 
 
 @contextmanager
-def serving(model: Model) -> Iterator[PageServer]:
+def serving(model: Model, features: Features | None = None) -> Iterator[PageServer]:
     """The server of a model, until the end of the block."""
-    server = PageServer(model)
+    server = PageServer(model, features=features)
     thread = server.start()
     try:
         yield server

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError
+from minibert.features import Features
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
 from minibert.text.tokenizer import Tokenizer
@@ -197,8 +198,13 @@ def story_page(masked: RunnableModel, causal: RunnableModel) -> StoryPage:
     return StoryPage(header, tuple(packed_text(weights) for _, weights in held))
 
 
-def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
+def live_page(
+    model: RunnableModel, texts: Sequence[str] = (), *, features: Features | None = None
+) -> LivePage:
     """A page that runs this model in the browser, and opens with one text or two.
+
+    With `features` it can split scores by them. Gated ones, those of normalised vectors or of other
+    places than the stream and what blocks write, and skips are refused: `minibert serve` has them.
 
     Weights are stored as float16 where that changes none of them, else as float32. Of a model that
     has more than 40 MB of them so, matrices are stored in 8 bits with a scale a row, and `note`
@@ -207,11 +213,13 @@ def live_page(model: RunnableModel, texts: Sequence[str] = ()) -> LivePage:
     model's, frequencies that depend on the text's length, no tokenizer, or more than 380 million
     weights; TokenizationError for a text without a token.
     """
-    live, weights = _held(model, texts)
+    live, weights = _held(model, texts, features)
     return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"), live["note"])
 
 
-def _held(model: RunnableModel, texts: Sequence[str]) -> tuple[Json, bytes]:
+def _held(
+    model: RunnableModel, texts: Sequence[str], features: Features | None = None
+) -> tuple[Json, bytes]:
     """What the engine and the page read of a model, and its weights."""
     config, tokenizer = model.config, _checked(model)
     if texts:
@@ -220,9 +228,15 @@ def _held(model: RunnableModel, texts: Sequence[str]) -> tuple[Json, bytes]:
     named = [(n, p) for n, p in model.named_parameters() if not n.startswith(unread)]
     coded = 2 * sum(parameter.numel() for _, parameter in named) > _WHOLE
     entries, weights = _packed(named, coded)
+    config_of_page = _config(model)
+    if features is not None:
+        config_of_page["features"], tensors = _dictionary(features)
+        more, dictionary = _packed(tensors, coded=False)
+        entries += [entry | {"from": len(weights) + entry["from"]} for entry in more]
+        weights += dictionary
     note = _note(model) if coded else ""
     live = {
-        "config": _config(model),
+        "config": config_of_page,
         "entries": entries,
         "note": note,
         "texts": list(texts) or [first_text(config, tokenizer)],
@@ -234,6 +248,39 @@ def _held(model: RunnableModel, texts: Sequence[str]) -> tuple[Json, bytes]:
         },
     }
     return live, weights
+
+
+def _dictionary(features: Features) -> tuple[Json, list[tuple[str, Tensor]]]:
+    """The dictionary as static/engine/features.js computes it: biases and factors folded in."""
+    own = features.dictionary
+    of_stream = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+    if (
+        own.activation == "gated"
+        or own.normalizes != "none"
+        or own.W_skip is not None
+        or not {features.reads.name, features.writes.name} <= {*of_stream}
+    ):
+        raise MinibertError(
+            f"The engine of a live page does not compute {features!r}: gated ones, those of "
+            "normalised vectors or of other places, and skips are left to `minibert serve`."
+        )
+    matrix, bias = own.W_enc, own.b_enc
+    bias = bias - own.b_dec @ matrix if own.subtracts else bias
+    if own.centres:
+        matrix = matrix - matrix.mean(0)
+    if own.rescales:
+        matrix, bias = matrix * own.W_dec.norm(dim=-1), bias * own.W_dec.norm(dim=-1)
+    tensors = {
+        "encoder": matrix.mT,
+        "b_enc": bias,
+        "directions": own.directions,
+        "b_dec": own.b_dec,
+    }
+    if own.threshold is not None:
+        tensors["threshold"] = own.threshold
+    about: Json = {"reads": list(features.reads), "writes": list(features.writes)}
+    about["k"] = own.k if own.activation == "topk" else 0
+    return about, [(f"features.{name}", tensor.float()) for name, tensor in tensors.items()]
 
 
 def _checked(model: RunnableModel) -> Tokenizer:

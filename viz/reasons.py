@@ -8,7 +8,9 @@ with the fields
     place of the head, query, key, score, and of each of the 4 largest pairs
     the query's component, the key's, their part of the score
 
-Components are places in the header's list of names; scores are half precision.
+Components are places in the header's list of names; scores are half precision. Where a score has
+fewer pairs the last parts are 0. "why features" is the same with features in the place of what they
+are parts of, of the heads above them.
 """
 
 import zlib
@@ -22,9 +24,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from minibert.analysis.head_reasons import parts_of_head, written_below
-from minibert.analysis.reading import seen_keys
+from minibert.analysis.reading import Split, seen_keys
 from minibert.analysis.rows import wide
-from minibert.analysis.stream import layer_of, sum_rounding
+from minibert.analysis.stream import Written, layer_of, sum_rounding
+from minibert.errors import TraceError
+from minibert.features import Features
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
 from minibert.viz.example import Sentence
@@ -37,6 +41,8 @@ _PAIRS = 4
 _LEAST = 0.01
 # Of the bytes of a page, and what a weight takes of them, about.
 _SHARE, _BYTES = 0.04, 20
+# The fields that name components.
+_NAMES = [4 + 3 * pair + side for pair in range(_PAIRS) for side in (0, 1)]
 # Weights whose tables of pairs are held at once.
 _AT_ONCE = 32
 
@@ -44,20 +50,27 @@ Heads = frozenset[tuple[int, int]]
 
 
 class Reasons(NamedTuple):
-    """The block of an example, and the field `why` of its header."""
+    """The blocks of an example, and the field `why` of its header."""
 
-    block: Block
+    blocks: tuple[Block, ...]
     header: Json
 
 
 @torch.no_grad()
 def page_reasons(
-    sentence: Sentence, holding: Holding, heads: Heads | None, size: int, multiplications: int
+    sentence: Sentence,
+    holding: Holding,
+    heads: Heads | None,
+    size: int,
+    multiplications: int,
+    features: Features | None = None,
 ) -> Reasons | None:
     """Those of all weights of these heads of at least 1 %, or with None of the largest of all.
 
     These are as many as 4 % of `size`, the bytes of the page, and so many multiplications
     allow. None where there is no weight whose score is the sum of what heads and MLPs wrote.
+    With `features` the same weights are split by them too; TraceError where the page has none that
+    they are a part of.
     """
     assert isinstance(sentence.trace, Trace)
     text = sentence.trace.text(sentence.index)
@@ -69,19 +82,32 @@ def page_reasons(
             kept = np.sort(np.argsort(-weights, kind="stable")[:most])
             cells, weights = cells[kept], weights[kept]
             least = float(weights.min(initial=1))
-    table = _Table(text, holding, {}, [0] * len(holding.layers))
-    rows = [row for place in range(len(holding.layers)) for row in table.of_layer(place, cells)]
-    if not any(row.size for row in rows):
-        return None
-    fields = np.concatenate(rows, 1)
-    header: Json = {"components": list(table.names), "counts": table.counts}
-    header |= {"least": round(least, 3)}
+    names, found, splits = dict[str, int](), list[Array](), list[Split | None]([None])
+    if features is not None:
+        splits.append(Split(features.read(text), 0))
+    for split in splits:
+        table = _Table(text, holding, names, split)
+        rows = [row for place in range(len(holding.layers)) for row in table.of_layer(place, cells)]
+        if not any(row.size for row in rows):
+            if split is None:
+                return None
+            raise TraceError(f"{features!r} are not a part of any score on this page.")
+        found.append(np.concatenate(rows, 1))
+    used = np.unique(np.concatenate([fields[_NAMES] for fields in found], 1))
+    every = list(names)
+    header: Json = {"components": [every[name] for name in used], "least": round(least, 3)}
     if heads is not None and len(heads) < len(holding.layers) * len(holding.heads):
         header["heads"] = [f"{layer}-{head}" for layer, head in sorted(heads)]
-    block = block_of(
-        "why", fields, quantity="why", shape=fields.shape, search=zlib.Z_DEFAULT_STRATEGY
-    )
-    return Reasons(block, header)
+    if features is not None:
+        header["features"] = list(features.writes)
+    blocks = []
+    for name, fields in zip(("why", "why features"), found, strict=False):
+        fields[_NAMES] = np.searchsorted(used, fields[_NAMES])
+        options: Json = {"quantity": name, "shape": fields.shape}
+        blocks.append(
+            block_of(name, fields.astype(np.uint16), search=zlib.Z_DEFAULT_STRATEGY, **options)
+        )
+    return Reasons(tuple(blocks), header)
 
 
 def _cost(text: Trace) -> int:
@@ -116,13 +142,13 @@ class _Table:
     """The fields of weights, one layer after the other.
 
     names    of the components, each with its place in the header's list
-    counts   how many pairs a score has, by the place of the layer
+    split    the features that stand in the place of what they are parts of, if any
     """
 
     text: Trace
     holding: Holding
     names: dict[str, int]
-    counts: list[int]
+    split: Split | None = None
 
     def of_layer(self, place: int, cells: Array) -> Iterator[Array]:
         """The fields of the weights of the layer at this place, (field, weight), head by head."""
@@ -131,27 +157,46 @@ class _Table:
             return
         positions, rows = np.unique(cells[:, 2:], return_inverse=True)
         places, attention = positions.tolist(), layer_of(self.text[layer]).attention
-        written = written_below(self.text, layer, places)
+        written = self._written(layer, places)
+        if written is None:
+            return
         # Vectors are many numbers; in front of few positions they are read faster.
         written = written.gathered() if len(places) <= attention.d_head else written
         for number in np.unique(cells[:, 1]).tolist():
             head = self.holding.heads[number]
             sides = [
-                parts_of_head(self.text, layer, name, own, written, places)
+                self._of_side(layer, name, own, written, places)
                 for name, own in (("query", head), ("key", head // attention.group))
             ]
-            names = [
-                np.array([self.names.setdefault(str(one), len(self.names)) for one in components])
-                for components, _ in sides
-            ]
-            self.counts[place] = len(names[0]) * len(names[1])
             chosen = np.flatnonzero(cells[:, 1] == number)
             for some in np.split(chosen, range(_AT_ONCE, len(chosen), _AT_ONCE)):
-                both = [
-                    parts[:, torch.from_numpy(rows.reshape(-1, 2)[some, side])]
-                    for side, (_, parts) in enumerate(sides)
-                ]
+                own = rows.reshape(-1, 2)[some].T
+                both = [parts[at] for (_, parts), at in zip(sides, own, strict=True)]
+                names = [names[at] for (names, _), at in zip(sides, own, strict=True)]
                 yield self._fields(layer, head, cells[some], both, names)
+
+    def _written(self, layer: int, places: list[int]) -> Written | None:
+        """What was written below the layer; None where features are not a part of it."""
+        written = written_below(self.text, layer, places)
+        if self.split is not None:
+            point, of_layer = self.split.found.features.writes
+            written.put(point, of_layer, self.split.writes(places, self.split.active(places)))
+            names = (one for block in written.blocks for each in block.writes for one in each[0])
+            if not any(name.kind == "feature error" for name in names):
+                return None
+        return written
+
+    def _of_side(
+        self, layer: int, name: str, head: int, written: Written, places: list[int]
+    ) -> tuple[Array, Tensor]:
+        """The places of names (position, part), and parts (position, part, d_head), none all 0."""
+        components, parts = parts_of_head(self.text, layer, name, head, written, places)
+        own = np.array([self.names.setdefault(str(one), len(self.names)) for one in components])
+        size = parts.abs().amax(-1).mT  # position component
+        # Of features few are active at one position.
+        kept = size.topk(int((size > 0).sum(-1).max()), -1).indices
+        rows = torch.arange(len(kept), device=kept.device)[:, None]
+        return own[kept.cpu().numpy()], parts.transpose(0, 1)[rows, kept]
 
     def _fields(
         self, layer: int, head: int, cells: Array, sides: list[Tensor], names: list[Array]
@@ -161,20 +206,22 @@ class _Table:
         scale, group = layer_of(at).attention.scale, layer_of(at).attention.group
         queries, keys = wide(at.query)[0, head], wide(at.key)[0, head // group]
         scores = (queries[cells[:, 2]] * keys[cells[:, 3]]).sum(-1) * scale
-        pairs = torch.einsum("anh,bnh->nab", *sides).flatten(1) * scale
+        pairs = (sides[0] @ sides[1].mT).flatten(1) * scale
         size = torch.maximum(pairs.abs().amax(-1), scores.abs())
         sums = (pairs.sum(-1) - scores).abs() <= sum_rounding(self.text.embed.dtype) * size
-        # Fewer pairs are filled up; the header says how many there are.
+        # Fewer pairs are filled up.
         own = functional.pad(pairs[sums].cpu(), (0, max(0, _PAIRS - pairs.shape[1])))
         kept, largest = sums.cpu().numpy(), own.abs().topk(_PAIRS, -1).indices
-        one, other = np.divmod(largest.numpy() % pairs.shape[1], len(names[1]))
-        parts = _half(own.gather(1, largest))
-        triples = np.stack([names[0][one], names[1][other], parts], -1).reshape(
+        places = np.divmod(largest.numpy() % pairs.shape[1], sides[1].shape[1])
+        found = [
+            np.take_along_axis(side[kept], at, 1) for side, at in zip(names, places, strict=True)
+        ]
+        triples = np.stack([*found, _half(own.gather(1, largest))], -1).reshape(
             len(own), 3 * _PAIRS
         )
         heads = cells[kept, :1] * len(self.holding.heads) + cells[kept, 1:2]
         score = _half(scores[sums])[:, None]
-        return np.concatenate([heads, cells[kept, 2:], score, triples], 1).astype(np.uint16).T
+        return np.concatenate([heads, cells[kept, 2:], score, triples], 1).T
 
 
 def _half(numbers: Tensor) -> Array:

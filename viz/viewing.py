@@ -16,6 +16,7 @@ from minibert.analysis.arguments import vocabulary_head
 from minibert.analysis.lens import logit_lens
 from minibert.analysis.rows import rows_of
 from minibert.errors import AttentionError, MinibertError, within_memory
+from minibert.features import Features
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
 from minibert.viz.example import (
@@ -164,10 +165,11 @@ if TYPE_CHECKING:
     Numbers = Iterable[int] | None
     Exact = bool | tuple[int, int] | Iterable[tuple[int, int]] | None
     Strings = Sequence[str]
+    Dictionaries = Features | None
 else:
     # Checked here and in inputs.py, with an error that says what to do; a run-time type checker
     # must not get in before it.
-    Traces = Numbers = Exact = Strings = object
+    Traces = Numbers = Exact = Strings = Dictionaries = object
     View = str
 
 
@@ -183,6 +185,7 @@ def view(
     exact: Exact = None,
     lens: bool | None = None,
     why: Exact = None,
+    features: Dictionaries = None,
     title: str | None = None,
 ) -> Page:
     """The page of a trace, or of several: all pictures, linked with one another.
@@ -202,6 +205,7 @@ def view(
                    chosen as in `exact` (True for all heads is slow, and the file much larger, for
                    many heads and tokens), or False for none; by default as many of the largest
                    weights as fit into 4 % of the page and a fixed amount of computing
+    features       those of minibert.features.load, by which the page can split the same weights
     title          the heading; what the page is about by default
 
     Weights in the map, neuron and arithmetic views are within 1.2e-3 of the trace where the page
@@ -221,7 +225,7 @@ def view(
     sources = fitting_sources(sources)
     examples = with_value([_example(*one, lens) for one in sources], sources)
     examples = [
-        _with_reasons(example, sentence, holding, why)
+        _with_reasons(example, sentence, holding, why, features)
         for example, (_, sentence, holding) in zip(examples, sources, strict=True)
     ]
     return Page(tuple(examples), view=_opening(view, examples), title=title)
@@ -296,12 +300,18 @@ def _example(name: str, sentence: Sentence, holding: Holding, lens: bool | None)
     return replace(example, about={**example.about, "lens": found})
 
 
-def _with_reasons(example: Example, sentence: Sentence, holding: Holding, why: Outside) -> Example:
+def _with_reasons(
+    example: Example, sentence: Sentence, holding: Holding, why: Outside, features: Outside
+) -> Example:
     """The example with reasons of its weights, where it holds the vectors of a model's trace."""
+    if features is not None and (why is False or not isinstance(features, Features)):
+        raise AttentionError(
+            f"features={features!r:.80}: expected those of minibert.features.load, and why."
+        )
     if why is False:
         return example
     if not isinstance(sentence.trace, Trace) or not holding.vectors:
-        if why is None:
+        if why is None and features is None:
             return example
         raise AttentionError(
             f"why={why!r:.80} needs the trace of a model that minibert.load gives, and "
@@ -311,15 +321,16 @@ def _with_reasons(example: Example, sentence: Sentence, holding: Holding, why: O
     if why is not None:
         heads = _exact_heads(why, holding.layers, holding.heads, "why")
     try:
-        found = page_reasons(sentence, holding, heads, _SHELL + example.size, _CHEAP // 10)
+        size = _SHELL + example.size
+        found = page_reasons(sentence, holding, heads, size, _CHEAP // 10, features)
     except MinibertError:
         # A page of a trace whose model has no parts to read is shown without.
-        if heads is not None:
+        if heads is not None or features is not None:
             raise
         found = None
     if found is None:
         return example
-    return replace(example.with_blocks([found.block]), about={**example.about, "why": found.header})
+    return replace(example.with_blocks(found.blocks), about={**example.about, "why": found.header})
 
 
 def _opening(view: str, examples: list[Example]) -> str:

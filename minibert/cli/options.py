@@ -40,6 +40,8 @@ Options:
     limit [N, >=1]: Read no more than so many documents.
     batch_tokens [N, >=1]: Tokens that are computed together.
     browse [--open]: Open the page in a browser.
+    features [--features, NAME]: Features by which the page can split scores: a folder, a Hub id,
+        or tiny-gpt2 (docs/why.md).
 """
 _VALUES: dict[object, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 _ENTRY = re.compile(r"    (\w+)(?: \[(.*?)\])?: (.*)")

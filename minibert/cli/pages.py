@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import typer
 
@@ -10,6 +10,9 @@ from minibert.cli.options import Loading, Texts, spread
 from minibert.doors import Page, View
 from minibert.errors import MinibertError
 from minibert.terminal import note, say
+
+if TYPE_CHECKING:
+    from minibert.features import Features
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -20,6 +23,7 @@ def view(
     output: Path = Path("attention.html"),
     picture: str = "head",
     browse: bool = False,
+    features: str | None = None,
     *,
     loading: Loading,
 ) -> None:
@@ -31,8 +35,10 @@ def view(
             layers.
     """
     _check_place(output)
+    found = None if features is None else _features(features)
     model, tokens = texts.tokens(loading)
-    _write(model.trace(tokens).view(view=cast(View, picture)), output, browse, "{:.0f} kB", 1000)
+    page = model.trace(tokens).view(view=cast(View, picture), features=found)
+    _write(page, output, browse, "{:.0f} kB", 1000)
 
 
 @spread("dtype", "impl")
@@ -42,6 +48,7 @@ def live(
     browse: bool = False,
     any_model: bool = False,
     story: bool = False,
+    features: str | None = None,
     *,
     loading: Loading,
 ) -> None:
@@ -56,20 +63,25 @@ def live(
     if len(text or ()) > 2:
         raise typer.BadParameter("--text can be given twice at most")
     _check_place(output)
-    if (any_model or story) and (loading.model or text or (any_model and story)):
-        raise typer.BadParameter("--any and --story take no model and no text")
+    if (any_model or story) and (loading.model or text or features or (any_model and story)):
+        raise typer.BadParameter("--any and --story take no model, no features and no text")
     from minibert.viz.stored import STORED_MODELS, stored_any, stored_live, stored_story
 
     name = loading.model or STORED_MODELS[0]
     page: Page
     if any_model or story:
         page = stored_any() if any_model else stored_story()
-    elif not text and name in STORED_MODELS and replace(loading, model=None) == Loading():
+    elif (
+        not (text or features)
+        and name in STORED_MODELS
+        and replace(loading, model=None) == Loading()
+    ):
         page = stored_live(name)
     else:
         from minibert.viz.live import live_page
 
-        page = live_page(loading.load(), text or ())
+        found = None if features is None else _features(features)
+        page = live_page(loading.load(), text or (), features=found)
     _write(page, output, browse, "{:.1f} MB", 1e6)
     if said := getattr(page, "note", ""):
         note("note", said)
@@ -80,6 +92,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     browse: bool = True,
+    features: str | None = None,
     *,
     loading: Loading,
 ) -> None:
@@ -95,7 +108,8 @@ def serve(
     check_installed()
     from minibert.viz.serve.server import PageServer
 
-    server = PageServer(loading.load(), host=host, port=port)
+    found = None if features is None else _features(features)
+    server = PageServer(loading.load(), host=host, port=port, features=found)
     say(server.address)
     if host not in _LOCAL:
         note("note", "others can reach this address; whoever has its token can use the model.")
@@ -103,6 +117,13 @@ def serve(
         # The socket listens already, so the browser waits until the page is there.
         _open(server.address)
     server.run()
+
+
+def _features(name: str) -> "Features":
+    """The features of a folder, a Hub id or an embedded model."""
+    from minibert.features import load
+
+    return load(name)
 
 
 def _check_place(output: Path) -> None:

@@ -20,6 +20,7 @@ from minibert.course.lab import (
     traced,
 )
 from minibert.course.texts import COPIED, FAR, LISTED, PAIRS, REVIEW, SEPARATED, copying_text
+from minibert.features import load as load_features
 from minibert.loading import load
 from minibert.trace.edit import EditMapping, hide, zero
 
@@ -401,6 +402,14 @@ def _length() -> float:
     return float(vectors[place(traced(SEPARATED), "[SEP]")] / vectors[1:-1].mean())
 
 
+@cache
+def _without_feature(positions: int | None = 3) -> float:
+    """The weight of " horse" in head 1-0 when feature 128 is 0 there, or everywhere."""
+    features = load_features("tiny-gpt2")
+    edit = features.edit({128: 0.0}, positions=positions)
+    return float(gpt().trace(LISTED).rerun(edit)[1, 0].probs[0, -1, 3])
+
+
 _REASONS: dict[str, Exercise] = {
     "7-key": Heads(
         "Which head wrote, at “ horse”, what head 1-0 of tiny-gpt2 finds it by?",
@@ -420,6 +429,19 @@ _REASONS: dict[str, Exercise] = {
         partial(_writer, "tiny-llama", (1, 3), "key"),
         partial(_about, "tiny-llama", (1, 3), "key"),
         "Another model, trained apart, with rotary positions: the same two steps.",
+    ),
+    "7-feature": Numbers(
+        "Feature 128 is set to 0 at “ horse”. With which weight does head 1-0 look there from the "
+        "last “ summer” then?",
+        _without_feature,
+        0.03,
+        "One of 1,024 directions carries a good part of it; the others of the key carry the rest.",
+        "features.edit({128: 0.0}, positions=3) is an edit for trace.rerun.",
+        lambda: {
+            "That is the weight before the edit.": _copying("tiny-gpt2", (1, 0)).weight,
+            "That is with the feature at 0 everywhere, at the query too.": _without_feature(None),
+        },
+        A_PART,
     ),
     "7-constant": Numbers(
         "Which part of the score comes only from the bias of the head's query, whatever the word "

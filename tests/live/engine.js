@@ -84,10 +84,10 @@ const DO = {
     return { answers, offered: workedIn(await engine.about()).map(({ id }) => id) };
   },
   /** The pairs of parts of a score. */
-  async why({ request, asked }) {
+  async why({ request, asked, features = false }) {
     const example = await exampleOf(request);
     const vectors = await example.vectors(asked.layer, asked.head);
-    const pairs = await pairsOf(example.source, example.tokens, vectors, asked);
+    const pairs = await pairsOf(example.source, example.tokens, vectors, asked, features);
     return { pairs: pairs.map(({ query, key, score }) => [query.label, key.label, score]) };
   },
   /** The boxes of the picture of the whole before the last layer's end, with the numbers that they draw. */

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from test_front_end import node
 
+from minibert.features import Features
 from minibert.model import Model
 from minibert.viz.live import LIVE_FAMILIES, live_page
 from minibert.viz.serve.connection import answer_steps
@@ -52,9 +53,9 @@ class EngineProcess:
             [node(), *options, str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    def open(self, model: Any) -> dict[str, Any]:
+    def open(self, model: Any, features: Features | None = None) -> dict[str, Any]:
         """What the engine of a model's live page says about it."""
-        page = live_page(model)
+        page = live_page(model, features=features)
         live = json.loads(page.header)["live"]
         return self.answer("open", live=live, weights=page.weights)
 
@@ -137,15 +138,21 @@ class EngineHere:
 
 
 @contextmanager
-def opened(model: Any) -> Iterator[EngineProcess]:
+def opened(
+    model: Any, features: Features | None = None, *, served: bool = False
+) -> Iterator[EngineProcess]:
     """The engine in the file of a model's page, or behind its server where no file can hold it."""
     with ExitStack() as stack:
         engine = EngineProcess()
         stack.callback(engine.close)
         rotary = model.config.rotary
-        if model.config.family in LIVE_FAMILIES and not (rotary and rotary.depends_on_length):
-            engine.open(model)
+        if (
+            not served
+            and model.config.family in LIVE_FAMILIES
+            and not (rotary and rotary.depends_on_length)
+        ):
+            engine.open(model, features)
         else:
-            server = stack.enter_context(serving(model))
+            server = stack.enter_context(serving(model, features))
             engine.answer("connect", address=server.address)
         yield engine

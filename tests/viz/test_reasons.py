@@ -10,26 +10,29 @@ from hypothesis import strategies as st
 from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
 import minibert
-from minibert.errors import AttentionError
+from minibert.errors import AttentionError, MinibertError
 from minibert.viz import Page, view
 
+WORDS = " river window summer horse garden letter morning" * 7
 CLASSES = dict(VOCABULARY_CLASSES) | dict(ROTARY_CLASSES)
 
 
-def held(page: Page, index: int = 0) -> dict[tuple[int, ...], tuple[float, list[Any]]]:
+def held(
+    page: Page, index: int = 0, name: str = "why"
+) -> dict[tuple[int, ...], tuple[float, list[Any]]]:
     """By (layer, head, query, key) the score, and the pairs with their parts."""
     example = example_of(page, index)
-    fields = unpacked(page, "why", None, index=index)
+    fields = unpacked(page, name, None, index=index)
     names, heads = example["why"]["components"], example["heads"]
     found = {}
     for place, query, key, score, *pairs in fields.T.tolist():
-        at = place // len(heads)
-        layer, count = example["layers"][at], example["why"]["counts"][at]
+        layer = example["layers"][place // len(heads)]
         triples = [
             (names[one], names[other], half(part))
             for one, other, part in zip(*(pairs[n::3] for n in range(3)), strict=True)
         ]
-        found[layer, heads[place % len(heads)], query, key] = (half(score), triples[:count])
+        pairs = [triple for triple in triples if triple[2]]
+        found[layer, heads[place % len(heads)], query, key] = (half(score), pairs)
     return found
 
 
@@ -53,7 +56,6 @@ def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) ->
         for place in asked
         for pair in ((text[place].probs[0] >= 0.01) & seen[place[0]][:, None]).nonzero().tolist()
     }
-    counts = example_of(page, index)["why"]["counts"]
     for place in data.draw(st.lists(st.sampled_from(sorted(found)), min_size=1, max_size=5)):
         (score, pairs), why = found[place], text.why(*place)
         assert score == pytest.approx(why.score, rel=1e-3, abs=1e-4)
@@ -64,12 +66,31 @@ def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) ->
         )
         largest = [abs(part) for *_, part in why.top(4)]
         assert [abs(part) for *_, part in pairs] == pytest.approx(largest, **near)
-        assert counts[place[0]] == why.values.numel()
+
+
+def test_features_split_the_same_weights_as_why_does() -> None:
+    trace, features = minibert.load("tiny-gpt2").trace(WORDS), minibert.features.load("tiny-gpt2")
+    page = view(trace, why=True, features=features)
+    plain, found = held(page), held(page, name="why features")
+    assert {place for place in plain if place[0]} == set(found)
+    assert example_of(page)["why"]["features"] == ["resid_pre", 1]
+    for place in list(found)[::97]:
+        (score, pairs), why = found[place], trace.why(*place, features=features, strongest=1024)
+        assert score == plain[place][0]
+        parts = [float(why.at(query_component=one, key_component=other)) for one, other, _ in pairs]
+        assert [part for *_, part in pairs] == pytest.approx(parts, rel=1e-3, abs=1e-4)
+        assert [abs(part) for *_, part in why.top(4)] == pytest.approx(
+            [abs(part) for part in parts], rel=1e-4
+        )
+    for why, other in ((True, "tiny-gpt2"), (False, features)):
+        with pytest.raises(AttentionError, match=r"minibert\.features\.load"):
+            view(trace, why=why, features=other)
+    with pytest.raises(MinibertError, match="not a part of any score"):
+        view(trace, layers=[0], features=features)
 
 
 def test_a_page_holds_its_largest_weights_unless_told_otherwise() -> None:
-    words = " river window summer horse garden letter morning" * 7
-    trace = minibert.load("tiny-gpt2").trace(words)
+    trace = minibert.load("tiny-gpt2").trace(WORDS)
     page, without = view(trace), view(trace, why=False)
     assert 1.01 < page.size / without.size < 1.05
     found, least = held(page), example_of(page)["why"]["least"]

@@ -15,14 +15,16 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from minibert.analysis.reading import Split
 from minibert.answers.generate import Sampling
 from minibert.errors import MinibertError, TokenizationError, did_you_mean
+from minibert.features import Features
 from minibert.layers.config import Config, predicts_tokens
 from minibert.layers.linear import Linear
 from minibert.model import Model
@@ -108,6 +110,7 @@ ASKS: Mapping[str, Mapping[str, Form]] = {
     "block": {"request": _REQUEST, "blocks": ([str], _NONE)},
     "read": {"request": _REQUEST, "quantity": str, "layer": (int, _NONE)},
     "candidates": {"request": _REQUEST, "position": int},
+    "features": {"request": _REQUEST, "position": int},
     "weights": {"quantity": str, "layer": (int, _NONE), "row": (int, _NONE)},
     "sweep": {"request": _REQUEST, "question": {"position": int, "id": int}},
     "step": {"request": _REQUEST, "sampling": _SAMPLING},
@@ -364,13 +367,13 @@ class Answer:
 class Engine:
     """The answers of one model. Not safe for several threads at once; model_thread.py has one."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, features: Features | None = None) -> None:
         if model.tokenizer is None:
             raise TokenizationError(
                 f"{model.name} has no tokenizer, and a page takes text. Put a "
                 "tokenizer.json beside its weights."
             )
-        self.model = model
+        self.model, self.features_of = model, features
         self.tokenizer = model.tokenizer
         self.config = model.config
         self.name = without_folder(model.name)
@@ -399,6 +402,7 @@ class Engine:
             "mask": None if mask_id is None else self.tokenizer.raw(mask_id),
             "pairs": self.takes_pairs,
             "built": built_of(self.model),
+            "features": None if self.features_of is None else list(self.features_of.writes),
         }
         return Answer(body)
 
@@ -446,6 +450,19 @@ class Engine:
                 f"position {position}: the text has {trace.allowed.position} tokens."
             )
         return Answer(self._candidates(self._logits_at(trace, position)))
+
+    def features(self, request: TextRequest, position: int) -> Answer:
+        """What each active feature, their biases and the error are at a position: their sum."""
+        trace, _ = self._edited(request)
+        if self.features_of is None or position >= trace.allowed.position:
+            raise MinibertError(
+                f"position {position}: the page was made without features, or the text is shorter."
+            )
+        split = Split(self.features_of.read(trace), 0)
+        writes = split.writes([position], split.active([position]))
+        found = _numbers(torch.cat([each.vectors()[:, 0, 0] for each in writes]))
+        names = [str(one) for each in writes for one in each.components]
+        return Answer({"names": names, **cast(Json, found.body)}, found.blocks)
 
     def weights(self, quantity: str, layer: int | None, row: int | None) -> Answer:
         """A weight of the model, or one row of it; null where there is none of this name."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from minibert.errors import MinibertError, how_to_install
+from minibert.features import Features
 from minibert.model import Model
 from minibert.viz.document import SERVED_PARTS, document, page_header
 from minibert.viz.example import Example
@@ -159,19 +160,25 @@ _MOST_CONNECTIONS = 400
 
 
 class PageServer:
-    """A model, and the address of a page before it.
+    """A model, and the address of a page before it; `features` are those it can split by.
 
     Raises MinibertError where starlette or uvicorn is missing, the model has no tokenizer, or the
     host and port cannot be had.
     """
 
     def __init__(
-        self, model: Model, *, host: str = "127.0.0.1", port: int = 0, framed: bool = False
+        self,
+        model: Model,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        framed: bool = False,
+        features: Features | None = None,
     ) -> None:
         check_installed()
         import uvicorn
 
-        engine = Engine(model)
+        engine = Engine(model, features)
         gate = Gate()
         gate = Gate(gate.token, gate.names | {host.lower()})
         self._socket = _listening(host, port)
@@ -257,15 +264,17 @@ class ServedPage:
         return picture(self.example)
 
 
-def live_cell(model: Model, height: int) -> LivePage | ServedPage:
+def live_cell(model: Model, height: int, features: Features | None = None) -> LivePage | ServedPage:
     """The live page of a model for a cell of a notebook, as `Model.live` has it."""
     # Less than two bytes a weight, and four characters for three bytes, no page takes.
     if sum(one.numel() for one in model.parameters()) * 2 * 4 / 3 < CELL_BYTES:
         with suppress(MinibertError):
-            page = replace(live_page(model), height=height)
+            page = replace(live_page(model, features=features), height=height)
             if page.fits_cell:
                 return replace(page, examples=(_first_example(model),))
-    return ServedPage(PageServer(model, framed=True), _first_example(model), height)
+    return ServedPage(
+        PageServer(model, framed=True, features=features), _first_example(model), height
+    )
 
 
 def _first_example(model: Model) -> Example:

@@ -73,6 +73,8 @@
  *   quantity of the glossary, of a pass that is kept
  * @property {(run: number, position: number) => Promise<Candidate[]>} candidates  what the model says at
  *   any position, as `Prediction` has it
+ * @property {(run: number, position: number) => Promise<import("../core/data/source.js").Named>} features  what each
+ *   active feature, their biases and the error are there
  * @property {(name: string, layer: number | null, row: number | null) => Promise<Numbers | null>} weights
  *   a weight, by its name in Python below the layer ("attention.query.weight"), or by its whole name
  *   where the layer is null; `row`: one row of its first axis. null: the model has no such weight

@@ -6,7 +6,7 @@
  */
 
 /** What the worker answers as it is asked. */
-const ASKED = /** @type {const} */ (["about", "read", "candidates", "weights", "sweep", "step"]);
+const ASKED = /** @type {const} */ (["about", "read", "candidates", "features", "weights", "sweep", "step"]);
 
 class Asking {
   /** @param {Worker} worker */

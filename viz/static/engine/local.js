@@ -11,9 +11,11 @@
 
 import { bytesOf, candidates, draw, drawnProbs, headerOf, lensOf, namesOf, predictions, predicts, predictsTokens, sweep } from "./answers.js";
 import { Plan } from "./edits.js";
+import { featuresOf } from "./features.js";
 import { readFolder } from "./folder.js";
 import { groupOf, Model, Weights } from "./model.js";
 import { LAYER_QUANTITIES, Pass } from "./pass.js";
+import { rowOf } from "./tensor.js";
 import { Tokenizer } from "./tokens.js";
 
 /**
@@ -90,6 +92,7 @@ export class LocalEngine {
       mask: tokenizer.mask === null ? null : tokenizer.raw(tokenizer.mask),
       pairs: config.n_segments > 1,
       built: config.built,
+      features: config.features?.writes ?? null,
     };
   }
 
@@ -172,6 +175,14 @@ export class LocalEngine {
     return candidates(pass.logitsAt(position), namesOf(this.config, this.tokenizer));
   }
 
+  /** @param {number} number @param {number} position */
+  features(number, position) {
+    const { features } = this.config;
+    if (!features) throw new Error("this page was made without features");
+    const rows = [features.reads, features.writes].map(([quantity, layer]) => rowOf(this.pass(number).read(quantity, layer), position).values);
+    return featuresOf(features, this.held, rows[0], rows[1]);
+  }
+
   /** @param {string} name @param {number | null} layer @param {number | null} row @returns {Numbers | null} */
   weights(name, layer, row) {
     const { n_layers: layers, n_layer_groups: groups } = this.config;
@@ -216,7 +227,7 @@ function sharedTokens(one, other) {
 }
 
 /**
- * @typedef {"about" | "trace" | "bytes" | "read" | "candidates" | "weights" | "sweep" | "step"} Method
+ * @typedef {"about" | "trace" | "bytes" | "read" | "candidates" | "features" | "weights" | "sweep" | "step"} Method
  * @typedef {{call: number, method: Method, given: any[]}} Call
  * @typedef {{call: number, result?: any, error?: string}} Answer
  * @typedef {{held: Held}} Opening  the first message to a worker; while it reads a folder it says how much: {progress}

@@ -5,6 +5,7 @@
  * @import { Rotary } from "../core/data/rotation.js"
  * @import { Built } from "../core/data/source.js"
  * @import { Change } from "./engine.js"
+ * @import { Dictionary } from "./features.js"
  * @import { Kind } from "./product.js"
  * @import { Tensor } from "./tensor.js"
  */
@@ -355,6 +356,7 @@ export class Layer {
  * @property {string[]} labels  of a head that gives classes
  * @property {Record<string, Editable>} quantities  that the model has and a page computes, in the order of the data
  * @property {Built} built
+ * @property {Dictionary} [features]  whose weights the page holds
  *
  * @typedef {object} Editable  what an edit of a quantity may name (viz/engine_edits.py)
  * @property {string[]} axes  without the batch

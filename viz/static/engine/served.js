@@ -127,6 +127,12 @@ export class ServedEngine {
     return (await this.ask("candidates", { request: this.requestOf(run), position })).body;
   }
 
+  /** @param {number} run @param {number} position */
+  async features(run, position) {
+    const { body, blocks } = await this.ask("features", { request: this.requestOf(run), position });
+    return { names: body.names, ...numbersOf({ body, blocks }) };
+  }
+
   /** @param {string} name @param {number | null} layer @param {number | null} row */
   async weights(name, layer, row) {
     const answer = await this.ask("weights", { quantity: name, layer, row });

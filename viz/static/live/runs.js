@@ -4,7 +4,7 @@
  *
  * @import { Layer } from "../core/data/example.js"
  * @import { Blocks } from "../core/data/data.js"
- * @import { Numbers, Source } from "../core/data/source.js"
+ * @import { Named, Numbers, Source } from "../core/data/source.js"
  * @import { State } from "../core/state/state.js"
  * @import { About, Candidate, Engine, Request, Run, Sampling } from "../engine/engine.js"
  * @import { Asked } from "./asked.js"
@@ -60,6 +60,7 @@ export class Runner {
  * @property {Example} example
  * @property {(quantity: string, layer: number | null) => Promise<Numbers>} read
  * @property {(position: number) => Promise<Candidate[]>} candidates
+ * @property {(position: number) => Promise<Named>} features
  */
 
 export class Runs {
@@ -144,6 +145,7 @@ function keptRun(engine, request, name, run) {
     /** @type {Kept["read"]} */
     read: (quantity, layer) => reading(() => engine.read(kept.run.number, quantity, layer)),
     candidates: (position) => reading(() => engine.candidates(kept.run.number, position)),
+    features: (position) => reading(() => engine.features(kept.run.number, position)),
   };
   return kept;
 }
@@ -160,6 +162,8 @@ export function sourceOf(engine, about) {
   return (kept) => {
     /** @type {Map<string, Promise<Numbers>>} */
     const quantities = new Map();
+    /** @type {Map<string, Promise<Named>>} */
+    const named = new Map();
     /** @type {Source} */
     const source = {
       shape,
@@ -168,9 +172,10 @@ export function sourceOf(engine, about) {
       read: (quantity, layer) => once(quantities, `${quantity} ${layer}`, () => kept.read(quantity, layer)),
       weights: (name, layer, row) => once(weights, `${name} ${layer} ${row}`, () => engine.weights(name, layer, row)),
       candidates: (position) => kept.candidates(position),
-      async reason(tokens, vectors, asked) {
-        const pairs = await pairsOf(source, tokens, vectors, asked);
-        return { pairs, count: pairs.length, sum: pairs.reduce((sum, { score }) => sum + score, 0) };
+      features: (position) => once(named, `${position}`, () => kept.features(position)),
+      async reason(tokens, vectors, asked, features) {
+        const pairs = await pairsOf(source, tokens, vectors, asked, features);
+        return { pairs, sum: pairs.reduce((sum, { score }) => sum + score, 0) };
       },
     };
     return source;

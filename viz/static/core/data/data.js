@@ -3,7 +3,7 @@
  *
  * @typedef {object} ArrayEntry
  * @property {string} block  the name of its bytes
- * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails" | "why"} quantity
+ * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails" | "why" | "why features"} quantity
  * @property {number | null} layer  null: of all layers on the page
  * @property {number | null} head  the head's number in the model; null: of all heads on the page
  * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
@@ -48,8 +48,8 @@
  * @property {string} [apart]  a sentence: what the model's weights have beside query and key
  * @property {boolean} [normalised]  false: the weights of a token do not always add up to 1
  * @property {Lens | {block: string} | null} lens  itself, or the block that holds it as JSON
- * @property {{components: string[], counts: number[], least: number, heads?: string[]}} [why]  names of what wrote parts of scores; pairs
- *   of a score, by layer; the least weight whose score's parts are here
+ * @property {{components: string[], least: number, heads?: string[], features?: [string, number]}} [why]  names of what wrote
+ *   parts of scores; the least weight whose score's parts are here; the place of features, where it is split by them too
  * @property {string[]} notes  what was left out and why, for a person to read
  * @property {ArrayEntry[]} arrays
  *

@@ -20,7 +20,6 @@
  *
  * @typedef {object} Reason
  * @property {Pair[]} pairs  the largest first, maybe not all
- * @property {number} count  of all pairs
  * @property {number} sum  of all pairs
  */
 
@@ -34,18 +33,24 @@ const [FIRST, EACH] = [4, 3];
  * @param {Example} example
  * @param {Vectors} vectors  of the head
  * @param {Asked} asked
+ * @param {boolean} features  they stand in the place of what they are parts of
  * @returns {Promise<Reason | null>}  null: not on the page
  */
-export function reasonOf(example, vectors, asked) {
-  return example.source ? example.source.reason(example.tokens, vectors, asked) : heldReason(example, asked);
+export function reasonOf(example, vectors, asked, features) {
+  return example.source ? example.source.reason(example.tokens, vectors, asked, features) : heldReason(example, asked, features ? "why features" : "why");
 }
 
-/** @param {Example} example @param {Asked} asked @returns {Promise<Reason | null>} */
-async function heldReason(example, { layer, head, query, key }) {
+/** Where the features of a page stand, if it has some: a quantity and its layer. @param {Example} example */
+export function featuresOf({ source, header }) {
+  return (source ? source.shape.features : header.why?.features) ?? null;
+}
+
+/** @param {Example} example @param {Asked} asked @param {"why" | "why features"} name @returns {Promise<Reason | null>} */
+async function heldReason(example, { layer, head, query, key }, name) {
   const { why } = example.header;
-  const entry = example.entry("why", null);
+  const entry = example.entry(name, null);
   if (!why || !entry) return null;
-  const fields = await example.once("why", async () => new Uint16Array((await bytesOf(entry, example.blocks)).buffer));
+  const fields = await example.once(name, async () => new Uint16Array((await bytesOf(entry, example.blocks)).buffer));
   const [nFields, nWeights] = entry.shape;
   const at = (/** @type {number} */ field, /** @type {number} */ weight) => fields[field * nWeights + weight];
   const place = example.layers.indexOf(layer) * example.heads.length + example.heads.indexOf(head);
@@ -53,9 +58,8 @@ async function heldReason(example, { layer, head, query, key }) {
   if (found === undefined) return null;
   const half = (/** @type {number} */ field) => fromHalf(Uint16Array.of(at(field, found)))[0];
   const writer = (/** @type {number} */ field) => writerOf(why.components[at(field, found)]);
-  const count = why.counts[example.layers.indexOf(layer)];
-  const pairs = Array.from({ length: Math.min(count, (nFields - FIRST) / EACH) }, (_, i) => FIRST + EACH * i).map((field) => ({ query: writer(field), key: writer(field + 1), score: half(field + 2) }));
-  return { pairs, count, sum: half(3) };
+  const pairs = Array.from({ length: (nFields - FIRST) / EACH }, (_, i) => FIRST + EACH * i).map((field) => ({ query: writer(field), key: writer(field + 1), score: half(field + 2) }));
+  return { pairs: pairs.filter(({ score }) => score), sum: half(3) };
 }
 
 /** @param {string} label @returns {Writer} */

@@ -36,6 +36,7 @@
  * @property {number} vocabulary  ids
  * @property {"masked" | "causal" | "none"} predicts  which tokens
  * @property {Built} built
+ * @property {[string, number] | null} [features]  a quantity and its layer, which features are parts of
  *
  * @typedef {object} Numbers
  * @property {number[]} shape  without the batch
@@ -54,7 +55,10 @@
  * @property {(quantity: string, layer: number | null) => Promise<Numbers>} read
  * @property {(name: string, layer: number | null, row: number | null) => Promise<Numbers | null>} weights
  * @property {(position: number) => Promise<Candidate[]>} candidates  the most probable first
- * @property {(tokens: Tokens, vectors: Vectors, asked: Asked) => Promise<Reason>} reason  of a score
+ * @property {(position: number) => Promise<Named>} features  what they, and what they leave, are at a position
+ * @property {(tokens: Tokens, vectors: Vectors, asked: Asked, features: boolean) => Promise<Reason>} reason  of a score
+ *
+ * @typedef {Numbers & {names: string[]}} Named  vectors (part, width), whose sum is the place's own
  *
  * @import { Tokens } from "./data.js"
  * @import { Vectors } from "./example.js"

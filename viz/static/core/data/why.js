@@ -27,12 +27,13 @@ import { headsAt, rowAt, weightOf } from "./source.js";
  * @param {Tokens} tokens
  * @param {Vectors} vectors  of the head
  * @param {Asked} asked
+ * @param {boolean} [features]  they stand in the place of what they are parts of
  * @returns {Promise<Pair[]>}
  */
-export async function pairsOf(source, tokens, { scale, rotary = null }, { layer, head, query, key }) {
+export async function pairsOf(source, tokens, { scale, rotary = null }, { layer, head, query, key }, features = false) {
   const [queries, keys] = await Promise.all([
-    partsOf(source, tokens, rotary, { name: "query", layer, head, position: query }),
-    partsOf(source, tokens, rotary, { name: "key", layer, head: keyHeadOf({ n_heads: source.shape.heads, n_kv_heads: source.shape.built.keyHeads }, head), position: key }),
+    partsOf(source, tokens, rotary, { name: "query", layer, head, position: query, features }),
+    partsOf(source, tokens, rotary, { name: "key", layer, head: keyHeadOf({ n_heads: source.shape.heads, n_kv_heads: source.shape.built.keyHeads }, head), position: key, features }),
   ]);
   const pairs = queries.flatMap((one) => keys.map((other) => ({ query: one, key: other, score: dot(one.numbers, other.numbers) * scale })));
   return pairs.sort((one, other) => Math.abs(other.score) - Math.abs(one.score));
@@ -44,14 +45,14 @@ export async function pairsOf(source, tokens, { scale, rotary = null }, { layer,
  * @param {Source} source
  * @param {Tokens} tokens
  * @param {Rotary | null} rotary
- * @param {{name: "query" | "key", layer: number, head: number, position: number}} place
+ * @param {{name: "query" | "key", layer: number, head: number, position: number, features: boolean}} place
  * @returns {Promise<Part[]>}
  */
-async function partsOf(source, tokens, rotary, { name, layer, head, position }) {
+async function partsOf(source, tokens, rotary, { name, layer, head, position, features }) {
   const { dHead, dModel, built } = source.shape;
   const before = (built.norm === "before" || built.norm === "both") && (layer > 0 || built.firstNorm);
   const entering = await rowAt(source, "resid_pre", layer, position);
-  const stream = await written(source, tokens, layer, position);
+  const stream = await written(source, tokens, layer, position, features);
   const input = before ? through(await normNamed(source, "attention_norm", layer), entering, stream, `attention norm bias ${layer}`) : stream;
   const [matrix, bias] = await Promise.all([weightOf(source, `attention.${name}.weight`, layer, null), source.weights(`attention.${name}.bias`, layer, null)]);
   const own = built.queryKeyNorm === "width" ? [0, matrix.length / dModel] : [head * dHead, (head + 1) * dHead];
@@ -73,11 +74,16 @@ async function partsOf(source, tokens, rotary, { name, layer, head, position }) 
  * @param {Tokens} tokens
  * @param {number} layer
  * @param {number} position
+ * @param {boolean} features
  */
-async function written(source, tokens, layer, position) {
+async function written(source, tokens, layer, position, features) {
   const { built } = source.shape;
+  const [place, of] = (features && source.shape.features) || ["", -1];
+  /** The features, where this is their place. @param {string} name @param {number} at @param {Part[]} own */
+  const split = async (name, at, own) => (name === place && at === of ? featuresAt(source, position) : own);
   let parts = await embedded(source, tokens, position);
   for (let below = 0; below < layer; below += 1) {
+    parts = await split("resid_pre", below, parts);
     const at = (/** @type {string} */ name) => rowAt(source, name, below, position);
     const [heads, attention, mlp, pre, mid, bias] = await Promise.all([headsAt(source, "head_out", below, position), at("attn_out"), at("mlp_out"), at("resid_pre"), at("resid_mid"), source.weights("attention.output.bias", below, null)]);
     /** @type {Part[]} */
@@ -88,12 +94,20 @@ async function written(source, tokens, layer, position) {
     for (const [block, wrote, own, entering] of /** @type {[string, ArrayLike<number>, Part[], ArrayLike<number>][]} */ ([["attention", attention, ofHeads, pre], ["mlp", mlp, ofMlp, mid]])) {
       const behind = built.norm === "output" || built.norm === "both";
       const norm = behind ? await normNamed(source, `${block}_output_norm`, below) : built.norm === "after" ? await normNamed(source, `${block}_norm`, below) : null;
-      const carried = behind && norm ? through(norm, wrote, own, `${block} output norm bias ${below}`) : own;
+      const given = await split(block === "mlp" ? "mlp_out" : "attn_out", below, own);
+      const carried = behind && norm ? through(norm, wrote, given, `${block} output norm bias ${below}`) : given;
       parts = [...parts, ...carried];
       if (built.norm === "after" && norm) parts = through(norm, Float64Array.from(wrote, (value, i) => value + entering[i]), parts, `${block} norm bias ${below}`);
+      parts = await split(block === "mlp" ? "resid_post" : "resid_mid", below, parts);
     }
   }
-  return parts;
+  return split("resid_pre", layer, parts);
+}
+
+/** What features, and what they leave, are at a position. @param {Source} source @param {number} position @returns {Promise<Part[]>} */
+async function featuresAt(source, position) {
+  const { names, shape: [, width], values } = await source.features(position);
+  return names.map((label, i) => ({ label, head: null, numbers: Float64Array.from(values.subarray(i * width, (i + 1) * width)) }));
 }
 
 /** What enters layer 0, by the tables it is read from; one part where a matrix follows, or an edit wrote it. @param {Source} source @param {Tokens} tokens @param {number} position @returns {Promise<Part[]>} */

@@ -8,10 +8,10 @@
  * @import { Way } from "./steps.js"
  */
 
-import { reasonOf } from "../../core/data/reasons.js";
+import { featuresOf, reasonOf } from "../../core/data/reasons.js";
 import { sees } from "../../core/data/softmax.js";
 import { signColor } from "../../core/draw/colors.js";
-import { button } from "../../core/draw/controls.js";
+import { button, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { counted, share, signed } from "../../core/text/numbers.js";
 import { numeral, track } from "../../marks/cards.js";
@@ -22,23 +22,49 @@ const LISTED = 6;
 /** A head that gives a token more than this has read mostly that one. */
 const MOSTLY = 0.5;
 
+const WAYS = [
+  { id: "parts", label: "By heads and MLPs" },
+  { id: "features", label: "By features" },
+];
+const HOW = "A feature is a direction that a sparse autoencoder found, times how strongly the token has it: feature 1-128 is number 128 of layer 1. The feature bias is the same for every token, and the feature error is what no feature explains.";
+
 export class Because {
   /** @param {(way: Way) => void} go */
   constructor(go) {
     this.go = go;
     this.said = element("div", { class: "because-said", "aria-live": "polite" });
-    this.root = element("div", { role: "group", class: "because", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.said]);
+    this.by = segments(WAYS, (id) => this.split(id === "features"), "What the score is split into");
+    this.root = element("div", { role: "group", class: "because", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.by.root, this.said]);
     this.latest = 0;
+    this.features = false;
+    this.again = () => {};
+  }
+
+  /** @param {boolean} features */
+  split(features) {
+    this.features = features;
+    this.again();
   }
 
   /** @param {Story} story @param {Asked} asked @param {"light" | "dark"} theme */
-  async show({ example, vectors, row }, asked, theme) {
+  async show(story, asked, theme) {
+    const { example, vectors, row } = story;
     this.root.hidden = !example.source && !example.header.why;
     if (this.root.hidden) return;
+    this.again = () => void this.show(story, asked, theme);
+    const place = featuresOf(example);
+    const features = this.features && place !== null;
+    this.by.root.hidden = !place;
+    this.by.show(features ? "features" : "parts");
     this.latest += 1;
     const mine = this.latest;
-    const reason = await reasonOf(example, vectors, asked);
-    const parts = reason ? [...(await readings(example, reason, asked)), ...this.bars(example, reason, asked, theme)] : [];
+    const found = await reasonOf(example, vectors, asked, features);
+    const reason = found ?? (features ? await reasonOf(example, vectors, asked, false) : null);
+    const isFeature = (/** @type {Writer} */ { label }) => label.startsWith("feature ");
+    // A page without a model holds the largest pairs of those heads alone that read features.
+    const below = !found || (example.source && !found.pairs.some(({ query, key }) => isFeature(query) || isFeature(key)));
+    const split = features && reason && place ? [words(below ? `The features are of ${place[0]} of layer ${place[1]}, which this head does not read. So the parts are those of heads and MLPs.` : HOW)] : [];
+    const parts = reason ? [...(await readings(example, reason, asked)), ...this.bars(example, reason, asked, theme), ...split] : [];
     // Another pair may have been asked for while this one was computed.
     if (mine !== this.latest) return;
     const score = row.scores[asked.key];
@@ -51,7 +77,7 @@ export class Because {
   }
 
   /** @param {Example} example @param {Reason} reason @param {Asked} asked @param {"light" | "dark"} theme */
-  bars({ tokens, keyTokens }, { pairs, count, sum }, asked, theme) {
+  bars({ tokens, keyTokens }, { pairs, sum }, asked, theme) {
     const shown = pairs.slice(0, LISTED);
     const rest = sum - shown.reduce((all, { score }) => all + score, 0);
     const most = Math.max(Math.abs(pairs[0].score), Math.abs(rest));
@@ -60,9 +86,9 @@ export class Because {
     const items = shown.map(({ query, key, score }) => row([this.writer(query, asked.query), " × ", this.writer(key, asked.key)], score));
     const example = shown.flatMap(({ query, key }) => [query.head, key.head]).find(Boolean);
     return [
-      words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". All parts together are the score. A weight is large if this score is larger than those of the other keys."),
-      element("ul", { class: "because-pairs" }, [...items, ...(count > shown.length ? [row([counted(count - shown.length, "other part")], rest)] : [])]),
-      ...(example ? [words(`Head ${example.layer}-${example.head} is head ${example.head} of layer ${example.layer}. Choose a head to see where it looked.`)] : []),
+      words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". Blue speaks for looking there, orange against. All parts together are the score. A weight is large if this score is larger than those of the other keys."),
+      element("ul", { class: "because-pairs" }, [...items, ...(Math.abs(rest) > 1e-3 * most ? [row(["all other parts"], rest)] : [])]),
+      ...(example ? [words(`Head ${example.layer}-${example.head} is head ${example.head} of layer ${example.layer}. Choose a head to see where it looked. What had been written there, down to the words, Python says: `, element("code", {}, [`print(${asking(asked)}.tree())`]))] : []),
     ];
   }
 
@@ -84,6 +110,7 @@ function written({ label }, token) {
   const [kind, place] = label.split(" ");
   if (kind === "head") return [`what ${label} wrote at `, token];
   if (kind === "mlp") return [`what the MLP of layer ${place} wrote at `, token];
+  if (kind === "feature" && place.includes("-")) return [`${label} at `, token];
   return label.endsWith("embedding") ? [`the ${label} of `, token] : [`the ${label}`];
 }
 
@@ -112,9 +139,14 @@ function placed(tokens, index) {
 }
 
 /** Why a page without a model does not say it. @param {Example} example @param {number} seen  keys that the query sees @param {Asked} asked */
-function absent({ header: { why } }, seen, { layer, head, query, key }) {
+function absent({ header: { why } }, seen, asked) {
   if (seen === 1) return words("This token sees only one key. So the weight is 1, whatever the score is.");
   const of = why?.heads ? ` of ${counted(why.heads.length, "head")}: ${why.heads.slice(0, 8).join(", ")}` : "";
   const held = `This page can say it for weights of at least ${share(why?.least ?? 0)}${of}. `;
-  return words(held, "For this one, ask in Python: ", element("code", {}, [`trace.why(${layer}, ${head}, query=${query}, key=${key})`]));
+  return words(held, "For this one, ask in Python: ", element("code", {}, [asking(asked)]));
+}
+
+/** @param {Asked} asked */
+function asking({ layer, head, query, key }) {
+  return `trace.why(${layer}, ${head}, query=${query}, key=${key})`;
 }
