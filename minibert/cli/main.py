@@ -57,10 +57,14 @@ _NEXT = {
 }
 
 
+# A context or a formatter of click, which some releases of typer bring along and others import.
+_Click = Any
+
+
 class _Commands(TyperGroup):
     """Runs a command, and turns an error into one line and an exit status."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: _Click) -> _Click:
         """The result of the command.
 
         Exits with 1 for an error, 130 for Ctrl-C and 141 for a closed pipe.
@@ -82,7 +86,7 @@ class _Commands(TyperGroup):
             note("next", _next_of(ctx.invoked_subcommand))
         return result
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: _Click, cmd_name: str) -> _Click:
         """The command, in whose help an argument stands without its Python type."""
         command = super().get_command(ctx, cmd_name)
         for one in getattr(command, "params", ()):
@@ -90,7 +94,7 @@ class _Commands(TyperGroup):
                 one.display_type = lambda ctx: ""
         return command
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: _Click, formatter: _Click) -> None:
         """List the commands, each with its whole first sentence."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
@@ -98,7 +102,7 @@ class _Commands(TyperGroup):
                 [(name, one.get_short_help_str(200)) for name, one in commands.items()]
             )
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: _Click, args: list[str]) -> list[str]:
         """The arguments that are left for the command."""
         try:
             return super().parse_args(ctx, args)

@@ -72,7 +72,10 @@ def test_the_page_shows_every_workload_and_every_signature() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--workload", "bert"), "no workload bert; known are bert-base-512, gpt2-1024"),
+        (
+            ("--workload", "bert"),
+            "no workload bert (did you mean 'bert-base-512'?); known are bert-base-512, gpt2-1024",
+        ),
         (("--signature", "cuda"), "--signature cuda is not known; known are minibert, plain"),
     ],
 )
