@@ -493,10 +493,12 @@ def why(
 
     Components are those of `decompose`, the embeddings apart ("word embedding", "position
     embedding", "segment embedding"), and the biases between the stream and the query or key.
-    The sum is the score within 1e-5 of the largest part in float32 (norms frozen, rotation
-    and norms of queries and keys included), before a soft cap. It holds for edited traces where the
-    edit is of what a component writes. In half precision it holds within a few percent. It costs
-    less than a forward pass; against="row", which reads the parts of every key, more than one.
+    The sum is the score within 1e-5 of the largest part in float32 (norms frozen, rotation and
+    norms of queries and keys included), before a soft cap, or within 1e-6 of scale · ‖query‖ ·
+    ‖key‖ where that is more: the only part of a score in layer 0 of a rotary model may be small
+    beside its vectors. It holds for edited traces where the edit is of what a component writes. In
+    half precision it holds within a few percent. It costs less than a forward pass; against="row",
+    which reads the parts of every key, more than one.
 
     Raises TraceError for a place that does not exist, and where an edit wrote something that no
     component did.
