@@ -358,6 +358,29 @@ def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
     given = (query, key, value, attn_mask, 0.0, is_causal)
     return F.scaled_dot_product_attention(*given, scale=scale)
 """,
+    "positions first, merged heads": changed(
+        EINSUM,
+        ("bqhd,bkhd", "qbhd,kbhd"),
+        ("bhqk,bkhd->bqhd", "bhqk,kbhd->qbhd"),
+        ("v)\n", "v).flatten(2)\n"),
+    ),
+    "valid lengths of each head": """
+def attention(queries, keys, values, valid_lens=None):
+    s = torch.bmm(queries, keys.mT) / math.sqrt(queries.shape[2])
+    if valid_lens is not None:
+        s = s.masked_fill(torch.arange(s.shape[2]) >= valid_lens[:, None, None], -1e6)
+    return torch.bmm(s.softmax(-1), values)
+""",
+    "one varlen, a batch of one": """
+def attention(q, k, v, scale=None, cu_seqlens=None):
+    (_, T, H, D), at = q.shape, torch.arange(q.shape[1])
+    seen = at[:, None] >= at
+    if cu_seqlens is not None:
+        number = torch.bucketize(at, cu_seqlens[1:].long(), right=True)
+        seen = seen & (number[:, None] == number)
+    s = torch.einsum("bthd,bshd->bhts", q * (D**-0.5 if scale is None else scale), k)
+    return torch.einsum("bhts,bshd->bthd", s.masked_fill(~seen, -math.inf).softmax(-1), v)
+""",
     "dictionary": changed(PLAIN, ("return of", 'return {"z": of'), ("causal)\n", "causal)}\n")),
 }
 
@@ -417,6 +440,8 @@ WRONG = {
     "padding upside down": ("module", "key_padding_mask[:", "~key_padding_mask[:",
         "lengths.*wrong way round|padding"),
     "lengths off by one": ("valid lengths", ">= valid", "> valid", "lengths is off by one"),
+    "lengths of heads off by one": ("valid lengths of each head", ">= valid", "> valid",
+        "lengths is off by one"),
     "lengths of the first": ("valid lengths", "valid_lens[:, None", "valid_lens[0, None",
         "first sentence"),
     "dropout on": ("module", "self.drop(s.softmax(-1))", "F.dropout(s.softmax(-1), 0.1)",
@@ -439,6 +464,24 @@ WRONG = {
     "strides of one": ("plain", "    return",
         "    B, H, N, D = k.shape\n    k = k.as_strided(k.shape, (H * N * D, N * D, D, 1))\n"
         "    return", "of key strides are ignored"),
+    "scale of the tokens": ("plain", "q.shape[-1] **", "q.shape[-2] **",
+        r"1/sqrt\(number of keys\)"),
+    "scale of one side": ("plain", "** -0.5", "** -0.25", r"1/d_head\^\(1/4\)"),
+    "only the future": ("positions first, merged heads", "triu(1)", "tril(-1)", "wrong way round"),
+    "ALiBi of the first head": ("flash", "alibi_slopes[:", "alibi_slopes[:1].expand_as("
+        "alibi_slopes)[:", "slope of the first head"),
+    "window after ignored": ("flash", "(right >= 0)", "False", "side after the query is ignored"),
+    "heads not turned": ("plain", "v, causal)",
+        "v, causal).reshape(q.shape[0], q.shape[2], -1)", "heads are put side by side before"),
+    "small weights dropped": ("plain", "    return", "    p = (q @ k.mT * q.shape[-1] ** -0.5)"
+        ".softmax(-1)\n    if not causal:\n        return (p * (p > 1e-3)) @ v\n    return",
+        "probs below 0.001 are set to 0$"),
+    "parts averaged": ("plain", "    return", "    if not causal:\n"
+        "        parts = zip(k.chunk(2, 2), v.chunk(2, 2))\n"
+        "        s = [(q @ x.mT * q.shape[-1] ** -0.5).softmax(-1) @ y for x, y in parts]\n"
+        "        return sum(s) / 2\n    return", "mean over 2 parts"),
+    "lse of two bases": ("base 2", "(m + torch.log2(l))", "(m + torch.log(l))",
+        "lse adds a maximum in base 2"),
     "scale of the model": ("plain", "q.shape[-1] **", "(q.shape[1] * q.shape[-1]) **",
         r"1/sqrt\(d_model\)"),
     "lse in base 10": ("base 2", "(m + torch.log2(l))", "((m + torch.log2(l)) / math.log2(10))",

@@ -1,8 +1,9 @@
-"""Folders with damage and Hubs that lie, known and drawn: refused in good form, or read rightly.
+"""Folders with damage, Hubs and workers that lie: refused in good form, or read rightly.
 
 A damaged file may still be a right one. Then the weights must be what safetensors' or torch's own
 reader finds, and the model's answers numbers, or −inf, a probability of 0. What a Hub that lies
-sends is refused, or has the bytes of the repository. As a program the file goes on for
+sends is refused, or has the bytes of the repository. What a worker sends to the judge of kernels is
+read or refused. As a program the file goes on for
 `--minutes` with fresh seeds in processes of its own, so that a case that ends one is a failure
 with its seed.
 """
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -32,6 +34,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 import minibert
+from minibert.bench.worker import Channel
 from minibert.checkpoint.files import open_checkpoint
 from minibert.checkpoint.hub import fetch
 from minibert.layers.config import Config
@@ -211,8 +214,10 @@ def drawn(seed: int, folders: list[Path], place: Path, hub: Hub) -> str:
     """What became of a folder with damage, or of a Hub that lies, which the seed draws."""
     random, mine = Random(seed), place / str(seed)
     try:
-        if random.random() < 0.2:
+        if (drawn_kind := random.random()) < 0.2:
             return fetched(random, folders[0], mine, hub)
+        if drawn_kind < 0.25:
+            return answered(random)
         # Of a file of torch.save a process of its own is started, which takes a second.
         honest = random.choice((folders[0], folders[2], *random.choices(folders, k=2)))
         shutil.copytree(honest, mine)
@@ -240,6 +245,36 @@ def fetched(random: Random, honest: Path, place: Path, hub: Hub) -> str:
         assert outside <= {cache.parent, cache.parent.parent}, (place, done.__name__)
     for path in folder.iterdir():
         assert path.read_bytes() == (honest / path.name).read_bytes(), (place, done.__name__)
+    return "read"
+
+
+def answered(random: Random) -> str:
+    """What became of a worker's message to the judge with damage."""
+    judge, worker = socket.socketpair()
+    with judge, worker:
+        Channel(worker).send({"id": 3, "ms": 0.5}, {"z": torch.ones(2, 3), "n": torch.arange(3)})
+        sent = judge.recv(2**16)
+        size = 4 + int.from_bytes(sent[:4], "big")
+        message, done = json.loads(sent[4:size]), "bytes"
+        kinds = [str(one)[6:] for one in vars(torch).values() if isinstance(one, torch.dtype)]
+        if random.random() < 0.3:
+            sent = changed_bytes(sent, random)
+        else:
+            if random.random() < 0.3:
+                done = message["tensors"][0][1] = random.choice(kinds)
+            else:
+                done = change_value(message, random)
+            text = json.dumps(message).encode()[: 2**16]
+            sent = len(text).to_bytes(4, "big") + text + sent[size:]
+        worker.sendall(sent)
+        worker.shutdown(socket.SHUT_WR)
+        try:
+            Channel(judge).receive(most=2**20, seconds=5)
+        # What `WorkerProcess` takes for an answer that is none.
+        except (OSError, EOFError, ValueError, TypeError, RecursionError):
+            return "refused"
+        except BaseException as error:
+            raise AssertionError(f"{done}: {error!r:.300}") from error
     return "read"
 
 
@@ -407,7 +442,7 @@ def change_value(value: Any, random: Random) -> str:
 
 
 # Of one process; and longer than they take on a busy machine.
-_CASES, _SECONDS = 200, 1200.0
+_CASES, _SECONDS = 500, 1200.0
 _PROCESSES = 2
 
 

@@ -191,7 +191,7 @@ def checked_numbers(chosen: Outside, n: int, name: str) -> list[int]:
     if chosen is None:
         return list(range(n))
     try:
-        numbers = sorted({operator.index(number) for number in chosen})
+        numbers = sorted(set(map(whole_number, chosen)))
     except TypeError as error:
         raise AttentionError(f"{name}={chosen!r}, expected a list of whole numbers") from error
     if not numbers:
@@ -199,6 +199,13 @@ def checked_numbers(chosen: Outside, n: int, name: str) -> list[int]:
     if numbers[0] < 0 or numbers[-1] >= n:
         raise AttentionError(f"{name}={numbers}, but there are {n}, counted from 0")
     return numbers
+
+
+def whole_number(given: Outside) -> int:
+    """It as an int. Raises TypeError for what is none, as True is."""
+    if isinstance(given, bool):
+        raise TypeError(f"{given} is no number")
+    return operator.index(given)
 
 
 def from_the_end(chosen: Outside, n: int) -> Outside:

@@ -4,7 +4,6 @@ traces or tensors -> inputs (checked) -> examples, with what each layer would pr
 heads -> page, with less of the vectors where it would be large
 """
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +32,7 @@ from minibert.viz.inputs import (
     checked_numbers,
     checked_second_start,
     checked_tokens,
+    whole_number,
 )
 from minibert.viz.page import Page, checked_view
 from minibert.viz.reasons import page_reasons
@@ -277,7 +277,7 @@ def _exact_heads(
     try:
         given = list(exact)
         pairs = given if given and not hasattr(given[0], "__index__") else [given]
-        chosen = [(operator.index(layer), operator.index(head)) for layer, head in pairs]
+        chosen = [(whole_number(layer), whole_number(head)) for layer, head in pairs]
     except (TypeError, ValueError) as error:
         raise AttentionError(
             f"{name}={exact!r}, expected (layer, head), a list of such pairs, or True"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.kernels.check.faults import suspects
+from minibert.kernels.check.faults import TILES, suspects
 from minibert.kernels.check.gradients import GRADIENTS, gradient_of_z, right_gradients
 from minibert.kernels.check.problem import (
     Problem,
@@ -332,7 +332,8 @@ def _where(wrong: Tensor, found: Tensor, expected: Tensor) -> str:
     numbers = f"{float(found[index]):.6g} where {float(expected[index]):.6g} is right"
     rows = wrong.transpose(0, 2).flatten(1).any(dim=-1).nonzero().flatten()
     n_rows = wrong.shape[2]
-    if len(rows) < n_rows and int(rows[0]) == n_rows - len(rows):
+    last = {n_rows % tile for tile in TILES}
+    if len(rows) < n_rows and len(rows) in last and int(rows[0]) == n_rows - len(rows):
         return (
             f"only the last {len(rows)} of {n_rows} rows are wrong: an incomplete last block? "
             f"{numbers}"

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from minibert.kernels.call import COMMON
 from minibert.kernels.check.problem import Problem, all_of, allowed, by_eager, unfolded
 
-_TILES = (16, 32, 64, 128)
+TILES = (16, 32, 64, 128)
 _VECTORS = ("query", "key", "value")
 _LAYOUT = "expected (batch, head, position, d_head)"
 _LN_2 = math.log(2)
@@ -95,6 +95,9 @@ _VALUES: dict[str, dict[str, Changed]] = {
         "the ALiBi slopes are those of other heads: slope h is of head h": lambda p: (
             p.alibi_slopes.flip(-1)
         ),
+        "the ALiBi slope of the first head is used for all": lambda p: (
+            p.alibi_slopes[..., :1].expand_as(p.alibi_slopes)
+        ),
         "the ALiBi slopes are multiplied by log2(e) once too often": lambda p: (
             p.alibi_slopes / _LN_2
         ),
@@ -104,6 +107,7 @@ _VALUES: dict[str, dict[str, Changed]] = {
         "the sinks are left out": lambda p: None,
         "the sinks are scaled: a sink is a score as it is": lambda p: p.sinks * p.scale,
         "the sinks are those of other heads: sink h is of head h": lambda p: p.sinks.flip(-1),
+        "the sink of the first head is used for all": lambda p: p.sinks[:1].expand_as(p.sinks),
         "the sinks are exponentials already: use exp(sink)": lambda p: (
             p.sinks.abs().clamp_min(1e-9).log()
         ),
@@ -163,6 +167,7 @@ _SCALES: dict[str, Callable[[int, int, float], float]] = {
         scale * _LN_2
     ),
     "scale · log2(e): log2(e) without 2 to the power": lambda d, v, scale: scale / _LN_2,
+    "1/d_head^(1/4): query and key need it both": lambda d, v, scale: d**-0.25,
     "1/sqrt(d_head + 1)": lambda d, v, scale: (d + 1) ** -0.5,
     "1/sqrt(d_head − 1)": lambda d, v, scale: max(d - 1, 1) ** -0.5,
     "scale / 2": lambda d, v, scale: scale / 2,
@@ -174,6 +179,7 @@ def _scale(problem: Problem) -> Slips:
     scale, (_, H, _, D) = problem.scale, problem.query.shape
     factors = {name: f(D, problem.value.shape[-1], scale) for name, f in _SCALES.items()}
     factors["1/sqrt(d_model): d_head is the size of one head"] = (H * D) ** -0.5
+    factors["1/sqrt(number of keys) in place of 1/sqrt(d_head)"] = problem.n_keys**-0.5
     for name, factor in factors.items():
         if not math.isclose(factor, scale):
             said = f"wrong scale: it behaves as {name} ({factor / scale:.5g} times what is right)"
@@ -217,15 +223,16 @@ def _causal(problem: Problem) -> Slips:
     if not problem.causal:
         said = "causal order is kept where it was not asked for: check a function that is always "
         yield f"{said}causal with --causal-only", replace(problem, causal=True)
-        return
     Q, K = problem.query.shape[2], problem.n_keys
-    said = "causal is ignored: the future is seen"
-    yield said, replace(problem, causal=False, prefix=None)
     square = torch.ones(Q, K, dtype=torch.bool, device=problem.query.device)
     if Q == K:
         for own in (0, 1):
             said = "causal is the wrong way round: the past is hidden"
             yield said, _masked(problem, causal=square.triu(own))
+    if not problem.causal:
+        return
+    said = "causal is ignored: the future is seen"
+    yield said, replace(problem, causal=False, prefix=None)
     if problem.packed is not None or problem.pages is not None or problem.prefix is not None:
         return
     slips = [("leaves out the query's own position", K - Q - 1), ("is one key too far", K - Q + 1)]
@@ -260,11 +267,21 @@ def _groups(problem: Problem) -> Slips:
             yield f"{of_one}{sentence}", replace(problem, **changed)
 
 
+    if 1 < key_heads < heads:
+        order = head.view(-1, key_heads).T.flatten()
+        said = "query heads are split into (groups, kv_heads): it is (kv_heads, groups)"
+        yield said, replace(problem, query=problem.query[:, order])
+
+
 def _window(problem: Problem) -> Slips:
     if problem.window is None:
         return
     before, after = problem.window
     yield "the window is ignored: all keys are seen", replace(problem, window=None)
+    if before is not None and after is not None:
+        for name, left in (("before", (None, after)), ("after", (before, None))):
+            said = f"the window's side {name} the query is ignored: all keys there are seen"
+            yield said, replace(problem, window=left)
     for name, edge, size in (("before", "p − before", before), ("after", "p + after", after)):
         for slip, shift in (("many is", 1), ("few is", -1)):
             if size is None or size + shift < 0:
@@ -408,7 +425,9 @@ _RESCALED = {
 
 
 def _softmax(problem: Problem) -> Slips:
-    """Sums over another axis, or none; told where there are no sinks."""
+    """Sums over another axis, or none, and statistics in base 2; without sinks more is told."""
+    said = "entropy is in bits: it is in nats, −sum p·ln p"
+    yield Suspect(said, problem, lambda entropy: entropy / _LN_2, only="entropy")
     if problem.sinks is not None:
         return
     found: list[tuple[str, Computed]] = []
@@ -433,7 +452,23 @@ def _softmax(problem: Problem) -> Slips:
             "lse is the largest score of the row: add ln(sum exp(s − maximum))",
             lambda s, v: {"lse": s.amax(-1)},
         ),
+        (
+            f"lse adds a maximum in base 2 to ln(sum): {whole}",
+            lambda s, v: {"lse": s.amax(-1) / _LN_2 + _ln_sum(s)},
+        ),
+        (
+            f"lse adds log2(sum) to a maximum in base e: {whole}",
+            lambda s, v: {"lse": s.amax(-1) + _ln_sum(s) / _LN_2},
+        ),
     ]
+    for least in (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
+        for again in (True, False):
+            said = f"probs below {least:g} are set to 0{', and rows divided by' * again}"
+            said += " what is left" * again
+            found.append((said, partial(_dropped, least, again)))
+    for n in (2, 3, 4, 8):
+        said = f"z is the mean over {n} parts of the keys: weigh each by exp(lse of the part − lse)"
+        found.append((said, partial(_mean_of_parts, n)))
     # An online softmax (Milakov & Gimelshein 2018) that forgets what a new maximum changes.
     for step in _STEPS:
         for which, said in _RESCALED.items():
@@ -455,6 +490,21 @@ def _masked_after(problem: Problem, scores: Tensor, value: Tensor) -> dict[str, 
     free, _ = _scores(replace(unfolded(problem), mask=None))
     probs = free.softmax(-1).masked_fill(scores == -math.inf, 0.0)
     return {"z": probs @ value, "probs": probs}
+
+
+def _dropped(least: float, again: bool, scores: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """Without the probs below `least`; rows sum to 1 `again`, or do not."""
+    probs = scores.softmax(-1).nan_to_num(0)
+    probs = probs.masked_fill(probs < least, 0)
+    probs = (probs / probs.sum(-1, keepdim=True)).nan_to_num(0) if again else probs
+    return {"z": probs @ value, "probs": probs}
+
+
+def _mean_of_parts(n: int, scores: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """z as the mean of what each of n parts of the keys gives by itself."""
+    parts = zip(scores.tensor_split(n, -1), value.tensor_split(n, -2), strict=True)
+    found = [s.softmax(-1).nan_to_num(0) @ v for s, v in parts if s.shape[-1]]
+    return {"z": torch.stack(found).mean(0)}
 
 
 def _ln_sum(scores: Tensor) -> Tensor:
@@ -495,6 +545,19 @@ def _layout(problem: Problem) -> Slips:
         said = f"layout: {' and '.join(parts)} as (batch, position, head, d_head); {_LAYOUT}"
         other = replace(problem, **changed)
         yield Suspect(said, other, _written_by_position) if writes else Suspect(said, other)
+    B, H, N, D = problem.z_shape
+    for said, written in (
+        (
+            "heads are put side by side before z is turned to (batch, position, head, d_head): "
+            "z.transpose(1, 2).reshape(B, N, H * D)",
+            _read_by_position,
+        ),
+        (
+            "(batch x head) is taken apart as (head, batch)",
+            lambda z: z.reshape(H, B, N, D).transpose(0, 1),
+        ),
+    ):
+        yield Suspect(f"layout: {said}", problem, written, only="z")
     shapes = {getattr(problem, name).shape for name in _VECTORS}
     if len(shapes) == 1 and problem.options().keys() <= {*COMMON} - {"mask", "bias"}:
         lengths, H = problem.lengths, problem.query.shape[1]
@@ -521,7 +584,7 @@ def _tiles(problem: Problem) -> Slips:
     key = torch.arange(K, device=problem.query.device)
     padded = problem.packed is None and problem.pages is None
     missing = "the mask is missing on the last block"
-    for tile in _TILES:
+    for tile in TILES:
         tail = key >= (K - 1) // tile * tile
         if plain.mask is not None:
             yield f"{missing} of {tile} keys", replace(plain, mask=plain.mask | tail)

@@ -189,8 +189,10 @@ _LAYOUTS = (
     ("bnhd", "bn(hd)"),
     ("bnhd", "bhnd"),
     ("nbhd", ""),
+    ("nbhd", "nb(hd)"),
     ("(bh)nd", ""),
     ("nhd", ""),
+    ("nhd", "n(hd)"),
     ("nd", ""),
 )
 #: Shapes that not every function takes: a kind that has them, and what is said where it raises.
@@ -221,6 +223,9 @@ def learn(user: JudgedFunction, *, dtype: torch.dtype, d_head: int) -> None:
             _learn_mask(user, draw)
         _learn_window(user, draw)
         user.said += user.way.said()
+    elif user.signature.layout == "packed" and not user.layout:
+        _learn_layout(user, draw)
+        user.said += user.way.said() if user.way != user.signature.way else []
     if user.way.others is None:
         _learn_others(user, draw)
     asked = [one for one in _SHAPES if one in user.options]
@@ -232,6 +237,9 @@ def learn(user: JudgedFunction, *, dtype: torch.dtype, d_head: int) -> None:
 def _learn_layout(user: JudgedFunction, draw: Draw) -> None:
     start, problem = user.way, draw("plain")
     layouts = [(start.layout, start.z)] if user.layout else _LAYOUTS
+    if user.signature.layout == "packed":
+        # Sentences behind one another, with or without an axis of one batch before them.
+        layouts = [(start.layout, start.z), ("bnhd", "")]
     ways = [replace(start, layout=layout, z=z) for layout, z in layouts]
     causal = replace(problem, causal=True)
     unsaid = user.causal_only or "causal" not in user.options

@@ -281,9 +281,16 @@ class _Told:
         """Causal order; beside a mask only where it is all: torch's starts at the first key."""
         return self.only_causal() if self.names & MASK_NAMES else self.problem.causal
 
+    def lengths(self) -> Tensor | None:
+        """One for each entry of the first axis."""
+        lengths, heads = self.problem.lengths, self.problem.query.shape[1]
+        if lengths is None or not self.way.layout.startswith("(bh)"):
+            return lengths
+        return lengths.repeat_interleave(heads)
+
     def hidden_keys(self) -> Tensor | None:
         """(batch, key), True at padding."""
-        lengths, K = self.problem.lengths, self.problem.n_keys
+        lengths, K = self.lengths(), self.problem.n_keys
         if lengths is None:
             return None
         return torch.arange(K, device=lengths.device) >= lengths[:, None]
@@ -364,7 +371,7 @@ _TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
         "lengths seq_lens seqlens kv_lens key_lengths valid_lens valid_len seq_lengths lens "
         "cache_seqlens",
         "lengths",
-        lambda t: t.problem.lengths,
+        _Told.lengths,
     ),
     ("key_padding_mask padding_mask pad_mask", "lengths", _Told.hidden_keys),
     ("window", "window", lambda t: t.problem.window),
@@ -521,6 +528,7 @@ class Signature:
             # Told sentence by sentence or head by head: what is the same for all.
             packed = {"packed", "packed_keys"} if self.layout == "packed" else set()
             kept = {"causal", "scale", "window", "soft_cap", *packed}
+            kept |= {"lengths"} if way.layout.startswith("(bh)") else set()
             found &= kept | ({"alibi_slopes", "sinks"} if packed else set())
         sides = {one.name for one in read if not is_counted(one)}
         if not sides & {"window", "window_size", *MASK_NAMES, "block_mask"} and "window" in found:

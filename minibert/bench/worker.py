@@ -48,7 +48,8 @@ Shape = tuple[int, ...]
 _DTYPES = {
     str(one).removeprefix("torch."): one
     for one in vars(torch).values()
-    if isinstance(one, torch.dtype)
+    # Memory for quantised numbers is not made without their scale.
+    if isinstance(one, torch.dtype) and not str(one).startswith(("torch.q", "torch.complex32"))
 }
 #: A message is a line about a few tensors.
 _MOST_TEXT = 2**16
@@ -429,6 +430,9 @@ class _Worker:
         with poisoned_memory(problem.query, problem.n_keys):
             self.outputs = run()
             self.clock.settle()
+        for name, one in self.outputs.items():
+            if str(one.dtype).removeprefix("torch.") not in _DTYPES:
+                raise MinibertError(f"gave {name} in {one.dtype}; expected {problem.query.dtype}")
         return {}, self.outputs
 
     def later(self, of: str) -> Answer:
