@@ -95,9 +95,9 @@ _VALUES: dict[str, dict[str, Changed]] = {
         "the ALiBi slopes are those of other heads: slope h is of head h": lambda p: (
             p.alibi_slopes.flip(-1)
         ),
-        "the ALiBi slope of the first head is used for all": lambda p: (
-            p.alibi_slopes[..., :1].expand_as(p.alibi_slopes)
-        ),
+        "the ALiBi slope of the first head is used for all": lambda p: p.alibi_slopes[
+            ..., :1
+        ].expand_as(p.alibi_slopes),
         "the ALiBi slopes are multiplied by log2(e) once too often": lambda p: (
             p.alibi_slopes / _LN_2
         ),
@@ -265,7 +265,6 @@ def _groups(problem: Problem) -> Slips:
             }
             of_one = "" if names[1:] else f"of {names[0]}: "
             yield f"{of_one}{sentence}", replace(problem, **changed)
-
 
     if 1 < key_heads < heads:
         order = head.view(-1, key_heads).T.flatten()
