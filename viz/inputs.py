@@ -202,9 +202,9 @@ def checked_numbers(chosen: Outside, n: int, name: str) -> list[int]:
 
 
 def whole_number(given: Outside) -> int:
-    """It as an int. Raises TypeError for what is none, as True is."""
+    """It as an int. Raises TypeError for what is not one, as True."""
     if isinstance(given, bool):
-        raise TypeError(f"{given} is no number")
+        raise TypeError(f"{given} is not a number")
     return operator.index(given)
 
 
