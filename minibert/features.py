@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from minibert.checkpoint.dictionary import Dictionary, Spot, open_dictionary
 from minibert.errors import CheckpointError, EditError, TraceError, check_flag, check_index
+from minibert.layers.linear import held
 from minibert.layers.norms import centred, deviation
 from minibert.quantities import Float, Hidden
 from minibert.result import Result
@@ -239,7 +240,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _is_float32(model: nn.Module) -> bool:
-    return all(one.dtype == torch.float32 for one in model.parameters())
+    return all(one.dtype == torch.float32 for one in held(model))
 
 
 def _of_heads(at: object, spot: Spot) -> Tensor:

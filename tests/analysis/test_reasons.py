@@ -198,22 +198,29 @@ def test_over_a_text_it_is_the_mean_of_all_pairs(family: str) -> None:
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
 def test_the_induction_head_looks_because_the_previous_token_head_wrote(name: str) -> None:
+    """First in the table, and first where each head's path to the keys is patched."""
     model = minibert.load(name)
     ids = minibert.analysis.repeated_ids(model.config.vocab_size, draws=2, length=20)
     scores = minibert.analysis.head_scores(model, ids, repeated=ids)
-    previous, induction = (
+    previous, (layer, head) = (
         divmod(int(scores[kind].argmax()), model.config.n_heads)
         for kind in ("previous", "induction")
     )
+    assert (previous[0], layer) == (0, 1)
     generator = torch.Generator().manual_seed(0)
-    first = 0
-    for _ in range(20):
-        half = torch.randint(300, 4000, (1, 20), generator=generator)
-        trace = model.trace(torch.cat([half, half], 1))
-        query = 30
-        found = why(trace, *induction, query, query - 19, against="row").side("key")
-        first += found.top(1)[0][0] == "head {}-{}".format(*previous)
-    assert first == 20
+    query, key, heads = 30, 11, range(model.config.n_heads)
+    own = head // (model.config.n_heads // model.config.n_kv_heads)
+    for _ in range(50):
+        halves = torch.randint(300, 4000, (2, 1, 20), generator=generator)
+        trace, other = (model.trace(torch.cat([half, half], 1)) for half in halves)
+        found = why(trace, layer, head, query, key, against="row").side("key")
+        assert found.top(1)[0][0] == "head {}-{}".format(*previous)
+        left = []
+        for sender in heads:
+            sent = trace.rerun({("z", 0, sender): other[0, sender].z})
+            patched = trace.rerun({("key", layer, own): sent[layer].key[:, own]})
+            left.append(patched[layer, head].probs[0, query, key])
+        assert min(heads, key=left.__getitem__) == previous[1]
 
 
 def test_a_part_is_what_the_score_loses_without_it() -> None:
