@@ -4,6 +4,7 @@ Two kinds of files can be read, the first that is there: tokenizer.json, or voca
 WordPiece). It imports no torch: a process with limits runs `split_everything` of some files.
 """
 
+import json
 import re
 import sys
 import warnings
@@ -46,6 +47,15 @@ _PLAIN = re.compile(
     "|WordLevel|WordPiece"
 )
 _TYPE = re.compile(r'"type"\s*:\s*"(\w*)"')
+# A pattern whose search is short on any text: only the end of an alternative repeats something.
+_ONE = r"(?:\[(?:\\.|[^\]\\])+\]|\\[pP]\{\^?\w+\}|\\[sSdDwWnrt\W]|[^\\()\[\]{}|*+?.^$])"
+_MANY = rf"{_ONE}(?:[+*]|\{{\d,\d\}})"
+_WORDS = r"\(\?i:[\w'|]+\)"
+_ALTERNATIVE = (
+    rf"(?:{_WORDS}|{_ONE}*(?:{_ONE}\?)?(?:{_MANY}(?:{_MANY}|\(\?!{_ONE}\))?)?(?:{_WORDS}\?)?)"
+)
+_SHORT = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*")
+_PATTERN = re.compile(r'"Regex"\s*:\s*("(?:[^"\\]|\\.)*")')
 # A key written so would not be found; no writer of JSON escapes a letter.
 _ESCAPED_LETTER = re.compile(r"\\u00[4-7]")
 
@@ -111,17 +121,26 @@ def parsed(content: str, where: object) -> Tokenizer:
 
 
 def is_plain(content: str) -> bool:
-    """True where the file names no part but plain ones; a part may also go without its name."""
+    """True where the file names no part but plain ones, and no pattern that may take long.
+
+    A part may also go without its name.
+    """
     hidden = "precompiled_charsmap" in content or _ESCAPED_LETTER.search(content)
-    return not hidden and all(map(_PLAIN.fullmatch, set(_TYPE.findall(content))))
+    plain = not hidden and all(map(_PLAIN.fullmatch, set(_TYPE.findall(content))))
+    return plain and all(map(_SHORT.fullmatch, _patterns(content)))
+
+
+def _patterns(content: str) -> list[str]:
+    """The regular expressions of the file."""
+    return [json.loads(each, strict=False) for each in _PATTERN.findall(content)]
 
 
 def ended_on(content: str) -> str:
     """How a limited process that read the file ended; "" where it ended as it should.
 
     Some files end the process that reads them (a table that says it is 4 GB long), others only
-    where they split a certain character. The trial takes a fifth of a second, so only files with
-    parts that are not plain are tried.
+    where they split a certain character, or many of one. The trial takes a fifth of a second, so
+    only files that are not plain are tried.
     """
     program = "from minibert.text.tokenizer_files import split_everything as run; run()"
     return tried_out(program, content=content.encode("utf-8", "surrogatepass"))
@@ -142,12 +161,19 @@ def check_that_it_splits(backend: Tokenizer, *more: str) -> None:
 
 
 def split_everything() -> None:
-    """Split characters of many alphabets by the tokenizer.json on standard input."""
+    """Split characters of many alphabets by the tokenizer.json on standard input.
+
+    Those of its patterns come many times as well, with something else behind.
+    """
     with suppress(Exception):
-        backend = Tokenizer.from_str(sys.stdin.buffer.read().decode())
+        content = sys.stdin.buffer.read().decode()
+        backend = Tokenizer.from_str(content)
         characters = [chr(i) for i in range(1, 0x3000) if not 0xD800 <= i < 0xE000]
         accents = [f"{letter}{chr(i)}" for letter in "ae" for i in range(0x300, 0x370)]
-        check_that_it_splits(backend, " ".join(characters), " ".join(accents), "\U0001f642\u6211")
+        written = sorted(set("".join(_patterns(content))))
+        many = [f"{each * 1000}\x00" for each in written]
+        texts = " ".join(characters), " ".join(accents), "\U0001f642\u6211"
+        check_that_it_splits(backend, *texts, *many)
 
 
 def find_roles(backend: Tokenizer, declared: dict[str, AddedToken]) -> dict[str, int]:

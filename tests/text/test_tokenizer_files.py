@@ -9,6 +9,8 @@ from random import Random
 
 import pytest
 from data import data_path
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 from vocabularies import BERT_MARKS, ROBERTA_MARKS, byte_level, word_piece, write
 
@@ -16,6 +18,7 @@ import minibert
 from minibert.errors import TokenizationError
 from minibert.text import tokenizer_files
 from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer_files import is_plain
 
 # Said of every vocab.txt below that has no settings; the tests of it stand at the end.
 pytestmark = pytest.mark.filterwarnings("ignore:.*which is a guess")
@@ -237,6 +240,41 @@ def test_a_file_with_parts_that_are_not_plain_is_tried_out_first(tmp_path, monke
         write(tmp_path, tokenizer=content | {"normalizer": part})
         with pytest.raises(TokenizationError, match=r"tokenizer\.json: .* ended with status -6"):
             Tokenizer.from_folder(tmp_path)
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    bomb=st.sampled_from(("(W+)+$", "(?:W|WW)+$", "(?=(W{1,9})+$)", "^((W*)*)*$")),
+    word=st.text("abk0\u6211", min_size=1, max_size=2),
+    kind=st.sampled_from(("Split", "Replace")),
+)
+def test_a_pattern_that_takes_for_ever_is_refused_without_a_word_on_standard_error(
+    bomb, word, kind, capfd
+):
+    pattern = {"Regex": bomb.replace("W", f"(?:{word})")}
+    model = {"type": "WordLevel", "vocab": {"u": 0}, "unk_token": "u"}
+    options = {"behavior": "Isolated", "invert": False} if kind == "Split" else {"content": "u"}
+    place = "pre_tokenizer" if kind == "Split" else "normalizer"
+    part = {"type": kind, "pattern": pattern} | options
+    content = {"version": "1.0", "model": model, place: part}
+    with pytest.raises(TokenizationError):
+        Tokenizer.from_json(json.dumps(content)).encode(f"{word * 200}!")
+    assert capfd.readouterr().err == ""
+
+
+# Of GPT-2 and of Llama 3.
+PUBLISHED = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+
+
+def test_published_patterns_are_plain():
+    for pattern in PUBLISHED:
+        assert is_plain(json.dumps({"type": "Split", "pattern": {"Regex": pattern}}))
 
 
 def test_the_files_of_the_embedded_models_start_no_process(monkeypatch):
