@@ -408,7 +408,7 @@ def _examine(
         findings += _called_again(run, problem, outputs, compared)
         if moved := [name for name, early in outputs.items() if not _equal(early, later[name])]:
             cause = (
-                f"{', '.join(moved)} changed after the call had returned: the work goes on behind "
+                f"{', '.join(moved)} changed after the call had returned: the work goes on after "
                 "it, in a thread or on another stream"
             )
             findings.append(Finding(where, dtype, "late", math.inf, 0.0, cause))

@@ -36,6 +36,7 @@ def test_about_is_the_models_config(here):
         "dModel": 128, "dMlp": 512, "positions": config.n_positions,
         "vocabulary": config.vocab_size, "pairs": bert,
         "predicts": "masked" if bert else "causal", "mask": "[MASK]" if bert else None,
+        "features": None,
     }  # fmt: skip
 
 
