@@ -70,10 +70,39 @@ def _general_slips(truth: list[float]) -> Iterator[tuple[list[float], str]]:
     if 0 < one < 1:
         yield [1 - one], "That is the rest, what is left of 1."
     if one.is_integer():
-        for off in (one - 1, one + 1):
-            yield [off], "You are one off. Check where you begin to count."
+        for off, many in ((1, "one"), (2, "two")):
+            said = f"You are {many} off. Check where you begin to count."
+            yield from (([one + by], said) for by in (off, -off))
     if one:
         yield [1 / one], "That is the other way round: you divided the second number by the first."
+
+
+def _factors(truth: list[float]) -> Iterator[tuple[list[float], str]]:
+    """What a wrong factor or one wrong sign make of the right numbers."""
+    factors = {
+        "That is twice as much. What is counted twice, or not halved?": 2.0,
+        "That is half of it. What is left out, or halved?": 0.5,
+        "That is ten times as much. Check the decimal point.": 10.0,
+        "That is a tenth of it. Check the decimal point.": 0.1,
+    }
+    if len(truth) > 1:
+        for what, by in (("sum", sum(truth)), ("number", len(truth)), ("largest", max(truth))):
+            factors[f"You divided them by their {what}. Leave them as they are."] = 1 / (by or 1)
+    for said, factor in factors.items():
+        if not math.isclose(factor, 1, rel_tol=2 * _WRITTEN):
+            yield [factor * one for one in truth], said
+    for n, one in enumerate(truth):
+        turned = [*truth[:n], -one, *truth[n + 1 :]]
+        yield turned, f"The sign of number {n + 1} is not right."
+
+
+def _nearest(given: list[float], slips: Iterable[tuple[list[float], str]]) -> str:
+    """What is said to the slip that gives these numbers; "" where none does."""
+    near = []
+    for value, said in slips:
+        if (off := _distance(given, value)) <= _WRITTEN * max(map(abs, value)) + _SMALLEST:
+            near.append((off, said))
+    return min(near, key=lambda slip: slip[0], default=(0.0, ""))[1]
 
 
 @dataclass(frozen=True)
@@ -109,12 +138,8 @@ class Numbers:
         self, given: list[float], truth: list[float], slips: list[tuple[list[float], str]]
     ) -> str:
         """What is said to a wrong answer: the nearest slip, or what is wrong with the number."""
-        near = []
-        for value, said in (*slips, *_general_slips(truth)):
-            if (off := _distance(given, value)) <= _WRITTEN * max(map(abs, value)) + _SMALLEST:
-                near.append((off, said))
-        if near:
-            return min(near, key=lambda slip: slip[0])[1]
+        if said := _nearest(given, (*slips, *_general_slips(truth))):
+            return said
         if len(given) != len(truth):
             wanted = "1 number" if len(truth) == 1 else f"{len(truth)} numbers"
             return f"Expected {wanted}, and you gave {len(given)}."
@@ -122,6 +147,8 @@ class Numbers:
             low, high, why = self.between
             if not all(low <= one <= high for one in given):
                 return why
+        if said := _nearest(given, _factors(truth)):
+            return said
         wrong = [n for n, one in enumerate(given) if abs(one - truth[n]) > self.tolerance] or [0]
         side = "less" if given[wrong[0]] > truth[wrong[0]] else "more"
         if len(truth) == 1:

@@ -118,6 +118,29 @@ _AVERAGES: dict[str, Exercise] = {
     ),
 }
 
+
+def _misread(
+    trace: Trace, name: str, head: tuple[int, int], query: int, key: int
+) -> dict[str, object]:
+    """What stands beside the weight or score of a query and a key, by what leads there."""
+    table = getattr(trace[head], name)[0]
+    other = getattr(trace[head[::-1]], name)[0]
+    return {
+        "Row and column are swapped: a row is the token that looks, a column what it looks at.": (
+            table[key, query]
+        ),
+        f"That is head {head[1]}-{head[0]}. The layer comes first, then the head.": (
+            other[query, key]
+        ),
+        "That is the column of the next token. Positions are counted from 0.": (
+            table[query, key + 1]
+        ),
+        "That is the row of the token before. Positions are counted from 0.": (
+            table[query - 1, key]
+        ),
+    }
+
+
 VERBS = ("are", "were", "was", "is")
 
 
@@ -202,7 +225,13 @@ _ONE_WORD: dict[str, Exercise] = {
         0.05,
         "Nearly all: of eight tokens the head looks at one.",
         "This head has one thing to do.",
-        lambda: {"That would be the same for each of the eight tokens.": 1 / 8},
+        lambda: {
+            "That would be the same for each of the eight tokens.": 1 / 8,
+            "That is the mean over the four heads of layer 0.": traced(BOYS)[0].probs[
+                0, :, 3, 2
+            ].mean(),
+            **_misread(traced(BOYS), "probs", (0, 1), 3, 2),
+        },
         A_WEIGHT,
     ),
     "0-without": Choice(
@@ -228,6 +257,7 @@ _ONE_WEIGHT: dict[str, Exercise] = {
             "That is the dot product itself. Divide it by √32 = 5.657.": _score() * _scale(),
             "That divides by d = 32. Divide by its square root, 5.657.": _score() / _scale(),
             "That multiplies by √32. Divide.": _score() * 32,
+            **_misread(traced(HORSE), "scores", next_head(), *_table()[1:]),
         },
     ),
     "2-weight": Numbers(
@@ -240,6 +270,7 @@ _ONE_WEIGHT: dict[str, Exercise] = {
             "That divides the score by the sum of the scores. Take exp of every score first.": (
                 _score() / float(_table()[0][_table()[1]].sum())
             ),
+            **_misread(traced(HORSE), "probs", next_head(), *_table()[1:]),
             "That divides by the sum of the others. The sum below has exp of this score as well.": (
                 _weight() / (1 - _weight())
             ),
@@ -504,11 +535,16 @@ def _weights() -> Tensor:
     return torch.stack([layer.probs[0, :, :, -1].mean() for layer in traced(BOYS)])
 
 
-def _lengths() -> tuple[float, float]:
+def _lengths(layers: Iterable[int] = ()) -> tuple[float, float]:
     """The mean length of the values at [SEP], and of the others without [CLS], where heads rest."""
     trace = traced(BOYS)
-    norms = torch.stack([trace[layer].value[0].norm(dim=-1) for layer in _late()])
+    norms = torch.stack([trace[layer].value[0].norm(dim=-1) for layer in layers or _late()])
     return float(norms[..., -1].mean()), float(norms[..., 1:-1].mean())
+
+
+def _shortness(layers: Iterable[int]) -> float:
+    at_sep, at_words = _lengths(layers)
+    return at_sep / at_words
 
 
 def _off(layers: Iterable[int]) -> float:
@@ -576,6 +612,7 @@ _USE: dict[str, Exercise] = {
         "little, too.",
         lambda: {
             "That is the mean over all layers; not all of them rest.": _weights().mean(),
+            "That is in the layers that do not rest.": _weights()[_early()].mean(),
             "That is the weight on [CLS]. [SEP] is the last token.": torch.stack(
                 [traced(BOYS)[n].probs[0, :, :, 0] for n in _late()]
             ).mean(),
@@ -585,7 +622,7 @@ _USE: dict[str, Exercise] = {
     "4-value": Numbers(
         "In the layers that rest, how long is the value vector of [SEP], as a part of the "
         "length of the other tokens' values?",
-        lambda: _lengths()[0] / _lengths()[1],
+        lambda: _shortness(_late()),
         0.1,
         "The value of [SEP] is short: there is little to take. But a head that gives nearly all "
         "its weight to [SEP] takes little from the other tokens as well.",
@@ -595,6 +632,10 @@ _USE: dict[str, Exercise] = {
                 _lengths()[1] / _lengths()[0]
             ),
             "That is the length itself. Divide it by that of the others.": _lengths()[0],
+            "That is the length at the others. Divide that at [SEP] by it.": _lengths()[1],
+            "That is the difference. Divide the lengths.": _lengths()[1] - _lengths()[0],
+            "That is in the layers that do not rest.": _shortness(_early()),
+            "That is over all layers; not all of them rest.": _shortness(range(4)),
         },
     ),
     "4-off": Numbers(
@@ -605,7 +646,11 @@ _USE: dict[str, Exercise] = {
         "Nearly nothing on this text. Layer 1, which does not rest, hardly moves it either: this "
         "test alone does not say that a layer does nothing because it rests.",
         "A large weight is not a proof of use. How long were the values that these heads take?",
-        lambda: {"That is what happens without the other layers.": _off(_early())},
+        lambda: {
+            "That is what happens without the other layers.": _off(_early()),
+            "That is without all layers; not all of them rest.": _off(range(4)),
+            "That is without layer 0 alone, which does not rest.": _off([0]),
+        },
         (0.0, 100.0, "A divergence is 0 where nothing moves and never negative."),
     ),
     "4-gradient": Choice(

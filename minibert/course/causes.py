@@ -67,8 +67,8 @@ def _about_flips(head: str) -> str:
     layer, number = (int(part) for part in head.split("-"))
     count = _flipped("head", layer, number)
     return (
-        f"Without head {head}, {count} of {len(_right())} plurals become was. With another head it "
-        "is more."
+        f"Without head {head}, {count} of {len(_right())} plurals become was. Without another head "
+        "it is more."
     )
 
 
@@ -192,6 +192,7 @@ _CAUSES: dict[str, Exercise] = {
         "Which other head could find the word, with all three away?",
         lambda: {
             "That is the part with all heads.": _copied(),
+            "That is without head 1-0 alone. Set all of them to zero at once.": _copied((1, 0)),
             "That would be a guess among the seven words. Is a guess what is left?": 1 / 7,
         },
         A_PART,

@@ -109,6 +109,23 @@ def test_slips_that_any_exercise_invites_are_named(name):
         for digits in (2, 3, 4):
             verdict = check(name, [float(f"{one:.{digits}g}") for one in guess])
             assert verdict.right or re.search(said, verdict.said), (guess, verdict)
+    for factor in (2, 0.5, 10, 0.1):
+        verdict = check(name, [factor * one for one in truth])
+        assert verdict.right or not re.search(r"is (less|more)( than [-\d]|\.)", verdict.said), (
+            factor,
+            verdict,
+        )
+
+
+def test_what_is_read_off_beside_the_number_is_named():
+    trace = minibert.load("tiny-bert").trace(BOYS)
+    table = trace[0, 1].probs[0]
+    for said, near in (
+        ("Row and column", table[2, 3]),
+        ("layer comes first", trace[1, 0].probs[0, 3, 2]),
+        ("over the four heads", trace[0].probs[0, :, 3, 2].mean()),
+    ):
+        assert said in check("0-weight", near).said
 
 
 @pytest.mark.parametrize("name", ["3-previous", "3-neurons", "5-head", "5-induction"])
