@@ -240,7 +240,7 @@ _ONE_WORD: dict[str, Exercise] = {
         lambda: _top(BOYS, _PREVIOUS),
         partial(
             _about_verb, BOYS, _PREVIOUS,
-            "The mask no longer knows that there are several boys.",
+            "Something in what this head gives was needed for “were”.",
             "It was first as long as this head told the mask what stands before it.",
         ),
     ),
@@ -521,7 +521,7 @@ _HEADS: dict[str, Exercise] = {
         lambda: _named(_shared()),
         _about_shared,
         "Its queries have many of their largest products in the same dimensions, as Vig saw it. "
-        "That does not mean few dimensions: by the other measure of this page it needs 16 of 32.",
+        "That does not say that four dimensions are enough to tell keys apart.",
     ),
 }
 
@@ -579,8 +579,8 @@ def _about_gradients(chosen: str) -> str:
     shown = ", ".join(f"{size:.4f}" for size in _gradients().tolist())
     return (
         f"Its mean size by layer is {shown}. Where heads rest on [SEP], a change of these weights "
-        "hardly changes the loss. Clark et al. 2019 see in it a sign of their guess that resting "
-        "is a no-op."
+        "hardly changes the loss. That fits the guess of Clark et al. 2019 that resting is a "
+        "no-op. But these are also the last two layers."
     )
 
 
