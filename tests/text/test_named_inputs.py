@@ -158,7 +158,7 @@ def test_what_cannot_be_read_is_an_error_that_says_where(given, message):
         ("a text", {"attention_mask": [[1]]}, "attention_mask= goes with ids"),
         (Tokens.from_ids(TWO), {"attention_mask": [[1]]}, "goes with ids"),
         (TWO, {"input_ids": TWO}, "given twice"),
-        (TWO, {"keep_all": True}, "keep_all= is neither an option"),
+        (TWO, {"keep_all": True}, r"keep_all= \(did you mean .keep.\?\) is neither an option"),
         ({"input_ids": TWO, "labels": TWO}, {}, "'labels' is not an input"),
         ({"input_ids": TWO, "position_ids": [[5, 6, 7]] * 2}, {}, "'position_ids' is not an input"),
     ],
