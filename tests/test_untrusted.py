@@ -1,9 +1,19 @@
 """The door by itself; test_hostile_files.py has what comes through it in whole checkpoints."""
 
+import sys
+
 import pytest
 
+from minibert import untrusted
 from minibert.errors import CheckpointError, TraceError
-from minibert.untrusted import check_revision, guarded, open_regular, read_json
+from minibert.untrusted import (
+    check_nesting,
+    check_revision,
+    guarded,
+    open_regular,
+    read_json,
+    tried_out,
+)
 
 
 class PanicError(BaseException):
@@ -44,6 +54,30 @@ def test_json_has_a_limit_of_depth(tmp_path, depth, fits):
     else:
         with pytest.raises(CheckpointError, match="nested more than 64 deep"):
             read_json(path)
+
+
+def test_json_has_a_limit_of_the_number_of_values():
+    check_nesting({"a": [0] * 2**20}, "here")
+    for many in ([0] * 2**21, [[0] * 2**20, [0] * 2**20]):
+        with pytest.raises(CheckpointError, match=r"^here: more than 2097152 values"):
+            check_nesting({"a": many}, "here")
+
+
+@pytest.mark.parametrize(
+    ("program", "well"),
+    [
+        ("bytes(2**20)", True),
+        pytest.param(
+            "bytearray(2**30)",
+            False,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="memory has a limit on Linux"),
+        ),
+        ("import time; time.sleep(60)", False),
+    ],
+)
+def test_a_trial_has_limits_of_memory_and_time(program, well, monkeypatch):
+    monkeypatch.setattr(untrusted, "_SECONDS", 2 if "sleep" in program else 60)
+    assert (tried_out(program, memory=2**29) == "") == well
 
 
 def test_a_revision_is_a_name_that_leads_nowhere():

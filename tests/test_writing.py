@@ -1,7 +1,10 @@
 """Every file that minibert writes: its permissions, and that no link at its place is followed."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,3 +78,23 @@ def test_a_link_at_the_unfinished_files_name_is_not_followed(writer, tmp_path, m
     assert precious.read_text() == "precious"
     assert all(link.is_symlink() for link in planted)
     assert not path.exists()
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from minibert.writing import replacing
+
+with replacing(Path(sys.argv[1])) as unfinished:
+    unfinished.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
+def test_a_write_that_is_killed_leaves_the_file_that_was_there(tmp_path):
+    path = tmp_path / "a.trace"
+    path.write_text("whole")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "whole"

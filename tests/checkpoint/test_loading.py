@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,12 @@ def test_the_type_stays_unless_another_is_asked_for(dtype):
     assert {value.dtype for value in kept.values()} == {dtype}
     wide = from_transformers(theirs, dtype=torch.float64).to_state_dict()
     assert {value.dtype for value in wide.values()} == {torch.float64}
+
+
+def test_an_embedded_name_and_a_folder_need_no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "socket", lambda *_, **__: pytest.fail("a socket was opened"))
+    minibert.load("tiny-gpt2").save(tmp_path / "here")
+    minibert.load(tmp_path / "here").predict("one")
 
 
 def test_what_is_no_model_is_an_error():

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import minibert
 from minibert.viz.live import still_of
-from minibert.viz.serve import connection
+from minibert.viz.serve import connection, server
 from minibert.viz.serve.engine import MOST_MESSAGE_BYTES
 from minibert.viz.serve.server import PageServer, ServedPage
 from tests.served import Client, page_socket, request, serving
@@ -79,6 +79,17 @@ def test_who_comes_without_the_token_or_from_elsewhere_gets_nothing(served):
         with pytest.raises(InvalidStatus) as refused:
             page_socket(served, origin=origin, token=asked)
         assert refused.value.response.status_code == 403
+
+
+def test_connections_have_a_limit(monkeypatch):
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 2)
+    with serving(minibert.load()) as running:
+        there = ("127.0.0.1", running.port)
+        assert get(running, f"/?{token(running)}")[0] == 200
+        held = [socket.create_connection(there, timeout=20) for _ in range(2)]
+        assert get(running, f"/?{token(running)}")[0] == 503
+        for each in held:
+            each.close()
 
 
 def test_the_answers_are_those_of_the_engine(client):
