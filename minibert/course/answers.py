@@ -79,16 +79,17 @@ def _general_slips(truth: list[float]) -> Iterator[tuple[list[float], str]]:
 
 def _factors(truth: list[float]) -> Iterator[tuple[list[float], str]]:
     """What a wrong factor or one wrong sign make of the right numbers."""
-    factors = {
-        "That is twice as much. What is counted twice, or not halved?": 2.0,
-        "That is half of it. What is left out, or halved?": 0.5,
-        "That is ten times as much. Check the decimal point.": 10.0,
-        "That is a tenth of it. Check the decimal point.": 0.1,
-    }
+    factors: list[tuple[float, str]] = []
     if len(truth) > 1:
         for what, by in (("sum", sum(truth)), ("number", len(truth)), ("largest", max(truth))):
-            factors[f"You divided them by their {what}. Leave them as they are."] = 1 / (by or 1)
-    for said, factor in factors.items():
+            said = f"You divided them by their {what}. Leave them as they are."
+            factors.append((1 / (by or 1), said))
+    for n in (2, 3, 4):
+        factors.append((n, f"That is {n} times as much. What is counted {n} times?"))
+        factors.append((1 / n, f"{n} times as much is right. What is left out, or divided?"))
+    for power in (1, 2, 3, -1, -2, -3):
+        factors.append((10.0**power, "The decimal point is not in its place."))
+    for factor, said in factors:
         if not math.isclose(factor, 1, rel_tol=2 * _WRITTEN):
             yield [factor * one for one in truth], said
     for n, one in enumerate(truth):
