@@ -71,7 +71,7 @@ def parse_want(want: Iterable[object], *, n_keys: int | None) -> Want:
     """
     if isinstance(want, str):
         raise AttentionError(
-            f"want is the text {want!r}; expected a tuple of names. Write want=({want!r},)."
+            f"{want!r} is one text where a tuple of names is expected: give ({want!r},)."
         )
     if not isinstance(want, Iterable):
         raise AttentionError(

@@ -65,6 +65,16 @@ def load(
     return Features(dictionary, reads, writes, name=str(name))
 
 
+def check_features(features: object, model: object, name: str) -> None:
+    """Raise TraceError for what is not Features, or those of other weights than the model's."""
+    if not isinstance(features, Features):
+        raise TraceError(
+            f"features={features!r:.80}: expected what minibert.features.load gives, for example "
+            'features=minibert.features.load("tiny-gpt2").'
+        )
+    features.check_model(model, name)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Features:
     """A dictionary at its place in a model.
@@ -104,13 +114,7 @@ class Features:
                 f"{self!r} are of centred weights (center_writing_weights), and those of "
                 f"{trace.config.model_type} cannot be centred: its norm takes no mean away."
             )
-        told, model = self.dictionary.model_weights, trace.model
-        compared = told and isinstance(model, nn.Module) and _is_float32(model)
-        if compared and weights_digest(cast(nn.Module, model)) != told:
-            raise TraceError(
-                f"{self!r} are of another model: the weights of {trace.model_name} differ from "
-                "those that the files name. If that is meant, features.load(..., other_model=True)."
-            )
+        self.check_model(trace.model, trace.model_name)
         x = _wide(_flat(trace, self.reads))
         whole = x if self.reads == self.writes else _wide(_flat(trace, self.writes))
         dictionary = self._of_width(x, whole)
@@ -135,6 +139,16 @@ class Features:
             error=whole - decoded,
             others={"bias": constant} | ({} if skip is None else {"skip": skip}),
         )
+
+    def check_model(self, model: object, name: str) -> None:
+        """Raise TraceError where the files say that they are of other weights than the model's."""
+        told = self.dictionary.model_weights
+        compared = told and isinstance(model, nn.Module) and _is_float32(model)
+        if compared and weights_digest(cast(nn.Module, model)) != told:
+            raise TraceError(
+                f"{self!r} are of another model: the weights of {name} differ from those that "
+                "the files name. If that is meant, features.load(..., other_model=True)."
+            )
 
     def edit(
         self,

@@ -181,7 +181,8 @@ def quantity(
 def axes_of(result: object) -> dict[str, tuple[str, ...]]:
     """The names of the axes of each tensor of a result, by its field.
 
-    For what the analyses, `attend` and `trace[layer].statistics` return. An axis that is not
+    For what the analyses, `attend` and `trace[layer].statistics` return; {} for other things. Axes
+    of quantities stand in docs/reading.md. An axis that is not
     always there, such as the batch of a result for one sentence, is left out where it is not.
 
     >>> from minibert.kernels.api import Statistics

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import MinibertError
-from minibert.features import Features
+from minibert.features import Features, check_features
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
 from minibert.text.tokenizer import Tokenizer
@@ -230,6 +230,7 @@ def _held(
     entries, weights = _packed(named, coded)
     config_of_page = _config(model)
     if features is not None:
+        check_features(features, model, model.name)
         config_of_page["features"], tensors = _dictionary(features)
         more, dictionary = _packed(tensors, coded=False)
         entries += [entry | {"from": len(weights) + entry["from"]} for entry in more]

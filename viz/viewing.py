@@ -306,7 +306,8 @@ def _with_reasons(
     """The example with reasons of its weights, where it holds the vectors of a model's trace."""
     if features is not None and (why is False or not isinstance(features, Features)):
         raise AttentionError(
-            f"features={features!r:.80}: expected those of minibert.features.load, and why."
+            f"features={features!r:.80}: expected what minibert.features.load gives"
+            "; with why=False there is nothing that features could split."
         )
     if why is False:
         return example

@@ -306,9 +306,9 @@ def check_total(
     if not abs(total - number) <= sum_rounding(dtype) * size:
         raise TraceError(
             f"{what} is {number:.6g} in this trace, and what its components wrote gives "
-            f"{total:.6g}: an edit wrote something between (a residual stream, attn_out, an input, "
-            "query, key, scores or logits). Explain the unedited trace, or edit embed, z, head_out "
-            "or mlp_out."
+            f"{total:.6g}. Either an edit wrote something between (a residual stream, attn_out, an "
+            "input, query, key, scores or logits): explain the unedited trace, or edit embed, z, "
+            "head_out or mlp_out. Or the model's weights were changed since: make the trace again."
         )
 
 

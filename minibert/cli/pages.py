@@ -35,7 +35,7 @@ def view(
             layers.
     """
     _check_place(output)
-    found = None if features is None else _features(features)
+    found = _features(features, loading)
     model, tokens = texts.tokens(loading)
     page = model.trace(tokens).view(view=cast(View, picture), features=found)
     _write(page, output, browse, "{:.0f} kB", 1000)
@@ -63,8 +63,9 @@ def live(
     if len(text or ()) > 2:
         raise typer.BadParameter("--text can be given twice at most")
     _check_place(output)
-    if (any_model or story) and (loading.model or text or features or (any_model and story)):
-        raise typer.BadParameter("--any and --story take no model, no features and no text")
+    given = loading.model or text or features is not None
+    if (any_model or story) and (given or (any_model and story)):
+        raise typer.BadParameter("--any and --story take no model, features, text or one another")
     from minibert.viz.stored import STORED_MODELS, stored_any, stored_live, stored_story
 
     name = loading.model or STORED_MODELS[0]
@@ -72,7 +73,8 @@ def live(
     if any_model or story:
         page = stored_any() if any_model else stored_story()
     elif (
-        not (text or features)
+        not text
+        and features is None
         and name in STORED_MODELS
         and replace(loading, model=None) == Loading()
     ):
@@ -80,7 +82,7 @@ def live(
     else:
         from minibert.viz.live import live_page
 
-        found = None if features is None else _features(features)
+        found = _features(features, loading)
         page = live_page(loading.load(), text or (), features=found)
     _write(page, output, browse, "{:.1f} MB", 1e6)
     if said := getattr(page, "note", ""):
@@ -108,7 +110,7 @@ def serve(
     check_installed()
     from minibert.viz.serve.server import PageServer
 
-    found = None if features is None else _features(features)
+    found = _features(features, loading)
     server = PageServer(loading.load(), host=host, port=port, features=found)
     say(server.address)
     if host not in _LOCAL:
@@ -119,11 +121,13 @@ def serve(
     server.run()
 
 
-def _features(name: str) -> "Features":
-    """The features of a folder, a Hub id or an embedded model."""
+def _features(name: str | None, loading: Loading) -> "Features | None":
+    """The features of a folder, a Hub id or an embedded model, if a name is given."""
+    if name is None:
+        return None
     from minibert.features import load
 
-    return load(name)
+    return load(name, offline=loading.offline)
 
 
 def _check_place(output: Path) -> None:

@@ -390,8 +390,8 @@ class ReadOnly(Tensor):
         for refused in _read_only_in(_written(function, args, named)):
             raise CheckpointError(
                 f"This tensor is {refused.what}, to be read: a write into it would not reach the "
-                "model. Write into the parameter itself, such as model.body.layers[1].attention."
-                "output.weight, or change a copy of yours: .clone()."
+                "model. Write into the parameter itself, such as model.body.word.weight (W_E) "
+                "or model.body.layers[1].attention.output.weight, or change a copy: .clone()."
             )
         views = list(_read_only_in((*args, *named.values())))
         with torch._C.DisableTorchFunctionSubclass():

@@ -155,11 +155,11 @@ def by_name(
         return text
     for name in named:
         if name not in NAMES:
-            known = (*NAMES, *signature(of).parameters, "truncate")
+            guess = did_you_mean(name, (*NAMES, *signature(of).parameters, "truncate"))
+            cut = " To cut a text, give model.tokenize(text, truncate=True)."
             raise TokenizationError(
-                f"{name}={did_you_mean(name, known)} is neither an option here nor an input; "
-                f"inputs by name are {', '.join(NAMES)}. To cut a text, give model.tokenize(text, "
-                "truncate=True)."
+                f"{name}={guess} is neither an option here nor an input; "
+                f"inputs by name are {', '.join(NAMES)}.{cut if 'trunc' in name + guess else ''}"
             )
     if text is None:
         return named

@@ -70,7 +70,8 @@ class Trace(PassRecord):
                 return known.__get__(self)
             if name in QUANTITIES:
                 raise AbsentError(f"{name} belongs to a layer: read trace[layer].{name}.")
-            guess = did_you_mean(name, (*QUANTITIES, *dir(type(self))))
+            public = [one for one in dir(type(self)) if not one.startswith("_")]
+            guess = did_you_mean(name, (*QUANTITIES, *public))
             raise AbsentError(f"A trace has no {name!r}{guess}. See docs/reading.md#the-names")
 
     @property

@@ -77,7 +77,7 @@ TRAINED = torch.ones(B, H, Q, D, requires_grad=True)
         ({"bias": torch.full((1, 1, 1, K), -math.inf)}, "bias holds NaN or an infinity.*mask="),
         ({"impl": "fast"}, 'impl="fast" is not known; known are auto, reference, eager, sdpa'),
         ({"want": ("entropie",)}, "want holds 'entropie'.*known are scores, probs, row_max"),
-        ({"want": "entropy"}, r"want is the text.*want=\('entropy',\)"),
+        ({"want": "entropy"}, r"one text.*give \('entropy',\)"),
         ({"want": ("key_mass",)}, r"key_mass.*say which.*\(0,\)"),
         ({"want": (("key_mass", (0, 7)),)}, r"positions \[7\] do not exist.*0 to 6"),
         ({"want": (("entropy", 2),)}, "takes none"),

@@ -11,6 +11,7 @@ from minibert.checkpoint.dictionary import Spot
 from minibert.errors import MinibertError
 from minibert.features import Features
 from minibert.viz.live import live_page
+from minibert.viz.serve.engine import Engine
 
 TEXT = "The horse pulled the cart up the hill."
 
@@ -44,3 +45,18 @@ def test_features_that_a_file_does_not_compute_are_refused(changes):
     other = replace(own, dictionary=replace(own.dictionary, **changes))
     with pytest.raises(MinibertError, match="left to `minibert serve`"):
         live_page(minibert.load("tiny-gpt2"), features=other)
+
+
+def test_features_of_another_model_are_refused_by_every_page():
+    features, model = minibert.features.load("tiny-gpt2"), minibert.load("tiny-llama")
+    pages = (
+        lambda: live_page(model, features=features),
+        lambda: Engine(model, features),
+        lambda: model.trace("the horse").view(features=features),
+    )
+    for page in pages:
+        with pytest.raises(MinibertError, match="of another model: the weights of tiny-llama"):
+            page()
+    for page in (model.live, model.trace("the horse").view):
+        with pytest.raises(MinibertError, match="expected what minibert.features.load gives"):
+            page(features="tiny-gpt2")

@@ -24,7 +24,7 @@ from torch import Tensor
 from minibert.analysis.reading import Split
 from minibert.answers.generate import Sampling
 from minibert.errors import MinibertError, TokenizationError, did_you_mean
-from minibert.features import Features
+from minibert.features import Features, check_features
 from minibert.layers.config import Config, predicts_tokens
 from minibert.layers.linear import Linear
 from minibert.model import Model
@@ -373,6 +373,8 @@ class Engine:
                 f"{model.name} has no tokenizer, and a page takes text. Put a "
                 "tokenizer.json beside its weights."
             )
+        if features is not None:
+            check_features(features, model, model.name)
         self.model, self.features_of = model, features
         self.tokenizer = model.tokenizer
         self.config = model.config
