@@ -1,8 +1,11 @@
 """The whole model in one diagram of one window, and every number worked out."""
 
 import pytest
-from browser.live_pages import PLACE, TEXT, WORDS, asked, settled, shown, worked
+from browser.live_pages import PLACE, TEXT, WORDS, asked, cell, field, settled, shown, worked
 from playwright.sync_api import expect
+
+import minibert
+from minibert.viz.live import live_page
 
 
 def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(bert, bert_page, opened):
@@ -87,3 +90,20 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
     way.click()
     layer, head = head.split("-")
     expect(page.locator(".sum-answer .where")).to_have_text(f"Layer {layer}, head {head}")
+
+
+def test_the_choice_by_features_stays_in_the_address_and_with_another_text(gpt2, opened):
+    html = live_page(gpt2, [WORDS], features=minibert.features.load("tiny-gpt2")).html
+    page = opened(html, "view=arithmetic&layer=1&heads=3&query=4&key=2")
+    page.get_by_role("button", name="By features").click()
+    field(page).fill(f"{WORDS} door")
+    cell(page, 1, 2).click()
+    assert asked(page)["split"] == "features"
+    page = opened(html, page.evaluate("location.hash.slice(1)"))
+    expect(field(page)).to_have_value(f"{WORDS} door")
+    page.get_by_role("button", name="Take all back").click()
+    settled(page)
+    expect(page.locator(".because [aria-pressed=true]")).to_have_text("By features")
+    expect(page.locator(".because-pairs")).to_contain_text("feature 1-")
+    page.get_by_role("button", name="By heads and MLPs").click()
+    assert "split" not in asked(page)

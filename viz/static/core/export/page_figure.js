@@ -5,7 +5,8 @@
  */
 
 import { cssColors } from "../draw/canvas.js";
-import { moved } from "./figure.js";
+import { element } from "../draw/dom.js";
+import { FONTS, moved } from "./figure.js";
 
 /** CSS pixels: around it, and above it for its title. */
 const [MARGIN, TITLE] = [24, 40];
@@ -27,13 +28,24 @@ export function pageFigure(root, title, table, strokes = new Map()) {
     paper,
     paint(pen) {
       const { left, top } = root.getBoundingClientRect();
-      pen.text(MARGIN, MARGIN + 16, title, { size: 18, color: ink, bold: true });
+      pen.text(MARGIN, MARGIN + 16, fitting(title, width), { size: 18, color: ink, bold: true });
       const within = moved(pen, MARGIN - left, MARGIN + TITLE - top);
       for (const one of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("*"))) {
         if (one.checkVisibility()) paintElement(within, one, strokes);
       }
     },
   };
+}
+
+/** As much of a title as fits. @param {string} title @param {number} width */
+function fitting(title, width) {
+  const pen = element("canvas").getContext("2d");
+  if (!pen) return title;
+  pen.font = `600 18px ${FONTS}`;
+  const fits = (/** @type {string} */ text) => pen.measureText(text).width <= width;
+  const letters = [...title].slice(0, Math.ceil(width));
+  while (letters.length && !fits(`${letters.join("")}…`)) letters.pop();
+  return fits(title) ? title : `${letters.join("").trimEnd()}…`;
 }
 
 /** @param {Pen} pen @param {HTMLElement} one @param {Map<Element, (pen: Pen) => void>} strokes */

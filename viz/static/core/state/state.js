@@ -310,6 +310,7 @@ function write(hash) {
  * @property {"auto" | "light" | "dark"} theme
  * @property {string} number  arithmetic view: the quantity that is worked out; empty: an attention weight
  * @property {number | null} dimension  of it: a dimension, a neuron, or a token id of the logits
+ * @property {string} split  of it: what the score is split into, "parts" or "features"
  * @property {number} zoom  of the map: how often its cells are doubled
  *
  * @typedef {object} Limits  what a state may hold
@@ -354,6 +355,7 @@ export const FIELDS = [
   field("theme", "theme", "auto", among(["light", "dark"])),
   field("number", "number", "", (written) => (/^[a-z_]{1,20}$/.test(written) ? written : undefined)),
   field("dimension", "dim", null, (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined)),
+  field("split", "split", "parts", among(["parts", "features"])),
   field("zoom", "zoom", 0, (written) => whole(written, range(MOST_ZOOM + 1))),
 ];
 

@@ -65,7 +65,7 @@ export class ArithmeticView extends Staged {
     chooseToken(this.menus.query, this.example.tokens, row.query);
     chooseToken(this.menus.key, this.example.keyTokens, key);
     this.show(answerOf(this.story, `Layer ${layer}, head ${head}`, elsewhere ? weightOf(elsewhere.codes[place]) : null), weightSteps(this.story, head));
-    await this.because.show(this.story, { layer, head, query: row.query, key }, this.theme());
+    await this.because.show(this.story, { layer, head, query: row.query, key }, this.store.get().split, this.theme());
   }
 
   /** The weights after an edit, which do not follow from query and key. @param {number} layer */

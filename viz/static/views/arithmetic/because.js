@@ -33,27 +33,18 @@ export class Because {
   constructor(go) {
     this.go = go;
     this.said = element("div", { class: "because-said", "aria-live": "polite" });
-    this.by = segments(WAYS, (id) => this.split(id === "features"), "What the score is split into");
+    this.by = segments(WAYS, (id) => this.go({ split: id }), "What the score is split into");
     this.root = element("div", { role: "group", class: "because", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.by.root, this.said]);
     this.latest = 0;
-    this.features = false;
-    this.again = () => {};
   }
 
-  /** @param {boolean} features */
-  split(features) {
-    this.features = features;
-    this.again();
-  }
-
-  /** @param {Story} story @param {Asked} asked @param {"light" | "dark"} theme */
-  async show(story, asked, theme) {
+  /** @param {Story} story @param {Asked} asked @param {string} by  the way that is chosen @param {"light" | "dark"} theme */
+  async show(story, asked, by, theme) {
     const { example, vectors, row } = story;
     this.root.hidden = !example.source && !example.header.why;
     if (this.root.hidden) return;
-    this.again = () => void this.show(story, asked, theme);
     const place = featuresOf(example);
-    const features = this.features && place !== null;
+    const features = by === "features" && place !== null;
     this.by.root.hidden = !place;
     this.by.show(features ? "features" : "parts");
     this.latest += 1;
