@@ -532,6 +532,9 @@ function leastDrawn({ layer, heads, shown, minimum, usual }, strength, focus) {
   return Math.min(asked, codeOfStrongest(layer, heads, shown, focus ? FEW : layer.nQueries, focus));
 }
 
+/** A whole number with commas. `toLocaleString` takes longer than all lines of a short text: it loads a language first. @param {number} number */
+const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+
 /**
  * What is to be said of the lines: why there are none, or that they are below the threshold.
  *
@@ -542,7 +545,7 @@ function leastDrawn({ layer, heads, shown, minimum, usual }, strength, focus) {
  */
 function whyFew(count, heads, minimum, least) {
   const reached = weightOf(least) * 100;
-  if (count > MOST_LINES) return `The strongest ${MOST_LINES.toLocaleString("en")} of ${count.toLocaleString("en")} lines are drawn.`;
+  if (count > MOST_LINES) return `The strongest ${grouped(MOST_LINES)} of ${grouped(count)} lines are drawn.`;
   if (count && reached >= minimum) return "";
   if (count) return `Few weights here reach ${minimum}\u202f%: the strongest are drawn, from ${reached.toFixed(1)}\u202f% up.`;
   if (!heads.length) return "No lines: no head is switched on.";
