@@ -15,6 +15,7 @@ import struct
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
@@ -32,6 +33,7 @@ from minibert.untrusted import (
     open_regular,
     present,
     read_json,
+    shared_trials,
     tried_out,
 )
 
@@ -185,7 +187,8 @@ def open_checkpoint(folder: Path) -> dict[str, Entry]:
         raise CheckpointError(f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}.")
     read = _read_pickle if ".bin" in first else read_safetensors
     path = folder / first
-    entries = _read_shards(path, read) if first.endswith(".index.json") else read(path)
+    with shared_trials():
+        entries = _read_shards(path, read) if first.endswith(".index.json") else read(path)
     if len(entries) > MOST_TENSORS:
         raise CheckpointError(f"{path}: {len(entries)} tensors; expected at most {MOST_TENSORS}.")
     return entries
@@ -272,19 +275,22 @@ def _private(file: int) -> mmap.mmap:
     return mmap.mmap(file, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+_DAMAGED = "not a whole torch file; it was cut short or damaged; download or save it again"
+
+
 def _read_pickle(path: Path) -> dict[str, Entry]:
     """The tensors of a file of `torch.save`, by torch's reader of weights.
 
     It calls torch's own functions for tensors and no others that a file names. A process with
     limits reads the file first, so that one made to take memory or time without end takes neither
-    here. That costs an import of torch.
+    here. That costs an import of torch, once for all shards.
     """
     with open_regular(path) as file, guarded(path, problem=_DAMAGED):
         zipped = file.read(4) == b"PK\x03\x04"
         if zipped:
             _check_archive(file, path)
         memory = 2**32 + 2 * os.fstat(file.fileno()).st_size
-    if ended := tried_out(_LOAD, str(path), "mmap" * zipped, memory=memory):
+    if ended := tried_out(__name__, load_pickle.__name__, str(path), zipped, memory=memory):
         raise CheckpointError(f"{path}: {_DAMAGED} (a process that read it {ended}).")
     with guarded(path, problem=_DAMAGED):
         try:
@@ -309,15 +315,13 @@ def _read_pickle(path: Path) -> dict[str, Entry]:
         return open_state_dict(state)
 
 
-# What is not a tensor is refused in this process, which can say what it was.
-_LOAD = """
-import pickle, sys, torch
-try:
-    torch.load(sys.argv[1], map_location="cpu", weights_only=True, mmap=bool(sys.argv[2]))
-except pickle.UnpicklingError:
-    pass
-"""
-_DAMAGED = "not a whole torch file; it was cut short or damaged; download or save it again"
+def load_pickle(path: str, zipped: bool) -> None:
+    """Read a file by torch's reader of weights; for a process with limits.
+
+    What is not a tensor is refused by `_read_pickle`, which can say what it was.
+    """
+    with suppress(pickle.UnpicklingError):
+        torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 
 
 def _check_archive(file: BufferedReader, path: Path) -> None:
@@ -325,8 +329,10 @@ def _check_archive(file: BufferedReader, path: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise CheckpointError(f"{path}: it is compressed; save it again by torch.save.")
-        if damaged := archive.testzip():
+        # torch takes memory that nothing was written to for the numbers of what is called a folder.
+        folders = (i.filename for i in archive.infolist() if i.file_size and i.external_attr & 0x10)
+        if damaged := archive.testzip() or next(folders, None):
             raise CheckpointError(
-                f"{path}: the check sum of {damaged} differs, so the file is damaged; download or "
-                "save it again."
+                f"{path}: {damaged} has another check sum than the file says, or is called a "
+                "folder, so the file is damaged; download or save it again."
             )
