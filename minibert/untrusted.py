@@ -8,12 +8,14 @@ minibert.
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
@@ -99,28 +101,107 @@ def silenced() -> Iterator[None]:
 _SECONDS = 60
 
 
-def tried_out(program: str, *arguments: str, content: bytes = b"", memory: int = 2**32) -> str:
-    """How a process ended that ran the Python program; "" where it ended as it should.
+def tried_out(module: str, function: str, *arguments: object, memory: int = 2**32) -> str:
+    """How a process ended that called the module's function; "" where it ended as it should.
 
     The process has limits, on Linux and macOS: a minute of the processor and `memory` bytes. The
-    program reads `content` from standard input.
+    arguments are what JSON has. Inside of `shared_trials` a trial takes a few milliseconds.
     """
-    begin = "from minibert.untrusted import limit_this_process as limit\n"
-    begin += f"limit({memory}, {_SECONDS})\n"
-    paths = str(Path(__file__).parents[1]), *sys.path
+    with shared_trials() as trials:
+        return trials.ended(module, function, arguments, memory, _SECONDS)
+
+
+_here = threading.local()
+
+
+@contextmanager
+def shared_trials() -> Iterator["_Trials"]:
+    """Let the trials of this thread inside be copies of one process, so that it imports once."""
+    if shared := getattr(_here, "trials", None):
+        yield shared
+        return
+    _here.trials = _Trials()
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", begin + program, *arguments],
-            input=content,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            timeout=2 * _SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"took more than {2 * _SECONDS} s"
-    return f"ended with status {done.returncode}" if done.returncode else ""
+        yield _here.trials
+    finally:
+        _here.trials.close()
+        _here.trials = None
+
+
+class _Trials:
+    """A process that calls functions in copies of itself (`run_trials`), started when needed."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def ended(self, *asked: object) -> str:
+        """How the copy ended that did this; "" where it ended as it should."""
+        if self._process is None:
+            paths = str(Path(__file__).parents[1]), *sys.path
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"import {__name__} as door; door.run_trials()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                start_new_session=True,
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        clock = threading.Timer(2 * _SECONDS, _kill, [process])
+        clock.start()
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(asked).encode() + b"\n")
+            process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            answer = b"%d" % process.wait()
+            self.close()
+        late = not clock.is_alive()
+        clock.cancel()
+        if late:
+            return f"took more than {2 * _SECONDS} s"
+        return f"ended with status {int(answer)}" if int(answer) else ""
+
+    def close(self) -> None:
+        """End the process, and the copy that may be running."""
+        if self._process is not None:
+            _kill(self._process)
+            with suppress(BrokenPipeError), self._process:
+                self._process = None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg") and process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+def run_trials() -> None:
+    """Do what each line of standard input asks for in a copy of this process, with limits.
+
+    A line is [module, function, arguments, bytes of memory, seconds]; the answer is the status
+    by which the copy ended. A system without copies (`fork`) does one thing, and ends by its
+    status.
+    """
+    for line in sys.stdin.buffer:
+        module, name, arguments, memory, seconds = json.loads(line)
+        function = getattr(import_module(module), name)
+        if hasattr(os, "fork") and (copy := os.fork()):
+            status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+            os.write(1, b"%d\n" % status)
+            continue
+        # What the copy does or becomes cannot answer for it.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 0)
+        os.dup2(nowhere, 1)
+        limit_this_process(memory, seconds)
+        status = 1
+        try:
+            function(*arguments)
+            status = 0
+        finally:
+            os._exit(status)
 
 
 def limit_this_process(memory: int, seconds: int) -> None:

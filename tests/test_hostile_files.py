@@ -40,6 +40,7 @@ from minibert.checkpoint.hub import fetch
 from minibert.layers.config import Config
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
+from minibert.untrusted import shared_trials
 from tests.checkpoint.hub_server import API, FILES, NAME, Hub, hub_of, sent_on
 from tests.checkpoint.small_families import hf_model as rotary_model
 from tests.families import CLASSES, Sizes, hf_model
@@ -53,8 +54,10 @@ HOSTILE: list[Any] = [
     "\x1b[31mred\x1b[0m", "../../x", "/dev/zero", "\ud800", "a\0b", "9" * 5000, "y" * 100_000, [],
     {}, [[]], {"0": "a", "5": "b"}, {"\x1b]0;title\x07": 1}, "gelu", "gpt2", "[UNK]", "##",
 ]  # fmt: skip
-#: A small BERT in each kind of file, and a model of every family.
-NAMES = ("whole", "old", "shards", *CLASSES, *LANGUAGE)
+#: A small BERT in each kind of file and with a tokenizer that is tried out first, and every family.
+NAMES = ("whole", "old", "shards", "tried", *CLASSES, *LANGUAGE)
+#: What is damaged or lies, and its share of the cases.
+TARGETS = {"Hub": 3, "judge": 2, "weights": 5, "pickle": 2, "config": 4, "tokenizer": 4}
 IDS = torch.tensor([[3, 5, 7, 11]])
 KINDS = ("FIFO", "folder", "/dev/zero", "/proc/self/mem", "loop", "sparse")
 
@@ -75,8 +78,13 @@ def honest_folders(root: Path) -> list[Path]:
     sizes = {"n_positions": 31, "n_layers": 2, "n_heads": 2, "d_model": 8, "d_mlp": 12}
     config = Config("bert", "masked-lm", tokenizer.vocab_size, **sizes, n_segments=2, pad_id=0)
     Model.from_config(config, tokenizer=tokenizer).save(root / "whole")
-    for name in ("old", "shards"):
+    for name in ("old", "shards", "tried"):
         shutil.copytree(root / "whole", root / name)
+    described = json.loads((root / "tried" / "tokenizer.json").read_text())
+    parts = [{"type": "Nmt"}, described["normalizer"]]
+    described["normalizer"] = {"type": "Sequence", "normalizers": parts}
+    (root / "tried" / "tokenizer.json").write_text(json.dumps(described))
+    for name in ("old", "shards"):
         (root / name / "tokenizer.json").unlink()
         shutil.copy(root / "vocab.txt", root / name)
         (root / name / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -205,27 +213,36 @@ def test_a_known_hostile_folder_is_refused_in_good_form(name, folders, tmp_path)
 
 @pytest.mark.parametrize("first", range(0, 240, 60))
 def test_a_damaged_folder_is_refused_in_good_form_or_read_as_it_stands(first, folders, tmp_path):
-    with hub_of(folders[0], tmp_path) as hub:
+    with hub_of(folders[0], tmp_path) as hub, shared_trials():
         found = {drawn(seed, folders, tmp_path, hub) for seed in range(first, first + 60)}
-    assert found == {"refused", "read"}
+    assert {target for target, _ in found} == set(TARGETS)
+    assert {became for _, became in found} == {"refused", "read"}
 
 
-def drawn(seed: int, folders: list[Path], place: Path, hub: Hub) -> str:
-    """What became of a folder with damage, or of a Hub that lies, which the seed draws."""
+def drawn(seed: int, folders: list[Path], place: Path, hub: Hub) -> tuple[str, str]:
+    """The target that the seed draws, and what became of its damage or its lie."""
     random, mine = Random(seed), place / str(seed)
+    target = random.choices(list(TARGETS), list(TARGETS.values()))[0]
     try:
-        if (drawn_kind := random.random()) < 0.2:
-            return fetched(random, folders[0], mine, hub)
-        if drawn_kind < 0.25:
-            return answered(random)
-        # Of a file of torch.save a process of its own is started, which takes a second.
-        honest = random.choice((folders[0], folders[2], *random.choices(folders, k=2)))
-        shutil.copytree(honest, mine)
-        path = random.choice(sorted(mine.iterdir()))
-        done = random.choice((change_bytes, change_json))(path, random)
-        return judged(mine, f"seed {seed}, {honest.name}/{path.name}: {done}")
+        if target == "Hub":
+            return target, fetched(random, folders[0], mine, hub)
+        if target == "judge":
+            return target, answered(random)
+        paths = [path for folder in folders for path in sorted(folder.iterdir())]
+        path = random.choice([path for path in paths if target_of(path) == target])
+        damaged = shutil.copytree(path.parent, mine) / path.name
+        done = random.choice((change_bytes, change_json))(damaged, random)
+        return target, judged(mine, f"seed {seed}, {path.parent.name}/{path.name}: {done}")
     finally:
         shutil.rmtree(mine, ignore_errors=True)
+
+
+def target_of(path: Path) -> str:
+    if path.suffix == ".bin":
+        return "pickle"
+    if "safetensors" in path.name:
+        return "weights"
+    return "config" if path.name in ("config.json", "generation_config.json") else "tokenizer"
 
 
 def fetched(random: Random, honest: Path, place: Path, hub: Hub) -> str:
@@ -442,7 +459,7 @@ def change_value(value: Any, random: Random) -> str:
 
 
 # Of one process; and longer than they take on a busy machine.
-_CASES, _SECONDS = 500, 1200.0
+_CASES, _SECONDS = 2000, 2400.0
 _PROCESSES = 2
 
 
@@ -456,29 +473,39 @@ def siege(minutes: float, first: int) -> int:
     with tempfile.TemporaryDirectory(dir=place) as base, ThreadPoolExecutor(_PROCESSES) as threads:
         honest_folders(Path(base))
         starts = [first + n * 10**8 for n in range(_PROCESSES)]
-        found = list(threads.map(lambda start: besiege(base, start, ends), starts))
-    cases, failures = map(sum, zip(*found, strict=True))
+        said = list(threads.map(lambda start: besiege(base, start, ends), starts))
+    lines = [line.split() for each in said for line in each]
+    for target in TARGETS:
+        own = [line for line in lines if line[0] == target]
+        read, seconds = sum(line[1] == "read" for line in own), sum(float(line[2]) for line in own)
+        print(f"{target}: {len(own)} cases, {read} read, {seconds:.0f} s")
+    failures = sum(line[0] == "failed" for line in lines)
+    cases = len(lines)
     print(f"{cases} cases, {failures} failures; {cases / minutes / 60:.1f} cases a second")
     return failures
 
 
-def besiege(base: str, first: int, ends: float) -> tuple[int, int]:
-    """Cases and failures from a seed on, one process after the other."""
+def besiege(base: str, first: int, ends: float) -> list[str]:
+    """A line of each case from a seed on, one process after the other."""
     command = [sys.executable, "-m", "tests.test_hostile_files", "--in", base, "--seed"]
-    seed, failures = first, 0
+    lines: list[str] = []
     while time.monotonic() < ends:
+        seed = str(first + len(lines))
         try:
-            done = subprocess.run([*command, str(seed)], capture_output=True, timeout=_SECONDS)
+            done = subprocess.run(
+                [*command, seed, "--minutes", f"{(ends - time.monotonic()) / 60}"],
+                capture_output=True,
+                timeout=_SECONDS,
+            )
             said, status = done.stdout, done.returncode
             failure = f"ended with {status}: {done.stderr[-800:]!r}" if status else ""
         except subprocess.TimeoutExpired as late:
             said, failure = late.stdout or b"", f"no answer in {_SECONDS} s"
-        # It says a line of each case that it has done.
-        seed += said.count(b"\n")
-        print(f"seed {seed} {failure or 'next'}", flush=True)
+        lines += said.decode().splitlines()
+        print(f"seed {first + len(lines)} {failure or 'next'}", flush=True)
         if failure:
-            seed, failures = seed + 1, failures + 1
-    return seed - first, failures
+            lines.append("failed")
+    return lines
 
 
 def main() -> int:
@@ -492,12 +519,17 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     folders = [given.base / name for name in NAMES]
+    ends = time.monotonic() + 60 * given.minutes
     with (
         tempfile.TemporaryDirectory(dir=given.base) as place,
         hub_of(folders[0], Path(place) / "cache") as hub,
+        shared_trials(),
     ):
         for seed in range(given.seed, given.seed + _CASES):
-            print(drawn(seed, folders, Path(place), hub), flush=True)
+            if (start := time.monotonic()) > ends:
+                break
+            target, became = drawn(seed, folders, Path(place), hub)
+            print(target, became, f"{time.monotonic() - start:.4f}", flush=True)
     return 0
 
 

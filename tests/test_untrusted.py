@@ -12,6 +12,7 @@ from minibert.untrusted import (
     guarded,
     open_regular,
     read_json,
+    shared_trials,
     tried_out,
 )
 
@@ -63,21 +64,33 @@ def test_json_has_a_limit_of_the_number_of_values():
             check_nesting({"a": many}, "here")
 
 
+IN_MEMORY = pytest.mark.skipif(sys.platform != "linux", reason="memory has a limit on Linux")
+
+
 @pytest.mark.parametrize(
-    ("program", "well"),
+    ("asked", "ended"),
     [
-        ("bytes(2**20)", True),
-        pytest.param(
-            "bytearray(2**30)",
-            False,
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="memory has a limit on Linux"),
-        ),
-        ("import time; time.sleep(60)", False),
+        (("builtins", "bytes", 2**20), ""),
+        pytest.param(("builtins", "bytearray", 2**30), "ended with status 1", marks=IN_MEMORY),
+        (("time", "sleep", 60), "took more than 2 s"),
+        (("itertools", "count", "x"), "ended with status 1"),
+        (("os", "abort"), "ended with status -6"),
+        (("os", "_exit", 3), "ended with status 3"),
+        (("os", "write", 1, "0"), "ended with status 1"),
+        (("no_such_module", "x"), "ended with status 1"),
     ],
 )
-def test_a_trial_has_limits_of_memory_and_time(program, well, monkeypatch):
-    monkeypatch.setattr(untrusted, "_SECONDS", 2 if "sleep" in program else 60)
-    assert (tried_out(program, memory=2**29) == "") == well
+def test_a_trial_has_limits_and_harms_none_that_shares_its_process(asked, ended, monkeypatch):
+    def found():
+        with monkeypatch.context() as patch:
+            patch.setattr(untrusted, "_SECONDS", 1 if asked[0] == "time" else 60)
+            return tried_out(*asked, memory=2**29)
+
+    assert found() == ended
+    with shared_trials():
+        for _ in range(2):
+            assert found() == ended
+            assert tried_out("builtins", "bytes", 1) == ""
 
 
 def test_a_revision_is_a_name_that_leads_nowhere():
