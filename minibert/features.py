@@ -30,11 +30,14 @@ from minibert.trace.layer_view import kept_scale
 from minibert.trace.places import Chosen
 from minibert.trace.read import Trace
 
-__all__ = ["Activations", "Features", "load"]
+__all__ = ["Activations", "CrossLayerFeatures", "Features", "load"]
 
 #: A new activation, or a function of the old ones, (batch, position).
 NewActivation = float | Callable[[Tensor], Tensor]
-Flat = Float[Tensor, "batch position width"]
+#: Of a cross-layer transcoder the layer's axis comes first.
+Flat = Float[Tensor, "*layer batch position width"]
+#: A feature's number, or of a cross-layer transcoder (layer, number).
+Name = int | tuple[int, int]
 
 
 def load(
@@ -49,29 +52,35 @@ def load(
     """The features of a folder or a Hub id, "owner/name" or "owner/name/a/folder/in/it".
 
     Read are SAELens' files (cfg.json, sae_weights.safetensors: standard, gated, jumprelu, topk and
-    the transcoders) and circuit-tracer's sets of transcoders (config.yaml, layer_N.safetensors), of
-    which `layer` says one. `revision`, `cache_dir` and `offline` are those of `minibert.load`.
+    the transcoders), circuit-tracer's sets of transcoders (config.yaml, layer_N.safetensors), of
+    which `layer` says one, and its cross-layer transcoders (config.yaml, W_enc_N.safetensors,
+    W_dec_N.safetensors), as `CrossLayerFeatures`. `revision`, `cache_dir` and `offline` are those
+    of `minibert.load`.
     Few files say of which model they are (`model_weights` in cfg.json); of those that do, a trace
     of other weights in float32 is refused, unless `other_model`.
 
     Raises CheckpointError for what cannot be found, fetched or read, and for a field that would
     change the numbers and is not honoured.
     """
-    dictionary, reads, writes = open_dictionary(
-        name, layer, revision=revision, cache_dir=cache_dir, offline=offline
-    )
+    layers = open_dictionary(name, layer, revision=revision, cache_dir=cache_dir, offline=offline)
     check_flag("other_model", other_model, CheckpointError)
+    dictionary, reads, writes = layers[0]
+    if dictionary.later:
+        every = tuple(Features(*each, str(name)) for each in layers)
+        return CrossLayerFeatures(dictionary, reads, writes, str(name), every)
     dictionary = replace_in(dictionary, model_weights="") if other_model else dictionary
-    return Features(dictionary, reads, writes, name=str(name))
+    return Features(dictionary, reads, writes, str(name))
 
 
 def check_features(features: object, model: object, name: str) -> None:
-    """Raise TraceError for what is not Features, or those of other weights than the model's."""
+    """Raise TraceError for what is not Features, those of other weights, or of several places."""
     if not isinstance(features, Features):
         raise TraceError(
             f"features={features!r:.80}: expected what minibert.features.load gives, for example "
             'features=minibert.features.load("tiny-gpt2").'
         )
+    if len(features.places) > 1:
+        raise TraceError(f"A page splits by features of one place, and not by {features!r}.")
     features.check_model(model, name)
 
 
@@ -99,6 +108,23 @@ class Features:
     @property
     def _spots(self) -> tuple[Spot, Spot]:
         return self.reads, self.writes
+
+    @property
+    def places(self) -> tuple[Spot, ...]:
+        """What they are parts of: of a cross-layer transcoder an output a layer."""
+        return (self.writes,)
+
+    def named(self, number: int) -> tuple[int, int]:
+        """The layer and the number there of a feature, counted over all layers."""
+        return self.writes.layer, number
+
+    def numbered(self, name: Name) -> int:
+        """The number of a feature over all layers. Raises EditError for one that is not there."""
+        return check_index("feature", name, len(self), EditError)
+
+    def directions(self, place: Spot, numbers: Tensor, like: Tensor) -> Float[Tensor, "some width"]:
+        """What an activation of 1 of these features adds at a place, in the dtype of `like`."""
+        return self.dictionary.like(like).directions[numbers]
 
     def read(self, trace: Trace) -> "Activations":
         """The activation of each feature at each position, and what they leave over.
@@ -152,23 +178,25 @@ class Features:
 
     def edit(
         self,
-        values: Mapping[int, NewActivation],
+        values: Mapping[Name, NewActivation],
         *,
         trace: Trace | None = None,
         positions: Chosen = None,
         sentences: Chosen = None,
-    ) -> dict[tuple[str, int], Edit]:
+    ) -> dict[tuple[str, int], list[Edit]]:
         """The edit that gives features other activations, for `edit=`, `rerun` and the like.
 
         A value is a number or a function of the activations, (batch, position). Other features
         and the error stay as they are. Of a transcoder the activations are those in `trace`, the
-        run without the edit, as its input is not what is edited.
+        run without the edit, as its input is not what is edited. That of a cross-layer transcoder
+        holds what later MLPs gave, at all positions: their answer to a feature is part of what the
+        feature writes (the "constrained patching" of Ameisen et al. 2025).
 
         Raises EditError for a feature that is not there, and for a transcoder without a trace.
         """
         if not isinstance(values, Mapping) or not values:
             raise EditError("features.edit: expected features and their values, as {17: 0.0}.")
-        new = {check_index("feature", n, len(self), EditError): v for n, v in values.items()}
+        new = {self.numbered(name): value for name, value in values.items()}
         if len(new) < len(values):
             raise EditError("features.edit: a feature is named twice, once from the end.")
         for number, value in new.items():
@@ -177,36 +205,42 @@ class Features:
                 raise EditError(
                     f"feature {number}: {value!r:.80}; expected a number or a function."
                 )
-        key = self.writes.name, self.writes.layer
-        if self.reads != self.writes:
+        if self.reads != self.writes or len(self.places) > 1:
             if trace is None:
                 raise EditError("These features read another place: give trace=, the run to edit.")
-            found = self.read(trace)
-            whole = (found.decoded + found.error).detach()
-            whole = whole + self._moved(found.values.detach(), found.scale, new)
-            edit = replace(whole.to(trace.embed.dtype))
-            return {key: edit.at(positions=positions, sentences=sentences)}
+            found, first = self.read(trace), min(self.named(n)[0] for n in new)
+            edits = dict[tuple[str, int], list[Edit]]()
+            wholes = found.by_place(found.decoded + found.error).detach().to(trace.embed.dtype)
+            for place, whole in zip(self.places, wholes, strict=True):
+                if place.layer >= first:
+                    moved = self._moved(found.flat.detach(), found.scale, new, place).to(whole)
+                    edit = replace(whole + moved).at(positions=positions, sentences=sentences)
+                    edits[place] = [replace(whole)] * (place.layer > first) + [edit]
+            return edits
 
         def change(value: Tensor) -> Tensor:
             x = value.transpose(1, 2).flatten(2) if self.writes.name == "z" else value
             dictionary = self._of_width(_wide(x), x)
             _, scale, _ = dictionary.normalized(_wide(x))
-            more = self._moved(dictionary.encode(_wide(x)), scale, new).to(value.dtype)
+            acts = dictionary.encode(_wide(x))
+            more = self._moved(acts, scale, new, self.writes).to(value.dtype)
             if self.writes.name == "z":
                 more = more.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
             return value + more
 
-        return {key: Edit(Function(change), positions, sentences)}
+        return {self.writes: [Edit(Function(change), positions, sentences)]}
 
-    def _moved(self, acts: Tensor, scale: Tensor, new: Mapping[int, NewActivation]) -> Tensor:
-        """How far the vectors move when features get these activations."""
+    def _moved(
+        self, acts: Tensor, scale: Tensor, new: Mapping[int, NewActivation], place: Spot
+    ) -> Tensor:
+        """How far the vectors at a place move when features get these activations."""
         old = acts[..., list(new)]
         after = [
             checked_result(value(one.clone()), kind_of(one), f"feature {number}: the function")
             if callable(value) else torch.full_like(one, value)
             for (number, value), one in zip(new.items(), old.unbind(-1), strict=True)
         ]  # fmt: skip
-        directions = self.dictionary.like(acts).directions[list(new)]
+        directions = self.directions(place, torch.tensor(list(new), device=acts.device), acts)
         return ((torch.stack(after, -1) - old) @ directions) * scale
 
     def _of_width(self, x: Tensor, whole: Tensor) -> Dictionary:
@@ -219,11 +253,88 @@ class Features:
         return own.like(x)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class CrossLayerFeatures(Features):
+    """A cross-layer transcoder: features of every layer's MLP input, parts of all later outputs.
+
+        activations of layer l = activation(x_l · W_enc_l + b_enc_l)
+        decoded of layer m     = Σ_{l ≤ m} activations of layer l · W_dec_l[m − l] + b_dec_m
+
+    `layers` are the transcoders that it is without what they add to later layers. A feature is
+    named by (layer, number).
+
+    Sources: Ameisen et al. 2025, "Circuit tracing"; `CrossLayerTranscoder` of circuit-tracer 0.5.
+    """
+
+    layers: tuple[Features, ...] = ()
+
+    def __len__(self) -> int:
+        """How many features there are, those of all layers together."""
+        return len(self.layers) * len(self.dictionary.W_dec)
+
+    def __repr__(self) -> str:
+        places = f"{self.reads.name} to {self.writes.name} of {len(self.layers)} layers"
+        return f"CrossLayerFeatures({self.name}: {len(self)} of {places})"
+
+    @property
+    def places(self) -> tuple[Spot, ...]:
+        """The output of each layer's MLP."""
+        return tuple(one.writes for one in self.layers)
+
+    def named(self, number: int) -> tuple[int, int]:
+        """The layer and the number there of a feature, counted over all layers."""
+        return divmod(number, len(self.dictionary.W_dec))
+
+    def numbered(self, name: Name) -> int:
+        """The number of a feature over all layers. Raises EditError for one that is not there."""
+        if not isinstance(name, tuple) or len(name) != 2:
+            raise EditError(f"feature {name!r:.80}: expected (layer, number), as {{(3, 17): 0.0}}.")
+        count = len(self.dictionary.W_dec)
+        layer = check_index("layer", name[0], len(self.layers), EditError)
+        return layer * count + check_index("feature", name[1], count, EditError)
+
+    def directions(self, place: Spot, numbers: Tensor, like: Tensor) -> Float[Tensor, "some width"]:
+        """What an activation of 1 of these features adds at a place: 0 of those of later layers."""
+        count = len(self.dictionary.W_dec)
+        found = like.new_zeros(len(numbers), self.dictionary.W_dec.shape[1])
+        for layer in range(place.layer + 1):
+            own, of_layer = self.layers[layer].dictionary, numbers // count == layer
+            decoder = (own.W_dec, *own.later)[place.layer - layer]
+            found[of_layer] = decoder[(numbers[of_layer] % count).to(decoder.device)].to(like)
+        return found
+
+    def read(self, trace: Trace) -> "Activations":
+        """The activations (layer, batch, position, feature), as by `Features.read`."""
+        found = [each.read(trace) for each in self.layers]
+        values = torch.stack([each.values for each in found])
+        flat, count = values.movedim(0, 2).flatten(2), values.shape[-1]
+        active = (flat != 0).flatten(0, 1).any(0).nonzero()[:, 0]
+        earlier = list[Tensor]()
+        for place in self.places:
+            some = active[active < place.layer * count]
+            earlier.append(flat[..., some] @ self.directions(place, some, flat))
+        more = torch.stack(earlier)
+        return Activations(
+            values,
+            "layer batch position feature",
+            title=f"features of {self.reads.name}",
+            unit="activation",
+            tokens=trace.tokens.strings,
+            features=self,
+            trace=trace,
+            scale=found[0].scale,
+            decoded=torch.stack([each.decoded for each in found]) + more,
+            error=torch.stack([each.error for each in found]) - more,
+            others={"bias": torch.stack([each.others["bias"] for each in found])},
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Activations(Result[Tensor]):
     """Activations (batch, position, feature) in a trace; decoded + error is what they explain.
 
-    What stands at padding says nothing, as in every quantity of a trace.
+    Of a cross-layer transcoder they are (layer, batch, position, feature), and what is decoded has
+    the axis of layers too. What stands at padding says nothing, as in every quantity of a trace.
 
     decoded   what features, biases and skip add up to
     error     what the dictionary does not explain
@@ -239,13 +350,33 @@ class Activations(Result[Tensor]):
     scale: Float[Tensor, "batch position 1"] = field(repr=False)
 
     @property
-    def grad(self) -> Float[Tensor, "batch position feature"]:
+    def flat(self) -> Float[Tensor, "batch position feature"]:
+        """The activations of all layers side by side."""
+        values = self.values
+        return values if values.ndim == 3 else values.movedim(0, 2).flatten(2)
+
+    def by_place(self, x: Flat) -> Float[Tensor, "place batch position width"]:
+        """What was decoded, or the like, at each of the features' places."""
+        return x if x.ndim == 4 else x[None]
+
+    @property
+    def grad(self) -> Float[Tensor, "*layer batch position feature"]:
         """How much the number of `trace.backward` grows with each activation, the error held.
 
-        That of the error is `trace.grad` of what the features write to.
+        That of the error is `trace.grad` of what the features write to. Of a cross-layer transcoder
+        MLPs behind answer too, unless an edit of the trace holds what they give.
         """
-        slope = _wide(_of_heads(self.trace.grad[self.features.writes.layer], self.features.writes))
-        return (slope * self.scale) @ self.features.dictionary.like(slope).directions.mT
+        own, trace = self.features, self.trace
+        slopes = {at: _wide(_of_heads(trace.grad[at.layer], at)) * self.scale for at in own.places}
+        found = [
+            torch.stack(
+                [slope @ own.directions(at, numbers, slope).mT for at, slope in slopes.items()]
+            ).sum(0)
+            for numbers in torch.arange(len(own), device=self.scale.device).split(
+                self.values.shape[-1]
+            )
+        ]
+        return found[0] if self.values.ndim == 3 else torch.stack(found)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -217,7 +217,12 @@ def test_reasons_by_feature_add_up_to_the_level_above(
     model, tokens = small(family, classes)
     folder = tmp_path_factory.mktemp("drawn") / "files"
     kind = data.draw(st.sampled_from(ARCHITECTURES))
-    own, _, layer, _, name = drawn_features(data, folder, model, kind, POINTS[:5])
+    kind = data.draw(st.sampled_from([kind, "across"]))
+    if kind == "across":
+        saved_across(folder, data.draw(st.integers(0, 99)), model.config.d_model)
+        own, layer, name = features.load(folder), 0, "mlp_out"
+    else:
+        own, _, layer, _, name = drawn_features(data, folder, model, kind, POINTS[:5])
     if family == "llama" and own.dictionary.centres:
         with pytest.raises(TraceError, match="center_writing_weights"):
             own.read(model.trace(tokens))
@@ -416,7 +421,7 @@ def test_a_set_of_transcoders_is_that_of_its_formula(
     config = folder / "config.yaml"
     for part, text in {
         "one transcoder a layer": config.read_text(),
-        "model_kind": config.read_text().replace("transcoder_set", "cross_layer_transcoder"),
+        "model_kind": config.read_text().replace("transcoder_set", "crosscoder"),
         "references": "a: &a [1]\nb: *a\n",
         "expected a mapping": "- 1\n",
         "nobody here knows": config.read_text() + "top_k: 3\n",
@@ -424,6 +429,110 @@ def test_a_set_of_transcoders_is_that_of_its_formula(
         config.write_text(text)
         with pytest.raises(MinibertError, match=part):
             features.load(folder)
+
+
+def saved_across(folder: Path, seed: int, width: int) -> list[dict[str, Array]]:
+    """circuit-tracer's cross-layer transcoder of two layers; odd seeds have thresholds."""
+    folder.mkdir()
+    random, found, count, layers = np.random.default_rng(seed), [], 17, 2
+    for layer in range(layers):
+        sizes: dict[str, tuple[int, ...]] = {"W_enc": (count, width), "b_enc": (count,)}
+        sizes |= {"b_dec": (width,)} | ({"threshold": (count,)} if seed % 2 else {})
+        found.append({name: random.normal(size=size) for name, size in sizes.items()})
+        own = {f"{name}_{layer}": torch.from_numpy(each) for name, each in found[-1].items()}
+        save_file(own, folder / f"W_enc_{layer}.safetensors")
+        decoder = found[-1]["W_dec"] = random.normal(size=(count, layers - layer, width))
+        own = {f"W_dec_{layer}": torch.from_numpy(decoder)}
+        save_file(own, folder / f"W_dec_{layer}.safetensors")
+    about = {"model_kind": "cross_layer_transcoder", "feature_input_hook": "hook_resid_mid"}
+    about |= {"feature_output_hook": "hook_mlp_out", "model_name": "small", "scan": "small"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(about))
+    return found
+
+
+@settings(max_examples=8, phases=(Phase.generate,))
+@given(data=st.data())
+def test_a_cross_layer_transcoder_is_that_of_its_formula(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    model, tokens = small()
+    folder = tmp_path_factory.mktemp("drawn") / "across"
+    sets = saved_across(folder, data.draw(st.integers(0, 99)), model.config.d_model)
+    trace = model.trace(tokens)
+    own = features.load(folder)
+    found, acts = own.read(trace), []
+    for layer, w in enumerate(sets):
+        pre = trace[layer].resid_mid.numpy() @ w["W_enc"].T + w["b_enc"]
+        acts.append(pre * (pre > w.get("threshold", 0)))
+    outputs = [trace[layer].mlp_out.numpy() for layer in range(2)]
+    decoded = [acts[0] @ sets[0]["W_dec"][:, layer] + sets[layer]["b_dec"] for layer in range(2)]
+    decoded[1] = decoded[1] + acts[1] @ sets[1]["W_dec"][:, 0]
+    for ours, wanted in ((found.values, acts), (found.decoded, decoded)):
+        np.testing.assert_allclose(ours.numpy(), wanted, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.error.numpy(), np.subtract(outputs, decoded), atol=1e-9)
+    # A feature moves all outputs behind it, whose errors and other features stay.
+    layer, feature = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 16))
+    value, position = data.draw(st.floats(-3, 3)), data.draw(st.integers(0, 4))
+    edit = own.edit({(layer, feature): value}, trace=trace, positions=position, sentences=1)
+    after, more = trace.rerun(edit), value - acts[layer][1, position, feature]
+    for at in range(layer, 2):
+        direction = sets[layer]["W_dec"][feature, at - layer]
+        outputs[at][1, position] += more * direction
+        np.testing.assert_allclose(after[at].mlp_out.numpy(), outputs[at], atol=1e-9)
+    # Along a direction it is the activation times what it wrote to both layers.
+    direction = torch.randn(model.config.d_model, dtype=torch.float64)
+    parts = why_stream(trace, direction, 1, position=2, features=own, strongest=99, sentence=1)
+    names = [one for one in parts.components if one.kind == "feature"]
+    assert len(names) == sum((each[1, 2] != 0).sum() for each in acts)
+    for one in names:
+        of_layer, number = one.layer or 0, one.head or 0
+        wrote = sets[of_layer]["W_dec"][number].sum(0) @ direction.numpy()
+        expected = acts[of_layer][1, 2, number] * wrote
+        assert parts[one].item() == pytest.approx(expected, abs=1e-9)
+    # Gradients: MLPs behind follow, unless an edit holds them.
+    held = data.draw(st.booleans())
+    wholes = [trace[at].mlp_out.clone() for at in range(2)]
+    keep = {("mlp_out", at): lambda _, at=at: wholes[at] for at in range(2)} if held else None
+    traced = model.trace(tokens, grad=True, edit=keep)
+    again = own.read(traced)
+    traced.backward(traced.logits[1, 3, 7])
+    moved = torch.zeros_like(again.values.detach(), requires_grad=True)
+    adds = [
+        sum(moved[one] @ torch.from_numpy(sets[one]["W_dec"][:, at - one]) for one in range(at + 1))
+        for at in range(2)
+    ]
+    with torch.enable_grad():
+        other = trace.rerun({
+            ("mlp_out", at): lambda x, at=at: (wholes[at] if held else x) + adds[at]
+            for at in range(2)
+        })  # fmt: skip
+        (expected,) = torch.autograd.grad(other.logits[1, 3, 7], moved)
+    torch.testing.assert_close(again.grad, expected, atol=1e-10, rtol=1e-8)
+
+
+def test_a_cross_layer_transcoder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    folder, trace = tmp_path / "across", small()[0].trace(small()[1])
+    saved_across(folder, 1, trace.config.d_model)
+    own = features.load(folder)
+    for key in (3, (2, 0), (0, 17), (0, 1, 2)):
+        with pytest.raises(EditError, match=r"feature|layer"):
+            own.edit({key: 0.0}, trace=trace)  # type: ignore[dict-item]
+    with pytest.raises(MinibertError, match="features of one place"):
+        trace.text(0).view(features=own)
+    with pytest.raises(CheckpointError, match="leave out layer="):
+        features.load(folder, 1)
+    last, config = folder / "W_dec_1.safetensors", (folder / "config.yaml").read_text()
+    for part, tensor in (
+        ("expected features", torch.ones(17, 2, trace.config.d_model)),
+        ("expected features", torch.ones(17, trace.config.d_model)),
+        ("NaN", torch.full((17, 1, trace.config.d_model), torch.nan)),
+    ):
+        save_file({"W_dec_1": tensor}, last)
+        with pytest.raises(CheckpointError, match=part):
+            features.load(folder)
+    (folder / "config.yaml").write_text(config.replace("hook_mlp_out", "hook_resid_post"))
+    with pytest.raises(CheckpointError, match="feature_output_hook"):
+        features.load(folder)
 
 
 def test_a_folder_in_a_repository_is_fetched_with_its_digests(tmp_path: Path) -> None:
@@ -489,3 +598,15 @@ def test_circuit_tracer_reads_the_same_features(
         with torch.no_grad():
             assert (found.values - sets[layer].encode(x)).abs().max() <= 1e-6
             assert (found.decoded - sets[layer](x)).abs().max() <= 1e-6
+    across = pytest.importorskip("circuit_tracer.transcoder.cross_layer_transcoder")
+    folder = folder.with_name("across")
+    saved_across(folder, data.draw(st.integers(0, 99)), model.config.d_model)
+    both_layers = across.load_clt(
+        str(folder), dtype=torch.float64, device=torch.device("cpu"), lazy_decoder=False
+    )
+    found = features.load(folder).read(trace)
+    for sentence in range(len(tokens)):
+        x = torch.stack([trace[layer].resid_mid[sentence] for layer in range(2)])
+        with torch.no_grad():
+            assert (found.values[:, sentence] - both_layers.encode(x)).abs().max() <= 1e-6
+            assert (found.decoded[:, sentence] - both_layers(x)).abs().max() <= 1e-6

@@ -28,7 +28,7 @@ from minibert.analysis.reading import Split, seen_keys
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import Written, layer_of, sum_rounding
 from minibert.errors import TraceError
-from minibert.features import Features
+from minibert.features import Features, check_features
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
 from minibert.viz.example import Sentence
@@ -84,6 +84,7 @@ def page_reasons(
             least = float(weights.min(initial=1))
     names, found, splits = dict[str, int](), list[Array](), list[Split | None]([None])
     if features is not None:
+        check_features(features, text.model, text.model_name)
         splits.append(Split(features.read(text), 0))
     for split in splits:
         table = _Table(text, holding, names, split)
@@ -179,8 +180,7 @@ class _Table:
         """What was written below the layer; None where features are not a part of it."""
         written = written_below(self.text, layer, places)
         if self.split is not None:
-            point, of_layer = self.split.found.features.writes
-            written.put(point, of_layer, self.split.writes(places, self.split.active(places)))
+            self.split.put(written, places, self.split.active(places))
             names = (one for block in written.blocks for each in block.writes for one in each[0])
             if not any(name.kind == "feature error" for name in names):
                 return None

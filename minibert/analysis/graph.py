@@ -257,10 +257,10 @@ class _Flow:
     def run(self) -> None:
         """Find the nodes of all layers."""
         for layer in reversed(range(len(self.text))):
-            taken = None if self.split is None else self.split.found.features.writes
-            if taken != ("mlp_out", layer):
+            taken = () if self.split is None else self.split.found.features.places
+            if ("mlp_out", layer) not in taken:
                 self._mlps(layer)
-            if taken != ("attn_out", layer):
+            if ("attn_out", layer) not in taken:
                 self._heads(layer)
 
     def _read(self, target: int, part: str, reading: Reading) -> None:

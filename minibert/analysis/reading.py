@@ -74,6 +74,8 @@ class Reading:
             some = slice(first, first + size)
             written = self._written(some, embedding, active, folded=alike and size > ROWS)
             components, parts = written.numbers(self._some(some))
+            if self.split is not None:
+                components, parts = _merged(components, parts)
             found.append(parts)
         return with_constants(components, torch.cat(found, 1), self.constants)
 
@@ -99,8 +101,7 @@ class Reading:
         cut = at_positions(self.trace, [places])
         found = Written(cut, self.layer, self.point, heads=True, embedding=start, folded=folded)
         if self.split is not None:
-            point, of_layer = self.split.found.features.writes
-            found.put(point, of_layer, self.split.writes(places, active))
+            self.split.put(found, places, active)
         return found
 
 
@@ -117,21 +118,30 @@ class Split:
     def active(self, positions: Sequence[int]) -> list[int]:
         """The features that are active at any of these positions."""
         active: list[int] = (
-            (self.found.values[0, list(positions)] != 0).any(0).nonzero()[:, 0].tolist()
+            (self.found.flat[0, list(positions)] != 0).any(0).nonzero()[:, 0].tolist()
         )
         return active
 
-    def writes(self, places: list[int], active: Sequence[int]) -> list[Write]:
-        """What each of these features, the biases and the error are at these positions."""
-        found, layer = self.found, self.found.features.writes.layer
-        sizes = wide(found.values)[0, places][:, list(active)] * wide(found.scale)[0, places]
-        directions = wide(found.features.dictionary.like(sizes).directions[list(active)])
-        names = tuple(Component("feature", layer, number) for number in active)
-        others = {**found.others, "error": found.error}
+    def put(self, written: Written, places: list[int], active: Sequence[int]) -> None:
+        """Put these features, the biases and the error in the place of what they are parts of."""
+        for number, (point, layer) in enumerate(self.found.features.places):
+            written.put(point, layer, self.writes(number, places, active))
+
+    def writes(self, place: int, positions: list[int], active: Sequence[int]) -> list[Write]:
+        """What each of these features, the biases and the error are at one of their places."""
+        found, features = self.found, self.found.features
+        at = features.places[place]
+        some = [number for number in active if features.named(number)[0] <= at.layer]
+        sizes = wide(found.flat)[0, positions][:, some] * wide(found.scale)[0, positions]
+        numbers = torch.tensor(some, dtype=torch.int64, device=sizes.device)
+        directions = wide(features.directions(at, numbers, sizes))
+        names = tuple(Component("feature", *features.named(number)) for number in some)
+        parts = {**found.others, "error": found.error}.items()
+        others = {name: wide(found.by_place(part)[place]) for name, part in parts}
         return [
             Write(names, sizes.mT[:, None, :, None], directions[:, None]),
             *(
-                Write((Component(f"feature {name}", layer),), wide(part)[None, :, places])
+                Write((Component(f"feature {name}", at.layer),), part[None, :, positions])
                 for name, part in others.items()
             ),
         ]
@@ -146,9 +156,22 @@ class Split:
         order = sizes[numbers].abs().argsort(descending=True)
         left = sorted(numbers[n] for n in order[self.strongest :].tolist())
         kept = sorted({*range(len(components))} - {*left})
-        rest = Component("feature rest", components[numbers[0]].layer)
+        layers = {components[number].layer for number in left}
+        rest = Component("feature rest", layers.pop() if len(layers) == 1 else None)
         names = (*(components[n] for n in kept), rest)
         return names, torch.cat([parts[kept], parts[left].sum(0)[None]])
+
+
+def _merged(
+    components: tuple[Component, ...], parts: Tensor
+) -> tuple[tuple[Component, ...], Float[Tensor, "component position read"]]:
+    """The parts, with one of each component: a feature may write to several layers."""
+    names = tuple(dict.fromkeys(components))
+    if len(names) == len(components):
+        return components, parts
+    numbers = {name: number for number, name in enumerate(names)}
+    rows = torch.tensor([numbers[each] for each in components], device=parts.device)
+    return names, parts.new_zeros(len(names), *parts.shape[1:]).index_add(0, rows, parts)
 
 
 def with_constants(

@@ -579,7 +579,7 @@ def _with_features(
     if split is None:
         return components, parts
     if not any(each.kind == "feature error" for each in components):
-        point, layer = split.found.features.writes
+        point, layer = split.found.features.places[0]
         raise TraceError(f"{point} {layer}, the features' place, is behind what is asked about.")
     return split.with_rest(components, parts, sizes)
 

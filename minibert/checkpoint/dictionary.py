@@ -42,6 +42,9 @@ class Dictionary:
                   "constant_norm_rescale", x · √d_in / ‖x‖
     centres       the mean of x is taken away first, as TransformerLens' centred writing weights do
     rescales      activations are in units of the directions' lengths ("topk")
+    later         what an activation adds to the outputs of the layers behind, one after the other,
+                  of a cross-layer transcoder (Ameisen et al. 2025, "Circuit tracing"); in the
+                  file's dtype
     model_weights the `weights_digest` of the model in float32, where the files say it
     """
 
@@ -59,6 +62,7 @@ class Dictionary:
     normalizes: str = "none"
     centres: bool = False
     rescales: bool = False
+    later: tuple[Float[Tensor, "feature d_out"], ...] = ()
     model_weights: str = ""
 
     def like(self, x: Tensor) -> "Dictionary":
@@ -361,26 +365,42 @@ def _checked(tensors: dict[str, Tensor], path: Path) -> Dictionary:
     return Dictionary(**cast(Any, tensors), W_skip=None if skip is None else skip.mT)
 
 
-def read_circuit_tracer(config: Path, layer: int | None, file_of: Callable[[str], Path]) -> Found:
-    """The transcoder of one layer of circuit-tracer's set; `file_of` a name gives its file.
+def read_circuit_tracer(
+    config: Path, layer: int | None, file_of: Callable[[str], Path]
+) -> list[Found]:
+    """The transcoder of one layer of circuit-tracer's set, or of every layer of one across layers.
 
-    Source: `load_transcoders` and `load_relu_transcoder` of circuit-tracer 0.5.
+    `file_of` a name gives its file. Source: `load_transcoders`, `load_relu_transcoder` and
+    `load_clt` of circuit-tracer 0.5.
     """
     given = _Fields(read_yaml(config), config)
-    kind = given.one_of("model_kind", {"transcoder_set": "transcoder_set"})
+    across = given.one_of("model_kind", {"transcoder_set": False, "cross_layer_transcoder": True})
     hooks = [given.take(f"feature_{side}_hook") for side in ("input", "output")]
     listed = given.take("transcoders")
     for name in ("model_name", "scan", "revision", "repo_id", "subfolder"):
         given.take(name)
     given.check_empty()
+
+    def spots(layer: int) -> list[Spot]:
+        names = [f"blocks.{layer}.{hook}" for hook in hooks]
+        return [_spot(name, config, reads=not side) for side, name in enumerate(names)]
+
+    if across:
+        if layer is not None or listed is not None:
+            raise CheckpointError(
+                f"{config}: a cross_layer_transcoder is one of all layers, in W_enc_N.safetensors "
+                "and W_dec_N.safetensors; leave out layer= and transcoders."
+            )
+        if spots(0)[1].name != "mlp_out":
+            raise given.refused("feature_output_hook", hooks[1], "expected hook_mlp_out")
+        first = _across(file_of, 0)
+        rest = [_across(file_of, n, first) for n in range(1, 1 + len(first.later))]
+        return [(one, *spots(n)) for n, one in enumerate([first, *rest])]  # type: ignore[misc]
     if layer is None:
-        raise CheckpointError(f"{config}: a {kind} has one transcoder a layer; say which, layer=0.")
+        raise CheckpointError(f"{config}: it has one transcoder a layer; say which, layer=0.")
     most = len(listed) if isinstance(listed, list) else 2**14
     layer = check_index("layer", layer, most, CheckpointError)
     name = listed[layer] if isinstance(listed, list) else f"layer_{layer}.safetensors"
-    reads, writes = (
-        _spot(f"blocks.{layer}.{hook}", config, reads=not side) for side, hook in enumerate(hooks)
-    )
     path = file_of(str(name))
     wanted = {name: name for name in ("W_enc", "W_dec", "b_enc", "b_dec")}
     extra = {"W_skip": "W_skip", "activation_function.threshold": "threshold"}
@@ -389,7 +409,32 @@ def read_circuit_tracer(config: Path, layer: int | None, file_of: Callable[[str]
     if tensors["W_enc"].ndim == 2:
         tensors["W_enc"] = tensors["W_enc"].mT
     activation = "jumprelu" if "threshold" in tensors else "relu"
-    return replace(_checked(tensors, path), activation=activation), reads, writes
+    reads, writes = spots(layer)
+    return [(replace(_checked(tensors, path), activation=activation), reads, writes)]
+
+
+def _across(
+    file_of: Callable[[str], Path], layer: int, first: Dictionary | None = None
+) -> Dictionary:
+    """The features of one layer of a cross-layer transcoder, of the sizes of the first layer's."""
+    path, behind = (file_of(f"W_{side}_{layer}.safetensors") for side in ("enc", "dec"))
+    wanted = {f"{name}_{layer}": name for name in ("W_enc", "b_enc", "b_dec")}
+    if f"threshold_{layer}" in read_safetensors(path):
+        wanted[f"threshold_{layer}"] = "threshold"
+    tensors = _tensors(path, wanted, None)
+    decoders = _tensors(behind, {f"W_dec_{layer}": "W_dec"}, None)["W_dec"]
+    sizes = None if first is None else (len(first.W_dec), 1 + len(first.later) - layer)
+    if decoders.ndim != 3 or not decoders.shape[1] or sizes not in (None, decoders.shape[:2]):
+        raise CheckpointError(
+            f"{behind}: W_dec_{layer} has the shape {tuple(decoders.shape)}; expected features, "
+            f"{'layers' if sizes is None else f'of the sizes {sizes} as in layer 0'}, d_model."
+        )
+    own, *later = decoders.unbind(1)
+    if not all(bool(one.isfinite().all()) for one in later):
+        raise CheckpointError(f"{behind}: W_dec_{layer} holds NaN or infinite numbers.")
+    made = _checked(tensors | {"W_enc": tensors["W_enc"].mT, "W_dec": own}, path)
+    activation = "relu" if made.threshold is None else "jumprelu"
+    return replace(made, activation=activation, later=tuple(later))
 
 
 def open_dictionary(
@@ -399,9 +444,10 @@ def open_dictionary(
     revision: str | None = None,
     cache_dir: str | Path | None = None,
     offline: bool = False,
-) -> Found:
+) -> list[Found]:
     """The dictionary of a folder or of a Hub id, "owner/name" or "owner/name/a/folder/in/it".
 
+    Of a cross-layer transcoder there is one a layer.
     Raises CheckpointError where it cannot be found, fetched or read.
     """
     folder = EMBEDDED / name / "features" if str(name) in embedded_names() else Path(name)
@@ -412,7 +458,7 @@ def open_dictionary(
     found = read_saelens(config, files.find("sae_weights.safetensors"))
     if layer not in (None, found[1].layer):
         raise CheckpointError(f"{name}: these are features of layer {found[1].layer}, not {layer}.")
-    return found
+    return [found]
 
 
 @dataclass(frozen=True)

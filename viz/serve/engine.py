@@ -461,7 +461,7 @@ class Engine:
                 f"position {position}: the page was made without features, or the text is shorter."
             )
         split = Split(self.features_of.read(trace), 0)
-        writes = split.writes([position], split.active([position]))
+        writes = split.writes(0, [position], split.active([position]))
         found = _numbers(torch.cat([each.vectors()[:, 0, 0] for each in writes]))
         names = [str(one) for each in writes for one in each.components]
         return Answer({"names": names, **cast(Json, found.body)}, found.blocks)
