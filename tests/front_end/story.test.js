@@ -1,9 +1,9 @@
-/** The story: guesses, verdicts, runs that wait for one another. Its numbers: tests/live. */
+/** The story: guesses, verdicts, progress. Its numbers: tests/live. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { guessOf, inTurn, judged, Lab, rounded } from "../../viz/static/live/story/lab.js";
+import { guessOf, judged, Lab, rounded } from "../../viz/static/live/story/lab.js";
 import { CHAPTERS } from "../../viz/static/live/story/steps.js";
 
 test("a guess is a number in its range, or one of the choices", () => {
@@ -35,21 +35,12 @@ test("a guess of nothing is never right: each step has a tolerance below half of
   }
 });
 
-test("runs wait for one another, also behind one that fails, and progress is told", async () => {
-  let running = 0;
-  const trace = async ({ texts: [text] }) => {
-    running += 1;
-    assert.equal(running, 1);
-    await new Promise((resolve) => setTimeout(resolve, 1));
-    running -= 1;
-    if (text === "wrong") throw new Error("too long");
-    return { number: 1, ids: [1, 2], header: { tokens: { text: text.split(" ") } } };
-  };
-  const lab = new Lab(inTurn({ trace }), {});
-  const [run, failed, other] = await Promise.allSettled(["a b", "wrong", "c"].map((text) => lab.run(text)));
-  assert.equal(run.value.place("b"), 1);
-  assert.throws(() => other.value.place("b"), /no token “b”/);
-  assert.match(failed.reason.message, /too long/);
+test("progress is told, and a token that the text does not have is refused", async () => {
+  const trace = async ({ texts: [text] }) => ({ number: 1, ids: [1, 2], header: { tokens: { text: text.split(" ") } } });
+  const lab = new Lab({ trace }, {});
+  const run = await lab.run("a b");
+  assert.equal(run.place("b"), 1);
+  assert.throws(() => run.place("c"), /no token “c”/);
   const told = [];
   lab.progress = (...now) => told.push(now);
   assert.deepEqual(await lab.each(["a", "b c"], async (text) => (await lab.run(text)).words.length), [1, 2]);

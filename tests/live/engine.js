@@ -14,7 +14,7 @@ import { configOf } from "../../viz/static/engine/folder.js";
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
 import { Runs, sourceOf } from "../../viz/static/live/runs.js";
-import { inTurn, Lab } from "../../viz/static/live/story/lab.js";
+import { Lab } from "../../viz/static/live/story/lab.js";
 import { CHAPTERS } from "../../viz/static/live/story/steps.js";
 import { Teller, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
 import { inputBoxes, readWhole } from "../../viz/static/views/whole/boxes.js";
@@ -100,7 +100,7 @@ const DO = {
   /** What the steps of a chapter of the story reveal; each asks its question first. */
   async chapter({ number }) {
     const { model, steps } = CHAPTERS[number - 1];
-    const lab = new Lab(inTurn(engine), await engine.about());
+    const lab = new Lab(engine, await engine.about());
     const revealed = [];
     for (const { ask, reveal } of steps) revealed.push({ asked: typeof ask === "string" ? ask : await ask(lab), ...(await reveal(lab)) });
     return { model, revealed };

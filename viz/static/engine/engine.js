@@ -67,8 +67,8 @@
  *
  * @typedef {object} Engine  every promise is rejected with an Error whose message a person can read
  * @property {() => Promise<About>} about
- * @property {(request: Request) => Promise<Run>} trace  the newest request wins: an older one that has not
- *   begun is rejected with an error named "AbortError"
+ * @property {(request: Request) => Promise<Run>} trace  one that waits behind a newer one may be rejected with an error
+ *   named "AbortError"
  * @property {(run: number, quantity: string, layer: number | null) => Promise<Numbers>} read  any
  *   quantity of the glossary, of a pass that is kept
  * @property {(run: number, position: number) => Promise<Candidate[]>} candidates  what the model says at

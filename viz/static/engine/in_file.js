@@ -50,41 +50,6 @@ class Asking {
   }
 }
 
-/** One call at a time; of those that wait only the newest is made. */
-class NewestWins {
-  /** @param {(...given: any[]) => Promise<any>} call */
-  constructor(call) {
-    this.call = call;
-    this.running = false;
-    /** @type {(Waiting & {given: any[]}) | null} */
-    this.next = null;
-  }
-
-  /** @param {any[]} given @returns {Promise<any>} */
-  ask(...given) {
-    return new Promise((resolve, reject) => {
-      this.next?.reject(new DOMException("a newer request came", "AbortError"));
-      this.next = { given, resolve, reject };
-      if (!this.running) this.begin();
-    });
-  }
-
-  async begin() {
-    if (!this.next) return;
-    const { given, resolve, reject } = this.next;
-    this.next = null;
-    this.running = true;
-    await this.call(...given).then(resolve, reject);
-    this.running = false;
-    this.begin();
-  }
-
-  stop() {
-    this.next?.reject(new DOMException("the engine was closed", "AbortError"));
-    this.next = null;
-  }
-}
-
 /**
  * A worker that a page in one file can start: its script has no address of its own.
  *
@@ -105,17 +70,15 @@ export function engineInFile(worker, held, progress = () => {}) {
   const asking = new Asking(worker);
   asking.progress = progress;
   worker.postMessage({ held }, "weights" in held ? [held.weights] : []);
-  const traces = new NewestWins(async (request) => {
-    const { number, ids, header, predictions } = await asking.ask("trace", request);
-    return { number, ids, header, blocks: { bytes: (/** @type {any[]} */ ...given) => asking.ask("bytes", number, ...given) }, predictions };
-  });
   const asked = Object.fromEntries(ASKED.map((method) => [method, (/** @type {any[]} */ ...given) => asking.ask(method, ...given)]));
   return /** @type {Engine} */ ({
     ...asked,
-    trace: (request) => traces.ask(request),
+    async trace(request) {
+      const traced = await asking.ask("trace", request);
+      return { ...traced, blocks: { bytes: (/** @type {any[]} */ ...given) => asking.ask("bytes", traced.number, ...given) } };
+    },
     close() {
       worker.terminate();
-      traces.stop();
       asking.end("the engine was closed");
     },
   });

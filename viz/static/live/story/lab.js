@@ -68,10 +68,7 @@ export function rounded(value) {
 }
 
 export class Lab {
-  /**
-   * @param {import("../../engine/engine.js").Engine} engine  one whose runs wait for one another
-   * @param {import("../../engine/engine.js").About} about
-   */
+  /** @param {import("../../engine/engine.js").Engine} engine @param {import("../../engine/engine.js").About} about */
   constructor(engine, about) {
     this.engine = engine;
     this.about = about;
@@ -159,21 +156,4 @@ export class LabRun {
   async first(position) {
     return (await this.engine.candidates(this.run.number, position))[0].text.trim();
   }
-}
-
-/**
- * The same engine, whose runs wait for one another: by itself it drops all but the newest of those that wait.
- *
- * @param {import("../../engine/engine.js").Engine} engine
- * @returns {import("../../engine/engine.js").Engine}
- */
-export function inTurn(engine) {
-  /** @type {Promise<unknown>} */
-  let last = Promise.resolve();
-  const trace = (/** @type {import("../../engine/engine.js").Request} */ request) => {
-    const run = last.then(() => engine.trace(request));
-    last = run.catch(() => {});
-    return run;
-  };
-  return { ...engine, trace };
 }

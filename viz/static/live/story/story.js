@@ -12,7 +12,7 @@ import { element } from "../../core/draw/dom.js";
 import { Frame } from "../../core/frame/frame.js";
 import { percent, visible } from "../../core/text/text.js";
 import { namedExamples, Runs, sameRuns, sourceOf } from "../runs.js";
-import { guessOf, inTurn, judged, Lab } from "./lab.js";
+import { guessOf, judged, Lab } from "./lab.js";
 
 /**
  * @typedef {object} Around  what the story stands in
@@ -48,7 +48,7 @@ class Picture {
   /** @param {Chapter["model"]} model */
   open(model) {
     const start = async () => {
-      const engine = inTurn(await this.around.engines[model]());
+      const engine = await this.around.engines[model]();
       const about = await engine.about();
       return { lab: new Lab(engine, about), runs: new Runs(engine, sourceOf(engine, about)) };
     };
