@@ -5,7 +5,7 @@
  * @import { Asked } from "./asked.js"
  */
 
-import { button } from "../core/draw/controls.js";
+import { button, tabsOf } from "../core/draw/controls.js";
 import { element } from "../core/draw/dom.js";
 import { copy } from "../core/export/export.js";
 import { counted } from "../core/text/numbers.js";
@@ -201,47 +201,30 @@ export function createShare(address) {
 }
 
 /**
+ * Panels of which one is seen, and a tab for each.
+ *
  * @param {string} name
  * @param {{id: string, label: string, panel: HTMLElement}[]} panels
- * @param {(id: string) => void} [opened]
+ * @param {(id: string) => void} opened
  */
-export function createTabbed(name, panels, opened = () => {}) {
-  const tabs = panels.map(({ id, label, panel }) => {
-    const tab = element("button", { type: "button", role: "tab", class: "live-tab", id: `live-tab-${id}`, "aria-controls": `live-panel-${id}` }, [label]);
-    tab.addEventListener("click", () => open(id));
+function createTabbed(name, panels, opened) {
+  const { root: row, tabs, show } = tabsOf(name, panels, open, "live-");
+  panels.forEach(({ id, panel }, i) => {
     Object.assign(panel, { id: `live-panel-${id}`, role: "tabpanel" });
-    panel.setAttribute("aria-labelledby", tab.id);
-    return tab;
+    Object.assign(tabs[i], { id: `live-tab-${id}` });
+    tabs[i].setAttribute("aria-controls", panel.id);
+    panel.setAttribute("aria-labelledby", tabs[i].id);
   });
-  const row = element("div", { class: "live-tabs", role: "tablist", "aria-label": name }, tabs);
-  row.addEventListener("keydown", (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const to = tabs[(tabs.findIndex((tab) => tab === event.target) + by + tabs.length) % tabs.length];
-    to.focus();
-    to.click();
-  });
-  const root = element("section", { class: "live-card live-tabbed", "aria-label": name }, [row, ...panels.map(({ panel }) => panel)]);
-  let shown = panels[0].id;
-  const open = (/** @type {string} */ id) => {
-    shown = id;
-    panels.forEach(({ id: one, panel }, i) => {
-      panel.hidden = one !== id;
-      tabs[i].setAttribute("aria-selected", String(one === id));
-      tabs[i].tabIndex = one === id ? 0 : -1;
-    });
+  const made = { root: element("section", { class: "live-card live-tabbed", "aria-label": name }, [row, ...panels.map(({ panel }) => panel)]), tabs, shown: "" };
+  /** @param {string} id */
+  function open(id) {
+    made.shown = id;
+    show(id);
+    for (const { id: one, panel } of panels) panel.hidden = one !== id;
     opened(id);
-  };
-  open(shown);
-  return {
-    root,
-    tabs,
-    get shown() {
-      return shown;
-    },
-  };
+  }
+  open(panels[0].id);
+  return made;
 }
 
 /**

@@ -1,4 +1,4 @@
-/** Controls that stand in several places of a page: a choice among buttons, a menu, a step. */
+/** Controls that stand in several places of a page: a choice among buttons, tabs, a menu, a step. */
 
 import { element } from "./dom.js";
 
@@ -51,6 +51,45 @@ export function segments(choices, choose, label = "") {
     /** @param {string} chosen */
     show(chosen) {
       buttons.forEach((one, i) => one.setAttribute("aria-pressed", String(choices[i].id === chosen)));
+    },
+  };
+}
+
+/**
+ * Tabs, of which one is selected; arrows, Home and End lead to those that are not switched off.
+ *
+ * @param {string} name  of all together
+ * @param {{id: string, label: string}[]} choices
+ * @param {(id: string) => void} choose
+ * @param {string} [kind]  before the class names
+ */
+export function tabsOf(name, choices, choose, kind = "") {
+  const on = (/** @type {HTMLElement} */ tab) => tab.getAttribute("aria-disabled") !== "true";
+  const tabs = choices.map(({ id, label }) => {
+    const tab = button(label, () => on(tab) && choose(id), { role: "tab", class: `${kind}tab`, "data-view": id });
+    return tab;
+  });
+  const root = element("div", { class: `${kind}tabs`, role: "tablist", "aria-label": name }, tabs);
+  root.addEventListener("keydown", (event) => {
+    const open = tabs.filter(on);
+    const at = open.findIndex((tab) => tab === event.target);
+    const to = { ArrowLeft: open.at(at - 1), ArrowRight: open[(at + 1) % open.length], Home: open[0], End: open.at(-1) }[event.key];
+    if (!to || event.altKey || event.ctrlKey || event.metaKey) return;
+    // Elsewhere these keys mean layers.
+    event.preventDefault();
+    event.stopPropagation();
+    to.focus();
+    to.click();
+  });
+  return {
+    root,
+    tabs,
+    /** @param {string} chosen */
+    show(chosen) {
+      tabs.forEach((tab, i) => {
+        tab.setAttribute("aria-selected", String(choices[i].id === chosen));
+        tab.tabIndex = choices[i].id === chosen ? 0 : -1;
+      });
     },
   };
 }

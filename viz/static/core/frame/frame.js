@@ -16,7 +16,8 @@
  * @property {HTMLElement} [heading]  what stands in the place of a heading
  *
  * @import { Blocks, Header } from "../data/data.js"
- * @import { Kind, View } from "./kinds.js"
+ * @import { Kind } from "./kinds.js"
+ * @import { Picture } from "./pictures.js"
  * @import { Control } from "./toolbar.js"
  * @import { Limits, State, Store } from "../state/state.js"
  */
@@ -26,7 +27,7 @@ import { element } from "../draw/dom.js";
 import { listenToPrinter, onPaper } from "../draw/canvas.js";
 import { createExport } from "../export/export.js";
 import { inOrder, limitsOf } from "./kinds.js";
-import { Pictures, Sentences, Views } from "./pictures.js";
+import { newView, Pictures, say } from "./pictures.js";
 import { createChooser, createHeading, createTabs, createToolbar, namesOf, ownName, stepLayer, titleOf } from "./toolbar.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash, within } from "../state/state.js";
 
@@ -60,17 +61,18 @@ export class Frame {
     this.generation = 0;
     const asked = this.asked(around.address.read().replace(/^#/, "") || (header.start ?? ""));
     this.store = createStore(asked, (state) => within(state, this.limitsOf(this.examples[state.example])));
-    this.views = new Views();
-    this.shown = /** @type {View[]} */ ([]);
+    /** By the names of their kind, text and place. @type {Map<string, Picture>} */
+    this.made = new Map();
+    this.ending = new AbortController();
+    this.shown = /** @type {Picture[]} */ ([]);
     this.parts = /** @type {{update: (theme: Theme) => void}[]} */ ([]);
-    this.sentences = new Sentences();
     this.built = "";
     /** Called when the examples are drawn. */
     this.drawn = () => {};
     const shown = this.kinds.filter((kind) => kind.announced || this.examples.some((example) => !kind.missing(example)));
     this.tabs = createTabs(this.store, shown, () => this.example());
     this.chooser = createChooser(this.store, this.examples, (example) => this.open(example));
-    this.giving = createExport(() => this.shown.map((view, i) => ({ name: ownName(this.both()[i]), view })));
+    this.giving = createExport(() => this.shown.map(({ view }, i) => ({ name: ownName(this.both()[i]), view })));
     this.switcher = element("button", { type: "button", class: "theme" });
     this.notice = element("p", { class: "notice", role: "alert" });
     this.heading = element("div", { class: "top" }, around.heading ? [around.heading] : []);
@@ -145,13 +147,20 @@ export class Frame {
     return this.kinds.find(({ id }) => id === view) ?? this.kinds[0];
   }
 
-  /** @param {Example} example @param {"" | "beside"} place @returns {View} */
-  view(example, place) {
+  /** @param {Example} example @param {"" | "beside"} place @returns {Picture} */
+  picture(example, place) {
+    const kind = this.kind();
+    const name = [kind.id, example.index, place].join(" ");
+    const known = this.made.get(name);
+    if (known) return known;
     const limits = this.limitsOf(example);
     // Of the text that is shown as well: until the next one is drawn it stays, and the state is about the next.
     const store = fittedStore(this.store, () => this.limits(), limits);
     const against = () => (place ? this.example() : null);
-    return this.views.of(this.kind(), place, { example, store, limits, theme: () => this.theme(), against });
+    const view = newView(kind, { example, store, limits, theme: () => this.theme(), against, ended: this.ending.signal });
+    const made = { view, said: element("p", { class: "seen", role: "status" }) };
+    this.made.set(name, made);
+    return made;
   }
 
   /**
@@ -164,7 +173,9 @@ export class Frame {
   async show(examples, change = {}) {
     const [state, from] = [this.store.get(), this.limits()];
     const first = examples[change.example ?? Math.min(state.example, examples.length - 1)];
-    this.views.end();
+    this.ending.abort();
+    this.ending = new AbortController();
+    this.made.clear();
     this.examples = examples;
     this.names = namesOf(examples);
     this.known.clear();
@@ -190,7 +201,7 @@ export class Frame {
     for (const part of [this.tabs, this.chooser, this.giving, ...this.parts]) part.update(this.theme());
     this.around.address.write(toHash(state, this.limits()));
     const { generation } = this;
-    const drawn = await Promise.allSettled(this.shown.map(async (view) => view.update()));
+    const drawn = await Promise.allSettled(this.shown.map(async ({ view }) => view.update()));
     const failed = drawn.find(({ status }) => status === "rejected");
     if (!failed) await this.pictures.ready();
     if (generation !== this.generation) return;
@@ -198,7 +209,8 @@ export class Frame {
     this.drawn();
     this.say(failed && "reason" in failed ? failed.reason : null);
     if (rebuilt) this.reveal();
-    void this.sentences.ask(this.shown);
+    // Some views know only after a while what they show.
+    void Promise.all(this.shown.map(async ({ view, said }) => say(said, (await view.says?.()) ?? [])));
   }
 
   /** Puts another picture or another text in place, where the state asks for one; whether it did. */
@@ -215,9 +227,8 @@ export class Frame {
     this.around.named(titleOf(this.header, this.example()));
     this.pictures.body.setAttribute("aria-label", kind.label);
     this.parts = [this.toolbarOf(kind)];
-    this.shown = both.map((one, i) => this.view(one, i ? "beside" : ""));
-    const said = this.shown.map((view) => this.sentences.of(view));
-    this.pictures.place(this.shown, said, both.map(({ index }) => this.names[index]), replaced);
+    this.shown = both.map((one, i) => this.picture(one, i ? "beside" : ""));
+    this.pictures.place(this.shown, both.map(({ index }) => this.names[index]), replaced);
     return !replaced;
   }
 
@@ -261,7 +272,7 @@ export class Frame {
  * @typedef {object} Listening  what the keys act on
  * @property {Store} store
  * @property {() => Limits} limits
- * @property {View[]} shown
+ * @property {Picture[]} shown
  * @property {unknown[]} examples
  * @property {(example: number) => void} open
  */
@@ -283,7 +294,7 @@ function usesKeys(target) {
 
 /** @param {KeyboardEvent} event @param {Listening} frame @returns {boolean}  whether the key meant something here */
 function act(event, frame) {
-  if (frame.shown.some((view) => view.keydown?.(event))) return true;
+  if (frame.shown.some(({ view }) => view.keydown?.(event))) return true;
   if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
     stepLayer(frame.store, frame.limits(), event.key === "ArrowLeft" ? -1 : 1);
     return true;

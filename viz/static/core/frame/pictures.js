@@ -2,7 +2,8 @@
  * Where the pictures and their cards stand: one, or two side by side. Pictures of new examples are
  * drawn behind those that are seen, and take their place when they are ready.
  *
- * @import { Example } from "../data/example.js"
+ * @typedef {{view: View, said: HTMLElement}} Picture  said: the place of its sentence
+ *
  * @import { Part } from "../data/sentence.js"
  * @import { Kind, Stage, View } from "./kinds.js"
  */
@@ -27,18 +28,17 @@ export class Pictures {
   /**
    * One picture, or two with a name above each and above its cards.
    *
-   * @param {View[]} shown
-   * @param {HTMLElement[]} said  the sentence of each
+   * @param {Picture[]} shown
    * @param {string[]} names
    * @param {boolean} later  not before `reveal`
    */
-  place(shown, said, names, later) {
+  place(shown, names, later) {
     const two = shown.length > 1;
     const named = (/** @type {number} */ i) => element("h2", { class: "which" }, [element("bdi", {}, [names[i]])]);
-    const roots = shown.flatMap(({ root }, i) =>
-      two ? [element("section", { class: "picture", "aria-label": names[i] }, [named(i), said[i], root])] : [said[i], root],
+    const roots = shown.flatMap(({ view: { root }, said }, i) =>
+      two ? [element("section", { class: "picture", "aria-label": names[i] }, [named(i), said, root])] : [said, root],
     );
-    const cards = shown.flatMap(({ side }, i) =>
+    const cards = shown.flatMap(({ view: { side } }, i) =>
       two && side.length ? [element("div", { class: "cards" }, [named(i), ...side])] : side,
     );
     this.waiting?.root.remove();
@@ -46,7 +46,7 @@ export class Pictures {
     if (!later) return this.put(this.root, roots, cards, two);
     const root = element("div", { class: `pictures arriving${two ? " two" : ""}` }, roots);
     this.root.after(root);
-    this.waiting = { root, cards, two, views: shown.map((view) => view.root) };
+    this.waiting = { root, cards, two, views: shown.map(({ view }) => view.root) };
     return undefined;
   }
 
@@ -97,60 +97,15 @@ function likeIn(body, gone) {
   return [...all].find((one) => about(one) === wanted);
 }
 
-export class Views {
-  constructor() {
-    /** @type {Map<Example, {views: Map<string, View>, ending: AbortController}>} */
-    this.made = new Map();
-  }
-
-  /** @param {Kind} kind @param {"" | "beside"} place @param {Omit<Stage, "ended">} stage @returns {View} */
-  of(kind, place, stage) {
-    const { example } = stage;
-    const known = this.made.get(example) ?? { views: new Map(), ending: new AbortController() };
-    this.made.set(example, known);
-    const name = `${kind.id} ${place}`;
-    const view = known.views.get(name) ?? newView(kind, { ...stage, ended: known.ending.signal });
-    known.views.set(name, view);
-    return view;
-  }
-
-  /** Lets go of all views. */
-  end() {
-    for (const { ending } of this.made.values()) ending.abort();
-    this.made.clear();
-  }
-}
-
 /** @param {Kind} kind @param {Stage} stage @returns {View} */
-function newView(kind, stage) {
+export function newView(kind, stage) {
   const missing = kind.missing(stage.example);
   return missing ? { root: element("p", { class: "missing" }, [missing]), side: [], update() {} } : kind.create(stage);
 }
 
-/** The sentences of the views that are shown, each above its picture. */
-export class Sentences {
-  constructor() {
-    /** @type {WeakMap<View, HTMLElement>} */
-    this.made = new WeakMap();
-  }
-
-  /** The place of a view's sentence; empty until it was asked. @param {View} view */
-  of(view) {
-    const made = this.made.get(view) ?? element("p", { class: "seen", role: "status" });
-    this.made.set(view, made);
-    return made;
-  }
-
-  /** Asks each view what it shows; some know only after a while. @param {View[]} views */
-  async ask(views) {
-    await Promise.all(views.map(async (view) => this.write(this.of(view), (await view.says?.()) ?? [])));
-  }
-
-  /** @param {HTMLElement} place @param {Part[]} parts */
-  write(place, parts) {
-    const nodes = parts.map((part) => (typeof part === "string" ? part : element("bdi", { class: "seen-token" }, [part.token])));
-    const text = nodes.map((node) => (typeof node === "string" ? node : node.textContent)).join("");
-    // Said aloud only where it changed.
-    if (place.textContent !== text) place.replaceChildren(...nodes);
-  }
+/** Says a sentence aloud, unless it is there already. @param {HTMLElement} place @param {Part[]} parts */
+export function say(place, parts) {
+  const nodes = parts.map((part) => (typeof part === "string" ? part : element("bdi", { class: "seen-token" }, [part.token])));
+  const text = nodes.map((node) => (typeof node === "string" ? node : node.textContent)).join("");
+  if (place.textContent !== text) place.replaceChildren(...nodes);
 }

@@ -10,7 +10,7 @@
 import { FILTERS, MINIMA } from "../data/attention.js";
 import { sharing } from "../data/sharing.js";
 import { headColor, inkOn } from "../draw/colors.js";
-import { button, group, menu, segments } from "../draw/controls.js";
+import { button, group, menu, segments, tabsOf } from "../draw/controls.js";
 import { element } from "../draw/dom.js";
 import { currentHead } from "../state/state.js";
 import { running, visible } from "../text/text.js";
@@ -193,52 +193,24 @@ function specialControl(store) {
  * @param {() => Example} example
  */
 export function createTabs(store, kinds, example) {
-  const tabs = kinds.map(({ id, label }) => {
-    const tab = element("button", { type: "button", role: "tab", class: "tab", "aria-label": label }, [label]);
-    tab.dataset.view = id;
-    tab.addEventListener("click", () => tab.getAttribute("aria-disabled") || store.set({ view: id }));
-    return tab;
-  });
-  const root = element("div", { class: "tabs", role: "tablist", "aria-label": "Picture" }, tabs);
+  const { root, tabs, show } = tabsOf("Picture", kinds, (view) => store.set({ view }));
   root.hidden = kinds.length < 2;
-  root.addEventListener("keydown", (event) => {
-    const to = target(tabs, event);
-    if (!to) return;
-    // Elsewhere these keys mean layers.
-    event.preventDefault();
-    event.stopPropagation();
-    to.focus();
-    to.click();
-  });
-  let seen = /** @type {HTMLElement | null} */ (null);
+  let seen = "";
   return {
     root,
     update() {
+      const { view } = store.get();
+      show(view);
       tabs.forEach((tab, i) => {
-        const selected = tab.dataset.view === store.get().view;
         const missing = kinds[i].missing(example());
-        tab.setAttribute("aria-selected", String(selected));
-        tab.tabIndex = selected ? 0 : -1;
         tab.title = missing || kinds[i].title;
+        tab.setAttribute("aria-disabled", String(Boolean(missing)));
         // Where the tabs are a row that scrolls. In a frame, in which the page is laid out anyway.
-        if (selected && seen !== tab) requestAnimationFrame(() => (root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2));
-        if (selected) seen = tab;
-        if (missing) tab.setAttribute("aria-disabled", "true");
-        else tab.removeAttribute("aria-disabled");
+        if (kinds[i].id === view && seen !== view) requestAnimationFrame(() => (root.scrollLeft = tab.offsetLeft - root.offsetLeft - (root.clientWidth - tab.offsetWidth) / 2));
       });
+      seen = view;
     },
   };
-}
-
-/** The tab that a key leads to. @param {HTMLElement[]} tabs @param {KeyboardEvent} event */
-function target(tabs, { key, target: from, altKey, ctrlKey, metaKey }) {
-  if (altKey || ctrlKey || metaKey) return undefined;
-  const open = tabs.filter((tab) => !tab.getAttribute("aria-disabled"));
-  const at = open.findIndex((tab) => tab === from);
-  if (key === "ArrowLeft") return open[(at - 1 + open.length) % open.length];
-  if (key === "ArrowRight") return open[(at + 1) % open.length];
-  if (key === "Home") return open[0];
-  return key === "End" ? open[open.length - 1] : undefined;
 }
 
 /** Characters of a name in a menu. */
