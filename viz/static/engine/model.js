@@ -10,9 +10,10 @@
  * @import { Tensor } from "./tensor.js"
  */
 
-import { seenOf } from "../core/data/softmax.js";
+import { normed } from "../core/data/norms.js";
+import { fillSoftmax, seenOf } from "../core/data/softmax.js";
 import { KINDS, Matrix, productOf, single } from "./product.js";
-import { activate, meanOf, normed, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
+import { activate, meanOf, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
 
 /**
  * @typedef {object} WeightEntry
@@ -117,25 +118,13 @@ export function attentionScores(query, key, scale) {
 export function attentionProbs(scores, looking, first = 0) {
   const [heads, positions, keys] = scores.shape;
   const capped = softCapped(scores, looking.softCap);
-  const out = tensor(scores.shape);
+  const [out, own] = [tensor(scores.shape), new Float64Array(keys)];
   for (let row = 0; row < heads * positions; row += 1) {
     const seen = seenOf({ nKeys: keys, window: looking.window }, looking.causal, first + (row % positions));
-    softmaxRow(capped.values, row * keys + seen.first, seen.end - seen.first, out.values);
+    own.set(capped.values.subarray(row * keys, (row + 1) * keys));
+    fillSoftmax(own, seen, out.values, row * keys);
   }
   return out;
-}
-
-/** @param {Float32Array} scores @param {number} from @param {number} allowed @param {Float32Array} out */
-function softmaxRow(scores, from, allowed, out) {
-  let largest = -Infinity;
-  for (let i = from; i < from + allowed; i += 1) if (scores[i] > largest) largest = scores[i];
-  let total = 0;
-  for (let i = from; i < from + allowed; i += 1) {
-    const weight = Math.exp(scores[i] - largest);
-    out[i] = weight;
-    total += weight;
-  }
-  for (let i = from; i < from + allowed; i += 1) out[i] /= total;
 }
 
 /** probs · value: (head, position, d_head). @param {Tensor} probs @param {Tensor} value */
@@ -184,15 +173,17 @@ class Linear {
 class Norm {
   /** @param {Weights} weights @param {string} name @param {Config} config */
   constructor(weights, name, { norm, norm_eps: eps, norm_plus_one: plusOne }) {
-    const values = weights.find(`${name}.weight`);
-    this.weight = plusOne && values ? values.map((value) => 1 + value) : values;
-    this.bias = weights.find(`${name}.bias`);
-    this.kind = { eps, centred: norm === "layer" };
+    const weight = weights.find(`${name}.weight`);
+    this.norm = weight && { kind: norm, weight, bias: weights.find(`${name}.bias`), plusOne, eps };
   }
 
   /** @param {Tensor} x */
   forward(x) {
-    return this.weight ? normed(x, this.weight, this.bias, this.kind) : x;
+    if (!this.norm) return x;
+    const { length: width } = this.norm.weight;
+    const out = tensor(x.shape);
+    for (let from = 0; from < x.values.length; from += width) out.values.set(normed(x.values.subarray(from, from + width), this.norm).values, from);
+    return out;
   }
 }
 

@@ -5,7 +5,8 @@
  */
 
 import { ACTIVATIONS } from "../core/data/activations.js";
-import { turnedBy } from "../core/data/rotation.js";
+import { placedAt } from "../core/data/rotation.js";
+import { timesRows } from "../core/data/softmax.js";
 
 /**
  * @typedef {object} Tensor
@@ -20,23 +21,9 @@ export function tensor(shape, values = new Float32Array(shape.reduce((a, b) => a
 
 /** x · wᵀ: (rows, width) and (columns, width) to (rows, columns). @param {Float32Array} x @param {Float32Array} w @param {number} rows @param {number} width @param {number} columns */
 export function multiply(x, w, rows, width, columns) {
-  const out = new Float32Array(rows * columns);
+  const [out, sums] = [new Float32Array(rows * columns), new Float64Array(columns)];
   for (let row = 0; row < rows; row += 1) {
-    const own = Float64Array.from(x.subarray(row * width, (row + 1) * width));
-    // Four columns at a time: each number of the row is then read once for all of them. The last may be taken twice.
-    for (let column = 0; column < columns; column += 4) {
-      const places = [0, 1, 2, 3].map((more) => Math.min(column + more, columns - 1));
-      const [first, second, third, fourth] = places.map((place) => place * width);
-      let a = 0, b = 0, c = 0, d = 0;
-      for (let i = 0; i < width; i += 1) {
-        const one = own[i];
-        a += one * w[first + i];
-        b += one * w[second + i];
-        c += one * w[third + i];
-        d += one * w[fourth + i];
-      }
-      [a, b, c, d].forEach((sum, i) => (out[row * columns + places[i]] = sum));
-    }
+    out.set(timesRows(w, Float64Array.from(x.subarray(row * width, (row + 1) * width)), 0, columns, sums), row * columns);
   }
   return out;
 }
@@ -53,30 +40,6 @@ export function sum(one, other) {
   const values = one.values.slice();
   for (let i = 0; i < values.length; i += 1) values[i] += other.values[i];
   return tensor(one.shape, values);
-}
-
-/**
- * (x − mean) / sqrt(variance + eps) · weight + bias over the last axis; not centred, the mean counts as 0.
- *
- * @param {Tensor} x
- * @param {Float32Array} weight
- * @param {Float32Array | null} bias
- * @param {{eps: number, centred: boolean}} norm
- * @returns {Tensor}
- */
-export function normed(x, weight, bias, { eps, centred }) {
-  const width = weight.length;
-  const values = new Float32Array(x.values.length);
-  for (let from = 0; from < values.length; from += width) {
-    let mean = 0;
-    if (centred) for (let i = 0; i < width; i += 1) mean += x.values[from + i];
-    mean /= width;
-    let variance = 0;
-    for (let i = 0; i < width; i += 1) variance += (x.values[from + i] - mean) ** 2;
-    const scale = 1 / Math.sqrt(variance / width + eps);
-    for (let i = 0; i < width; i += 1) values[from + i] = (x.values[from + i] - mean) * scale * weight[i] + (bias ? bias[i] : 0);
-  }
-  return tensor(x.shape, values);
 }
 
 /**
@@ -189,12 +152,9 @@ export function activate({ shape, values }, activation) {
  */
 export function turned({ shape, values }, rotary, first) {
   const [heads, positions, width] = shape;
-  const side = 2 * rotary.frequencies.length;
   const out = tensor(shape);
   for (let row = 0; row < heads * positions; row += 1) {
-    const own = turnedBy(values.subarray(row * width, (row + 1) * width), rotary, 0, first + (row % positions));
-    for (let i = 0; i < side; i += 1) own[i] *= rotary.amplitude;
-    out.values.set(own, row * width);
+    out.values.set(placedAt(values.subarray(row * width, (row + 1) * width), rotary, first + (row % positions)), row * width);
   }
   return out;
 }

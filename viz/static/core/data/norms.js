@@ -36,13 +36,14 @@ export async function normNamed(source, name, layer) {
  * @returns {Normed}
  */
 export function normed(x, { kind, weight, bias, plusOne, eps }) {
-  const numbers = Array.from(x);
-  const meanOf = (/** @type {number[]} */ of) => of.reduce((sum, value) => sum + value, 0) / of.length;
-  const mean = kind === "rms" ? 0 : meanOf(numbers);
-  const variance = meanOf(numbers.map((value) => (value - mean) ** 2));
+  const { length: width } = x;
+  let [mean, variance] = [0, 0];
+  if (kind === "layer") for (let i = 0; i < width; i += 1) mean += x[i] / width;
+  for (let i = 0; i < width; i += 1) variance += (x[i] - mean) ** 2 / width;
   const scale = 1 / Math.sqrt(variance + eps);
-  const one = plusOne ? 1 : 0;
-  return { mean, variance, values: Float32Array.from(numbers, (value, i) => (value - mean) * scale * (one + weight[i]) + (bias ? bias[i] : 0)) };
+  const values = new Float32Array(width);
+  for (let i = 0; i < width; i += 1) values[i] = (x[i] - mean) * scale * ((plusOne ? 1 : 0) + weight[i]) + (bias ? bias[i] : 0);
+  return { mean, variance, values };
 }
 
 /**

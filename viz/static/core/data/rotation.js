@@ -27,6 +27,12 @@ export function turnedBy(numbers, { frequencies }, from, to = 0) {
   return found;
 }
 
+/** Query or key of one head as they are at a position. @param {ArrayLike<number>} numbers  not turned @param {Rotary} rotary @param {number} position */
+export function placedAt(numbers, rotary, position) {
+  const side = 2 * rotary.frequencies.length;
+  return turnedBy(numbers, rotary, 0, position).map((value, i) => (i < side ? value * rotary.amplitude : value));
+}
+
 /**
  * query . key of the same two tokens, were they so far apart: the sum over turned and other dimensions.
  *

@@ -36,29 +36,8 @@ export function cappedScore(score, cap) {
  * @param {Float64Array} [scores]  to be filled
  */
 export function scoresOf({ query: queries, key: keys, width, scale, nKeys }, query, { first, end } = { first: 0, end: nKeys }, scores = new Float64Array(nKeys)) {
-  const from = query * width;
-  let key = first;
-  // Four keys at a time: each part of the query is then read once for all of them.
-  for (; key + 4 <= end; key += 4) {
-    let [a, b, c, d] = [0, 0, 0, 0];
-    const [at, second, third, fourth] = [key * width, (key + 1) * width, (key + 2) * width, (key + 3) * width];
-    for (let i = 0; i < width; i += 1) {
-      const part = queries[from + i];
-      a += part * keys[at + i];
-      b += part * keys[second + i];
-      c += part * keys[third + i];
-      d += part * keys[fourth + i];
-    }
-    scores[key] = a * scale;
-    scores[key + 1] = b * scale;
-    scores[key + 2] = c * scale;
-    scores[key + 3] = d * scale;
-  }
-  for (; key < end; key += 1) {
-    let sum = 0;
-    for (let i = 0; i < width; i += 1) sum += queries[from + i] * keys[key * width + i];
-    scores[key] = sum * scale;
-  }
+  timesRows(keys, Float64Array.from(vectorOf(queries, query, width)), first, end, scores);
+  for (let key = first; key < end; key += 1) scores[key] *= scale;
   return scores;
 }
 
@@ -91,7 +70,7 @@ export function softmax(scores) {
  * @param {Float32Array | Float64Array} weights
  * @param {number} from  where they begin
  */
-function fillSoftmax(scores, { first, end }, weights, from) {
+export function fillSoftmax(scores, { first, end }, weights, from) {
   let largest = -Infinity;
   for (let key = first; key < end; key += 1) if (scores[key] > largest) largest = scores[key];
   let sum = 0;
@@ -231,6 +210,36 @@ export function whyAbsent({ header: { arrays } }, layer, head) {
   const rest = there.length > names.length ? " and more" : "";
   const known = names.length ? ` They are here for ${names.join("; ")}${rest}.` : "";
   return `This page was made without query and key of layer ${layer}, head ${head}.${known}`;
+}
+
+/**
+ * x times rows of a matrix (out, in), summed in double precision.
+ *
+ * @param {ArrayLike<number>} matrix
+ * @param {ArrayLike<number>} x
+ * @param {number} [first]  row
+ * @param {number} [end]
+ * @param {Float64Array} [out]  by row, to be filled
+ */
+export function timesRows(matrix, x, first = 0, end = matrix.length / x.length, out = new Float64Array(end)) {
+  const { length: width } = x;
+  // Four rows at a time: each number of x is then read once for all of them. The last may be taken twice.
+  for (let row = first; row < end; row += 4) {
+    const [second, third, fourth] = [Math.min(row + 1, end - 1), Math.min(row + 2, end - 1), Math.min(row + 3, end - 1)];
+    let [a, b, c, d] = [0, 0, 0, 0];
+    for (let i = 0; i < width; i += 1) {
+      const one = x[i];
+      a += one * matrix[row * width + i];
+      b += one * matrix[second * width + i];
+      c += one * matrix[third * width + i];
+      d += one * matrix[fourth * width + i];
+    }
+    out[row] = a;
+    out[second] = b;
+    out[third] = c;
+    out[fourth] = d;
+  }
+  return out;
 }
 
 /** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */

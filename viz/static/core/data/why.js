@@ -15,9 +15,9 @@
  */
 
 import { embeddingOf, normNamed, normed } from "./norms.js";
-import { turnedBy } from "./rotation.js";
+import { placedAt } from "./rotation.js";
 import { keyHeadOf } from "./sharing.js";
-import { dot } from "./softmax.js";
+import { dot, timesRows } from "./softmax.js";
 import { headsAt, rowAt, weightOf } from "./source.js";
 
 /**
@@ -57,14 +57,14 @@ async function partsOf(source, tokens, rotary, { name, layer, head, position, fe
   const [matrix, bias] = await Promise.all([weightOf(source, `attention.${name}.weight`, layer, null), source.weights(`attention.${name}.bias`, layer, null)]);
   const own = built.queryKeyNorm === "width" ? [0, matrix.length / dModel] : [head * dHead, (head + 1) * dHead];
   /** @type {Part[]} */
-  let parts = input.map((part) => ({ ...part, numbers: timesRows(matrix, part.numbers, own[0], own[1]) }));
+  let parts = input.map((part) => ({ ...part, numbers: timesRows(matrix, part.numbers, own[0], own[1]).subarray(own[0]) }));
   if (bias) parts.push({ label: `${name} bias`, head: null, numbers: Float64Array.from(bias.values.subarray(own[0], own[1])) });
   if (built.queryKeyNorm !== "none") {
     parts = through(await normNamed(source, `attention.${name}_norm`, layer), total(parts), parts, `${name} norm bias`);
     const from = built.queryKeyNorm === "width" ? head * dHead : 0;
     parts = parts.map((part) => ({ ...part, numbers: part.numbers.subarray(from, from + dHead) }));
   }
-  return rotary ? parts.map((part) => ({ ...part, numbers: turnedTo(part.numbers, rotary, position) })) : parts;
+  return rotary ? parts.map((part) => ({ ...part, numbers: placedAt(part.numbers, rotary, position) })) : parts;
 }
 
 /**
@@ -132,23 +132,6 @@ function through(norm, x, parts, name) {
     return { ...part, numbers: part.numbers.map((value, i) => (value - mean) * scale * ((plusOne ? 1 : 0) + weight[i])) };
   });
   return bias ? [...carried, { label: name, head: null, numbers: Float64Array.from(bias) }] : carried;
-}
-
-/** x times rows of a matrix (out, in). @param {Float32Array} matrix @param {Float64Array} x @param {number} from @param {number} to */
-function timesRows(matrix, x, from, to) {
-  const out = new Float64Array(to - from);
-  for (let row = from; row < to; row += 1) {
-    let sum = 0;
-    for (let i = 0; i < x.length; i += 1) sum += matrix[row * x.length + i] * x[i];
-    out[row - from] = sum;
-  }
-  return out;
-}
-
-/** @param {Float64Array} numbers @param {Rotary} rotary @param {number} position */
-function turnedTo(numbers, rotary, position) {
-  const dims = 2 * rotary.frequencies.length;
-  return turnedBy(numbers, rotary, 0, position).map((value, i) => (i < dims ? value * rotary.amplitude : value));
 }
 
 /** @param {Part[]} parts */

@@ -12,6 +12,7 @@
 import { ACTIVATIONS } from "../../core/data/activations.js";
 import { embeddingOf, normed, normNamed } from "../../core/data/norms.js";
 import { sharing } from "../../core/data/sharing.js";
+import { timesRows } from "../../core/data/softmax.js";
 import { headsAt, layerSteps, normName, rowAt, weightOf } from "../../core/data/source.js";
 import { written } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
@@ -331,8 +332,8 @@ async function normOfHead(at, { weight, norm: name, head, x }) {
   const first = alone ? head * dHead : 0;
   const matrix = await at.weight(`${weight}.weight`);
   const bias = await at.source.weights(`${weight}.bias`, at.place.layer, null);
-  const row = (/** @type {number} */ i) => matrix.subarray(i * x.length, (i + 1) * x.length);
-  const all = Float32Array.from(norm.weight, (_, i) => total(Array.from(row(first + i), (value, j) => value * x[j])) + (bias ? bias.values[first + i] : 0));
+  const made = timesRows(matrix, x);
+  const all = Float32Array.from(norm.weight, (_, i) => made[first + i] + (bias ? bias.values[first + i] : 0));
   const dimension = at.place.dimension + (alone ? 0 : head * dHead);
   return normSteps({ x: all, dimension, norm, whose: alone ? "of this head" : "of all heads" });
 }
@@ -441,7 +442,7 @@ async function finalNormed(at) {
 async function transformed(at, x) {
   const [w, bias] = await Promise.all([at.weight("head.transform.weight", null, null), at.source.weights("head.transform.bias", null, null)]);
   const activation = ACTIVATIONS[at.built.headActivation];
-  return Float32Array.from({ length: w.length / x.length }, (_, i) => activation(total(Array.from(x, (value, j) => value * w[i * x.length + j])) + (bias ? bias.values[i] : 0)));
+  return Float32Array.from(timesRows(w, x), (sum, i) => activation(sum + (bias ? bias.values[i] : 0)));
 }
 
 /** What the decoder reads, whole. @param {Teller} at */
