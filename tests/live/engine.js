@@ -13,7 +13,7 @@ import { pairsOf } from "../../viz/static/core/data/why.js";
 import { configOf } from "../../viz/static/engine/folder.js";
 import { engineInFile } from "../../viz/static/engine/in_file.js";
 import { engineAddress, ServedEngine } from "../../viz/static/engine/served.js";
-import { Runs, sourceOf } from "../../viz/static/live/runs.js";
+import { Runs } from "../../viz/static/live/runs.js";
 import { Lab } from "../../viz/static/live/story/lab.js";
 import { CHAPTERS } from "../../viz/static/live/story/steps.js";
 import { Teller, vectorAt, WORKED, workedIn } from "../../viz/static/views/arithmetic/worked.js";
@@ -113,7 +113,7 @@ const DO = {
 
 /** The run of a request as views have it. */
 async function exampleOf(request) {
-  const runs = new Runs(engine, sourceOf(engine, await engine.about()));
+  const runs = new Runs(engine, await engine.about());
   return (await runs.of(request)).example;
 }
 

@@ -18,7 +18,7 @@ import { everyNumberKind } from "../views/arithmetic/every.js";
 import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf } from "./asked.js";
 import { maskedIn } from "./cards.js";
 import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
-import { followed, GridNumbers, namedExamples, Runner, Runs, sameRuns, sourceOf } from "./runs.js";
+import { followed, GridNumbers, namedExamples, Runner, Runs, sameRuns } from "./runs.js";
 import { Workbench } from "./workbench.js";
 
 /** The kinds of a page with a wider arithmetic view in the place of the one for weights. @param {Kind[]} kinds */
@@ -40,51 +40,16 @@ function withNumbers(kinds) {
 const LARGEST_WEIGHTS = 1e6;
 
 /**
- * @typedef {object} Asking
- * @property {import("./workbench.js").Shown} shown
- * @property {import("../core/frame/frame.js").Frame} frame
- * @property {import("./asked.js").Asked} asked
- * @property {string} panel
- */
-
-/**
- * @param {Asking} asking
- * @param {import("./workbench.js").Workbench} bench
- * @param {() => boolean} fresh  whether these numbers are still wanted
- */
-export async function showDetails({ shown, frame, asked, panel }, bench, fresh) {
-  const kept = shown.after ?? shown.before;
-  const { tokens } = kept.example;
-  const state = frame.store.get();
-  const usual = asked.place ?? shown.before.run.predictions[0]?.position ?? 0;
-  const query = Math.min(state.query ?? usual, tokens.text.length - 1);
-  if (panel === "weights") {
-    const { layer } = state;
-    const head = currentHead(state, frame.limits());
-    const size = tokens.text.length;
-    const all = await weightsOf(kept, layer, head);
-    const place = { layer, head, position: query };
-    const cut = (/** @type {number} */ key, /** @type {import("./cards.js").Reach} */ reach) => editAt(asked.edits, edgeOf(place, key, reach)) !== undefined;
-    const own = asked.edits.filter((edit) => edit.quantity === "probs" && edit.layer === layer && edit.head === head && edit.position === query);
-    if (!fresh()) return;
-    bench.weights.update({
-      tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
-      ...seenOf({ nKeys: size, window: kept.example.looking(layer).window }, kept.example.causal, query), cut, set: own.map(({ key }) => Number(key)),
-    });
-  }
-}
-
-/**
  * The weights of a head, (query, key).
  *
  * @param {import("./runs.js").Kept} kept
  * @param {number} layer
  * @param {number} head
  */
-async function weightsOf({ example, read }, layer, head) {
+async function weightsOf({ example }, layer, head) {
   const cells = example.tokens.text.length ** 2;
-  if (cells * example.heads.length > LARGEST_WEIGHTS) return example.head(layer, head);
-  const { values } = await read("probs", layer);
+  if (!example.source || cells * example.heads.length > LARGEST_WEIGHTS) return example.head(layer, head);
+  const { values } = await example.source.read("probs", layer);
   return values.subarray(head * cells, (head + 1) * cells);
 }
 
@@ -119,7 +84,7 @@ class Live {
     /** @type {History<Asked>} */
     this.history = new History(fresh ? { ...asked, second: asked.second ?? second } : asked);
     this.bar = new AddressBar(around.address, () => this.asked);
-    this.runs = new Runs(engine, sourceOf(engine, about));
+    this.runs = new Runs(engine, about);
     this.runner = new Runner(() => this.run(), (error) => this.fail(error), () => this.host.setAttribute("aria-busy", "false"));
     this.numbers = new GridNumbers(engine, () => this.update());
     this.bench = new Workbench(about, this.acts(), () => `${location.href.split("#")[0]}#${this.bar.hash()}`);
@@ -336,10 +301,29 @@ class Live {
       can: { back: this.history.before.length > 0, again: this.history.after.length > 0 },
       python: pythonOf(asked, this.about, places),
     });
-    const { shown, frame, bench } = this;
-    const asking = { shown, frame, asked, panel: bench.tabbed.shown };
-    const fresh = () => this.shown === shown && this.asked === asked && bench.tabbed.shown === asking.panel;
-    showDetails(asking, bench, fresh).catch((error) => bench.fail(error));
+    this.rowOfWeights().catch((error) => this.bench.fail(error));
+  }
+
+  /** Shows, where its panel is open, the weights of the chosen token in the chosen head. */
+  async rowOfWeights() {
+    const { shown, frame, bench, asked } = this;
+    if (!shown || !frame || bench.tabbed.shown !== "weights") return;
+    const kept = shown.after ?? shown.before;
+    const { tokens, causal } = kept.example;
+    const { layer, query: chosen } = frame.store.get();
+    const head = currentHead(frame.store.get(), frame.limits());
+    const size = tokens.text.length;
+    const query = Math.min(chosen ?? asked.place ?? shown.before.run.predictions[0]?.position ?? 0, size - 1);
+    const all = await weightsOf(kept, layer, head);
+    // Something else may have been asked for while these were read.
+    if (this.shown !== shown || this.asked !== asked || bench.tabbed.shown !== "weights") return;
+    const own = asked.edits.filter((edit) => edit.quantity === "probs" && edit.layer === layer && edit.head === head && edit.position === query);
+    bench.weights.update({
+      tokens, layer, head, query, weights: all.subarray(query * size, (query + 1) * size),
+      ...seenOf({ nKeys: size, window: kept.example.looking(layer).window }, causal, query),
+      cut: (key, reach) => editAt(asked.edits, edgeOf({ layer, head, position: query }, key, reach)) !== undefined,
+      set: own.map(({ key }) => Number(key)),
+    });
   }
 }
 

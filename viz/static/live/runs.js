@@ -3,7 +3,6 @@
  * of them: how far attention moved, what became of the predictions, what a sweep found.
  *
  * @import { Layer } from "../core/data/example.js"
- * @import { Blocks } from "../core/data/data.js"
  * @import { Named, Numbers, Source } from "../core/data/source.js"
  * @import { State } from "../core/state/state.js"
  * @import { About, Candidate, Engine, Request, Run, Sampling } from "../engine/engine.js"
@@ -57,22 +56,18 @@ export class Runner {
  * @typedef {object} Kept
  * @property {string} name  of its request
  * @property {Run} run
- * @property {Example} example
- * @property {(quantity: string, layer: number | null) => Promise<Numbers>} read
- * @property {(position: number) => Promise<Candidate[]>} candidates
- * @property {(position: number) => Promise<Named>} features
+ * @property {Example} example  whose source asks the engine
  */
 
 export class Runs {
-  /**
-   * @param {Engine} engine
-   * @param {(kept: Kept) => import("../core/data/source.js").Source | null} [source]  what views may ask
-   */
-  constructor(engine, source = () => null) {
+  /** @param {Engine} engine @param {About} about */
+  constructor(engine, about) {
     this.engine = engine;
-    this.source = source;
+    this.shape = { ...about, predicts: about.predicts === "classes" ? /** @type {const} */ ("none") : about.predicts };
     /** @type {Map<string, Kept>} */
     this.known = new Map();
+    /** @type {Map<string, Promise<Numbers | null>>} */
+    this.weights = new Map();
   }
 
   /**
@@ -83,9 +78,55 @@ export class Runs {
    */
   async of(request) {
     const name = JSON.stringify(request.edits.length ? request : request.texts);
-    const kept = this.known.get(name) ?? keptRun(this.engine, request, name, await this.engine.trace(request));
+    const kept = this.known.get(name) ?? this.kept(request, name, await this.engine.trace(request));
     this.known.set(name, kept);
-    kept.example.source ??= this.source(kept);
+    return kept;
+  }
+
+  /**
+   * A run that can be read for as long as it is looked at: an engine keeps only the last few, and runs
+   * it once more where it has let go of it.
+   *
+   * @param {Request} request
+   * @param {string} name
+   * @param {Run} run
+   */
+  kept(request, name, run) {
+    const { engine, shape } = this;
+    /** @type {Kept} */
+    const kept = { name, run, example: new Example(run.header, { bytes: (...given) => reading(() => kept.run.blocks.bytes(...given)) }, 0) };
+    /**
+     * @template Read
+     * @param {() => Promise<Read>} read
+     */
+    const reading = async (read) => {
+      const { run: asked } = kept;
+      try {
+        return await read();
+      } catch {
+        if (kept.run === asked) kept.run = { ...(await engine.trace(request)), header: run.header };
+        return read();
+      }
+    };
+    /** @type {Map<string, Promise<Numbers>>} */
+    const quantities = new Map();
+    /** @type {Map<string, Promise<Named>>} */
+    const named = new Map();
+    /** @type {Source} */
+    const source = {
+      shape,
+      ids: run.ids,
+      predicted: shape.predicts === "none" ? null : (run.predictions[0]?.position ?? null),
+      read: (quantity, layer) => once(quantities, `${quantity} ${layer}`, () => reading(() => engine.read(kept.run.number, quantity, layer))),
+      weights: (own, layer, row) => once(this.weights, `${own} ${layer} ${row}`, () => engine.weights(own, layer, row)),
+      candidates: (position) => reading(() => engine.candidates(kept.run.number, position)),
+      features: (position) => once(named, `${position}`, () => reading(() => engine.features(kept.run.number, position))),
+      async reason(tokens, vectors, asked, features) {
+        const pairs = await pairsOf(source, tokens, vectors, asked, features);
+        return { pairs, sum: pairs.reduce((sum, { score }) => sum + score, 0) };
+      },
+    };
+    kept.example.source = source;
     return kept;
   }
 
@@ -104,82 +145,6 @@ export class Runs {
     const names = looked.map((one) => one?.name);
     for (const name of this.known.keys()) if (!names.includes(name)) this.known.delete(name);
   }
-}
-
-/**
- * A run that can be read for as long as it is looked at: an engine keeps only the last few, and runs
- * it once more where it has let go of it.
- *
- * @param {Engine} engine
- * @param {Request} request
- * @param {string} name
- * @param {Run} run
- * @returns {Kept}
- */
-function keptRun(engine, request, name, run) {
-  const again = async () => {
-    kept.run = { ...(await engine.trace(request)), header: run.header };
-  };
-  /**
-   * @template Read
-   * @param {() => Promise<Read>} read
-   */
-  const reading = async (read) => {
-    const { run: asked } = kept;
-    try {
-      return await read();
-    } catch {
-      if (kept.run === asked) await again();
-      return read();
-    }
-  };
-  const blocks = {
-    /** @type {Blocks["bytes"]} */
-    bytes: (...given) => reading(() => kept.run.blocks.bytes(...given)),
-  };
-  /** @type {Kept} */
-  const kept = {
-    name,
-    run,
-    example: new Example(run.header, blocks, 0),
-    /** @type {Kept["read"]} */
-    read: (quantity, layer) => reading(() => engine.read(kept.run.number, quantity, layer)),
-    candidates: (position) => reading(() => engine.candidates(kept.run.number, position)),
-    features: (position) => reading(() => engine.features(kept.run.number, position)),
-  };
-  return kept;
-}
-
-/**
- * @param {Engine} engine
- * @param {About} about
- * @returns {(kept: Kept) => Source}
- */
-export function sourceOf(engine, about) {
-  const shape = { ...about, predicts: about.predicts === "classes" ? /** @type {const} */ ("none") : about.predicts };
-  /** @type {Map<string, Promise<Numbers | null>>} */
-  const weights = new Map();
-  return (kept) => {
-    /** @type {Map<string, Promise<Numbers>>} */
-    const quantities = new Map();
-    /** @type {Map<string, Promise<Named>>} */
-    const named = new Map();
-    /** @type {Source} */
-    const source = {
-      shape,
-      ids: kept.run.ids,
-      predicted: shape.predicts === "none" ? null : (kept.run.predictions[0]?.position ?? null),
-      read: (quantity, layer) => once(quantities, `${quantity} ${layer}`, () => kept.read(quantity, layer)),
-      weights: (name, layer, row) => once(weights, `${name} ${layer} ${row}`, () => engine.weights(name, layer, row)),
-      candidates: (position) => kept.candidates(position),
-      features: (position) => once(named, `${position}`, () => kept.features(position)),
-      async reason(tokens, vectors, asked, features) {
-        const pairs = await pairsOf(source, tokens, vectors, asked, features);
-        return { pairs, sum: pairs.reduce((sum, { score }) => sum + score, 0) };
-      },
-    };
-    return source;
-  };
 }
 
 /**

@@ -11,7 +11,7 @@ import { button, menu } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { Frame } from "../../core/frame/frame.js";
 import { percent, visible } from "../../core/text/text.js";
-import { namedExamples, Runs, sameRuns, sourceOf } from "../runs.js";
+import { namedExamples, Runs, sameRuns } from "../runs.js";
 import { guessOf, judged, Lab } from "./lab.js";
 
 /**
@@ -50,7 +50,7 @@ class Picture {
     const start = async () => {
       const engine = await this.around.engines[model]();
       const about = await engine.about();
-      return { lab: new Lab(engine, about), runs: new Runs(engine, sourceOf(engine, about)) };
+      return { lab: new Lab(engine, about), runs: new Runs(engine, about) };
     };
     const opened = this.opened.get(model) ?? start();
     this.opened.set(model, opened);
