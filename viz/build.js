@@ -18,36 +18,6 @@ const ENTRIES = ["page", "vectors", "layers", "survey", "live", "served", "story
 // What runs the model of a live page; it has no style.
 const WORKERS = ["worker"];
 
-/** Views whose style is not in page.css, by the beginning of their classes: shared.css is told apart by them. */
-const APART = /** @type {const} */ ({ vectors: ["sum", "neuron"], layers: ["layers"], live: ["every", "whole"] });
-
-/**
- * The selectors of shared.css that a file of style needs, so that a page carries nothing of views that it lacks.
- *
- * @param {string} style
- * @param {string} entry  "page" and "survey" have what is of no view in APART
- */
-function ofEntry(style, entry) {
-  const apart = Object.values(APART).flat();
-  const own = Object.entries(APART).find(([name]) => entry.startsWith(name))?.[1];
-  const wanted = (/** @type {string} */ selector) => {
-    const views = apart.filter((view) => selector.includes(`.${view}-`));
-    return own ? views.some((view) => own.some((mine) => mine === view)) : views.length === 0;
-  };
-  return style.replace(/\/\*[^]*?\*\//g, "").replace(/([^{}]+)\{([^{}]*)\}/g, (_, selectors, body) => {
-    const kept = String(selectors).split(/,(?![^()]*\))/).filter(wanted);
-    return kept.length ? `${kept.join(",")}{${body}}` : "";
-  });
-}
-
-/** @param {string} entry @returns {import("esbuild").Plugin} */
-const sharedOf = (entry) => ({
-  name: "shared",
-  setup({ onLoad }) {
-    onLoad({ filter: /shared\.css$/ }, async ({ path }) => ({ contents: ofEntry(await readFile(path, "utf8"), entry), loader: "css" }));
-  },
-});
-
 /**
  * @param {string} entry  a file of static/
  * @param {import("esbuild").BuildOptions} [more]
@@ -98,7 +68,7 @@ async function compiled(more) {
 async function files() {
   const made = ENTRIES.flatMap((name) => [
     [`${name}.js`, bundled(`${name}.js`)],
-    [`${name}.css`, bundled(`${name}.css`, { target: "esnext", plugins: [sharedOf(name === "served" ? "live" : name)] })],
+    [`${name}.css`, bundled(`${name}.css`, { target: "esnext" })],
   ]);
   const define = { "globalThis.PRODUCTS": JSON.stringify(await Promise.all([["relaxed-simd"], []].map(compiled))) };
   for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() }, define })]);

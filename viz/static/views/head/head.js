@@ -24,7 +24,7 @@ import { afterClick, keptToken, placesOf, tokenKey } from "../../core/state/stat
 import { percent, running } from "../../core/text/text.js";
 import { bar, boundsText, difference, facts, KEYS, large, legendOf } from "../../marks/cards.js";
 import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
-import { lineAt, lineWidth, MOST_LINES, paintKey, paintLines, Sheet } from "./lines.js";
+import { lineWidth, MOST_LINES, paintKey, paintLines, Sheet } from "./lines.js";
 
 /** How many weights are written out, and the least of them. */
 const WRITTEN = 5;
@@ -97,20 +97,12 @@ class HeadView extends Staged {
     new ResizeObserver(() => this.paint()).observe(this.stage);
   }
 
-  /** @param {MouseEvent} event */
+  /** On a token: as `afterClick` says; beside them all: lets go. @param {MouseEvent} event */
   click(event) {
     const token = tokenOf(event.target);
     if (token) return this.store.set(afterClick(this.store.get(), token));
-    const { drawing } = this.focus() ? this.upper : this.lower;
-    if (!drawing || !this.layer) return undefined;
-    const { left, top } = this.between.getBoundingClientRect();
-    const place = lineAt(drawing, event.clientX - left, event.clientY - top);
-    if (place < 0) {
-      this.blur();
-      return this.store.set({ query: null, key: null });
-    }
-    const { nQueries, nKeys } = this.layer;
-    return this.store.set({ query: Math.floor(place / nKeys) % nQueries, key: place % nKeys });
+    this.blur();
+    return this.store.set({ query: null, key: null });
   }
 
   says() {

@@ -28,7 +28,7 @@
 import { lineAlpha, weightOf } from "../../core/data/attention.js";
 import { headColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { BEND, moved } from "../../core/export/figure.js";
+import { moved } from "../../core/export/figure.js";
 import { screenPen } from "../../core/export/pens.js";
 
 /** CSS pixels between the lines of neighbouring heads, and the part of a row they fill at most. */
@@ -38,8 +38,6 @@ const SPREAD = 0.6;
 export const MOST_LINES = 1500;
 /** How much is left of a faded line. */
 const FADED = 0.2;
-/** Pixels between a line and a click that still mean the line. */
-const REACH = 5;
 
 /**
  * How far the lines of each head stand off the middle of a token: side by side, so that heads
@@ -108,41 +106,6 @@ export function paintKey(pen, { heads, geometry: { width }, look: { numbers, the
     pen.rect(x - step / 2 + 1, -30, step - 2, 3, color);
     if (step >= 14) pen.text(x, -12, String(numbers[head]), { size: 11, color, anchor: "middle" });
   });
-}
-
-/**
- * The part of its rise that a line has behind it at a part of its width, from 0 to 1: it is the cubic Bézier
- * curve with control points at (BEND, 0) and (1 - BEND, 1).
- *
- * @param {number} across
- */
-function riseAt(across) {
-  let [low, high] = [0, 1];
-  for (let i = 0; i < 24; i += 1) {
-    const t = (low + high) / 2;
-    if (3 * t * (1 - t) * (BEND * (1 - t) + (1 - BEND) * t) + t ** 3 < across) low = t;
-    else high = t;
-  }
-  return low * low * (3 - 2 * low);
-}
-
-/**
- * The line at a point: the front one of those within reach, or -1.
- *
- * @param {Drawing} drawing
- * @param {number} x
- * @param {number} y
- */
-export function lineAt(drawing, x, y) {
-  const { geometry: { width } } = drawing;
-  if (x < 0 || x > width) return -1;
-  const rise = riseAt(x / width);
-  const endsOf = ends(drawing);
-  const found = drawing.places.subarray(0, MOST_LINES).find((place) => {
-    const { from, to } = endsOf(place);
-    return Math.abs(from + (to - from) * rise - y) <= REACH;
-  });
-  return found ?? -1;
 }
 
 /** CSS pixels of a tile: a canvas as tall as a long text would be past what browsers allow. */
