@@ -1,11 +1,13 @@
 /**
  * Shows a page whose numbers stand in its own file.
  *
+ * @import { ExampleHeader } from "../core/data/data.js"
  * @import { Kind } from "../core/frame/kinds.js"
  */
 
 import { blocksOfText, fromBase85, inflate } from "../core/data/packed.js";
-import { mount } from "../core/frame/frame.js";
+import { Example } from "../core/data/example.js";
+import { Frame } from "../core/frame/frame.js";
 import { pageAddress } from "../core/state/state.js";
 
 /**
@@ -51,6 +53,7 @@ export function nameWindow(title) {
 /** @param {HTMLElement} page @param {Kind[]} kinds */
 export async function showPage(page, kinds) {
   const header = await unpacked("header").json();
-  mount(page, header, blocksOfText(textOfBlock), { kinds, address: pageAddress(), keys: document, named: nameWindow });
+  const examples = header.examples.map((/** @type {ExampleHeader} */ entry, /** @type {number} */ i) => new Example(entry, blocksOfText(textOfBlock), i));
+  void new Frame(page, header, examples, { kinds, address: pageAddress(), keys: document, named: nameWindow }).update();
   await markPainted(page);
 }

@@ -15,14 +15,14 @@
  * @property {(title: string) => void} named
  * @property {HTMLElement} [heading]  what stands in the place of a heading
  *
- * @import { Blocks, Header } from "../data/data.js"
+ * @import { Header } from "../data/data.js"
+ * @import { Example } from "../data/example.js"
  * @import { Kind } from "./kinds.js"
  * @import { Picture } from "./pictures.js"
  * @import { Control } from "./toolbar.js"
- * @import { Limits, State, Store } from "../state/state.js"
+ * @import { Limits, State } from "../state/state.js"
  */
 
-import { Example } from "../data/example.js";
 import { element } from "../draw/dom.js";
 import { listenToPrinter, onPaper } from "../draw/canvas.js";
 import { createExport } from "../export/export.js";
@@ -30,13 +30,6 @@ import { inOrder, limitsOf } from "./kinds.js";
 import { newView, Pictures, say } from "./pictures.js";
 import { createChooser, createHeading, createTabs, createToolbar, namesOf, ownName, stepLayer, titleOf } from "./toolbar.js";
 import { createStore, fittedState, fittedStore, fromHash, keptToken, toHash, within } from "../state/state.js";
-
-/** @param {HTMLElement} host @param {Header} header @param {Blocks} blocks @param {Surroundings} around */
-export function mount(host, header, blocks, around) {
-  const frame = new Frame(host, header, header.examples.map((entry, i) => new Example(entry, blocks, i)), around);
-  frame.update();
-  return frame;
-}
 
 /** @typedef {Pick<Header, "title" | "view" | "start">} Opening  what a page begins with */
 
@@ -99,7 +92,7 @@ export class Frame {
     this.store.subscribe(() => this.update());
     this.darkness.addEventListener("change", () => this.update());
     this.around.address.listen(() => this.store.set(this.asked(this.around.address.read())));
-    listenToKeys(this.around.keys, this);
+    this.around.keys.addEventListener("keydown", (event) => this.heard(/** @type {KeyboardEvent} */ (event)));
     listenToPrinter(this.host, () => void this.update());
   }
 
@@ -266,42 +259,26 @@ export class Frame {
     const kept = keptToken(this.store.get());
     if (kept) this.pictures.root.querySelector(".kept")?.scrollIntoView({ block: "nearest" });
   }
-}
 
-/**
- * @typedef {object} Listening  what the keys act on
- * @property {Store} store
- * @property {() => Limits} limits
- * @property {Picture[]} shown
- * @property {unknown[]} examples
- * @property {(example: number) => void} open
- */
+  /** @param {KeyboardEvent} event */
+  heard(event) {
+    const [at] = event.composedPath();
+    const typing = at instanceof HTMLSelectElement || at instanceof HTMLInputElement || at instanceof HTMLTextAreaElement;
+    if (typing || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (this.act(event)) event.preventDefault();
+  }
 
-/** @param {EventTarget} target @param {Listening} frame */
-function listenToKeys(target, frame) {
-  target.addEventListener("keydown", (heard) => {
-    const event = /** @type {KeyboardEvent} */ (heard);
-    const at = event.composedPath()[0];
-    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || usesKeys(at)) return;
-    if (act(event, frame)) event.preventDefault();
-  });
-}
-
-/** @param {EventTarget} target */
-function usesKeys(target) {
-  return target instanceof HTMLSelectElement || target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement;
-}
-
-/** @param {KeyboardEvent} event @param {Listening} frame @returns {boolean}  whether the key meant something here */
-function act(event, frame) {
-  if (frame.shown.some(({ view }) => view.keydown?.(event))) return true;
-  if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-    stepLayer(frame.store, frame.limits(), event.key === "ArrowLeft" ? -1 : 1);
+  /** @param {KeyboardEvent} event @returns {boolean}  whether the key meant something here */
+  act(event) {
+    if (this.shown.some(({ view }) => view.keydown?.(event))) return true;
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      stepLayer(this.store, this.limits(), event.key === "ArrowLeft" ? -1 : 1);
+      return true;
+    }
+    const step = { n: 1, p: -1 }[event.key];
+    const next = this.store.get().example + (step ?? 0);
+    if (!step || this.examples.length < 2) return false;
+    if (this.examples[next]) this.open(next);
     return true;
   }
-  const step = { n: 1, p: -1 }[event.key];
-  if (!step || frame.examples.length < 2) return false;
-  const next = frame.store.get().example + step;
-  if (next >= 0 && next < frame.examples.length) frame.open(next);
-  return true;
 }
