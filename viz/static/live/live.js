@@ -21,11 +21,6 @@ import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, w
 import { followed, GridNumbers, namedExamples, Runner, Runs, sameRuns } from "./runs.js";
 import { Workbench } from "./workbench.js";
 
-/** The kinds of a page with a wider arithmetic view in the place of the one for weights. @param {Kind[]} kinds */
-function withNumbers(kinds) {
-  return kinds.map((kind) => (kind.id === "arithmetic" ? everyNumberKind : kind));
-}
-
 /**
  * @typedef {object} Around  what a live page stands in
  * @property {import("../core/frame/kinds.js").Kind[]} kinds
@@ -51,14 +46,6 @@ async function weightsOf({ example }, layer, head) {
   if (!example.source || cells * example.heads.length > LARGEST_WEIGHTS) return example.head(layer, head);
   const { values } = await example.source.read("probs", layer);
   return values.subarray(head * cells, (head + 1) * cells);
-}
-
-/** @param {HTMLElement} host @param {Engine} engine @param {Around} around */
-async function openLive(host, engine, around) {
-  const about = await engine.about();
-  const live = new Live(host, engine, about, { ...around, texts: textsOf(around.texts, about) });
-  await live.begin();
-  return live;
 }
 
 /** Texts to begin with; of a model that was dropped one for what it predicts. @param {string[] | Record<string, string>} texts @param {import("../engine/engine.js").About} about */
@@ -163,7 +150,7 @@ class Live {
    */
   change(part, kind = "") {
     this.history.change({ ...this.asked, ...part }, kind);
-    this.bench.fields.update(this.asked);
+    this.bench.type(this.asked);
     this.runner.ask();
   }
 
@@ -335,10 +322,15 @@ class Live {
  */
 export function showLive(engineOf) {
   const show = async (/** @type {HTMLElement} */ page, /** @type {Kind[]} */ kinds) => {
-    const { live } = await unpacked("header").json();
-    await openLive(page, await engineOf(live, page), {
-      kinds: withNumbers(kinds), address: pageAddress(), keys: document, named: nameWindow, texts: live.texts, note: live.note ?? "",
+    const { live: held } = await unpacked("header").json();
+    const engine = await engineOf(held, page);
+    const about = await engine.about();
+    const live = new Live(page, engine, about, {
+      // With a wider arithmetic view in the place of the one for weights.
+      kinds: kinds.map((kind) => (kind.id === "arithmetic" ? everyNumberKind : kind)),
+      address: pageAddress(), keys: document, named: nameWindow, texts: textsOf(held.texts, about), note: held.note ?? "",
     });
+    await live.begin();
     return markPainted(page);
   };
   handOver({ kinds: [wholeKind], showPage: show });

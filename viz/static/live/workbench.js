@@ -71,26 +71,6 @@ const FIELDS = {
 /** Characters from which on a text is written smaller. */
 const LONG_TEXT = 120;
 
-/**
- * @param {boolean} pairs  the model takes a second text
- * @param {(name: Name, text: string | null) => void} typed  null: the field was removed
- */
-export function createFields(pairs, typed) {
-  const names = /** @type {Name[]} */ (pairs ? ["text", "second", "other"] : ["text", "other"]);
-  const fields = names.map((name) => createField(name, typed));
-  const adders = fields.filter(({ name }) => name !== "text");
-  const add = element("div", { class: "live-adders" }, adders.map(({ adder }) => adder));
-  fields[0].root.append(add);
-  const root = element("div", { class: "live-fields" }, fields.map((field) => field.root));
-  return {
-    root,
-    /** @param {import("./asked.js").Asked} asked */
-    update(asked) {
-      for (const { name, update } of fields) update(asked[name]);
-    },
-  };
-}
-
 /** @param {Name} name @param {(name: Name, text: string | null) => void} typed */
 function createField(name, typed) {
   const { label, add, remove, hint } = FIELDS[name];
@@ -270,7 +250,9 @@ export class Workbench {
    */
   constructor(about, acts, address) {
     this.about = about;
-    this.fields = createFields(about.pairs, acts.type);
+    const names = /** @type {Name[]} */ (about.pairs ? ["text", "second", "other"] : ["text", "other"]);
+    this.fields = names.map((name) => createField(name, acts.type));
+    this.fields[0].root.append(element("div", { class: "live-adders" }, this.fields.slice(1).map(({ adder }) => adder)));
     this.tokens = createTokens(about.predicts === "masked" ? about.mask : null, {
       choose: acts.choose,
       mask: acts.mask,
@@ -299,7 +281,7 @@ export class Workbench {
     const sizes = `${counted(about.layers, "layer")} of ${counted(about.heads, "head")}`;
     this.root = element("header", { class: "live-top" }, [
       element("h1", {}, [`${running(about.model)}, live`, element("span", { class: "live-sizes" }, [sizes])]),
-      this.fields.root,
+      element("div", { class: "live-fields" }, this.fields.map(({ root }) => root)),
       this.wrong,
       this.sentence,
       this.prediction.root,
@@ -313,11 +295,16 @@ export class Workbench {
     this.wrong.textContent = error instanceof Error ? running(error.message) : "";
   }
 
+  /** Shows the texts. @param {Asked} asked */
+  type(asked) {
+    for (const { name, update } of this.fields) update(asked[name]);
+  }
+
   /** @param {Situation} now */
   update(now) {
     const { asked, before, predictions, place } = now;
     const { tokens } = before.example;
-    this.fields.update(asked);
+    this.type(asked);
     const hidden = asked.edits.filter((edit) => edit.quantity === "scores" && (edit.layer ?? null) === null && (edit.position ?? null) === null);
     this.tokens.update(tokens, now.query, hidden.map(({ key }) => Number(key)));
     const cut = before.example.header.cut ? `The text was cut after ${tokens.text.length} tokens, the most that this model reads. ` : "";

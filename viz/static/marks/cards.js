@@ -2,7 +2,7 @@
 import { boundsOf } from "../core/data/attention.js";
 import { element } from "../core/draw/dom.js";
 import { written } from "../core/text/numbers.js";
-import { percent } from "../core/text/text.js";
+import { percent, visible } from "../core/text/text.js";
 
 /** What keys do in the pictures of tokens. */
 export const KEYS = { "← →": "layer", "↑ ↓": "token", Enter: "keep", Esc: "let go" };
@@ -49,6 +49,11 @@ export function track(part, color) {
   fill.style.width = `${Math.max(0, Math.min(part, 1)) * 100}%`;
   fill.style.backgroundColor = color;
   return element("span", { class: "track", "aria-hidden": "true" }, [fill]);
+}
+
+/** A predicted token with its probability, as the parts of a row. @param {{text: string, prob: number}} candidate @param {string} [color] */
+export function predicted({ text, prob }, color = "") {
+  return [element("bdi", {}, [visible(text.trim(), 20)]), track(prob, color), element("data", { value: String(prob) }, [percent(prob)])];
 }
 
 /**

@@ -66,22 +66,10 @@ function aboutTokens({ tokens, keyTokens, causal }) {
   };
 }
 
-/** A mean, and whether all of what it is of are above a half. */
-class Share {
-  sum = 0;
-  count = 0;
-  every = true;
-
-  /** @param {number} weight */
-  add(weight) {
-    this.sum += weight;
-    this.count += 1;
-    if (weight <= 0.5) this.every = false;
-  }
-
-  get mean() {
-    return this.count ? this.sum / this.count : 0;
-  }
+/** The mean of weights, and whether all of them are above a half. @param {number[]} weights */
+function shareOf(weights) {
+  const mean = weights.length ? weights.reduce((sum, weight) => sum + weight, 0) / weights.length : 0;
+  return { mean, every: weights.every((weight) => weight > 0.5) };
 }
 
 /**
@@ -95,34 +83,33 @@ class Share {
  */
 function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
   const { square, causal, plain, parted } = about;
-  const shares = { itself: new Share(), first: new Share(), delimiter: new Share() };
+  const shares = /** @type {Record<"itself" | "first" | "delimiter", number[]>} */ ({ itself: [], first: [], delimiter: [] });
   const furthest = Math.min(FURTHEST, Math.floor(nKeys / 2));
-  const near = Array.from({ length: 2 * furthest + 1 }, () => new Share());
-  const most = new Share();
+  const near = Array.from({ length: 2 * furthest + 1 }, () => /** @type {number[]} */ ([]));
+  const most = /** @type {number[]} */ ([]);
   const delimiters = Array.from(about.delimiter.keys()).filter((key) => about.delimiter[key] && shown.key[key]);
   for (let query = 0; query < nQueries; query += 1) {
     if (!shown.query[query]) continue;
     const row = (head * nQueries + query) * nKeys;
     const at = (/** @type {number} */ key) => (shown.key[key] ? WEIGHTS[codes[row + key]] : 0);
     if (square && plain[query]) {
-      shares.itself.add(at(query));
+      shares.itself.push(at(query));
       for (let by = -Math.min(furthest, query); by <= (causal ? -1 : Math.min(furthest, nKeys - 1 - query)); by += 1) {
-        if (by) near[by + furthest].add(at(query + by));
+        if (by) near[by + furthest].push(at(query + by));
       }
     }
-    if (query > 0 || !square) shares.first.add(at(0));
-    if (parted[query]) shares.delimiter.add(delimiters.reduce((sum, key) => sum + at(key), 0));
+    if (query > 0 || !square) shares.first.push(at(0));
+    if (parted[query]) shares.delimiter.push(delimiters.reduce((sum, key) => sum + at(key), 0));
     let code = 0;
     for (let key = 0; key < nKeys; key += 1) if (shown.key[key] && codes[row + key] > code) code = codes[row + key];
-    most.add(WEIGHTS[code]);
+    most.push(WEIGHTS[code]);
   }
   const places = [
-    ...near.map((found, i) => ({ id: /** @type {const} */ ("near"), by: i - furthest, found })),
-    ...Object.entries(shares).map(([id, found]) => ({ id: /** @type {keyof typeof shares} */ (id), by: 0, found })),
+    ...near.map((weights, i) => ({ id: /** @type {const} */ ("near"), by: i - furthest, ...shareOf(weights) })),
+    ...Object.entries(shares).map(([id, weights]) => ({ id: /** @type {keyof typeof shares} */ (id), by: 0, ...shareOf(weights) })),
   ];
-  const { id, by, found } = places.reduce((one, other) => (other.found.mean > one.found.mean ? other : one));
-  if (found.mean < CLEAR) return { id: "spread", by: 0, share: most.mean, every: false };
-  return { id, by, share: found.mean, every: found.every };
+  const { id, by, mean, every } = places.reduce((one, other) => (other.mean > one.mean ? other : one));
+  return mean < CLEAR ? { id: "spread", by: 0, share: shareOf(most).mean, every: false } : { id, by, share: mean, every };
 }
 
 /** The sentence; empty where no head is on. @param {Looked} looked @returns {Part[]} */

@@ -39,17 +39,6 @@ export function hold(start, same = () => false) {
 }
 
 /**
- * A held object of which parts are changed.
- *
- * @template State
- * @param {State} start
- */
-export function holdState(start) {
-  const { get, set, subscribe } = hold(start);
-  return { get, set: (/** @type {Partial<State>} */ change) => set({ ...get(), ...change }), subscribe };
-}
-
-/**
  * What the page shows, in one place and in its address; FIELDS says what it is made of.
  *
  * @typedef {object} Store
@@ -69,15 +58,15 @@ export function initialState(limits) {
 }
 
 /**
+ * @template State
  * @param {State} state
  * @param {(state: State) => State} [fit]  of what is set, what the text that is shown has
- * @returns {Store}
  */
 export function createStore(state, fit = (one) => one) {
   const nothing = /** @type {Focus | null} */ (null);
   const pointed = hold(nothing, (one, other) => one?.side === other?.side && one?.index === other?.index);
   const { get, set, subscribe } = hold(state);
-  return { get, set: (change) => set(fit({ ...get(), ...change })), subscribe, pointed };
+  return { get, set: (/** @type {Partial<State>} */ change) => set(fit({ ...get(), ...change })), subscribe, pointed };
 }
 
 /**

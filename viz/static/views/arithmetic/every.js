@@ -10,8 +10,8 @@
 import { farthest } from "../../core/data/softmax.js";
 import { scaleFor, signColor } from "../../core/draw/colors.js";
 import { element } from "../../core/draw/dom.js";
-import { percent, visible } from "../../core/text/text.js";
-import { numeral, track } from "../../marks/cards.js";
+import { visible } from "../../core/text/text.js";
+import { numeral, predicted } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
 import { dimensionAt, stripOf } from "../../marks/strips.js";
 import { ArithmeticView, arithmeticKind } from "./arithmetic.js";
@@ -188,12 +188,10 @@ class VectorStrip {
   }
 
   /** @param {Candidate} candidate @param {Shown} now */
-  item({ id, text, prob }, { dimension, theme }) {
-    const button = element("button", { type: "button", class: "every-candidate", "aria-pressed": String(id === dimension) }, [
-      element("bdi", {}, [visible(text.trim(), 20)]),
-      track(prob, signColor(1, theme)),
-      element("data", { value: String(prob) }, [percent(prob)]),
-    ]);
+  item(candidate, { dimension, theme }) {
+    const { id } = candidate;
+    const parts = predicted(candidate, signColor(1, theme));
+    const button = element("button", { type: "button", class: "every-candidate", "aria-pressed": String(id === dimension) }, parts);
     button.addEventListener("click", () => this.choose(id));
     return element("li", {}, [button]);
   }

@@ -239,35 +239,32 @@ class HeadCard {
    * @param {(head: number) => string} shared  which heads share its keys and values
    */
   constructor(name, shared) {
+    this.where = name ? `Attention of ${name}` : "Attention of";
     this.shared = shared;
-    this.title = element("h2");
     this.canvas = element("canvas", { class: "model-large", "aria-hidden": "true" });
     this.says = element("p");
-    this.sharing = element("p", { class: "hint" });
-    const where = element("p", { class: "where" }, [name ? `Attention of ${name}` : "Attention of"]);
-    this.head = element("div", {}, [where, this.title, this.canvas, this.says, this.sharing, element("p", { class: "hint" }, ["Click to open this head."])]);
-    this.hint = element("p", { class: "hint" }, ["Each square is one head. Point at one to see it larger and where it looks; click it to open it."]);
-    this.root = element("div", { role: "group", class: "details model-card", "aria-live": "polite", "aria-label": "One head" }, [this.hint, this.head]);
+    this.root = element("div", { role: "group", class: "details model-card", "aria-live": "polite", "aria-label": "One head" });
     this.hide();
   }
 
   hide() {
-    this.hint.hidden = false;
-    this.head.hidden = true;
+    this.root.replaceChildren(hint("Each square is one head. Point at one to see it larger and where it looks; click it to open it."));
   }
 
   /** @param {number} layer @param {number} head @param {HTMLCanvasElement} picture */
   show(layer, head, picture) {
-    this.hint.hidden = true;
-    this.head.hidden = false;
-    this.title.textContent = `Layer ${layer}, head ${head}`;
     this.says.textContent = "";
-    this.sharing.textContent = this.shared(head);
+    const where = element("p", { class: "where" }, [this.where]);
+    const title = element("h2", {}, [`Layer ${layer}, head ${head}`]);
+    this.root.replaceChildren(where, title, this.canvas, this.says, hint(this.shared(head)), hint("Click to open this head."));
     const { width, height } = picture;
     Object.assign(this.canvas, { width, height });
     penOf(this.canvas).drawImage(picture, 0, 0);
   }
 }
+
+/** @param {string} text */
+const hint = (text) => element("p", { class: "hint" }, [text]);
 
 /**
  * @param {boolean} pooled

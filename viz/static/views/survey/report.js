@@ -11,7 +11,7 @@ import { button, menu, walk } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { createExport } from "../../core/export/export.js";
 import { pageFigure } from "../../core/export/page_figure.js";
-import { holdState } from "../../core/state/state.js";
+import { createStore } from "../../core/state/state.js";
 import { counted, short } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
 import { createRamp, track } from "../../marks/cards.js";
@@ -32,7 +32,7 @@ export function mountReport(host, header, address) {
   /** @type {State} */
   const start = { theme: "auto", head: survey.heads[Math.max(0, largest(measure.mean))], measure: measure.name };
   const known = { theme: ["light", "dark"], head: survey.heads, measure: [...survey.byName.keys()] };
-  const store = holdState(fromHash(address.read(), start, known));
+  const store = createStore(fromHash(address.read(), start, known));
   const darkness = matchMedia("(prefers-color-scheme: dark)");
   /** @returns {"light" | "dark"} */
   const theme = () => {

@@ -31,8 +31,8 @@ import { headsAt, layerSteps, normName, rowAt } from "../../core/data/source.js"
 import { element } from "../../core/draw/dom.js";
 import { scaleFor } from "../../core/draw/colors.js";
 import { counted, written } from "../../core/text/numbers.js";
-import { percent, tokenName, visible } from "../../core/text/text.js";
-import { track } from "../../marks/cards.js";
+import { percent, tokenName } from "../../core/text/text.js";
+import { predicted } from "../../marks/cards.js";
 
 /**
  * @param {Source} source
@@ -237,12 +237,6 @@ export function outputBoxes({ built, shape, candidates, example }) {
 
 /** @param {Candidate[]} candidates */
 function predictionBars(candidates) {
-  const bars = candidates.slice(0, LISTED).map(({ text, prob }) =>
-    element("span", { class: "whole-bar" }, [
-      element("bdi", {}, [visible(text.trim(), 18)]),
-      track(prob, ""),
-      element("data", { value: String(prob) }, [percent(prob)]),
-    ]),
-  );
+  const bars = candidates.slice(0, LISTED).map((one) => element("span", { class: "whole-bar" }, predicted(one)));
   return element("span", { class: "whole-bars" }, bars);
 }
