@@ -68,6 +68,9 @@ class Statistics:
     profile      sum of p along each diagonal, from offset 1 − K to Q − 1: how much goes how far.
                  Real queries as in received. Of packed sentences 2·n − 1 numbers each, one after
                  the other.
+    top_keys     the keys of the k largest s, ("top_keys", k), the largest first; of equals any, and
+                 −1 where a query sees fewer keys. k is at most 32, and 8 unless told.
+    top_probs    p of these keys, ("top_probs", k); 0 where there is none.
     """
 
     row_max: Float[Tensor, "batch *head query"] | None = None
@@ -81,6 +84,8 @@ class Statistics:
     key_sums: Float[Tensor, "batch *head query column"] | None = None
     pair_mass: Float[Tensor, "batch *head pair"] | None = None
     profile: Float[Tensor, "batch *head diagonal"] | None = None
+    top_keys: Int[Tensor, "batch *head query rank"] | None = None
+    top_probs: Float[Tensor, "batch *head query rank"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +164,9 @@ def attend(
 
     want names what to give beside z and lse: scores, probs, row_max, max_prob, entropy, argmax,
     received, ("key_mass", positions), "offset_mass" or ("offset_mass", offsets), "map" or
-    ("map", blocks), ("key_sums", columns), ("pair_mass", pairs), profile. With lengths
-    and as many queries as keys, received, map and profile leave out queries behind their length.
+    ("map", blocks), ("key_sums", columns), ("pair_mass", pairs), profile, ("top_keys", k),
+    ("top_probs", k). With lengths and as many queries as keys, received, map and profile leave out
+    queries behind their length.
     impl names the implementation; "auto" takes the fastest one that gives what is wanted.
     A NaN in query, or in a key it may see, makes z and lse of its row NaN.
     torch.autocast changes nothing: everything is computed as the dtype of the inputs says.

@@ -43,7 +43,7 @@ Want = dict[str, Any]
 MATRICES = ("scores", "probs")
 WantName = Literal[
     "scores", "probs", "row_max", "max_prob", "entropy", "argmax", "received", "key_mass",
-    "offset_mass", "map", "key_sums", "pair_mass", "profile",
+    "offset_mass", "map", "key_sums", "pair_mass", "profile", "top_keys", "top_probs",
 ]  # fmt: skip
 WANTS: tuple[str, ...] = get_args(WantName)
 if TYPE_CHECKING:
@@ -57,10 +57,15 @@ TENSORS = {
     "key_sums": "(batch, head, key, column) of floating numbers, batch and head may be 1",
     "pair_mass": "(batch, pair, 2) of query and key, whole numbers, batch may be 1",
 }
+#: Those of the largest weights of a row, and how many there may be.
+RANKED, MOST_RANKS = ("top_keys", "top_probs"), 32
 _DEFAULTS: dict[str, tuple[int, ...]] = {"offset_mass": (-1, 0, 1), "map": (64,)}
+_DEFAULTS |= dict.fromkeys(RANKED, (8,))
 #: Far beyond any text, and small enough to be added to a position in int64.
 _LARGEST = 2**31 - 1
-_PARAMETRISED = ("key_mass", "offset_mass", "map")
+#: Those that take one number, and those that take several.
+_ONE_NUMBER = ("map", *RANKED)
+_PARAMETRISED = ("key_mass", "offset_mass", *_ONE_NUMBER)
 
 
 def parse_want(want: Iterable[object], *, n_keys: int | None) -> Want:
@@ -99,7 +104,7 @@ def _name_and_parameters(item: object) -> tuple[str, Any]:
             f"want holds {item!r:.200}, which is not known{did_you_mean(name, WANTS)}; known are "
             f"{', '.join(WANTS)}; "
             'with parameters ("key_mass", positions), ("offset_mass", offsets), ("map", blocks), '
-            '("key_sums", columns), ("pair_mass", pairs).'
+            '("key_sums", columns), ("pair_mass", pairs), ("top_keys", k), ("top_probs", k).'
         )
     if name in TENSORS:
         return name, _tensor(name, given)
@@ -112,16 +117,15 @@ def _name_and_parameters(item: object) -> tuple[str, Any]:
         return name, _DEFAULTS.get(name, ())
     if name not in _PARAMETRISED:
         raise AttentionError(f"want gives {name!r} the parameter {given!r}; it takes none.")
-    if name == "map":
-        given = (given,)
     try:
         numbers = tuple(given)
     except TypeError:
         numbers = (given,)
-    if not numbers or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
+    others = any(isinstance(n, bool) or not isinstance(n, int) for n in numbers)
+    if not numbers or others or (name in _ONE_NUMBER and len(numbers) > 1):
         raise AttentionError(
             f"want gives {name!r} the parameter {given!r}; expected whole numbers, "
-            f"for instance ({name!r}, {64 if name == 'map' else (0, 1)})."
+            f"for instance ({name!r}, {_DEFAULTS[name][0] if name in _ONE_NUMBER else (0, 1)})."
         )
     return name, numbers
 
@@ -143,6 +147,8 @@ def _check_range(name: str, parameters: tuple[int, ...], n_keys: int | None) -> 
         )
     if name == "map" and parameters[0] < 1:
         raise AttentionError(f'("map", {parameters[0]}): expected at least one block.')
+    if name in RANKED and not 1 <= parameters[0] <= MOST_RANKS:
+        raise AttentionError(f'("{name}", {parameters[0]}): expected 1 to {MOST_RANKS}.')
     if name == "key_mass" and n_keys is not None:
         outside = [position for position in parameters if not 0 <= position < n_keys]
         if outside:
@@ -150,6 +156,17 @@ def _check_range(name: str, parameters: tuple[int, ...], n_keys: int | None) -> 
                 f'("key_mass", {parameters}): positions {outside} do not exist; '
                 f"there are {n_keys} keys, counted from 0 to {n_keys - 1}."
             )
+
+
+def most_ranks(want: Want) -> int:
+    """How many of the largest weights of each row are asked for; 0: none."""
+    return max((want[name][0] for name in RANKED if name in want), default=0)
+
+
+def ranked(want: Want, keys: Tensor, probs: Tensor) -> Outputs:
+    """What is wanted of the keys with the largest weights and of these, (..., rank)."""
+    found = dict(zip(RANKED, (keys, probs), strict=True))
+    return {name: one[..., : want[name][0]] for name, one in found.items() if name in want}
 
 
 @dataclass(frozen=True, eq=False)

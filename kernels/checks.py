@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minibert.errors import AttentionError
 from minibert.kernels.allowed_keys import Window
-from minibert.kernels.call import MATRICES, TENSORS, Call, Outputs, Want, wide
+from minibert.kernels.call import MATRICES, RANKED, TENSORS, Call, Outputs, Want, wide
 from minibert.kernels.registry import FLOATS
 
 _VECTORS = "(batch, head, position, d_head)"
@@ -410,6 +410,7 @@ def _promised_shapes(
     shapes["received"] = (B, H, K)
     for name in ("key_mass", "offset_mass"):
         shapes[name] = (B, H, Q, len(want.get(name, ())))
+    shapes |= {name: (B, H, Q, *want[name]) for name in RANKED if name in want}
     if "map" in want:
         (blocks,) = want["map"]
         shapes["map"] = (B, H, *(math.ceil(n / math.ceil(n / blocks)) for n in (Q, K)))
@@ -422,7 +423,7 @@ def _promised_shapes(
 
 
 def _dtype(output: str, query: Tensor) -> torch.dtype:
-    if output == "argmax":
+    if output in ("argmax", "top_keys"):
         return torch.int64
     return query.dtype if output in ("z", *MATRICES) else wide(query.dtype)
 

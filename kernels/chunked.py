@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minibert.kernels import work_memory
 from minibert.kernels.blocks import floor_of
-from minibert.kernels.call import Call, Outputs
+from minibert.kernels.call import Call, Outputs, most_ranks, ranked
 from minibert.kernels.folding import sentence_by_sentence
 from minibert.kernels.row_blocks import Pairs, attend_in_blocks, diagonal_sums, skewed
 from minibert.kernels.work_memory import WorkMemory
@@ -74,6 +74,9 @@ class _Sentences:
         for name in ("key_mass", "offset_mass"):
             if name in want:
                 self.rows[name] = new(len(want[name]), H, T, dtype=dtype)
+        self.ranks = most_ranks(want)
+        self.top_keys = query.new_full((H, T, self.ranks), -1, dtype=torch.int64)
+        self.top_probs = new(H, T, self.ranks, dtype=dtype)
         #: What is asked of several tokens together, or by numbers of all of them.
         self.others: dict[str, Tensor] = {}
         if "key_sums" in want:
@@ -106,9 +109,15 @@ class _Sentences:
                 ahead = self.memory.ahead[: stop - start, : stop - start]
                 scores[..., start:].masked_fill_(ahead, floor_of(scores))
             self._put_scores(rows, scores, heads, start)
+            if self.ranks:
+                best, strongest = scores.topk(min(self.ranks, n_keys))
+                here = (heads, slice(first + start, first + stop), slice(strongest.shape[-1]))
+                self.top_keys[here] = strongest.masked_fill(best <= floor_of(best), -1)
             if "entropy" in rows:
                 torch.log_softmax(scores, -1, out=logs)
             probs = torch.softmax(scores, -1, out=scores)
+            if self.ranks:
+                self.top_probs[here] = probs.gather(-1, strongest)
             products = self.memory.vectors("z", (*shape[:2], z.shape[-1]))
             z[heads, start:stop].copy_(torch.bmm(probs, value[heads, :n_keys], out=products))
             if "profile" in self.want:
@@ -199,6 +208,8 @@ class _Sentences:
         found = {n: numbers.unsqueeze(0) for n, numbers in (self.rows | self.others).items()}
         if "key_sums" in found:
             found["key_sums"] = found["key_sums"].mT
+        if self.ranks:
+            found |= ranked(self.want, self.top_keys[None], self.top_probs[None])
         if "pair_mass" in found:
             found["pair_mass"] = self.pairs.as_given(found["pair_mass"])
         if self.profiles:

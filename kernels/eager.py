@@ -8,13 +8,16 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from minibert.kernels.allowed_keys import additive_mask, open_dead_rows
-from minibert.kernels.call import Call, Outputs, wide
+from minibert.kernels.call import RANKED, Call, Outputs, most_ranks, ranked, wide
 from minibert.kernels.folding import sentence_by_sentence
 from minibert.quantities import Bool, Float, Int
 
-_FROM_PROBS = {"received", "key_mass", "offset_mass", "map", "key_sums", "pair_mass", "profile"}
+_FROM_PROBS = {
+    "received", "key_mass", "offset_mass", "map", "key_sums", "pair_mass", "profile", *RANKED,
+}  # fmt: skip
 
 
 def attention_scores(
@@ -149,8 +152,26 @@ def _statistics(
     if _FROM_PROBS & want.keys():
         probs = weights / total
         probs = probs if left is None else probs * left
-        found |= _from_probs(call, probs if alive is None else probs * alive)
+        probs = probs if alive is None else probs * alive
+        found |= _from_probs(call, probs)
+        if ranks := most_ranks(want):
+            found |= ranked(want, *_strongest(scores, probs, alive, ranks))
     return found
+
+
+def _strongest(
+    scores: Float[Tensor, "batch head query key"],
+    probs: Float[Tensor, "batch head query key"],
+    alive: Bool[Tensor, "#batch #head #query 1"] | None,
+    ranks: int,
+) -> tuple[Int[Tensor, "batch head query rank"], Float[Tensor, "batch head query rank"]]:
+    """The keys of the largest scores, masked ones finite, and their probs; −1 and 0 for none."""
+    best, keys = scores.topk(min(ranks, scores.shape[-1]))
+    there = best > torch.finfo(scores.dtype).min / 2
+    there = there if alive is None else there & alive
+    missing = (0, ranks - keys.shape[-1])
+    keys, found = keys.masked_fill(~there, -1), probs.gather(-1, keys) * there
+    return pad(keys, missing, value=-1), pad(found, missing)
 
 
 def _bury(call: Call, name: str, values: Tensor, alive: Tensor | None) -> Tensor:

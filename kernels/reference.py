@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.allowed_keys import Window
-from minibert.kernels.call import Call, Outputs, Want
+from minibert.kernels.call import RANKED, Call, Outputs, Want, most_ranks
 from minibert.kernels.folding import sentence_by_sentence
 
 Array = npt.NDArray[np.float64]
@@ -163,7 +163,24 @@ def statistics_of_head(
         rows = head.probs[real_query]
         first = K - Q  # position of the first query
         found["profile"] = np.array([np.trace(rows, first + k) for k in range(1 - K, Q)])
+    for name, numbers in zip(RANKED, strongest(head.probs, masked, most_ranks(want)), strict=True):
+        if name in want:
+            found[name] = numbers[:, : want[name][0]]
     return found
+
+
+def strongest(probs: Array, masked: Array, ranks: int) -> tuple[npt.NDArray[np.int64], Array]:
+    """The keys (query, rank) with the largest masked scores, the largest first, and their probs.
+
+    −1 and 0 where a query sees fewer keys.
+    """
+    keys = np.full((len(probs), ranks), -1)
+    found = np.zeros((len(probs), ranks))
+    for row, scores in enumerate(masked):
+        order = np.argsort(-scores)[:ranks]
+        order = order[scores[order] > -math.inf]
+        keys[row, : len(order)], found[row, : len(order)] = order, probs[row, order]
+    return keys, found
 
 
 def entropy(probs: Array) -> float:

@@ -30,6 +30,8 @@ _IN_ANOTHER_FORM = {
 }
 #: Numbers by positions, of which sentences in pages each have their own.
 _BY_POSITION = frozenset({"offset_mass", "profile", "map"})
+#: Keys: no gradient flows through them.
+_WHOLE_NUMBERS = frozenset({"argmax", "top_keys"})
 #: What packed sentences do not have: each would have a matrix or a map of its own size.
 _NOT_PACKED = frozenset({*MATRICES, "map"})
 
@@ -107,7 +109,7 @@ class Implementation:
 
     def cost(self, request: Request) -> tuple[bool, bool, int]:
         """What auto sorts by: gradients through what is given, passes, then the rank."""
-        without_gradient = request.wants - {"argmax"} - self.differentiable
+        without_gradient = request.wants - _WHOLE_NUMBERS - self.differentiable
         twice = self.second_pass and bool(request.wants - {"lse"})
         return request.gradient and bool(without_gradient), twice, self.rank or 0
 
@@ -192,7 +194,7 @@ _BUILT_IN = (
         eager.attend,
         wants=frozenset(WANTS),
         options=_EVERYTHING - {"groups"},
-        differentiable=frozenset({"z", "lse", *WANTS} - {"argmax"}),
+        differentiable=frozenset({"z", "lse", *WANTS} - _WHOLE_NUMBERS),
         rank=20,
     ),
     Implementation(

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minibert.kernels.blocks import Block, Inputs, floor_of, parts_of
-from minibert.kernels.call import Call, Outputs, Want, wide
+from minibert.kernels.call import Call, Outputs, Want, most_ranks, ranked, wide
 from minibert.quantities import Float, Int
 
 #: Cells of fewer rows than this are summed faster by a product of matrices with all rows.
@@ -137,6 +137,10 @@ class _Results:
             columns = want["key_sums"].to(inputs.dtype)
             self.columns = columns.expand(B, H, -1, -1)
             self.masses["key_sums"] = self._zeros(B, H, Q, columns.shape[-1])
+        self.ranks = most_ranks(want)
+        if self.ranks:
+            self.top_keys = inputs.query.new_full((B, H, Q, self.ranks), -1, dtype=torch.int64)
+            self.masses["top_probs"] = self._zeros(B, H, Q, self.ranks)
         self.pair_mass: Tensor | None = None
         if "pair_mass" in want:
             self.pair_mass = self._zeros(B, H, want["pair_mass"].shape[1])
@@ -168,7 +172,11 @@ class _Results:
     def add(self, block: Block, values: Float[Tensor, "unit key d_head"] | None) -> None:
         """Put the sums of its rows in their place and add to what is summed over queries."""
         sums = self.sums.of(block)
+        strongest = self._put_top_keys(block) if self.ranks else None
         weights = sums.weights(block)
+        if strongest is not None:
+            mass = self.masses["top_probs"][block.place][..., : strongest.shape[-1]]
+            mass.copy_(weights.gather(-1, strongest))
         if "key_mass" in self.want:
             self._add_key_mass(block, weights)
         if "offset_mass" in self.want:
@@ -184,6 +192,13 @@ class _Results:
                 self._put_pair_mass(block, normaliser, weights)
             if self.of_keys:
                 self._add_columns(block, normaliser, flat)
+
+    def _put_top_keys(self, block: Block) -> Int[Tensor, "sentence head rows rank"]:
+        """Where in the block the largest scores of its rows are; their keys are put in place."""
+        best, found = block.scores.topk(min(self.ranks, block.scores.shape[-1]))
+        keys = (found + block.keys.start).masked_fill_(best <= floor_of(best), -1)
+        self.top_keys[block.place][..., : keys.shape[-1]] = keys
+        return found
 
     def _put_z(
         self,
@@ -290,6 +305,8 @@ class _Results:
                 found["lse"] = torch.where(dead, sums.sink, found["lse"])
         found = {name: rows.squeeze(-1) for name, rows in found.items()}
         found |= {name: rows.mul_(normaliser) for name, rows in self.masses.items()}
+        if self.ranks:
+            found |= ranked(want, self.top_keys, found.pop("top_probs"))
         if self.pair_mass is not None:
             every = self.pairs * (len(self.pair_mass) // len(self.pairs))
             given = [p.as_given(one) for p, one in zip(every, self.pair_mass, strict=True)]

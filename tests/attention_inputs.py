@@ -18,6 +18,8 @@ EVERYTHING = (
     ("key_mass", (0, 3)),
     ("offset_mass", (-2, 0, 1)),
     ("map", 3),
+    ("top_keys", 3),
+    ("top_probs", 9),
 )
 STATISTICS = EVERYTHING[2:]
 

@@ -16,9 +16,11 @@ from drawn_calls import Drawn
 from torch import Tensor
 
 Array = npt.NDArray[np.float64]
-STATISTICS = ("row_max", "max_prob", "entropy", "argmax", "received", "offset_mass")
+STATISTICS = (
+    "row_max", "max_prob", "entropy", "argmax", "received", "offset_mass", "top_keys", "top_probs",
+)  # fmt: skip
 #: Asked for beside them; those in front Triton's kernels give as well.
-OFFSETS, POSITIONS, BLOCKS = (-1, 0, 1), (0, 3), 5
+OFFSETS, POSITIONS, BLOCKS, RANKS = (-1, 0, 1), (0, 3), 5, (5, 3)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Truth:
     real: npt.NDArray[np.bool_]
     starts: npt.NDArray[np.int64]
     """The first key of each query's own sentence, (batch, query)."""
+    allowed: npt.NDArray[np.bool_]
 
 
 def truth(call: Drawn, units: Units) -> Truth:
@@ -72,10 +75,10 @@ def truth(call: Drawn, units: Units) -> Truth:
     joined: dict[str, Any] = {}
     for name in ("z", "lse", "row_max", "z_bound", "lse_bound", "row_max_bound"):
         joined[name] = np.concatenate([getattr(one, name) for one, _ in found], axis=2)
-    for name in ("probs", "probs_bound", "score_bound"):
+    for name in ("probs", "probs_bound", "score_bound", "allowed"):
         wide = []
         for one, columns in found:
-            row = np.zeros((*one.lse.shape, width))
+            row = np.zeros((*one.lse.shape, width), dtype=getattr(one, name).dtype)
             row[..., columns] = getattr(one, name)
             wide.append(row)
         joined[name] = np.concatenate(wide, axis=2)
@@ -161,7 +164,7 @@ def _softmax(
     row_max = np.where(allowed, scores, -np.inf).max(-1)
     row_max_bound = np.where(allowed, error, 0.0).max(-1) + 1e-30
     found = (z, lse, probs, z_bound, lse_bound, probs_bound, row_max, row_max_bound, off[..., :K])
-    return Truth(*found, positions, real, np.zeros_like(positions))
+    return Truth(*found, positions, real, np.zeros_like(positions), allowed)
 
 
 def gradients(call: Drawn, z_gradient: Array) -> dict[str, Array]:
@@ -278,6 +281,7 @@ def wanted(call: Drawn, *, of_tensors: bool = True) -> tuple[Any, ...]:
     options, Q = call.options, call.query.shape[2]
     K, spans = call.key.shape[2], sentences(call)
     found: tuple[Any, ...] = ("row_max", "max_prob", "entropy", "argmax", "received")
+    found += tuple(zip(("top_keys", "top_probs"), RANKS, strict=True))
     if "pages" in options:
         K *= options["pages"].shape[1]
     longest = max(columns.stop - columns.start for _, columns in spans) if spans else K
@@ -333,8 +337,16 @@ def _of_statistics(call: Drawn, found: Any, right: Truth, more: float) -> list[s
         expected["key_sums"] = (probs @ of_keys[0, 0].double().numpy(), bound @ sizes + slack)
         query, key = of_pairs[0].numpy().T
         expected["pair_mass"] = (probs[:, :, query, key] * (query >= 0), bound.max() + slack)
-    argmax = found.argmax
-    said = [] if argmax is None else _of_argmax(argmax.numpy(), right, bound)
+    best = {"argmax": found.argmax, "top_keys": found.top_keys}
+    said = [
+        one
+        for name, keys in best.items()
+        if keys is not None
+        for one in _of_best(name, keys.numpy().reshape(*right.row_max.shape, -1), right, bound)
+    ]
+    ordered = -np.sort(-probs, -1)[..., : RANKS[1]]
+    missing = ((0, 0),) * 3 + ((0, RANKS[1] - ordered.shape[-1]),)
+    expected["top_probs"] = (np.pad(ordered, missing), most)
     for name, (numbers, allowed) in expected.items():
         given = asked.get(name)
         if given is None:
@@ -386,12 +398,23 @@ def _means(call: Drawn, probs: Array, real: npt.NDArray[np.bool_]) -> Array:
     return sums / (counts[:, :, None] * width[:, None, :]).clip(1)[:, None]
 
 
-def _of_argmax(argmax: npt.NDArray[np.int64], right: Truth, bound: Array) -> list[str]:
-    """Whether each is a key of the largest prob, counted in its own sentence, or -1 for none."""
-    dead = np.isneginf(right.row_max)
-    if (argmax[dead] != -1).any():
-        return ["argmax of a row without a key is not -1"]
-    keys = np.where(dead, 0, argmax) + right.starts[:, None, :]
-    most = np.take_along_axis(right.probs + bound, keys[..., None], -1)[..., 0]
-    wrong = ~dead & (most < right.probs.max(-1) - bound.max(-1))
-    return ["argmax is not the key of the largest prob"] if wrong.any() else []
+def _of_best(name: str, keys: npt.NDArray[np.int64], right: Truth, bound: Array) -> list[str]:
+    """Whether the keys of each row have its largest probs, in order, counted in its sentence.
+
+    -1 stands for none, where a row sees fewer keys.
+    """
+    there, seen = keys >= 0, right.allowed.sum(-1, keepdims=True)
+    if not (there == (np.arange(keys.shape[-1]) < seen)).all():
+        return [f"{name}: not as many keys as a row sees"]
+    at = np.where(there, keys + right.starts[:, None, :, None], 0)
+    if not np.take_along_axis(right.allowed, at, -1)[there].all():
+        return [f"{name}: a key that the row does not see"]
+    twice = np.sort(np.where(there, keys, -1 - np.arange(keys.shape[-1])), -1)
+    if (twice[..., 1:] == twice[..., :-1]).any():
+        return [f"{name}: one key twice"]
+    most = np.take_along_axis(right.probs + bound, at, -1)
+    order = np.argsort(-right.probs, -1)[..., : keys.shape[-1]]
+    least = np.take_along_axis(right.probs - bound, order, -1)
+    there = there[..., : order.shape[-1]]
+    wrong = there & (most[..., : order.shape[-1]] < least)
+    return [f"{name}: not the keys of the largest probs"] if wrong.any() else []

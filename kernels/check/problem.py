@@ -276,7 +276,7 @@ def floors(problem: Problem) -> dict[str, float]:
     probs     dp = p·(ds − sum p·ds), so at most 2·ds; rounded once: 2·u with room
     z         sum dp·value: (2·ds + 4·u)·max |value|; probs and z are rounded once each, with room
     entropy   dH/ds = −p·(ln p + H), so at most 2·ds·ln K, and the roundings of lse
-    argmax    the difference of two scores: 2·ds
+    argmax    the difference of two scores: 2·ds; top_keys likewise
     received  Q probs added up, held in the accumulator: Q·(2·ds + 4·w); profile likewise; the
               others one prob
     key_sums  as z, with columns in the place of values, and rounded to the accumulator alone
@@ -303,7 +303,10 @@ def floors(problem: Problem) -> dict[str, float]:
         "key_sums": prob * float(problem.want["key_sums"].abs().max())
         if "key_sums" in problem.want
         else 0.0,
-    } | dict.fromkeys(("max_prob", "key_mass", "offset_mass", "map", "pair_mass"), prob)
+        "top_keys": 2 * (step + few),
+    } | dict.fromkeys(
+        ("max_prob", "key_mass", "offset_mass", "map", "pair_mass", "top_probs"), prob
+    )
 
 
 def mean_tolerance(problem: Problem, yardstick: Tensor, right: Tensor) -> float:
@@ -351,23 +354,34 @@ def error_of(
     if found.shape != right.shape:
         return math.inf
     if output == "argmax":
-        return _argmax_error(problem, found, expected)
+        return _keys_error(problem, found.unsqueeze(-1), right.unsqueeze(-1), expected)
+    if output == "top_keys":
+        return _keys_error(problem, found, right, expected)
     if output == "probs" and _leaks(problem, found):
         return math.inf
     return distance(found, right)
 
 
-def _argmax_error(problem: Problem, found: Tensor, expected: dict[str, Tensor]) -> float:
-    """How much smaller the score of the key that was given is than the largest: 0 for a tie."""
-    dead, probs = expected["argmax"] < 0, expected.get("probs")
+def _keys_error(
+    problem: Problem, found: Tensor, right: Tensor, expected: dict[str, Tensor]
+) -> float:
+    """How far the scores of the keys that were given are from the right ones: 0 for a tie.
+
+    `found` and `right` are (batch, head, query, rank), -1 for no key.
+    """
+    none, probs = right < 0, expected.get("probs")
     if probs is None:
         # Of packed sentences, each of which counts its keys from 0.
         probs = by_eager(replace(problem, want={}), torch.float64)["probs"]
-        found = torch.where(found < 0, found, found + _first_keys(problem))
-    if not torch.equal(found < 0, dead) or int(found.max()) >= probs.shape[-1]:
+        first = _first_keys(problem)[:, None]
+        found, right = (torch.where(keys < 0, keys, keys + first) for keys in (found, right))
+    twice = found.sort(-1).values.diff(dim=-1) == 0
+    twice &= found.sort(-1).values[..., 1:] >= 0
+    if not torch.equal(found < 0, none) or int(found.max()) >= probs.shape[-1] or bool(twice.any()):
         return math.inf
-    chosen = probs.gather(-1, found.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-    return float((probs.amax(dim=-1).log() - chosen.log()).masked_fill(dead, 0).max())
+    logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+    apart = logs.gather(-1, right.clamp_min(0)) - logs.gather(-1, found.clamp_min(0))
+    return float(apart.abs().masked_fill(none, 0).max())
 
 
 def _first_keys(problem: Problem) -> Tensor:

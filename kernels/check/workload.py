@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError, did_you_mean
+from minibert.kernels.call import RANKED
 from minibert.kernels.check.problem import Problem, Window
 
 #: Keys of a page, as in vLLM (Kwon et al. 2023).
@@ -356,6 +357,7 @@ def _wanted(
     """The parameters of each statistic."""
     B, H, Q, K = sizes
     known = {"key_mass": (0, longest - 1), "offset_mass": (-1, 0, 1), "map": (8,)}
+    known |= dict.fromkeys(RANKED, (3,))
     want: dict[str, Any] = {name: known.get(name, ()) for name in sorted(wants)}
     if "key_sums" in want:
         want["key_sums"] = normal(B, H, K, 3)

@@ -1,6 +1,7 @@
 """The implementation "triton": attention and its statistics in fused kernels, O(N) memory.
 
-`forward.py`, followed by `columns.py` for what is summed over queries. Where an input requires
+`forward.py`, followed by `columns.py` for what is summed over queries and by `strongest.py` for the
+largest weights. Where an input requires
 gradients the call is an autograd function, whose backward is `backward.py`.
 """
 
@@ -13,10 +14,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minibert.errors import AttentionError
-from minibert.kernels.call import Call, Outputs
+from minibert.kernels.call import Call, Outputs, most_ranks
 from minibert.kernels.fused.backward import backward
 from minibert.kernels.fused.columns import received_and_map
 from minibert.kernels.fused.forward import forward
+from minibert.kernels.fused.strongest import strongest
 
 
 def attend(call: Call) -> Outputs:
@@ -56,6 +58,8 @@ def _attend(call: Call) -> Outputs:
     found = forward(call)
     if "received" in call.want or "map" in call.want:
         found |= received_and_map(call, lse=found["lse"])
+    if most_ranks(call.want):
+        found |= strongest(call, lse=found["lse"])
     return found
 
 

@@ -113,6 +113,10 @@ def candidates(kernel: str, kind: str, d_head: int, shape: str) -> tuple[Config,
     if kernel.startswith("backward"):
         return backward_candidates(kernel, kind, d_head, shape)
     words = set(shape.split())
+    if kernel == "strongest":
+        # Beside a tile of scores each row holds up to 32 of them with their keys.
+        rows = 16 if kind == "fp32" else 64 if block_of_features(d_head) <= 128 else 32
+        return (Config(rows, 32, 4, 2),)
     if kind != "fp32" and kernel == "forward" and {"ampere", "blackwell"} & words:
         return (_forward_elsewhere(d_head, words),)
     if block_of_features(d_head) > 128:

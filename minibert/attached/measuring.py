@@ -30,7 +30,9 @@ from minibert.kernels.call import Want, parse_want
 from minibert.result import Result
 
 #: Numbers of a query, of which each token has one, and of a key, to which later tokens add.
-OF_QUERIES = ("entropy", "max_prob", "row_max", "argmax", "key_mass", "offset_mass")
+OF_QUERIES = (
+    "entropy", "max_prob", "row_max", "argmax", "key_mass", "offset_mass", "top_keys", "top_probs",
+)  # fmt: skip
 OF_KEYS = ("received",)
 # Places for tokens in the first memory of a layer.
 _LEAST = 64
@@ -44,8 +46,8 @@ def measuring(
 
     `model` is a live model of transformers, or what `attach` made of it. `want` names statistics
     as `minibert.attend` does: entropy, max_prob, row_max, argmax, received, ("key_mass", keys) and
-    ("offset_mass", offsets), with 0 for a key that is not there yet. Keys and offsets count
-    padding, as the model's own positions do.
+    ("offset_mass", offsets), with 0 for a key that is not there yet, ("top_keys", k) and
+    ("top_probs", k). Keys and offsets count padding, as the model's own positions do.
 
     A run is a pass with an empty cache and the passes that continue it, as `generate` makes them.
     The model goes on with the z that was computed with the statistics, which is its own within
@@ -358,8 +360,8 @@ class _Measuring(Recording):
         if keys:
             there = torch.tensor([0 <= key < n_keys for key in keys], device=found.z.device)
             values["key_mass"] = values["key_mass"] * there
-        if "argmax" in values and first_key:
-            values["argmax"] = values["argmax"].add(first_key).masked_fill(values["argmax"] < 0, -1)
+        for name in {"argmax", "top_keys"} & values.keys() if first_key else ():
+            values[name] = values[name].add(first_key).masked_fill(values[name] < 0, -1)
         real = call.real_queries
         n_real = torch.full((len(found.z),), n_queries) if real is None else real.sum(-1)
         return found.z, Numbers(values, past, n_queries, first_key, n_real.to(found.z.device))

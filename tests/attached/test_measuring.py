@@ -26,7 +26,10 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64, "sliding_window": 5,
 }  # fmt: skip
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "initializer_range": 0.1}
-WANT = ("entropy", "max_prob", "argmax", "received", ("key_mass", (9, 0)), ("offset_mass", (-1, 2)))
+WANT = (
+    "entropy", "max_prob", "argmax", "received", ("key_mass", (9, 0)), ("offset_mass", (-1, 2)),
+    ("top_keys", 3), ("top_probs", 3),
+)  # fmt: skip
 N_PROMPT, N_NEW = 7, 5
 
 
@@ -78,11 +81,14 @@ def agrees(found: Any, probs: Tensor, real: Tensor) -> None:
         "received": probs.sum(2),
         "key_mass": probs[..., [9, 0]],
         "offset_mass": torch.stack([shifted(probs, -1), shifted(probs, 2)], -1),
+        "top_probs": probs.topk(3).values,
     }
     for name, numbers in expected.items():
         # transformers takes its softmax in float32, also of a model in float64.
         assert (getattr(found, name) - numbers).abs().max() < 1e-5, name
     assert ((found.argmax == probs.argmax(-1)) | ~real).all()
+    at_keys = probs.gather(-1, found.top_keys.clamp_min(0)) * (found.top_keys >= 0)
+    assert ((at_keys - probs.topk(3).values).abs() * real[..., None]).max() < 1e-5
 
 
 def shifted(probs: Tensor, offset: int) -> Tensor:

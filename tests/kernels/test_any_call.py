@@ -63,9 +63,9 @@ def with_garbage(numbers: Tensor, options: dict[str, Any]) -> Tensor:
 
 
 def wrong_dtypes(found: Any, dtype: torch.dtype) -> list[str]:
-    """The outputs in another dtype than the call's (z), int64 (argmax), float32 or float64."""
+    """The outputs in another dtype than the call's (z), int64 (keys), float32 or float64."""
     wide = torch.promote_types(dtype, torch.float32)
-    known = {"z": dtype, "argmax": torch.int64}
+    known = {"z": dtype, "argmax": torch.int64, "top_keys": torch.int64}
     statistics = vars(found.statistics) if found.statistics else {}
     given = {"z": found.z, "lse": found.lse} | statistics
     return [

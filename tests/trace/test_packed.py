@@ -43,7 +43,13 @@ def by_numpy(probs: Any) -> dict[str, Any]:
             if 0 <= query + offset < length:
                 near[:, query, column] = probs[:, query, query + offset]
     logs = np.log(np.where(probs > 0, probs, 1))
+    # Of masked keys, whose weight is 0, none is given.
+    keys = np.argsort(-probs, -1)[..., :2]
+    top = np.take_along_axis(probs, keys, -1)
+    missing = ((0, 0), (0, 0), (0, 2 - keys.shape[-1]))
     return {
+        "top_keys": np.pad(np.where(top > 0, keys, -1), missing, constant_values=-1),
+        "top_probs": np.pad(top, missing),
         "entropy": -(probs * logs).sum(-1),
         "received": probs.sum(1),
         "max_prob": probs.max(-1),
@@ -64,6 +70,7 @@ def test_statistics_come_from_the_pass_and_each_text_is_read_by_itself(
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask = torch.arange(13) < torch.tensor([[len(row)] for row in rows])
     want: Any = ("entropy", "received", "max_prob", ("offset_mass", (-1, 1)), ("key_mass", (-1, 0)))
+    want += (("top_keys", 2), ("top_probs", 2))
     # A map of packed sentences would have cells of two of them.
     want += () if packed else (("map", 3),)
     trace = model.trace(Tokens.from_ids(ids, mask=mask), packed=packed, statistics=want)
