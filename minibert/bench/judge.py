@@ -6,6 +6,7 @@ report; every number is judged after it. Then come one plain call, whose failure
 the cases of parity: those of a named workload, or every kind that the function can be told.
 """
 
+import hashlib
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -81,6 +82,10 @@ class JudgedFunction:
         self.device, self.causal_only, self.layout = device, causal_only, layout
         USUAL.told(layout or USUAL.layout)
         known = self.source if isinstance(self.source, str) else self.source.name
+        #: SHA-256 of the file, before its code can change it.
+        self.digest = ""
+        if isinstance(self.source, Path):
+            self.digest = hashlib.sha256(self.source.read_bytes()).hexdigest()
         self.label = f"{known}:{self.name}"
         self.printed = Printed(known)
         self.worker = WorkerProcess(self.label, str(device), seconds, self.printed)
@@ -93,10 +98,13 @@ class JudgedFunction:
         except BaseException:
             self.close()
             raise
-        self.signature = SIGNATURES[str(answer.get("signature"))]
+        named = str(answer.get("signature"))
+        if named not in SIGNATURES:
+            raise self.worker.distrust(f"{self.label} is called as nobody knows: {named:.40}.")
+        self.signature = SIGNATURES[named]
         self.way = self.signature.way
         self.triton = bool(answer.get("triton"))
-        self.takes = [str(one) for one in answer.get("takes", ())]
+        self.takes = self._listed(answer, "takes")
         # What is found out about it, and what is not judged.
         self.said: list[str] = []
         self.uncovered: list[str] = []
@@ -106,9 +114,15 @@ class JudgedFunction:
 
     def _take(self, answer: Row) -> None:
         """What it says of its options."""
-        told = {str(one) for one in answer.get("options", ())}
+        told = {*self._listed(answer, "options")}
         told |= {"causal"} if self.causal_only else set()
         self.options = tuple(one for one in (*TOLD, *SHAPES) if one in told)
+
+    def _listed(self, answer: Row, name: str) -> list[str]:
+        found = answer.get(name)
+        if not isinstance(found, list):
+            raise self.worker.distrust(f"{self.label} answered without its {name}.")
+        return [str(one) for one in found]
 
     def called(self, way: Way) -> None:
         """Call it in this way from now on."""
@@ -152,6 +166,8 @@ class JudgedFunction:
         sizes = sum(one.numel() * one.itemsize for one in problem.tensors().values())
         _, inputs = self.worker.ask("later", of="inputs", most=sizes)
         _, outputs = self.worker.ask("later", of="outputs", most=most)
+        if outputs.keys() != self._gave:
+            raise self.worker.distrust(f"{self.label} answered with other outputs than it gave.")
         given = problem.tensors()
         for name, one in inputs.items():
             if name not in given or not alike(one, given[name]):
@@ -161,14 +177,18 @@ class JudgedFunction:
     def _outputs(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
         """The outputs, of promised names and shapes."""
         problem = self._asked
-        others = {one for one in found if one.startswith(OTHER)}
-        if unknown := found.keys() - {*OUTPUTS, *GRADIENTS, *others}:
+        self._gave = {*found}
+        if unknown := self._gave - {*OUTPUTS, *GRADIENTS, *_OTHERS}:
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
         forward = {name: one for name, one in found.items() if name not in GRADIENTS}
         check_outputs(forward, self.label, *problem.shapes, problem.want)
         if any(one.is_meta for one in found.values()):
             raise self.worker.distrust(f"{self.label} answered with more than was asked for.")
         return found
+
+
+#: What a tuple may have beside z.
+_OTHERS = [f"{OTHER}{number}" for number in range(2, 34)]
 
 
 def _room(problem: Problem) -> int:

@@ -93,7 +93,10 @@ class JudgedRun:
 
     def peak_bytes(self) -> int:
         """The most bytes that a call holds, as torch in the worker counts them."""
-        return int(self._ask("peak")[0]["bytes"])
+        held = self._ask("peak")[0].get("bytes")
+        if type(held) is not int:
+            raise self._worker.distrust(f"{self.name} answered without the bytes that it holds.")
+        return held
 
     def _ask(self, task: str, **fields: Any) -> tuple[Row, dict[str, Tensor]]:
         try:

@@ -159,13 +159,15 @@ def back(numbers: Tensor, layout: str, sizes: Mapping[str, int], order: str = _O
     groups = axes_of(layout)
     letters = "".join(groups)
     shape = tuple(prod(sizes[one] for one in group) for group in groups)
-    if tuple(numbers.shape[1:]) != shape:
+    whole = prod(sizes[one] for one in {*order, *letters})
+    if tuple(numbers.shape[1:]) != shape or numbers.numel() != whole:
         raise MinibertError(
             f"gave z of shape {tuple(numbers.shape[1:])}; expected {shape}, {axes_named(layout)}"
         )
     there = [*(one for one in order if one not in letters), *letters]
-    whole = numbers.reshape([sizes[one] for one in there])
-    return whole.permute([there.index(one) for one in order])
+    return numbers.reshape([sizes[one] for one in there]).permute(
+        [there.index(one) for one in order]
+    )
 
 
 def other_output(numbers: Tensor, one: Other, problem: Problem) -> Tensor:

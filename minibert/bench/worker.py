@@ -8,8 +8,9 @@ judge receives, and how long it waited for it.
 
 In namespaces of its own, of users, processes and mounts, a worker sees no process but those it
 started. So it cannot end, stop, read or change the judge or another worker, and when its guard ends
-the kernel ends everything in there. The folders that Python imports from cannot be written there,
-and the socket of the server that starts workers is out of sight. The user's other files are open.
+the kernel ends everything in there. Python, the folders that it imports from and the settings of
+the system cannot be written there; terminals and the socket of the server that starts workers are
+out of sight. The user's other files are open.
 """
 
 import ctypes
@@ -237,6 +238,10 @@ def guarded(leash: Connection, sealed: Sealed, *theirs: int) -> None:
     with suppress(OSError):
         # Where memory runs out, this process ends before the judge.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
+    # New namespaces are for a process of one thread, and what torch imports may have started some.
+    if outside := os.fork():
+        hide()
+        _leave(outside, theirs)
     alone = _unshare(_NEWUSER | _NEWPID | _NEWNS)
     hide()
     if inside := os.fork():
@@ -266,12 +271,16 @@ def _seal(sealed: Sealed) -> None:
         mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, None)
     for folder in sealed.read:
         where = os.fsencode(folder)
-        if mount(where, where, None, _BIND | _RECURSIVE, None):
+        mount(where, where, None, _BIND | _RECURSIVE, None)
+    # What is mounted below a folder keeps its own flags.
+    mounted = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    for folder in {line.split()[1] for line in mounted}:
+        if not any(Path(folder).is_relative_to(one) for one in sealed.read):
             continue
         kept = os.statvfs(folder).f_flag & _KEPT
         told, asked = _RELATIVE_TIMES
         kept = kept & ~told | asked if kept & told else kept
-        mount(None, where, None, _REMOUNT | _BIND | _READ_ONLY | kept, None)
+        mount(None, os.fsencode(folder), None, _REMOUNT | _BIND | _READ_ONLY | kept, None)
     # Through the mounts: the folder that was entered before is the one below them.
     with suppress(OSError):
         os.chdir(os.getcwd())

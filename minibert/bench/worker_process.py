@@ -245,10 +245,23 @@ def _context() -> Any:
     return context
 
 
+#: Of root, who can write there: what every program reads, and the settings of the kernel.
+_SYSTEM = ("/etc", "/usr", "/sys", "/proc/sys")
+#: Terminals, through which a verdict could be painted over, and the user's services, which start
+#: processes outside.
+_HIDDEN = ("/dev/pts", "/run/user")
+
+
 def _sealed() -> worker.Sealed:
     """What a worker may not change: the code that judges; and who starts workers out of sight."""
-    folders = {str(Path(one).resolve()) for one in sys.path if Path(one).is_dir()}
-    return worker.Sealed(tuple(sorted(folders)), (multiprocessing.util.get_temp_dir(),))
+    # An installation by links imports from folders that are not on sys.path.
+    packages = [one for name, one in sys.modules.items() if "." not in name]
+    ours = Path(worker.__file__).parents[1].iterdir()
+    imported = [Path(folder) for one in packages for folder in getattr(one, "__path__", ())]
+    known = [Path(one) for one in (*sys.path, *_SYSTEM, sys.prefix, sys.base_prefix)]
+    folders = {str(one.resolve()) for one in (*known, *imported, *ours) if one.is_dir()}
+    hidden = (multiprocessing.util.get_temp_dir(), *_HIDDEN)
+    return worker.Sealed(tuple(sorted(folders)), hidden)
 
 
 @contextmanager

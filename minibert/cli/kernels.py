@@ -3,7 +3,6 @@
 torch is imported only when a command runs.
 """
 
-import hashlib
 import math
 import os
 import sys
@@ -499,8 +498,8 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
 
     place = user.device
     common = facts(threads=torch.get_num_threads(), device=place)
-    if isinstance(user.source, Path):
-        common["file_sha256"] = hashlib.sha256(user.source.read_bytes()).hexdigest()
+    if user.digest:
+        common["file_sha256"] = user.digest
     if place.type == "cpu" and (warning := busy(common)):
         note("warning", warning)
     rows: Rows = []

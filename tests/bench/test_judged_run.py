@@ -1,15 +1,21 @@
 """What a worker says of its time is held against the judge's clock; what it gives, against ours."""
 
-from contextlib import closing
+import random
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planted_kernels import written
 
-from minibert.bench.judge import JudgedFunction
+from minibert.bench.judge import JudgedFunction, learn
 from minibert.bench.measure import JudgedRun
 from minibert.bench.result_rows import GateError, WrongError
+from minibert.bench.signatures import SIGNATURES, Way
+from minibert.bench.worker_process import WorkerEndedError
+from minibert.errors import MinibertError
 from minibert.kernels.check.gradients import GRADIENTS, sampled
 from minibert.kernels.check.problem import by_eager
 from minibert.kernels.check.workload import Workload, inputs_of
@@ -67,6 +73,51 @@ def test_a_call_that_fails_is_told_in_the_words_of_the_worker(user):
     run = ready(user, Workload(1, 2, 7, 16, "float32", False))
     with pytest.raises(GateError, match=r"^raised ValueError: seven \(line 23 of kernel\.py\)$"):
         run.gate()
+
+
+VALUES = [None, True, 7, -1, 10**30, 1.5, "x", "\x1b[2J", [], [None], {}]
+NAMES = ["z", "lse", "output 2", "output 9", "output 9999999", "output x", "probs", "", "key"]
+SHAPES = [(), (0,), (1, 1), (3, 0, 2), (7, 1, 2, 64), (1, 1, 2, 64, 16), (1, 1, 2, 64)]
+DTYPES = [torch.bool, torch.int64, torch.complex64, torch.float64, torch.float32, torch.bfloat16]
+
+
+def lied(draw, row, tensors):
+    """An answer with one field or one tensor of another kind, name or place."""
+    row, tensors = dict(row), dict(tensors)
+    what = draw.choice(["nothing", "field", "drop", "name", "more"])
+    if what == "field":
+        names = sorted({"bytes", "options", "signature", *row})
+        row[draw.choice(names)] = draw.choice(VALUES)
+    elif what in ("drop", "name") and tensors:
+        one = tensors.pop(draw.choice(sorted(tensors)))
+        tensors |= {draw.choice(NAMES): one} if what == "name" else {}
+    elif what == "more":
+        kind = draw.choice(DTYPES)
+        made = torch.zeros(draw.choice(SHAPES), dtype=kind)
+        tensors[draw.choice(NAMES)] = made
+    return row, tensors
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=15, deadline=None)
+def test_whatever_is_answered_is_an_answer_or_an_error_in_one_line(user, seed):
+    # Not by hypothesis: how many are drawn depends on inputs that nobody foresees.
+    draw, true = random.Random(seed), user.worker.ask
+    plain, work = SIGNATURES["plain"], replace(WORK, tokens=5)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(user.worker, "ask", lambda *a, **b: lied(draw, *true(*a, **b)))
+        patched.setattr(user.worker, "distrust", WorkerEndedError)
+        patched.setattr(user, "signature", plain)
+        for do in (
+            lambda: learn(user, dtype=torch.float32, d_head=16),
+            lambda: user.call(inputs_of(work, CPU)),
+            lambda: user.later(),
+            lambda: ready(user, work).gate(),
+            lambda: ready(user, work).peak_bytes(),
+        ):
+            with suppress(MinibertError):
+                do()
+    user.called(Way())
 
 
 LEAVES_CALLS_OUT = """

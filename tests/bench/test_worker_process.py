@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -16,10 +16,13 @@ import pytest
 import torch
 from planted_kernels import START, alone, written
 
+import minibert
+from minibert.bench import judge
 from minibert.bench.judge import JudgedFunction
 from minibert.bench.worker import Channel
 from minibert.bench.worker_process import Printed, WorkerEndedError, WorkerError
 from minibert.errors import MinibertError
+from minibert.kernels.check import parity
 from minibert.kernels.check.workload import KINDS, Case
 
 SENT = {
@@ -261,7 +264,7 @@ def test_a_worker_reaches_no_process_but_its_own(judged, proc):
         "    lambda one: open(f'/proc/{one}/fd/1', 'ab'),",
         "    lambda one: os.setpriority(os.PRIO_PROCESS, one, 19),",
         "    lambda one: os.sched_setaffinity(one, {0}),",
-        "    lambda one: os.kill(one, 9),",
+        "    lambda one: os.kill(one, 0),",
         "]",
         "reached = 0",
         f"for one in {others}:",
@@ -275,9 +278,33 @@ def test_a_worker_reaches_no_process_but_its_own(judged, proc):
 
 
 @alone
-@pytest.mark.parametrize("line", ["os.kill(os.getppid(), 9)", "os.kill(-1, 9)"])
+def test_a_worker_writes_neither_where_programs_come_from_nor_on_a_terminal(judged, monkeypatch):
+    here = Path(minibert.__file__).parent.parent
+    # As where a package is installed by links.
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if Path(one).resolve() != here])
+    controller, terminal = os.openpty()
+    places = [one.__file__ for one in (minibert, judge, parity, torch)]
+    places += [f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/new", "/etc/new"]
+    places += ["/proc/sys/vm/swappiness", *map(str, Path("/sys/fs/cgroup").rglob("*.procs"))][:20]
+    user = judged(
+        "reached = 0",
+        f"for one in {places}:",
+        "    try: open(one, 'ab').close()",
+        "    except OSError: continue",
+        "    reached += 1",
+        f"reached += os.path.exists({os.ttyname(terminal)!r})",
+        "return {'z': query * 0 + reached}",
+    )
+    with closing(os.fdopen(controller, "rb")), closing(os.fdopen(terminal, "wb")):
+        assert float(user.call(PROBLEM)["z"].max()) == 0
+
+
+@alone
+@pytest.mark.parametrize("line", ["os.kill(1, 9)", "os.kill(-1, 9)"])
 def test_a_worker_cannot_end_its_guard(judged, line):
-    user = judged(f"try: {line}", "except OSError: pass", "return {'z': query}")
+    # Outside of a namespace it would end the machine.
+    line = f"try: os.getppid() == 1 and {line}"
+    user = judged(line, "except OSError: pass", "return {'z': query * os.getppid()}")
     assert torch.equal(user.call(PROBLEM)["z"], PROBLEM.query)
     user.close()
     assert user.worker._process.exitcode == 128 + signal.SIGKILL
