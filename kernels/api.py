@@ -84,8 +84,8 @@ class Statistics:
     key_sums: Float[Tensor, "batch *head query column"] | None = None
     pair_mass: Float[Tensor, "batch *head pair"] | None = None
     profile: Float[Tensor, "batch *head diagonal"] | None = None
-    top_keys: Int[Tensor, "batch *head query rank"] | None = None
-    top_probs: Float[Tensor, "batch *head query rank"] | None = None
+    top_keys: Int[Tensor, "batch *head query key_rank"] | None = None
+    top_probs: Float[Tensor, "batch *head query prob_rank"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
