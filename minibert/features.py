@@ -140,7 +140,7 @@ class Features:
                 f"{self!r} are of centred weights (center_writing_weights), and those of "
                 f"{trace.config.model_type} cannot be centred: its norm takes no mean away."
             )
-        self.check_model(trace.model, trace.model_name)
+        self.check_model(trace.unchanged_model(), trace.model_name)
         x = _wide(_flat(trace, self.reads))
         whole = x if self.reads == self.writes else _wide(_flat(trace, self.writes))
         dictionary = self._of_width(x, whole)
@@ -397,7 +397,7 @@ def _of_heads(at: object, spot: Spot) -> Tensor:
 def _flat(trace: Trace, spot: Spot) -> Hidden:
     """The vectors there. Raises TraceError where the model does not have them."""
     at, (name, layer) = trace[spot.layer], spot
-    block = trace.model.body.layers[layer]
+    block = trace.unchanged_model().body.layers[layer]
     if name in ("attn_out", "mlp_out"):
         kind = "attention" if name == "attn_out" else "mlp"
         if getattr(block, f"{kind}_output_norm") is not None:

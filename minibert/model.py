@@ -1,6 +1,6 @@
 """The model people hold: text in, logits out, or a trace of everything in between."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -153,6 +153,11 @@ class Model(nn.Module):
         if mode and not any(one.requires_grad for one in self.parameters()):
             self.requires_grad_()
         return super().train(mode)
+
+    # As for __init__.
+    @torch.inference_mode(False)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Model":
+        return super()._apply(fn, recurse)
 
     def to_state_dict(self) -> dict[str, Tensor]:
         """The weights by the names of transformers, for `load_state_dict` of the same class there.

@@ -118,7 +118,7 @@ def check_pair(
     check_trace(source, name)
     check_flag("other_model", other_model, EditError)
     if not other_model:
-        Sources(trace.model).check(source.model, source.model_name, name)
+        Sources(trace.unchanged_model()).check(source.unchanged_model(), source.model_name, name)
     ours, theirs = real_tokens(trace), real_tokens(source)
     if ours != theirs:
         named = (", ".join(map(str, lengths)) for lengths in (ours, theirs))

@@ -283,7 +283,7 @@ class _Apart:
         moved: Outputs | None = None,
     ) -> None:
         self.clean, self.away, self.theirs, self.moved = clean, away, theirs, moved
-        self.layers, self.config = clean.model.body.layers, clean.config
+        self.layers, self.config = clean.unchanged_model().body.layers, clean.config
         self.senders = senders_of(self.config)
         self.receivers = receivers_of(self.config)
         self.written: dict[int, Tensor] = {}
@@ -451,9 +451,9 @@ def _differentiable(trace: Trace) -> Trace:
     if trace.differentiable:
         return trace
     check_unedited(trace)
-    check_grad(True, None, held(trace.model.body))
+    check_grad(True, None, held(trace.unchanged_model().body))
     evaluation = Evaluation(trace.allowed, trace.evaluation.impl)
-    again = Trace(trace.model, trace.inputs, evaluation, until=trace.until, grad=True)
+    again = Trace(trace.unchanged_model(), trace.inputs, evaluation, until=trace.until, grad=True)
     again.autocast = trace.autocast
     with trace.as_made():
         record(again, keep=(), plan=Plan())

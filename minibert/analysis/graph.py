@@ -224,7 +224,7 @@ def prediction_graph(
     flow.run()
     text, place = whole.reading.trace, whole.reading.positions[0]
     nodes, links, kept = flow.shown()
-    target = token_id(text.model, token)
+    target = token_id(text.unchanged_model(), token)
     probs = wide(text.logits[0, place]).softmax(-1)
     return PredictionGraph(
         whole.title,
@@ -233,7 +233,7 @@ def prediction_graph(
         links,
         kept,
         whole.number,
-        text.model.name,
+        text.unchanged_model().name,
         (*text.tokens.ids[0].tolist(), target),
         probs[target].item(),
     )

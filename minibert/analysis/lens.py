@@ -111,7 +111,7 @@ def logit_lens(
     position that does not exist and a top below 1; TokenizationError for a wrong target.
     """
     check_trace(trace)
-    model = trace.model
+    model = trace.unchanged_model()
     vocabulary_head(model)
     names = _checked_points(points)
     known = known_tokens(model)
@@ -148,7 +148,7 @@ def _streams(trace: Trace, names: frozenset[str]) -> Iterator[tuple[str, Tensor]
     if "embed" in names:
         yield "embed", trace.embed
     for here in trace:
-        layer = trace.model.body.layers[here.layer]
+        layer = trace.unchanged_model().body.layers[here.layer]
         output = {"attn_out": "attention_output_norm", "mlp_out": "mlp_output_norm"}
         for name in POINTS[1:]:
             if name in names:

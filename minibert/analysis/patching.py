@@ -591,7 +591,7 @@ def around(layer: int, window: int, n_layers: int) -> range:
 
 def _level(trace: Trace, subjects: Places) -> float:
     ids = torch.cat([trace.tokens.ids[n, list(at)] for n, at in enumerate(subjects)])
-    rows = trace.model.body.W_E.detach()[ids.to(trace.embed.device)]
+    rows = trace.unchanged_model().body.W_E.detach()[ids.to(trace.embed.device)]
     return 3 * float(rows.double().std())
 
 

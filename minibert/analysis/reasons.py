@@ -720,10 +720,10 @@ def why_logit(
     """
     text = one_text(trace, sentence)
     # Asked first: a trace of a file without its model says that it needs the weights.
-    _ = text.model.body
-    head, place = vocabulary_head(text.model), _place(text, position, "position")
-    ids = token_ids(text.model, token, 1)
-    others = None if against is None else token_ids(text.model, against, 1)
+    _ = text.unchanged_model().body
+    head, place = vocabulary_head(text.unchanged_model()), _place(text, position, "position")
+    ids = token_ids(text.unchanged_model(), token, 1)
+    others = None if against is None else token_ids(text.unchanged_model(), against, 1)
     split = _split(text, features, strongest)
     reading = replace(into_logit(text, head, place, ids, others), split=split)
     hidden = text.hidden[:, [place]]
@@ -731,7 +731,9 @@ def why_logit(
     number = wide(head.uncapped(hidden) if capped else text.logits[:, [place]])[0, 0]
     value = number[ids[0]] - (0 if others is None else number[others[0]])
     named = [
-        f"“{token_name(text.model, int(each[0]))}”" for each in (ids, others) if each is not None
+        f"“{token_name(text.unchanged_model(), int(each[0]))}”"
+        for each in (ids, others)
+        if each is not None
     ]
     return _checked(
         reading, value.item(), f"the logit of {' − '.join(named)} at {place}", "logits (nats)"

@@ -37,7 +37,7 @@ def rows_of(
     )
     batch, position = inputs.ids.shape
     allowed = AllowedKeys(batch, position, ids.device, trace.allowed.causal)
-    cut = Trace(trace.model, inputs, Evaluation(allowed), until=trace.until)
+    cut = Trace(trace.unchanged_model(), inputs, Evaluation(allowed), until=trace.until)
     cut.autocast = trace.autocast
     cut.kept["embed"] = _pick("embed", trace.embed, sentences, positions)
     if "final_norm_scale" in trace.kept:

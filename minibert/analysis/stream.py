@@ -122,7 +122,7 @@ class FrozenNorm:
     @classmethod
     def of_final(cls, trace: Trace) -> "FrozenNorm | None":
         """The map that the norm behind the layers was; None without one."""
-        norm, last = trace.model.body.final_norm, trace[-1].resid_post
+        norm, last = trace.unchanged_model().body.final_norm, trace[-1].resid_post
         return None if norm is None else cls.of(norm, last, divisors_of_final(trace, last))
 
     def carry(self, part: Float[Tensor, "*parts width"]) -> Float[Tensor, "*parts width"]:
@@ -162,7 +162,7 @@ class NormsOfBlock(NamedTuple):
 
 def layer_of(at: LayerTrace) -> Layer:
     """The layer's weights."""
-    return at.trace.model.body.layers[at.layer]
+    return at.trace.unchanged_model().body.layers[at.layer]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -496,7 +496,7 @@ def embedding_of(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 positio
 
     One part where it is not that sum: an edit wrote it, or positions were given.
     """
-    body, inputs = trace.model.body, trace.inputs
+    body, inputs = trace.unchanged_model().body, trace.inputs
     parts = [(Component("word embedding"), wide(body.word(inputs.ids) * body.word_scale))]
     if body.position is not None:
         rows = body.position(body.positions(inputs.ids))

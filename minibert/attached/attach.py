@@ -19,7 +19,7 @@ from minibert.attached.read import AttachedTrace, StackTrace
 from minibert.attached.recording import Edits, Known, Pass, Recording, Visit, Visits, plan
 from minibert.errors import TraceError, check_flag
 from minibert.layers.finite import check_logits, check_stream
-from minibert.trace.identity import Sources
+from minibert.trace.identity import Sources, Unchanged
 
 Listens = TypeVar("Listens", bound=Recording)
 
@@ -108,9 +108,11 @@ class Attached:
         if edit and not self._known.ran:
             self._run(inputs, keywords, Edits(), grad=False)
         edits = plan(edit, self._known.stacks, Sources(self.model))
+        unchanged = Unchanged(self.model)
         one = self._run(inputs, keywords, edits, grad=grad)
 
         def again(edit: Mapping[Any, object]) -> AttachedTrace:
+            unchanged.check()
             return self.trace(*inputs, edit=edit, grad=grad, **keywords)
 
         return self._trace(one, again, texts)

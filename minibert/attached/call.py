@@ -106,6 +106,7 @@ class Call:
         self.real_keys: Tensor | None = None
         """True where a real token is, (batch, position); None: everywhere, or not known."""
         self._versions: dict[str, int] = {}
+        self._weight: Tensor | None = None
         self._projection: Projected | None = None
 
     def places(self, name: str) -> Places:
@@ -132,6 +133,8 @@ class Call:
             self.key, self.value = self.key.clone(), self.value.clone()
         for name in ("query", "key", "value"):
             self._count(name, getattr(self, name))
+        if (sinks := self.sinks) is not None:
+            self._count("sinks", sinks)
 
     def seal(self) -> None:
         """Note that z is what the model goes on with."""
@@ -142,7 +145,9 @@ class Call:
         """Note what z goes through next, and that its weights are these."""
         self._projection = projection
         if projection.module is not None:
-            self._count("weight", cast(Tensor, projection.module.weight))
+            # Held, so that its memory is not given to another weight.
+            self._weight = cast(Tensor, projection.module.weight).detach()
+            self._count("weight", self._weight)
 
     @property
     def projection(self) -> Projected | None:
@@ -155,7 +160,9 @@ class Call:
             raise TraceError("head_out is read when the pass is over.")
         if self._projection.module is not None:
             weight = cast(Tensor, self._projection.module.weight)
-            if self._versions.get("weight", weight._version) != weight._version:
+            assert self._weight is not None, "a projection is noted with its weight"
+            written = self._versions.get("weight") not in (None, weight._version)
+            if written or weight.data_ptr() != self._weight.data_ptr():
                 raise TraceError(
                     "head_out: the weights of the output projection were changed after this pass. "
                     "Trace again."
@@ -168,12 +175,12 @@ class Call:
             self._versions[name] = tensor._version
 
     def intact(self, name: str, tensor: Tensor) -> Tensor:
-        """The tensor. Raises TraceError where the model has written over it since."""
+        """The tensor. Raises TraceError where it was written to since."""
         if name in self._versions and tensor._version != self._versions[name]:
             raise TraceError(
-                f"{name} is stale: the model has written over it since, as a static cache does at "
-                "each step. Read it before the next step, or generate without "
-                'cache_implementation="static".'
+                f"{name} is stale: it was written over since, by a change of the model's weights "
+                "or by a static cache, as it does at each step. Trace again; of a generation read "
+                'it before the next step, or generate without cache_implementation="static".'
             )
         return tensor
 
@@ -217,11 +224,11 @@ class Call:
     @property
     def sinks(self) -> Tensor | None:
         """One more logit in the softmax of each row, (head) or (batch, head, query, 1)."""
-        for name in ("s_aux", "sinks"):
-            if self.options.get(name) is not None:
-                return self.options[name]
-        sinks = getattr(self.module, "sinks", None)
-        return sinks if isinstance(sinks, Tensor) else None
+        given = [self.options.get(name) for name in ("s_aux", "sinks")]
+        for sinks in (*given, getattr(self.module, "sinks", None)):
+            if isinstance(sinks, Tensor):
+                return self.intact("sinks", sinks)
+        return None
 
     def mask_rows(self, rows: Rows = EVERY_ROW) -> Mask:
         """The mask of some rows."""

@@ -40,10 +40,10 @@ from minibert.quantities import (
 )
 
 if TYPE_CHECKING:
-    from minibert.layers.parts import Layer
+    from minibert.layers.parts import Attention, Layer
 else:
     # A trace that is loaded without its model has something else in the place of a layer.
-    Layer = object
+    Attention = Layer = object
 
 Change = Callable[[Tensor], Tensor]
 
@@ -76,7 +76,7 @@ class LayerQuantities:
         "x·W_Q + b_Q, x = resid_pre (pre-norm: its norm); rotary: query_unrotated turned", kept=True
     )
     def query(at: "LayerPass") -> HeadVectors:
-        return at.project("query") if at.attention.rotary is None else at.turned_query()
+        return at.project("query") if at.choices.rotary is None else at.turned_query()
 
     @quantity("the x of a head's key, as of query_input", of_keys=True)
     def key_input(at: "LayerPass") -> PerKeyHeadHidden:
@@ -88,7 +88,7 @@ class LayerQuantities:
 
     @quantity("x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True)
     def key(at: "LayerPass") -> KeyVectors:
-        return at.project("key") if at.attention.rotary is None else at.turned_key()
+        return at.project("key") if at.choices.rotary is None else at.turned_key()
 
     @quantity("the x of a head's value, as of query_input", of_keys=True)
     def value_input(at: "LayerPass") -> PerKeyHeadHidden:
@@ -100,11 +100,11 @@ class LayerQuantities:
 
     @quantity("query·key times the scale, 1/sqrt(d_head) in most models; before soft cap and mask")
     def scores(at: "LayerPass") -> Matrix:
-        return attention_scores(at.query, at.all_keys, scale=at.attention.scale)
+        return attention_scores(at.query, at.all_keys, scale=at.choices.scale)
 
     @quantity("softmax of the masked scores over keys; 0 where masked")
     def probs(at: "LayerPass") -> Matrix:
-        capped = soft_capped(at.scores, at.attention.soft_cap)
+        capped = soft_capped(at.scores, at.choices.soft_cap)
         probs = attention_probs(capped, at.allowed_rows())
         if at.given("scores") and bool(probs.isnan().any()):
             raise EditError(
@@ -247,7 +247,9 @@ class LayerPass(LayerQuantities):
     keep         quantities that have to be computed, although what follows can do without them
     past         keys and values of the positions before
     heads, rows  those that are computed
-    lazy         this is a read of one quantity, and not a pass
+    lazy         this is a read of one quantity, and not a pass; it is called before a weight is
+                 read, and raises where the weights are not those of the pass
+    choices      the attention, to be asked for its sizes and choices alone, not for weights
     """
 
     statistics: Statistics | None = None
@@ -264,10 +266,12 @@ class LayerPass(LayerQuantities):
         past: Past | None = None,
         heads: slice = EVERYTHING,
         rows: Rows = EVERYTHING,
-        lazy: bool = False,
+        lazy: Callable[[], None] | None = None,
     ) -> None:
-        self.layer = layer
-        self.attention = layer.attention
+        self._layer = layer
+        self.choices = layer.attention
+        if lazy is None:
+            self.layer, self.attention = layer, layer.attention
         self.index = index
         self.evaluation = evaluation
         self.keep = keep
@@ -278,6 +282,18 @@ class LayerPass(LayerQuantities):
         self.rows = rows
         self.lazy = lazy
 
+    @kept
+    def layer(self) -> Layer:
+        """The layer, its weights still those of the pass; raises where they are not."""
+        if self.lazy is not None:
+            self.lazy()
+        return self._layer
+
+    @kept
+    def attention(self) -> "Attention":
+        """Its attention, likewise."""
+        return self.layer.attention
+
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
         """The value here: known, or computed; then changed, where there is an edit of it."""
         name = quantity.name
@@ -286,7 +302,7 @@ class LayerPass(LayerQuantities):
             assert quantity.compute is not None
             value = quantity.compute(self)
         elif self.heads != EVERYTHING or self.rows != EVERYTHING:
-            value = cut(value, quantity, self.heads, self.rows, self.attention.group)
+            value = cut(value, quantity, self.heads, self.rows, self.choices.group)
         if name in self.edits:
             value = self.edits[name](value)
         # An attribute of its own is found before the declaration in the class.
@@ -315,7 +331,7 @@ class LayerPass(LayerQuantities):
             at = at.of_all_heads()
             own = {name: getattr(at, f"{name}_input")}
             vectors = self.attention.query_key_value(at.attention_input, own)[name]
-            return cut(vectors, QUANTITIES[name], self.heads, EVERYTHING, self.attention.group)
+            return cut(vectors, QUANTITIES[name], self.heads, EVERYTHING, self.choices.group)
         if self._projected is None:
             # Keys and values of some rows alone are those of before, which nobody projects again.
             names = _PROJECTED if self.rows == EVERYTHING else _PROJECTED[:1]
@@ -361,7 +377,7 @@ class LayerPass(LayerQuantities):
 
     def for_each_head(self, axis: str) -> PerHeadHidden:
         """`attention_input` for each head, or of each key-value head those chosen: no copies."""
-        attention = self.attention
+        attention = self.choices
         count = attention.n_kv_heads if axis == "kv_head" else attention.n_heads
         if self.heads != EVERYTHING:
             count = len(range(attention.n_heads)[self.heads])
@@ -415,7 +431,7 @@ class LayerPass(LayerQuantities):
         past = None if self.past is None else self.past.allowed
         if past is not None:
             return past
-        window, evaluation = self.attention.window, self.evaluation
+        window, evaluation = self.choices.window, self.evaluation
         if window is not None:
             evaluation = evaluation.in_window(window)
         if self.rows == EVERYTHING:
@@ -438,10 +454,10 @@ class LayerPass(LayerQuantities):
             self.query,
             self.all_keys,
             self.all_values,
-            self.attention.scale,
+            self.choices.scale,
             self._allowed,
             want=want,
-            soft_cap=self.attention.soft_cap,
+            soft_cap=self.choices.soft_cap,
         )
         found = compute(call, evaluation.impl)
         if want:
@@ -468,7 +484,7 @@ class LayerPass(LayerQuantities):
         self, heads: slice, rows: Rows, known: Mapping[str, Tensor] | None = None
     ) -> "LayerPass":
         return LayerPass(
-            self.layer,
+            self._layer,
             self.index,
             self.evaluation,
             known=self.known if known is None else known,

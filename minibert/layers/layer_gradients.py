@@ -57,7 +57,7 @@ def _probs_gradient(at: LayerGradients) -> Matrix:
 @LayerQuantities.scores.gradient_of("z")
 def _scores_gradient(at: LayerGradients) -> Matrix:
     """probs * (dprobs − sum over keys of probs * dprobs): back through softmax and soft cap."""
-    probs, cap = at.values.probs, at.values.attention.soft_cap
+    probs, cap = at.values.probs, at.values.choices.soft_cap
     weighted = probs * at.probs
     back = weighted.addcmul_(probs, weighted.sum(-1, keepdim=True), value=-1)
     return back if cap is None else back * (1 - torch.tanh(at.values.scores / cap) ** 2)
@@ -66,7 +66,7 @@ def _scores_gradient(at: LayerGradients) -> Matrix:
 @LayerQuantities.head_out.gradient_of("attn_out")
 def _head_out_gradient(at: LayerGradients) -> PerHeadHidden:
     """That of attn_out, which is a sum over heads."""
-    heads = range(at.values.attention.n_heads)[at.values.heads]
+    heads = range(at.values.choices.n_heads)[at.values.heads]
     return at.attn_out.unsqueeze(1).expand(-1, len(heads), -1, -1)
 
 

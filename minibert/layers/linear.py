@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from minibert.errors import CheckpointError, MinibertError
 from minibert.quantities import Float
@@ -83,6 +84,38 @@ for _name in ("__getitem__", "__setitem__", "__delitem__", "__iter__", "__or__",
     setattr(HandedOut, _name, _dropping(getattr(dict, _name)))
 for _name in ("get", "items", "values", "pop", "popitem", "setdefault", "update", "clear"):
     setattr(HandedOut, _name, _dropping(getattr(dict, _name)))
+
+
+class Weight(nn.Parameter):
+    """A parameter of which every write through `data` counts as a write (`_version`).
+
+    A parameter becomes one by its class alone, and stays the same object.
+    """
+
+    @property
+    def data(self) -> Tensor:
+        """The numbers, in the same memory."""
+        return self.detach()
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+        _count_write(self)
+
+
+def _count_write(weight: Tensor) -> None:
+    if not weight.is_inference():
+        torch.autograd.graph.increment_version(weight)
+
+
+def _count_fused(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    for group in optimizer.param_groups:
+        for weight in group["params"] if group.get("fused") else ():
+            _count_write(weight)
+
+
+# torch counts the writes of every optimizer but those of fused ones.
+register_optimizer_step_post_hook(_count_fused)
 
 
 class Weighted(nn.Module):

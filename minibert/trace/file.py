@@ -275,7 +275,7 @@ def _tensors(trace: PassRecord) -> dict[str, Tensor]:
 
 def _about(trace: PassRecord) -> dict[str, object]:
     return {
-        "model": identity_of(trace.model),
+        "model": identity_of(trace.unchanged_model()),
         "until": trace.until,
         "edited_from": trace.edited_from,
         "backends": trace.backends,

@@ -1,20 +1,24 @@
 """Which model a trace is of: the values of an edit come from the model that it is made in.
 
-A model is its weights and its config. One that was loaded twice is the same model.
+A model is its weights and its config. One that was loaded twice is the same model. One whose
+weights changed is another, also for the traces that it made before (`Unchanged`).
 """
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from minibert.errors import EditError
+from minibert.errors import EditError, TraceError
 from minibert.layers.config import Config
-from minibert.layers.linear import held, values_of
+from minibert.layers.linear import Weight, held, values_of
 
 
 class Sources:
@@ -29,7 +33,8 @@ class Sources:
     def check_each(self, traces: Iterable[Any], where: str) -> None:
         """Raise EditError for a trace of another model."""
         for trace in traces:
-            self.check(trace.model, trace.model_name, where)
+            unchanged = getattr(trace, "unchanged_model", None)
+            self.check(trace.model if unchanged is None else unchanged(), trace.model_name, where)
 
     def check(
         self, theirs: object, name: str, where: str, asking: str = "pass other_model=True"
@@ -63,6 +68,109 @@ def same_model(one: object, other: object) -> bool:
         a is b or (a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b.to(a.device)))
         for a, b in zip(mine, yours, strict=True)
     )
+
+
+class _Part:
+    """Some modules of a model: what stands in them, and how often their weights were written to."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        kinds = ("_parameters", "_modules", "_forward_hooks", "_forward_pre_hooks")
+        self._places = [getattr(one, kind) for one in modules for kind in kinds]
+        self._there = self._standing()
+        weights = [one for one in self._there if isinstance(one, Tensor)]
+        # Writes to the others are not counted; nobody can make them outside of inference mode.
+        self._counted = [one for one in weights if not one.is_inference()]
+        self._placed = [one for one in weights if _has_memory(one)]
+
+    def _standing(self) -> list[object]:
+        return list(chain.from_iterable(map(dict.values, self._places)))
+
+    def stands(self) -> bool:
+        """True while no module, weight or hook is another."""
+        now = self._standing()
+        return len(now) == len(self._there) and all(map(is_, now, self._there))
+
+    def state(self) -> list[int]:
+        """How often each weight was written to, and where its memory is."""
+        return [*map(attrgetter("_version"), self._counted), *map(Tensor.data_ptr, self._placed)]
+
+    def memory(self) -> list[Tensor]:
+        """What keeps memory from being given to another weight; `Weight` counts such changes."""
+        return [one.detach() for one in self._placed if type(one) is not Weight]
+
+
+def _has_memory(weight: Tensor) -> bool:
+    try:
+        weight.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+_PARTS: WeakKeyDictionary[nn.Module, dict[nn.Module | None, _Part]] = WeakKeyDictionary()
+"""Those of the last trace of each model."""
+
+
+class Unchanged:
+    """A model as it was when this was made: `check` raises once its weights are others.
+
+    Seen are writes into weights, as torch counts them, and weights, modules and hooks that were
+    put in or taken away. `apart` are modules that can be checked one by one.
+    """
+
+    def __init__(self, model: object, apart: Sequence[nn.Module] = (), what: str = "trace") -> None:
+        self._model, self._apart, self._what = model, apart, what
+        self._parts = _parts_of(model, apart) if isinstance(model, nn.Module) else {}
+        self._states = {module: part.state() for module, part in self._parts.items()}
+        self._memory = [part.memory() for part in self._parts.values()]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy is of the copied model, or refuses everything where this one would."""
+        stale = [module for module in self._parts if self._differs(module)]
+        return _copied, (self._model, self._apart, self._what, bool(stale))
+
+    def _differs(self, module: nn.Module | None) -> bool:
+        part = self._parts.get(module)
+        return part is None or not part.stands() or part.state() != self._states[module]
+
+    def check(self, module: nn.Module | None = None) -> None:
+        """Raise TraceError where the model is another now, or this module of `apart`."""
+        for each in self._parts if module is None else (module,):
+            if self._parts and self._differs(each):
+                raise TraceError(
+                    f"The model's weights, modules or hooks were changed after this {self._what} "
+                    f"was made{self._where(each)}, so what is computed now would mix old and new "
+                    "weights. Trace the text again, as model.trace(trace.tokens) does; what this "
+                    "one kept can still be read."
+                )
+
+    def _where(self, module: nn.Module | None) -> str:
+        assert isinstance(self._model, nn.Module)
+        names = [name for name, one in self._model.named_modules() if one is module]
+        return f" (in {names[0]})" if names else ""
+
+
+def _parts_of(model: nn.Module, apart: Sequence[nn.Module]) -> dict[nn.Module | None, _Part]:
+    """The parts of a model: each module of `apart`, and the rest under None."""
+    made = _PARTS.get(model, {})
+    if not made or not all(part.stands() for part in made.values()):
+        # Not of a model of others, which is left as it is.
+        for weight in held(model) if apart else ():
+            if type(weight) is nn.Parameter:
+                weight.__class__ = Weight
+        inside = {module: list(module.modules()) for module in dict.fromkeys(apart)}
+        known = set(chain.from_iterable(inside.values()))
+        made = {module: _Part(modules) for module, modules in inside.items()}
+        made[None] = _Part(one for one in model.modules() if one not in known)
+        _PARTS[model] = made
+    return made
+
+
+def _copied(model: object, apart: Sequence[nn.Module], what: str, stale: bool) -> Unchanged:
+    made = Unchanged(model, apart, what)
+    if stale:
+        made._states = {module: [] for module in made._states}
+    return made
 
 
 def weights_digest(model: torch.nn.Module) -> str:

@@ -76,10 +76,12 @@ class Readable(Protocol):
 class ReadableTrace(Readable, Protocol):
     """A trace as its layers and its gradients see it."""
 
-    model: TracedModel
     records: list[dict[str, Tensor]]
     kept: dict[str, Tensor]
     differentiable: bool
+
+    def unchanged_model(self) -> TracedModel:
+        """The model, as it was in the pass."""
 
     @property
     def allowed(self) -> AllowedKeys:
@@ -249,7 +251,7 @@ def divisors_of_final(trace: ReadableTrace, last: Stream) -> Divisors | None:
     # Asked first: without an edit a stored trace needs no weights here.
     if (scale := trace.kept.get("final_norm_scale")) is None:
         return None
-    norm = trace.model.body.final_norm
+    norm = trace.unchanged_model().body.final_norm
     assert norm is not None, "only a model with this norm keeps its scale"
     return scale, divisor(norm, last)
 
@@ -260,7 +262,7 @@ def normed_in_layer(at: LayerTrace, norm: str, x: Stream) -> Stream:
 
 
 def _norm(at: LayerTrace, name: str) -> Norm:
-    norm: Norm = getattr(at.trace.model.body.layers[at.layer], name)
+    norm: Norm = getattr(at.trace.unchanged_model().body.layers[at.layer], name)
     return norm
 
 
@@ -304,7 +306,7 @@ class _Place:
     @classmethod
     def of(cls, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> "_Place":
         """The place of a value that was read from a quantity."""
-        attention = at.attention
+        attention = at.choices
         whole = {"head": attention.n_heads, "query": at.evaluation.allowed.position}
         whole["kv_head"] = attention.n_kv_heads
         sizes = zip(quantity.axes, value.shape, strict=True)
@@ -406,7 +408,7 @@ class _AtLayer(LayerGradients):
         found, values = self.gradients.found, self.values
         held = found.records[values.index].get(quantity.name)
         if held is not None:
-            return cut(held, quantity, values.heads, values.rows, values.attention.group)
+            return cut(held, quantity, values.heads, values.rows, values.choices.group)
         if quantity.gradient is None:
             raise AbsentError(
                 f"There is no gradient of {quantity.name}: nothing is computed from it in layer "
@@ -426,7 +428,7 @@ class _AtLayer(LayerGradients):
         direct = self.gradients.found.direct.get((values.index, name))
         if direct is None:
             return None
-        group = values.attention.group
+        group = values.choices.group
         return cut(direct, QUANTITIES[name], values.heads, values.rows, group)
 
     def below(self) -> Hidden:

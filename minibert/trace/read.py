@@ -50,8 +50,8 @@ from minibert.trace.sweep import rerun_each
 class Trace(PassRecord):
     """Every quantity of one forward pass, by name, layer and head.
 
-    What the pass kept stays as it was. What has a formula is computed when it is read, from the
-    weights as they are then: after a training step or a change of a weight, trace again.
+    What the pass kept stays as it was. What is computed from weights when it is read needs them as
+    they were: after a training step or a change of a weight it is refused, so trace again.
 
     >>> import minibert
     >>> trace = minibert.load().trace("leaves fall in autumn")
@@ -146,7 +146,7 @@ class Trace(PassRecord):
         """The last hidden state, which the task head reads (GPT-2: after the last LayerNorm)."""
         last = self._whole("hidden")[-1].resid_post
         with self.as_made():
-            return self.model.body.final(last, divisors_of_final(self, last))
+            return self.unchanged_model().body.final(last, divisors_of_final(self, last))
 
     @property
     def final_norm_scale(self) -> NormScale:
@@ -156,7 +156,7 @@ class Trace(PassRecord):
             raise AbsentError(absent_because("final_norm_scale", self.config))
         if "final_norm_scale" in self.kept:
             return self.kept["final_norm_scale"]
-        norm = self.model.body.final_norm
+        norm = self.unchanged_model().body.final_norm
         assert norm is not None, "the config says that there is one"
         with self.as_made():
             return divisor(norm, last.resid_post)
@@ -170,7 +170,7 @@ class Trace(PassRecord):
         if "pooled" in self.config.absent_quantities:
             raise AbsentError(absent_because("pooled", self.config))
         with self.as_made():
-            pooled = self.model.pool(self.hidden)
+            pooled = self.unchanged_model().pool(self.hidden)
         assert pooled is not None, "the config says that there is a pooler"
         return pooled
 
@@ -187,7 +187,7 @@ class Trace(PassRecord):
     @property
     def next_sentence_logits(self) -> Float[Tensor, "batch label"]:
         """The second head of a model of task pre-training: is B the sentence after A, or not."""
-        head = getattr(self.model.head, "next_sentence", None)
+        head = getattr(self.unchanged_model().head, "next_sentence", None)
         if head is None:
             raise AbsentError(f"{self.model_name} has no next-sentence head beside another one.")
         with self.as_made():
@@ -226,6 +226,7 @@ class Trace(PassRecord):
 
         Raises TraceError for what is not a single number of this trace.
         """
+        self.unchanged.check()
         self._found = differentiate(self, scalar)
 
     @property
@@ -326,7 +327,7 @@ class Trace(PassRecord):
             self.allowed,
             dtype=self.embed.dtype,
             until=self.until,
-            sources=Sources(self.model),
+            sources=Sources(self.unchanged_model()),
         )
         return rerun(self, plan, keep=keep)
 

@@ -7,6 +7,7 @@ computes, or what an edit made of it; `rerun` begins at the first layer that an 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -25,6 +26,7 @@ from minibert.layers.linear import describe
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
+from minibert.trace.identity import Unchanged
 from minibert.trace.layer_view import AbsentError, Found, held_for_gradients, layer_quantity, watch
 from minibert.trace.places import Places
 from minibert.trace.plan import Plan
@@ -144,6 +146,7 @@ class PassRecord:
         grad: bool = False,
     ) -> None:
         self.model = model
+        self.unchanged = Unchanged(model, model.body.layers)
         self.inputs = inputs
         self.evaluation = evaluation
         self.until = until
@@ -173,6 +176,11 @@ class PassRecord:
     def allowed(self) -> AllowedKeys:
         """Which keys each query may see, and the lengths of the sentences."""
         return self.evaluation.allowed
+
+    def unchanged_model(self) -> TracedModel:
+        """The model, to compute with. Raises TraceError where it is not as it was in this pass."""
+        self.unchanged.check()
+        return self.model
 
     @property
     def config(self) -> Config:
@@ -209,14 +217,15 @@ class PassRecord:
             known["resid_pre"] = (
                 self.records[layer - 1]["resid_post"] if layer else self.kept["embed"]
             )
+        module = self.model.body.layers[layer]
         return LayerPass(
-            self.model.body.layers[layer],
+            module,
             layer,
             self.evaluation,
             known=known,
             heads=heads,
             rows=queries,
-            lazy=True,
+            lazy=partial(self.unchanged.check, module),
         )
 
     def read(
@@ -282,7 +291,11 @@ def record(
 def rerun(trace: Record, plan: Plan, *, keep: Collection[str] = ()) -> Record:
     """The same input with the edits of a plan; the layers below the first edit are shared."""
     again = type(trace)(
-        trace.model, trace.inputs, trace.evaluation, until=trace.until, grad=trace.differentiable
+        trace.unchanged_model(),
+        trace.inputs,
+        trace.evaluation,
+        until=trace.until,
+        grad=trace.differentiable,
     )
     again._tokens = trace._tokens
     # Only what no edit has reached, of this trace or the next, is the same in both.
@@ -302,7 +315,7 @@ def rerun(trace: Record, plan: Plan, *, keep: Collection[str] = ()) -> Record:
 def _fill(
     trace: PassRecord, keep: frozenset[str], plan: Plan, known: Mapping[str, Tensor] | None
 ) -> None:
-    model, evaluation = trace.model, trace.evaluation
+    model, evaluation = trace.unchanged_model(), trace.evaluation
     if "embed" not in trace.kept:
         embed = embedded(model.body, trace.inputs, evaluation.allowed)
         if trace.differentiable:
@@ -400,6 +413,7 @@ def text_of(trace: Record, index: int) -> Record:
         until=trace.until,
     )
     again.edited_from, again.autocast = trace.edited_from, trace.autocast
+    again.unchanged = trace.unchanged
     again.records = [
         {name: _cut(value, QUANTITIES[name].axes, row, span) for name, value in kept.items()}
         for kept in trace.records

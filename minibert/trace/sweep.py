@@ -92,7 +92,7 @@ def rerun_each(
         raise EditError("Packed sentences are not swept; trace them without packed=True.")
     dtype = trace.kept["embed"].dtype
     config, allowed = trace.config, trace.allowed
-    sources = Sources(trace.model)
+    sources = Sources(trace.unchanged_model())
     plans = [Plan.of(edit, config, allowed, dtype=dtype, sources=sources) for edit in edits]
     chosen = _chosen(positions, plans, trace)
     if trace.edited_from is not None:
@@ -216,7 +216,11 @@ class _Variants:
         self.layer, self.chosen = layer, chosen
         self.rows: list[int] | None = None
         behind = self.names(None) - {"embed"}
-        if chosen is not None and not behind and reads_single_positions(trace.model.head):
+        if (
+            chosen is not None
+            and not behind
+            and reads_single_positions(trace.unchanged_model().head)
+        ):
             # Every position that is read by any sentence has to be computed.
             self.rows = sorted(set().union(*chosen))
         self.evaluation = Evaluation(self._repeated_keys(trace.allowed), trace.evaluation.impl)
@@ -233,7 +237,7 @@ class _Variants:
 
     def logits(self) -> Tensor:
         """The logits of every variant, at the positions that were asked for."""
-        trace, body = self.trace, self.trace.model.body
+        trace, body = self.trace, self.trace.unchanged_model().body
         if self.layer == trace.config.n_layers:
             hidden = self.repeat(trace.records[-1]["resid_post"])
             return self._head(hidden if self.rows is None else hidden[:, self.rows])
@@ -274,7 +278,7 @@ class _Variants:
         return torch.cat([plan.apply(name, layer, part) for plan, part in parts])
 
     def _head(self, hidden: Tensor) -> Tensor:
-        model, inputs, chosen = self.trace.model, self.trace.inputs, self.chosen
+        model, inputs, chosen = self.trace.unchanged_model(), self.trace.inputs, self.chosen
         if self.rows is not None and chosen is not None:
             # Most of the work of a small batch is this product with the whole vocabulary.
             hidden, ids = self._at_chosen(hidden, self.rows)

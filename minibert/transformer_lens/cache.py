@@ -16,6 +16,7 @@ from minibert.errors import TokenizationError, TraceError, did_you_mean
 from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Float
 from minibert.text.tokenizer import Tokenizer
+from minibert.trace.identity import Unchanged
 from minibert.trace.run import TracedModel
 from minibert.transformer_lens.utils import UnknownNameError, layer_number, taken, whole_name
 
@@ -45,8 +46,15 @@ class ActivationCache(Mapping[str, Tensor]):
         self, cache_dict: Mapping[str, Tensor], model: Any, has_batch_dim: bool = True
     ) -> None:
         self.model, self.has_batch_dim = model, has_batch_dim
-        self.of: TracedModel = getattr(model, "model", model)
+        self._of: TracedModel = getattr(model, "model", model)
+        self._unchanged = Unchanged(self._of, self._of.body.layers, "cache")
         self.cache_dict = dict(cache_dict)
+
+    @property
+    def of(self) -> TracedModel:
+        """minibert's model. Raises TraceError where it is not any more as it was in this pass."""
+        self._unchanged.check()
+        return self._of
 
     def __getitem__(self, key: object, /) -> Tensor:
         """The tensor of that name, or of a shorthand: ("pattern", 1), ("scale", 0, "ln1"), "k3".
@@ -79,7 +87,7 @@ class ActivationCache(Mapping[str, Tensor]):
         return len(self.cache_dict)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} quantities of {self.of.name}, by TransformerLens' names>"
+        return f"<{len(self)} quantities of {self._of.name}, by TransformerLens' names>"
 
     def compute_head_results(self) -> None:
         """From now on the cache keeps `attn.hook_result`: what each head adds to the stream."""
@@ -211,7 +219,7 @@ class ActivationCache(Mapping[str, Tensor]):
 
         Raises TraceError where heads do not add to the stream: where a norm follows the block.
         """
-        count, config = self._up_to(layer, False), self.of.config
+        count, config = self._up_to(layer, False), self._of.config
         if config.norm_place != "before":
             raise TraceError(
                 f"In {config.model_type} a norm stands behind each block, so heads are not parts "
@@ -322,7 +330,7 @@ class ActivationCache(Mapping[str, Tensor]):
 
     @property
     def _n_layers(self) -> int:
-        return self.of.config.n_layers
+        return self._of.config.n_layers
 
     def _layers_before(self, layer: Whole | None) -> int:
         """How many layers a stack covers."""
@@ -337,7 +345,7 @@ class ActivationCache(Mapping[str, Tensor]):
 
     def _up_to(self, layer: Whole | None, mlp_input: bool) -> int:
         """The layer that the stream enters."""
-        config, count = self.of.config, self._layers_before(layer)
+        config, count = self._of.config, self._layers_before(layer)
         if mlp_input and count == self._n_layers:
             raise TraceError(
                 f"mlp_input=True with layer={layer}: there is no MLP behind the last layer; "

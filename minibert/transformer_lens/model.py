@@ -1,7 +1,7 @@
 """`HookedTransformer`: a minibert model with TransformerLens' attributes, hooks and methods."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -300,7 +300,7 @@ class HookedTransformer(Circuits, WithTokens):
             "Load weights with minibert.load, and show them as HookedTransformer."
         )
 
-    def _apply(self, fn: object, recurse: bool = True) -> "HookedTransformer":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedTransformer":
         self.model._apply(fn, recurse)
         return self
 

@@ -405,6 +405,8 @@ def test_no_more_logits_are_held_at_once_than_allowed(monkeypatch: pytest.Monkey
     trace, held = gpt2_trace(), []
     whole = logit_lens(trace, target=3, keep_logits=True)
     trace.model.head.register_forward_hook(lambda _, __, out: held.append(out.numel()))
+    trace = trace.model.trace(trace.tokens)
+    held.clear()
     monkeypatch.setattr(lens_module, "_NUMBERS", 4 * VOCABULARY)
     found = logit_lens(trace, target=3, keep_logits=True)
     assert max(held) == 4 * VOCABULARY

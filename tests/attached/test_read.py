@@ -145,6 +145,8 @@ def test_heads_write_what_zeroing_their_columns_takes_away(build: Callable[[], A
         projection.weight.mul_(2)
     with pytest.raises(TraceError, match="were changed after this pass"):
         trace[1].head_out  # noqa: B018
+    with pytest.raises(TraceError, match="were changed after this trace"):
+        trace.rerun({})
     assert trace.stack("z").shape[0] == len(trace)
 
 
@@ -198,6 +200,7 @@ def test_probs_are_those_of_the_formula_whatever_is_added(data: st.DataObject) -
     sinks = data.draw(st.sampled_from([None, torch.randn(4, dtype=torch.float64)]))
     options = {"softcap": cap, "position_bias": biased, "s_aux": sinks}
     call = Call(nn.Module(), "eager", query, key, value, mask, options)
+    call.settle()
     scores = query @ key.repeat_interleave(2, 1).mT / 7**0.5
     shaped = scores if cap is None else cap * (scores / cap).tanh()
     shaped = (shaped + (0 if biased is None else biased) + added).masked_fill(~allowed, -torch.inf)
@@ -208,6 +211,10 @@ def test_probs_are_those_of_the_formula_whatever_is_added(data: st.DataObject) -
         expected = (weights / total)[:, heads][:, :, rows]
         torch.testing.assert_close(call.probs(rows, heads), expected)
         torch.testing.assert_close(call.scores(rows, heads), scores[:, heads][:, :, rows])
+    if sinks is not None:
+        sinks.add_(1)
+        with pytest.raises(TraceError, match="sinks is stale"):
+            call.probs()
 
 
 @pytest.mark.parametrize("queries", [1, 5])
