@@ -1,7 +1,11 @@
 """Every measure equals its published formula over whole matrices, for every kind of model."""
 
 import copy
+import os
+import time
 from itertools import islice
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,13 +34,35 @@ from tests.survey.small_surveys import texts
 PAIR = Document(
     "pair", "The strawberries, she said, grow on the hill.", None, "The hill? She ate strawberries."
 )
-DOCUMENTS = [
-    Document("alone", "the king saw the old house. and the king went home, the end"),
-    Document("short", "the boat boat sank."),
-    # Longer than most of the models here, and so several segments.
-    Document("long", "the horse ran away, and a boat turned slowly near the river. " * 9),
+WORDS = [
+    "the",
+    "king",
+    "saw",
+    "old",
+    "house",
+    "and",
+    "went",
+    "home",
+    "boat",
+    "horse",
+    "ran",
+    "away",
 ]
-OPTIONS = {"offsets": (-2, 3), "tokens": ("the", "king")}
+
+
+def drawn() -> tuple[list[Document], dict[str, Any]]:
+    """Three texts with words that come again, and which further measures; fresh ones in each run.
+
+    The last is longer than most of the models here, and so several segments.
+    """
+    seed = 0 if os.environ.get("CI") else time.time_ns() % 10**9
+    print(f"seed {seed}")
+    draw, words = Random(seed), [word + sign for word in WORDS for sign in ("", "", ",", ".")]
+    sizes = draw.randrange(8, 30), draw.randrange(3, 6), draw.randrange(80, 120)
+    texts = [" ".join(draw.choices(words, k=size)) for size in sizes]
+    further = draw.sample([n for n in range(-9, 10) if abs(n) > 1], 2), draw.sample(WORDS, 2)
+    documents = [Document(str(number), text) for number, text in enumerate(texts)]
+    return documents, {"offsets": tuple(further[0]), "tokens": tuple(further[1])}
 
 
 def mini_lm():
@@ -73,7 +99,7 @@ def pieces_of(words, document, limit):
         yield torch.tensor(ids[whole])[None], torch.tensor(kinds[whole])[None]
 
 
-def recomputed(live, words, documents, stack, limit, *, norms):
+def recomputed(live, words, documents, stack, limit, options, *, norms):
     """By document the probs of its pieces, and what the oracle says of it, in float64."""
     # Experts multiply in no float64.
     truth = live if "GptOss" in type(live).__name__ else copy.deepcopy(live).double().eval()
@@ -87,7 +113,7 @@ def recomputed(live, words, documents, stack, limit, *, norms):
             pieces.append(attentions(truth, ids, stack, **given).numpy())
             of_values = value_norms(truth, ids, stack, **given) if norms else None
             tokens = words.convert_ids_to_tokens(ids[0].tolist())
-            chosen = {"offsets": OPTIONS["offsets"], "chosen": OPTIONS["tokens"]}
+            chosen = {"offsets": options["offsets"], "chosen": options["tokens"]}
             parts.append(oracle.measured(pieces[-1], tokens, norms=of_values, **chosen))
         probs.append(pieces)
         found.append(oracle.document(parts))
@@ -98,9 +124,10 @@ def recomputed(live, words, documents, stack, limit, *, norms):
 @pytest.mark.parametrize("name", CASES)
 def test_every_measure_is_its_published_formula(name, tmp_path):
     build, vocabulary, stack, loads, norms = CASES[name]
-    live, documents, longest, exact = build().eval(), DOCUMENTS, None, name in EXACT
+    live, longest, exact = build().eval(), None, name in EXACT
+    documents, options = drawn()
     live = live.double() if exact else live
-    within = {"rtol": 1e-11, "atol": 1e-12} if exact else {}
+    within = {"rtol": 1e-12, "atol": 0} if exact else {}
     words = tokenizer_of(vocabulary) if name != "MiniLM" else None
     if name == "MiniLM":
         words = transformers.AutoTokenizer.from_pretrained(data_path("models", vocabulary))
@@ -108,9 +135,9 @@ def test_every_measure_is_its_published_formula(name, tmp_path):
         documents = list(islice(read_documents([path], unit="line", shortest=100), 12))
         longest = 96
     elif "bert" in name and name != "modernbert":
-        documents = [*DOCUMENTS, PAIR]
+        documents.append(PAIR)
     limit = longest or live.config.max_position_embeddings
-    probs, expected = recomputed(live, words, documents, stack, limit, norms=norms)
+    probs, expected = recomputed(live, words, documents, stack, limit, options, norms=norms)
     if name == "MiniLM":
         # Letters with accents are spelled without them in the tokens.
         expected = [{n: one for n, one in d.items() if "same_word" not in n} for d in expected]
@@ -121,13 +148,15 @@ def test_every_measure_is_its_published_formula(name, tmp_path):
         models["loaded"] = minibert.load(tmp_path, dtype=torch.float64 if exact else None)
     for kind, model in models.items():
         of_stack = {"stack": stack} if kind == "attached" else {}
-        found = survey(model, documents, longest=longest, **OPTIONS, **of_stack)
+        found = survey(model, documents, longest=longest, **options, **of_stack)
         oracle.compare(found, expected, **within)
         missing = {one for one in found.names if one not in expected[0]}
         assert name == "MiniLM" or all(one.endswith("_by_norm") and not norms for one in missing)
         reach = found.manifest["options"]["longest"] - 1
         assert reach == limit - 1
-        np.testing.assert_allclose(found.profile, oracle.profile(probs, reach), atol=1e-5)
+        np.testing.assert_allclose(
+            found.profile, oracle.profile(probs, reach), **(within or {"atol": 1e-5})
+        )
         corpus = found.manifest["corpus"]
         assert corpus["segments"] == sum(map(len, probs))
         assert corpus["tokens"] == sum(one.shape[-1] for pieces in probs for one in pieces)
