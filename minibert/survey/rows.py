@@ -25,6 +25,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.kernels.call import Want
 from minibert.layers.evaluation import Evaluation
+from minibert.layers.finite import check_computed
 from minibert.layers.layer import LayerPass
 from minibert.layers.linear import values_of
 from minibert.layers.parts import Layer
@@ -143,10 +144,14 @@ class BatchRows:
     def columns(
         self, value: Float[Tensor, "row head key d_head"], corner: Tensor | None
     ) -> Float[Tensor, "row #head key columns"]:
-        """The columns for one layer; with its corner also by the norms of value · W_O."""
+        """The columns for one layer; with its corner also by the norms of value · W_O.
+
+        Raises MinibertError for norms that are NaN or infinite.
+        """
         if corner is None:
             return self.classes[:, None]
         self.norms = torch.linalg.vector_norm(value @ corner, dim=-1)
+        check_computed(self.norms, "norms of value · W_O")
         return columns_by_norm(self.classes, self.norms)
 
     def masses(self, found: Statistics | None) -> RowMasses:

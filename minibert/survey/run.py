@@ -218,8 +218,8 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
     if not np.isfinite(measured.sums.total).all():
         first, last = window.documents[0].id, window.documents[-1].id
         raise SurveyError(
-            f"Between {first} and {last} the model gave numbers that are not finite; its dtype "
-            "may be too narrow. Compute in float32."
+            f"Between {first} and {last} the model gave NaN or infinity: its weights are broken, "
+            "or too large for its dtype. Compute in a wider one, such as float64."
         )
 
 

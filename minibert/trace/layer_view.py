@@ -23,6 +23,7 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Rows, cut
+from minibert.layers.finite import check_computed
 from minibert.layers.layer import LayerPass, LayerQuantities, absent_because, layer_quantities
 from minibert.layers.layer_gradients import LayerGradients
 from minibert.layers.norms import Divisors, Norm, divisor, normed
@@ -321,7 +322,8 @@ class Gradients:
     one entry of it when everything computed from it follows and nothing else does. So the
     gradient of probs, dz·valueᵀ, is there for masked entries too, as it would tell what attending
     there would do; that of scores is 0 there. Of an edited quantity it is the value after the
-    edit that counts. Nothing here has a gradient of its own.
+    edit that counts. Nothing here has a gradient of its own. Reading raises MinibertError for NaN
+    and infinity.
     """
 
     def __init__(self, trace: Differentiated, found: Found) -> None:
@@ -336,12 +338,12 @@ class Gradients:
     @property
     def embed(self) -> Hidden:
         """The gradient of what enters layer 0."""
-        return self.found.kept["embed"]
+        return self._kept("embed")
 
     @property
     def logits(self) -> Logits:
         """The gradient of what the task head gives."""
-        return self.found.kept["logits"]
+        return self._kept("logits")
 
     @property
     def pooled(self) -> Pooled:
@@ -361,6 +363,7 @@ class Gradients:
                 f"The gradient of {name} of packed sentences is one a sentence; trace without "
                 "packed=True to read it."
             )
+        check_computed(self.found.kept[name], f"gradient of {name}")
         return self.found.kept[name]
 
     def __len__(self) -> int:
@@ -393,6 +396,7 @@ class Gradients:
             with self.trace.as_made():
                 at = _AtLayer(self, self.trace.at(layer, heads, queries))
                 value: Tensor = getattr(at, name)
+            check_computed(value, f"gradient of {name} of layer {layer}")
             return value
 
 

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
+from command_line import run as command_run
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +16,7 @@ import minibert
 from minibert.errors import MinibertError
 from minibert.loading import from_transformers
 from minibert.model import Model
+from minibert.survey import survey
 from minibert.transformer_lens import HookedTransformer
 from tests.families import hf_model
 from tests.rotary import theirs
@@ -30,11 +33,18 @@ def seen(trace: Any) -> list[Tensor]:
     return [trace.stack("probs"), trace.stack("z"), trace.stack("resid_post")]
 
 
+def gradients(trace: Any) -> list[Tensor]:
+    trace.backward(trace.logits[..., 0].sum())
+    return [trace.grad.embed, *(trace.grad.stack(name) for name in ("probs", "resid_post"))]
+
+
 DOORS: dict[str, Callable[[Model], list[Tensor]]] = {
     "call": lambda model: [model(IDS)],
     "packed": lambda model: list(model.packed(IDS)),
     "trace": lambda model: [(trace := model.trace(IDS)).logits, *seen(trace)],
     "gradient": lambda model: [(trace := model.trace(IDS, grad=True)).logits, *seen(trace)],
+    "gradients": lambda model: gradients(model.trace(IDS, grad=True)),
+    "edited": lambda model: seen(model.trace(IDS).rerun({("z", 0): lambda z: z / 2})),
     "until": lambda model: seen(model.trace(IDS, until=1)),
     "statistics": lambda model: [model.trace(IDS, statistics=("entropy",))[0].statistics.entropy],
     "packed trace": lambda model: [model.trace(IDS, packed=True).text(1).logits],
@@ -71,6 +81,45 @@ def test_weights_that_are_too_large_are_said_in_every_door(
             continue
         assert said_or_finite(partial(door, model)), (name, place)
     assert said_or_finite(lambda: read_live(minibert.attach(original).trace(IDS))), place
+
+
+def written_out(*arguments: str) -> list[Tensor]:
+    done = command_run(*arguments)
+    assert done.exit_code == 0 or isinstance(done.exception, SystemExit), done
+    if done.exit_code:
+        raise MinibertError(done.stderr)
+    return [torch.tensor(math.nan if "nan" in done.stdout.lower().split() else 0.0)]
+
+
+TEXT = "the horse ran away and the boat turned slowly"
+#: What takes a text, given the model and a folder with it.
+OF_TEXT: dict[str, Callable[[Model, str], list[Tensor]]] = {
+    "survey": lambda model, _: [torch.tensor(survey(model, [TEXT, TEXT]).table("to_self"))],
+    "why": lambda model, _: [model.trace(TEXT).why(1, 0, query=4, key=2).values],
+    "explain": lambda _, folder: written_out(
+        "explain", TEXT, "--model", folder, "--layer", "1", "--head", "0", "--query", "5"
+    ),
+    "predict": lambda _, folder: written_out("predict", TEXT, "--model", folder),
+    "generate": lambda _, folder: written_out(
+        "generate", TEXT, "--model", folder, "--max-new-tokens", "2"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
+@settings(max_examples=3, phases=[Phase.generate])
+@given(data=st.data())
+def test_what_reads_a_text_says_that_weights_are_too_large(
+    name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    model = minibert.load(name)
+    place = data.draw(st.sampled_from([n for n, p in model.named_parameters() if p.dim() == 2]))
+    with torch.no_grad():
+        weight = model.get_parameter(place)
+        weight.copy_(data.draw(st.sampled_from([1e19, 1e35, 2.6e38])) * weight.sign())
+    folder = str(model.save(tmp_path_factory.mktemp("huge")))
+    for door, run in OF_TEXT.items():
+        assert said_or_finite(partial(run, model, folder)), (door, place)
 
 
 def read_live(trace: Any) -> list[Tensor]:
