@@ -22,6 +22,7 @@ from minibert.trace.edit import hide
 from minibert.viz import head_view
 from minibert.viz.neuron_view import show
 from tests.attached.live_models import bart, bert, ids, llama
+from tests.packages import REPOSITORY
 from tests.test_documents import ELSEWHERE, blocks_of
 
 
@@ -79,9 +80,10 @@ def test_a_page_shows_real_tokens_and_the_vectors_give_the_weights() -> None:
 
 def test_the_page_runs_and_prints_what_it_says() -> None:
     names: dict[str, Any] = {}
+    readme = [block for block in blocks_of(REPOSITORY / "README.md") if block.elsewhere]
     blocks = blocks_of(ELSEWHERE)
-    assert len(blocks) == 10
-    for block in blocks:
+    assert (len(blocks), len(readme)) == (10, 1)
+    for block in [*blocks, *readme]:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(block.code, "attach.md", "exec"), names)
