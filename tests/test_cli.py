@@ -28,6 +28,7 @@ from minibert.analysis.patterns import PATTERNS
 from minibert.answers.explain import explain
 from minibert.checkpoint.load import embedded_names
 from minibert.checkpoint.save import save
+from minibert.cli.main import app
 from minibert.cli.options import say_json
 from minibert.layers.config import Config
 from minibert.loading import load
@@ -422,6 +423,18 @@ class TestGenerate:
         assert re.fullmatch(message, result.stderr)
         done = process("generate", "naïve", "-m", gpt2, env={"PYTHONIOENCODING": "ascii"})
         assert done.stdout.startswith("na\\xefve")
+
+
+def test_what_is_no_number_is_called_so_in_our_words():
+    numbers = r"^  (?:-\w, )?(--[\w-]+) (N|X|NUMBER|SECONDS)\b"
+    found = 0
+    for command in app.registered_commands:
+        name = command.callback.__name__
+        for option, _ in re.findall(numbers, run(name, "--help").output, re.MULTILINE):
+            done = run(name, option, "zero", "text", "text")
+            assert re.search("'zero': expected a (whole )?number", done.output), (name, option)
+            found += 1
+    assert found > 20
 
 
 class TestModels:

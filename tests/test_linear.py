@@ -25,7 +25,7 @@ import minibert
 from minibert.checkpoint.save import save
 from minibert.errors import MinibertError
 from minibert.layers import linear as backends
-from minibert.layers.linear import Linear, describe
+from minibert.layers.linear import Linear, describe, held, held_by_name
 from minibert.model import Model
 from minibert.trace.identity import weights_digest
 
@@ -243,7 +243,7 @@ def packed_layers(model: Model) -> list[str]:
 @needs_onednn
 @torch.no_grad()
 def test_what_only_reads_leaves_a_model_packed(
-    folders: dict[str, Path], packs_all: None, monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path], packs_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = minibert.load(folders["bert"])
     before, packed = model(IDS), packed_layers(model)
@@ -256,6 +256,8 @@ def test_what_only_reads_leaves_a_model_packed(
             with pytest.raises(minibert.CheckpointError, match="would not reach the model"):
                 write()
     assert len(model.weights["W_K"]) == 1
+    model.save(tmp_path / "saved")
+    assert {*held_by_name(model).values()} == {*held(model)}
     hook = layer.attention.key.register_forward_hook(lambda module, arguments, out: 2 * out)
     key = model.trace(IDS)[0].key
     hook.remove()
@@ -272,6 +274,7 @@ def test_what_only_reads_leaves_a_model_packed(
     assert (other - before).abs().max() <= 1e-5
     assert torch.equal(model(IDS), before)
     assert packed_layers(model) == packed
+    assert held_by_name(model) == dict(model.named_parameters())
 
 
 @needs_onednn

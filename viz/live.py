@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.errors import MinibertError
 from minibert.features import Features, check_features
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
+from minibert.layers.linear import held_by_name
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
@@ -95,8 +96,8 @@ class RunnableModel(Protocol):
     def trace(self, text: str) -> Trace:
         """The pass of one text."""
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Each parameter once, by our name."""
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Each module by its place."""
 
 
 def built_of(model: RunnableModel) -> Json:
@@ -222,10 +223,12 @@ def _held(
 ) -> tuple[Json, bytes]:
     """What the engine and the page read of a model, and its weights."""
     config, tokenizer = model.config, _checked(model)
+    if len(texts) > 1 and config.causal:
+        raise _refused(model, "it takes one text: a second one would go on with the first")
     if texts:
         tokenizer(*texts)
     unread = () if config.task == _CLASSES else _UNREAD
-    named = [(n, p) for n, p in model.named_parameters() if not n.startswith(unread)]
+    named = [(n, p) for n, p in held_by_name(model).items() if not n.startswith(unread)]
     coded = 2 * sum(parameter.numel() for _, parameter in named) > _WHOLE
     entries, weights = _packed(named, coded)
     config_of_page = _config(model)
@@ -300,7 +303,7 @@ def _checked(model: RunnableModel) -> Tokenizer:
             raise _refused(model, f"its rotary scaling is {rotary.scaling}; it runs others")
     if config.activation not in ACTIVATIONS:
         raise _refused(model, f"its activation ({config.activation}) is not known there")
-    size = sum(parameter.numel() for _, parameter in model.named_parameters())
+    size = sum(parameter.numel() for parameter in held_by_name(model).values())
     if size > _LARGEST:
         raise _refused(
             model, f"it has {size / 1e6:.0f} million weights; a page holds {_LARGEST / 1e6:.0f}"
@@ -376,7 +379,7 @@ def _codes(name: str, values: Tensor) -> tuple[Tensor, Tensor]:
 def in_8_bits(model: RunnableModel) -> RunnableModel:
     """A copy whose matrices are what a large page's file has of them."""
     coded = copy.deepcopy(model)
-    for name, parameter in coded.named_parameters():
+    for name, parameter in held_by_name(coded).items():
         if parameter.dim() > 1:
             scales, codes = _codes(name, parameter.detach().cpu())
             parameter.data = (codes * scales[:, None]).to(parameter)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.checkpoint.config import config_to_hf, dropout_to_hf
 from minibert.checkpoint.files import DTYPES
@@ -17,6 +17,7 @@ from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
+from minibert.layers.linear import held_by_name
 from minibert.text.tokenizer import Tokenizer
 from minibert.writing import replacing
 
@@ -43,8 +44,8 @@ class Saveable(Protocol):
         """What becomes 0 in training."""
         ...
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Each parameter once, by our name."""
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Each module by its place."""
         ...
 
 
@@ -57,7 +58,7 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
     Raises CheckpointError when the folder cannot be written or a value does not fit the dtype.
     """
     folder = Path(folder)
-    stored = to_checkpoint(model.config, dict(model.named_parameters()))
+    stored = to_checkpoint(model.config, held_by_name(model))
     tensors = {name: _converted(name, tensor, dtype) for name, tensor in stored.items()}
     config = config_to_hf(model.config) | dropout_to_hf(model.dropout, model.config)
     config = config | {

@@ -124,6 +124,13 @@ def _make_readable(error: Exception, commands: list[str]) -> None:
     if not isinstance(getattr(error, "message", None), str) or not hasattr(error, "format_message"):
         return
     message = printable(error.message)  # type: ignore[attr-defined]
+    # Some releases of typer pass on what pydantic says of a value.
+    if callable(said := getattr(error.__cause__, "errors", None)) and (found := said()):
+        given, kind = found[0].get("input"), str(found[0].get("type")).partition("_")[0]
+        expected = {"int": "a whole number", "float": "a number"}.get(kind)
+        if expected is None:
+            expected = message.replace("Input should be", "a number that is")
+        message = printable(f"{given!r:.80}: expected {expected}.")
     if wrong := re.search(r"'(.*)' is not one of (.*)\.", message, re.DOTALL):
         message += did_you_mean(wrong[1], re.findall(r"'(.*?)'", wrong[2]))
     elif message.startswith("No such command") and "Did you mean" not in message:

@@ -22,7 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, SupportsIndex, cast
+from typing import NamedTuple, Protocol, SupportsIndex, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -285,6 +285,24 @@ def held(model: nn.Module) -> Iterator[nn.Parameter]:
     """The parameters of a model, each once, to be read: layers stay packed."""
     each = (one for module in model.modules() for one in dict.values(module._parameters))
     return (one for one in dict.fromkeys(each) if one is not None)
+
+
+@runtime_checkable
+class Modules(Protocol):
+    """A module, or what shows those of one."""
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Each module by its place."""
+
+
+def held_by_name(model: Modules) -> dict[str, nn.Parameter]:
+    """`model.named_parameters()`, to be read: layers stay packed."""
+    names: dict[nn.Parameter, str] = {}
+    for place, module in model.named_modules():
+        for name, one in dict.items(module._parameters):
+            if one is not None:
+                names.setdefault(one, f"{place}.{name}" if place else name)
+    return {name: one for one, name in names.items()}
 
 
 def pack(model: nn.Module) -> None:

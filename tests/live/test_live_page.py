@@ -105,12 +105,17 @@ def test_a_model_that_the_engine_does_not_run_is_refused(why):
         tokenizer = model.tokenizer
         config: Config = replace(model.config, **REFUSED[why])
 
-        def named_parameters(self) -> Any:
-            shape = (self.config.vocab_size, self.config.d_model)
-            yield "body.word.weight", torch.empty(shape, device="meta")
+        def named_modules(self) -> Any:
+            shape = (self.config.d_model, self.config.vocab_size)
+            yield "body.word", torch.nn.Linear(*shape, bias=False, device="meta")
 
     with pytest.raises(MinibertError, match=rf"^A live page cannot run other: {why}"):
         live_page(Other())
+
+
+def test_two_texts_of_a_model_that_reads_one_are_refused():
+    with pytest.raises(MinibertError, match="it takes one text"):
+        live_page(minibert.load("tiny-gpt2"), ("One.", "Another."))
 
 
 def test_the_policy_lets_the_page_run_its_worker_and_ask_nobody():

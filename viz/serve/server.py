@@ -23,6 +23,7 @@ from urllib.parse import parse_qs
 
 from minibert.errors import MinibertError, how_to_install
 from minibert.features import Features
+from minibert.layers.linear import held
 from minibert.model import Model
 from minibert.viz.document import SERVED_PARTS, document, page_header
 from minibert.viz.example import Example
@@ -267,7 +268,7 @@ class ServedPage:
 def live_cell(model: Model, height: int, features: Features | None = None) -> LivePage | ServedPage:
     """The live page of a model for a cell of a notebook, as `Model.live` has it."""
     # Less than two bytes a weight, and four characters for three bytes, no page takes.
-    if sum(one.numel() for one in model.parameters()) * 2 * 4 / 3 < CELL_BYTES:
+    if sum(one.numel() for one in held(model)) * 2 * 4 / 3 < CELL_BYTES:
         with suppress(MinibertError):
             page = replace(live_page(model, features=features), height=height)
             if page.fits_cell:
