@@ -11,11 +11,22 @@ with the fields
 Components are places in the header's list of names; scores are half precision. Where a score has
 fewer pairs the last parts are 0. "why features" is the same with features in the place of what they
 are parts of, of the heads above them.
+
+Of heads that are asked for the page holds what is behind each pair, too: "why vectors" (vector,
+d_head) in half precision, and "why read", JSON of the same weights in the same order:
+
+    weight  a list of at most 4 pairs
+    pair    [query vector, what the query's head read, key vector, what the key's head read]
+    read    a list of [position, part, [[component, part, read], ...]]
+
+down to the words. Parts below a share of the weight's largest pair are left out, as `tree` does.
 """
 
+import json
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +35,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from minibert.analysis.head_reasons import parts_of_head, written_below
-from minibert.analysis.reading import Split, seen_keys
+from minibert.analysis.reading import ROWS, Split, into_stream, seen_keys
 from minibert.analysis.rows import wide
-from minibert.analysis.stream import Written, layer_of, sum_rounding
+from minibert.analysis.stream import Component, Reader, Written, layer_of, sum_rounding
 from minibert.errors import TraceError
 from minibert.features import Features, check_features
 from minibert.trace.read import Trace
@@ -37,8 +48,8 @@ from minibert.viz.payload import Array, Block, block_of
 from minibert.viz.vectors import Holding
 
 _PAIRS = 4
-# Smaller weights are not asked about.
-_LEAST = 0.01
+# Smaller weights are not asked about; of the largest pair, smaller parts are not followed.
+_LEAST, _FOLLOWED = 0.01, 0.1
 # Of the bytes of a page, and what a weight takes of them, about.
 _SHARE, _BYTES = 0.04, 20
 # The fields that name components.
@@ -82,12 +93,13 @@ def page_reasons(
             kept = np.sort(np.argsort(-weights, kind="stable")[:most])
             cells, weights = cells[kept], weights[kept]
             least = float(weights.min(initial=1))
-    names, found, splits = dict[str, int](), list[Array](), list[Split | None]([None])
+    names, found, splits = dict[Component, int](), list[Array](), list[Split | None]([None])
     if features is not None:
         check_features(features, text.model, text.model_name)
         splits.append(Split(features.read(text), 0))
+    below = None if heads is None else _Below(text)
     for split in splits:
-        table = _Table(text, holding, names, split)
+        table = _Table(text, holding, names, split, below if split is None else None)
         rows = [row for place in range(len(holding.layers)) for row in table.of_layer(place, cells)]
         if not any(row.size for row in rows):
             if split is None:
@@ -101,7 +113,7 @@ def page_reasons(
         header["heads"] = [f"{layer}-{head}" for layer, head in sorted(heads)]
     if features is not None:
         header["features"] = list(features.writes)
-    blocks = []
+    blocks = [] if below is None else below.blocks()
     for name, fields in zip(("why", "why features"), found, strict=False):
         fields[_NAMES] = np.searchsorted(used, fields[_NAMES])
         options: Json = {"quantity": name, "shape": fields.shape}
@@ -144,12 +156,14 @@ class _Table:
 
     names    of the components, each with its place in the header's list
     split    the features that stand in the place of what they are parts of, if any
+    below    takes what is behind the pairs, if it is wanted
     """
 
     text: Trace
     holding: Holding
-    names: dict[str, int]
+    names: dict[Component, int]
     split: Split | None = None
+    below: "_Below | None" = None
 
     def of_layer(self, place: int, cells: Array) -> Iterator[Array]:
         """The fields of the weights of the layer at this place, (field, weight), head by head."""
@@ -191,7 +205,7 @@ class _Table:
     ) -> tuple[Array, Tensor]:
         """The places of names (position, part), and parts (position, part, d_head), none all 0."""
         components, parts = parts_of_head(self.text, layer, name, head, written, places)
-        own = np.array([self.names.setdefault(str(one), len(self.names)) for one in components])
+        own = np.array([self.names.setdefault(one, len(self.names)) for one in components])
         size = parts.abs().amax(-1).mT  # position component
         # Of features few are active at one position.
         kept = size.topk(int((size > 0).sum(-1).max()), -1).indices
@@ -219,9 +233,139 @@ class _Table:
         triples = np.stack([*found, _half(own.gather(1, largest))], -1).reshape(
             len(own), 3 * _PAIRS
         )
+        if self.below is not None:
+            every, rows = list(self.names), np.flatnonzero(kept)[:, None]
+            vectors = [side[rows, at] for side, at in zip(sides, places, strict=True)]
+            writers = [[[every[one] for one in row] for row in side] for side in found]
+            self.below.add(layer, head, cells[kept, 2:], vectors, writers, own.gather(1, largest))
         heads = cells[kept, :1] * len(self.holding.heads) + cells[kept, 1:2]
         score = _half(scores[sums])[:, None]
         return np.concatenate([heads, cells[kept, 2:], score, triples], 1).T
+
+
+class _Node(NamedTuple):
+    """What a head wrote at a position into a pair: `direction` · z, which is `part`.
+
+    Of what it read, what is at least `least` goes into the list `read`.
+    """
+
+    position: int
+    direction: Tensor
+    part: float
+    least: float
+    read: list[object]
+
+
+@dataclass
+class _Below:
+    """What is behind the pairs of weights: the vectors of each, and what its heads had read."""
+
+    text: Trace
+    places: dict[tuple[object, ...], int] = field(default_factory=dict)
+    vectors: list[Tensor] = field(default_factory=list)
+    weights: list[list[list[object]]] = field(default_factory=list)
+    nodes: dict[tuple[int, int], list[_Node]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(
+        self,
+        layer: int,
+        head: int,
+        cells: Array,
+        vectors: Sequence[Tensor],
+        writers: Sequence[Sequence[Sequence[Component]]],
+        parts: Tensor,
+    ) -> None:
+        """Weights of a head: of each the pairs' vectors, who wrote these, and their scores.
+
+        cells (weight, [query, key]); vectors and writers query's and key's, (weight, pair).
+        """
+        attention = layer_of(self.text[layer]).attention
+        weights = [[list[object]() for _ in row] for row in parts]
+        for side, own in enumerate((head, head // attention.group)):
+            name, places = ("query", "key")[side], cells[:, side].tolist()
+            wanted = vectors[1 - side] * attention.scale
+            readers = into_stream(self.text, layer, name, own, places, wanted).readers()
+            for row, place in enumerate(places):
+                for pair, writer in enumerate(writers[side][row]):
+                    vector = self.places.setdefault(
+                        (layer, own, name, place, writer), len(self.places)
+                    )
+                    self.vectors += [vectors[side][row, pair]] * (vector == len(self.vectors))
+                    part, least = parts[row, pair].item(), _FOLLOWED * parts[row, 0].abs().item()
+                    read = self.follow(writer, readers, (row, pair), place, part, least)
+                    weights[row][pair] += [vector, read]
+        self.weights += weights
+
+    def follow(
+        self,
+        writer: Component,
+        readers: dict[tuple[str, int | None], Reader],
+        at: tuple[int, int],
+        position: int,
+        part: float,
+        least: float,
+    ) -> list[object]:
+        """The list that `blocks` fills with what the writer, if it is a head, had read."""
+        read = list[object]()
+        if writer.kind == "head" and abs(part) >= least:
+            layer, head = writer.layer or 0, writer.head or 0
+            directions, scale = readers["attention", layer]
+            matrix = wide(layer_of(self.text[layer]).attention.W_O[head])
+            direction = matrix @ directions[at] * scale[at[0]]
+            self.nodes[layer, head].append(_Node(position, direction, part, least, read))
+        return read
+
+    def blocks(self) -> list[Block]:
+        """Both blocks, with all heads followed, those of the last layer first."""
+        for layer in reversed(range(len(self.text))):
+            for head in range(self.text.config.n_heads):
+                nodes = self.nodes.pop((layer, head), [])
+                for first in range(0, len(nodes), ROWS):
+                    self.read(layer, head, nodes[first : first + ROWS])
+        vectors = torch.stack(self.vectors).cpu().numpy().astype(np.float16)
+        text = np.frombuffer(json.dumps(self.weights, separators=(",", ":")).encode(), np.uint8)
+        return [
+            block_of(
+                name, numbers, quantity=name, shape=numbers.shape, search=zlib.Z_DEFAULT_STRATEGY
+            )
+            for name, numbers in (("why vectors", vectors), ("why read", text))
+        ]
+
+    def read(self, layer: int, head: int, nodes: list[_Node]) -> None:
+        """Which tokens a head read, and who had written there."""
+        at, group = self.text[layer, head], layer_of(self.text[layer]).attention.group
+        positions = [node.position for node in nodes]
+        wanted = torch.stack([node.direction for node in nodes])
+        probs, wrote = wide(at.probs)[0, positions], (wide(at.z)[0, positions] * wanted).sum(-1)
+        by_token = probs * (wanted @ wide(at.value)[0].mT)
+        rounding = sum_rounding(self.text.embed.dtype)
+        # An edit may have written what the head gives.
+        parts = wanted.new_tensor([node.part for node in nodes])
+        size = rounding * torch.maximum(by_token.abs().amax(-1), parts.abs())
+        sums = torch.maximum((by_token.sum(-1) - parts).abs(), (wrote - parts).abs()) <= size
+        least = wanted.new_tensor([node.least for node in nodes])[:, None]
+        rows, keys = ((by_token.abs() >= least) & sums[:, None]).nonzero().T.tolist()
+        if not rows:
+            return
+        directions = (probs[rows, keys][:, None] * wanted[rows])[:, None]
+        reading = into_stream(self.text, layer, "value", head // group, keys, directions)
+        (components, values), readers = reading.parts(), reading.readers()
+        for n, (row, key) in enumerate(zip(rows, keys, strict=True)):
+            own, below = values[:, n, 0], list[object]()
+            for place in own.abs().argsort(descending=True).tolist():
+                part = own[place].item()
+                if abs(part) < nodes[row].least:
+                    break
+                deeper = self.follow(
+                    components[place], readers, (n, 0), key, part, nodes[row].least
+                )
+                below.append([components[place], _short(part), deeper])
+            nodes[row].read.append([key, _short(by_token[row, key].item()), below])
+
+
+def _short(number: float) -> float:
+    """The number with four digits."""
+    return float(f"{number:.4g}")
 
 
 def _half(numbers: Tensor) -> Array:

@@ -201,10 +201,11 @@ def view(
                    (layer, head), a list of pairs, or True for all
     lens           hold what each layer would predict; by default where the model has a
                    vocabulary head and it does not take long
-    why            heads of whose weights the page can say why they are large, all above 1 %,
-                   chosen as in `exact` (True for all heads is slow, and the file much larger, for
-                   many heads and tokens), or False for none; by default as many of the largest
-                   weights as fit into 4 % of the page and a fixed amount of computing
+    why            heads of whose weights the page can say why they are large, all above 1 %, down
+                   to the words, chosen as in `exact` (True for all heads is slow, and the file much
+                   larger, for many heads and tokens), or False for none; by default as many of the
+                   largest weights, without what their heads had read, as fit into 4 % of the page
+                   and a fixed amount of computing
     features       those of minibert.features.load, by which the page can split the same weights
     title          the heading; what the page is about by default
 

@@ -1,11 +1,19 @@
 """The whole model in one diagram of one window, and every number worked out."""
 
+import random
+import re
+
 import pytest
 from browser.live_pages import PLACE, TEXT, WORDS, asked, cell, field, settled, shown, worked
 from playwright.sync_api import expect
 
 import minibert
 from minibert.viz.live import live_page
+
+TEXTS = {
+    "tiny-gpt2": " river window summer horse river window",
+    "tiny-llama": " the red horse ran and the red horse",
+}
 
 
 def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(bert, bert_page, opened):
@@ -85,11 +93,91 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
     read = trace[layer, head].probs[0, 2]
     assert f"At ·{tokens[2].strip()}, {key} read mostly ·{tokens[read.argmax()].strip()}" in said
     assert f"(weight {100 * read.max():.1f}" in said
-    way = page.locator(".because-way").first
-    head = way.inner_text().removeprefix("head ")
-    way.click()
-    layer, head = head.split("-")
+    page.locator(".because summary").first.click()
+    page.get_by_role("button", name=query, exact=True).click()
+    layer, head = query.removeprefix("head ").split("-")
     expect(page.locator(".sum-answer .where")).to_have_text(f"Layer {layer}, head {head}")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("kind", ["live", "saved"])
+def test_parts_of_a_weight_open_down_to_the_words_and_to_their_product(kind, name, open_page):
+    model = minibert.load(name)
+    trace, draw = model.trace(TEXTS[name]), random.Random(f"{kind} {name}")
+    heads = draw.sample([(n, head) for n in range(1, 4) for head in range(4)], 3)
+    html = (live_page(model, [TEXTS[name]]) if kind == "live" else trace.view(why=heads)).html
+    opened = 0
+    for layer, head in heads:
+        probs = trace[layer, head].probs[0, 2:]
+        query, key = draw.choice(((probs > 0.01) & (probs < 1)).nonzero().tolist())
+        place = f"view=arithmetic&layer={layer}&heads={head}&query={query + 2}&key={key}"
+        page = open_page(html, place, ready=".because[data-drawn]")
+        why = trace.why(layer, head, query=query + 2, key=key)
+        largest = why.values.abs().max().item()
+        # A saved page does not hold smaller ones.
+        near, least = 2e-3 * largest, 0.1 * largest
+        for found in unfolded(page)[0]:
+            if " × " not in found["name"]:
+                continue
+            pair = found["name"].split(" × ")
+            part = float(why.at(query_component=pair[0], key_component=pair[1]))
+            assert found["value"] == pytest.approx(part, abs=near)
+            assert found["product"] == pytest.approx(part, abs=near)
+            read = [
+                why.side(side, of=other).follow(own)
+                for side, own, other in (("query", *pair), ("key", *pair[::-1]))
+                if own.startswith("head") and (kind == "live" or abs(part) >= least)
+            ]
+            if kind == "saved":
+                read = [one for one in read if one.by_token.abs().max() >= least]
+            for rows, one in zip(found["lists"], read, strict=True):
+                opened += check_read(rows, one, part, least, near)
+    assert opened > 5
+
+
+def unfolded(page):
+    """The lists of parts, all opened: of each part its name, number, product and own lists."""
+    closed = ".because-pairs details:not([open]) > summary.because-line"
+    while page.locator(closed).count():
+        page.locator(closed).evaluate_all("(all) => all.forEach((one) => one.click())")
+        expect(page.locator(".because-pairs details[open]:not([data-drawn])")).to_have_count(0)
+    return page.evaluate(
+        """() => {
+          const rowsOf = (list) => [...list.children].map((row) => ({
+            name: row.querySelector(".because-name").innerText,
+            value: +row.querySelector("data").value,
+            product: +row.querySelector(":scope > details > .sum-formula data:last-child")?.value,
+            lists: [...row.querySelectorAll(":scope > details > ul")].map(rowsOf),
+          }));
+          return [...document.querySelectorAll(".because-said > ul")].map(rowsOf);
+        }"""
+    )
+
+
+def check_read(rows, read, whole, least, near):
+    """The tokens that a head read are Python's, and so is what stands below; how many opened."""
+    tokens = [one.strip() for one in read.reading.trace.tokens.strings[0]]
+    assert sum(row["value"] for row in rows) == pytest.approx(whole, abs=2 * near)
+    expected = {n: part for n, part in enumerate(read.by_token.tolist()) if abs(part) > least}
+    found, opened = {}, 1
+    for row in rows:
+        if row["name"] == "all other parts":
+            continue
+        text, at = re.fullmatch(r"(.+?)(?: at position (\d+))? \(weight .+\)", row["name"]).groups()
+        token = int(at) if at else tokens.index(text.lstrip("·"))
+        found[token] = row["value"]
+        assert row["value"] == pytest.approx(float(read.by_token[token]), abs=near)
+        below = read.at_token(token)
+        for rest in row["lists"]:
+            assert sum(one["value"] for one in rest) == pytest.approx(row["value"], abs=2 * near)
+            wrote = {one["name"]: one for one in rest if one["name"] != "all other parts"}
+            assert {one for one, part in below.top(5) if abs(part) > least} <= set(wrote)
+            for one, own in wrote.items():
+                assert own["value"] == pytest.approx(float(below[one]), abs=near)
+                for deeper in own["lists"]:
+                    opened += check_read(deeper, below.follow(one), own["value"], least, near)
+    assert set(sorted(expected, key=lambda n: -abs(expected[n]))[:5]) <= set(found)
+    return opened
 
 
 def test_the_choice_by_features_stays_in_the_address_and_with_another_text(gpt2, opened):

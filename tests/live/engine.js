@@ -83,12 +83,19 @@ const DO = {
     }
     return { answers, offered: workedIn(await engine.about()).map(({ id }) => id) };
   },
-  /** The pairs of parts of a score. */
+  /** The pairs of parts of a score, and what is behind both sides of the largest. */
   async why({ request, asked, features = false }) {
     const example = await exampleOf(request);
     const vectors = await example.vectors(asked.layer, asked.head);
-    const pairs = await pairsOf(example.source, example.tokens, vectors, asked, features);
-    return { pairs: pairs.map(({ query, key, score }) => [query.label, key.label, score]) };
+    const pairs = await pairsOf({ source: example.source, tokens: example.tokens, vectors, asked, features });
+    const followed = async (open) => {
+      if (!open) return null;
+      const parts = await open();
+      const largest = parts.slice(0, 2).map(async ({ label, token, score, open: next }) => [token ?? label, score, await followed(next)]);
+      return { sum: parts.reduce((sum, { score }) => sum + score, 0), largest: await Promise.all(largest) };
+    };
+    const read = pairs.slice(0, 3).map(({ query, key }) => Promise.all([query, key].map(({ open }) => followed(open))));
+    return { pairs: pairs.map(({ query, key, score }) => [query.label, key.label, score]), read: await Promise.all(read) };
   },
   /** The boxes of the picture of the whole before the last layer's end, with the numbers that they draw. */
   async whole({ request, place }) {

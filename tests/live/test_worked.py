@@ -101,7 +101,7 @@ def test_the_steps_of_each_number_come_to_what_the_model_has(case):
             check_steps(answer["steps"])
 
 
-def test_the_pairs_of_a_score_are_those_of_python(case):
+def test_the_parts_of_a_score_are_those_of_python_down_to_the_words(case):
     model, engine = case.model, case.page
     draw = random.Random(9)
     for texts in real_texts(3, seed=5):
@@ -121,8 +121,33 @@ def test_the_pairs_of_a_score_are_those_of_python(case):
             ours[pair] += row["value"]
         theirs = {(query, key): score for query, key, score in found["pairs"]}
         assert theirs.keys() == ours.keys()
-        largest = max(abs(score) for score in ours.values())
-        assert all(abs(theirs[pair] - ours[pair]) <= 1e-3 * largest for pair in ours)
+        near = 1e-3 * max(abs(score) for score in ours.values())
+        assert all(abs(theirs[pair] - ours[pair]) <= near for pair in ours)
+        for (query, key, score), sides in zip(found["pairs"], found["read"], strict=False):
+            for own, (side, other) in enumerate((("query", key), ("key", query))):
+                assert (sides[own] is None) == (not (query, key)[own].startswith("head"))
+                if sides[own] and other != "embeddings":
+                    why = expected.side(side, of=other)
+                    check_read(model, why, (query, key)[own], score, sides[own], near)
+
+
+def check_read(model: Any, why: Any, head: str, whole: float, found: Any, near: float) -> None:
+    """What the head had read is what `follow` says; each level adds up to the one above."""
+    tokens = why.follow(head)
+    assert abs(found["sum"] - whole) <= near
+    for token, part, written in found["largest"]:
+        assert abs(part - tokens.by_token[token]) <= near
+        assert abs(written["sum"] - part) <= near
+        below = tokens.at_token(token)
+        for name, wrote, read in written["largest"]:
+            ours = sum(
+                value
+                for one, value in zip(below.components, below.values, strict=True)
+                if together(model, one) == name
+            )
+            assert abs(wrote - ours) <= near
+            if read:
+                check_read(model, below, name, wrote, read, near)
 
 
 def together(model: Any, label: str) -> str:

@@ -1,5 +1,6 @@
 """What a page says of why a head looks somewhere is what `trace.why` says."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
 import minibert
-from minibert.errors import AttentionError, MinibertError
+from minibert.errors import AttentionError, MinibertError, TraceError
 from minibert.viz import Page, view
 
 WORDS = " river window summer horse garden letter morning" * 7
@@ -45,7 +46,8 @@ def half(bits: int) -> float:
 @given(data=st.data())
 def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) -> None:
     _, model, _, tokens = both(family, CLASSES[family])
-    trace = model.trace(tokens, edit={("z", 0): lambda z: 1.5 * z})
+    edits = data.draw(st.sampled_from([None, {("z", 0): lambda z: 1.5 * z}]))
+    trace = model.trace(tokens, edit=edits)
     heads = st.tuples(st.integers(0, 1), st.integers(0, model.config.n_heads - 1))
     asked = data.draw(st.sets(heads, min_size=1))
     page, index = view(trace, why=asked), data.draw(st.integers(0, 1))
@@ -56,8 +58,23 @@ def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) ->
         for place in asked
         for pair in ((text[place].probs[0] >= 0.01) & seen[place[0]][:, None]).nonzero().tolist()
     }
+    weights = json.loads(unpacked(page, "why read", None, index=index).tobytes())
+    vectors = unpacked(page, "why vectors", None, index=index)
+    assert len(weights) == len(found)
     for place in data.draw(st.lists(st.sampled_from(sorted(found)), min_size=1, max_size=5)):
         (score, pairs), why = found[place], text.why(*place)
+        scale, least = model.config.attention_scale(place[0]), 0.1 * abs(why.top(1)[0][2])
+        for pair, below in zip(pairs, weights[list(found).index(place)], strict=False):
+            terms = vectors[below[0]].astype(float) * vectors[below[2]] * scale
+            assert abs(terms.sum() - pair[2]) <= 2e-3 * abs(terms).sum()
+            for side, own, other, read in (
+                ("query", pair[0], pair[1], below[1]),
+                ("key", pair[1], pair[0], below[3]),
+            ):
+                if own.startswith("head") and abs(pair[2]) >= 1.002 * least:
+                    check_read(read, why.side(side, of=other), own, least)
+                elif not own.startswith("head") or abs(pair[2]) <= 0.998 * least:
+                    assert read == []
         assert score == pytest.approx(why.score, rel=1e-3, abs=1e-4)
         parts = [why.at(query_component=one, key_component=other) for one, other, _ in pairs]
         near = {"rel": 1e-3, "abs": 1e-6}
@@ -66,6 +83,32 @@ def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) ->
         )
         largest = [abs(part) for *_, part in why.top(4)]
         assert [abs(part) for *_, part in pairs] == pytest.approx(largest, **near)
+
+
+def check_read(rows: list[Any], why: Any, head: str, least: float) -> None:
+    """What the page holds of what a head read is what `follow` says, without what is smaller."""
+    try:
+        read = why.follow(head)
+    except TraceError:
+        # An edit wrote what the head gives.
+        assert rows == []
+        return
+    check_parts(rows, dict(enumerate(read.by_token.tolist())), least)
+    for token, _, wrote in rows:
+        below = read.at_token(token)
+        check_parts(wrote, {name: float(part) for name, part in below.largest(99)}, least)
+        for name, _, deeper in wrote:
+            if name.startswith("head"):
+                check_read(deeper, below, name, least)
+            else:
+                assert deeper == []
+
+
+def check_parts(rows: list[Any], parts: dict[Any, float], least: float) -> None:
+    """The rows are the parts that are not smaller."""
+    assert all(abs(part - parts[name]) <= 1e-3 * abs(part) for name, part, _ in rows)
+    assert all(abs(part) >= 0.999 * least for _, part, _ in rows)
+    assert {name for name in parts if abs(parts[name]) >= 1.001 * least} <= {row[0] for row in rows}
 
 
 def test_features_split_the_same_weights_as_why_does() -> None:
@@ -93,6 +136,8 @@ def test_a_page_holds_its_largest_weights_unless_told_otherwise() -> None:
     trace = minibert.load("tiny-gpt2").trace(WORDS)
     page, without = view(trace), view(trace, why=False)
     assert 1.01 < page.size / without.size < 1.05
+    asked = view(trace, why=(1, 3))
+    assert 70 < (asked.size - without.size) / len(held(asked)) < 260
     found, least = held(page), example_of(page)["why"]["least"]
     weights = sorted(
         float(weight)

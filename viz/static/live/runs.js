@@ -122,7 +122,7 @@ export class Runs {
       candidates: (position) => reading(() => engine.candidates(kept.run.number, position)),
       features: (position) => once(named, `${position}`, () => reading(() => engine.features(kept.run.number, position))),
       async reason(tokens, vectors, asked, features) {
-        const pairs = await pairsOf(source, tokens, vectors, asked, features);
+        const pairs = await pairsOf({ source, tokens, vectors, asked, features });
         return { pairs, sum: pairs.reduce((sum, { score }) => sum + score, 0) };
       },
     };

@@ -3,7 +3,7 @@
  *
  * @typedef {object} ArrayEntry
  * @property {string} block  the name of its bytes
- * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails" | "why" | "why features"} quantity
+ * @property {"probs" | "query" | "key" | "value" | "query rest" | "key rest" | "thumbnails" | "why" | "why features" | "why read" | "why vectors"} quantity
  * @property {number | null} layer  null: of all layers on the page
  * @property {number | null} head  the head's number in the model; null: of all heads on the page
  * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one

@@ -7,9 +7,17 @@
  * @property {string} label
  * @property {{layer: number, head: number} | null} head  the head that wrote it
  *
+ * @typedef {(() => Promise<Part[]>) | null} Open  what it is the sum of, the largest first, maybe not all; null: an end, or not known
+ *
+ * @typedef {Writer & {token?: number, score: number, open: Open}} Part  of what a head wrote: what it read at a token, or what had
+ *   been written there
+ *
+ * @typedef {Writer & {numbers: ArrayLike<number> | null, open: Open}} Side  of a pair: a part of the query or key, null where
+ *   the page has not its numbers
+ *
  * @typedef {object} Pair
- * @property {Writer} query
- * @property {Writer} key
+ * @property {Side} query
+ * @property {Side} key
  * @property {number} score
  *
  * @typedef {object} Asked
@@ -24,7 +32,7 @@
  */
 
 import { fromHalf } from "./coded.js";
-import { bytesOf } from "./data.js";
+import { bytesOf, unpack } from "./data.js";
 
 /** Fields of a weight before its pairs, and of a pair. */
 const [FIRST, EACH] = [4, 3];
@@ -57,9 +65,30 @@ async function heldReason(example, { layer, head, query, key }, name) {
   const found = Array.from({ length: nWeights }, (_, i) => i).find((i) => at(0, i) === place && at(1, i) === query && at(2, i) === key);
   if (found === undefined) return null;
   const half = (/** @type {number} */ field) => fromHalf(Uint16Array.of(at(field, found)))[0];
-  const writer = (/** @type {number} */ field) => writerOf(why.components[at(field, found)]);
-  const pairs = Array.from({ length: (nFields - FIRST) / EACH }, (_, i) => FIRST + EACH * i).map((field) => ({ query: writer(field), key: writer(field + 1), score: half(field + 2) }));
+  const below = name === "why" ? await example.once("below", () => belowOf(example)) : null;
+  const pairs = Array.from({ length: (nFields - FIRST) / EACH }, (_, pair) => {
+    const first = FIRST + EACH * pair;
+    const side = (/** @type {0 | 1} */ which) => ({ ...writerOf(why.components[at(first + which, found)]), ...(below ? below(found, pair, which) : { numbers: null, open: null }) });
+    return { query: side(0), key: side(1), score: half(first + 2) };
+  });
   return { pairs: pairs.filter(({ score }) => score), sum: half(3) };
+}
+
+/** What is behind a side of a pair of a weight, where the page holds it. @param {Example} example */
+async function belowOf(example) {
+  const [read, vectors] = ["why read", "why vectors"].map((name) => example.entry(name, null));
+  if (!read || !vectors) return null;
+  const weights = JSON.parse(new TextDecoder().decode(await bytesOf(read, example.blocks)));
+  const [numbers, width] = [await unpack(vectors, example.blocks), vectors.shape[1]];
+  return (/** @type {number} */ weight, /** @type {number} */ pair, /** @type {0 | 1} */ side) => {
+    const [vector, parts] = weights[weight][pair].slice(2 * side);
+    return { numbers: numbers.subarray(vector * width, (vector + 1) * width), open: opens(parts) };
+  };
+}
+
+/** Parts as the page holds them: a token's place or a label, a number, its own parts. @param {[number | string, number, any[]][]} parts @returns {Open} */
+function opens(parts) {
+  return parts.length ? async () => parts.map(([name, score, own]) => ({ ...(typeof name === "number" ? { label: "", head: null, token: name } : writerOf(name)), score, open: opens(own) })) : null;
 }
 
 /** @param {string} label @returns {Writer} */

@@ -33,7 +33,8 @@ export class ArithmeticView extends Staged {
     this.steps = element("ol", { class: "sum-steps" });
     this.pair = element("div", { class: "sum-menus" }, [this.menus.query, " looks at ", this.menus.key]);
     this.because = new Because((way) => this.store.set(way));
-    this.content = element("div", {}, [this.pair, this.answer, this.because.root, this.steps]);
+    this.worked = element("div", {}, [this.because.root, this.steps]);
+    this.content = element("div", {}, [this.pair, this.answer, this.worked]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
     this.story = /** @type {Story | null} */ (null);
     this.told = /** @type {Step[]} */ ([]);
@@ -83,7 +84,7 @@ export class ArithmeticView extends Staged {
   /** The picture to take away. */
   async figure() {
     if (!this.told.length) throw new Error("nothing is shown");
-    return workedFigure(this.steps, this.answer.querySelector("h2")?.textContent ?? "", this.told);
+    return workedFigure(this.worked, this.answer.querySelector("h2")?.textContent ?? "", [...(this.because.root.hidden ? [] : this.because.told), ...this.told]);
   }
 }
 

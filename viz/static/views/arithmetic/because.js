@@ -3,9 +3,10 @@
  *
  * @import { Tokens } from "../../core/data/data.js"
  * @import { Example } from "../../core/data/example.js"
- * @import { Asked, Reason, Writer } from "../../core/data/reasons.js"
+ * @import { Asked, Pair, Part, Reason, Writer } from "../../core/data/reasons.js"
  * @import { Story } from "./weight.js"
- * @import { Way } from "./steps.js"
+ * @import { Body } from "./elements.js"
+ * @import { Step, Way } from "./steps.js"
  */
 
 import { featuresOf, reasonOf } from "../../core/data/reasons.js";
@@ -13,12 +14,13 @@ import { sees } from "../../core/data/softmax.js";
 import { signColor } from "../../core/draw/colors.js";
 import { button, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
-import { counted, share, signed } from "../../core/text/numbers.js";
+import { counted, share, signed, written } from "../../core/text/numbers.js";
 import { numeral, track } from "../../marks/cards.js";
-import { named, words } from "./elements.js";
+import { lineOf, named, sumTables, unfolding, words } from "./elements.js";
+import { dimensionName, products, sumStep, total } from "./steps.js";
 
-/** Pairs that are listed. */
-const LISTED = 6;
+/** Parts that are listed, and the share of the largest that they have at least. */
+const [LISTED, LEAST] = [6, 0.01];
 /** A head that gives a token more than this has read mostly that one. */
 const MOSTLY = 0.5;
 
@@ -36,11 +38,15 @@ export class Because {
     this.by = segments(WAYS, (id) => this.go({ split: id }), "What the score is split into");
     this.root = element("div", { role: "group", class: "because", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.by.root, this.said]);
     this.latest = 0;
+    this.theme = /** @type {"light" | "dark"} */ ("light");
+    this.told = /** @type {Step[]} */ ([]);
   }
 
   /** @param {Story} story @param {Asked} asked @param {string} by  the way that is chosen @param {"light" | "dark"} theme */
   async show(story, asked, by, theme) {
     const { example, vectors, row } = story;
+    this.theme = theme;
+    this.told = [];
     this.root.hidden = !example.source && !example.header.why;
     if (this.root.hidden) return;
     const place = featuresOf(example);
@@ -55,7 +61,7 @@ export class Because {
     // A page without a model holds the largest pairs of those heads alone that read features.
     const below = !found || (example.source && !found.pairs.some(({ query, key }) => isFeature(query) || isFeature(key)));
     const split = features && reason && place ? [words(below ? `The features are of ${place[0]} of layer ${place[1]}, which this head does not read. So the parts are those of heads and MLPs.` : HOW)] : [];
-    const parts = reason ? [...(await readings(example, reason, asked)), ...this.bars(example, reason, asked, theme), ...split] : [];
+    const parts = reason ? [...(await readings(example, reason, asked)), ...this.bars(story, reason, asked), ...split] : [];
     // Another pair may have been asked for while this one was computed.
     if (mine !== this.latest) return;
     const score = row.scores[asked.key];
@@ -63,41 +69,77 @@ export class Because {
     const adds = !example.source || (reason && Math.abs(reason.sum - score) <= 0.01 * Math.max(1, Math.abs(reason.pairs[0].score), Math.abs(score)));
     const masked = sees(row, asked.key) ? [] : [words("It may not look there: the score is masked, and its weight is 0.")];
     const edited = words("An edit wrote the stream, a query, a key or the scores themselves, so this score is not the sum of what heads and MLPs wrote.");
+    if (reason && adds) this.told = [{ ...sumStep("why", "why", "", reason.pairs.map(({ query, key, score: value }) => ({ name: `${query.label} × ${key.label}`, factors: [], value }))), value: reason.sum }];
     this.said.replaceChildren(...masked, ...(reason ? (adds ? [mostOf(example, reason, asked), ...parts] : [edited]) : [absent(example, row.end - row.first, asked)]));
     this.root.dataset.drawn = "true";
   }
 
-  /** @param {Example} example @param {Reason} reason @param {Asked} asked @param {"light" | "dark"} theme */
-  bars({ tokens, keyTokens }, { pairs, sum }, asked, theme) {
-    const shown = pairs.slice(0, LISTED);
-    const rest = sum - shown.reduce((all, { score }) => all + score, 0);
-    const most = Math.max(Math.abs(pairs[0].score), Math.abs(rest));
-    const row = (/** @type {(Node | string)[]} */ name, /** @type {number} */ score) =>
-      element("li", { class: "because-pair" }, [element("span", { class: "because-name" }, name), track(Math.abs(score) / most, signColor(score, theme)), numeral("pair", score, signed(score, 2))]);
-    const items = shown.map(({ query, key, score }) => row([this.writer(query, asked.query), " × ", this.writer(key, asked.key)], score));
-    const example = shown.flatMap(({ query, key }) => [query.head, key.head]).find(Boolean);
+  /** @param {Story} story @param {Reason} reason @param {Asked} asked */
+  bars(story, { pairs, sum }, asked) {
+    const { tokens, keyTokens } = story.example;
+    const items = pairs.map((pair) => ({ name: `${pair.query.label} × ${pair.key.label}`, score: pair.score, body: pair.query.numbers && (() => this.behind(story, pair, asked)) }));
+    const example = pairs.slice(0, LISTED).flatMap(({ query, key }) => [query.head, key.head]).find(Boolean);
+    const numbered = example ? `Head ${example.layer}-${example.head} is head ${example.head} of layer ${example.layer}. ` : "";
+    const python = ["What had been read there, down to the words, Python says: ", element("code", {}, [`print(${asking(asked)}.tree())`]), ", or a page that was made with ", element("code", {}, [`why=(${asked.layer}, ${asked.head})`]), "."];
     return [
       words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". Blue speaks for looking there, orange against. All parts together are the score. A weight is large if this score is larger than those of the other keys."),
-      element("ul", { class: "because-pairs" }, [...items, ...(Math.abs(rest) > 1e-3 * most ? [row(["all other parts"], rest)] : [])]),
-      ...(example ? [words(`Head ${example.layer}-${example.head} is head ${example.head} of layer ${example.layer}. Choose a head to see where it looked. What had been written there, down to the words, Python says: `, element("code", {}, [`print(${asking(asked)}.tree())`]))] : []),
+      this.list("pair", items, sum),
+      words(numbered, ...(items[0].body ? ["Open a part to see what its heads had read, down to the words, and its product, number by number."] : python)),
     ];
   }
 
-  /** Who wrote a part; a head leads to what it looked at there. @param {Writer} writer @param {number} position @returns {Node | string} */
-  writer({ label, head }, position) {
-    if (!head) return label;
-    return button(label, () => this.go({ layer: head.layer, heads: [head.head], query: position, key: null, anchor: "query" }), { class: "because-way" });
+  /** @param {string} kind @param {{name: Node | string, score: number, body: Body | null}[]} items  the largest first @param {number} whole */
+  list(kind, items, whole) {
+    const shown = items.slice(0, LISTED).filter(({ score }) => Math.abs(score) >= LEAST * Math.abs(items[0].score));
+    const rest = { name: "all other parts", score: whole - total(shown.map(({ score }) => score)), body: null };
+    const most = Math.max(Math.abs(shown[0].score), Math.abs(rest.score));
+    const rows = [...shown, ...(Math.abs(rest.score) > 1e-3 * most ? [rest] : [])].map(({ name, score, body }) => {
+      const line = [element("span", { class: "because-name" }, [name]), track(Math.abs(score) / most, signColor(score, this.theme)), numeral(kind, score, signed(score, 2))];
+      return element("li", {}, [body ? unfolding(line, body, "because-line") : element("div", { class: "because-line" }, line)]);
+    });
+    return element("ul", { class: "because-pairs" }, rows);
+  }
+
+  /** What the heads of a pair had read, and its product. @param {Story} story @param {Pair} pair @param {Asked} asked @returns {Promise<Node[]>} */
+  async behind({ example, vectors: { scale } }, { query, key, score }, asked) {
+    const read = await Promise.all([this.read(example, { ...query, score }, asked.query), this.read(example, { ...key, score }, asked.key)]);
+    const terms = products(query.numbers ?? [], key.numbers ?? [], dimensionName);
+    const sum = total(terms.map(({ value }) => value));
+    const says = words(`The product of the two parts, as a query q and a key k, number by number; times ${written(scale)}, the scale of every score, it is the part:`);
+    return [...read.flat(), says, ...sumTables({ factors: ["q", "k"], terms }, { theme: this.theme, go: this.go }), lineOf(["_part_ = ", sum, " × ", scale, " = ", sum * scale])];
+  }
+
+  /** What a head had read for a part that it wrote, by token. @param {Example} example @param {Part} part @param {number} position @returns {Promise<Node[]>} */
+  async read(example, { label, head, score, open }, position) {
+    if (!head || !open) return [];
+    const way = button(label, () => this.go({ layer: head.layer, heads: [head.head], query: position, key: null, anchor: "query" }), { class: "sum-to" });
+    const says = words("This part, by the tokens where ", way, " had read what it wrote at ", ...placed(example.tokens, position), ":");
+    const weights = await rowOf(example, head, position);
+    return [says, ...this.level(example, await open(), score, position, weights)];
+  }
+
+  /** Parts of a part: tokens, or what had been written at one. @param {Example} example @param {Part[]} parts @param {number} whole @param {number} position @param {ArrayLike<number> | null} [weights]  of the tokens */
+  level(example, parts, whole, position, weights) {
+    // What a page holds was compared when it was made.
+    if (example.source && Math.abs(total(parts.map(({ score }) => score)) - whole) > 0.01 * Math.max(Math.abs(whole), Math.abs(parts[0].score))) return [words("An edit wrote what this head gives, so it is not the sum of what the head read.")];
+    const items = parts.map((part) => {
+      const { label, token, score, open } = part;
+      if (token === undefined) return { name: label, score, body: open && (() => this.read(example, part, position)) };
+      const weight = weights ? ` (weight ${share(weights[token])})` : "";
+      return { name: element("span", {}, [...placed(example.keyTokens, token), weight]), score, body: open && (async () => this.level(example, await open(), score, token)) };
+    });
+    return [this.list("read", items, whole)];
   }
 }
 
 /** The sentence that stands first. @param {Example} example @param {Reason} reason @param {Asked} asked */
 function mostOf({ tokens, keyTokens }, { pairs: [most], sum }, asked) {
   const against = most.score < 0 ? " This part speaks against looking there." : "";
-  return element("p", { class: "sum-words because-first" }, ["The score is ", numeral("whole", sum, signed(sum, 2)), ". Its largest part is ", numeral("part", most.score, signed(most.score, 2)), ": ", ...written(most.query, named(tokens, asked.query)), ", times ", ...written(most.key, named(keyTokens, asked.key)), `.${against}`]);
+  return element("p", { class: "sum-words because-first" }, ["The score is ", numeral("whole", sum, signed(sum, 2)), ". Its largest part is ", numeral("part", most.score, signed(most.score, 2)), ": ", ...wrote(most.query, named(tokens, asked.query)), ", times ", ...wrote(most.key, named(keyTokens, asked.key)), `.${against}`]);
 }
 
 /** What a writer wrote at a token, in words. @param {Writer} writer @param {HTMLElement} token @returns {(Node | string)[]} */
-function written({ label }, token) {
+function wrote({ label }, token) {
   const [kind, place] = label.split(" ");
   if (kind === "head") return [`what ${label} wrote at `, token];
   if (kind === "mlp") return [`what the MLP of layer ${place} wrote at `, token];
@@ -110,9 +152,8 @@ async function readings(example, { pairs: [most] }, asked) {
   const { text } = example.keyTokens;
   const sides = /** @type {const} */ ([["query", most.query.head], ["key", most.key.head]]);
   const found = await Promise.all(sides.map(async ([side, writer]) => {
-    if (!writer || !example.layers.includes(writer.layer) || !example.heads.includes(writer.head)) return [];
-    const weights = await example.head(writer.layer, writer.head);
-    const row = weights.subarray(asked[side] * text.length, (asked[side] + 1) * text.length);
+    const row = writer && (await rowOf(example, writer, asked[side]));
+    if (!row) return [];
     return [{ side, writer, row, read: row.reduce((best, weight, key) => (weight > row[best] ? key : best), 0) }];
   }));
   const lines = found.flat().map(({ side, writer, row, read }) => {
@@ -122,6 +163,13 @@ async function readings(example, { pairs: [most] }, asked) {
   });
   const [one, other] = found.flat();
   return one && other && text[one.read].trim() === text[other.read].trim() ? [...lines, words("Both read the same word.")] : lines;
+}
+
+/** The weights of a head at a position, where the page has them. @param {Example} example @param {{layer: number, head: number}} head @param {number} position */
+async function rowOf(example, { layer, head }, position) {
+  const { length } = example.keyTokens.text;
+  if (!example.layers.includes(layer) || !example.heads.includes(head)) return null;
+  return (await example.head(layer, head)).subarray(position * length, (position + 1) * length);
 }
 
 /** A token, with its position where the text has it twice. @param {Tokens} tokens @param {number} index */

@@ -44,7 +44,7 @@ export function stepOf({ id, title, says, sum, lines, value }, look) {
 }
 
 /** A line of a formula; the number that it ends with is what it comes to. @param {(string | number)[]} line */
-function lineOf(line) {
+export function lineOf(line) {
   const parts = line.map((part, i) => {
     if (typeof part === "string") return part;
     const before = line[i - 1];
@@ -57,14 +57,24 @@ function lineOf(line) {
 }
 
 /** The largest terms of a sum, and all of them to unfold. @param {NonNullable<Step["sum"]>} sum @param {Look} look */
-function sumTables({ factors, terms }, look) {
+export function sumTables({ factors, terms }, look) {
   const { shown, rest } = largest(terms, LISTED);
   const table = sumTable(factors, shown, rest, terms, look);
   if (!rest) return [table];
-  const all = element("details", {}, [element("summary", {}, [`All ${terms.length} in their order`])]);
-  // Many elements, and seldom looked at: made when they are.
-  all.addEventListener("toggle", () => all.childElementCount > 1 || all.append(sumTable(factors, terms, null, terms, look)), { once: true });
-  return [table, all];
+  return [table, unfolding([`All ${terms.length} in their order`], async () => [sumTable(factors, terms, null, terms, look)])];
+}
+
+/** @typedef {() => Promise<Node[]>} Body */
+
+/** A line that opens what is made when it is first looked at. @param {(Node | string)[]} line @param {Body} body @param {string} [kind] */
+export function unfolding(line, body, kind = "") {
+  const made = element("details", {}, [element("summary", { class: kind }, line)]);
+  const open = async () => {
+    made.append(...(await body().catch(({ message }) => [words(message)])));
+    made.dataset.drawn = "true";
+  };
+  made.addEventListener("toggle", open, { once: true });
+  return made;
 }
 
 /**
