@@ -93,6 +93,14 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
     read = trace[layer, head].probs[0, 2]
     assert f"At ·{tokens[2].strip()}, {key} read mostly ·{tokens[read.argmax()].strip()}" in said
     assert f"(weight {100 * read.max():.1f}" in said
+    tall = "document.querySelector('{}').getBoundingClientRect().{}"
+    room = page.evaluate(f"{tall.format('.sum-view', 'top')} - {tall.format('.toolbar', 'bottom')}")
+    assert room < 10
+    if kind == "live":
+        page.set_viewport_size({"width": 1280, "height": 720})
+        page.locator(".work").evaluate("(work) => work.scrollTo(0, 300)")
+        page.get_by_role("button", name="Switch to dark colours").click()
+        expect(page.locator("#page")).to_have_attribute("data-theme", "dark")
     page.locator(".because summary").first.click()
     page.get_by_role("button", name=query, exact=True).click()
     layer, head = query.removeprefix("head ").split("-")

@@ -152,6 +152,7 @@ export class Frame {
     const against = () => (place ? this.example() : null);
     const view = newView(kind, { example, store, limits, theme: () => this.theme(), against, ended: this.ending.signal });
     const made = { view, said: element("p", { class: "seen", role: "status" }) };
+    made.said.hidden = !view.says;
     this.made.set(name, made);
     return made;
   }
