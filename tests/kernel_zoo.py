@@ -272,6 +272,12 @@ RIGHT = {
     + "\nattention = torch.vmap(torch.vmap(whole))\n",
     "online": ONLINE,
     "online, base 2": changed(ONLINE, ("(m + l.log())", "((m + l.log()) / math.log(2))")),
+    "lse in 16 bits": changed(ONLINE, ("(m + l.log())", "(m.to(q.dtype) + l.log().to(q.dtype))")),
+    "entropy in bits": """
+def attention(q, k, v):
+    p = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    return p @ v, torch.special.entr(p).sum(-1) / math.log(2)
+""",
     "online, row maximum": changed(ONLINE, ("(m + l.log())", "m")),
     "online, maximum and sum": changed(ONLINE, ("(m + l.log())[..., 0]", "m[..., 0], l[..., 0]")),
     "online, z alone": changed(ONLINE, (", (m + l.log())[..., 0]", "")),
@@ -305,6 +311,7 @@ RIGHT = {
     "annotated transformer": MASKED,
     "mask to be added": changed(MASKED, ("s.masked_fill(mask == 0, -1e9)", "s + mask")),
     "mask of keys": changed(MASKED, ("mask == 0", "(mask == 0)[:, None, None, :]")),
+    "mask of each sentence": changed(MASKED, ("mask == 0", "(mask == 0)[:, None]")),
     "mask of pairs": changed(MASKED, ("mask == 0", "~mask[None, None]")),
     "attention_mask": changed(
         MASKED,
@@ -433,6 +440,10 @@ WRONG = {
     "last key of each": ("varlen", "cu_seqlens_k[i + 1]", "cu_seqlens_k[i + 1] - 1",
         "the last key of each"),
     "causal from the start": ("varlen", "s.shape[2] - s.shape[1] + 1", "1", "aligned to the start"),
+    "causal a key too far": ("varlen", "s.shape[2] - s.shape[1] + 1", "s.shape[2] - s.shape[1] + 2",
+        "one key too far"),
+    "sinks exponentiated": ("sinks", "sinks[:, None", "sinks.exp()[:, None", "exponentiated"),
+    "lse negated": ("online", "(m + l.log())", "-(m + l.log())", "lse has the wrong sign"),
     "sentences mixed": ("one varlen", "k[c:d], v[c:d]", "k, v", "see each other"),
     "mask ignored": ("attention_mask", "s + attention_mask", "s", "mask is ignored"),
     "mask upside down": ("mask that must come", "~mask", "mask", "wrong way round"),
@@ -547,6 +558,7 @@ OPTIONS = {
         ),
         _BFLOAT16 | {"sizes": (130,)},
     ),
+    "lse in 16 bits": {"dtypes": (torch.bfloat16,), "kinds": ("plain", "causal")},
     "lengths rounded up": {"sizes": (130,), "kinds": ("lengths",)},
     # In causal order the first rows have few keys, so that all their scores can be below −87.
     "rows below -87": {"kinds": ("causal",)},

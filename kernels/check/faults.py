@@ -108,6 +108,9 @@ _VALUES: dict[str, dict[str, Changed]] = {
         "the sinks are scaled: a sink is a score as it is": lambda p: p.sinks * p.scale,
         "the sinks are those of other heads: sink h is of head h": lambda p: p.sinks.flip(-1),
         "the sink of the first head is used for all": lambda p: p.sinks[:1].expand_as(p.sinks),
+        "the sinks are exponentiated: a sink is a score, whose exponential the softmax takes": (
+            lambda p: p.sinks.exp()
+        ),
         "the sinks are exponentials already: use exp(sink)": lambda p: (
             p.sinks.abs().clamp_min(1e-9).log()
         ),
@@ -233,15 +236,15 @@ def _causal(problem: Problem) -> Slips:
         return
     said = "causal is ignored: the future is seen"
     yield said, replace(problem, causal=False, prefix=None)
-    if problem.packed is not None or problem.pages is not None or problem.prefix is not None:
-        return
-    slips = [("leaves out the query's own position", K - Q - 1), ("is one key too far", K - Q + 1)]
-    if Q != K:
-        slips.insert(0, ("is aligned to the start: query i stands at position K − Q + i", 0))
-    for slip, last in slips:
-        changed = _masked(problem, causal=square.tril(last))
+    if Q != K and problem.packed is None and problem.pages is None and problem.prefix is None:
+        said = "causal is aligned to the start: query i stands at position K − Q + i"
+        changed = _masked(problem, causal=square.tril())
         # With its lengths, because statistics leave out padded queries.
-        yield f"causal {slip}", replace(changed, lengths=problem.lengths)
+        yield said, replace(changed, lengths=problem.lengths)
+    for slip, late in (("leaves out the query's own position", -1), ("is one key too far", 1)):
+        changed = _masked(problem, causal=allowed(problem, late)["causal"])
+        padded = problem.packed is None and problem.pages is None
+        yield f"causal {slip}", replace(changed, lengths=problem.lengths if padded else None)
 
 
 def _groups(problem: Problem) -> Slips:
@@ -442,6 +445,7 @@ def _softmax(problem: Problem) -> Slips:
         found.append((f"{said}the scores", partial(_masked_after, problem)))
     whole = "lse = maximum + ln(sum exp(s − maximum))"
     found += [
+        ("lse has the wrong sign", lambda s, v: {"lse": -s.logsumexp(-1)}),
         (f"lse lacks the maximum of the row: {whole}", lambda s, v: {"lse": _ln_sum(s)}),
         (
             f"lse lacks the logarithm: {whole}",

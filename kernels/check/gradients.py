@@ -29,6 +29,7 @@ from minibert.kernels.check.problem import (
     mean_distance,
     mean_tolerance,
     tolerance_of,
+    undecided,
     unfolded,
 )
 from minibert.kernels.check.workload import Workload
@@ -61,7 +62,7 @@ def gradient_tolerances(
     over the queries of a key. A sum of D terms is off by about sqrt(D)·w of its absolute terms
     (Higham & Mary 2019), z and dS are rounded once to the dtype:
 
-        P:  p = 2·(sqrt(D) + 4)·w·A + 4·w of itself
+        P:  p = 2·(sqrt(D) + 4)·w·A + 4·w of itself, and what is undecided
         dS: e = (p + u)·(2·G + L) + (3·u + 2·sqrt(D)·w)·G for each P
         d query: scale·max|key|·e      d key: scale·max|query|·e·R      d value: max|dz|·(p + u)·R
 
@@ -81,6 +82,7 @@ def gradient_tolerances(
     # A key is seen by the queries of all heads of its group.
     received = max(1.0, float(probs.sum(dim=2).max()) * (H // problem.key.shape[1]))
     p = 2 * (math.sqrt(D) + 4) * fine * largest_score(problem) + 4 * fine
+    p += float(undecided(replace(problem, **leaves)).max())
     e = (p + unit) * (2 * of_probs + of_lse) + (3 * unit + 2 * math.sqrt(D) * fine) * of_probs
     least = {
         "query": scale * largest["key"] * e,

@@ -147,12 +147,14 @@ def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:
     )  # fmt: skip
 
 
-def allowed(problem: Problem) -> dict[str, Tensor]:
+def allowed(problem: Problem, late: int = 0) -> dict[str, Tensor]:
     """Where each part of the call lets a query see a key, by name; all of them have to.
 
-    The names are mask, packed, lengths, causal (with the prefix), before and after.
+    The names are mask, packed, lengths, causal (with the prefix), before and after. With `late`
+    each query stands so many positions later.
     """
-    return allowed_at(problem, *_positions(problem))
+    distance, key = _positions(problem)
+    return allowed_at(problem, distance - late, key)
 
 
 def all_of(parts: Mapping[str, Tensor | None]) -> Tensor | None:
@@ -260,7 +262,58 @@ def tolerance_of(
 ) -> float:
     """Twice the error of torch eager (`yardstick`), and at least the floor of rounding."""
     eager_error = error_of(output, problem, yardstick, expected)
-    return max(TIMES_EAGER * eager_error, floors(problem)[output])
+    return max(TIMES_EAGER * eager_error, floors(problem)[output] + _of_undecided(output, problem))
+
+
+#: Roundings of the vectors, by a factor of the scale each, and of a score, by product, scale and
+#: bias, in whatever order torch's functions are called.
+_OF_VECTORS, _OF_SCORE = 2, 3
+
+
+def undecided(problem: Problem) -> Tensor:
+    """How much of the probs of each row rounding may give to other keys, (batch, head, query).
+
+    A function that calls torch's functions one by one rounds vectors and scores to the dtype.
+    Such a rounding is off by u/sqrt(3) of the number, in the mean; of a score s, whose terms are
+    t = scale·query·key, by u/sqrt(3)·sqrt(2·sum t² + 3·s²) in all, and d is three times that. The
+    share p of some keys whose scores go up by d, while the others go down by d, becomes
+    p·e^2d / (p·e^2d + 1 − p), which gains most where p is 1/(1 + e^d), and no share of keys
+    without the best one is above 1 − max p. Where d is below a half, errors are in proportion to
+    roundings and eager's say how large: 0 here.
+    """
+    plain, unit = unfolded(problem), torch.finfo(problem.query.dtype).eps / 2
+    terms = plain.scale**2 * plain.query.square() @ plain.key.square().mT
+    scores = plain.scale * plain.query @ plain.key.mT
+    cap, shaped = plain.soft_cap, scores
+    if cap is not None:
+        shaped = cap * torch.tanh(scores / cap)
+    if plain.bias is not None:
+        shaped = shaped + plain.bias
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if plain.mask is not None:
+        hidden = hidden | ~plain.mask
+    size = torch.maximum(scores.abs(), shaped.abs()).square()
+    off = 3 * unit * ((_OF_VECTORS * terms + _OF_SCORE * size) / 3).sqrt()
+    off = off.masked_fill(hidden, 0).amax(-1)
+    shaped = shaped.masked_fill(hidden, -math.inf)
+    if plain.sinks is not None:
+        sinks = plain.sinks[:, None, None].expand(*shaped.shape[:3], 1)
+        shaped = torch.cat([shaped, sinks], -1)
+    best, others = shaped.sort(-1, descending=True).values.split([1, shaped.shape[-1] - 1], -1)
+    odds = torch.minimum(others.logsumexp(-1) - best[..., 0], -off)
+    moved = torch.sigmoid(odds + 2 * off) - torch.sigmoid(odds)
+    return moved.nan_to_num(0.0).masked_fill(off < 0.5, 0.0)
+
+
+def _of_undecided(output: str, problem: Problem) -> float:
+    """The error of an output where rounding decides which key wins: see `undecided`."""
+    if output not in ("z", "probs", "max_prob"):
+        return 0.0
+    moved = undecided(problem)
+    if output == "z":
+        value = unfolded(problem).value
+        moved = moved * (value.amax(2) - value.amin(2)).amax(-1)[..., None]
+    return float(moved.max())
 
 
 def floors(problem: Problem) -> dict[str, float]:
@@ -328,7 +381,8 @@ def _mean_floor(problem: Problem) -> float:
     their squares: u·√(Σ p²·value²) of the probs, each rounded once, and u·|z|. A score, a sum of
     d_head terms of which A is the sum of the absolute values, is off by w·√d_head·A, which moves z
     by w·√d_head·A·√(Σ p²·(value − z)²); its constants, which are the same for all keys, by
-    w·A·Σ p·|value|; and K sums of p·value by w·√K·Σ p·|value|.
+    w·A·Σ p·|value|; and K sums of p·value by w·√K·Σ p·|value|. A share of the probs that goes to
+    another key (`undecided`) moves z by that share of the difference of two values.
     """
     plain = unfolded(problem)
     (D, K), scale = (problem.query.shape[3], problem.n_keys), abs(plain.scale)
@@ -343,7 +397,8 @@ def _mean_floor(problem: Problem) -> float:
         largest = largest + plain.bias.abs().amax(-1, keepdim=True)
     rounded = unit * (spread.sqrt() + z.abs())
     of_scores = fine * largest * (D**0.5 * apart.clamp_min(0).sqrt() + size)
-    return float((rounded + of_scores + fine * K**0.5 * size).square().mean().sqrt())
+    moved = 2 * undecided(problem).square().mean() * value.square().mean()
+    return float(((rounded + of_scores + fine * K**0.5 * size).square().mean() + moved).sqrt())
 
 
 def error_of(

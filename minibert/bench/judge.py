@@ -34,7 +34,7 @@ from minibert.bench.user_file import OUTPUTS, target_parts
 from minibert.bench.worker import alike
 from minibert.bench.worker_process import Printed, Watch, WorkerError, WorkerProcess
 from minibert.errors import AttentionError, MinibertError
-from minibert.kernels.call import SHAPES
+from minibert.kernels.call import MATRICES, SHAPES, wide
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.parity import CheckEndedError, ParityReport, check, short
 from minibert.kernels.check.problem import Problem, by_eager
@@ -107,7 +107,8 @@ class JudgedFunction:
         self.takes = self._listed(answer, "takes")
         # What is found out about it, and what is not judged.
         self.said: list[str] = []
-        self.uncovered: list[str] = []
+        unknown = [one for one in self._listed(answer, "unknown") if one.isidentifier()]
+        self.uncovered = [f"left at their defaults: {', '.join(unknown):.200}"] if unknown else []
         #: The types that are not judged, and why.
         self.untried: dict[str, str] = {}
         self._take(answer)
@@ -180,7 +181,15 @@ class JudgedFunction:
         self._gave = {*found}
         if unknown := self._gave - {*OUTPUTS, *GRADIENTS, *_OTHERS}:
             raise WorkerError(f"gave {', '.join(sorted(unknown))}; known are {', '.join(OUTPUTS)}")
-        forward = {name: one for name, one in found.items() if name not in GRADIENTS}
+        dtype, beside = (
+            problem.query.dtype,
+            {one.name for one in self.way.others or ()} - {*MATRICES},
+        )
+        forward = {
+            name: one.to(wide(dtype)) if name in beside and one.dtype == dtype else one
+            for name, one in found.items()
+            if name not in GRADIENTS
+        }
         check_outputs(forward, self.label, *problem.shapes, problem.want)
         if any(one.is_meta for one in found.values()):
             raise self.worker.distrust(f"{self.label} answered with more than was asked for.")
@@ -302,15 +311,19 @@ def _masks(layout: str) -> list[str]:
         return ["allowed (bh)qk", "added (bh)qk", "allowed qk", "added qk"]
     if not {"b", "h"} <= {*layout}:
         return ["allowed qk", "added qk"]
-    axes = ("bhqk", "bk", "qk")
+    axes = ("bhqk", "bqk", "bk", "qk")
     return [f"{form} {one}" for one in axes for form in ("allowed", "added")]
+
+
+#: A kind whose mask can be told by these axes.
+_SAYS = {"bqk": "causal lengths", "bk": "lengths", "qk": "causal"}
 
 
 def _learn_mask(user: JudgedFunction, draw: Draw) -> None:
     start = user.way
     working = []
     for mask in _masks(user.way.layout):
-        problem = draw({"bk": "lengths", "qk": "causal"}.get(mask.split()[1], "mask"))
+        problem = draw(_SAYS.get(mask.split()[1], "mask"))
         if user.causal_only:
             problem = replace(problem, causal=True)
         way = replace(user.way, mask=mask)
@@ -341,6 +354,10 @@ def _learn_window(user: JudgedFunction, draw: Draw) -> None:
     user.called(start)
 
 
+#: Options after which a function may give its scores.
+_CHANGING = ("lengths", "causal", "mask", "bias", "window", "soft_cap", "alibi_slopes")
+
+
 def _learn_others(user: JudgedFunction, draw: Draw) -> None:
     """What the outputs beside z are."""
     problem = draw("causal" if user.causal_only else "plain")
@@ -355,6 +372,10 @@ def _learn_others(user: JudgedFunction, draw: Draw) -> None:
         while len(others) < int(name.removeprefix(OTHER)) - 2:
             others.append(Other())
         one = _recognised(numbers, problem, right, user.way)
+        if one.name == "scores" and {*user.options} & {*_CHANGING}:
+            user.uncovered.append(f"{name}, the scores: with or without what hides keys")
+            others.append(Other())
+            continue
         others.append(one)
         shape = tuple(numbers.shape[1:])
         if one.name:
@@ -374,7 +395,12 @@ def _recognised(numbers: Tensor, problem: Problem, right: dict[str, Tensor], way
         return Other()
     tried = [
         Other(name, axes, factor)
-        for name, factor in (("lse", 1.0), ("lse", math.log(2)), *((one, 1.0) for one in right))
+        for name, factor in (
+            ("lse", 1.0),
+            ("lse", math.log(2)),
+            ("entropy", math.log(2)),
+            *((one, 1.0) for one in right),
+        )
         if name != "z"
         for axes in _axes(way, matrix=right[name].shape == right["probs"].shape)
     ]

@@ -181,7 +181,9 @@ def other_output(numbers: Tensor, one: Other, problem: Problem) -> Tensor:
     numbers = back(numbers, one.axes, sizes, order + "1" * ("1" in one.axes))
     numbers = numbers.squeeze(-1) if "1" in one.axes else numbers
     dtype = problem.query.dtype
-    return (numbers * one.factor).to(dtype if "k" in one.axes else wide(dtype))
+    # A number a row stays as it was rounded.
+    kept = "k" in one.axes or numbers.dtype == dtype
+    return (numbers * one.factor).to(dtype if kept else wide(dtype))
 
 
 def _first(result: object) -> object:
@@ -213,7 +215,11 @@ Function = Callable[..., object]
 Parameters = tuple[inspect.Parameter, ...] | None
 _MASKABLE = ("causal", "lengths", "mask", "window", "prefix")
 #: What a mask of these axes can say; an added one says the last two as well.
-_BY_AXES = {"bk": ("lengths",), "qk": ("causal", "window")}
+_BY_AXES = {
+    "bqk": ("causal", "lengths", "window", "prefix"),
+    "bk": ("lengths",),
+    "qk": ("causal", "window"),
+}
 _ADDED = ("bias", "alibi_slopes")
 _VECTORS = ("query", "key", "value")
 _AXES = "bhqk"
@@ -379,7 +385,11 @@ _TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
     ("window", "window", lambda t: t.problem.window),
     ("window_size", "window", _Told.flash_window),
     ("sliding_window", "window", _Told.window_number),
-    ("soft_cap softcap logit_cap", "soft_cap", lambda t: t.problem.soft_cap),
+    (
+        "soft_cap softcap logit_cap logits_soft_cap logit_softcapping",
+        "soft_cap",
+        lambda t: t.problem.soft_cap,
+    ),
     ("alibi_slopes slopes", "alibi_slopes", lambda t: t.problem.alibi_slopes),
     ("sinks s_aux sink attn_sinks", "sinks", lambda t: t.problem.sinks),
     ("bias attn_bias position_bias", "bias", lambda t: t.problem.bias),

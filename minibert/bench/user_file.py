@@ -87,7 +87,14 @@ class UserFunction:
             "triton": self.triton,
             "signature": self.signature.name,
             "takes": self.takes,
+            "unknown": self._unknown(),
         }
+
+    def _unknown(self) -> list[str]:
+        """The parameters that stay at their defaults, whatever is asked."""
+        read = self.signature.read(self.parameters)
+        known = {*roles_of(read), *KNOWN}
+        return [one.name for one in read if one.name not in known]
 
     def bound(self, problem: Problem) -> Callable[[], dict[str, Tensor]]:
         """A call with these inputs, and the gradients where the problem has one of z.

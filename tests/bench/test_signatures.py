@@ -28,6 +28,9 @@ def written(folder, text, *slips):
 def wrong_and_named(found, cause):
     assert not found.ok, str(found)
     assert re.search(cause, "\n".join(found.causes)), str(found)
+    # Each is said once, whatever its numbers.
+    said = [re.sub(r"-?[\d.]+(e-?\d+)?", "", one) for one in found.causes]
+    assert len(said) == len({*said})
 
 
 @pytest.mark.parametrize("name", RIGHT)
