@@ -372,7 +372,11 @@ def _in_steps(attention: Function) -> Function:
         for piece in x.split([5, 1, 2]):
             if (found := attention(piece, weights, n_heads, cache)) is None:
                 return None
-            if not isinstance(found, tuple | list) or len(found) != 2 or not _is_dense(found[0]):
+            pair = isinstance(found, tuple | list) and len(found) == 2
+            sizes = [math.prod(getattr(x, "shape", (-1,))) for x in found] if pair else []
+            if pair and sizes[0] != piece.numel() == sizes[1]:
+                raise _WrongKindError("it gives the cache first. Swap the two: (output, cache)")
+            if not pair or not _is_dense(found[0]):
                 raise _WrongKindError(
                     f"it gives {_called(found)}; expected a pair, (output, cache), the output a "
                     "tensor"

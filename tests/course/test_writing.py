@@ -312,8 +312,8 @@ KINDS = [
     ("8-run", halves(lambda out: out[None]), "first 5 tokens is a tensor (1, 5, 12); expected"),
     ("8-run", halves(torch.Tensor.numpy), "(ndarray, a tensor (5, 12)); expected a pair, (output"),
     ("8-run", then(lambda found: found[0]), "gives a tensor (5, 12); expected a pair, (output"),
-    ("8-run", then(lambda found: found[::-1], layer()), "a tensor (5, 12)); expected a pair, (out"),
-    ("8-run", then(lambda found: found[::-1]), "Not yet. It gives (1"),
+    ("8-run", then(lambda found: found[::-1], layer()), "it gives the cache first. Swap the two"),
+    ("8-run", then(lambda found: found[::-1]), "it gives the cache first. Swap the two"),
     ("8-run", lambda x, w, n, cache: Matmul.attention(x, w, 3, cache), "In tiny-gpt2 it raises"),
 ]  # fmt: skip
 

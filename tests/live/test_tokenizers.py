@@ -39,7 +39,14 @@ class Splitter:
         )
         self.body = Body(self.config)
 
-    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        for name, values in self.weights():
+            place, _, leaf = name.rpartition(".")
+            module = torch.nn.Module()
+            module.register_parameter(leaf, torch.nn.Parameter(values))
+            yield place, module
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         config = self.config
         names = ("query", "key", "value", "output")
         shapes = {f"attention.{name}.weight": (1, 1) for name in names}
