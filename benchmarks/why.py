@@ -1,7 +1,9 @@
-"""What a reason costs, in forward passes of processor time: `why`, `why_heads`, `survey --why`.
+"""What a reason costs, and whether it holds: `why`, `why_heads`, `survey --why`.
 
     python -m benchmarks.why [--quick] [--rows REGEX] [--threads 1] [--rounds 5] [--output FILE]
     python -m benchmarks.why --corpus FOLDER --output FILE    # of text/ and models/
+    python -m benchmarks.why --sums 2000 --output FILE        # how far sums miss
+    python -m benchmarks.why --ranks 50 --output FILE         # beside path patching
 
 GPT-2's shape with random weights. Everyone is given a trace, but for the survey, which makes its
 own. `passes` is the median over rounds of the processor time of a call in that of a forward pass of
@@ -9,12 +11,23 @@ the same round; `peak_mib` is how much more memory the process held at most than
 
 With a folder of texts and models, `survey --why` over wikitext-2's valid part: MiniLM with its own
 weights, and GPT-2's shape, which reads one text.
+
+`--sums`: so many drawn scores of random models, for float32 and for float64, with each level of
+`follow` below them (tests/drawn_reasons.py). `largest_error` is a share of the largest part. `ok`
+allows what `why` promises: 1e-5 of it, or the rounding of the score, 1e-6 of ‖query‖ · ‖key‖.
+
+`--ranks`: so many random repeated texts. A component's part of a side of the score, less the mean
+of its row, beside what the weight loses when what it wrote is that of another text on the direct
+path to this query or key: path patching with all other heads and MLPs held. `rank` is the mean of
+Spearman's correlation over texts, of an induction head at its induction token, and of a drawn head
+of each layer where it looks most. `first` is how often the largest part has the largest loss.
 """
 
+import random
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -90,6 +103,102 @@ def over_corpus(folder: Path, length: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+def sums(count: int) -> Iterator[Row]:
+    """A row for each family and dtype, all together at least so many scores of a dtype."""
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+    from hypothesis import strategies as st
+
+    from tests.drawn_reasons import CLASSES, LIMITS, Miss, misses
+    from tests.families import sizes
+
+    for family in CLASSES:
+        for dtype, limit in LIMITS.items():
+            found, number = list[Miss](), random.randrange(2**32)
+
+            @seed(number)
+            @settings(
+                max_examples=-(-count // len(CLASSES)),
+                phases=(Phase.generate,),
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(chosen=sizes, data=st.data())
+            def draw(chosen: Any, data: Any) -> None:
+                found.extend(misses(family, chosen, dtype, data))  # noqa: B023
+
+            draw()
+            scores = [miss for miss in found if miss.level == "score"]
+            row: Row = {"what": "why sums", "implementation": "why", "model": family}
+            row |= {"dtype": str(dtype), "seed": number, "scores": len(scores)}
+            row |= {"levels": len(found) - len(scores)}
+            row["ok"] = all(miss.within(dtype) for miss in found)
+            row["largest_error"] = max(miss.of_largest for miss in scores)
+            row["largest_error_below"] = max(
+                miss.of_largest for miss in found if miss.level != "score"
+            )
+            row["above_limit"] = sum(miss.of_largest > limit for miss in scores)
+            row["largest_error_of_lengths"] = max(miss.of_lengths for miss in scores)
+            yield row
+
+
+def ranks(texts: int) -> Iterator[Row]:
+    """A row for the induction head and for each layer of two models."""
+    import minibert
+    from minibert.analysis import head_scores, repeated_ids
+
+    for name in ("tiny-gpt2", "tiny-llama"):
+        model, generator = minibert.load(name), torch.Generator().manual_seed(0)
+        ids = repeated_ids(model.config.vocab_size, draws=2, length=20)
+        scores = head_scores(model, ids, repeated=ids)["induction"]
+        induction = divmod(int(scores.argmax()), model.config.n_heads)
+        found = dict[str, list[tuple[float, bool]]]()
+        for _ in range(texts):
+            halves = torch.randint(300, 4000, (2, 1, 20), generator=generator)
+            clean, other = (model.trace(torch.cat([half, half], 1)) for half in halves)
+            query = int(torch.randint(21, 39, (1,), generator=generator))
+            asked = [("induction", *induction, query - 19)]
+            for layer in range(1, model.config.n_layers):
+                head = int(torch.randint(model.config.n_heads, (1,), generator=generator))
+                most = int(clean[layer, head].probs[0, query].argmax())
+                asked.append((f"layer {layer}", layer, head, most))
+            for kind, layer, head, key in asked:
+                found.setdefault(kind, []).append(agreement(clean, other, layer, head, query, key))
+        for kind, pairs in found.items():
+            row: Row = {"what": "why ranks", "implementation": kind, "model": name, "ok": True}
+            row |= {"texts": texts, "rank": sum(rank for rank, _ in pairs) / texts}
+            yield row | {"first": sum(first for _, first in pairs) / texts}
+
+
+def agreement(
+    clean: Any, other: Any, layer: int, head: int, query: int, key: int
+) -> tuple[float, bool]:
+    """Spearman's correlation of parts and losses, and whether the largest of both is the same."""
+    config, parts, losses = clean.config, list[float](), list[float]()
+    found = clean.why(layer, head, query, key, against="row")
+    own = head // (config.n_heads // config.n_kv_heads)
+    writers = [("z", n, h) for n in range(layer) for h in range(config.n_heads)]
+    writers += [("mlp_out", n) for n in range(layer)]
+    held = {(name, n): getattr(clean[n], name) for name in ("z", "mlp_out") for n in range(layer)}
+    sides = {"query": head, "key": own}
+    for name, n, *one in writers:
+        value = getattr(other[n, one[0]] if one else other[n], name)
+        after = {
+            at: each for at, each in held.items() if at[1] > n or (one and at == ("mlp_out", n))
+        }
+        sent = clean.rerun({(name, n, *one): value} | after)
+        for side, number in sides.items():
+            moved = getattr(sent[layer], side)[:, number]
+            patched = clean.rerun({(side, layer, number): moved})
+            weights = [run[layer, head].probs[0, query, key].item() for run in (clean, patched)]
+            losses.append(weights[0] - weights[1])
+            label = f"head {n}-{one[0]}" if one else f"mlp {n}"
+            parts.append(found.side(side)[label].item())
+    both = torch.tensor([parts, losses])
+    rank = torch.corrcoef(both.argsort(-1).argsort(-1).double())[0, 1].item()
+    return rank, len(set(both.argmax(-1).tolist())) == 1
+
+
 def error_of(found: Any) -> float:
     """How far the parts miss their number, as a share of the largest; others check themselves."""
     number = getattr(found, "score", getattr(found, "number", None))
@@ -127,9 +236,17 @@ def main() -> int:
     """The exit status: 0 when all sums are right."""
     parser = options("What a reason costs, in forward passes.", rounds=5, quick_rounds=2)
     parser.add_argument("--corpus", type=Path, help="a folder with text/ and models/")
+    parser.add_argument("--sums", type=int, help="so many drawn scores of each dtype")
+    parser.add_argument("--ranks", type=int, help="so many texts beside path patching")
     chosen = parser.parse_args()
     kept = Kept("why", chosen)
     with session(chosen.threads) as known:
+        if chosen.sums or chosen.ranks:
+            for row in sums(chosen.sums) if chosen.sums else ranks(chosen.ranks):
+                kept.rows.append({**row, **known})
+                print({name: value for name, value in row.items() if name != "what"})
+                kept.save()
+            return int(not all(row["ok"] for row in kept.finish()))
         for length, layers in ({64: (1,)} if chosen.quick else SHAPES).items():
             if chosen.rows and not chosen.rows.search(f"gpt2 T{length}"):
                 continue

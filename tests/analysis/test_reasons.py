@@ -8,35 +8,21 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
+from vocabulary_models import both
 
 import minibert
 from minibert.analysis import decompose, why, why_heads, why_logit, why_stream
-from minibert.analysis.reasons import Branch, Why
+from minibert.analysis.reasons import Branch
 from minibert.errors import MinibertError, TraceError
 from minibert.trace.edit import hide
-from minibert.trace.read import Trace
 from tests.analysis.test_stream import Frozen
+from tests.drawn_reasons import CLASSES, LIMITS, misses
 from tests.families import sizes
-from tests.rotary.classes import LANGUAGE
-
-CLASSES = dict(VOCABULARY_CLASSES) | LANGUAGE | dict(ROTARY_CLASSES)
-LIMITS = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 def is_sum(values: Tensor, expected: float, limit: float) -> None:
     """The values add up, up to a share of the largest of them."""
     assert abs(values.sum().item() - expected) <= limit * max(values.abs().max().item(), 1e-30)
-
-
-def drawn_trace(model: Any, tokens: Any, data: Any) -> tuple[Trace, str]:
-    """A trace of three sentences: padded, packed, or with an edit, whose quantity it names."""
-    kind = data.draw(st.sampled_from(["padded", "packed", "edited"]))
-    if kind != "edited":
-        return model.trace(tokens, packed=kind == "packed"), ""
-    name = data.draw(st.sampled_from(["embed", "z", "mlp_out"]))
-    key = name if name == "embed" else (name, 0)
-    return model.trace(tokens, edit={key: lambda value: 1.5 * value}), name
 
 
 @pytest.mark.parametrize("family", CLASSES)
@@ -45,57 +31,8 @@ def drawn_trace(model: Any, tokens: Any, data: Any) -> tuple[Trace, str]:
 def test_every_level_adds_up_to_the_one_above(
     family: str, chosen: Any, dtype: torch.dtype, data: Any
 ) -> None:
-    _, model, _, tokens = both(family, CLASSES[family], chosen, dtype)
-    (trace, edits), limit, config = drawn_trace(model, tokens, data), LIMITS[dtype], model.config
-    sentence = data.draw(st.integers(0, 2))
-    length = trace.text(sentence).tokens.lengths[0]
-    place = st.integers(0, length - 1)
-    layer, head = data.draw(st.integers(0, config.n_layers - 1)), data.draw(st.integers(0, 1))
-    head = head % config.n_heads
-    query, key = sorted((data.draw(place), data.draw(place)), reverse=True)
-    seen = trace.text(sentence)[layer].mask[0, 0, query]
-    rows = ["row"] if seen[key] else []
-    against = data.draw(st.sampled_from([None, *({0, 1} - {key} if query else []), *rows]))
-    found = why(
-        trace, layer, head, query, key, against=against, sentence=sentence,
-        neurons=data.draw(st.sampled_from([0, 3])),
-    )  # fmt: skip
-    row = trace.text(sentence)[layer, head]
-    scores = row.scores[0, query].double()
-    others = {None: scores[:0].sum(), "row": scores[seen].mean()}
-    other = others[against] if against in others else scores[against]
-    # A score that is small beside the lengths of its vectors has their rounding.
-    keys = row.key[0].norm(dim=-1).max() * model.body.layers[layer].attention.scale
-    lengths = float(row.query[0, query].norm() * keys / found.values.abs().max().clamp(min=1e-30))
-    limit *= max(1, 0.1 * lengths)
-    is_sum(found.values, float(scores[key] - other), limit)
-    for side in ("query", "key"):
-        of = data.draw(st.sampled_from([None, f"{side}_component"]))
-        own = {"query": "key_component", "key": "query_component"}[side]
-        label = None if of is None else data.draw(st.sampled_from(list(found.labels[own])))
-        number = found.side(side, of=label)
-        axis = 1 - found.axes.index(own)
-        expected = found.values.sum(1 - axis) if label is None else found.at(**{own: label})
-        torch.testing.assert_close(number.values, expected, atol=limit * 10, rtol=1e-3)
-        follow_to_the_end(number, limit, edits, data)
-
-
-def follow_to_the_end(number: Why, limit: float, edits: str, data: Any) -> None:
-    """Follow a drawn component, then one at a drawn token, and so on."""
-    while writers := [c for c in number.components if c.kind in ("head", "mlp")]:
-        label = data.draw(st.sampled_from(writers))
-        try:
-            found = number.follow(label)
-        except TraceError:
-            # What an edit wrote does not follow from what was read.
-            if label.startswith({"z": "head 0-", "mlp_out": "mlp 0"}[edits]):
-                break
-            raise
-        size = max(number.values.abs().max().item(), found.values.abs().max().item())
-        assert abs(found.values.sum() - number[label]) <= 5 * limit * size
-        if not label.startswith("head "):
-            break
-        number = found.at_token(data.draw(st.integers(0, found.values.shape[0] - 1)))
+    for miss in misses(family, chosen, dtype, data):
+        assert miss.within(dtype), miss
 
 
 @pytest.mark.parametrize("family", CLASSES)
