@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -18,6 +19,10 @@ from minibert.trace.edit import hide
 from tests.analysis.test_stream import Frozen
 from tests.drawn_reasons import CLASSES, LIMITS, misses
 from tests.families import sizes
+from tests.rotary.theirs import computing
+
+Array = np.ndarray
+Parts = dict[str, Array]
 
 
 def is_sum(values: Tensor, expected: float, limit: float) -> None:
@@ -80,10 +85,173 @@ def side(by_hand: Frozen, name: str, position: int, theta: float) -> Tensor:
     return torch.cat([x[:half] * cos - x[half:] * sin, x[half:] * cos + x[:half] * sin])
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["bert", "roberta", "distilbert", "albert", "gpt2", "llama", "gemma2", "qwen3", "granite"],
-)
+#: Of each family the paths of the norm in front of attention, of what projects queries, keys and
+#: values, of what projects z, of the norms of its output and behind the sum, and so of the MLP.
+PATHS = {
+    "gpt2": ("ln_1", "attn.c_attn", "attn.c_proj", "", "", "mlp", "", ""),
+    "bert": (
+        "", "attention.self.{}", "attention.output.dense", "", "attention.output.LayerNorm",
+        "output.dense", "", "output.LayerNorm",
+    ),
+    "gemma2": (
+        "input_layernorm", "self_attn.{}_proj", "self_attn.o_proj", "post_attention_layernorm",
+        "", "mlp", "post_feedforward_layernorm", "",
+    ),
+}  # fmt: skip
+PATHS["llama"] = PATHS["qwen3"] = (*PATHS["gemma2"][:3], "", "", "mlp", "", "")
+
+
+class ByHooks:
+    """The parts of a query and a key from what hooks on transformers see, in NumPy and float64."""
+
+    def __init__(self, theirs: Any, family: str, given: Any) -> None:
+        self.family, self.config, self.modules = family, theirs.config, dict(theirs.named_modules())
+        self.ids = given["input_ids"][0].numpy()
+        self.seen: dict[str, tuple[Array | None, Array | None]] = {}
+
+        def note(path: str) -> Any:
+            def hook(_: Any, inputs: Any, out: Any) -> None:
+                pair = (inputs[0] if inputs else None, out)
+                found = [
+                    x[0].numpy() if isinstance(x, Tensor) and x.ndim > 1 else None for x in pair
+                ]
+                self.seen[path] = found[0], found[1]
+
+            return hook
+
+        handles = [m.register_forward_hook(note(path)) for path, m in self.modules.items()]
+        with torch.no_grad(), computing(theirs):
+            theirs(**given)
+        for handle in handles:
+            handle.remove()
+        base = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}
+        self.base = base.get(family, "model.layers")
+        heads = getattr(theirs.config, "num_attention_heads", 0)
+        self.heads, self.groups = (
+            heads,
+            heads // getattr(theirs.config, "num_key_value_heads", heads),
+        )
+
+    def matrix(self, path: str) -> tuple[Array, Array | None]:
+        """The weight of a projection, in by out, and its bias."""
+        module = self.modules[path]
+        weight = module.weight.detach().numpy()
+        bias = getattr(module, "bias", None)
+        turned = weight if type(module).__name__ == "Conv1D" else weight.T
+        return turned, None if bias is None else bias.detach().numpy()
+
+    def normed(self, parts: Parts, path: str, name: str, x: Array | None = None) -> Parts:
+        """The parts behind a norm that divides by what it divided by; its bias is one more."""
+        module = self.modules[path]
+        given = self.seen[path][0] if x is None else x
+        assert given is not None
+        bias, weight = getattr(module, "bias", None), module.weight.detach().numpy()
+        eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+        if bias is None:
+            weight = weight + ("gemma" in self.family)
+            divisor = np.sqrt((given**2).mean(-1, keepdims=True) + eps)
+            return {label: part / divisor * weight for label, part in parts.items()}
+        divisor = np.sqrt(given.var(-1, keepdims=True) + eps)
+        found = {
+            label: (part - part.mean(-1, keepdims=True)) / divisor * weight
+            for label, part in parts.items()
+        }
+        return found | {name: np.broadcast_to(bias.detach().numpy(), given.shape)}
+
+    def stream(self, layer: int) -> Parts:
+        """What was written to the stream in front of a layer, (position, d_model)."""
+        if self.family == "bert":
+            kinds = {"word": "word_embeddings", "position": "position_embeddings"}
+            kinds["segment"] = "token_type_embeddings"
+            found = {f"{k} embedding": self.out(f"bert.embeddings.{p}") for k, p in kinds.items()}
+            found = self.normed(found, "bert.embeddings.LayerNorm", "embedding norm bias")
+        elif self.family == "gpt2":
+            found = {"word embedding": self.out("transformer.wte")}
+            found["position embedding"] = self.out("transformer.wpe")
+        else:
+            factor = self.config.hidden_size**0.5 if self.family == "gemma2" else 1.0
+            word = self.modules["model.embed_tokens"].weight.detach().numpy()
+            found = {"word embedding": word[self.ids] * factor}
+        for n in range(layer):
+            _, _, project, output, after, mlp, mlp_output, mlp_after = (
+                f"{self.base}.{n}.{path}" if path else "" for path in PATHS[self.family]
+            )
+            z, (matrix, bias) = self.seen[project][0], self.matrix(project)
+            assert z is not None
+            z, matrix = (np.split(x, self.heads, axis) for x, axis in ((z, -1), (matrix, 0)))
+            wrote = {f"head {n}-{h}": z[h] @ matrix[h] for h in range(self.heads)}
+            if bias is not None:
+                wrote[f"attention bias {n}"] = np.broadcast_to(bias, wrote[f"head {n}-0"].shape)
+            found |= self.normed(wrote, output, "") if output else wrote
+            found = self.normed(found, after, f"attention norm bias {n}") if after else found
+            wrote = {f"mlp {n}": self.out(mlp)}
+            found |= self.normed(wrote, mlp_output, "") if mlp_output else wrote
+            found = self.normed(found, mlp_after, f"mlp norm bias {n}") if mlp_after else found
+        return found
+
+    def out(self, path: str) -> Array:
+        """What a module gave."""
+        found = self.seen[path][1]
+        assert found is not None
+        return found
+
+    def side(self, name: str, layer: int, head: int, position: int) -> Parts:
+        """The parts of a query or key of a head at a position, rotated."""
+        before, path = (f"{self.base}.{layer}.{each}" for each in PATHS[self.family][:2])
+        parts = self.stream(layer)
+        if PATHS[self.family][0]:
+            parts = self.normed(parts, before, f"attention norm bias {layer}")
+        parts = {label: part[position] for label, part in parts.items()}
+        short = name if self.family == "bert" else name[0]
+        matrix, bias = self.matrix(path.format(short))
+        if self.family == "gpt2":
+            third = ("query", "key", "value").index(name)
+            matrix = np.split(matrix, 3, 1)[third]
+            bias = None if bias is None else np.split(bias, 3)[third]
+        count = self.heads if name == "query" else self.heads // self.groups
+        own = head if name == "query" else head // self.groups
+        parts = {label: part @ np.split(matrix, count, 1)[own] for label, part in parts.items()}
+        if bias is not None:
+            parts[f"{name} bias"] = np.split(bias, count)[own]
+        if self.family == "qwen3":
+            norm = f"{self.base}.{layer}.self_attn.{name[0]}_norm"
+            given = self.seen[norm][0]
+            assert given is not None
+            parts = self.normed(parts, norm, "", given[position, own])
+        if self.family in ("gpt2", "bert"):
+            return parts
+        half = len(next(iter(parts.values()))) // 2
+        theta = self.config.rope_parameters["rope_theta"]
+        angles = position * theta ** (-np.arange(half) / half)
+        turn = np.exp(1j * angles)
+        turned = {label: (part[:half] + 1j * part[half:]) * turn for label, part in parts.items()}
+        return {label: np.concatenate([x.real, x.imag]) for label, x in turned.items()}
+
+
+@pytest.mark.parametrize("family", PATHS)
+@settings(max_examples=3, phases=(Phase.generate,))
+@given(data=st.data())
+def test_the_table_is_that_of_hooks_on_transformers_in_numpy(family: str, data: Any) -> None:
+    theirs, model, given_ids, tokens = both(family, CLASSES[family])
+    hooked = ByHooks(theirs, family, given_ids)
+    layer = data.draw(st.integers(0, model.config.n_layers - 1))
+    head = data.draw(st.integers(0, model.config.n_heads - 1))
+    query = data.draw(st.integers(0, 12))
+    key = data.draw(st.integers(0, query))
+    found = why(model.trace(tokens), layer, head, query, key)
+    sides = [hooked.side(n, layer, head, at) for n, at in (("query", query), ("key", key))]
+    width = len(next(iter(sides[0].values())))
+    scale = getattr(theirs.config, "query_pre_attn_scalar", width) ** -0.5
+    for axis, parts in zip(found.axes, sides, strict=True):
+        assert {*found.labels[axis]} == {*parts}
+    rows, columns = (np.stack([parts[label] for label in found.labels[axis]])
+                     for axis, parts in zip(found.axes, sides, strict=True))  # fmt: skip
+    expected = scale * rows @ columns.T
+    error = np.abs(found.values.numpy() - expected).max()
+    assert error <= 1e-10 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "granite"])
 def test_the_table_is_the_second_derivative_of_the_score_with_norms_held(family: str) -> None:
     """A score is bilinear in the scales of what its query and its key are made of."""
     theirs, model, _, tokens = both(family, CLASSES[family])
