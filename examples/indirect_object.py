@@ -1,7 +1,8 @@
 """Which heads carry the answer, and by which way: patching and path patching over many prompts.
 
 Wang et al. 2022, "Interpretability in the wild". Pairs of a clean prompt and one with the other
-answer: heads are patched one by one, then their paths to the logits, then those to one head's keys.
+answer: heads are patched one by one, then their paths to the logits, then those to one head's keys,
+and last all edges are estimated (Hanna et al. 2024) and the strongest kept (Marks et al. 2024).
 `--model gpt2` reads the paper's prompts; the embedded model, which knows no names, continues a list
 of random tokens that began again, with two of them exchanged.
 """
@@ -9,7 +10,14 @@ of random tokens that began again, with two of them exchanged.
 import argparse
 
 import minibert
-from minibert.analysis import draws_for, logit_difference, patch_heads, path_patching
+from minibert.analysis import (
+    draws_for,
+    edge_attribution,
+    faithfulness,
+    logit_difference,
+    patch_heads,
+    path_patching,
+)
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="tiny-gpt2")
@@ -31,7 +39,12 @@ print(f"logit difference {clean:+.2f}, corrupt {corrupt:+.2f}, {len(right)} pair
 print("patched:", *(f"{n}-{h} {change:+.2f}" for n, h, change in sweep.largest(4)))
 [(layer, head, change)] = path_patching(*given, receivers=["logits"]).largest(1)
 print(f"on its own path to the logits: {layer}-{head} {change:+.2f}")
-for name in ("query", "key", "value"):
-    change = path_patching(*given, receivers=[(name, layer, head)]).mean.nan_to_num()
+group = model.config.n_heads // model.config.n_kv_heads
+for name, own in (("query", head), ("key", head // group), ("value", head // group)):
+    change = path_patching(*given, receivers=[(name, layer, own)]).mean.nan_to_num()
     sender = divmod(int(change.abs().argmax()), model.config.n_heads)
     print(f"by way of the {name} of {layer}-{head}: {sender[0]}-{sender[1]} {change[sender]:+.2f}")
+edges = edge_attribution(*given, steps=8)
+curve = faithfulness(edges, *given, counts=[10, 40, 160])
+for row in curve.table():
+    print(f"{row['kind']} of {row['count']} edges: {row['value']:.2f} of the logit difference")

@@ -64,6 +64,10 @@ def test_the_patched_heads_and_paths_carry_the_answer(run):
     # A list that began again: what the receiver looks up is in keys or values, not in its query.
     query, key, value = (abs(numbers(line)[-1]) for line in lines[3:6])
     assert max(key, value) > 10 * query
+    # Ten edges of 479 keep most of the difference, and all others without them keep nothing.
+    circuit, _, _, complement, _, _ = (numbers(line)[-1] for line in lines[6:])
+    assert circuit > 0.8
+    assert abs(complement) < 0.1
 
 
 def test_a_restored_state_brings_the_answer_back_at_the_subject_and_then_at_the_end(run, tmp_path):
