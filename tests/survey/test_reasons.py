@@ -33,6 +33,12 @@ def same(found: Reasons, expected: Reasons) -> bool:
 def test_it_is_the_mean_of_why_heads_over_tokens(name):
     model = minibert.load(name, dtype=torch.float64)
     found = survey_reasons(model, TEXTS, {1: (0, 1, 2, 3), 2: (1,)})
+    for layer, single in survey_reasons(
+        minibert.load(name), TEXTS, {1: (0, 1), 2: (1,)}
+    ).pairs.items():
+        exact = found.pairs[layer].values[: len(single.values)]
+        limit = 1e-4 * np.abs(exact).max((1, 2), keepdims=True)
+        assert (np.abs(single.values - exact) <= limit).all()
     for layer, heads in ((1, [0, 1, 2, 3]), (2, [1])):
         traces = [model.trace(text) for text in TEXTS]
         lengths = [trace.tokens.lengths[0] for trace in traces]
