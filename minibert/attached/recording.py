@@ -174,6 +174,8 @@ class Recording:
         self.passes: list[Pass] = []
         self._thread, self._inside = get_ident(), False
         self._ran: dict[str, str] = {}
+        self._of_first_pass = ExitStack()
+        """What the first pass of a model hears alone: hooks of every module slow a pass."""
         self._of_call: tuple[Call | None, EditsOfLayer] = (None, {})
 
     @contextmanager
@@ -184,11 +186,12 @@ class Recording:
             undo.callback(begin.remove)
             end = model.register_forward_hook(self._end, always_call=True)
             undo.callback(end.remove)
+            undo.callback(self._of_first_pass.close)
             if not self.known.ran:
                 for name, module in attention_modules(model):
                     hook = module.register_forward_pre_hook(self._note(name))
-                    undo.callback(hook.remove)
-                undo.enter_context(self.known.projections.listening())
+                    self._of_first_pass.callback(hook.remove)
+                self._of_first_pass.enter_context(self.known.projections.listening())
             undo.enter_context(listening(interface, self))
             yield
 
@@ -302,6 +305,7 @@ class Recording:
             quiet = silent(self._ran, {name for name, _ in one.calls})
             known.report.silent |= {name: self._ran[name] for name in quiet}
             known.ran = True
+            self._of_first_pass.close()
 
     def silent_modules(self) -> str:
         """The attention modules that ran, for a message."""
