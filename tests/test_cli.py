@@ -7,6 +7,7 @@ statuses and the keys of JSON; what a command computes is tested where the libra
 import errno
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -222,11 +223,12 @@ class TestProgram:
             else:
                 assert result.exception is error
 
-    def test_an_error_of_something_else_is_not_one_of_the_output(self, monkeypatch):
-        error = OSError(errno.EPIPE, os.strerror(errno.EPIPE), "a.bin")
-        monkeypatch.setattr("minibert.model.Model.predict", mock.Mock(side_effect=error))
-        result = run("predict", "the [MASK]")
-        assert (result.exit_code, result.output) == (1, f"error: {error}\n")
+    def test_an_error_of_something_else_is_not_one_of_the_output(self):
+        for number in (errno.EPIPE, *random.sample(sorted(errno.errorcode), 7)):
+            error = OSError(number, os.strerror(number), *random.choice(((), ("a.bin",))))
+            with mock.patch("minibert.model.Model.predict", side_effect=error):
+                result = run("predict", "the [MASK]")
+            assert (result.exit_code, result.output) == (1, f"error: {error}\n")
 
     def test_a_closed_pipe_ends_quietly(self):
         read, write = os.pipe()
