@@ -57,7 +57,7 @@ def test_what_has_no_number_is_no_message(text):
     [
         ({}, "ask is None"),
         ({"ask": "eval"}, "expected one of about, trace"),
-        ({"ask": "trace"}, "request is None; expected an object with texts, edits, other"),
+        ({"ask": "trace"}, "None; expected an object with texts (a list of at most 1000"),
         ({"ask": "trace", "request": {"texts": "a"}}, "request is"),
         ({"ask": "trace", "request": {"texts": ["a", "b", "c"]}}, "one or two texts"),
         ({"ask": "trace", "request": {"texts": ["a"], "edits": {}}}, "request is"),

@@ -1,5 +1,6 @@
 """A real server on a free port: the page, its websocket, and clients that do not behave."""
 
+import random
 import re
 import socket
 import time
@@ -104,6 +105,20 @@ def test_the_answers_are_those_of_the_engine(client):
     head, blocks = client.ask("read", request=request([hostile]), quantity="resid_mid", layer=2)
     values = np.frombuffer(blocks["values"], "<f4").reshape(head["answer"]["shape"])
     np.testing.assert_array_equal(values, trace[2].resid_mid[0].numpy())
+
+
+def test_edits_and_the_characters_of_a_text_have_limits(client):
+    edit = {"quantity": "z", "change": "zero", "layer": 0}
+    most, above = 100 * minibert.load().config.n_positions, random.randrange(1, 99)
+    for texts, edits, message in (
+        ([TEXT], [edit] * 1000, None),
+        ([TEXT], [edit] * (1000 + above), "edits (a list of at most 1000, "),
+        ([f"horse{' ' * (most - 5)}"], [], None),
+        (["x" * (most + above)], [], f"{most + above} characters"),
+        ([TEXT, " " * (most + above)], [], f"{most + above} characters"),
+    ):
+        head, _ = client.ask("trace", request=request(texts, edits))
+        assert ("answer" in head) if message is None else (message in head["error"]["message"])
 
 
 def test_an_error_is_said_and_the_page_goes_on(client):

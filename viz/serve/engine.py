@@ -183,7 +183,7 @@ def _said(form: Form) -> str:
     if isinstance(form, list):
         return f"a list of at most {_MOST_ITEMS}, each {_said(form[0])}"
     if isinstance(form, dict):
-        return f"an object with {', '.join(form)}"
+        return f"an object with {', '.join(f'{name} ({_said(form[name])})' for name in form)}"
     return words.get(form, "an object")  # type: ignore[call-overload]
 
 
