@@ -129,6 +129,7 @@ BROKEN: dict[str, tuple[bytes, str, list[str]]] = {
     "blank.txt": (b" \n \n", "the file has no text", []),
     "damaged.parquet": (b"PAR1" * 50, "cannot be read", []),
     "cut.txt.gz": (gzip.compress(b"good\n\n" + b"fine" * 2**16)[:-9], "EOFError", ["good"]),
+    "bomb.txt.gz": (gzip.compress(b"good\n\n" + bytes(2**26)), "line 3: more than 524", ["good"]),
     "plain.txt.gz": (b"good\n\nfine", "BadGzipFile", []),
 }
 
