@@ -437,8 +437,19 @@ class WhyScore(Result[Tensor]):
         score = "score" if self.against is None else f"score less {self._other(strings)}"
         return (
             f"{looks} ({score} {self.score:+.2f}). The largest part, {value:+.2f}, is {query} at "
-            f"the query x {key} at the key."
+            f"the query x {key} at the key{self._read(key)}."
         )
+
+    def _read(self, name: str) -> str:
+        """Where a head that wrote at the key had looked most; nothing of other components."""
+        writer = self.labels["key_component"][self.place("key_component", name)]
+        if not isinstance(writer, Component) or writer.kind != "head":
+            return ""
+        trace, head = self.readings[0].trace, writer.head or 0
+        one = trace.at(writer.layer or 0, slice(head, head + 1), [self.key])
+        weight, place = wide(one.probs)[0, 0, 0].max(-1)
+        token = repr(trace.tokens.strings[0][int(place)])
+        return f", which wrote there what it read, most at {token} (weight {weight:.2f})"
 
     def _other(self, strings: Sequence[str]) -> str:
         if isinstance(self.against, str):
@@ -496,9 +507,9 @@ def why(
     The sum is the score within 1e-5 of the largest part in float32 (norms frozen, rotation and
     norms of queries and keys included), before a soft cap, or within 1e-6 of scale · ‖query‖ ·
     ‖key‖ where that is more: the only part of a score in layer 0 of a rotary model may be small
-    beside its vectors. It holds for edited traces where the edit is of what a component writes. In
-    half precision it holds within a few percent. It costs less than a forward pass; against="row",
-    which reads the parts of every key, more than one.
+    beside its vectors, whose rounding it has. It holds for edited traces where the edit is of what
+    a component writes. In half precision it holds within a few percent. It costs less than a
+    forward pass; against="row", which reads the parts of every key, more than one.
 
     Raises TraceError for a place that does not exist, and where an edit wrote something that no
     component did.
