@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minibert import __version__
@@ -222,13 +222,13 @@ def _theirs(folder: Path, kind: Any, texts: Sequence[_Values], dtype: torch.dtyp
         return [_named(model, text) for text in texts]
 
 
-def _named(model: Any, text: _Values) -> _Values:
+def _named(model: nn.Module, text: _Values) -> _Values:
     taken = inspect.signature(model.forward).parameters
     options = {"use_cache": False} if "use_cache" in taken else {}
-    last: list[Any] = []
+    last: list[Tensor | tuple[Tensor, ...]] = []
     # Behind a norm, transformers shows what leaves the last layer only after it.
-    ends = (m for n, m in model.named_modules() if n.split(".")[-1] in ("h", "layers"))
-    layers: Any = next(ends, [])
+    lists = ((name, one) for name, one in model.named_modules() if isinstance(one, nn.ModuleList))
+    layers = next((one for name, one in lists if name.split(".")[-1] in ("h", "layers")), ())
     handles = [layer.register_forward_hook(lambda _, __, out: last.append(out)) for layer in layers]
     out = model(**text, **options, output_attentions=True, output_hidden_states=True)
     for handle in handles:

@@ -92,7 +92,7 @@ class Channel:
             about.append([name, dtype, list(one.shape), order])
             turned.append(one.detach().permute(order))
         text = json.dumps({**message, "tensors": about}).encode()
-        parts: list[Any] = [len(text).to_bytes(4, "big") + text]
+        parts: list[bytes | memoryview] = [len(text).to_bytes(4, "big") + text]
         if _size(turned) <= most:
             parts += [_memory(one.cpu().contiguous()) for one in turned]
         # Little goes at once, so that the other end wakes up once.
@@ -175,8 +175,8 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("ll", *divmod(whole, 10**6))
 
 
-def _memory(dense: Tensor) -> Any:
-    return dense.detach().resolve_conj().resolve_neg().view(-1).view(torch.uint8).numpy()
+def _memory(dense: Tensor) -> memoryview:
+    return dense.detach().resolve_conj().resolve_neg().view(-1).view(torch.uint8).numpy().data
 
 
 def _order(tensor: Tensor) -> list[int]:

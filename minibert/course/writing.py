@@ -169,7 +169,7 @@ def _copied(case: Any) -> Any:
     return case.clone() if isinstance(case, Tensor) else case
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: object, other: object) -> bool:
     """Whether two outcomes are the same up to rounding; what is hidden may have any number."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(_alike, one, other))

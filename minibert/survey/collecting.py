@@ -17,7 +17,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -185,12 +184,12 @@ class Collected:
             raise SurveyError(f"text {index}: there are {len(self)} texts.")
         return index % len(self)
 
-    def array(self, name: str) -> Any:
+    def array(self, name: str) -> np.ndarray:
         """The array in the file of that name, mapped."""
         return mapped(self.folder, name)
 
 
-def mapped(folder: Path, name: str) -> Any:
+def mapped(folder: Path, name: str) -> np.ndarray:
     """The array in a file of a collection, mapped. Raises SurveyError where it cannot be read."""
     path = folder / f"{name}.npy"
     open_regular(path, SurveyError).close()

@@ -113,7 +113,7 @@ def word_backend(backend: Backend) -> Backend:
     return spaced
 
 
-def _spaced(part: object) -> Any:
+def _spaced(part: object) -> object:
     """A part of a tokenizer.json with `add_prefix_space` wherever a byte-level part lacks it."""
     if isinstance(part, list):
         return [_spaced(one) for one in part]

@@ -73,7 +73,7 @@ class Point:
         return "(" + ", ".join(str(part) for part in parts if part is not None) + ")"
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """The point as a key of a mapping of edits to the same model."""
         parts = (self.name, self.layer, self.heads)
         return tuple(part for part in parts if part is not None)

@@ -195,8 +195,7 @@ def _values_digest(tensor: Tensor) -> str:
     values = values_of(tensor)
     digest = hashlib.sha256()
     for part in _in_order(values.cpu()):
-        raw: Any = part.view(torch.uint8).numpy()
-        digest.update(raw)
+        digest.update(part.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
