@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with session(chosen.threads) as known, tempfile.TemporaryDirectory() as place:
         folders = dict(shapes(Path(place), chosen.quick))
         cases = [(chosen.folder.name, chosen.folder, "real"), ("gpt2", folders["gpt2"], "random")]
-        texts = texts_of(chosen.texts, chosen.rounds or (5 if chosen.quick else 200))
+        texts = texts_of(chosen.texts, kept.rounds)
         for name, folder, weights in cases:
             model = minibert.load(folder)
             page = live_page(model)
@@ -84,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
             row |= {"page_bytes": page.size, "weight_bytes": stored, "in_8_bits": bool(page.note)}
             row |= compared(model, coded, texts)
-            kept.rows.append(row | known)
-            kept.save()
-            print({key: value for key, value in row.items() if key != "what"}, flush=True)
+            kept.add(row | known, row)
     kept.finish()
     return 0
 

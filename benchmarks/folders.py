@@ -23,8 +23,8 @@ from playwright.sync_api import Page, Playwright, sync_playwright
 
 import minibert
 from benchmarks.pages.browser import Visit, visiting
-from benchmarks.session import Kept, options, warn_when_busy
-from minibert.bench.result_rows import GateError, Row, WrongError, facts, failure, within
+from benchmarks.session import Kept, machine, options
+from minibert.bench.result_rows import GateError, Row, WrongError, failure, within
 from minibert.viz.any_model import any_page
 
 LIMIT = 60
@@ -153,8 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     kept = Kept("folders", chosen)
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as place:
-        known = facts(threads=1, packages=("playwright",))
-        warn_when_busy(known)
+        known = machine(1, ("playwright",))
         path = any_page().save(Path(place) / "any.html")
         folders = [*shapes(Path(place), chosen.quick)]
         folders += [(chosen.folder.name, chosen.folder)] if chosen.folder else []
@@ -163,13 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             row: Row = {"what": "folder", "model": name}
             try:
-                rounds = chosen.rounds or (2 if chosen.quick else 9)
-                row |= {"ok": True, **measured(playwright, path, folder, rounds)}
+                row |= {"ok": True, **measured(playwright, path, folder, kept.rounds)}
             except GateError as error:
                 row |= failure(error)
-            kept.rows.append(row | known)
-            kept.save()
-            print({key: value for key, value in row.items() if key != "what"}, flush=True)
+            kept.add(row | known, row)
     return int(any(not row["ok"] for row in kept.finish()))
 
 

@@ -101,21 +101,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     kept = Kept("loading", chosen)
     with session(chosen.threads) as known, tempfile.TemporaryDirectory() as folder:
-        for row in rows_of(checkpoint_in(Path(folder), quick=chosen.quick), chosen):
-            kept.rows.append({"what": "loading", **row, **known})
-            print(shown(row), flush=True)
+        for row in rows_of(checkpoint_in(Path(folder), quick=chosen.quick), chosen, kept.rounds):
+            kept.add({"what": "loading", **row, **known}, shown(row))
     rows = kept.finish()
     return int(any(not row["ok"] and row["reason"] != "not installed" for row in rows))
 
 
-def rows_of(checkpoint: Checkpoint, chosen: argparse.Namespace) -> Iterator[Row]:
+def rows_of(checkpoint: Checkpoint, chosen: argparse.Namespace, rounds: int) -> Iterator[Row]:
     """A row for each loader and step."""
     asked = chosen.rows.search if chosen.rows else bool
     loaders = [name for name in LOADERS if name == TORCH_ALONE or asked(name)]
     found: dict[str, list[Notes] | Row] = {name: [] for name in loaders}
     # A round before the first is not counted: it fills the page cache.
-    rounds = 1 + (chosen.rounds or (1 if chosen.quick else 7))
-    for number, name in enumerate(interleaved(loaders, rounds)):
+    for number, name in enumerate(interleaved(loaders, 1 + rounds)):
         noted = found[name]
         if isinstance(noted, list):
             try:

@@ -176,14 +176,11 @@ class Benchmark:
     def collect(self, chosen: argparse.Namespace, known: Row) -> list[Row]:
         """All rows, shown and kept as they come."""
         kept = Kept(self.kind, chosen)
-        rounds = chosen.rounds or (self.quick_rounds if chosen.quick else self.rounds)
         wanted = chosen.rows.search if chosen.rows else bool
         for workload in self.workloads(chosen, wanted):
             print(f"\n{workload.name}\n{self.heading()}")
-            for row in measured(workload, rounds):
-                kept.rows.append({"what": self.kind, **row, **known})
-                print(self.line(kept.rows[-1]), flush=True)
-            kept.save()
+            for row in measured(workload, kept.rounds):
+                kept.add({"what": self.kind, **row, **known}, self.line(row))
         return kept.finish()
 
     def heading(self) -> str:

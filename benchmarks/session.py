@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,6 +28,7 @@ def options(description: str, *, rounds: int, quick_rounds: int) -> argparse.Arg
     parser.add_argument("--threads", type=int, default=2)
     turns = f"turns of each contender; {rounds}, quick {quick_rounds}"
     parser.add_argument("--rounds", type=int, help=turns)
+    parser.set_defaults(usual=(rounds, quick_rounds))
     parser.add_argument("--output", type=Path, help="file for the rows; --quick and --rows need it")
     return parser
 
@@ -45,18 +46,19 @@ def session(threads: int, *, peer: str = "transformers") -> Iterator[Row]:
     torch.set_num_threads(threads)
     # The rows say which back end was forced; this would force all of them unseen.
     os.environ.pop("MINIBERT_LINEAR", None)
-    known = facts(threads=threads, packages=PACKAGES)
-    warn_when_busy(known)
+    known = machine(threads, PACKAGES)
     with tempfile.TemporaryDirectory() as measurements, torch.no_grad():
         # What is measured once and remembered is measured now.
         os.environ["XDG_CACHE_HOME"] = measurements
         yield known
 
 
-def warn_when_busy(known: Row) -> None:
-    """Say so when others use this machine: then the times mean little."""
+def machine(threads: int, packages: Sequence[str]) -> Row:
+    """Facts of the machine; says so when others use it: then the times mean little."""
+    known = facts(threads=threads, packages=packages)
     if warning := busy(known):
         print(f"{warning}\n")
+    return known
 
 
 class Kept:
@@ -65,18 +67,21 @@ class Kept:
     def __init__(self, kind: str, chosen: argparse.Namespace) -> None:
         whole = not chosen.quick and chosen.rows is None
         self.rows: list[Row] = []
+        self.rounds: int = chosen.rounds or chosen.usual[chosen.quick]
         self.path: Path | None = chosen.output or (default_output(kind) if whole else None)
         self.partial = self.path and self.path.with_suffix(".partial.jsonl")
 
-    def save(self) -> None:
-        """Write what is there."""
+    def add(self, row: Row, said: object) -> None:
+        """Keep one more row, write what is there, and say it."""
+        self.rows.append(row)
+        print(said, flush=True)
         if self.partial:
             write_rows(self.rows, self.partial)
 
     def finish(self) -> list[Row]:
         """All rows, now under their file's own name."""
-        self.save()
         if self.path and self.partial:
+            write_rows(self.rows, self.partial)
             self.partial.replace(self.path)
             print(f"\n{len(self.rows)} rows in {self.path}")
         return self.rows

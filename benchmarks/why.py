@@ -47,17 +47,23 @@ TOLERANCE = 1e-4
 SHAPES = {512: (1, 6, 11), 2048: (1,), 16384: (1,)}
 
 
-def asked(length: int, layers: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
-    """Everything that is asked of a text of so many tokens, by name."""
+def gpt2(length: int) -> Any:
+    """Its shape with random weights, which reads so many tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    import minibert
-    from minibert.analysis import why, why_heads, why_logit
     from minibert.loading import from_transformers
-    from minibert.survey.reasons import survey_reasons
 
     torch.manual_seed(0)
-    model = from_transformers(GPT2LMHeadModel(GPT2Config(n_positions=length)).eval())
+    return from_transformers(GPT2LMHeadModel(GPT2Config(n_positions=length)).eval())
+
+
+def asked(length: int, layers: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Everything that is asked of a text of so many tokens, by name."""
+    import minibert
+    from minibert.analysis import why, why_heads, why_logit
+    from minibert.survey.reasons import survey_reasons
+
+    model = gpt2(length)
     ids = torch.randint(0, 50257, (1, length))
     runs: dict[str, Callable[[], Any]] = {FORWARD: partial(model, ids)}
     if length <= 512:
@@ -81,10 +87,7 @@ def asked(length: int, layers: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
 
 def over_corpus(folder: Path, length: int) -> dict[str, Callable[[], Any]]:
     """`survey --why` over so many tokens of wikitext-2, each with a model of its own."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     import minibert
-    from minibert.loading import from_transformers
     from minibert.survey.reasons import survey_reasons
     from minibert.text.tokenizer import Tokenizer
 
@@ -93,8 +96,7 @@ def over_corpus(folder: Path, length: int) -> dict[str, Callable[[], Any]]:
     mini = minibert.load(folder / "models/all-MiniLM-L6-v2")
     counts = accumulate(min(512, len(mini.tokenizer.encode(line))) for line in lines)
     some = [line for line, count in zip(lines, counts, strict=True) if count <= length]
-    torch.manual_seed(0)
-    shape = from_transformers(GPT2LMHeadModel(GPT2Config(n_positions=length)).eval())
+    shape = gpt2(length)
     shape.tokenizer = Tokenizer.from_folder(folder / "models/gpt2-tokenizer")
     text = shape.tokenizer.decode(shape.tokenizer.encode("\n".join(lines))[: length - 8])
     return {
@@ -248,20 +250,16 @@ def main() -> int:
                 kept.save()
             return int(not all(row["ok"] for row in kept.finish()))
         for length, layers in ({64: (1,)} if chosen.quick else SHAPES).items():
-            if chosen.rows and not chosen.rows.search(f"gpt2 T{length}"):
-                continue
-            rounds = chosen.rounds or (2 if chosen.quick else 5)
-            if chosen.corpus and length <= 512:
+            wanted = chosen.rows is None or chosen.rows.search(f"gpt2 T{length}")
+            if not wanted or (chosen.corpus and length <= 512):
                 continue
             runs = over_corpus(chosen.corpus, length) if chosen.corpus else asked(length, layers)
-            for row in measured(runs, length, rounds if length <= 512 else 1):
-                kept.rows.append({**row, **known})
-                print(
-                    f"T{length:<6} {row['implementation']:<28} {row.get('passes', 0):7.2f} passes",
-                    end="",
+            for row in measured(runs, length, kept.rounds if length <= 512 else 1):
+                told = (
+                    f"T{length:<6} {row['implementation']:<28} {row.get('passes', 0):7.2f} passes"
                 )
-                print(f" {row['tokens_per_second']:9.1f} tokens/s {row['peak_mib']:7.0f} MiB")
-            kept.save()
+                told += f" {row['tokens_per_second']:9.1f} tokens/s {row['peak_mib']:7.0f} MiB"
+                kept.add({**row, **known}, told)
     return int(not all(row["ok"] for row in kept.finish()))
 
 

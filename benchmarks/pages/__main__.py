@@ -26,8 +26,8 @@ from benchmarks.pages.browser import (
     visiting,
 )
 from benchmarks.pages.making import BERTVIZ, MINIBERT, Case, cases, made
-from benchmarks.session import Kept, options, warn_when_busy
-from minibert.bench.result_rows import GateError, Row, facts, failure
+from benchmarks.session import Kept, machine, options
+from minibert.bench.result_rows import GateError, Row, failure
 
 # A picture that takes so long is looked at once.
 SLOW_MS = 5000
@@ -107,22 +107,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every page of minibert was right and could be measured."""
     parser = options("Pages of attention beside BertViz.", rounds=3, quick_rounds=1)
     chosen = parser.parse_args(arguments)
-    rounds = chosen.rounds or (1 if chosen.quick else 3)
     kept = Kept("pages", chosen)
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        known = facts(threads=1, packages=("bertviz", "playwright"))
+        known = machine(1, ("bertviz", "playwright"))
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         known["versions"] |= {"chromium": browser.version}
         browser.close()
-        known |= {"limit_s": LIMIT, "rounds": rounds}
-        warn_when_busy(known)
-        bench = Bench(playwright, Path(folder), rounds)
+        known |= {"limit_s": LIMIT, "rounds": kept.rounds}
+        bench = Bench(playwright, Path(folder), kept.rounds)
         kept.rows = [{**bench.nothing(), **known}]
         print(f"an empty page is painted after {kept.rows[0]['painted_ms']:.0f} ms")
         for case in cases(quick=chosen.quick, wanted=chosen.rows):
-            kept.rows.append({**bench.row(case), **known})
-            kept.save()
-            print(page_line(kept.rows[-1]), flush=True)
+            row = bench.row(case)
+            kept.add({**row, **known}, page_line(row))
     rows = kept.finish()
     return int(any(not row["ok"] for row in rows if row.get("program") == MINIBERT))
 
