@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -59,36 +60,14 @@ def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> Json:
     Raises MinibertError where transformers is not installed, and for a folder that it or minibert
     cannot load.
     """
-    config = _opened(folder).config
-    try:
-        transformers = importlib.import_module("transformers")
-    except ImportError as error:
-        raise MinibertError(
-            f"verify compares with transformers, which cannot be imported ({error}): "
-            f"{how_to_install('verify')}. See docs/install.md#extras"
-        ) from None
-    if int(transformers.__version__.split(".")[0]) < 5:
-        # Earlier ones leave out rope_parameters, without a word.
-        raise MinibertError(
-            f"verify needs transformers 5 or later, not {transformers.__version__}: "
-            f"{how_to_install('verify')}. See docs/install.md#extras"
-        )
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
+    config, transformers = _opened(folder).config, _transformers()
     usual = class_name(config.model_type, config.family, config.task)
     name = (read_json(folder / "config.json").get("architectures") or [usual])[0]
     with guarded(folder, MinibertError, "transformers cannot read its config.json"):
         kind = getattr(transformers, name)
         padding = kind.config_class.from_pretrained(folder).pad_token_id
     lengths = _lengths(config, longest)
-    # RoBERTa and classifiers of texts ask where the padding is.
-    usable = [n for n in range(config.vocab_size) if n != padding] or [0]
-    generator = torch.Generator().manual_seed(seed)
-    ids, segments = (
-        [torch.randint(n, (length,), generator=generator).tolist() for length in lengths]
-        for n in (len(usable), max(1, config.n_segments))
-    )
-    ids = [[usable[n] for n in row] for row in ids]
+    ids, segments = _drawn(config, lengths, padding, seed)
     texts = [{"input_ids": torch.tensor([row])} for row in ids]
     # GPT-2 has no segments and would add the embedding of a token for each.
     if config.n_segments:
@@ -116,6 +95,40 @@ def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> Json:
         "quantities": quantities,
         "not_covered": [beyond] if lengths[-1] < config.n_positions else [],
     }
+
+
+def _transformers() -> ModuleType:
+    """The library, without bars of progress. Raises MinibertError where it is missing or older."""
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise MinibertError(
+            f"verify compares with transformers, which cannot be imported ({error}): "
+            f"{how_to_install('verify')}. See docs/install.md#extras"
+        ) from None
+    if int(transformers.__version__.split(".")[0]) < 5:
+        # Earlier ones leave out rope_parameters, without a word.
+        raise MinibertError(
+            f"verify needs transformers 5 or later, not {transformers.__version__}: "
+            f"{how_to_install('verify')}. See docs/install.md#extras"
+        )
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return transformers
+
+
+def _drawn(
+    config: Config, lengths: Sequence[int], padding: int | None, seed: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Ids and segments of texts of these lengths, by the seed."""
+    # RoBERTa and classifiers of texts ask where the padding is.
+    usable = [n for n in range(config.vocab_size) if n != padding] or [0]
+    generator = torch.Generator().manual_seed(seed)
+    places, segments = (
+        [torch.randint(n, (length,), generator=generator).tolist() for length in lengths]
+        for n in (len(usable), max(1, config.n_segments))
+    )
+    return [[usable[n] for n in row] for row in places], segments
 
 
 def _opened(folder: Path) -> Checkpoint:
