@@ -20,6 +20,8 @@
  * @property {boolean} sent
  */
 
+import { once } from "../core/data/example.js";
+
 const GONE = "The server does not answer. Is it still running? Started anew it has another address.";
 /** Passes whose requests are remembered, for `read`. */
 const KEPT = 16;
@@ -92,11 +94,7 @@ export class ServedEngine {
     const known = new Map([...there].map(([name, bytes]) => [name, Promise.resolve(bytes)]));
     const whole = (/** @type {string} */ name) => {
       if (name.startsWith("probs-")) this.shown = name;
-      const bytes = known.get(name) ?? this.block(request, name);
-      known.set(name, bytes);
-      // One that failed may be asked for again.
-      bytes.catch(() => known.delete(name));
-      return bytes;
+      return once(known, name, () => this.block(request, name));
     };
     return {
       bytes: async (/** @type {string} */ name, /** @type {number} */ from = 0, /** @type {number | undefined} */ to = undefined) =>

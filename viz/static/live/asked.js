@@ -238,19 +238,19 @@ export class History {
   }
 
   undo() {
-    const back = this.before.pop();
-    if (back === undefined) return false;
-    this.after.push(this.now);
-    this.now = back;
-    this.last = { kind: "", at: 0 };
-    return true;
+    return this.step(this.before, this.after);
   }
 
   redo() {
-    const again = this.after.pop();
-    if (again === undefined) return false;
-    this.before.push(this.now);
-    this.now = again;
+    return this.step(this.after, this.before);
+  }
+
+  /** Whether there was such a step. @param {Kept[]} from @param {Kept[]} to */
+  step(from, to) {
+    const next = from.pop();
+    if (next === undefined) return false;
+    to.push(this.now);
+    this.now = next;
     this.last = { kind: "", at: 0 };
     return true;
   }

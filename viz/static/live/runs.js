@@ -10,7 +10,7 @@
  */
 
 import { weightOf } from "../core/data/attention.js";
-import { Example } from "../core/data/example.js";
+import { Example, once } from "../core/data/example.js";
 import { pairsOf } from "../core/data/why.js";
 import { requestOf } from "./asked.js";
 
@@ -145,21 +145,6 @@ export class Runs {
     const names = looked.map((one) => one?.name);
     for (const name of this.known.keys()) if (!names.includes(name)) this.known.delete(name);
   }
-}
-
-/**
- * What is asked for once; what failed may be asked for again.
- *
- * @template Value
- * @param {Map<string, Promise<Value>>} known
- * @param {string} name
- * @param {() => Promise<Value>} ask
- */
-function once(known, name, ask) {
-  const asked = known.get(name) ?? ask();
-  known.set(name, asked);
-  asked.catch(() => known.delete(name));
-  return asked;
 }
 
 /**

@@ -38,6 +38,22 @@ import { bytesOf, unpack, unpackPart } from "./data.js";
 import { keyHeadOf } from "./sharing.js";
 import { attend } from "./softmax.js";
 
+/**
+ * What is made or asked for once, by its name; what failed may be asked for again.
+ *
+ * @template Made
+ * @param {Map<string, Promise<any>>} known
+ * @param {string} name
+ * @param {() => Promise<Made>} make
+ * @returns {Promise<Made>}
+ */
+export function once(known, name, make) {
+  const made = known.get(name) ?? make();
+  known.set(name, made);
+  made.catch(() => known.delete(name));
+  return made;
+}
+
 /** Unpacked blocks of codes that are kept: query, key and value of two layers. */
 const KEPT = 6;
 /** Layers computed from query and key that are kept; one of 512 tokens and 12 heads has 3 MB. */
@@ -67,20 +83,6 @@ export class Example {
     this.unpacked = new Map();
     /** Layers, each with the places of the heads that are there. @type {Map<number, {layer: Layer, ready: Set<number>}>} */
     this.computed = new Map();
-  }
-
-  /**
-   * What `make` gives, made once.
-   *
-   * @template Made
-   * @param {string} name
-   * @param {() => Promise<Made>} make
-   * @returns {Promise<Made>}
-   */
-  once(name, make) {
-    const known = this.made.get(name) ?? make();
-    this.made.set(name, known);
-    return known;
   }
 
   /** @param {string} quantity @param {number | null} layer @param {number | null} [head] */
@@ -119,7 +121,7 @@ export class Example {
     const [nHeads, nQueries, nKeys] = [this.heads.length, this.tokens.text.length, this.keyTokens.text.length];
     const entry = this.entry("probs", number);
     const made = (/** @type {Uint8Array} */ codes) => ({ number, nHeads, nQueries, nKeys, size: nQueries, codes });
-    if (entry) return this.once(`layer ${number}`, async () => made(/** @type {Uint8Array} */ (await unpack(entry, this.blocks))));
+    if (entry) return once(this.made, `layer ${number}`, async () => made(/** @type {Uint8Array} */ (await unpack(entry, this.blocks))));
     const begun = this.computed.get(number) ?? { layer: made(new Uint8Array(nHeads * nQueries * nKeys)), ready: new Set() };
     this.computed.delete(number);
     this.computed.set(number, begun);
@@ -142,7 +144,7 @@ export class Example {
    * @returns {Promise<Float32Array>}
    */
   head(layer, head) {
-    return this.once(`head ${layer} ${head}`, async () => {
+    return once(this.made, `head ${layer} ${head}`, async () => {
       const vectors = this.header.edited ? null : await this.vectors(layer, head);
       if (vectors) return attend(vectors, this.causal);
       if (!this.entry("probs", layer)) throw new RangeError(`layer ${layer} has no weights on this page`);
@@ -160,7 +162,7 @@ export class Example {
    * @returns {Promise<Vectors | null>}
    */
   vectors(layer, head) {
-    return this.once(`vectors ${layer} ${head}`, async () => {
+    return once(this.made, `vectors ${layer} ${head}`, async () => {
       const [query, key, value] = await Promise.all(
         ["query", "key", "value"].map((name) => this.part(name, layer, head)),
       );
@@ -213,7 +215,7 @@ export class Example {
    * @returns {Promise<Lens | null>}
    */
   lens() {
-    return this.once("lens", async () => {
+    return once(this.made, "lens", async () => {
       const { lens } = this.header;
       if (!lens || !("block" in lens)) return lens;
       return JSON.parse(new TextDecoder().decode(await this.blocks.bytes(lens.block)));
@@ -222,7 +224,7 @@ export class Example {
 
   /** @returns {Promise<Thumbnails | null>} */
   thumbnails() {
-    return this.once("thumbnails", async () => {
+    return once(this.made, "thumbnails", async () => {
       const entry = this.entry("thumbnails", null);
       if (!entry) return null;
       const codes = /** @type {Uint8Array} */ (await unpack(entry, this.blocks));

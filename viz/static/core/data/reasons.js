@@ -33,6 +33,7 @@
 
 import { fromHalf } from "./coded.js";
 import { bytesOf, unpack } from "./data.js";
+import { once } from "./example.js";
 
 /** Fields of a weight before its pairs, and of a pair. */
 const [FIRST, EACH] = [4, 3];
@@ -58,14 +59,14 @@ async function heldReason(example, { layer, head, query, key }, name) {
   const { why } = example.header;
   const entry = example.entry(name, null);
   if (!why || !entry) return null;
-  const fields = await example.once(name, async () => new Uint16Array((await bytesOf(entry, example.blocks)).buffer));
+  const fields = await once(example.made, name, async () => new Uint16Array((await bytesOf(entry, example.blocks)).buffer));
   const [nFields, nWeights] = entry.shape;
   const at = (/** @type {number} */ field, /** @type {number} */ weight) => fields[field * nWeights + weight];
   const place = example.layers.indexOf(layer) * example.heads.length + example.heads.indexOf(head);
   const found = Array.from({ length: nWeights }, (_, i) => i).find((i) => at(0, i) === place && at(1, i) === query && at(2, i) === key);
   if (found === undefined) return null;
   const half = (/** @type {number} */ field) => fromHalf(Uint16Array.of(at(field, found)))[0];
-  const below = name === "why" ? await example.once("below", () => belowOf(example)) : null;
+  const below = name === "why" ? await once(example.made, "below", () => belowOf(example)) : null;
   const pairs = Array.from({ length: (nFields - FIRST) / EACH }, (_, pair) => {
     const first = FIRST + EACH * pair;
     const side = (/** @type {0 | 1} */ which) => ({ ...writerOf(why.components[at(first + which, found)]), ...(below ? below(found, pair, which) : { numbers: null, open: null }) });

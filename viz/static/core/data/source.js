@@ -164,14 +164,14 @@ function mlpSteps({ gated }, x) {
   ];
 }
 
-/** A quantity (position, …) at one position. @param {Source} source @param {string} quantity @param {number | null} layer @param {number} position */
+/** A quantity (position, …) at one position. @param {Pick<Source, "read">} source @param {string} quantity @param {number | null} layer @param {number} position */
 export async function rowAt(source, quantity, layer, position) {
   const { shape: [positions], values } = await source.read(quantity, layer);
   const width = values.length / positions;
   return values.subarray(position * width, (position + 1) * width);
 }
 
-/** A quantity (head, position, …) at one position, of each head. @param {Source} source @param {string} quantity @param {number} layer @param {number} position */
+/** A quantity (head, position, …) at one position, of each head. @param {Pick<Source, "read">} source @param {string} quantity @param {number} layer @param {number} position */
 export async function headsAt(source, quantity, layer, position) {
   const { shape: [heads, positions, width], values } = await source.read(quantity, layer);
   return Array.from({ length: heads }, (_, head) => {

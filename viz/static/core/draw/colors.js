@@ -48,6 +48,16 @@ export function mixed(stops, part) {
   return from.map((value, c) => value + (to[c] - value) * (at - i));
 }
 
+/** A colour as a pixel of an image. @param {number[]} color  red, green and blue, 0 to 255 */
+export function pixelOf([red, green, blue]) {
+  return new Uint32Array(Uint8ClampedArray.of(red, green, blue, 255).buffer)[0];
+}
+
+/** So many pixels from the first of these colours to the last. @param {string[]} stops  #rrggbb @param {number} count */
+export function pixelsOf(stops, count) {
+  return Uint32Array.from({ length: count }, (_, i) => pixelOf(mixed(stops, i / (count - 1))));
+}
+
 /** Relative luminance, 0 to 1 (WCAG 2). @param {number[]} color  red, green and blue, 0 to 255 */
 function luminance(color) {
   const [red, green, blue] = color.map((value) => {

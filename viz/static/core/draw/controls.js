@@ -94,7 +94,8 @@ export function tabsOf(name, choices, choose, kind = "") {
   };
 }
 
-const STEPS = /** @type {Record<string, [number, number]>} */ ({ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] });
+/** Rows and columns that an arrow leads on. */
+export const STEPS = /** @type {Record<string, [number, number]>} */ ({ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] });
 
 /**
  * Gives the keyboard to the element that an arrow leads to among rows of them; only it is then reached by Tab.

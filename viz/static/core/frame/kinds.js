@@ -38,7 +38,7 @@
 
 import { usualHeads, usualMinimum } from "../data/attention.js";
 import { usualQuery } from "../data/softmax.js";
-import { currentHead } from "../state/state.js";
+import { afterEscape, currentHead } from "../state/state.js";
 
 /** A view that keeps what its stage gave. */
 export class Staged {
@@ -63,6 +63,12 @@ export class Staged {
   stillAsked({ layer, head }) {
     const now = this.asked();
     return now.layer === layer && now.head === head;
+  }
+
+  /** Escape lets go of what is kept. @param {KeyboardEvent} event @returns {boolean}  whether it was that key */
+  keydown({ key }) {
+    if (key === "Escape") this.store.set(afterEscape(this.store.get()));
+    return key === "Escape";
   }
 
   /** The token that a page before a model is about: the chosen one, else the one it predicts. */

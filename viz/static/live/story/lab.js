@@ -31,6 +31,8 @@
  * @property {Step[]} steps
  */
 
+import { headsAt, rowAt } from "../../core/data/source.js";
+
 /**
  * @param {Step} step
  * @param {string} written  the guess, as the field or the choice gives it
@@ -141,15 +143,12 @@ export class LabRun {
    * @param {number} position
    */
   async row(quantity, layer, head, position) {
-    const { shape, values } = await this.read(quantity, layer);
-    const from = (head * shape[1] + position) * shape[2];
-    return values.slice(from, from + shape[2]);
+    return (await headsAt(this, quantity, layer, position))[head];
   }
 
   /** The logits at a position. @param {number} position */
-  async logits(position) {
-    const { shape, values } = await this.read("logits", null);
-    return values.slice(position * shape[1], (position + 1) * shape[1]);
+  logits(position) {
+    return rowAt(this, "logits", null, position);
   }
 
   /** What the model says first at a position. @param {number} position */

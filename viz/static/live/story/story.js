@@ -7,6 +7,7 @@
  * @import { Chapter, Revealed, Scene, Step } from "./lab.js"
  */
 
+import { once } from "../../core/data/example.js";
 import { button, menu } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { Frame } from "../../core/frame/frame.js";
@@ -47,14 +48,11 @@ class Picture {
 
   /** @param {Chapter["model"]} model */
   open(model) {
-    const start = async () => {
+    return once(this.opened, model, async () => {
       const engine = await this.around.engines[model]();
       const about = await engine.about();
       return { lab: new Lab(engine, about), runs: new Runs(engine, about) };
-    };
-    const opened = this.opened.get(model) ?? start();
-    this.opened.set(model, opened);
-    return opened;
+    });
   }
 
   /** Of scenes that are asked for soon after one another the last is shown. @param {Chapter["model"]} model @param {Scene} scene @param {boolean} told  with its prediction */

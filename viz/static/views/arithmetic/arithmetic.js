@@ -14,7 +14,6 @@ import { Staged } from "../../core/frame/kinds.js";
 import { weightOf } from "../../core/data/attention.js";
 import { pairOf, whyAbsent } from "../../core/data/softmax.js";
 import { element } from "../../core/draw/dom.js";
-import { afterEscape } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { numeral } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
@@ -73,12 +72,6 @@ export class ArithmeticView extends Staged {
   async codes(layer) {
     if (!this.example.header.edited || !this.example.entry("probs", layer)) return null;
     return this.example.layer(layer);
-  }
-
-  /** @param {KeyboardEvent} event @returns {boolean} */
-  keydown({ key }) {
-    if (key === "Escape") this.store.set(afterEscape(this.store.get()));
-    return key === "Escape";
   }
 
   /** The picture to take away. */

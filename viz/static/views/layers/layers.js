@@ -15,7 +15,6 @@ import { signColor, strongest, withAlpha } from "../../core/draw/colors.js";
 import { walk } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
-import { afterEscape } from "../../core/state/state.js";
 import { tokenName, visible } from "../../core/text/text.js";
 import { bar, createRamp, legendOf } from "../../marks/cards.js";
 
@@ -91,11 +90,8 @@ class LayersView extends Staged {
   /** @param {KeyboardEvent} event @returns {boolean} */
   keydown(event) {
     const { key, target } = event;
-    if (key === "Escape") {
-      this.kept = null;
-      this.store.set(afterEscape(this.store.get()));
-      return true;
-    }
+    if (key === "Escape") this.kept = null;
+    if (super.keydown(event)) return true;
     const cell = cellOf(target);
     if (!cell || !this.lens) return false;
     if (key === "Enter" || key === " ") {

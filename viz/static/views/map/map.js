@@ -14,18 +14,15 @@ import { Staged } from "../../core/frame/kinds.js";
 import { hasLayer } from "../../core/data/thumbnails.js";
 import { sentenceOfHead } from "../../core/data/sentence.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
-import { button } from "../../core/draw/controls.js";
+import { button, STEPS } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { CanvasPen } from "../../core/export/pens.js";
-import { afterEscape, MOST_ZOOM } from "../../core/state/state.js";
+import { MOST_ZOOM } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { percent, running } from "../../core/text/text.js";
 import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
 import { cellAt, frameFor, gradientOf, paintBand, paintCells, paintMap, weightsOf } from "./plot.js";
-
-/** @type {Record<string, [number, number]>} */
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 export class MapView extends Staged {
   /** @param {Stage} stage */
@@ -94,13 +91,12 @@ export class MapView extends Staged {
     this.store.set(cell && !again ? { ...cell, anchor: "query" } : { query: null, key: null });
   }
 
-  /** Goes from cell to cell. @param {KeyboardEvent} event */
-  keydown({ key, target }) {
+  /** Goes from cell to cell. @param {KeyboardEvent} event @returns {boolean} */
+  keydown(event) {
+    const { key, target } = event;
     if (target instanceof HTMLButtonElement) return false;
-    if (key === "Escape") this.store.set(afterEscape(this.store.get()));
-    else if (key === "Enter") this.keepLargest();
-    else return key in ARROWS && this.arrow(ARROWS[key]);
-    return true;
+    if (key === "Enter") this.keepLargest();
+    return key === "Enter" || super.keydown(event) || (key in STEPS && this.arrow(STEPS[key]));
   }
 
   /** Moves the kept cell; without one the arrows are the page's. @param {[number, number]} step */

@@ -33,7 +33,7 @@
  */
 
 import { penOf } from "../../core/draw/canvas.js";
-import { channels, mixed } from "../../core/draw/colors.js";
+import { channels, pixelOf, pixelsOf } from "../../core/draw/colors.js";
 import { tokenText } from "../../core/text/text.js";
 
 /** Room for the sums below, the bars in it, and the gap before them, CSS pixels. */
@@ -155,11 +155,6 @@ export const SCALES = {
 /** Steps from the lightest to the darkest. */
 const STEPS = 512;
 
-/** @param {number[]} color */
-function pixel([red, green, blue]) {
-  return new Uint32Array(Uint8ClampedArray.of(red, green, blue, 255).buffer)[0];
-}
-
 /** @param {"light" | "dark"} theme @returns {string}  a CSS image */
 export function gradientOf(theme) {
   return `linear-gradient(90deg, ${SCALES[theme].join(", ")})`;
@@ -180,8 +175,8 @@ export function paintCells(canvas, width, height, { weights, window, colors }, t
   const pen = penOf(canvas);
   const image = pen.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  const inks = Uint32Array.from({ length: STEPS + 1 }, (_, i) => pixel(mixed(SCALES[theme], i / STEPS)));
-  const blank = pixel(channels(colors.paper));
+  const inks = pixelsOf(SCALES[theme], STEPS + 1);
+  const blank = pixelOf(channels(colors.paper));
   const down = cover(window[0], window[1], height, nQueries);
   const across = cover(window[2], window[3], width, nKeys);
   for (let y = 0; y < height; y += 1) {

@@ -10,7 +10,7 @@ import { hasLayer, hasThumbnails, thumbnailsOf } from "../../core/data/thumbnail
 import { placesIn, sentenceOfHead, wordsOf } from "../../core/data/sentence.js";
 import { grouping, sharing } from "../../core/data/sharing.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
-import { channels, headColor } from "../../core/draw/colors.js";
+import { channels, headColor, pixelOf, pixelsOf } from "../../core/draw/colors.js";
 import { button, walk } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
@@ -136,7 +136,7 @@ class ModelView extends Staged {
     const { ground, paper } = cssColors(this.root);
     const colors = this.example.heads.map((head) => headColor(head, theme));
     this.strokes?.forEach((stroke, i) => (stroke.style.background = colors[i]));
-    this.pictures.forEach(({ canvas }, place) => paintHead(canvas, this.example, thumbnails, place, inksOf(colors[place % this.nHeads], ground, paper)));
+    this.pictures.forEach(({ canvas }, place) => paintHead(canvas, this.example, thumbnails, place, colors[place % this.nHeads], { ground, paper }));
     this.legend.color(ground, theme);
   }
 
@@ -185,26 +185,8 @@ export const modelKind = {
   create: (stage) => new ModelView(stage),
 };
 
-const NOT_DRAWN = 256;
 /** From so many cells a side on a picture may have fewer pixels than cells. */
 const MANY = 40;
-
-/**
- * The pixels of a head by code, from the ground to its colour; the last is of what is not drawn. The code is the root
- * of the weight, so that small weights can be seen.
- *
- * @param {string} color
- * @param {string} ground
- * @param {string} paper
- */
-function inksOf(color, ground, paper) {
-  const [full, empty] = [channels(color), channels(ground)];
-  const inks = new Uint32Array(NOT_DRAWN + 1);
-  const bytes = new Uint8ClampedArray(inks.buffer).fill(255);
-  for (let code = 0; code < NOT_DRAWN; code += 1) bytes.set(empty.map((from, i) => from + ((full[i] - from) * code) / 255), 4 * code);
-  bytes.set(channels(paper), 4 * NOT_DRAWN);
-  return inks;
-}
 
 /**
  * A pixel for each cell of a head's picture, which the style stretches.
@@ -213,9 +195,11 @@ function inksOf(color, ground, paper) {
  * @param {import("../../core/data/example.js").Example} example
  * @param {Thumbnails} thumbnails
  * @param {number} place
- * @param {Uint32Array} inks
+ * @param {string} color  of the weight 1: the root of a weight is told, so that small ones can be seen
+ * @param {{ground: string, paper: string}} sheet
  */
-function paintHead(canvas, { tokens, keyTokens, causal }, { rows, columns, codes }, place, inks) {
+function paintHead(canvas, { tokens, keyTokens, causal }, { rows, columns, codes }, place, color, { ground, paper }) {
+  const [inks, blank] = [pixelsOf([ground, color], 256), pixelOf(channels(paper))];
   const [nQueries, nKeys] = [tokens.text.length, keyTokens.text.length];
   Object.assign(canvas, { width: columns, height: rows });
   canvas.classList.toggle("fine", Math.max(rows, columns) > MANY);
@@ -226,7 +210,7 @@ function paintHead(canvas, { tokens, keyTokens, causal }, { rows, columns, codes
     // Of a causal model, the last column of the row that a query of it may look at.
     const query = Math.max(row + 1, Math.floor(((row + 1) * nQueries) / rows)) - 1;
     const end = causal ? Math.ceil(((query + 1) * columns) / nKeys) : columns;
-    for (let column = 0; column < columns; column += 1) pixels[row * columns + column] = inks[column < end ? codes[(place * rows + row) * columns + column] : NOT_DRAWN];
+    for (let column = 0; column < columns; column += 1) pixels[row * columns + column] = column < end ? inks[codes[(place * rows + row) * columns + column]] : blank;
   }
   pen.putImageData(image, 0, 0);
 }

@@ -24,7 +24,6 @@ import { headColor, rampOf, scaleFor, signedShade, weightShade } from "../../cor
 import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
-import { afterEscape } from "../../core/state/state.js";
 import { short, written } from "../../core/text/numbers.js";
 import { percent, tokenName } from "../../core/text/text.js";
 import { numeral } from "../../marks/cards.js";
@@ -136,12 +135,6 @@ class NeuronView extends Staged {
       element("strong", {}, [`Dimension ${dimension}`]), "  ", numeral("q", q), " × ", numeral("k", k), " = ", numeral("product", q * k),
       ", adds ", numeral("contribution", q * k * vectors.scale), " to the score",
     );
-  }
-
-  /** @param {KeyboardEvent} event @returns {boolean} */
-  keydown({ key }) {
-    if (key === "Escape") this.store.set(afterEscape(this.store.get()));
-    return key === "Escape";
   }
 
   says() {

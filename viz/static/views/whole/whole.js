@@ -12,7 +12,6 @@ import { Staged } from "../../core/frame/kinds.js";
 import { headColor, scaleFor, withAlpha } from "../../core/draw/colors.js";
 import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
-import { afterEscape } from "../../core/state/state.js";
 import { stripOf } from "../../marks/strips.js";
 import { BOXES, inputBoxes, outputBoxes, readWhole, TITLES } from "./boxes.js";
 
@@ -108,11 +107,9 @@ class WholeView extends Staged {
    * @param {KeyboardEvent} event
    * @returns {boolean}
    */
-  keydown({ key, target }) {
-    if (key === "Escape") {
-      this.store.set(afterEscape(this.store.get()));
-      return true;
-    }
+  keydown(event) {
+    const { key, target } = event;
+    if (super.keydown(event)) return true;
     const by = { ArrowUp: -1, ArrowDown: 1 }[key];
     if (!by || !(target instanceof HTMLElement) || !this.flow.contains(target)) return false;
     const stops = /** @type {HTMLElement[]} */ ([...this.flow.querySelectorAll("button:not(:disabled)")]);
