@@ -56,7 +56,10 @@ test("answers find their questions in any order, a failure holds up nothing, and
   const [first, second] = ["", "b"].map(trace);
   assert.deepEqual(asked.map(({ given }) => given[0].texts[0]), ["", "b"]);
   answer(1, { result: { number: 2, header: {}, predictions: [] } });
-  assert.equal((await second).number, 2);
+  const run = await second;
+  assert.equal(run.number, 2);
+  void run.blocks.bytes("probs-0", 3).catch(() => {});
+  assert.deepEqual(asked[2].given, [2, "probs-0", 3]);
   answer(0, { error: "the text gives no token" });
   await assert.rejects(first, { message: "the text gives no token" });
   const waiting = [engine.about(), trace("a"), trace("b")];

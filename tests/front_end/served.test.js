@@ -77,6 +77,13 @@ test("the shown layer's weights travel with the answer, the others when they are
   socket.answer({ number, answer: null, blocks: [{ name: "probs-3", bytes: 2 }] }, new Uint8Array([7, 8]));
   assert.deepEqual([await bytes, await again], [new Uint8Array([7, 8]), new Uint8Array([7, 8])]);
   assert.equal(socket.sent.length, 2);
+  // What failed may be asked for again.
+  const failed = run.blocks.bytes("probs-4");
+  socket.answer({ number: socket.sent.at(-1).number, error: { name: "Error", message: "no" } });
+  await assert.rejects(failed, { message: "no" });
+  void run.blocks.bytes("probs-4");
+  assert.equal(socket.sent.length, 4);
+  void run.blocks.bytes("probs-3");
   engine.trace(REQUEST);
   assert.deepEqual(socket.sent.at(-1).blocks, ["probs-3"]);
 });
