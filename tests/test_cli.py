@@ -370,8 +370,8 @@ class TestTexts:
         opened: list[str] = []
         monkeypatch.setattr("webbrowser.open", opened.append)
         path = inputs / "page.html"
-        said("view", *TEXTS, "-o", str(path), "--open")
-        assert path.read_text() == load().trace(*TEXTS).view().html
+        said("view", *TEXTS, "-o", str(path), "--open", "--why", "1-2", "--why", "3-0")
+        assert path.read_text() == load().trace(*TEXTS).view(why=[(1, 2), (3, 0)]).html
         assert opened == [path.as_uri()]
 
 

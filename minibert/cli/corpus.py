@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from minibert.cli.options import Loading, Reading, say_json, spread
-from minibert.errors import SurveyError, check_index
+from minibert.cli.options import Loading, Reading, heads_asked, say_json, spread
 from minibert.terminal import Terminal, bar, note, say
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def survey(
     """
     # In this order: a corpus that cannot be read is known at once.
     documents, model = reading.documents(corpus), loading.load()
-    asked = _heads(why or [], model.config.n_layers, model.config.n_heads)
+    asked = heads_asked(why or [], model.config.n_layers, model.config.n_heads)
     from minibert.survey.run import survey as measured
 
     several = {"offsets": measuring.offsets or (), "tokens": measuring.tokens or ()}
@@ -118,23 +117,6 @@ def survey(
             command=shlex.join(["minibert", *sys.argv[1:]]),
         )
         say(f"The report: {path.resolve().as_uri()}")
-
-
-def _heads(asked: list[str], n_layers: int, n_heads: int) -> dict[int, tuple[int, ...]]:
-    """The heads of each layer that are asked about.
-
-    Raises SurveyError for what names none, TraceError for a head that does not exist.
-    """
-    found: dict[int, set[int]] = {}
-    for text in asked:
-        layer, _, head = text.partition("-")
-        if text != "all" and not (layer.isdecimal() and (head.isdecimal() or text == layer)):
-            raise SurveyError(f"--why {text}: expected a layer, as 1, a head, as 1-2, or all.")
-        layers = range(n_layers) if text == "all" else [check_index("layer", int(layer), n_layers)]
-        heads = {check_index("head", int(head), n_heads)} if head else set(range(n_heads))
-        for each in layers:
-            found[each] = found.get(each, set()) | heads
-    return {layer: tuple(sorted(heads)) for layer, heads in found.items()}
 
 
 def _explain(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, get_args, get_or
 
 import typer
 
-from minibert.errors import MinibertError
+from minibert.errors import MinibertError, check_index
 from minibert.terminal import note, say, standard_input
 
 if TYPE_CHECKING:
@@ -261,6 +261,23 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def heads_asked(asked: list[str], n_layers: int, n_heads: int) -> dict[int, tuple[int, ...]]:
+    """The heads of each layer that are asked about.
+
+    Raises MinibertError for what names none, TraceError for a head that does not exist.
+    """
+    found: dict[int, set[int]] = {}
+    for text in asked:
+        layer, _, head = text.partition("-")
+        if text != "all" and not (layer.isdecimal() and (head.isdecimal() or text == layer)):
+            raise MinibertError(f"--why {text}: expected a layer, as 1, a head, as 1-2, or all.")
+        layers = range(n_layers) if text == "all" else [check_index("layer", int(layer), n_layers)]
+        heads = {check_index("head", int(head), n_heads)} if head else set(range(n_heads))
+        for each in layers:
+            found[each] = found.get(each, set()) | heads
+    return {layer: tuple(sorted(heads)) for layer, heads in found.items()}
 
 
 def unusable(message: str) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from minibert.cli.options import Loading, Texts, spread
+from minibert.cli.options import Loading, Texts, heads_asked, spread
 from minibert.doors import Page, View
 from minibert.errors import MinibertError
 from minibert.terminal import note, say
@@ -24,6 +24,7 @@ def view(
     picture: str = "head",
     browse: bool = False,
     features: str | None = None,
+    why: list[str] | None = None,
     *,
     loading: Loading,
 ) -> None:
@@ -33,11 +34,15 @@ def view(
         output [-o, FILE]: The page to write.
         picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map or
             layers.
+        why [--why, LAYER|LAYER-HEAD|all]: Hold, down to the words, why these heads look where they
+            do, as 1-2; may be repeated. The page is larger then.
     """
     _check_place(output)
     found = _features(features, loading)
     model, tokens = texts.tokens(loading)
-    page = model.trace(tokens).view(view=cast(View, picture), features=found)
+    asked = heads_asked(why or [], model.config.n_layers, model.config.n_heads)
+    heads = [(layer, head) for layer, some in asked.items() for head in some]
+    page = model.trace(tokens).view(view=cast(View, picture), why=heads or None, features=found)
     _write(page, output, browse, "{:.0f} kB", 1000)
 
 
