@@ -25,11 +25,13 @@ from torch.overrides import TorchFunctionMode
 from minibert import __version__
 from minibert.checkpoint.config import class_name
 from minibert.checkpoint.load import Asked, Checkpoint, open_folder
+from minibert.checkpoint.weights import fit
 from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.problem import TIMES_EAGER
 from minibert.layers.config import Config
 from minibert.layers.linear import processor
 from minibert.loading import load
+from minibert.model import Model
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 from minibert.untrusted import Json, guarded, open_regular, read_json
@@ -136,7 +138,13 @@ def _opened(folder: Path) -> Checkpoint:
         raise MinibertError(
             f"{folder} is not a folder; expected the folder of a checkpoint, with config.json."
         )
-    return open_folder(folder, Asked(), name=str(folder))
+    found = open_folder(folder, Asked(), name=str(folder))
+    with torch.device("meta"):
+        named = Model(found.config).named_parameters()
+    # transformers says less of what does not fit.
+    shapes = {name: tuple(parameter.shape) for name, parameter in named}
+    fit(found.config, shapes, found.entries, where=found.where)
+    return found
 
 
 def _lengths(config: Config, longest: int) -> list[int]:

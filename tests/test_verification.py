@@ -4,6 +4,7 @@ The mistakes are in our model only, and far below what a look at logits would sh
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +160,10 @@ def test_an_error_of_packed_texts_only_is_caught(llama, monkeypatch):
 def test_what_it_cannot_compare_is_one_line(llama, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     fails(run("verify", str(tmp_path)), "'t5' is not a family minibert knows")
+    other = shutil.copytree(llama, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"intermediate_size": 41}))
+    assert "  mis-shaped  layers.0.mlp" in run("verify", str(other)).stderr
     monkeypatch.setattr("transformers.__version__", "4.57.6")
     fails(run("verify", str(llama)), "needs transformers 5 or later, not 4.57.6")
     monkeypatch.setitem(sys.modules, "transformers", None)
