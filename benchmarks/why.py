@@ -245,9 +245,8 @@ def main() -> int:
     with session(chosen.threads) as known:
         if chosen.sums or chosen.ranks:
             for row in sums(chosen.sums) if chosen.sums else ranks(chosen.ranks):
-                kept.rows.append({**row, **known})
-                print({name: value for name, value in row.items() if name != "what"})
-                kept.save()
+                told = {name: value for name, value in row.items() if name != "what"}
+                kept.add({**row, **known}, str(told))
             return int(not all(row["ok"] for row in kept.finish()))
         for length, layers in ({64: (1,)} if chosen.quick else SHAPES).items():
             wanted = chosen.rows is None or chosen.rows.search(f"gpt2 T{length}")
