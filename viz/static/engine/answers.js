@@ -10,6 +10,7 @@
  * @import { Tokenizer } from "./tokens.js"
  */
 
+import { codesOf } from "../core/data/attention.js";
 import { softmax } from "../core/data/softmax.js";
 import { Plan } from "./edits.js";
 import { Pass } from "./pass.js";
@@ -65,16 +66,11 @@ export function predictions(pass, tokenizer) {
  * @returns {Candidate[]}
  */
 export function candidates(logits, names, ids) {
-  const probs = probsOf(logits);
+  if (!Number.isFinite(largestOf(logits))) throw new Error(NOT_FINITE);
+  const probs = softmax(logits);
   // Some checkpoints have more logits than their tokenizer has tokens.
   const chosen = ids ?? best(probs.subarray(0, names.size), TOP);
   return chosen.map((id) => ({ id, text: names.string(id), logit: logits[id], prob: probs[id] }));
-}
-
-/** @param {Float32Array} logits */
-function probsOf(logits) {
-  if (!Number.isFinite(largestOf(logits))) throw new Error(NOT_FINITE);
-  return softmax(logits);
 }
 
 /** NaN where one of them is. @param {ArrayLike<number>} logits */
@@ -313,13 +309,6 @@ function entry(quantity, layer, shape, codes = {}) {
 export function bytesOf(pass, name, from = 0, to = undefined) {
   const [quantity, layer] = name.split("-");
   const { values } = pass.read(quantity, Number(layer));
-  if (quantity === "probs") return encodeProbs(values).slice(from, to);
+  if (quantity === "probs") return codesOf(values).slice(from, to);
   return new Uint8Array(values.buffer, values.byteOffset, values.byteLength).slice(from, to);
-}
-
-/** Probabilities square-root coded: round(255·sqrt(probs)). @param {Float32Array} probs */
-function encodeProbs(probs) {
-  const codes = new Uint8Array(probs.length);
-  for (let i = 0; i < codes.length; i += 1) codes[i] = Math.round(255 * Math.sqrt(Math.min(Math.max(probs[i], 0), 1)));
-  return codes;
 }

@@ -263,9 +263,11 @@ export function answerPage(port) {
       // Between two heads of a sweep, two texts of many, and two layers of a lens, others are answered.
       const more = PAUSING.has(method) ? [turn] : [];
       const result = await /** @type {any} */ (engine)[method](...given, ...more);
-      port.postMessage({ call, result }, buffersOf(result));
+      // Numbers are handed over and not copied.
+      const values = result instanceof Uint8Array ? result : result?.values;
+      port.postMessage({ call, result }, ArrayBuffer.isView(values) ? [/** @type {ArrayBuffer} */ (values.buffer)] : []);
     } catch (error) {
-      port.postMessage({ call, error: messageOf(error) });
+      port.postMessage({ call, error: error instanceof Error ? error.message : String(error) });
     }
   };
 }
@@ -280,15 +282,4 @@ function turn() {
     };
     port2.postMessage(null);
   });
-}
-
-/** @param {unknown} error */
-function messageOf(error) {
-  return error instanceof Error ? error.message : String(error);
-}
-
-/** What an answer hands over and does not copy. @param {any} result @returns {Transferable[]} */
-function buffersOf(result) {
-  if (result instanceof Uint8Array) return [result.buffer];
-  return result?.values instanceof Float32Array ? [result.values.buffer] : [];
 }

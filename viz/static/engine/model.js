@@ -10,7 +10,7 @@
  * @import { Tensor } from "./tensor.js"
  */
 
-import { normed } from "../core/data/norms.js";
+import { normed, positionRow } from "../core/data/norms.js";
 import { fillSoftmax, seenOf } from "../core/data/softmax.js";
 import { KINDS, Matrix, productOf, single } from "./product.js";
 import { activate, meanOf, rowOf, softCapped, sum, swapped, tensor, turned } from "./tensor.js";
@@ -369,19 +369,11 @@ class Body {
     this.offset = config.position_offset;
   }
 
-  /** The row of the position table of each token. RoBERTa counts from behind the row of padding, and padding itself not. @param {number[]} ids */
-  rowsOfPositions(ids) {
-    if (!this.offset) return [...ids.keys()];
-    const padding = this.offset - 1;
-    let count = 0;
-    return ids.map((id) => (id === padding ? padding : padding + (count += 1)));
-  }
-
   /** word (+ segment) (+ position), a norm and a projection where there are. @param {number[]} ids @param {number[]} segments */
   embed(ids, segments) {
     const summed = rows(this.word, ids);
     if (this.scale !== 1) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] *= this.scale;
-    const more = [this.segment && rows(this.segment, segments), this.position && rows(this.position, this.rowsOfPositions(ids))];
+    const more = [this.segment && rows(this.segment, segments), this.position && rows(this.position, ids.map((_, i) => positionRow(ids, i, this.offset)))];
     for (const added of more) if (added) for (let i = 0; i < summed.values.length; i += 1) summed.values[i] += added.values[i];
     const embedded = this.embedNorm.forward(summed);
     return this.project ? this.project.forward(embedded.values) : embedded;

@@ -167,7 +167,7 @@ export class ServedEngine {
 
   /** Sends what waits, and of blocks and numbers no more than the server takes at once. */
   send() {
-    if (!this.isOpen) return;
+    if (this.socket?.readyState !== 1) return;
     let there = [...this.asked.values()].filter(({ sent }) => sent).length;
     for (const asked of this.asked.values()) {
       if (asked.sent || (there >= AT_ONCE && !NEWEST_WINS.includes(asked.kind))) continue;
@@ -175,10 +175,6 @@ export class ServedEngine {
       there += 1;
       this.socket?.send(asked.message);
     }
-  }
-
-  get isOpen() {
-    return this.socket?.readyState === 1;
   }
 
   connect() {

@@ -17,31 +17,16 @@ import { BertNormalizer, BertPreTokenizer, Tokenizer as Backend } from "@hugging
 /** What SentencePiece writes for a space. */
 const SPACE = "\u2581";
 /** Blocks of Chinese characters; the sixth begins where it does in Rust. */
-const CHINESE = [
-  [0x4e00, 0x9fff], [0x3400, 0x4dbf], [0x20000, 0x2a6df], [0x2a700, 0x2b73f],
-  [0x2b740, 0x2b81f], [0x2b920, 0x2ceaf], [0xf900, 0xfaff], [0x2f800, 0x2fa1f],
-];
+const CHINESE = /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\uf900-\ufaff\u{2f800}-\u{2fa1f}]/u;
 
 /** @param {string} text @param {Settings} settings */
 export function bertNormalized(text, { clean_text, handle_chinese_chars, strip_accents, lowercase }) {
   let characters = [...text];
-  if (clean_text) characters = characters.filter((one) => !isRemoved(one)).map((one) => (/\s/u.test(one) ? " " : one));
-  if (handle_chinese_chars) characters = characters.map((one) => (isChinese(one) ? ` ${one} ` : one));
+  if (clean_text) characters = characters.filter((one) => /[\t\n\r]|[^\0\ufffd\p{Cc}\p{Cf}\p{Co}\p{Cs}]/u.test(one)).map((one) => (/\s/u.test(one) ? " " : one));
+  if (handle_chinese_chars) characters = characters.map((one) => (CHINESE.test(one) ? ` ${one} ` : one));
   if (strip_accents ?? lowercase) characters = [...characters.join("").normalize("NFD").replace(/\p{Mn}/gu, "")];
   // One at a time: of a whole word it depends on what stands around a character.
   return characters.map((one) => (lowercase ? one.toLowerCase() : one)).join("");
-}
-
-/** @param {string} character */
-function isRemoved(character) {
-  if (/[\t\n\r]/.test(character)) return false;
-  return /[\0\ufffd\p{Cc}\p{Cf}\p{Co}\p{Cs}]/u.test(character);
-}
-
-/** @param {string} character */
-function isChinese(character) {
-  const point = /** @type {number} */ (character.codePointAt(0));
-  return CHINESE.some(([first, last]) => point >= first && point <= last);
 }
 
 /** Punctuation of Unicode 9 and later, which is not punctuation there. */
@@ -123,7 +108,12 @@ export class Tokenizer {
    * @returns {Tokens}
    */
   tokens(texts, limit) {
-    const parts = texts.map((text, i) => this.encoded(text, texts.length === 1 ? "the text" : `text ${i + 1}`));
+    const parts = texts.map((text, i) => {
+      const [place, found] = [texts.length === 1 ? "the text" : `text ${i + 1}`, this.encode(text)];
+      if (/\p{Surrogate}/u.test(text)) throw new Error(`${place} has half a character (an unpaired surrogate)`);
+      if (!found.length) throw new Error(`${place} gives no token: write at least one word`);
+      return found;
+    });
     const template = texts.length === 1 ? this.single : this.pair;
     const special = template.reduce((sum, piece) => sum + ("ids" in piece ? piece.ids.length : 0), 0);
     const kept = keptLengths(parts.map(({ length }) => length), limit - special);
@@ -145,13 +135,6 @@ export class Tokenizer {
     };
   }
 
-  /** @param {string} text @param {string} place */
-  encoded(text, place) {
-    if (/\p{Surrogate}/u.test(text)) throw new Error(`${place} has half a character (an unpaired surrogate)`);
-    const ids = this.encode(text);
-    if (!ids.length) throw new Error(`${place} gives no token: write at least one word`);
-    return ids;
-  }
 }
 
 /**

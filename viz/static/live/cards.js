@@ -131,7 +131,7 @@ export function createTokens(maskName, acts) {
     /** @param {Tokens} tokens @param {number | null} query  the token that is kept in the picture @param {number[]} hidden */
     update(tokens, query, hidden) {
       const wanted = JSON.stringify([tokens.text, tokens.segment]);
-      if (wanted !== built) refill(row, tokens.text.map((_, i) => chipOf(tokens, i, acts.choose)));
+      if (wanted !== built) refill(row, tokens.text.map((_, i) => button(tokenChip(tokens, i, 24), () => acts.choose(i), { class: `live-token${tokens.special[i] ? " special" : ""}`, role: "option" })));
       built = wanted;
       chosen = query ?? -1;
       [...row.children].forEach((one, i) => {
@@ -146,11 +146,6 @@ export function createTokens(maskName, acts) {
       for (const act of [mask, hide]) act.title = none ? "Choose a token first" : "";
     },
   };
-}
-
-/** @param {Tokens} tokens @param {number} i @param {(position: number) => void} choose */
-function chipOf(tokens, i, choose) {
-  return button(tokenChip(tokens, i, 24), () => choose(i), { class: `live-token${tokens.special[i] ? " special" : ""}`, role: "option" });
 }
 
 /** Tokens of each of the two. */
@@ -168,7 +163,7 @@ export function createPrediction(choosePlace, chooseWord) {
     /** @param {Situation} now @param {string} why  why there is none */
     update({ predictions: { before, after }, place, asked, step }, why) {
       const none = !before.length;
-      key.textContent = none ? why : keyOf(after !== null, step !== null);
+      key.textContent = none ? why : [after && "Pale: before. Full: with your changes.", step && "Line below: the probability to be drawn."].filter(Boolean).join(" ");
       places.replaceChildren(...(before.length > 1 ? [placesOf(before, place, choosePlace)] : []));
       if (none) return list.replaceChildren();
       const rows = predictionRows(before[place].candidates, after && (after[place]?.candidates ?? []), PREDICTED);
@@ -179,12 +174,6 @@ export function createPrediction(choosePlace, chooseWord) {
       return undefined;
     },
   };
-}
-
-/** @param {boolean} edited @param {boolean} sampled */
-function keyOf(edited, sampled) {
-  const bars = edited ? "Pale: before. Full: with your changes. " : "";
-  return sampled ? `${bars}Line below: the probability to be drawn.` : bars;
 }
 
 /** @param {Prediction[]} all @param {number} place @param {(position: number) => void} choose */

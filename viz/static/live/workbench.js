@@ -43,17 +43,6 @@ export function sentenceOf({ model, predicts }, before, after, { changes, strong
   return `Without changes ${model} ${does}; with ${changes === 1 ? "your change" : `${changes} changes`} it says ${now}.`;
 }
 
-/**
- * The head whose number is lowest.
- *
- * @param {number[]} values  layer by layer
- * @param {number} heads
- */
-export function strongestOf(values, heads) {
-  const place = values.indexOf(Math.min(...values));
-  return { layer: Math.floor(place / heads), head: place % heads };
-}
-
 /** @typedef {"text" | "second" | "other"} Name */
 
 /** @type {Record<Name, {label: string, add: string, remove: string, hint: string}>} */
@@ -308,9 +297,11 @@ export class Workbench {
     const hidden = asked.edits.filter((edit) => edit.quantity === "scores" && (edit.layer ?? null) === null && (edit.position ?? null) === null);
     this.tokens.update(tokens, now.query, hidden.map(({ key }) => Number(key)));
     const cut = before.example.header.cut ? `The text was cut after ${tokens.text.length} tokens, the most that this model reads. ` : "";
+    // The head whose number is lowest.
+    const lowest = now.shade === "effect" && now.values ? now.values.indexOf(Math.min(...now.values)) : -1;
     this.sentence.textContent = cut + sentenceOf(this.about, predictions.before[place] ?? null, predictions.after?.[place] ?? null, {
       changes: asked.edits.length,
-      strongest: now.shade === "effect" && now.values ? strongestOf(now.values, this.about.heads) : null,
+      strongest: lowest < 0 ? null : { layer: Math.floor(lowest / this.about.heads), head: lowest % this.about.heads },
     });
     this.prediction.update(now, cut + this.why());
     this.sampling.update(asked.sampling, now.step);

@@ -49,6 +49,11 @@ export function weightOf(code) {
   return (code / 255) ** 2;
 }
 
+/** Weights square-root coded: round(255·sqrt(weight)). @param {Float32Array} weights */
+export function codesOf(weights) {
+  return Uint8Array.from(weights, (weight) => Math.sqrt(Math.min(Math.max(weight, 0), 1)) * 255 + 0.5);
+}
+
 /** The smallest and the largest weight that have this code. @param {number} code @returns {[number, number]} */
 export function boundsOf(code) {
   return [(Math.max(code - 0.5, 0) / 255) ** 2, (Math.min(code + 0.5, 255) / 255) ** 2];

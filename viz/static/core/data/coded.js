@@ -34,22 +34,17 @@ export function headFromSteps(bytes, [heads, positions, width], place, rests, qu
   const codes = new Int8Array(bytes.buffer, 2 * heads * positions + place * positions * width, positions * width);
   const numbers = new Float32Array(positions * width);
   for (let i = 0; i < numbers.length; i += 1) {
-    const rest = rests ? (quarters ? quarterAt(rests, i) : restAt(rests, i) / PARTS) : 0;
+    // A quarter stands for its middle.
+    const rest = rests ? (quarters ? (partAt(rests, i, 2) + 0.5) / 4 : partAt(rests, i, 4) / PARTS) : 0;
     numbers[i] = (codes[i] + rest) * steps[Math.floor(i / width)];
   }
   return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / (rests ? (quarters ? 8 : PARTS) : 2) };
 }
 
-/** @param {Uint8Array} rests @param {number} i */
-function restAt(rests, i) {
-  const four = (rests[i >> 1] >> (4 * (i & 1))) & 15;
-  return four < 8 ? four : four - 16;
-}
-
-/** The middle of a quarter, in steps. @param {Uint8Array} quarters @param {number} i */
-function quarterAt(quarters, i) {
-  const two = (quarters[i >> 2] >> (2 * (i & 3))) & 3;
-  return ((two < 2 ? two : two - 4) + 0.5) / 4;
+/** A signed number of so many bits, the first of a byte in its low bits. @param {Uint8Array} bytes @param {number} i @param {2 | 4} bits */
+function partAt(bytes, i, bits) {
+  const part = (bytes[Math.floor((i * bits) / 8)] >> ((i * bits) % 8)) & (2 ** bits - 1);
+  return part < 2 ** (bits - 1) ? part : part - 2 ** bits;
 }
 
 /**

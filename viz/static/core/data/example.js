@@ -33,6 +33,7 @@
  * @import { Source } from "./source.js"
  */
 
+import { codesOf } from "./attention.js";
 import { headFromSteps, refined } from "./coded.js";
 import { bytesOf, unpack, unpackPart } from "./data.js";
 import { keyHeadOf } from "./sharing.js";
@@ -130,7 +131,7 @@ export class Example {
       if (begun.ready.has(place)) continue;
       const vectors = await this.vectors(number, this.heads[place]);
       if (!vectors) throw new RangeError(`layer ${number} has no weights on this page`);
-      begun.layer.codes.set(attend(vectors, this.causal).map((weight) => Math.sqrt(weight) * 255 + 0.5), place * nQueries * nKeys);
+      begun.layer.codes.set(codesOf(attend(vectors, this.causal)), place * nQueries * nKeys);
       begun.ready.add(place);
     }
     return begun.layer;

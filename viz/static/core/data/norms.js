@@ -85,7 +85,7 @@ export async function embeddingOf(source, { segment }, position) {
  * @param {number} position
  * @param {number} offset
  */
-function positionRow(ids, position, offset) {
+export function positionRow(ids, position, offset) {
   const padding = offset - 1;
   if (ids[position] === padding) return padding;
   return padding + ids.slice(0, position + 1).filter((id) => id !== padding).length;

@@ -32,7 +32,7 @@
  * @import { Example, Layer } from "./example.js"
  */
 
-import { largest, meanWeights, weightOf } from "./attention.js";
+import { codesOf, largest, meanWeights, weightOf } from "./attention.js";
 import { tokenName } from "../text/text.js";
 
 /** A place with less of the attention than this is none to tell of. */
@@ -210,7 +210,7 @@ function allOf({ tokens, keyTokens }) {
  */
 export function sentenceOfHead(example, { layer: number, head, query, key }, probs) {
   const [nQueries, nKeys] = [example.tokens.text.length, example.keyTokens.text.length];
-  const codes = Uint8Array.from(probs, (weight) => Math.sqrt(weight) * 255 + 0.5);
+  const codes = codesOf(probs);
   const layer = { number, nHeads: 1, nQueries, nKeys, size: nQueries, codes };
   return sentenceOf({ example, numbers: [head], layer, heads: [0], shown: allOf(example), query, key });
 }

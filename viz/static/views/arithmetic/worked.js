@@ -569,15 +569,10 @@ export const WORKED = [
   worked("mlp_out", "MLP", "mlp_out", "what all neurons add to the stream", "model", mlpOut),
   normQuantity("mlp_output", "MLP", "LayerNorm after the MLP", "what is added to the stream of it"),
   worked("resid_post", "Stream", "resid_post", "the stream after the MLP: what the next layer reads", "model", (at) => added(at, "mlp")),
-  worked("hidden", "Output", "the last LayerNorm", "what the output head reads", "model", outputFinal, { layered: false, there: hasBoth, read: false }),
+  worked("hidden", "Output", "the last LayerNorm", "what the output head reads", "model", outputFinal, { layered: false, there: ({ finalNorm, transform }) => finalNorm && transform, read: false }),
   worked("head_hidden", "Output", "what the decoder reads", "the stream made ready for the vocabulary", "model", outputHidden, { layered: false, read: false }),
   worked("logits", "Output", "logits", "a number for each token of the vocabulary", "vocabulary", outputLogits, { layered: false }),
 ];
-
-/** A last norm, and a matrix behind it. @param {Built} built */
-function hasBoth({ finalNorm, transform }) {
-  return finalNorm && transform;
-}
 
 /** The quantities that a model has in some layer, by its own names. @param {Shape} shape */
 export function workedIn({ built, predicts, layers }) {

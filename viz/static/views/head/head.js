@@ -168,11 +168,6 @@ class HeadView extends Staged {
     this.stage.classList.toggle("focused", focus !== null);
     this.paintLower(scene);
     this.paintUpper(scene, focus);
-    this.paintTokens(scene, focus);
-  }
-
-  /** @param {Scene} scene @param {Focus | null} focus */
-  paintTokens(scene, focus) {
     this.columns.mark(scene.shown, focus, this.store.get());
     shadeTokens(this.columns, scene, focus);
   }
@@ -280,7 +275,8 @@ class HeadCard {
   async read(layer) {
     this.there = null;
     const other = this.against();
-    if (!other || !sameTokens(this.example, other)) return false;
+    const words = (/** @type {Example | null} */ one) => JSON.stringify([one?.tokens.text, one?.keyTokens.text]);
+    if (!other || words(other) !== words(this.example)) return false;
     const heads = placesOf(this.store, other);
     if (!other.layers.includes(layer) || !hasLayer(other, layer) || heads.includes(-1)) return false;
     const { name } = other.header;
@@ -563,10 +559,4 @@ function captions(example) {
     element("p", {}, [element("strong", {}, ["the token that looks"]), from ? ` ${from}, query` : " query"]),
     element("p", {}, [element("strong", {}, ["where it looks"]), to ? ` ${to}, key` : " key"]),
   ]);
-}
-
-/** @param {Example} one @param {Example} other */
-function sameTokens(one, other) {
-  const [these, those] = [one, other].map(({ tokens, keyTokens }) => JSON.stringify([tokens.text, keyTokens.text]));
-  return these === those;
 }

@@ -228,15 +228,10 @@ export function outputBoxes({ built, shape, candidates, example }) {
   const capped = built.logitSoftCap ? `, squeezed into −${written(built.logitSoftCap, 0)} to ${written(built.logitSoftCap, 0)}` : "";
   const head = built.transform ? `a matrix, an activation and ${name} of its own` : `the last ${name}`;
   const says = `One logit for each of ${counted(shape.vocabulary, "token")}${capped}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`;
+  const bars = element("span", { class: "whole-bars" }, candidates.slice(0, LISTED).map((one) => element("span", { class: "whole-bar" }, predicted(one))));
   return [
     ...(built.finalNorm && built.transform ? [normBox("hidden", `Last ${name}`, "What the output head reads: the stream, normed a last time.")] : []),
     box("head_hidden", built.transform ? "Output head" : `Last ${name}`, `Makes the stream ready to be compared with the vocabulary: ${head}.`, [], { id: "head", name: "", kind: built.transform ? "box" : "norm" }),
-    box("logits", "Prediction", says, [], { more: [predictionBars(candidates)], ...workedOut("logits", candidates[0].id) }),
+    box("logits", "Prediction", says, [], { more: [bars], ...workedOut("logits", candidates[0].id) }),
   ];
-}
-
-/** @param {Candidate[]} candidates */
-function predictionBars(candidates) {
-  const bars = candidates.slice(0, LISTED).map((one) => element("span", { class: "whole-bar" }, predicted(one)));
-  return element("span", { class: "whole-bars" }, bars);
 }

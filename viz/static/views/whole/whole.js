@@ -203,24 +203,11 @@ function boxOf(box, { theme, go, can }) {
 /** The rows of a box. @param {Cells[]} rows @param {"light" | "dark"} theme */
 function pictureOf(rows, theme) {
   return element("span", { class: `whole-cells${rows.length > SEVERAL ? " many" : ""}` }, rows.flatMap(({ name, parts, scale, head, groups = 1 }) => {
-    const shades = head === undefined ? undefined : shadesOf(headColor(head, theme));
+    // Of weights: of one colour, where `stripOf` looks for numbers above zero.
+    const shades = head === undefined ? undefined : Array.from({ length: 511 }, (_, i) => withAlpha(headColor(head, theme), Math.max(0, i - 255) / 255));
     const size = parts.length / groups;
     const grouped = Array.from({ length: groups }, (_, i) => element("span", { class: "whole-group" }, parts.slice(i * size, (i + 1) * size).map((numbers) => stripOf(numbers, scale, theme, shades))));
     const names = rows.some((row) => row.name) ? [element("span", { class: "whole-name", "aria-hidden": "true" }, [name])] : [];
     return [...names, element("span", { class: "whole-strips" }, grouped)];
   }));
-}
-
-/** @type {Map<string, string[]>} */
-const tables = new Map();
-
-/**
- * Shades of one colour for weights, in the places where `stripOf` looks for numbers above zero.
- *
- * @param {string} color
- */
-function shadesOf(color) {
-  const table = tables.get(color) ?? Array.from({ length: 511 }, (_, i) => withAlpha(color, Math.max(0, i - 255) / 255));
-  tables.set(color, table);
-  return table;
 }
