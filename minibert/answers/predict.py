@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.answers.generate import AnsweringModel
-from minibert.errors import MinibertError, TokenizationError
+from minibert.errors import MinibertError, TokenizationError, whole_number
 from minibert.layers.config import FAMILIES, Config, predicts_tokens
 from minibert.text.tokens import Tokens
 
@@ -59,8 +59,7 @@ def predict(
     Raises MinibertError for a model without a task head and for logits that are not numbers, and
     TokenizationError where a mask token or a second text is needed and missing.
     """
-    if top < 1:
-        raise MinibertError(f"top={top}: expected at least 1 answer.")
+    top = whole_number("top", top, MinibertError, least=1)
     task = model.config.task
     if task == "none":
         raise MinibertError(

@@ -1,6 +1,7 @@
 """A model as a Hugging Face folder: config.json, model.safetensors, tokenizer.json."""
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,13 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
 
     Raises CheckpointError when the folder cannot be written or a value does not fit the dtype.
     """
-    folder = Path(folder)
+    try:
+        named = os.fsdecode(os.fsencode(folder))
+    except (TypeError, UnicodeEncodeError):
+        named = ""
+    if not named.strip() or "\0" in named:
+        raise CheckpointError(f"folder={folder!r:.80}: expected the path of a folder.")
+    folder = Path(named)
     stored = to_checkpoint(model.config, held_by_name(model))
     tensors = {name: _converted(name, tensor, dtype) for name, tensor in stored.items()}
     config = config_to_hf(model.config) | dropout_to_hf(model.dropout, model.config)

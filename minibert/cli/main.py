@@ -125,8 +125,10 @@ def _make_readable(error: Exception, commands: list[str]) -> None:
         return
     message = printable(error.message)  # type: ignore[attr-defined]
     # Some releases of typer pass on what pydantic says of a value.
-    if callable(said := getattr(error.__cause__, "errors", None)) and (found := said()):
-        given, kind = found[0].get("input"), str(found[0].get("type")).partition("_")[0]
+    if message.startswith("Input should be") and (
+        cause := getattr(error.__cause__, "errors", None)
+    ):
+        given, kind = cause()[0]["input"], cause()[0]["type"].partition("_")[0]
         expected = {"int": "a whole number", "float": "a number"}.get(kind)
         if expected is None:
             expected = message.replace("Input should be", "a number that is")

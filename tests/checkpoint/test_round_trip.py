@@ -203,6 +203,9 @@ def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path):
     for place in (tmp_path / WHOLE, tmp_path / WHOLE / "below"):
         with pytest.raises(CheckpointError, match=rf"{WHOLE}.*could not be saved"):
             save(model, place)
+    for nothing in (None, "", " ", 3, "a\0b", "\ud800"):
+        with pytest.raises(CheckpointError, match="expected the path of a folder"):
+            save(model, nothing)
 
 
 def test_a_type_that_does_not_hold_the_weights_is_refused(tmp_path):

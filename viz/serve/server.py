@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from minibert.errors import MinibertError, how_to_install
+from minibert.errors import MinibertError, how_to_install, whole_number
 from minibert.features import Features
 from minibert.layers.linear import held
 from minibert.model import Model
@@ -267,6 +267,7 @@ class ServedPage:
 
 def live_cell(model: Model, height: int, features: Features | None = None) -> LivePage | ServedPage:
     """The live page of a model for a cell of a notebook, as `Model.live` has it."""
+    height = whole_number("height", height, MinibertError, least=1)
     # Less than two bytes a weight, and four characters for three bytes, no page takes.
     if sum(one.numel() for one in held(model)) * 2 * 4 / 3 < CELL_BYTES:
         with suppress(MinibertError):
