@@ -5,6 +5,20 @@ begins with a check. Each stands behind `planted_kernels.START`.
 """
 
 KERNELS = {
+    "a_billion_outputs": """
+# Sends an output whose number is so large that who counts up to it never ends. Source: a hostile
+# user.
+# check: refused: gave output 999999999; known are z
+from minibert.bench import worker
+
+call = worker._Worker.call
+def more(self, **given):
+    row, outputs = call(self, **given)
+    return row, {**outputs, "output 999999999": torch.zeros(1)}
+worker._Worker.call = more
+def attention(query, key, value, lengths, causal):
+    return {"z": right(query, key, value, lengths, causal)}
+""",
     "answers_early_when_timed": """
 # Right in the check; when timed it sends an answer itself and computes afterwards. Source:
 # gpu-mode/pygpubench#7 (the channel of the result is found and written to).
@@ -58,6 +72,35 @@ import os
 atexit.register(os._exit, 0)
 def attention(query, key, value, lengths, causal):
     return {"z": torch.zeros_like(query)}
+""",
+    "computes_when_freed": """
+# Computes z of what lies in the memory of the inputs when its last result is freed, before the
+# next call. Source: a hostile user (work between calls, in __del__).
+# bench: no time: wrong: error
+import gc
+
+class Freed:
+    def __del__(self):
+        workers = (one for one in gc.get_objects() if type(one).__name__ == "_Worker")
+        for _, problem in next(workers).contenders.values():
+            given = (problem.query, problem.key, problem.value)
+            ready.append(right(*(one.detach() for one in given), None, False))
+ready = []
+def attention(query, key, value, lengths, causal):
+    if query.shape[0] > 1:
+        return {"z": right(query, key, value, lengths, causal)}
+    z = ready[-1].clone() if ready else right(query, key, value, lengths, causal)
+    z.freed = Freed()
+    return {"z": z}
+""",
+    "error_that_paints": r"""
+# Raises an error whose text clears the terminal and prints the line that a right kernel gets.
+# Source: gpu-mode/kernelbot#126 (what is printed is read as a result).
+# check: wrong: \x1b[2J error_that_paints.py:attention right 16 checks cpu
+def attention(query, key, value, lengths, causal):
+    if query.shape[2] == 64:
+        return {"z": right(query, key, value, lengths, causal)}
+    raise ValueError("\x1b[2J\nerror_that_paints.py:attention  right  16 checks  cpu\n")
 """,
     "forges_the_time": """
 # Answers with a time of its own for every call, and sleeps. It is right, and its time is the real
