@@ -1,6 +1,7 @@
 """What a page says of why a head looks somewhere is what `trace.why` says."""
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,17 @@ def half(bits: int) -> float:
 @given(data=st.data())
 def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) -> None:
     _, model, _, tokens = both(family, CLASSES[family])
-    edits = data.draw(st.sampled_from([None, {("z", 0): lambda z: 1.5 * z}]))
-    trace = model.trace(tokens, edit=edits)
-    heads = st.tuples(st.integers(0, 1), st.integers(0, model.config.n_heads - 1))
-    asked = data.draw(st.sets(heads, min_size=1))
+    model, last = deepcopy(model), model.config.n_layers - 1
+    for layer in model.body.layers:
+        # What heads write is small beside the embeddings in a model that was not trained.
+        layer.attention.output.weight.data.mul_(8)
+    edited = data.draw(st.booleans())
+    trace = model.trace(tokens, edit={("z", 0): lambda z: 1.5 * z} if edited else None)
+    head = st.integers(0, model.config.n_heads - 1)
+    asked = data.draw(st.sets(st.tuples(st.integers(0, last), head))) | {(last, data.draw(head))}
     page, index = view(trace, why=asked), data.draw(st.integers(0, 1))
     found, text = held(page, index), trace.text(index)
-    seen = [text[n].mask[0, 0].sum(-1) > 1 for n in range(2)]
+    seen = [text[n].mask[0, 0].sum(-1) > 1 for n in range(last + 1)]
     assert set(found) == {
         (*place, *pair)
         for place in asked
@@ -61,7 +66,14 @@ def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) ->
     weights = json.loads(unpacked(page, "why read", None, index=index).tobytes())
     vectors = unpacked(page, "why vectors", None, index=index)
     assert len(weights) == len(found)
-    for place in data.draw(st.lists(st.sampled_from(sorted(found)), min_size=1, max_size=5)):
+    places = st.lists(st.sampled_from(sorted(found)), min_size=1, max_size=3)
+    followed = [
+        place
+        for place, weight in zip(found, weights, strict=True)
+        if any(pair[1] + pair[3] for pair in weight)
+    ]
+    assert followed or edited
+    for place in (*data.draw(places), *data.draw(st.permutations(followed))[:4]):
         (score, pairs), why = found[place], text.why(*place)
         scale, least = model.config.attention_scale(place[0]), 0.1 * abs(why.top(1)[0][2])
         for pair, below in zip(pairs, weights[list(found).index(place)], strict=False):
