@@ -81,7 +81,8 @@ class Reading:
 
     def readers(self) -> dict[tuple[str, int | None], Reader]:
         """What reads the same of what each attention and each MLP wrote, by name and layer."""
-        return self._written(slice(None), [], [], folded=True).readers(self.reader)
+        whole = slice(None)
+        return self._written(whole, [], [], folded=True, norms_only=True).readers(self.reader)
 
     def _some(self, rows: slice) -> Reader:
         directions = self.reader.directions
@@ -95,11 +96,15 @@ class Reading:
         active: Sequence[int],
         *,
         folded: bool,
+        norms_only: bool = False,
     ) -> Written:
         places = list(self.positions[rows])
         start = [(component, part[:, places]) for component, part in embedding]
         cut = at_positions(self.trace, [places])
-        found = Written(cut, self.layer, self.point, heads=True, embedding=start, folded=folded)
+        found = Written(
+            cut, self.layer, self.point, heads=True, embedding=start, folded=folded,
+            norms_only=norms_only,
+        )  # fmt: skip
         if self.split is not None:
             self.split.put(found, places, active)
         return found

@@ -390,7 +390,8 @@ class Written:
     vectors   the parts of the stream, whose sum it is
     numbers   the parts of numbers that are linear in the stream, without the vectors
 
-    `folded=True` keeps z and W_O of the heads instead of what each adds, d_model numbers.
+    `folded=True` keeps z and W_O of the heads instead of what each adds, d_model numbers;
+    `norms_only=True` leaves out what MLPs wrote, which `readers` does not need.
     """
 
     def __init__(
@@ -402,6 +403,7 @@ class Written:
         heads: bool,
         embedding: Sequence[tuple[Component, Hidden]] = (),
         folded: bool = False,
+        norms_only: bool = False,
     ) -> None:
         start = embedding or [(Component("embed"), trace.embed)]
         writes = [Write((component,), wide(part)[None]) for component, part in start]
@@ -410,7 +412,7 @@ class Written:
             at = trace[each]
             self.blocks.append(_attention(at, heads=heads, folded=folded))
             if each < layer or point == "resid_post":
-                self.blocks.append(_mlp(at))
+                self.blocks.append(_mlp(at, norms_only=norms_only))
 
     def put(self, point: str, layer: int, writes: Sequence[Write]) -> None:
         """Put parts of a stream, or of a block's output, in the place of what was written there.
@@ -541,8 +543,10 @@ def _attention(at: LayerTrace, *, heads: bool, folded: bool) -> Block:
     return _block(at, "attention", writes, lambda: at.attn_out, lambda: at.resid_pre)
 
 
-def _mlp(at: LayerTrace) -> Block:
-    """What the MLP of a layer wrote."""
+def _mlp(at: LayerTrace, *, norms_only: bool) -> Block:
+    """What the MLP of a layer wrote, or its norms without that."""
+    if norms_only:
+        return _block(at, "mlp", [], lambda: at.mlp_out, lambda: at.resid_mid)
     mlp_out = at.mlp_out
     writes = [Write((Component("mlp", at.layer),), wide(mlp_out)[None])]
     return _block(at, "mlp", writes, lambda: mlp_out, lambda: at.resid_mid)
