@@ -103,6 +103,18 @@ class Weight(nn.Parameter):
         _count_write(self)
 
 
+class _View(Tensor):
+    """A view of a weight, of which the same holds."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    data = Weight.data
+
+
+def counting(view: object) -> object:
+    """A plain view of a weight, so that writes through its `data` count too; all else as it is."""
+    return view.as_subclass(_View) if type(view) is Tensor else view
+
+
 def _count_write(weight: Tensor) -> None:
     if not weight.is_inference():
         torch.autograd.graph.increment_version(weight)

@@ -17,6 +17,7 @@ from minibert.layers.evaluation import EVERYTHING, read_by
 from minibert.layers.linear import (
     Linear,
     activate,
+    counting,
     linear_is_plain,
     matrix_of,
     of_same_input,
@@ -35,7 +36,7 @@ Projected = Float[torch.Tensor, "batch position d_heads"]
 
 def weight(read: Callable[[Any], object], says: str) -> Any:
     """A property of a module: what a linear layer, or what stands in its place, computes with."""
-    return property(read, doc=says)
+    return property(lambda self: counting(read(self)), doc=says)
 
 
 class Attention(nn.Module):

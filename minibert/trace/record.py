@@ -66,8 +66,8 @@ def check_grad(grad: bool, until: int | None, weights: Iterable[Tensor]) -> None
         )
     if grad and any(weight.is_inference() for weight in weights):
         raise TraceError(
-            "grad=True, and weights of the model were made inside torch.inference_mode() (by "
-            "model.to(...), or in a transformers model), so nothing can be differentiated through "
+            "grad=True, and weights of the model were made inside torch.inference_mode() (in "
+            "a transformers model, say), so nothing can be differentiated through "
             "them. Load the model again outside of it."
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from minibert.errors import CheckpointError, TraceError, check_flag
 from minibert.layers.config import Config
-from minibert.layers.linear import Linear, read_only
+from minibert.layers.linear import Linear, counting, read_only
 from minibert.layers.norms import Norm
 from minibert.model import Model
 from minibert.quantities import Float
@@ -356,7 +356,7 @@ class Part(Circuits, nn.Module):
     def __getattr__(self, name: str) -> Any:
         if name in vars(self).get("weights", ()):
             found = self.weights[name](self.of)
-            return None if found is None else found.view_as(found)
+            return None if found is None else counting(found.view_as(found))
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:

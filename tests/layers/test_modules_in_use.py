@@ -67,8 +67,10 @@ def test_a_model_of_inference_mode_is_differentiated_outside_of_it(name: str) ->
     assert drawn.body.word.weight.grad is not None
     with torch.inference_mode():
         moved = minibert.load(name).to(torch.float64)
+        theirs = hf_model("gpt2", "GPT2LMHeadModel")
+    assert moved.trace(tokens, grad=True).differentiable
     with pytest.raises(minibert.TraceError, match=r"weights .* inside torch.inference_mode"):
-        moved.trace(tokens, grad=True)
+        minibert.load(theirs).trace([[3, 4]], grad=True)
 
 
 def test_a_model_without_values_says_so() -> None:

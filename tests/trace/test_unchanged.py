@@ -71,6 +71,7 @@ WAYS: dict[str, Callable[[Model, nn.Parameter], object]] = {
     "data in place": lambda model, weight: weight.data.mul_(1.5),
     "data": lambda model, weight: setattr(weight, "data", weight.detach() * 1.5),
     "memory again": memory_again,
+    "view of a weight": lambda model, weight: model.body.layers[0].mlp.W_in.data.mul_(1.5),
     "state": lambda model, weight: model.load_state_dict(
         {name: value * 1.5 for name, value in model.state_dict().items()}
     ),
@@ -149,7 +150,7 @@ def test_the_cache_of_a_hooked_model_is_not_mixed_either() -> None:
     assert isinstance(cache, ActivationCache)
     pattern, result = cache["pattern", 1].clone(), cache["result", 1]
     assert result.shape[-2] == hooked.cfg.n_heads
-    hooked.model.body.layers[1].attention.output.weight.data.mul_(2)
+    hooked.blocks[1].attn.W_O.data[:] = 0
     assert torch.equal(cache["pattern", 1], pattern)
     for lazy in (lambda: cache["result", 1], cache.stack_head_results):
         with pytest.raises(TraceError, match=REFUSED):
