@@ -2,8 +2,11 @@
 
 import csv
 import io
+import time
 import xml.etree.ElementTree as ET
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 from attention_pages import HOSTILE
 from browser.conftest import watch
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, TimeoutError, expect
 from survey.made_surveys import patterns_of, survey_of
 
 from minibert import load
@@ -55,14 +58,14 @@ def folder(tmp_path_factory):
 def show(browser, folder, complaints):
     contexts = []
 
-    def opened(hash: str = "", **options: Any) -> Page:
+    def opened(hash: str = "", file: str = "report.html", **options: Any) -> Page:
         context = browser.new_context(offline=True, **options)
         contexts.append(context)
         page = context.new_page()
-        address = (folder / "report.html").as_uri()
+        address = (folder / file).as_uri()
         watch(page, address, complaints)
         page.goto(f"{address}#{hash}")
-        page.wait_for_selector("[aria-labelledby=surveyed]")
+        page.wait_for_selector("[aria-labelledby=surveyed], .token")
         return page
 
     yield opened
@@ -191,3 +194,26 @@ def test_the_chosen_head_stands_in_every_measure_with_its_rank(show):
     expect(page.locator(".grid tbody tr").nth(3).locator("td").last).to_have_text(
         f"{100 * mean[3]:.0f}"
     )
+
+
+CONTROLS = "button, select, input, summary, canvas, label, [role], [tabindex], a[href^='#']"
+
+
+@pytest.mark.parametrize("width", [1400, 360])
+def test_no_click_on_the_examples_is_an_error(show, width):
+    seed = time.time_ns() % 10**9
+    print(f"seed {seed}")
+    draw = Random(seed)
+    page = show(file="examples.html", viewport={"width": width, "height": 900})
+    for _ in range(60):
+        controls = page.locator(CONTROLS).locator("visible=true")
+        one = controls.nth(draw.randrange(controls.count()))
+        # It may be gone by now: what was clicked before is still being drawn.
+        with suppress(TimeoutError):
+            if one.evaluate("(one) => one.localName === 'select'", timeout=500):
+                options = one.locator("option").count()
+                one.select_option(index=draw.randrange(options), timeout=500)
+            elif box := one.bounding_box(timeout=500):
+                place = {"x": draw.random() * box["width"], "y": draw.random() * box["height"]}
+                one.click(position=place, force=True, timeout=500)
+        page.keyboard.press(draw.choice(["ArrowDown", "ArrowRight", "Escape", "Enter", "n", "p"]))
