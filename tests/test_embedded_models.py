@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import random
 import re
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import transformers
 from safetensors.torch import load
 
 import minibert
+from benchmarks import copying
 from minibert.analysis import head_scores, relevance_of
 from minibert.analysis.patterns import HeadScores
 from minibert.checkpoint.load import embedded_names
@@ -93,12 +95,28 @@ def test_the_card_shows_how_copying_was_measured_over_distances_and_periods(name
     shown = {
         "tokens back to the first copy": (distances["distances"], 0),
         "loss of the copy, in nats a token": (distances["losses"], 2),
+        "its standard error": (distances["errors"], 3),
         "attention of the best head": (distances["scores"], 2),
         "period in tokens": (periods["periods"], 0),
         "loss, in nats a token": (periods["losses"], 2),
+        "standard error": (periods["errors"], 3),
     }
     for label, (numbers, digits) in shown.items():
         assert rows[label] == [f"{number:.{digits}f}" for number in numbers], label
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
+def test_other_random_tokens_are_copied_as_far_as_the_card_says(name, monkeypatch):
+    at = {"distances": random.choice(copying.DISTANCES), "periods": random.choice(copying.PERIODS)}
+    for what, place in at.items():
+        row = measured(name, RESULTS)[f"copying over {what}"]
+        shown = {key: row[key][row[what].index(place)] for key in ("losses", "errors")}
+        monkeypatch.setattr(copying, what.upper(), (place,))
+        seed = random.randrange(2, 10**6)
+        again = copying.curve(minibert.load(name), what, 50, seed)
+        # The error of a mean of 50 is twice that of the 200 on the card.
+        most = 6 * (shown["errors"] * 2 + again["errors"][0]) + 0.005
+        assert again["losses"][0] == pytest.approx(shown["losses"], abs=most), (what, place, seed)
 
 
 def test_the_page_on_limits_says_what_the_logs_of_both_trainings_say():
