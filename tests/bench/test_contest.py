@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -244,3 +245,15 @@ def test_rows_are_written_whole_or_not_at_all(tmp_path):
         {"ok": True, "what": "é"}
     ]
     assert [file.name for file in path.parent.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_flush_on_a_gpu_lets_go_of_lines_that_a_kernel_made_persistent(monkeypatch):
+    """What persists is not pushed out by writing (llm.c 851). Without a GPU: the calls alone."""
+    done = []
+    driver = SimpleNamespace(cuCtxResetPersistingL2Cache=lambda: done.append("reset"))
+    monkeypatch.setattr(timing.ctypes, "CDLL", lambda name: driver)
+    clock = Clock("cpu")
+    clock.device = torch.device("cuda")
+    clock.__dict__["_flush"] = SimpleNamespace(zero_=lambda: done.append("fill"))
+    clock.flush()
+    assert done == ["reset", "fill"]

@@ -350,11 +350,13 @@ def attention(query, key, value, lengths, causal):
     return {"z": (z * old + new * value[:, :, :1]) / (total * old + new)}
 """,
     "zeroes_value_after_timing": """
-# Right always, and sets value to 0 behind a timed call. Source: a hostile user.
-# bench: no time: changes its inputs: value
+# Right always, and sets value to 0 from the fifth timed call on. Source: a hostile user.
+# bench: no time: while it was timed: changes its inputs: value
+calls = []
 def attention(query, key, value, lengths, causal):
     z = right(query, key, value, lengths, causal)
-    if query.shape[0] == 1:
+    calls.extend([0] * (query.shape[0] == 1))
+    if len(calls) > 4:
         value.zero_()
     return {"z": z}
 """,
