@@ -48,7 +48,7 @@ from minibert.untrusted import Json, guarded, open_regular, present, read_json
 from minibert.writing import replacing
 
 Floats = npt.NDArray[np.floating]
-Whole = npt.NDArray[np.int64]
+Whole = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False)
