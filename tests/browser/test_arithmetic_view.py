@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser.head_view import state
 from browser.vector_page import Vectors, some_vectors, vector_page
 from playwright.sync_api import Page, expect
 from small_traces import other_trace
@@ -90,10 +91,26 @@ def test_every_step_is_what_numpy_computes(open_page, causal, exact):
     expect(page.locator(".sum-precision")).to_contain_text("Exact" if exact else "Rounded")
 
 
+def test_a_bar_leads_to_its_weight_and_on_to_the_arithmetic(open_page):
+    page = open_page(vector_page(some_vectors(causal=False)), "view=head&layer=1&query=4")
+    bars = page.locator(".details .bar:not(.rest)")
+    mean = float(bars.nth(1).locator("data").get_attribute("value") or "nan")
+    bars.nth(1).get_by_role("button").press("Enter")
+    of_heads = [float(bar.get_attribute("value") or "nan") for bar in bars.locator("data").all()]
+    assert np.mean(of_heads) == pytest.approx(mean)
+    expect(bars.first.get_by_role("button")).to_be_focused()
+    page.get_by_role("button", name="Why does it look there?").click()
+    page.wait_for_selector(READY)
+    chosen = state(page)
+    assert (chosen["query"], chosen["heads"]) == ("4", str(np.argmax(of_heads)))
+    # The head view's weights are codes, a byte each.
+    assert answer(page) == pytest.approx(max(of_heads), abs=4e-3)
+
+
 def test_a_masked_key_has_no_weight_and_says_why(open_page):
     vectors = some_vectors(causal=True)
     page = open_page(vector_page(vectors), PAIR.replace("key=2", "key=6"), ready=READY)
-    expect(page.locator("[data-step=mask]")).to_contain_text("[SEP] comes after rain: masked")
+    expect(page.locator("[data-step=mask]")).to_contain_text("“[SEP]” comes after “rain”: masked")
     assert value(page, "mask") == -np.inf
     said = page.locator("[data-step=mask] data").last.get_attribute("value") or "nan"
     assert float(said) == pytest.approx(by_numpy(vectors.rounded, 4, 6)["score"])

@@ -58,7 +58,7 @@ def predictions(page: Page) -> list[tuple[str, float]]:
 
 def test_cells_have_the_most_probable_tokens_shaded_and_say_more_of_them(open_page):
     page, lens = small(open_page), made_up()
-    expect(page.locator(".layers-point")).to_have_text(["embed", "0", "output"])
+    expect(page.locator(".layers-point")).to_have_text(["embed", "0", "1 = output"])
     names = ["[CLS]", "straw", "berries", "[SEP]", "rain", "falls", "[SEP]"]
     expect(page.locator(".layers-name")).to_have_text(names)
     found = cells(page)

@@ -220,7 +220,7 @@ function fillOf(kind, prob, most) {
 
 /** @param {string} kind @param {number | null} prob @param {number} least  of those that are known @returns {Node | string} */
 function numberOf(kind, prob, least) {
-  const text = prob === null ? `<\u202f${percent(least)}` : percent(prob);
+  const text = prob === null ? `<\u202f${percent(Math.max(least, 0.001))}` : percent(prob);
   return element("data", { value: prob === null ? "" : String(prob), "data-of": kind }, [text]);
 }
 
@@ -240,12 +240,14 @@ export function createSampling({ sampling: change, next }) {
   seed.addEventListener("input", () => set({ seed: wholeOf(seed.value) ?? 0 }));
   const add = button("Add a token", next, { class: "live-act live-next" });
   const another = button("Another seed", () => now && set({ seed: now.seed + 1 }), { class: "live-act" });
+  const said = element("p", { class: "live-key" });
   const root = element("div", { class: "live-sampling", role: "group", "aria-label": "Next token" }, [
     group("Temperature", [temperature, told]),
     group("Top-k", [topK]),
     group("Top-p", [topP]),
     group("Seed", [seed]),
     element("div", { class: "live-acts" }, [add, another]),
+    said,
   ]);
   return {
     root,
@@ -258,7 +260,9 @@ export function createSampling({ sampling: change, next }) {
       show(topP, sampling.topP === null ? "" : String(sampling.topP));
       show(seed, String(sampling.seed));
       add.disabled = step === null;
-      add.textContent = step ? `Add “${visible(step.chosen.text.replace(/^ /, "·"), 20)}”` : "Add a token";
+      const [chosen, best] = step ? [step.chosen, step.candidates[0]].map(({ text }) => `“${visible(text.replace(/^ /, "·"), 20)}”`) : ["a token", ""];
+      add.textContent = `Add ${chosen}`;
+      said.textContent = !step || chosen === best ? "" : `${chosen} (${percent(step.chosen.prob)}) is drawn at random, by the probabilities; the most probable is ${best}. Temperature 0 always takes that one.`;
     },
   };
 }
@@ -379,19 +383,19 @@ function paintCell(made, { asked: { edits }, shade, word, most, theme }, value, 
   const done = editAt(edits, own);
   const elsewhere = edits.some((edit) => edit !== done && placeOf({ ...edit, position: null }) === placeOf({ ...own, position: null }));
   const name = head === undefined ? `${quantity === "attn_out" ? "Attention" : "MLP"} of layer ${layer}` : `Layer ${layer}, head ${head}`;
-  const number = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : plain(value);
-  const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}\u202f%` : `: without it log p of ${word} changes by ${number}`;
+  const number = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : plain(-value);
+  const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}\u202f%` : `: it adds ${number} to log p of ${word}`;
   made.setAttribute("aria-label", `${name}${done ? `, set to ${done.change}` : ""}${told}`);
   made.setAttribute("aria-pressed", String(done !== undefined));
   made.classList.toggle("partly", elsewhere);
   made.title = `${name}${told}. Click to ${done ? "take the change back" : "change it"}.`;
   made.textContent = number;
-  made.style.background = value ? signedShade(value, most, theme) : "";
+  made.style.background = value ? signedShade(shade === "change" ? value : -value, most, theme) : "";
 }
 
-/** Two digits, without a sign before a zero. @param {number} value */
+/** As many digits as a cell has room for, without a sign before a zero. @param {number} value */
 function plain(value) {
-  const text = Math.abs(value).toFixed(2);
+  const text = Math.abs(value).toFixed(Math.abs(value) < 9.995 ? 2 : 1);
   return value < 0 && Number(text) ? `−${text}` : text;
 }
 

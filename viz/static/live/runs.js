@@ -281,7 +281,7 @@ export class GridNumbers {
     const { id, text } = candidates.find((one) => one.id === asked.word) ?? candidates[0];
     const { position } = prediction;
     const values = async () => [...(await this.engine.sweep(requestOf(asked, true), { position, id })).values];
-    const said = `Change of log p of “${text.trim()}” when the head is off too: orange, it spoke for it; blue, against it. Choose another in the bars.`;
+    const said = `How much log p of “${text.trim()}” falls when the head is off too. Blue: the head speaks for this word; orange: against it. Choose another in the bars.`;
     return this.want(`effect ${(shown.after ?? shown.before).name} ${position} ${id}`, PAUSE, values, said, "Trying each head…");
   }
 

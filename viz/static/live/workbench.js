@@ -43,6 +43,9 @@ export function sentenceOf({ model, predicts }, before, after, { changes, strong
   return `Without changes ${model} ${does}; with ${changes === 1 ? "your change" : `${changes} changes`} it says ${now}.`;
 }
 
+/** Said of a head whose z is changed. */
+const LOOKS = " A changed head still looks where it did, so its own lines stay: what it hands on is changed, and with it all that follows.";
+
 /** @typedef {"text" | "second" | "other"} Name */
 
 /** @type {Record<Name, {label: string, add: string, remove: string, hint: string}>} */
@@ -302,7 +305,7 @@ export class Workbench {
     this.sentence.textContent = cut + sentenceOf(this.about, predictions.before[place] ?? null, predictions.after?.[place] ?? null, {
       changes: asked.edits.length,
       strongest: lowest < 0 ? null : { layer: Math.floor(lowest / this.about.heads), head: lowest % this.about.heads },
-    });
+    }) + (asked.edits.some(({ quantity }) => quantity === "z") ? LOOKS : "");
     this.prediction.update(now, cut + this.why());
     this.sampling.update(asked.sampling, now.step);
     this.heads.update(now);

@@ -7,6 +7,9 @@ import { percent, visible } from "../core/text/text.js";
 /** What keys do in the pictures of tokens. */
 export const KEYS = { "← →": "layer", "↑ ↓": "token", Enter: "keep", Esc: "let go" };
 
+/** Leads to the arithmetic of a weight, which begins with its reasons. */
+export const WHY = "Why does it look there?";
+
 /** @param {string[][]} pairs  of a name and a value */
 export function facts(pairs) {
   const rows = pairs.flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value])]);

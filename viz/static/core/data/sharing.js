@@ -19,6 +19,8 @@ export function keyHeadOf({ n_heads: all, n_kv_heads: shared = all }, head) {
   return Math.floor((head * shared) / all);
 }
 
+export const ONE_WAY = "This model reads in one direction: a token looks only at itself and at the tokens before it.";
+
 /**
  * Which heads read the same keys and values as this one; empty where each head has its own.
  *

@@ -7,13 +7,14 @@
  * @property {Row} row
  * @property {number} key
  *
+ * @import { Tokens } from "../../core/data/data.js"
  * @import { Example, Vectors } from "../../core/data/example.js"
  * @import { Row } from "../../core/data/softmax.js"
  * @import { Step } from "./steps.js"
  */
 
 import { productApart } from "../../core/data/rotation.js";
-import { reach, sharing } from "../../core/data/sharing.js";
+import { ONE_WAY, reach, sharing } from "../../core/data/sharing.js";
 import { farthest, sees, vectorOf } from "../../core/data/softmax.js";
 import { counted } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
@@ -22,11 +23,14 @@ import { capStep, dimensionName, lineStep, products, sumStep } from "./steps.js"
 /** Distances in tokens that are compared with the pair's own. */
 const DISTANCES = [0, 1, 2, 4, 8, 16, 32];
 
+/** A token in a sentence. @param {Tokens} tokens @param {number} index */
+const quoted = (tokens, index) => `“${tokenName(tokens, index)}”`;
+
 /** @param {Story} story @param {number} head @returns {Step[]} */
 export function weightSteps(story, head) {
   const { example, vectors, row, key } = story;
   const [query, keyed] = [vectorOf(vectors.query, row.query, vectors.width), vectorOf(vectors.key, key, vectors.width)];
-  const names = [tokenName(example.tokens, row.query), tokenName(example.keyTokens, key)];
+  const names = [quoted(example.tokens, row.query), quoted(example.keyTokens, key)];
   const says = `${names[0]} has a query q, ${names[1]} a key k: ${counted(vectors.width, "number")} each. They are multiplied number by number, and the products added up. The larger the sum, the better the query fits the key. ${sharing(example, head)}`;
   const product = sumStep("multiply", "Multiply and add up", says.trim(), products(query, keyed, dimensionName), ["q", "k"]);
   return [product, ...turned(story, query, keyed, product.value), scaled(story, product.value), ...(vectors.softCap ? [capStep("score", row.scores[key], vectors.softCap)] : []), masked(story), weighed(story), handedOn(story, names)];
@@ -68,7 +72,7 @@ function masked({ example, row, key, vectors }) {
   if (!example.causal && !window) return lineStep("mask", "Mask", "No key is masked: this model reads in both directions.", [], score);
   const count = row.end - row.first;
   const hidden = vectors.nKeys - count;
-  const one = example.causal ? "This model reads in one direction: a token looks at itself and back." : "";
+  const one = example.causal ? ONE_WAY : "";
   const ways = [one, window, `${counted(count, "key")} may be looked at, ${hidden} ${hidden === 1 ? "is" : "are"} masked.`, verdict(example, row, key, seen)];
   const line = seen ? ["_score_ = ", score] : ["_score_ = ", score, " instead of ", row.capped[key]];
   return lineStep("mask", "Mask", ways.filter(Boolean).join(" "), [line], score);
@@ -76,9 +80,9 @@ function masked({ example, row, key, vectors }) {
 
 /** Why the key is masked, or is not. @param {Example} example @param {Row} row @param {number} key @param {boolean} seen */
 function verdict({ tokens, keyTokens, causal }, row, key, seen) {
-  const name = tokenName(keyTokens, key);
+  const name = quoted(keyTokens, key);
   if (row.query === key) return `${name} is the token itself: not masked.`;
-  const side = `${name} comes ${key < row.query ? "before" : "after"} ${tokenName(tokens, row.query)}`;
+  const side = `${name} comes ${key < row.query ? "before" : "after"} ${quoted(tokens, row.query)}`;
   if (seen) return `${side}: not masked.`;
   return `${side}${key < row.query || !causal ? ", outside the window" : ""}: masked, whatever its score.`;
 }

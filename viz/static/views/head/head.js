@@ -16,13 +16,14 @@ import { Staged } from "../../core/frame/kinds.js";
 import { codeAt, codeOfStrongest, firstCode, gatherLines, largest, lineAlpha, meanWeights, opposite, shownTokens, strengthFor, weightOf } from "../../core/data/attention.js";
 import { hasLayer } from "../../core/data/thumbnails.js";
 import { sentenceOf } from "../../core/data/sentence.js";
-import { grouping, windowsOf } from "../../core/data/sharing.js";
+import { grouping, ONE_WAY, windowsOf } from "../../core/data/sharing.js";
 import { headColor, withAlpha } from "../../core/draw/colors.js";
+import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { afterClick, keptToken, placesOf, tokenKey } from "../../core/state/state.js";
 import { percent, running } from "../../core/text/text.js";
-import { bar, boundsText, difference, facts, KEYS, large, legendOf } from "../../marks/cards.js";
+import { bar, boundsText, difference, facts, KEYS, large, legendOf, WHY } from "../../marks/cards.js";
 import { LOW_ROW, rowHeight, Rows, tokenOf } from "../../marks/rows.js";
 import { lineWidth, MOST_LINES, paintKey, paintLines, Sheet } from "./lines.js";
 
@@ -262,7 +263,8 @@ export const headKind = {
 /** The weights of the token in focus in numbers, or one of them, beside those of the text that this one is compared with. */
 class HeadCard {
   /** @param {Stage} stage */
-  constructor({ example, store, against }) {
+  constructor({ example, store, limits, against }) {
+    this.worked = limits.views.includes("arithmetic");
     this.example = example;
     this.store = store;
     this.against = against;
@@ -287,7 +289,18 @@ class HeadCard {
   /** @param {string} kind @param {(Node | string)[]} parts */
   fill(kind, ...parts) {
     this.root.dataset.shows = kind;
+    // What is there already stays: a button that is being pressed would be gone before it is let go.
+    const made = /** @type {HTMLElement} */ (this.root.cloneNode());
+    made.replaceChildren(...parts);
+    if (made.isEqualNode(this.root)) return;
+    const used = this.root.matches(":focus-within");
     this.root.replaceChildren(...parts);
+    if (used) this.root.querySelector("button")?.focus();
+  }
+
+  /** @param {string | Node} name @param {Partial<State>} change  what it chooses @param {string} [kind] */
+  way(name, change, kind = "to-weight") {
+    return button(name, () => this.store.set(change), { class: kind, "data-to": JSON.stringify(change) });
   }
 
   hint() {
@@ -308,10 +321,10 @@ class HeadCard {
     const [own, others] = focus.side === "query" ? [tokens, keyTokens] : [keyTokens, tokens];
     const before = there && meanWeights(there.layer, there.heads, shown, focus);
     const color = heads.length === 1 ? headColor(look.numbers[heads[0]], look.theme) : "";
-    const rows = places.map((i) => bar(tokenChip(others, i, 40), means[i], { color, before: before?.[i] }));
+    const rows = places.map((i) => bar(this.way(tokenChip(others, i, 40), { [opposite(focus.side)]: i }), means[i], { color, before: before?.[i] }));
     if (focus.side === "query" && rows.length) {
       const rest = means.reduce((sum, weight) => sum + weight, 0) - places.reduce((sum, i) => sum + means[i], 0);
-      rows.push(bar("other tokens", Math.max(rest, 0), { color, kind: "rest" }));
+      rows.push(bar("the others", Math.max(rest, 0), { color, kind: "rest" }));
     }
     const which = heads.length === 1 ? `head ${look.numbers[heads[0]]}` : `mean of ${heads.length} heads`;
     return this.fill(
@@ -330,12 +343,16 @@ class HeadCard {
     const one = heads.length === 1;
     const weight = weightOf(codes[0]);
     const compared = one && there && before ? [[there.name, percent(before[0])], ["difference", `${difference(weight, before[0])} points`]] : [];
-    const perHead = heads.map((head, i) => bar(`head ${look.numbers[head]}`, weightOf(codes[i]), { color: headColor(look.numbers[head], look.theme), before: before?.[i] }));
+    const why = (/** @type {number} */ head) => ({ view: "arithmetic", layer: layer.number, heads: [look.numbers[head]], query, key });
+    const strongest = heads[codes.indexOf(Math.max(...codes))];
+    const name = (/** @type {number} */ head) => (this.worked ? this.way(`head ${look.numbers[head]}`, why(head)) : `head ${look.numbers[head]}`);
+    const perHead = heads.map((head, i) => bar(name(head), weightOf(codes[i]), { color: headColor(look.numbers[head], look.theme), before: before?.[i] }));
     this.fill(
       "weight",
       element("p", { class: "where" }, [one ? `Layer ${layer.number}, head ${look.numbers[heads[0]]}` : `Layer ${layer.number}`]),
       element("h2", {}, [tokenChip(tokens, query), " looks at ", tokenChip(keyTokens, key)]),
       one ? large(weight, percent(weight), boundsText(codes[0])) : bars(perHead, heads, there, "heads"),
+      ...(this.worked && heads.length ? [this.way(one ? WHY : `${WHY} (head ${look.numbers[strongest]})`, why(strongest), "quiet")] : []),
       facts([...compared, ["query", `token ${query}`], ["key", `token ${key}`], ["probability", "rounded to 0.4\u202f%"]]),
     );
   }
@@ -448,7 +465,6 @@ function bandMaker({ layer, heads, look }, focus) {
 
 const SAMPLES = [0.05, 0.2, 0.5, 1];
 const KEYS_OF_TEXTS = { "N P": "next, previous text" };
-const AHEAD = "This model reads in one direction: a token looks at itself and back.";
 
 /**
  * @param {Example} example
@@ -468,7 +484,7 @@ function createLegend(example, examples) {
       ? "The colour is the head. In each head, the weights of a token on the left add up to 100\u202f%."
       : "The colour is the head.",
     "Hiding tokens or weights does not change the others.",
-    causal ? AHEAD : "",
+    causal ? ONE_WAY : "",
     windowsOf(example),
     grouping(example),
   ];

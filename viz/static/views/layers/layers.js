@@ -58,7 +58,10 @@ class LayersView extends Staged {
     const body = element("tbody", {}, this.rows);
     const table = element("table", { class: "layers-table", role: "grid", "aria-label": "Predictions: a row a position, a column a layer" }, [head, body]);
     this.cellAt({ row: 0, point: lens.points.length - 1 }).tabIndex = 0;
-    this.root.append(element("div", { class: "layers-body" }, [table]));
+    const scrolled = element("div", { class: "layers-body" }, [table]);
+    this.root.append(scrolled);
+    // Of a table that is wider than its room, the output is seen first.
+    scrolled.scrollLeft = scrolled.scrollWidth;
     body.addEventListener("pointerover", (event) => event.pointerType !== "touch" && this.point(cellOf(event.target)));
     body.addEventListener("pointerleave", () => this.point(null));
     body.addEventListener("focusin", (event) => this.point(cellOf(event.target)));
@@ -215,7 +218,7 @@ function placeOf(points, point) {
   const after = /^resid_post (\d+)$/.exec(points[point]);
   if (points[point] === "embed") return { short: "embed", words: "Before the first layer" };
   if (!after) return { short: visible(points[point], 20), words: visible(points[point], 40) };
-  if (point === points.length - 1) return { short: "output", words: `After layer ${after[1]}, the output` };
+  if (point === points.length - 1) return { short: `${after[1]} = output`, words: `After layer ${after[1]}, the output` };
   return { short: after[1], words: `After layer ${after[1]}` };
 }
 

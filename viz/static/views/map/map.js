@@ -21,7 +21,7 @@ import { CanvasPen } from "../../core/export/pens.js";
 import { MOST_ZOOM } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { percent, running } from "../../core/text/text.js";
-import { boundsText, createRamp, facts, large, legendOf } from "../../marks/cards.js";
+import { boundsText, createRamp, facts, large, legendOf, WHY } from "../../marks/cards.js";
 import { cellAt, frameFor, gradientOf, paintBand, paintCells, paintMap, weightsOf } from "./plot.js";
 
 export class MapView extends Staged {
@@ -210,6 +210,7 @@ export class MapView extends Staged {
       where,
       element("h2", {}, [tokenChip(example.tokens, cell.query), " looks at ", tokenChip(example.keyTokens, cell.key)]),
       large(weight, this.vectors ? share(weight) : percent(weight), weights.causal && cell.key > cell.query ? "a token cannot look ahead here" : precisionOf(this.vectors, weight)),
+      ...(this.limits.views.includes("arithmetic") ? [button(WHY, () => this.store.set({ view: "arithmetic", ...cell, anchor: "query" }), { class: "quiet" })] : []),
       facts([
         ["query", `token ${cell.query}`],
         ["key", `token ${cell.key}`],
@@ -260,7 +261,7 @@ function precisionOf(vectors, weight) {
 function createMapLegend(causal) {
   const ramp = createRamp("map-ramp");
   const sentences = [
-    "A row is a token that looks, a column one that is looked at. A point shows the largest weight it covers.",
+    "A row is a token that looks, a column one that is looked at. Where a text is so long that a dot stands for several weights, it shows the largest of them.",
     "Below, how much attention each token receives from all tokens.",
     causal ? "This model reads in one direction: what lies above the diagonal does not exist and is not drawn." : "",
   ];

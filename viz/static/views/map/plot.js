@@ -226,8 +226,8 @@ function paintReceived(pen, { frame: { left, top, width, height }, window: [, , 
     const gap = cell >= 6 && covered.first[x + 1] !== covered.first[x];
     if (!gap) pen.rect(left + x, below, 1, (MARGIN.bar * sum) / (most || 1), colors.faint);
   }
-  pen.text(left - 8, below + 11, "received", { size: SMALL, color: colors.soft, anchor: "end" });
-  pen.text(left - 8, below + 26, `to ${most.toFixed(most < 9.95 ? 2 : 1)}`, { size: SMALL, color: colors.soft, anchor: "end" });
+  pen.text(left - 8, below + 11, "received,", { size: SMALL, color: colors.soft, anchor: "end" });
+  pen.text(left - 8, below + 26, `up to ${most.toFixed(most < 9.95 ? 2 : 1)}`, { size: SMALL, color: colors.soft, anchor: "end" });
 }
 
 /**
