@@ -5,7 +5,8 @@ it is made: for its largest weights, as many as a share of its bytes and a numbe
 allow, or for all of the heads that are asked for. The block `why` is (field, weight) in 16 bits,
 with the fields
 
-    place of the head, query, key, score, and of each of the 4 largest pairs
+    place of the head, query, key, score, what of the score is the same for every key,
+    and of each of the 4 largest other pairs
     the query's component, the key's, their part of the score
 
 Components are places in the header's list of names; scores are half precision. Where a score has
@@ -35,7 +36,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from minibert.analysis.head_reasons import parts_of_head, written_below
-from minibert.analysis.reading import ROWS, Split, into_stream, seen_keys
+from minibert.analysis.reading import (
+    ROWS,
+    Split,
+    into_stream,
+    same_for_every_key,
+    seen_keys,
+)
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import Component, Reader, Written, layer_of, sum_rounding
 from minibert.errors import TraceError
@@ -53,7 +60,7 @@ _LEAST, _FOLLOWED = 0.01, 0.1
 # Of the bytes of a page, and what a weight takes of them, about.
 _SHARE, _BYTES = 0.04, 20
 # The fields that name components.
-_NAMES = [4 + 3 * pair + side for pair in range(_PAIRS) for side in (0, 1)]
+_NAMES = [5 + 3 * pair + side for pair in range(_PAIRS) for side in (0, 1)]
 # Weights whose tables of pairs are held at once.
 _AT_ONCE = 32
 
@@ -224,7 +231,12 @@ class _Table:
         size = torch.maximum(pairs.abs().amax(-1), scores.abs())
         sums = (pairs.sum(-1) - scores).abs() <= sum_rounding(self.text.embed.dtype) * size
         # Fewer pairs are filled up.
-        own = functional.pad(pairs[sums].cpu(), (0, max(0, _PAIRS - pairs.shape[1])))
+        alike = same_for_every_key(self.text, layer)
+        numbers = [number for name, number in self.names.items() if name in alike]
+        same = torch.from_numpy(np.isin(names[1], numbers)).repeat(1, sides[0].shape[1])
+        pairs = pairs[sums].cpu()
+        same = same[sums.cpu()] * pairs
+        own = functional.pad(pairs - same, (0, max(0, _PAIRS - pairs.shape[1])))
         kept, largest = sums.cpu().numpy(), own.abs().topk(_PAIRS, -1).indices
         places = np.divmod(largest.numpy() % pairs.shape[1], sides[1].shape[1])
         found = [
@@ -239,8 +251,8 @@ class _Table:
             writers = [[[every[one] for one in row] for row in side] for side in found]
             self.below.add(layer, head, cells[kept, 2:], vectors, writers, own.gather(1, largest))
         heads = cells[kept, :1] * len(self.holding.heads) + cells[kept, 1:2]
-        score = _half(scores[sums])[:, None]
-        return np.concatenate([heads, cells[kept, 2:], score, triples], 1).T
+        whole = np.stack([_half(scores[sums]), _half(same.sum(-1))], 1)
+        return np.concatenate([heads, cells[kept, 2:], whole, triples], 1).T
 
 
 class _Node(NamedTuple):

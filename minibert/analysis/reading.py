@@ -234,6 +234,24 @@ def into_stream(
     return Reading(trace, at.layer, "resid_pre", tuple(places), reader, constants[::-1])
 
 
+def same_for_every_key(trace: Trace, layer: int) -> frozenset[str]:
+    """The components that are the same part of every key of a layer: the softmax cancels them.
+
+    Biases behind the last norm that divides by something else at each position. A rotation makes
+    them differ.
+    """
+    at = layer_of(trace[layer])
+    if at.attention.rotary is not None:
+        return frozenset()
+    if getattr(at.attention, "key_norm", None) is not None:
+        return frozenset({"key norm bias"})
+    if not at.after:
+        return frozenset({"key bias", f"attention norm bias {layer}"})
+    if layer:
+        return frozenset({"key bias", f"mlp norm bias {layer - 1}"})
+    return frozenset({"key bias", "embedding norm bias", "embedding projection bias"})
+
+
 def into_mlp(
     trace: Trace,
     layer: int,

@@ -40,7 +40,15 @@ from minibert.analysis.arguments import (
     token_name,
     vocabulary_head,
 )
-from minibert.analysis.reading import ROWS, Reading, Split, into_logit, into_stream, seen_keys
+from minibert.analysis.reading import (
+    ROWS,
+    Reading,
+    Split,
+    into_logit,
+    into_stream,
+    same_for_every_key,
+    seen_keys,
+)
 from minibert.analysis.rows import at_positions, wide
 from minibert.analysis.stream import (
     Component,
@@ -326,8 +334,27 @@ class WhyScore(Result[Tensor]):
         return self.values.sum().item()
 
     def top(self, count: int = _LISTED) -> list[tuple[str, str, float]]:
-        """The largest pairs by size, sign kept. Raises TraceError for a count below 1."""
+        """The largest pairs by size, sign kept. Raises TraceError for a count below 1.
+
+        Of all pairs, as `table`: those that are the same for every key (`same`), which the printed
+        text puts together, are among them.
+        """
         return [(str(a), str(b), float(value)) for a, b, value in self.largest(count)]
+
+    @property
+    def same(self) -> tuple[str, ...]:
+        """The components at the key whose pairs are the same for every key of the query.
+
+        They cannot say why this key has its weight: the softmax cancels them.
+        """
+        found = same_for_every_key(self.readings[1].trace, self.layer)
+        return tuple(str(each) for each in self.labels["key_component"] if each in found)
+
+    def _telling(self) -> "WhyScore":
+        """The pairs with 0 in the place of those that are the same for every key."""
+        telling = [each not in self.same for each in self.labels["key_component"]]
+        kept = torch.tensor(telling, device=self.values.device)
+        return replace(self, values=self.values.where(kept, 0))
 
     def side(self, side: str = "key", *, of: str | None = None) -> Why:
         """The score as a sum over what was written at the "key" (or "query") alone.
@@ -429,7 +456,7 @@ class WhyScore(Result[Tensor]):
     def note(self) -> str:
         """The sentence that says what is seen."""
         strings = self.readings[0].trace.tokens.strings[0]
-        query, key, value = self.top(1)[0]
+        query, key, value = self._telling().top(1)[0]
         looker, looked = repr(strings[self.query]), repr(strings[self.key])
         looks = f"{looker} looks at {looked} with weight {self.weight:.2f}"
         if not self.seen:
@@ -457,10 +484,15 @@ class WhyScore(Result[Tensor]):
         return f"that of {strings[self.against or 0]!r}"
 
     def __str__(self) -> str:
-        top = self.top()
+        telling = self._telling()
+        top, same = telling.top(), self.same if self.against is None else ()
         rows = [f"{value:+.2f}  {query} x {key}" for query, key, value in top]
-        rest = self.total - sum(value for _, _, value in top)
-        rows.append(f"{rest:+.2f}  {self.values.numel() - len(top)} other pairs")
+        rest = telling.total - sum(value for _, _, value in top)
+        others = self.values.shape[0] * (self.values.shape[1] - len(same)) - len(top)
+        rows.append(f"{rest:+.2f}  {others} other pairs")
+        if same:
+            equal = self.total - telling.total
+            rows.append(f"{equal:+.2f}  the same for every key, so it cancels: {', '.join(same)}")
         cancels = self._cancels()
         which = "all" if self.against == "row" else "both"
         last = [f"equal for {which} keys, so gone: {', '.join(cancels)}"] if cancels else []

@@ -301,6 +301,25 @@ def test_over_a_text_it_is_the_mean_of_all_pairs(family: str) -> None:
     torch.testing.assert_close(whole, found.values * last + others[0] * 13 + others[1])
 
 
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2"])
+@settings(max_examples=8, phases=(Phase.generate,))
+@given(data=st.data())
+def test_what_is_the_same_for_every_key_is_so_and_is_not_named(name: str, data: Any) -> None:
+    trace = minibert.load(name).trace("the horse ran away and the boy ran")
+    layer, head, query = (data.draw(st.integers(0, n)) for n in (3, 3, 7))
+    seen = trace[layer, head].mask[0, 0, query].nonzero()[:, 0].tolist()
+    found = [why(trace, layer, head, query, key) for key in seen]
+    columns = [[each in one.same for each in one.labels["key_component"]] for one in found]
+    equal = torch.stack([one.values[:, c].sum() for one, c in zip(found, columns, strict=True)])
+    assert "key bias" in found[0].same
+    assert sum(columns[0]) == 2
+    largest = max(one.values.abs().max().item() for one in found)
+    assert (equal - equal[0]).abs().max().item() <= 1e-5 * largest
+    for one in found:
+        telling = [pair for pair in one.top(one.values.numel()) if pair[1] not in one.same]
+        assert f"{telling[0][0]} at the query x {telling[0][1]} at the key" in one.note()
+
+
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
 def test_the_induction_head_looks_because_the_previous_token_head_wrote(name: str) -> None:
     """First in the table, and first where each head's path to the keys is patched."""

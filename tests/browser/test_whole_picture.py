@@ -83,12 +83,20 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
         "(a) => a.map((x) => +x.value)"
     )
     why = trace.why(1, 3, query=4, key=2)
-    top = why.top(6 if kind == "live" else 4)
-    assert pairs[:-1] == pytest.approx([part for _, _, part in top], abs=1e-3, rel=1e-3)
+    top = [pair for pair in why.top(50) if pair[1] not in why.same][: 6 if kind == "live" else 4]
+    same = sum(float(why.at(key_component=each).sum()) for each in why.same)
+    assert pairs[-1] == pytest.approx(same, abs=1e-3, rel=1e-3)
+    assert pairs[:-2] == pytest.approx([part for _, _, part in top], abs=1e-3, rel=1e-3)
     assert sum(pairs) == pytest.approx(why.score, abs=1e-2)
     said = page.locator(".because-said").inner_text()
     (query, key, part), tokens = top[0], trace.tokens.strings[0]
-    assert f"The score is +{why.score:.2f}. Its largest part is +{part:.2f}: what {query}" in said
+    where = "{} (layer {}, head {})".format(query, *query.removeprefix("head ").split("-"))
+    first = f"Its largest part, +{part:.2f}, is one match: what {where} wrote at "
+    assert f"The score is +{why.score:.2f}. {first}" in said
+    scores = trace[1, 3].scores[0, 4, :5].tolist()
+    other = max(scores[:2] + scores[3:])
+    assert f"counts: {scores[2]:+.2f} here, " in said.replace("−", "-")
+    assert f" with {other:+.2f}." in said.replace("−", "-")
     layer, head = map(int, key.removeprefix("head ").split("-"))
     read = trace[layer, head].probs[0, 2]
     assert f"At ·{tokens[2].strip()}, {key} read mostly ·{tokens[read.argmax()].strip()}" in said
@@ -102,9 +110,15 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
         page.get_by_role("button", name="Switch to dark colours").click()
         expect(page.locator("#page")).to_have_attribute("data-theme", "dark")
     page.locator(".because summary").first.click()
-    page.get_by_role("button", name=query, exact=True).click()
+    page.set_viewport_size({"width": 360, "height": 640})
     layer, head = query.removeprefix("head ").split("-")
-    expect(page.locator(".sum-answer .where")).to_have_text(f"Layer {layer}, head {head}")
+    page.get_by_role("button", name=query, exact=True).click()
+    where = page.locator(".sum-answer .where")
+    expect(where).to_have_text(f"Layer {layer}, head {head}")
+    expect(page.locator(".sum-title")).to_be_in_viewport(ratio=1)
+    page.wait_for_timeout(400)
+    page.go_back()
+    expect(where).to_have_text("Layer 1, head 3")
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -169,7 +183,7 @@ def check_read(rows, read, whole, least, near):
     expected = {n: part for n, part in enumerate(read.by_token.tolist()) if abs(part) > least}
     found, opened = {}, 1
     for row in rows:
-        if row["name"] == "all other parts":
+        if row["name"] == "all other words":
             continue
         text, at = re.fullmatch(r"(.+?)(?: at position (\d+))? \(weight .+\)", row["name"]).groups()
         token = int(at) if at else tokens.index(text.lstrip("·"))
@@ -178,7 +192,7 @@ def check_read(rows, read, whole, least, near):
         below = read.at_token(token)
         for rest in row["lists"]:
             assert sum(one["value"] for one in rest) == pytest.approx(row["value"], abs=2 * near)
-            wrote = {one["name"]: one for one in rest if one["name"] != "all other parts"}
+            wrote = {one["name"]: one for one in rest if one["name"] != "all else at this word"}
             assert {one for one, part in below.top(5) if abs(part) > least} <= set(wrote)
             for one, own in wrote.items():
                 assert own["value"] == pytest.approx(float(below[one]), abs=near)

@@ -95,7 +95,8 @@ const DO = {
       return { sum: parts.reduce((sum, { score }) => sum + score, 0), largest: await Promise.all(largest) };
     };
     const read = pairs.slice(0, 3).map(({ query, key }) => Promise.all([query, key].map(({ open }) => followed(open))));
-    return { pairs: pairs.map(({ query, key, score }) => [query.label, key.label, score]), read: await Promise.all(read) };
+    const same = pairs.filter((pair) => pair.same).map(({ key }) => key.label);
+    return { pairs: pairs.map(({ query, key, score }) => [query.label, key.label, score]), same: [...new Set(same)], read: await Promise.all(read) };
   },
   /** The boxes of the picture of the whole before the last layer's end, with the numbers that they draw. */
   async whole({ request, place }) {

@@ -121,6 +121,7 @@ def test_the_parts_of_a_score_are_those_of_python_down_to_the_words(case):
             ours[pair] += row["value"]
         theirs = {(query, key): score for query, key, score in found["pairs"]}
         assert theirs.keys() == ours.keys()
+        assert set(found["same"]) == {together(model, one) for one in expected.same}
         near = 1e-3 * max(abs(score) for score in ours.values())
         assert all(abs(theirs[pair] - ours[pair]) <= near for pair in ours)
         for (query, key, score), sides in zip(found["pairs"], found["read"], strict=False):

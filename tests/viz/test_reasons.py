@@ -21,20 +21,20 @@ CLASSES = dict(VOCABULARY_CLASSES) | dict(ROTARY_CLASSES)
 
 def held(
     page: Page, index: int = 0, name: str = "why"
-) -> dict[tuple[int, ...], tuple[float, list[Any]]]:
-    """By (layer, head, query, key) the score, and the pairs with their parts."""
+) -> dict[tuple[int, ...], tuple[float, float, list[Any]]]:
+    """By (layer, head, query, key) the score, what is the same for every key, and the pairs."""
     example = example_of(page, index)
     fields = unpacked(page, name, None, index=index)
     names, heads = example["why"]["components"], example["heads"]
     found = {}
-    for place, query, key, score, *pairs in fields.T.tolist():
+    for place, query, key, score, same, *pairs in fields.T.tolist():
         layer = example["layers"][place // len(heads)]
         triples = [
             (names[one], names[other], half(part))
             for one, other, part in zip(*(pairs[n::3] for n in range(3)), strict=True)
         ]
         pairs = [triple for triple in triples if triple[2]]
-        found[layer, heads[place % len(heads)], query, key] = (half(score), pairs)
+        found[layer, heads[place % len(heads)], query, key] = (half(score), half(same), pairs)
     return found
 
 
@@ -74,8 +74,9 @@ def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) ->
     ]
     assert followed or edited
     for place in (*data.draw(places), *data.draw(st.permutations(followed))[:4]):
-        (score, pairs), why = found[place], text.why(*place)
-        scale, least = model.config.attention_scale(place[0]), 0.1 * abs(why.top(1)[0][2])
+        (score, same, pairs), why = found[place], text.why(*place)
+        telling = [pair for pair in why.top(why.values.numel()) if pair[1] not in why.same]
+        scale, least = model.config.attention_scale(place[0]), 0.1 * abs(telling[0][2])
         for pair, below in zip(pairs, weights[list(found).index(place)], strict=False):
             terms = vectors[below[0]].astype(float) * vectors[below[2]] * scale
             assert abs(terms.sum() - pair[2]) <= 2e-3 * abs(terms).sum()
@@ -93,7 +94,9 @@ def test_every_weight_asked_for_has_its_largest_pairs(family: str, data: Any) ->
         assert [part for *_, part in pairs] == pytest.approx(
             [float(part) for part in parts], **near
         )
-        largest = [abs(part) for *_, part in why.top(4)]
+        equal = sum(float(why.at(key_component=one).sum()) for one in why.same)
+        assert same == pytest.approx(equal, rel=1e-3, abs=1e-5)
+        largest = [abs(part) for *_, part in telling[:4]]
         assert [abs(part) for *_, part in pairs] == pytest.approx(largest, **near)
 
 
@@ -130,13 +133,12 @@ def test_features_split_the_same_weights_as_why_does() -> None:
     assert {place for place in plain if place[0]} == set(found)
     assert example_of(page)["why"]["features"] == ["resid_pre", 1]
     for place in list(found)[::97]:
-        (score, pairs), why = found[place], trace.why(*place, features=features, strongest=1024)
+        (score, _, pairs), why = found[place], trace.why(*place, features=features, strongest=1024)
         assert score == plain[place][0]
         parts = [float(why.at(query_component=one, key_component=other)) for one, other, _ in pairs]
         assert [part for *_, part in pairs] == pytest.approx(parts, rel=1e-3, abs=1e-4)
-        assert [abs(part) for *_, part in why.top(4)] == pytest.approx(
-            [abs(part) for part in parts], rel=1e-4
-        )
+        largest = [abs(part) for _, key, part in why.top(50) if key not in why.same][:4]
+        assert largest == pytest.approx([abs(part) for part in parts], rel=1e-4)
     for why, other in ((True, "tiny-gpt2"), (False, features)):
         with pytest.raises(AttentionError, match=r"minibert\.features\.load"):
             view(trace, why=why, features=other)

@@ -3,6 +3,7 @@
  * of them: how far attention moved, what became of the predictions, what a sweep found.
  *
  * @import { Layer } from "../core/data/example.js"
+ * @import { Pair } from "../core/data/reasons.js"
  * @import { Named, Numbers, Source } from "../core/data/source.js"
  * @import { State } from "../core/state/state.js"
  * @import { About, Candidate, Engine, Request, Run, Sampling } from "../engine/engine.js"
@@ -122,8 +123,9 @@ export class Runs {
       candidates: (position) => reading(() => engine.candidates(kept.run.number, position)),
       features: (position) => once(named, `${position}`, () => reading(() => engine.features(kept.run.number, position))),
       async reason(tokens, vectors, asked, features) {
-        const pairs = await pairsOf({ source, tokens, vectors, asked, features });
-        return { pairs, sum: pairs.reduce((sum, { score }) => sum + score, 0) };
+        const all = await pairsOf({ source, tokens, vectors, asked, features });
+        const sumOf = (/** @type {Pair[]} */ some) => some.reduce((sum, { score }) => sum + score, 0);
+        return { pairs: all.filter(({ same }) => !same), same: sumOf(all.filter(({ same }) => same)), sum: sumOf(all) };
       },
     };
     kept.example.source = source;

@@ -19,6 +19,7 @@
  * @property {Side} query
  * @property {Side} key
  * @property {number} score
+ * @property {boolean} [same]  for every key
  *
  * @typedef {object} Asked
  * @property {number} layer
@@ -27,7 +28,8 @@
  * @property {number} key
  *
  * @typedef {object} Reason
- * @property {Pair[]} pairs  the largest first, maybe not all
+ * @property {Pair[]} pairs  that are not the same for every key, the largest first, maybe not all
+ * @property {number} same  the sum of those that are: the softmax cancels it
  * @property {number} sum  of all pairs
  */
 
@@ -36,7 +38,7 @@ import { bytesOf, unpack } from "./data.js";
 import { once } from "./example.js";
 
 /** Fields of a weight before its pairs, and of a pair. */
-const [FIRST, EACH] = [4, 3];
+const [FIRST, EACH] = [5, 3];
 
 /**
  * @param {Example} example
@@ -72,7 +74,7 @@ async function heldReason(example, { layer, head, query, key }, name) {
     const side = (/** @type {0 | 1} */ which) => ({ ...writerOf(why.components[at(first + which, found)]), ...(below ? below(found, pair, which) : { numbers: null, open: null }) });
     return { query: side(0), key: side(1), score: half(first + 2) };
   });
-  return { pairs: pairs.filter(({ score }) => score), sum: half(3) };
+  return { pairs: pairs.filter(({ score }) => score), same: half(4), sum: half(3) };
 }
 
 /** What is behind a side of a pair of a weight, where the page holds it. @param {Example} example */

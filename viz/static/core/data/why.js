@@ -11,8 +11,8 @@
  * @import { Asked, Pair, Part, Side, Writer } from "./reasons.js"
  * @import { Source } from "./source.js"
  *
- * @typedef {Writer & {numbers: Float64Array, token?: number, read?: boolean}} Vector  a part of a query, key or value; of
- *   what a head read, the token where it read it
+ * @typedef {Writer & {numbers: Float64Array, token?: number, read?: boolean, same?: boolean}} Vector  a part of a query, key
+ *   or value; of what a head read, the token where it read it; the same at every position: a bias that no norm or rotation changed
  *
  * @typedef {object} Of  a score
  * @property {Source} source
@@ -46,7 +46,7 @@ export async function pairsOf(of) {
   const [queries, keys] = await Promise.all([partsOf(of, placeOf(of, "query")), partsOf(of, placeOf(of, "key"))]);
   /** @type {(side: "query" | "key", own: Vector, other: Vector) => Side} */
   const sideOf = (side, { head, ...own }, { numbers }) => ({ head, ...own, open: head && (() => readOf(of, { side, other: numbers, heads: [{ ...head, token: null }] })) });
-  const pairs = queries.flatMap((one) => keys.map((other) => ({ query: sideOf("query", one, other), key: sideOf("key", other, one), score: dot(one.numbers, other.numbers) * of.vectors.scale })));
+  const pairs = queries.flatMap((one) => keys.map((other) => ({ query: sideOf("query", one, other), key: sideOf("key", other, one), score: dot(one.numbers, other.numbers) * of.vectors.scale, same: other.same })));
   return pairs.sort((one, other) => Math.abs(other.score) - Math.abs(one.score));
 }
 
@@ -116,14 +116,14 @@ async function partsOf({ source, tokens, vectors, features }, { name, layer, hea
   const own = normed === "width" ? [0, matrix.length / dModel] : [head * dHead, (head + 1) * dHead];
   /** @type {Vector[]} */
   let parts = input.map((part) => ({ ...part, numbers: timesRows(matrix, part.numbers, own[0], own[1]).subarray(own[0]) }));
-  if (bias) parts.push({ label: `${name} bias`, head: null, numbers: Float64Array.from(bias.values.subarray(own[0], own[1])) });
+  if (bias) parts.push({ label: `${name} bias`, head: null, same: true, numbers: Float64Array.from(bias.values.subarray(own[0], own[1])) });
   if (normed !== "none") {
     parts = through(await normNamed(source, `attention.${name}_norm`, layer), total(parts), parts, `${name} norm bias`);
     const from = normed === "width" ? head * dHead : 0;
     parts = parts.map((part) => ({ ...part, numbers: part.numbers.subarray(from, from + dHead) }));
   }
   const rotary = name === "value" ? null : vectors.rotary;
-  return rotary ? parts.map((part) => ({ ...part, numbers: placedAt(part.numbers, rotary, position) })) : parts;
+  return rotary ? parts.map((part) => ({ ...part, same: false, numbers: placedAt(part.numbers, rotary, position) })) : parts;
 }
 
 /**
@@ -193,9 +193,9 @@ function through(norm, x, parts, name) {
   const scale = 1 / Math.sqrt(variance + eps);
   const carried = parts.map((part) => {
     const mean = kind === "rms" ? 0 : part.numbers.reduce((sum, value) => sum + value, 0) / part.numbers.length;
-    return { ...part, numbers: part.numbers.map((value, i) => (value - mean) * scale * ((plusOne ? 1 : 0) + weight[i])) };
+    return { ...part, same: false, numbers: part.numbers.map((value, i) => (value - mean) * scale * ((plusOne ? 1 : 0) + weight[i])) };
   });
-  return bias ? [...carried, { label: name, head: null, numbers: Float64Array.from(bias) }] : carried;
+  return bias ? [...carried, { label: name, head: null, same: true, numbers: Float64Array.from(bias) }] : carried;
 }
 
 /** @param {Vector[]} parts */

@@ -269,6 +269,11 @@ export function pageAddress() {
   };
 }
 
+/** Browsers go back to what is shown now. In a notebook a page has no address. */
+export function keepPlace() {
+  if (location.protocol !== "about:") history.pushState(null, "", location.href);
+}
+
 /** @param {string} hash */
 function write(hash) {
   if (hash === location.hash.slice(1)) return;

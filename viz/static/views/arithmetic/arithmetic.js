@@ -14,6 +14,7 @@ import { Staged } from "../../core/frame/kinds.js";
 import { weightOf } from "../../core/data/attention.js";
 import { pairOf, whyAbsent } from "../../core/data/softmax.js";
 import { element } from "../../core/draw/dom.js";
+import { keepPlace } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { numeral } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
@@ -31,21 +32,31 @@ export class ArithmeticView extends Staged {
     this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
     this.steps = element("ol", { class: "sum-steps" });
     this.pair = element("div", { class: "sum-menus" }, [this.menus.query, " looks at ", this.menus.key]);
-    this.because = new Because((way) => this.store.set(way));
+    this.because = new Because((way) => this.follow(way), (split) => this.store.set({ split }));
     this.worked = element("div", {}, [this.because.root, this.steps]);
     this.content = element("div", {}, [this.pair, this.answer, this.worked]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
     this.story = /** @type {Story | null} */ (null);
     this.told = /** @type {Step[]} */ ([]);
+    this.followed = false;
+  }
+
+  /** Another number is worked out: browsers go back to this one. @param {Way} way */
+  follow(way) {
+    keepPlace();
+    this.followed = true;
+    this.store.set(way);
   }
 
   /** Shows steps and what they come to. @param {HTMLElement[]} answer @param {Step[]} steps */
   show(answer, steps) {
     this.answer.replaceChildren(...answer);
     this.told = steps;
-    const look = { theme: this.theme(), go: (/** @type {Way} */ way) => this.store.set(way) };
+    const look = { theme: this.theme(), go: (/** @type {Way} */ way) => this.follow(way) };
     this.steps.replaceChildren(...steps.map((step) => stepOf(step, look)));
     this.root.dataset.drawn = "true";
+    if (this.followed) this.answer.querySelector("h2")?.scrollIntoView({ block: "nearest" });
+    this.followed = false;
   }
 
   /** Shows the store's state. */

@@ -28,14 +28,15 @@ const WAYS = [
   { id: "parts", label: "By heads and MLPs" },
   { id: "features", label: "By features" },
 ];
+const SAME = "the same for every key";
 const HOW = "A feature is a direction that a sparse autoencoder found, times how strongly the token has it: feature 1-128 is number 128 of layer 1. The feature bias is the same for every token, and the feature error is what no feature explains.";
 
 export class Because {
-  /** @param {(way: Way) => void} go */
-  constructor(go) {
+  /** @param {(way: Way) => void} go @param {(by: string) => void} split */
+  constructor(go, split) {
     this.go = go;
     this.said = element("div", { class: "because-said", "aria-live": "polite" });
-    this.by = segments(WAYS, (id) => this.go({ split: id }), "What the score is split into");
+    this.by = segments(WAYS, split, "What the score is split into");
     this.root = element("div", { role: "group", class: "because", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.by.root, this.said]);
     this.latest = 0;
     this.theme = /** @type {"light" | "dark"} */ ("light");
@@ -69,32 +70,36 @@ export class Because {
     const adds = !example.source || (reason && Math.abs(reason.sum - score) <= 0.01 * Math.max(1, Math.abs(reason.pairs[0].score), Math.abs(score)));
     const masked = sees(row, asked.key) ? [] : [words("It may not look there: the score is masked, and its weight is 0.")];
     const edited = words("An edit wrote the stream, a query, a key or the scores themselves, so this score is not the sum of what heads and MLPs wrote.");
-    if (reason && adds) this.told = [{ ...sumStep("why", "why", "", reason.pairs.map(({ query, key, score: value }) => ({ name: `${query.label} × ${key.label}`, factors: [], value }))), value: reason.sum }];
+    if (reason && adds) this.told = [{ ...sumStep("why", "why", "", [...reason.pairs.map(({ query, key, score: value }) => ({ name: `${query.label} × ${key.label}`, factors: [], value })), ...(reason.same ? [{ name: SAME, factors: [], value: reason.same }] : [])]), value: reason.sum }];
     this.said.replaceChildren(...masked, ...(reason ? (adds ? [mostOf(example, reason, asked), ...parts] : [edited]) : [absent(example, row.end - row.first, asked)]));
     this.root.dataset.drawn = "true";
   }
 
   /** @param {Story} story @param {Reason} reason @param {Asked} asked */
-  bars(story, { pairs, sum }, asked) {
+  bars(story, { pairs, same, sum }, asked) {
     const { tokens, keyTokens } = story.example;
-    const items = pairs.map((pair) => ({ name: `${pair.query.label} × ${pair.key.label}`, score: pair.score, body: pair.query.numbers && (() => this.behind(story, pair, asked)) }));
-    const example = pairs.slice(0, LISTED).flatMap(({ query, key }) => [query.head, key.head]).find(Boolean);
-    const numbered = example ? `Head ${example.layer}-${example.head} is head ${example.head} of layer ${example.layer}. ` : "";
+    const items = pairs.map((pair) => ({ name: element("span", {}, [titled(pair.query), " × ", titled(pair.key)]), score: pair.score, body: pair.query.numbers && (() => this.behind(story, pair, asked)) }));
+    const shown = pairs.slice(0, LISTED).flatMap(({ query, key }) => [query, key]);
+    const mlp = shown.find(({ label }) => label.startsWith("mlp ") && !label.includes("bias"));
+    const said = mlp ? `“${mlp.label}” is the MLP of layer ${mlp.label.slice(4)}, the layer’s other half. ` : "";
+    const equal = Math.abs(same) > 1e-3 * Math.abs(pairs[0].score) ? `“The same for every key” is what biases give to all keys alike: the softmax cancels it, so it cannot say why this one wins. ` : "";
+    const down = shown.some(({ head }) => head) ? "what its heads had read, down to the words, and its" : "its";
     const python = ["What had been read there, down to the words, Python says: ", element("code", {}, [`print(${asking(asked)}.tree())`]), ", or a page that was made with ", element("code", {}, [`why=(${asked.layer}, ${asked.head})`]), "."];
     return [
-      words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". Blue speaks for looking there, orange against. All parts together are the score. A weight is large if this score is larger than those of the other keys."),
-      this.list("pair", items, sum),
-      words(numbered, ...(items[0].body ? ["Open a part to see what its heads had read, down to the words, and its product, number by number."] : python)),
+      words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". Blue speaks for looking there, orange against. All parts together are the score. ", ...lead(story, asked)),
+      this.list("pair", items, sum, "all other pairs", same),
+      words(said, equal, ...(items[0].body ? [`Open a part to see ${down} product, number by number.`] : python)),
     ];
   }
 
-  /** @param {string} kind @param {{name: Node | string, score: number, body: Body | null}[]} items  the largest first @param {number} whole */
-  list(kind, items, whole) {
+  /** @param {string} kind @param {{name: Node | string, score: number, body: Body | null}[]} items  the largest first @param {number} whole @param {string} others  the name of those that are not listed @param {number} same  for every key */
+  list(kind, items, whole, others, same = 0) {
     const shown = items.slice(0, LISTED).filter(({ score }) => Math.abs(score) >= LEAST * Math.abs(items[0].score));
-    const rest = { name: "all other parts", score: whole - total(shown.map(({ score }) => score)), body: null };
-    const most = Math.max(Math.abs(shown[0].score), Math.abs(rest.score));
-    const rows = [...shown, ...(Math.abs(rest.score) > 1e-3 * most ? [rest] : [])].map(({ name, score, body }) => {
-      const line = [element("span", { class: "because-name" }, [name]), track(Math.abs(score) / most, signColor(score, this.theme)), numeral(kind, score, signed(score, 2))];
+    const rest = { name: others, score: whole - same - total(shown.map(({ score }) => score)), body: null };
+    const most = Math.max(...[shown[0], rest, { score: same }].map(({ score }) => Math.abs(score)));
+    const last = [rest, { name: SAME, score: same, body: null }].filter(({ score }) => Math.abs(score) > 1e-3 * most);
+    const rows = [...shown, ...last].map(({ name, score, body }) => {
+      const line = [element("span", { class: "because-name" }, [name]), track(Math.abs(score) / most, name === SAME ? "" : signColor(score, this.theme)), numeral(kind, score, signed(score, 2))];
       return element("li", {}, [body ? unfolding(line, body, "because-line") : element("div", { class: "because-line" }, line)]);
     });
     return element("ul", { class: "because-pairs" }, rows);
@@ -113,7 +118,7 @@ export class Because {
   async read(example, { label, head, score, open }, position) {
     if (!head || !open) return [];
     const way = button(label, () => this.go({ layer: head.layer, heads: [head.head], query: position, key: null, anchor: "query" }), { class: "sum-to" });
-    const says = words("This part, by the tokens where ", way, " had read what it wrote at ", ...placed(example.tokens, position), ":");
+    const says = words("Which words did ", way, " take this from?");
     const weights = await rowOf(example, head, position);
     return [says, ...this.level(example, await open(), score, position, weights)];
   }
@@ -128,23 +133,52 @@ export class Because {
       const weight = weights ? ` (weight ${share(weights[token])})` : "";
       return { name: element("span", {}, [...placed(example.keyTokens, token), weight]), score, body: open && (async () => this.level(example, await open(), score, token)) };
     });
-    return [this.list("read", items, whole)];
+    return [this.list("read", items, whole, parts[0].token === undefined ? "all else at this word" : "all other words")];
   }
 }
 
 /** The sentence that stands first. @param {Example} example @param {Reason} reason @param {Asked} asked */
-function mostOf({ tokens, keyTokens }, { pairs: [most], sum }, asked) {
-  const against = most.score < 0 ? " This part speaks against looking there." : "";
-  return element("p", { class: "sum-words because-first" }, ["The score is ", numeral("whole", sum, signed(sum, 2)), ". Its largest part is ", numeral("part", most.score, signed(most.score, 2)), ": ", ...wrote(most.query, named(tokens, asked.query)), ", times ", ...wrote(most.key, named(keyTokens, asked.key)), `.${against}`]);
+function mostOf({ tokens, keyTokens }, { pairs: [{ query, key, score }], sum }, asked) {
+  const part = numeral("part", score, signed(score, 2));
+  const says = score < 0 ? [" Its largest part, ", part, ", speaks against looking there: "] : score <= sum ? [" ", part, " of it is one match: "] : [" Its largest part, ", part, ", is one match: "];
+  // A head's number is explained where it stands first.
+  const again = query.label === key.label || Boolean(query.head);
+  return element("p", { class: "sum-words because-first" }, ["The score is ", numeral("whole", sum, signed(sum, 2)), ".", ...says, ...wrote(query, named(tokens, asked.query), true), score < 0 ? " does not fit " : " fits ", ...wrote(key, named(keyTokens, asked.key), !again), "."]);
 }
 
-/** What a writer wrote at a token, in words. @param {Writer} writer @param {HTMLElement} token @returns {(Node | string)[]} */
-function wrote({ label }, token) {
+/** What decides: the score beside the largest of the other keys. @param {Story} story @param {Asked} asked @returns {(Node | string)[]} */
+function lead({ example, row }, { key }) {
+  const others = Array.from(row.scores.keys()).filter((i) => i !== key && sees(row, i));
+  if (!others.length || !sees(row, key)) return [];
+  const next = others.reduce((best, i) => (row.scores[i] > row.scores[best] ? i : best));
+  const first = row.scores[key] >= row.scores[next];
+  return [`Only the lead over the other keys counts: ${signed(row.scores[key], 2)} here, ${first ? "next is " : "largest is "}`, ...placed(example.keyTokens, next), ` with ${signed(row.scores[next], 2)}.`];
+}
+
+/** What writers are that a name does not say. @param {string} label */
+function gloss(label) {
   const [kind, place] = label.split(" ");
-  if (kind === "head") return [`what ${label} wrote at `, token];
-  if (kind === "mlp") return [`what the MLP of layer ${place} wrote at `, token];
+  const layer = /(\d+)$/.exec(label)?.[0];
+  if (kind === "head") return `layer ${place.split("-")[0]}, head ${place.split("-")[1]}`;
+  if (/^(query|key) bias$/.test(label)) return `added to every ${kind} of this head`;
+  if (label.includes("norm bias")) return `added to every token by a norm${layer ? ` of layer ${layer}` : ""}`;
+  if (kind === "attention") return `added to every token by the attention of layer ${layer}`;
+  return kind === "mlp" ? `the MLP of layer ${layer}, the layer’s other half` : "";
+}
+
+/** @param {Writer} writer */
+function titled({ label }) {
+  return element("span", gloss(label) ? { title: gloss(label) } : {}, [label]);
+}
+
+/** What a writer wrote at a token, in words. @param {Writer} writer @param {HTMLElement} token @param {boolean} explained @returns {(Node | string)[]} */
+function wrote({ label }, token, explained) {
+  const [kind, place] = label.split(" ");
+  const note = explained && gloss(label) ? ` (${gloss(label)})` : "";
+  if (kind === "head") return [`what ${label}${note} wrote at `, token];
+  if (/^mlp \d+$/.test(label)) return [`what the MLP of layer ${place} wrote at `, token];
   if (kind === "feature" && place.includes("-")) return [`${label} at `, token];
-  return label.endsWith("embedding") ? [`the ${label} of `, token] : [`the ${label}`];
+  return label.endsWith("embedding") ? [`the ${label} of `, token] : [`the ${label}${note}`];
 }
 
 /** What the heads of the largest part had read, as far as their weights are there. @param {Example} example @param {Reason} reason @param {Asked} asked */
@@ -162,7 +196,10 @@ async function readings(example, { pairs: [most] }, asked) {
     return words("At ", named(example.tokens, asked[side]), `, head ${writer.layer}-${writer.head} ${many}`, ...what, ` (weight ${share(row[read])}).`);
   });
   const [one, other] = found.flat();
-  return one && other && text[one.read].trim() === text[other.read].trim() ? [...lines, words("Both read the same word.")] : lines;
+  const match = one && other && most.score > 0 && Math.min(one.row[one.read], other.row[other.read]) > MOSTLY && text[one.read].trim() === text[other.read].trim();
+  if (!match || one.read === other.read) return lines;
+  const finds = other.read === asked.key - 1 && one.read === asked.query ? ["finds what came after an earlier ", named(example.keyTokens, other.read)] : ["finds a token where ", named(example.keyTokens, other.read), " had been read"];
+  return [...lines, words("Both read the same word, at two places: by this part the head ", ...finds, ".")];
 }
 
 /** The weights of a head at a position, where the page has them. @param {Example} example @param {{layer: number, head: number}} head @param {number} position */

@@ -112,6 +112,6 @@ function handedOn({ example, vectors, row, key }, names) {
   const { value: values, width } = vectors;
   const dimension = farthest(vectorOf(values, key, width));
   const terms = Array.from(row.weights, (weight, i) => ({ name: `${tokenName(example.keyTokens, i)} (${i})`, factors: [weight, values[i * width + dimension]], value: weight * values[i * width + dimension] }));
-  const says = `${names[1]} has a value v too, of ${counted(width, "number")}. Of it, ${names[0]} gets this share; with those of all other keys it adds up to z, what the head hands on. In dimension ${dimension}, where the value of ${names[1]} is largest:`;
+  const says = `${names[1]} has a value v too, of ${counted(width, "number")}. Of it, ${names[0]} gets this share; with those of all other keys it adds up to z, what the head hands on. In dimension ${dimension}, where the value of ${names[1]} is farthest from zero:`;
   return sumStep("value", "Take the value along", says, terms, ["weight", "v"]);
 }
