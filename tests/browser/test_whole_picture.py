@@ -119,6 +119,8 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
     page.wait_for_timeout(400)
     page.go_back()
     expect(where).to_have_text("Layer 1, head 3")
+    if kind == "live":
+        expect(page.get_by_role("button", name="Undo")).to_be_disabled()
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -15,7 +15,7 @@ import { wholeKind } from "../views/whole/whole.js";
 import { seenOf } from "../core/data/softmax.js";
 import { Frame } from "../core/frame/frame.js";
 import { everyNumberKind } from "../views/arithmetic/every.js";
-import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf } from "./asked.js";
+import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf, writeAddress } from "./asked.js";
 import { maskedIn } from "./cards.js";
 import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
 import { followed, GridNumbers, namedExamples, Runner, Runs, sameRuns } from "./runs.js";
@@ -114,8 +114,11 @@ class Live {
   listen() {
     listenToUndo(this.around.keys, (way) => this.step(way));
     this.around.address.listen(() => {
+      const next = readAddress(this.around.address.read(), this.asked.text);
+      // Of another picture alone there is nothing to take back.
+      if (writeAddress(next, "") === writeAddress(this.asked, "")) return;
       this.typed = false;
-      this.history.change(readAddress(this.around.address.read(), this.asked.text));
+      this.history.change(next);
       this.runner.ask();
     });
   }
