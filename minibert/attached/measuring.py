@@ -317,6 +317,7 @@ class _Measuring(Recording):
         """Put the numbers of a pass behind those of its run; nothing else of it is kept."""
         super().settle(one)
         known, counts = self._known_passes.pop(one, _OfPass()), dict[str, int]()
+        known.cache = _cache_of(one.output) if known.cache is None else known.cache
         stacks = [self.known.stack_names[pattern_of(module)] for module, _ in one.calls]
         run = self._run_of(known, stacks) if stacks else {}
         for stack, found in zip(stacks, known.found, strict=False):
@@ -365,6 +366,12 @@ class _Measuring(Recording):
         real = call.real_queries
         n_real = torch.full((len(found.z),), n_queries) if real is None else real.sum(-1)
         return found.z, Numbers(values, past, n_queries, first_key, n_real.to(found.z.device))
+
+
+def _cache_of(output: object) -> object:
+    """The cache that a model made itself, as in a loop of one's own that begins without one."""
+    parts = output if isinstance(output, tuple) else (getattr(output, "past_key_values", None),)
+    return next((part for part in parts if hasattr(part, "get_seq_length")), None)
 
 
 def _without_unused(call: Call, total: int) -> Call:

@@ -126,17 +126,20 @@ def test_an_encoder_and_a_decoder_generate(use_cache: bool) -> None:
 
 def test_each_cache_has_its_run_and_an_error_leaves_nothing_behind() -> None:
     model = llama()
-    first, second = DynamicCache(), DynamicCache()
+    first = DynamicCache()
     with torch.no_grad(), minibert.measuring(model, want=("entropy",)) as seen:
         model(ids(2, 4), past_key_values=first)
-        model(ids(1, 5), past_key_values=second)
+        made = model(ids(1, 5), use_cache=True, return_dict=False)
         with pytest.raises(IndexError):
             model(torch.tensor([[VOCABULARY]]))
         model(ids(2, 3), past_key_values=first)
+        model(ids(1, 1), past_key_values=made[1], use_cache=True)
+        end = model(ids(1, 2), use_cache=True)
+        model(ids(1, 1), past_key_values=end.past_key_values)
     whole = torch.cat([ids(2, 4), ids(2, 3)], 1)
     with torch.no_grad(), minibert.measuring(model, want=("entropy",)) as alone:
         model(whole)
-    assert [run["layers"][0].n_queries for run in seen.runs] == [7, 5]
+    assert [run["layers"][0].n_queries for run in seen.runs] == [7, 6, 3]
     assert torch.allclose(seen.runs[0]["layers"][2].entropy, alone[2].entropy, atol=1e-5)
     with pytest.raises(TraceError, match="7 tokens that were not"), minibert.measuring(model):
         model(ids(2, 1), past_key_values=first)
