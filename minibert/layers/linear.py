@@ -100,7 +100,9 @@ class Weight(nn.Parameter):
     @data.setter
     def data(self, values: Tensor) -> None:
         Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
-        _count_write(self)
+        # A move to where it is, such as `model.float()`, hands it back itself.
+        if values is not self:
+            _count_write(self)
 
 
 class _View(Tensor):

@@ -127,6 +127,10 @@ def test_numbers_of_two_states_of_a_model_are_never_mixed(way: str, data: st.Dat
                 assert value is not None
                 before[number, name, layer] = value.detach().clone()
 
+    # A move to where it is changes nothing.
+    model.to("cpu", torch.float64)
+    assert all(read(read_from[number], name, layer) is not None for number, name, layer in before)
+
     WAYS[way](model, data.draw(st.sampled_from(list(model.parameters()))))
 
     for (number, name, layer), value in before.items():
