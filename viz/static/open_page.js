@@ -3,12 +3,15 @@
  * place and shows the page. Their hashes are in the Content-Security-Policy.
  */
 
-import { runPacked } from "./core/hand_over.js";
+import { fromBase85, inflate } from "./core/data/packed.js";
+import { run } from "./core/hand_over.js";
 
 const page = /** @type {HTMLElement} */ (document.getElementById("page"));
 
 async function open() {
-  const { style, kinds, showPage } = await runPacked(document.getElementById("code")?.textContent ?? "");
+  const packed = document.getElementById("code")?.textContent ?? "";
+  const [style, code] = (await inflate(fromBase85(packed)).text()).split("\0");
+  const { kinds, showPage } = run(code);
   const made = document.createElement("style");
   made.textContent = style;
   document.head.append(made);

@@ -9,8 +9,6 @@
  * @import { Kind } from "./frame/kinds.js"
  */
 
-import { fromBase85, inflate } from "./data/packed.js";
-
 const EVENT = "minibert";
 
 /** @param {Brought} brought */
@@ -18,14 +16,8 @@ export function handOver(brought) {
   document.currentScript?.dispatchEvent(new CustomEvent(EVENT, { detail: brought }));
 }
 
-/**
- * Runs the packed scripts of a page.
- *
- * @param {string} packed  style and script, see document.py
- * @returns {Promise<Required<Brought> & {style: string}>}
- */
-export async function runPacked(packed) {
-  const [style, code] = (await inflate(fromBase85(packed)).text()).split("\0");
+/** Runs the script of a page; what it brought. @param {string} code @returns {Required<Brought>} */
+export function run(code) {
   /** @type {Brought} */
   const all = { kinds: [] };
   const script = document.createElement("script");
@@ -36,5 +28,5 @@ export async function runPacked(packed) {
   });
   document.head.append(script);
   script.remove();
-  return /** @type {Required<Brought> & {style: string}} */ ({ ...all, style });
+  return /** @type {Required<Brought>} */ (all);
 }

@@ -140,8 +140,6 @@ function capital(text) {
  * @typedef {{point: string, value: string, lines: string[]}} Written  lines: of the function it needs
  */
 
-
-
 /** What a weight that is set does to its row, as the engine has it. */
 const WITH_WEIGHT = `def set_weight(probs, query, key, weight):
     """Set the weight of one key; scale the others of its row so that they sum to 1."""

@@ -148,14 +148,10 @@ export function createChanges(acts) {
 export function createShare(address) {
   const said = element("span", { class: "live-hint", role: "status" });
   const code = element("pre", { class: "live-python", tabindex: "0", "aria-label": "Python that gives the same numbers" });
-  const does = (/** @type {() => Promise<string>} */ act) => async () => {
+  const copying = (/** @type {() => string} */ text, /** @type {string} */ what) => async () => {
     said.textContent = "";
-    said.textContent = await act().catch((error) => `That did not work: ${error.message}`);
+    said.textContent = await copy(root, text()).then(() => `${what} copied`, (error) => `That did not work: ${error.message}`);
   };
-  const copying = (/** @type {() => string} */ text, /** @type {string} */ what) => does(async () => {
-    await copy(root, text());
-    return `${what} copied`;
-  });
   const acts = [
     button("Copy the Python", copying(() => code.textContent ?? "", "Python"), { class: "live-act" }),
     // In a notebook a page has no address.

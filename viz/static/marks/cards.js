@@ -1,5 +1,5 @@
 /** What the cards beside several pictures have in common: a list of facts, how to read the picture. */
-import { boundsOf } from "../core/data/attention.js";
+import { weightOf } from "../core/data/attention.js";
 import { element } from "../core/draw/dom.js";
 import { written } from "../core/text/numbers.js";
 import { percent, visible } from "../core/text/text.js";
@@ -10,7 +10,7 @@ export const KEYS = { "← →": "layer", "↑ ↓": "token", Enter: "keep", Esc
 /** Leads to the arithmetic of a weight, which begins with its reasons. */
 export const WHY = "Why does it look there?";
 
-/** @param {string[][]} pairs  of a name and a value */
+/** @param {(Node | string)[][]} pairs  of a name and a value */
 export function facts(pairs) {
   const rows = pairs.flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value])]);
   return element("dl", { class: "facts" }, rows);
@@ -82,7 +82,7 @@ export function large(value, text, note) {
 
 /** Between which weights a rounded one lies. @param {number} code */
 export function boundsText(code) {
-  const [low, high] = boundsOf(code);
+  const [low, high] = [Math.max(code - 0.5, 0), Math.min(code + 0.5, 255)].map(weightOf);
   const floor = (Math.floor(low * 1000) / 10).toFixed(1);
   const ceiling = (Math.ceil(high * 1000) / 10).toFixed(1);
   return `between ${floor} and ${ceiling}\u202f%`;

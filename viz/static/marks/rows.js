@@ -31,7 +31,12 @@ export class Rows {
    */
   constructor(tokens, side, label, height) {
     this.size = tokens.text.length;
-    const tops = topsOf(tokens, height);
+    const { segment } = tokens;
+    const tops = new Float64Array(this.size + 1);
+    for (let i = 1; i <= this.size; i += 1) {
+      const second = i < this.size && segment[i] !== segment[i - 1];
+      tops[i] = tops[i - 1] + height + (second ? BETWEEN : 0);
+    }
     this.middles = tops.subarray(0, -1).map((top) => top + height / 2);
     this.items = tokens.text.map((_, i) => {
       const attributes = { class: tokens.special[i] ? "token special" : "token", role: "option", tabindex: "-1", "data-side": side, "data-index": String(i) };
@@ -54,16 +59,6 @@ export class Rows {
       item.tabIndex = i === this.stop ? 0 : -1;
     });
   }
-}
-
-/** @param {Tokens} tokens @param {number} height */
-function topsOf({ segment }, height) {
-  const tops = new Float64Array(segment.length + 1);
-  for (let i = 1; i <= segment.length; i += 1) {
-    const second = i < segment.length && segment[i] !== segment[i - 1];
-    tops[i] = tops[i - 1] + height + (second ? BETWEEN : 0);
-  }
-  return tops;
 }
 
 /** The token an event happened on. @param {EventTarget | null} target @returns {Focus | null} */

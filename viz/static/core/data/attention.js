@@ -25,12 +25,7 @@ export const MINIMA = [0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 40, 50];
 const FAINTEST = 1 / 510;
 
 /** A text of more tokens opens with one head: the lines of all of them hide one another. */
-const LONG = 200;
-
-/** The heads that are on to begin with. @param {number[]} heads @param {number} size  tokens */
-export function usualHeads(heads, size) {
-  return size > LONG ? heads.slice(0, 1) : heads;
-}
+export const LONG = 200;
 
 /**
  * The threshold a page begins with: none for a sentence, more the longer the text, since the
@@ -54,11 +49,6 @@ export function codesOf(weights) {
   return Uint8Array.from(weights, (weight) => Math.sqrt(Math.min(Math.max(weight, 0), 1)) * 255 + 0.5);
 }
 
-/** The smallest and the largest weight that have this code. @param {number} code @returns {[number, number]} */
-export function boundsOf(code) {
-  return [(Math.max(code - 0.5, 0) / 255) ** 2, (Math.min(code + 0.5, 255) / 255) ** 2];
-}
-
 /** @param {Side} side @returns {Side} */
 export function opposite(side) {
   return side === "query" ? "key" : "query";
@@ -73,18 +63,10 @@ export function opposite(side) {
  */
 export function shownTokens(tokens, filter, special, keyTokens = tokens) {
   const { from, to } = FILTERS.find(({ id }) => id === filter) ?? FILTERS[0];
-  return { query: takingPart(tokens, from, special), key: takingPart(keyTokens, to, special) };
-}
-
-/**
- * @param {Tokens} tokens
- * @param {number} segment  -1: any
- * @param {boolean} special
- */
-function takingPart(tokens, segment, special) {
-  const takesPart = (/** @type {number} */ own, /** @type {number} */ i) =>
-    (segment < 0 || own === segment) && (special || !tokens.special[i]);
-  return Uint8Array.from(tokens.segment, (own, i) => Number(takesPart(own, i)));
+  const [query, key] = [{ side: tokens, segment: from }, { side: keyTokens, segment: to }].map(({ side, segment }) =>
+    Uint8Array.from(side.segment, (own, i) => Number((segment < 0 || own === segment) && (special || !side.special[i]))),
+  );
+  return { query, key };
 }
 
 /**

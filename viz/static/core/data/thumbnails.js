@@ -18,11 +18,6 @@ export function hasLayer(example, layer) {
   return Boolean(example.entry("probs", layer) || vectors);
 }
 
-/** @param {Example} example */
-export function hasThumbnails(example) {
-  return Boolean(example.entry("thumbnails", null)) || example.layers.every((layer) => hasLayer(example, layer));
-}
-
 /**
  * The small pictures; where the page does not bring them, they are made from its layers.
  *
@@ -51,8 +46,10 @@ export async function thumbnailsOf(example) {
  * @param {Uint8Array} pooled
  */
 function pool({ codes, nHeads, nQueries, nKeys }, rows, columns, pooled) {
-  const row = Int32Array.from({ length: nQueries }, (_, i) => blockOf(i, nQueries, rows));
-  const column = Int32Array.from({ length: nKeys }, (_, i) => blockOf(i, nKeys, columns));
+  // The block of each cell; block b begins at floor(b * length / blocks).
+  const [row, column] = [[nQueries, rows], [nKeys, columns]].map(([length, blocks]) =>
+    Int32Array.from({ length }, (_, i) => Math.ceil(((i + 1) * blocks) / length) - 1),
+  );
   let place = 0;
   for (let head = 0; head < nHeads; head += 1) {
     for (let query = 0; query < nQueries; query += 1) {
@@ -63,15 +60,4 @@ function pool({ codes, nHeads, nQueries, nKeys }, rows, columns, pooled) {
       }
     }
   }
-}
-
-/**
- * The block that a cell belongs to; block b begins at floor(b * length / blocks).
- *
- * @param {number} i
- * @param {number} length
- * @param {number} blocks
- */
-function blockOf(i, length, blocks) {
-  return Math.ceil(((i + 1) * blocks) / length) - 1;
 }

@@ -142,11 +142,7 @@ export function scaleFor(...arrays) {
   });
   // An array of numbers sorts them as numbers, and fast.
   const sizes = Float64Array.from(sampled).sort();
-  return roundUp(sizes[Math.floor((sizes.length - 1) * COVERED)] ?? 0);
-}
-
-/** @param {number} size */
-function roundUp(size) {
+  const size = sizes[Math.floor((sizes.length - 1) * COVERED)] ?? 0;
   if (!(size > 0) || !Number.isFinite(size)) return 1;
   const power = 10 ** Math.floor(Math.log10(size));
   const digit = ROUND.find((step) => step * power >= size * (1 - 1e-9)) ?? 10;

@@ -26,25 +26,9 @@ export function scaleOf({ width, height }) {
 }
 
 /** @param {Figure} figure @returns {Promise<Blob>} */
-export function toPng(figure) {
+export async function toPng(figure) {
+  const scale = scaleOf(figure);
   const canvas = document.createElement("canvas");
-  return new Promise((resolve, reject) => {
-    paintOn(canvas, figure, scaleOf(figure));
-    canvas.toBlob((blob) => {
-      if (blob) resolve(blob);
-      else reject(new Error(NO_MEMORY));
-    }, "image/png");
-  });
-}
-
-/**
- * Paints a figure on a canvas, which takes its size from it.
- *
- * @param {HTMLCanvasElement} canvas
- * @param {Figure} figure
- * @param {number} scale  pixels in a CSS pixel
- */
-export function paintOn(canvas, figure, scale) {
   canvas.width = Math.floor(figure.width * scale);
   canvas.height = Math.floor(figure.height * scale);
   const ground = canvas.getContext("2d");
@@ -53,6 +37,9 @@ export function paintOn(canvas, figure, scale) {
   ground.fillRect(0, 0, canvas.width, canvas.height);
   ground.scale(scale, scale);
   figure.paint(new CanvasPen(ground, scale));
+  const blob = await new Promise((/** @type {BlobCallback} */ made) => canvas.toBlob(made, "image/png"));
+  if (!blob) throw new Error(NO_MEMORY);
+  return blob;
 }
 
 /**

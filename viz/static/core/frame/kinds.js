@@ -36,7 +36,7 @@
  * @import { Limits, Store } from "../state/state.js"
  */
 
-import { usualHeads, usualMinimum } from "../data/attention.js";
+import { LONG, usualMinimum } from "../data/attention.js";
 import { usualQuery } from "../data/softmax.js";
 import { afterEscape, currentHead } from "../state/state.js";
 
@@ -97,6 +97,7 @@ export function inOrder(kinds) {
 export function limitsOf(example, kinds, view, examples) {
   const views = kinds.filter((kind) => !kind.missing(example)).map(({ id }) => id);
   const [size, keys] = [example.tokens.text.length, example.keyTokens.text.length];
+  const longest = Math.max(size, keys);
   const segments = [...example.tokens.segment, ...example.keyTokens.segment];
   return {
     views,
@@ -104,10 +105,10 @@ export function limitsOf(example, kinds, view, examples) {
     examples,
     layers: example.layers,
     heads: example.heads,
-    first: usualHeads(example.heads, Math.max(size, keys)),
+    first: longest > LONG ? example.heads.slice(0, 1) : example.heads,
     size,
     keys,
-    minimum: usualMinimum(Math.max(size, keys)),
+    minimum: usualMinimum(longest),
     pair: segments.includes(1) && segments.includes(0) && example.keyTokens === example.tokens,
   };
 }

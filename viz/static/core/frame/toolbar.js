@@ -288,25 +288,15 @@ function alone(all, i) {
 /** @param {{title: string | null}} header @param {Example[]} examples  one, or two side by side */
 export function createHeading(header, examples) {
   const name = header.title ? running(header.title) : "Where each token looks";
-  const shown = alike(examples) ? examples.slice(0, 1) : examples;
+  // Two that differ in nothing but their names, which stand above the pictures too, are told of once.
+  const said = examples.map(({ header: one }) => JSON.stringify([one.texts, one.notes, sizes(one)]));
+  const shown = said[0] === said[1] ? examples.slice(0, 1) : examples;
   const abouts = shown.map((example) => about(example.header, shown.length === examples.length));
   const long = examples.some((example) => example.header.texts.join("").length > 240) ? " long" : "";
   return element("header", { class: `heading${long}` }, [
     element("h1", {}, [name]),
     element("div", { class: `abouts${shown.length > 1 ? " two" : ""}` }, abouts),
   ]);
-}
-
-/**
- * True where two differ in nothing that the heading says but their names, which stand above the
- * pictures too.
- *
- * @param {Example[]} examples
- */
-function alike([{ header: one }, other]) {
-  const said = (/** @type {ExampleHeader} */ header) =>
-    JSON.stringify([header.texts, header.notes, sizes(header)]);
-  return Boolean(other) && said(one) === said(other.header);
 }
 
 /** @param {ExampleHeader} header @param {boolean} named */

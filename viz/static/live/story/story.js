@@ -105,20 +105,18 @@ class Picture {
 
   /** @param {(Kept | null)[]} runs  none: it is to be guessed @param {boolean} asked  the text asks for a word */
   tell(runs, asked) {
+    const word = (/** @type {{text: string, prob: number}} */ { text, prob }) => {
+      const made = element("span", { class: "story-word" }, [`${visible(text.trim(), 16)} ${percent(prob)}`]);
+      made.style.setProperty("--part", `${100 * prob}%`);
+      return made;
+    };
     const rows = runs.flatMap((kept, i) => {
       const [first] = kept?.run.predictions ?? [];
       const name = runs[1] ? ["Before:", "After:"][i] : "It chooses:";
-      return first ? [element("p", {}, [name, ...first.candidates.slice(0, WORDS).map(wordOf)])] : [];
+      return first ? [element("p", {}, [name, ...first.candidates.slice(0, WORDS).map(word)])] : [];
     });
     this.words.replaceChildren(...(asked && !rows.length ? [element("p", {}, ["The model's choice: after your guess."])] : rows));
   }
-}
-
-/** @param {{text: string, prob: number}} candidate */
-function wordOf({ text, prob }) {
-  const made = element("span", { class: "story-word" }, [`${visible(text.trim(), 16)} ${percent(prob)}`]);
-  made.style.setProperty("--part", `${100 * prob}%`);
-  return made;
 }
 
 /** @param {number} number @param {HTMLElement[]} parts */

@@ -102,7 +102,8 @@ class HeadView extends Staged {
   click(event) {
     const token = tokenOf(event.target);
     if (token) return this.store.set(afterClick(this.store.get(), token));
-    this.blur();
+    const { activeElement } = /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
+    if (activeElement instanceof HTMLElement) activeElement.blur();
     return this.store.set({ query: null, key: null });
   }
 
@@ -136,11 +137,6 @@ class HeadView extends Staged {
     };
     const title = `Layer ${number}${one === null ? "" : `, head ${one}`}`;
     return pageFigure(this.root, title, table, new Map([[this.between, (pen) => [paintLines, paintKey].forEach((paint) => paint(pen, drawing))]]));
-  }
-
-  blur() {
-    const root = /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
-    if (root.activeElement instanceof HTMLElement) root.activeElement.blur();
   }
 
   /** The keys that mean a token here. @param {KeyboardEvent} event @returns {boolean} */
@@ -234,8 +230,8 @@ class HeadView extends Staged {
    * @returns {number | null}
    */
   other(focus) {
-    const chosen = counterpart(this.store.get(), focus);
-    if (chosen !== null) return chosen;
+    const state = this.store.get();
+    if (state[focus.side] === focus.index && state[opposite(focus.side)] !== null) return state[opposite(focus.side)];
     const pointed = this.store.pointed.get();
     return pointed?.side === opposite(focus.side) ? pointed.index : null;
   }
@@ -366,11 +362,6 @@ function bars(rows, heads, there, kind = "") {
   return element("div", {}, [element("p", { class: "where" }, ["± points from ", element("bdi", {}, [there.name])]), list]);
 }
 
-/** The token on the side opposite the focus that was chosen too. @param {State} state @param {Focus} focus */
-function counterpart(state, focus) {
-  return state[focus.side] === focus.index ? state[opposite(focus.side)] : null;
-}
-
 /**
  * The two columns of tokens: the one that looks on the left, the one looked at on the right.
  */
@@ -464,7 +455,6 @@ function bandMaker({ layer, heads, look }, focus) {
 }
 
 const SAMPLES = [0.05, 0.2, 0.5, 1];
-const KEYS_OF_TEXTS = { "N P": "next, previous text" };
 
 /**
  * @param {Example} example
@@ -488,7 +478,7 @@ function createLegend(example, examples) {
     windowsOf(example),
     grouping(example),
   ];
-  const root = legendOf(parts, examples > 1 ? { ...KEYS, ...KEYS_OF_TEXTS } : KEYS);
+  const root = legendOf(parts, examples > 1 ? { ...KEYS, "N P": "next, previous text" } : KEYS);
   return {
     root,
     setStrength(strength) {

@@ -22,7 +22,7 @@ import { MOST_ZOOM } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { percent, running } from "../../core/text/text.js";
 import { boundsText, createRamp, facts, large, legendOf, WHY } from "../../marks/cards.js";
-import { cellAt, frameFor, gradientOf, paintBand, paintCells, paintMap, weightsOf } from "./plot.js";
+import { cellAt, frameFor, paintBand, paintCells, paintMap, SCALES, weightsOf } from "./plot.js";
 
 export class MapView extends Staged {
   /** @param {Stage} stage */
@@ -271,7 +271,7 @@ function createMapLegend(causal) {
     /** @param {"light" | "dark"} theme @param {number} largest */
     update(theme, largest) {
       // Colours follow the square root, so that small weights can be told apart.
-      ramp.show(gradientOf(theme), [0, largest / 4, largest].map((weight) => percent(weight).replace(".0", "")));
+      ramp.show(`linear-gradient(90deg, ${SCALES[theme].join(", ")})`, [0, largest / 4, largest].map((weight) => percent(weight).replace(".0", "")));
     },
   };
 }

@@ -155,11 +155,6 @@ export const SCALES = {
 /** Steps from the lightest to the darkest. */
 const STEPS = 512;
 
-/** @param {"light" | "dark"} theme @returns {string}  a CSS image */
-export function gradientOf(theme) {
-  return `linear-gradient(90deg, ${SCALES[theme].join(", ")})`;
-}
-
 /**
  * Each pixel has the colour of the largest weight it covers; what a causal head cannot see is paper.
  *

@@ -6,7 +6,7 @@
  */
 
 import { Staged } from "../../core/frame/kinds.js";
-import { hasLayer, hasThumbnails, thumbnailsOf } from "../../core/data/thumbnails.js";
+import { hasLayer, thumbnailsOf } from "../../core/data/thumbnails.js";
 import { placesIn, sentenceOfHead, wordsOf } from "../../core/data/sentence.js";
 import { grouping, sharing } from "../../core/data/sharing.js";
 import { cssColors, penOf } from "../../core/draw/canvas.js";
@@ -179,7 +179,8 @@ export const modelKind = {
   id: "model",
   label: "Model",
   title: "Every head of every layer as a small picture",
-  missing: (example) => (hasThumbnails(example) ? "" : "The page holds no attention of all heads."),
+  missing: (example) =>
+    example.entry("thumbnails", null) || example.layers.every((layer) => hasLayer(example, layer)) ? "" : "The page holds no attention of all heads.",
   oneHead: false,
   controls: [],
   create: (stage) => new ModelView(stage),
@@ -214,8 +215,6 @@ function paintHead(canvas, { tokens, keyTokens, causal }, { rows, columns, codes
   }
   pen.putImageData(image, 0, 0);
 }
-
-const KEYS = { "← ↑ → ↓": "move", Enter: "open" };
 
 class HeadCard {
   /**
@@ -263,7 +262,7 @@ function createModelLegend(pooled, causal, shared) {
     causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
     shared && `${shared} A bracket above them joins such heads.`,
   ];
-  const root = legendOf([...ramp.parts, ...sentences], KEYS);
+  const root = legendOf([...ramp.parts, ...sentences], { "← ↑ → ↓": "move", Enter: "open" });
   return {
     root,
     /** @param {string} ground @param {"light" | "dark"} theme */

@@ -14,7 +14,7 @@ import { pageFigure } from "../../core/export/page_figure.js";
 import { createStore } from "../../core/state/state.js";
 import { counted, short } from "../../core/text/numbers.js";
 import { percent, running, visible } from "../../core/text/text.js";
-import { createRamp, track } from "../../marks/cards.js";
+import { createRamp, facts as factsOf, track } from "../../marks/cards.js";
 import { fromHash, intervalOf, largest, meanOf, Survey, textOf, toHash } from "./data.js";
 
 /** Rows of a table of edges. */
@@ -253,18 +253,14 @@ function createTop({ title, size, notes }) {
 
 /** @param {Header} header */
 function createFacts({ facts, command }) {
-  const rows = facts.flatMap(([name, value]) => [
-    element("dt", {}, [running(name)]),
-    element("dd", {}, [element("bdi", {}, [running(value)])]),
-  ]);
-  const again = command
-    ? [element("h3", {}, ["To do it again"]), element("pre", {}, [element("code", {}, [running(command)])])]
-    : [];
-  return element("section", { class: "part", "aria-labelledby": "surveyed" }, [
-    element("h2", { id: "surveyed" }, ["What was surveyed"]),
-    element("dl", { class: "facts" }, rows),
-    ...again,
-  ]);
+  const again = command ? [element("h3", {}, ["To do it again"]), element("pre", {}, [element("code", {}, [running(command)])])] : [];
+  const rows = facts.map(([name, value]) => [running(name), element("bdi", {}, [running(value)])]);
+  return section("surveyed", "What was surveyed", [factsOf(rows), ...again]);
+}
+
+/** @param {string} id @param {string} heading @param {HTMLElement[]} content */
+function section(id, heading, content) {
+  return element("section", { class: "part", "aria-labelledby": id }, [element("h2", { id }, [heading]), ...content]);
 }
 
 /** Heads of a pattern that have a row each. */
@@ -281,12 +277,7 @@ function createPatterns(survey, store) {
   const note = element("p", { class: "note" }, [
     "A head in bold is known by the pattern: its whole interval is above the middle between “Without it” and 100\u202f%. For all words alike it is enough to be above “Without it”.",
   ]);
-  return element("section", { class: "part", "aria-labelledby": "patterns" }, [
-    element("h2", { id: "patterns" }, ["What heads are known by"]),
-    element("p", { class: "seen" }, [patternsSaid(survey)]),
-    table,
-    note,
-  ]);
+  return section("patterns", "What heads are known by", [element("p", { class: "seen" }, [patternsSaid(survey)]), table, note]);
 }
 
 /** What an edge's number is, by its side. */
@@ -317,13 +308,10 @@ function createEdges(survey, store) {
       element("table", { class: "fed" }, [head, element("tbody", {}, rows)]),
     ]);
   });
-  return [
-    element("section", { class: "part edges", "aria-labelledby": "edges" }, [
-      element("h2", { id: "edges" }, ["Who feeds these heads"]),
-      element("p", { class: "seen" }, ["Queries, keys and values are sums of what embeddings, heads and MLPs wrote. These parts are the largest over the corpus; the last column is the composition score of two heads."]),
-      element("div", { class: "sides" }, tables),
-    ]),
-  ];
+  return [section("edges", "Who feeds these heads", [
+    element("p", { class: "seen" }, ["Queries, keys and values are sums of what embeddings, heads and MLPs wrote. These parts are the largest over the corpus; the last column is the composition score of two heads."]),
+    element("div", { class: "sides" }, tables),
+  ])];
 }
 
 /** @param {Survey} survey @param {Store} store @param {Pattern} pattern */
