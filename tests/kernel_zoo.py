@@ -427,6 +427,7 @@ WRONG = {
     "cap without its factor": ("gemma", " * softcap", "", "multiply by c again"),
     "cap before the scale": ("gemma", "torch.tanh(w / softcap) * softcap",
         "torch.tanh(w / scaling / softcap) * softcap * scaling", "applied before the scale"),
+    "cap after the mask": ("flash", "-math.inf", "-(softcap or math.inf)", "after the mask"),
     "window too small": ("flash", "d < -left", "d <= -left", "one key too few"),
     "window ignored": ("flash", "(left >= 0)", "False", "window"),
     "window counts itself not": ("sinks", "d <= -sl", "d < -sl", "one key too many"),

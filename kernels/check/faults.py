@@ -322,6 +322,13 @@ def _soft_cap(problem: Problem) -> Slips:
         "the soft cap is c · tanh(s): divide by c first": (cap, scale * cap),
     }.items():
         yield sentence, replace(problem, soft_cap=changed_cap, scale=changed_scale)
+    if plain.mask is not None:
+        capped = cap * torch.tanh(plain.scale * plain.query @ plain.key.mT / cap)
+        yield (
+            "the soft cap is applied after the mask: masked keys get weight as of a score of -c",
+            replace(plain, scale=0.0, soft_cap=None, mask=None,
+                    bias=torch.where(plain.mask, capped, -cap)),
+        )  # fmt: skip
     if plain.bias is not None:
         scores = plain.scale * plain.query @ plain.key.mT + plain.bias
         yield (

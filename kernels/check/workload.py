@@ -433,6 +433,7 @@ FIELD_KINDS: dict[str, Workload] = {
     "window lengths": replace(_PLAIN, window=(5, 2), lengths="varied"),
     "prefix": replace(_CAUSAL, prefix=6),
     "soft cap": replace(_PLAIN, soft_cap=1.5),
+    "causal soft cap": replace(_CAUSAL, soft_cap=1.5),
     "alibi": replace(_PLAIN, alibi=True),
     "causal alibi cache": replace(_CAUSAL, alibi=True, queries=6),
     "sinks": replace(_PLAIN, sinks=True),
