@@ -208,8 +208,9 @@ class Model(nn.Module):
         if self.tokenizer is None:
             raise TokenizationError(
                 f"{self.name} has no tokenizer (no tokenizer.json or vocab.txt beside its "
-                "weights): give token ids instead of text, or save one there, as transformers' "
-                "AutoTokenizer.from_pretrained(...).save_pretrained(folder) does."
+                "weights): save one there, as transformers' AutoTokenizer.from_pretrained(...)"
+                ".save_pretrained(folder) does, or give ids in place of text, as "
+                'model.trace(**tokenizer(text, return_tensors="pt")) does.'
             )
         return self.tokenizer(text, pair, truncate=truncate, max_positions=self.config.n_positions)
 
