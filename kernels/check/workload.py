@@ -415,6 +415,8 @@ KINDS: dict[str, Workload] = {
     # A model hands over views: (batch, position, head, d_head) in memory.
     "strided": replace(_PLAIN, strided=True),
     "scale": replace(_PLAIN, scale=0.37),
+    # What is given up where another way computes causal order.
+    "causal scale": replace(_CAUSAL, scale=0.37),
     "lengths": replace(_PLAIN, lengths="varied"),
     "mask": replace(_PLAIN, mask=True),
     "causal": _CAUSAL,
@@ -434,9 +436,11 @@ FIELD_KINDS: dict[str, Workload] = {
     "prefix": replace(_CAUSAL, prefix=6),
     "soft cap": replace(_PLAIN, soft_cap=1.5),
     "causal soft cap": replace(_CAUSAL, soft_cap=1.5),
+    "soft cap lengths": replace(_PLAIN, soft_cap=1.5, lengths="varied"),
     "alibi": replace(_PLAIN, alibi=True),
     "causal alibi cache": replace(_CAUSAL, alibi=True, queries=6),
     "sinks": replace(_PLAIN, sinks=True),
+    "causal sinks": replace(_CAUSAL, sinks=True),
     "sinks lengths": replace(_PLAIN, sinks=True, lengths="varied"),
     "packed": _PACKED,
     "causal packed": replace(_PACKED, causal=True),
