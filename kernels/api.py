@@ -69,7 +69,8 @@ class Statistics:
                  Real queries as in received. Of packed sentences 2·n − 1 numbers each, one after
                  the other.
     top_keys     the keys of the k largest s, ("top_keys", k), the largest first; of equals any, and
-                 −1 where a query sees fewer keys. k is at most 32, and 8 unless told.
+                 −1 where a query sees fewer keys or its scores are NaN. k is at most 32, and 8
+                 unless told.
     top_probs    p of these keys, ("top_probs", k); 0 where there is none.
     """
 

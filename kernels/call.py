@@ -89,7 +89,7 @@ def parse_want(want: Iterable[object], *, n_keys: int | None) -> Want:
         if name in parsed and (name in TENSORS or parsed[name] != parameters):
             raise AttentionError(
                 f"want asks for {name!r} twice, with {parsed[name]!s:.99} and {parameters!s:.99}. "
-                "Put all of them in one entry."
+                + ("Name it once." if name in _ONE_NUMBER else "Put all of them in one entry.")
             )
         if name not in TENSORS:
             _check_range(name, parameters, n_keys)

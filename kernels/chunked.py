@@ -112,7 +112,7 @@ class _Sentences:
             if self.ranks:
                 best, strongest = scores.topk(min(self.ranks, n_keys))
                 here = (heads, slice(first + start, first + stop), slice(strongest.shape[-1]))
-                self.top_keys[here] = strongest.masked_fill(best <= floor_of(best), -1)
+                self.top_keys[here] = strongest.masked_fill(~(best > floor_of(best)), -1)
             if "entropy" in rows:
                 torch.log_softmax(scores, -1, out=logs)
             probs = torch.softmax(scores, -1, out=scores)

@@ -196,7 +196,7 @@ class _Results:
     def _put_top_keys(self, block: Block) -> Int[Tensor, "sentence head rows rank"]:
         """Where in the block the largest scores of its rows are; their keys are put in place."""
         best, found = block.scores.topk(min(self.ranks, block.scores.shape[-1]))
-        keys = (found + block.keys.start).masked_fill_(best <= floor_of(best), -1)
+        keys = (found + block.keys.start).masked_fill_(~(best > floor_of(best)), -1)
         self.top_keys[block.place][..., : keys.shape[-1]] = keys
         return found
 

@@ -199,12 +199,10 @@ class Features:
         new = {self.numbered(name): value for name, value in values.items()}
         if len(new) < len(values):
             raise EditError("features.edit: a feature is named twice, once from the end.")
-        for number, value in new.items():
+        for name, value in values.items():
             real = isinstance(value, int | float) and not isinstance(value, bool)
             if not callable(value) and not (real and math.isfinite(value)):
-                raise EditError(
-                    f"feature {number}: {value!r:.80}; expected a number or a function."
-                )
+                raise EditError(f"feature {name}: {value!r:.80}; expected a number or a function.")
         if self.reads != self.writes or len(self.places) > 1:
             if trace is None:
                 raise EditError("These features read another place: give trace=, the run to edit.")

@@ -523,8 +523,8 @@ def test_a_cross_layer_transcoder_that_does_not_fit_is_refused(tmp_path: Path) -
         features.load(folder, 1)
     last, config = folder / "W_dec_1.safetensors", (folder / "config.yaml").read_text()
     for part, tensor in (
-        ("expected features", torch.ones(17, 2, trace.config.d_model)),
-        ("expected features", torch.ones(17, trace.config.d_model)),
+        (r"expected \(features", torch.ones(17, 2, trace.config.d_model)),
+        (r"expected \(features", torch.ones(17, trace.config.d_model)),
         ("NaN", torch.full((17, 1, trace.config.d_model), torch.nan)),
     ):
         save_file({"W_dec_1": tensor}, last)

@@ -426,8 +426,9 @@ def _across(
     sizes = None if first is None else (len(first.W_dec), 1 + len(first.later) - layer)
     if decoders.ndim != 3 or not decoders.shape[1] or sizes not in (None, decoders.shape[:2]):
         raise CheckpointError(
-            f"{behind}: W_dec_{layer} has the shape {tuple(decoders.shape)}; expected features, "
-            f"{'layers' if sizes is None else f'of the sizes {sizes} as in layer 0'}, d_model."
+            f"{behind}: W_dec_{layer} has the shape {tuple(decoders.shape)}; expected (features, "
+            "layers from its own on, d_model)"
+            + ("." if sizes is None else f", here {(*sizes, decoders.shape[-1])}.")
         )
     own, *later = decoders.unbind(1)
     if not all(bool(one.isfinite().all()) for one in later):
