@@ -1,9 +1,10 @@
 """The kernel of the largest weights: the keys of the k largest scores of each row, and their probs.
 
-A pass of its own behind the forward, whose lse makes probs of scores. A program owns a block of
-queries and walks over the keys. It holds k scores for each row. A tile goes on giving its largest
-score in the place of the smallest that is held until no row of it has a larger one: k times in the
-first tile, and later k·ln(tiles) times in all where scores come in any order.
+It runs after the forward, whose lse turns scores into probs. A program owns a block of queries and
+walks over the keys. For each row it holds the k largest scores so far. In each tile, the largest
+score of a row replaces the smallest one that is held, again and again, until no row of the tile has
+a larger one. The first tile takes k turns. Later tiles take fewer, since few of their scores are
+larger than those held.
 """
 
 from dataclasses import replace
@@ -39,7 +40,7 @@ from minibert.quantities import Float
 @triton.jit
 @no_type_check
 def held_with(scores, columns, first, best, keys):
-    """The largest scores of each row so far, and their keys, with those of a tile."""
+    """The largest scores of each row and their keys, after one more tile of scores."""
     ranks = tl.arange(0, best.shape[1])[None, :]
     largest, smallest = tl.max(scores, 1), tl.min(best, 1)
     while tl.max((largest > smallest).to(tl.int32)) > 0:
