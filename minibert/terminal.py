@@ -3,6 +3,7 @@
 It imports nothing heavy, so that `minibert --help` is fast.
 """
 
+import errno
 import math
 import os
 import re
@@ -208,7 +209,7 @@ class OutputError(OSError):
     @property
     def closed(self) -> bool:
         """True where what read the output has ended."""
-        return isinstance(self.__cause__, BrokenPipeError)
+        return self.errno == errno.EPIPE
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 from minibert.cli.main import app
 
 
-def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(app, arguments, input=stdin)
+def run(*arguments: str, stdin: str | bytes | None = None, charset: str = "utf-8") -> Result:
+    return CliRunner(charset=charset).invoke(app, arguments, input=stdin)
 
 
 def process(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":

@@ -230,11 +230,12 @@ class TestProgram:
                 result = run("predict", "the [MASK]")
             assert (result.exit_code, result.output) == (1, f"error: {error}\n")
 
-    def test_a_closed_pipe_ends_quietly(self):
+    @pytest.mark.parametrize("asked", ["--version", "--help"])
+    def test_a_closed_pipe_ends_quietly(self, asked):
         read, write = os.pipe()
         os.close(read)
         try:
-            done = process("models", stdout=write)
+            done = process(asked, stdout=write)
         finally:
             os.close(write)
         assert (done.returncode, done.stderr) == (141, "")
@@ -423,8 +424,8 @@ class TestGenerate:
         result = run("generate", PROMPT, "-m", gpt2, "--max-new-tokens", "300")
         message = r"note: the text ends here, because .* has only 67 positions\.\n"
         assert re.fullmatch(message, result.stderr)
-        done = process("generate", "naïve", "-m", gpt2, env={"PYTHONIOENCODING": "ascii"})
-        assert done.stdout.startswith("na\\xefve")
+        shown = run("generate", "naïve", "-m", gpt2, charset="ascii").stdout_bytes
+        assert shown.startswith(b"na\\xefve")
 
 
 def test_what_is_no_number_is_called_so_in_our_words():
@@ -458,10 +459,9 @@ class TestModels:
                 shutil.copy(source / "model.safetensors", snapshot)
         return tmp_path
 
-    def test_embedded_and_cached_models_are_listed(self, cache):
-        done = process("models", env={"HF_HUB_CACHE": str(cache)})
-        assert done.returncode == 0, done.stderr
-        embedded, cached = done.stdout.split("\n\n")
+    def test_embedded_and_cached_models_are_listed(self, cache, monkeypatch):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+        embedded, cached = said("models").split("\n\n")
         model = load()
         count = sum(parameter.numel() for parameter in model.parameters())
         row = next(line for line in embedded.splitlines() if "tiny-bert" in line)

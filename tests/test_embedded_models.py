@@ -108,14 +108,14 @@ def test_the_card_shows_how_copying_was_measured_over_distances_and_periods(name
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
 def test_other_random_tokens_are_copied_as_far_as_the_card_says(name, monkeypatch):
     for what, places in (("distances", copying.DISTANCES), ("periods", copying.PERIODS)):
-        some, seed = random.sample(places, 3), random.randrange(2, 10**6)
+        some, seed = random.sample(places, 2), random.randrange(2, 10**6)
         monkeypatch.setattr(copying, what.upper(), some)
         row = measured(name, RESULTS)[f"copying over {what}"]
-        again = copying.curve(minibert.load(name), what, 50, seed)
+        again = copying.curve(minibert.load(name), what, 25, seed)
         for place, loss, error in zip(some, again["losses"], again["errors"], strict=True):
             shown, its = (row[key][row[what].index(place)] for key in ("losses", "errors"))
-            # The error of a mean of 50 is twice that of the 200 on the card.
-            most = 5 * math.hypot(2 * its, error) + 0.005
+            # The error of a mean of 25 is 8**0.5 times that of the 200 on the card.
+            most = 5 * math.hypot(8**0.5 * its, error) + 0.005
             assert loss == pytest.approx(shown, abs=most), (what, place, seed)
 
 

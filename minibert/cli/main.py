@@ -105,7 +105,10 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: _Click, args: list[str]) -> list[str]:
         """The arguments that are left for the command."""
         try:
-            return super().parse_args(ctx, args)
+            with to_output():
+                return super().parse_args(ctx, args)
+        except OutputError as error:
+            raise typer.Exit(_status(error)) from error
         except Exception as error:
             _make_readable(error, self.list_commands(ctx))
             raise
