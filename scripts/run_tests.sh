@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make check` and every test in parts, three at a time of one thread each, for two cores: browsers and workers often
+# `make check` and every test in parts, four at a time of one thread each, for two cores: browsers and workers often
 # wait. A lane that has ended a part takes the next.
 # The tests of the layers and of traces, but for the drawn laws, run with types and shapes checked at each call, which
 # takes twice the time.
@@ -8,16 +8,23 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 # Long ones first, so that all lanes end together. What no other names is the rest, so that a new file is in one of them.
-parts=(rest pages browser documents kernels models corpora typed check)
-documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_types.py tests/test_gpu.py)
+parts=(browser documents rest pages judge check models corpora typed kernels)
+judge=(tests/bench tests/test_benchmarks.py tests/test_cheats.py tests/test_cli_bench.py tests/test_cli_check.py
+    tests/test_third_party_kernels.py)
+# The site is built once.
+site=(tests/browser/test_site.py tests/test_site.py)
+documents=(tests/test_documents.py tests/test_packaging.py tests/test_installing.py tests/test_types.py tests/test_gpu.py
+    "${site[@]}")
 models=(tests/analysis tests/attached tests/hooked tests/trace/test_laws.py)
 browser=(tests/browser)
 typed=(tests/layers tests/text tests/trace tests/kernels/test_any_call.py)
-pages=(tests/bench tests/live tests/rehearsal tests/serve tests/viz)
+pages=(tests/live tests/rehearsal tests/serve tests/viz)
 corpora=(tests/checkpoint tests/survey tests/training)
 kernels=(tests/kernels)
-named=("${documents[@]}" "${models[@]}" "${browser[@]}" "${typed[@]}" "${pages[@]}" "${corpora[@]}" "${kernels[@]}")
+named=("${judge[@]}" "${documents[@]}" "${models[@]}" "${browser[@]}" "${typed[@]}" "${pages[@]}" "${corpora[@]}"
+    "${kernels[@]}")
 rest=("${named[@]/#/--ignore=}")
+browser+=(--ignore="${site[0]}")
 typed+=(--ignore=tests/trace/test_laws.py --jaxtyping-packages=minibert,type_checker.checked)
 kernels+=(--ignore=tests/kernels/test_any_call.py)
 logs=build/tests
@@ -57,7 +64,7 @@ progress() {
 progress &
 telling=$!
 lanes=()
-for _ in 1 2 3; do
+for _ in 1 2 3 4; do
     lane "$@" &
     lanes+=($!)
 done
