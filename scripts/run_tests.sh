@@ -61,6 +61,8 @@ progress() {
     done
 }
 
+# Before the tests that need pyright and axe-core.
+scripts/check_pages.sh install
 progress &
 telling=$!
 lanes=()
