@@ -227,6 +227,11 @@ def attention(q, k, v):
     p = (x @ y.mT * q.shape[-1] ** -0.5).softmax(-1)
     return (p @ w).to(q.dtype)
 """
+MERGED = """
+def attention(q, k, v, num_heads=2):
+    q, k, v = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+    return of_scores(q @ k.mT * q.shape[-1] ** -0.5, v).transpose(1, 2).flatten(2)
+"""
 
 
 def changed(text: str, *pairs: tuple[str, str]) -> str:
@@ -242,6 +247,7 @@ RIGHT = {
     "ours, statistics": planted.START + planted.STATISTICS,
     "float32 inside": IN_FLOAT32,
     "plain": PLAIN,
+    "heads side by side": MERGED,
     "value first": changed(PLAIN, ("q, k, v, c", "v, k, q, c")),
     "upper case": changed(
         PLAIN,
@@ -433,6 +439,7 @@ WRONG = {
     "window counts itself not": ("sinks", "d <= -sl", "d < -sl", "one key too many"),
     "ALiBi ignored": ("flash", "alibi_slopes is not None", "False", "slopes are ignored"),
     "ALiBi added": ("flash", "s - alibi", "s + alibi", "ALiBi is added"),
+    "ALiBi of signed distances": ("flash", "d.abs()", "-d", "signed"),
     "ALiBi of other heads": ("flash", "alibi_slopes[:", "alibi_slopes.flip(0)[:", "other heads"),
     "sinks left out": ("gpt-oss", "[..., :-1]", "[..., :-1] * 1.0; w = w / w.sum(-1, keepdim=True)",
         "sinks are left out"),

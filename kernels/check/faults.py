@@ -60,7 +60,7 @@ def suspects(problem: Problem) -> Iterator[Suspect]:
     for slips in (
         _strides, _scale, _lengths, partial(_values, "mask"), partial(_values, "bias"), _causal,
         _groups, _window, partial(_values, "prefix"), _soft_cap, partial(_values, "alibi_slopes"),
-        _alibi_from_the_start, partial(_values, "sinks"), _packed, _pages, _vectors, _softmax,
+        _alibi_distances, partial(_values, "sinks"), _packed, _pages, _vectors, _softmax,
         _layout, _tiles,
     ):  # fmt: skip
         for one in slips(problem):
@@ -337,14 +337,19 @@ def _soft_cap(problem: Problem) -> Slips:
         )
 
 
-def _alibi_from_the_start(problem: Problem) -> Slips:
-    slopes = problem.alibi_slopes
-    if slopes is None or problem.packed or problem.query.shape[2] == problem.n_keys:
+def _alibi_distances(problem: Problem) -> Slips:
+    slopes, (Q, K) = problem.alibi_slopes, (problem.query.shape[2], problem.n_keys)
+    if slopes is None or problem.packed:
         return
-    lost = -slopes.double()[:, None, None] * _from_the_start(problem).abs()
-    free = unfolded(replace(problem, alibi_slopes=None))
-    said = "ALiBi is aligned to the start: query i stands at position K − Q + i"
-    yield said, replace(free, bias=lost[None] if free.bias is None else lost + free.bias)
+    start, free = _from_the_start(problem), unfolded(replace(problem, alibi_slopes=None))
+    for said, there, distance in (
+        ("is aligned to the start: query i stands at position K − Q + i", Q != K, start.abs()),
+        ("is of the signed distance: take |p − key|", not problem.causal, K - Q - start),
+    ):
+        if there:
+            lost = -slopes.double()[:, None, None] * distance
+            bias = lost[None] if free.bias is None else lost + free.bias
+            yield f"ALiBi {said}", replace(free, bias=bias)
 
 
 def _packed(problem: Problem) -> Slips:

@@ -220,6 +220,7 @@ _LAYOUTS = (
     ("nbhd", ""),
     ("nbhd", "nb(hd)"),
     ("(bh)nd", ""),
+    ("bn(hd)", ""),
     ("nhd", ""),
     ("nhd", "n(hd)"),
     ("nd", ""),
@@ -276,6 +277,9 @@ def _learn_layout(user: JudgedFunction, draw: Draw) -> None:
     best, works = (math.inf, start, user.causal_only, math.inf), False
     whole = [one for one in ways if len(axes_of(one.layout)) == len(start.layout)]
     apart = [one for one in ways if one not in whole]
+    if "heads" in user.takes:
+        # Who has to be told how many there are gets them in one axis.
+        whole, apart = apart, whole
     # Parts of vectors, and arrays, are for who takes no whole tensors.
     for arrays, tried in ((False, whole), (False, apart), (True, whole), (True, apart)):
         turned = (replace(one, arrays=arrays) for one in tried)

@@ -365,6 +365,7 @@ class _Told:
         )
 
 
+HEAD_COUNTS = frozenset({"num_heads", "n_heads", "n_head", "nheads", "heads"})
 #: The usual names of a parameter, the options of a call that it says, and its value.
 _TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
     ("causal use_causal causal_order", "causal", lambda t: t.problem.causal),
@@ -409,6 +410,8 @@ _TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
     ("cu_seqlens_k cu_seqlens_kv", "packed_keys", lambda t: t.starts(of_keys=True)),
     ("max_seqlen max_seqlen_q", "", lambda t: max(_packed(t.problem)[0])),
     ("max_seqlen_k max_seqlen_kv", "", lambda t: max(_packed(t.problem)[1])),
+    (" ".join(HEAD_COUNTS), "", lambda t: t.problem.query.shape[1]),
+    ("num_kv_heads n_kv_heads kv_heads", "", lambda t: t.problem.key.shape[1]),
     ("module", "", _Told.module),
     ("dropout dropout_p p_drop attn_dropout dropout_prob dropout_rate", "", lambda t: None),
     ("training", "", lambda t: None),

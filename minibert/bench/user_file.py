@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from minibert.bench.signatures import (
+    HEAD_COUNTS,
     KNOWN,
     MASK_NAMES,
     OTHER,
@@ -69,10 +70,11 @@ class UserFunction:
 
     @property
     def takes(self) -> list[str]:
-        """What changes how it is judged: a "mask", a "cache", a "counted window" of either kind."""
+        """What changes how it is judged: a "mask", a "cache", a "counted window", "heads"."""
         read = self.signature.read(self.parameters)
         names = {one.name for one in read}
         found = {"mask": MASK_NAMES & names, "cache": "cache_seqlens" in names}
+        found["heads"] = HEAD_COUNTS & names
         counted = any(is_counted(one) for one in read if one.name != "sliding_window")
         return [name for name, there in (found | {"counted window": counted}).items() if there]
 
