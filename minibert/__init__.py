@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from minibert.layers.config import Config
     from minibert.loading import load
     from minibert.model import Model
-    from minibert.quantities import axes_of
     from minibert.text.tokenizer import Tokenizer
     from minibert.text.tokens import Tokens
     from minibert.text.words import Words
@@ -58,7 +57,6 @@ __all__ = [
     "Words",
     "attach",
     "attend",
-    "axes_of",
     "implementations",
     "load",
     "measuring",
@@ -74,7 +72,6 @@ _HOME = {
     "Words": "text.words",
     "attach": "attached.attach",
     "attend": "kernels.api",
-    "axes_of": "quantities",
     "implementations": "kernels.api",
     "load": "loading",
     "measuring": "attached.measuring",

@@ -12,7 +12,6 @@ from minibert.answers.generate import generate
 from minibert.answers.predict import predict
 from minibert.checkpoint.load import first_values
 from minibert.checkpoint.save import save
-from minibert.checkpoint.weights import to_state_dict
 from minibert.doors import Page, ServedPage, opened
 from minibert.errors import (
     CheckpointError,
@@ -158,15 +157,6 @@ class Model(nn.Module):
     @torch.inference_mode(False)
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Model":
         return super()._apply(fn, recurse)
-
-    def to_state_dict(self) -> dict[str, Tensor]:
-        """The weights by the names of transformers, for `load_state_dict` of the same class there.
-
-        They share memory with this model, but for GPT-2's query, key and value, which are joined.
-        A model whose output embedding is its own has two biases there, of which one is read: both
-        names get that one.
-        """
-        return to_state_dict(self.config, dict(self.named_parameters()))
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
         """The folder, with config.json, weights and tokenizer, for minibert and transformers.

@@ -33,8 +33,6 @@ from typing import (
     Generic,
     Protocol,
     TypeVar,
-    get_args,
-    get_type_hints,
     overload,
     runtime_checkable,
 )
@@ -176,33 +174,6 @@ def quantity(
         return Quantity(tuple(shape.split()), formula, compute, kept=kept, of_keys=of_keys)
 
     return declare
-
-
-def axes_of(result: object) -> dict[str, tuple[str, ...]]:
-    """The names of the axes of each tensor of a result, by its field.
-
-    For what the analyses, `attend` and `trace[layer].statistics` return; {} for other things. Axes
-    of quantities stand in docs/reading.md. An axis that is not
-    always there, such as the batch of a result for one sentence, is left out where it is not.
-
-    >>> from minibert.kernels.api import Statistics
-    >>> import torch
-    >>> axes_of(Statistics(entropy=torch.zeros(1, 4, 7)))
-    {'entropy': ('batch', 'head', 'query')}
-    """
-    # A Result says the axes of its values itself; those of its other tensors stand in its class.
-    own = getattr(result, "axes", None)
-    found = {"values": own} if isinstance(own, tuple) else {}
-    for name, hint in get_type_hints(type(result), include_extras=True).items():
-        value = getattr(result, name, None)
-        shape = next(filter(None, map(_shape_of, (hint, *get_args(hint)))), None)
-        if shape is None or not isinstance(value, Tensor):
-            continue
-        names = shape.replace("#", "").split()
-        if len(names) != value.dim():
-            names = [each for each in names if not each.startswith("*")]
-        found[name] = tuple(each.lstrip("*") for each in names)
-    return found
 
 
 def _shape_of(hint: object) -> str | None:

@@ -3,10 +3,9 @@
 patterns.py     the patterns that heads are known by, and how far each follows five of them
 lens.py         what each layer would predict
 stream.py       the stream as a sum of its components; reading.py, the numbers that are linear in it
-vector_norms.py attention weighed by what it moves
 reasons.py      why a head looks there, and why this logit: as sums over what was written, down to
                 the words; head_reasons.py, for all heads over whole texts; graph.py, as a graph
-flow.py         attention over all layers together: rollout and relevance
+flow.py         attention weighed by what it moves, and over all layers: rollout and relevance
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
                 knockout; metrics.py, what is read of the logits, and losses
 edges.py        what patching every place or edge would change, estimated from one gradient; what a
@@ -27,7 +26,7 @@ from minibert.analysis.edges import (
     faithfulness,
 )
 from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
-from minibert.analysis.flow import relevance_of, rollout_of
+from minibert.analysis.flow import head_norms, relevance_of, rollout_of
 from minibert.analysis.graph import PredictionGraph, prediction_graph
 from minibert.analysis.head_reasons import why_heads
 from minibert.analysis.lens import LogitLens, logit_lens
@@ -65,7 +64,6 @@ from minibert.analysis.reasons import (
     why_stream,
 )
 from minibert.analysis.stream import Decomposition, decompose
-from minibert.analysis.vector_norms import head_norms, summed_norms
 
 __all__ = [
     "PATTERNS",
@@ -108,7 +106,6 @@ __all__ = [
     "repeated_ids",
     "rollout_of",
     "shared_dimensions",
-    "summed_norms",
     "to_single_token",
     "token_losses",
     "why",

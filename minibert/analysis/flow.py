@@ -1,5 +1,9 @@
-"""How the attention of all layers together joins the input positions to each output position.
+"""What attention moves, in one layer and over all layers together.
 
+head_norms
+    Attention weighed by what it moves: ‖α·f(x)‖ instead of α. A head sees position j as the vector
+    f(x_j) = (x_j·W_V + b_V)·W_O and adds α_ij·f(x_j) to position i, so a large weight on a short
+    vector moves little (Kobayashi et al. 2020, "Attention is Not Only a Weight").
 rollout_of
     The mean of each layer's probs over its heads, P, counts beside the residual stream:
     A = (1 − residual)·P + residual·1, its rows brought to sum 1. Rollout is the product of the
@@ -13,8 +17,8 @@ relevance_of
     attention-model explainability", equations 5 and 6). They read `trace.grad`: call
     `trace.backward(y)` first.
 
-For one output position both are a row that passes through the layers from the last to the first,
-r ← r·A, and no product of matrices is ever made.
+For one output position the last two are a row that passes through the layers from the last to the
+first, r ← r·A, and no product of matrices is ever made.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +28,8 @@ import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_trace, one_position_each
+from minibert.analysis.rows import wide
+from minibert.analysis.stream import layer_of
 from minibert.errors import TraceError, check_index
 from minibert.quantities import Float
 from minibert.result import Result, sourced
@@ -33,6 +39,37 @@ from minibert.trace.read import Trace
 _NUMBERS = 2**22
 Rows = Iterator[tuple[slice, Float[Tensor, "batch query key"]]]
 """A matrix in blocks of rows, each with its slice."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class HeadNorms(Result[Tensor]):
+    """What each head of a layer moves: ‖α_ij·f(x_j)‖ = α_ij·‖f(x_j)‖, (batch, head, query, key).
+
+    vectors   ‖f(x_j)‖: how long the vector is that a position offers
+    """
+
+    vectors: Float[Tensor, "batch head key"]
+
+
+@sourced
+def head_norms(trace: Trace, layer: int) -> HeadNorms:
+    """The norms of a layer head by head, ‖α_ij·f(x_j)‖; rows and columns of padding are void.
+
+    No vector of width d_model is made for a position: with W_Oᵀ = Q·R, ‖f(x)‖ is the norm of
+    R·value, d_head numbers. Raises TraceError for a layer that was not computed.
+    """
+    check_trace(trace)
+    at = trace[layer]
+    with torch.no_grad():
+        attention = layer_of(at).attention
+        corner = torch.linalg.qr(wide(attention.W_O).mT, mode="r")[1]
+        values = wide(at.value).repeat_interleave(attention.group, 1)
+        vectors = torch.linalg.vector_norm(values @ corner.mT, dim=-1)
+        norms = wide(at.probs) * vectors[:, :, None]
+    title, tokens = f"Norms ‖α·f(x)‖, layer {at.layer}", trace.tokens.strings
+    return HeadNorms(
+        norms, "batch head query key", title=title, unit="norm", tokens=tokens, vectors=vectors
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

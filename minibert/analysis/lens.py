@@ -20,12 +20,11 @@ from minibert.analysis.arguments import (
     chosen_positions,
     known_tokens,
     listed,
-    token_id,
     token_name,
     vocabulary_head,
 )
 from minibert.analysis.rows import at_positions, wide
-from minibert.errors import TokenizationError, TraceError, did_you_mean, whole_number
+from minibert.errors import TraceError, did_you_mean, whole_number
 from minibert.layers.norms import divisor
 from minibert.quantities import Float, Int, NormScale
 from minibert.result import Result, sourced
@@ -52,17 +51,12 @@ class LogitLens(Result[Tensor]):
     ids            the most probable tokens, the first one first
     positions      the columns of each sentence, as its positions; further columns are padding
     words          the tokens in `ids` as a person reads them
-    target         the tokens that were asked about, with their probabilities, and
-    target_ranks   how many tokens are more probable than the target; 0 for the first
     logits         every logit, where they were asked for
     """
 
     ids: Int[Tensor, "row batch position rank"]
     positions: tuple[tuple[int, ...], ...]
     words: dict[int, str]
-    target: Int[Tensor, "batch position"] | None = None
-    target_probs: Float[Tensor, "row batch position"] | None = None
-    target_ranks: Int[Tensor, "row batch position"] | None = None
     logits: Float[Tensor, "row batch position vocab"] | None = None
 
     @property
@@ -90,7 +84,6 @@ def logit_lens(
     points: str | Sequence[str] = "resid_post",
     top: int = 5,
     positions: int | Sequence[int] | None = None,
-    target: object = None,
     keep_logits: bool = False,
 ) -> LogitLens:
     """What each layer would predict at each position, most probable tokens first.
@@ -102,13 +95,11 @@ def logit_lens(
     the model predicts.
 
     `positions` are counted in each sentence, negative ones from its last token; by default all.
-    `target` is a token (id or text) or ids that fit (batch, position), for target_probs and
-    target_ranks. Memory is bounded by top-k of each position; `keep_logits` keeps row x batch x
-    position x vocab numbers.
-    A trace made with until= gives the rows of its layers.
+    Memory is bounded by top-k of each position; `keep_logits` keeps row x batch x position x vocab
+    numbers. A trace made with until= gives the rows of its layers.
 
     Gradients are not kept. Raises TraceError for a model without a vocabulary head, a point or
-    position that does not exist and a top below 1; TokenizationError for a wrong target.
+    position that does not exist and a top below 1.
     """
     check_trace(trace)
     model = trace.unchanged_model()
@@ -118,10 +109,9 @@ def logit_lens(
     top = whole_number("top", top, TraceError, least=1)
     chosen = chosen_positions(trace, positions)
     cut = trace if positions is None else at_positions(trace, chosen)
-    wanted = _target_ids(model, target, (cut.allowed.batch, cut.allowed.position))
     labels, streams = zip(*_streams(cut, names), strict=True)
     hidden, scale = torch.stack(streams), _written_scale(cut)
-    read = _read(model, hidden, scale, min(top, known), known, wanted, keep_logits)
+    read = _read(model, hidden, scale, min(top, known), known, keep_logits)
     given = tuple(
         tuple(strings[place] for place in places)
         for strings, places in zip(trace.tokens.strings, chosen, strict=True)
@@ -136,10 +126,7 @@ def logit_lens(
         limits=(0.0, 1.0),
         positions=chosen,
         words={i: token_name(model, i) for i in read["ids"].unique().tolist()},
-        target=wanted,
         ids=read["ids"],
-        target_probs=read.get("target_probs"),
-        target_ranks=read.get("target_ranks"),
         logits=read.get("logits"),
     )
 
@@ -177,18 +164,16 @@ def _read(
     scale: NormScale | None,
     top: int,
     known: int,
-    target: Int[Tensor, "batch position"] | None,
     keep_logits: bool,
 ) -> dict[str, Tensor]:
     """What the head reads in each stream, some of all the vectors at a time."""
     flat, axes = hidden.flatten(0, 2), hidden.shape[:3]
     size = max(1, _NUMBERS // model.config.vocab_size)
-    targets = None if target is None else target.expand(axes).flatten().split(size)
     scales = None if scale is None else scale.expand(*axes, 1).flatten(0, 2).split(size)
     pieces = []
     for n, part in enumerate(flat.split(size)):
         logits = wide(_logits(model, part, None if scales is None else scales[n]))
-        pieces.append(_predictions(logits, top, known, None if targets is None else targets[n]))
+        pieces.append(_predictions(logits, top, known))
         if keep_logits:
             pieces[-1]["logits"] = logits
     joined = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -209,17 +194,10 @@ def _logits(
     return vocabulary_head(model)(model.body.final(hidden[None], divisors), None, ids, None)[0]
 
 
-def _predictions(
-    logits: Float[Tensor, "row vocab"], top: int, known: int, target: Tensor | None
-) -> dict[str, Tensor]:
+def _predictions(logits: Float[Tensor, "row vocab"], top: int, known: int) -> dict[str, Tensor]:
     total = logits.logsumexp(-1, keepdim=True)
     values, ids = logits[:, :known].topk(top)
-    found = {"ids": ids, "probs": (values - total).exp()}
-    if target is not None:
-        value = logits.gather(-1, target[:, None])
-        found["target_probs"] = (value - total).exp()[:, 0]
-        found["target_ranks"] = (logits[:, :known] > value).sum(-1)
-    return found
+    return {"ids": ids, "probs": (values - total).exp()}
 
 
 def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
@@ -234,24 +212,3 @@ def _checked_points(points: str | Sequence[str]) -> frozenset[str]:
         )
         raise TraceError(f"{what}; there are {', '.join(POINTS)}.")
     return frozenset(names)
-
-
-def _target_ids(model: TracedModel, target: object, shape: tuple[int, int]) -> Tensor | None:
-    """The target of every position; None where none was asked about."""
-    device = model.body.device
-    if target is None:
-        return None
-    if isinstance(target, str) or not isinstance(target, Tensor | Sequence):
-        return torch.full(shape, token_id(model, target), device=device)
-    try:
-        ids = torch.as_tensor(target, device=device).expand(shape)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TokenizationError(
-            f"target does not fit the {shape[0]} sentences x {shape[1]} positions that are read "
-            f"({error}); give one token, or an id for each of them."
-        ) from error
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise TokenizationError(f"target holds {ids.dtype}; expected token ids (int64).")
-    for bound in torch.aminmax(ids):
-        token_id(model, int(bound))
-    return ids.long()

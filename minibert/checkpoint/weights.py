@@ -330,19 +330,3 @@ def _joined(parts: list[tuple[Source, Tensor]]) -> Tensor:
 def _prefix(config: Config) -> str:
     names = FAMILIES[config.family].names
     return f"{names.prefixes.get(config.task, names.prefix)}." if config.task != "none" else ""
-
-
-def to_state_dict(config: Config, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `state_dict()` of the transformers class gives: tied weights under each of their names.
-
-    Tensors share memory with the parameters, as in `to_checkpoint`.
-    """
-    tensors, names = to_checkpoint(config, parameters), FAMILIES[config.family].names
-    table = sources(config)
-    if config.tied and "head.decoder.weight" in table:
-        word = _prefix(config) + table["body.word.weight"].names[0]
-        tensors[table["head.decoder.weight"].names[0]] = tensors[word]
-        for usual, other in names.aliases.items():
-            if usual in tensors:
-                tensors[other] = tensors[usual]
-    return {names.live.get(name, name): tensor for name, tensor in tensors.items()}

@@ -30,7 +30,6 @@ from minibert.layers.finite import NumbersError
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
-from minibert.trace.identity import weights_digest
 from minibert.training.batches import batch_of, check_corpus
 from minibert.training.objective import losses
 from minibert.training.recipe import Recipe, check_task
@@ -59,7 +58,6 @@ def train(
     config: Config,
     recipe: Recipe | None = None,
     tokenizer: Tokenizer | None = None,
-    start: Model | None = None,
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     name: str | None = None,
@@ -69,12 +67,11 @@ def train(
     """The trained model; it is also saved in `folder` with its tokenizer, log and facts.
 
     Without a `tokenizer` one is trained on the texts, of `config.vocab_size` entries at most; in
-    the result that is the real size. The weights start as those of the model `start`, whose shapes
-    must be the same. A run that was interrupted, even killed, resumes from its last checkpoint when
-    `train` is called again with the same arguments; on the same kind of processor the final weights
-    are then the same, bit for bit. `restart` starts from step 0. `dtype` is the type of the saved
-    weights (float16 halves the file). `note` is called with each entry of the log; without it a
-    line goes to standard error.
+    the result that is the real size. A run that was interrupted, even killed, resumes from its last
+    checkpoint when `train` is called again with the same arguments; on the same kind of processor
+    the final weights are then the same, bit for bit. `restart` starts from step 0. `dtype` is the
+    type of the saved weights (float16 halves the file). `note` is called with each entry of the
+    log; without it a line goes to standard error.
 
     Raises TrainingError before anything is written, for texts that are too short, a task without
     an objective, a folder that holds another run, and a device that cannot be used.
@@ -91,8 +88,6 @@ def train(
     check_corpus(corpus, config, what="texts")
     check_corpus(unseen, config, what="held-out texts")
     model = starting_model(config, recipe, tokenizer, name=name or folder.resolve().name)
-    if start is not None:
-        _copy(start, model)
     run = Run(model.to(where).requires_grad_(), corpus, recipe)
     about = {
         "texts": [[text.name, text.digest] for text in texts],
@@ -100,7 +95,6 @@ def train(
         "config": json.loads(json.dumps(asdict(config))),
         "recipe": asdict(recipe),
         "tokenizer": tokenizer.to_json(),
-        "start": None if start is None else weights_digest(start),
         "device": where.type,
         "torch": str(torch.__version__),
     }
@@ -115,7 +109,7 @@ def train(
     facts = {
         "texts": sorted(text.name for text in texts),
         "held_out": sorted(text.name for text in held_out),
-        **{name: about[name] for name in ("recipe", "start")},
+        "recipe": about["recipe"],
         "seconds": round(run.seconds),
         "machine": f"{platform.machine()}, {where.type}, torch {torch.__version__}",
         "last": run.log[-1],
@@ -430,20 +424,6 @@ def _corpus_of(documents: Sequence[Document], tokenizer: Tokenizer) -> Corpus:
     ids = tokenizer.encode(END_OF_TEXT)
     between = ids if len(ids) == 1 and ids[0] in tokenizer.special_ids else []
     return Corpus.of(documents, tokenizer, between=between)
-
-
-@torch.no_grad()
-def _copy(start: Model, model: Model) -> None:
-    """Give the model the weights of another. Raises TrainingError where a shape differs."""
-    given, wanted = dict(start.named_parameters()), dict(model.named_parameters())
-    for name in sorted(given.keys() | wanted.keys()):
-        shapes = [list(of[name].shape) if name in of else "missing" for of in (given, wanted)]
-        if shapes[0] != shapes[1]:
-            raise TrainingError(
-                f"{name} is {shapes[0]} in {start.name} and {shapes[1]} in the model to be trained;"
-                " expected the same Config and vocabulary."
-            )
-        wanted[name].copy_(given[name])
 
 
 def _write(path: Path, text: str) -> None:

@@ -146,7 +146,6 @@ def test_a_sweep_over_pairs_is_one_edited_pass_after_the_other(name: str) -> Non
     same(found.mean, change.mean(1))
     same(found.standard_error, change.std(1) / 3**0.5)
     assert found.change.abs().max() > 1e-3
-    assert minibert.axes_of(found)["values"] == found.axes
     assert found.axes[:2] == ("layer", "batch")
     if "head_positions" in name:
         assert found.labels["layer"] == [0, 2]
@@ -357,8 +356,7 @@ def test_an_estimate_is_the_derivative_of_the_metric_toward_the_patch(make: Any)
     estimates = attribution_patching(clean, corrupt, METRIC, quantities=names)
     for name, found in estimates.items():
         head = (1,) if found.values.dim() == 4 else ()
-        assert minibert.axes_of(found)["values"] == ("layer", "batch", *("head",) * len(head),
-                                                     "position")  # fmt: skip
+        assert found.axes == ("layer", "batch", *("head",) * len(head), "position")
         value, step = clean[1].quantity(name), 1e-5
         for at, estimate in (((), found.total), ((1,), found.values[..., 1])):
             place = (slice(None), *head, *at)

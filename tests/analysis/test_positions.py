@@ -88,10 +88,9 @@ KEYS, COLUMNS = ("layer", "batch", "key"), ("row", "batch", "position", "rest")
 
 
 def lens(trace: Trace, draw: Drawn, positions: Any) -> Named:
-    found = analysis.logit_lens(trace, positions=positions, target=draw.token, keep_logits=True)
+    found = analysis.logit_lens(trace, positions=positions, keep_logits=True)
     assert found.logits is not None
-    assert found.target_ranks is not None
-    return [(found.logits, COLUMNS), (found.target_ranks, COLUMNS[:3]), (found.ids, COLUMNS)]
+    return [(found.logits, COLUMNS), (found.ids, COLUMNS)]
 
 
 def attributed(trace: Trace, draw: Drawn, each: list[int]) -> Named:
@@ -107,7 +106,6 @@ def norms(trace: Trace, draw: Drawn, each: list[int]) -> Named:
     return [
         (heads.values, ("batch", "head", "query", "key")),
         (heads.vectors, ("batch", "head", "key")),
-        (analysis.summed_norms(trace, 0).values, ("batch", "query", "key")),
     ]
 
 

@@ -23,7 +23,6 @@ from minibert.analysis import (
     decompose,
     head_norms,
     logit_lens,
-    summed_norms,
     why_logit,
 )
 from minibert.analysis import lens as lens_module
@@ -384,33 +383,25 @@ def gpt2_trace() -> Trace:
     return small_trace(11, causal=True, task="causal-lm")
 
 
-@given(token=TOKENS, top=st.integers(1, VOCABULARY))
+@given(top=st.integers(1, VOCABULARY))
 @settings(max_examples=8)
-def test_rank_and_probability_of_a_target_are_its_place_among_all(token: int, top: int) -> None:
+def test_the_first_tokens_are_those_of_the_whole_vocabulary(top: int) -> None:
     trace = gpt2_trace()
-    found, whole = logit_lens(trace, target=token, top=top), logit_lens(trace, top=VOCABULARY)
-    place = (whole.ids == token).nonzero()[:, -1].reshape(found.target_ranks.shape)
-    assert torch.equal(found.target_ranks, place)
-    inside = whole.probs.gather(-1, place[..., None])[..., 0]
-    torch.testing.assert_close(found.target_probs, inside)
+    found, whole = logit_lens(trace, top=top), logit_lens(trace, top=VOCABULARY)
     assert torch.equal(found.ids, whole.ids[..., :top])
     torch.testing.assert_close(whole.probs.sum(-1), torch.ones_like(whole.probs[..., 0]))
-    following = trace.tokens.ids.roll(-1, 1)
-    each = logit_lens(trace, target=following)
-    alone = logit_lens(trace, target=int(following[0, 3]), positions=3)
-    assert torch.equal(each.target_ranks[..., 3], alone.target_ranks[..., 0])
 
 
 def test_no_more_logits_are_held_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, held = gpt2_trace(), []
-    whole = logit_lens(trace, target=3, keep_logits=True)
+    whole = logit_lens(trace, keep_logits=True)
     trace.model.head.register_forward_hook(lambda _, __, out: held.append(out.numel()))
     trace = trace.model.trace(trace.tokens)
     held.clear()
     monkeypatch.setattr(lens_module, "_NUMBERS", 4 * VOCABULARY)
-    found = logit_lens(trace, target=3, keep_logits=True)
+    found = logit_lens(trace, keep_logits=True)
     assert max(held) == 4 * VOCABULARY
-    for name in ("ids", "probs", "target_probs", "target_ranks", "logits"):
+    for name in ("ids", "probs", "logits"):
         torch.testing.assert_close(getattr(found, name), getattr(whole, name))
     assert logit_lens(trace).logits is None
 
@@ -418,12 +409,9 @@ def test_no_more_logits_are_held_at_once_than_allowed(monkeypatch: pytest.Monkey
 def test_tokens_are_named_and_found_by_name() -> None:
     model = minibert.load("tiny-bert")
     tokenizer, trace = model.tokenizer, model.trace("The capital of France is [MASK].")
-    found = logit_lens(trace, top=2, target="[SEP]")
-    assert (found.target == tokenizer.sep_id).all()
+    found = logit_lens(trace, top=2)
     strings = [[tokenizer.string(i) for i in row] for row in found.ids[:, 0, :, 1].tolist()]
     assert found.texts(0, 1) == strings
-    piece = next(i for i in range(999) if tokenizer.raw(i).startswith("##"))
-    assert (logit_lens(trace, target=tokenizer.raw(piece)).target == piece).all()
     place = trace.tokens.ids[0].tolist().index(tokenizer.mask_id)
     attributed = why_logit(trace, "the", against="[SEP]", position="[MASK]")
     assert attributed.title == f"the logit of “the” − “[SEP]” at {place}"
@@ -475,14 +463,12 @@ def test_norms_are_those_of_the_vectors_written_out(
     def near(found: Any, expected: Array, where: Any = rows) -> None:
         np.testing.assert_allclose(found[where], expected[where], atol=1e-8)
 
-    heads, summed = (norms(trace, layer) for norms in (head_norms, summed_norms))
+    heads = head_norms(trace, layer)
     near(heads.values.movedim(1, -1), np.moveaxis(np.linalg.norm(vectors, axis=-1), 1, -1))
     probs = trace[layer].probs * heads.vectors[:, :, None]
     torch.testing.assert_close(heads.values, probs, atol=1e-10, rtol=0)
-    parts = vectors.sum(1)
-    near(summed.values, np.linalg.norm(parts, axis=-1))
     assert heads.title.endswith(f", layer {layer}")
-    assert heads.tokens == summed.tokens == trace.tokens.strings
+    assert heads.tokens == trace.tokens.strings
 
 
 def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
@@ -498,8 +484,7 @@ def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
             return result
 
     with Watch():
-        for norms in (head_norms, summed_norms):
-            norms(trace, 0)
+        head_norms(trace, 0)
     assert 0 < max(largest) < trace.allowed.position**2 * 33
 
 
@@ -507,11 +492,10 @@ def test_half_precision_is_read_in_float32_without_a_graph() -> None:
     trace = gpt2_trace()
     trace.model.requires_grad_().bfloat16()
     again = trace.model.trace(trace.tokens)
-    found = [norms(again, -1) for norms in (head_norms, summed_norms)]
-    found += [why_logit(again, 3), decompose(again), logit_lens(again)]
+    found = [head_norms(again, -1), why_logit(again, 3), decompose(again), logit_lens(again)]
     for each in found:
         assert (each.values.dtype, each.values.requires_grad) == (torch.float32, False)
-    assert gap(found[2]) < 0.1
+    assert gap(found[1]) < 0.1
 
 
 REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
@@ -537,12 +521,6 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
     *(
         (logit_lens, options, words)
         for options, words in (
-            ({"target": -1}, "Token id -1 is outside"),
-            ({"target": True}, "True is not a token"),
-            ({"target": [1, 2, 3]}, "does not fit"),
-            ({"target": ["a"] * 11}, "does not fit"),
-            ({"target": [0.5] * 11}, "expected token ids"),
-            ({"target": [99] * 11}, "Token id 99"),
             ({"positions": [0, -12]}, "no position -12"),
             ({"positions": []}, "at least one"),
             ({"points": "probs"}, "'probs' is not a point"),
@@ -559,7 +537,7 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
             ({"positions": 11}, "no position 11"),
         )
     ),
-    *((norms, {"layer": 3}, "no layer 3") for norms in (head_norms, summed_norms)),
+    (head_norms, {"layer": 3}, "no layer 3"),
 ]
 
 
@@ -586,8 +564,8 @@ def test_what_was_not_computed_or_is_not_there_is_refused() -> None:
         "has no 'head 9-6'; there are word embedding": partial(found.__getitem__, "head 9-6"),
         "No layer has a 'neuron'": partial(found.by_layer, "neuron"),
         "count=0: expected a whole number from 1": partial(found.top, 0),
-        "tokens of": partial(logit_lens, bert, target="the capital of France"),
-        "is not a token": partial(logit_lens, bert, target="\N{SNOWMAN}"),
+        "tokens of": partial(why_logit, bert, "the capital of France"),
+        "is not a token": partial(why_logit, bert, "\N{SNOWMAN}"),
     }.items():  # fmt: skip
         with pytest.raises(MinibertError, match=words):
             call()

@@ -5,15 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 import minibert
 from minibert.analysis import (
     embedding_parts,
-    logit_lens,
     token_losses,
-    why_logit,
 )
 from minibert.errors import TokenizationError, TraceError
 from minibert.loading import from_transformers
@@ -116,19 +113,3 @@ def test_targets_that_do_not_fit_are_refused(targets: Any) -> None:
         token_losses(minibert.load("tiny-gpt2"), ids, targets=targets)
     with pytest.raises(TraceError, match="no logits of tokens"):
         token_losses(from_transformers(hf_model("bert", "BertModel")), [5, 6])
-
-
-def test_each_tensor_of_a_result_has_the_axes_it_is_declared_with() -> None:
-    trace = minibert.load().trace(["the horse ran", "a boy"], statistics=("entropy", "received"))
-    expected: list[tuple[Any, str, tuple[str, ...]]] = [
-        (logit_lens(trace), "values", ("row", "batch", "position", "rank")),
-        (why_logit(trace, "horse"), "values", ("component",)),
-        (trace[1].statistics, "entropy", ("batch", "head", "query")),
-        (trace[1, 2].statistics, "entropy", ("batch", "query")),
-    ]  # fmt: skip
-    for result, name, names in expected:
-        axes = minibert.axes_of(result)
-        assert axes[name] == names
-        for each, known in axes.items():
-            value: Tensor = getattr(result, each)
-            assert len(known) == value.dim()

@@ -118,9 +118,9 @@ def test_a_task_can_be_asked_for_and_heads_of_other_tasks_are_left_out(tmp_path)
         model = minibert.load(tmp_path, task=task)
         assert model.config.task == task
         assert (model(as_tokens(inputs)) - logits).abs().max() <= 1e-5
-    bare = from_transformers(theirs, task="none").to_state_dict()
+    bare = from_transformers(theirs, task="none").save(tmp_path / "bare")
     wanted = hf_model("bert", "BertModel").state_dict()
-    assert set(bare) == set(wanted)
+    assert set(load_file(bare / "model.safetensors")) == set(wanted)
 
 
 def test_a_padded_vocabulary_is_read_and_its_padding_never_offered(tmp_path):
@@ -153,20 +153,18 @@ def test_models_of_one_folder_share_nothing_and_a_live_model_everything(tmp_path
     first.body.word.weight.zero_()
     assert torch.equal(second(ids), expected), "two models share writable memory"
     assert not torch.equal(first(ids), expected)
-    state = from_transformers(theirs).to_state_dict()
-    word = "bert.embeddings.word_embeddings.weight"
-    assert state[word].data_ptr() == theirs.state_dict()[word].data_ptr()
-    assert state["cls.predictions.decoder.weight"].data_ptr() == state[word].data_ptr()
-    assert not any(one.requires_grad for one in from_transformers(theirs).parameters())
+    live, word = from_transformers(theirs), "bert.embeddings.word_embeddings.weight"
+    assert live.body.word.weight.data_ptr() == theirs.state_dict()[word].data_ptr()
+    assert live.head.decoder.weight is live.body.word.weight
+    assert not any(one.requires_grad for one in live.parameters())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_the_type_stays_unless_another_is_asked_for(dtype):
     theirs = hf_model("gpt2", "GPT2LMHeadModel", Sizes(layers=1), dtype)
-    kept = from_transformers(theirs).to_state_dict()
-    assert {value.dtype for value in kept.values()} == {dtype}
-    wide = from_transformers(theirs, dtype=torch.float64).to_state_dict()
-    assert {value.dtype for value in wide.values()} == {torch.float64}
+    for asked, found in (({}, dtype), ({"dtype": torch.float64}, torch.float64)):
+        model = from_transformers(theirs, **asked)
+        assert {value.dtype for value in model.parameters()} == {found}
 
 
 def test_an_embedded_name_and_a_folder_need_no_network(tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import minibert
 from minibert.errors import TrainingError
-from minibert.text.tokenizer import Tokenizer
 from minibert.training import Document, Recipe, loop
 from minibert.training.loop import CHECKPOINT, Run, read_checkpoint
 from minibert.training.texts import train_tokenizer
@@ -280,23 +279,6 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.save", full)
     with pytest.raises(TrainingError, match=r"checkpoint\.pt: could not be written \(.*No space"):
         run(tmp_path)
-
-
-def test_a_run_starts_from_given_weights_of_the_same_shapes(tmp_path):
-    config = gpt2(vocab_size=OWN.vocab_size)
-    start = minibert.Model.from_config(config, seed=1, tokenizer=OWN)
-    # A rate so small that float32 does not change.
-    still = Recipe(steps=1, batch=2, rate=1e-30, matrix_rate=1e-30, bfloat16=False)
-    arguments = {"config": config, "recipe": still, "tokenizer": OWN}
-    model = run(tmp_path, **arguments, start=start)
-    assert Tokenizer.from_folder(tmp_path).to_json() == OWN.to_json()
-    for name, weight in start.named_parameters():
-        torch.testing.assert_close(dict(model.named_parameters())[name], weight, rtol=0, atol=1e-9)
-    with pytest.raises(TrainingError, match="holds a run with other start"):
-        run(tmp_path, **arguments)
-    wide = replace(config, d_mlp=96)
-    with pytest.raises(TrainingError, match=r"down\.weight is \[32, 64\] in .* and \[32, 96\]"):
-        run(tmp_path / "other", **arguments | {"config": wide}, start=start)
 
 
 @pytest.mark.parametrize(

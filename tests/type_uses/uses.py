@@ -28,7 +28,6 @@ length: int = len(trace)
 packed: tuple[Tensor, ...] = model.packed(["a", "b c"])
 label: str = model.predict("the horse [MASK] away .", top=3)[0].choices[0].label
 differing: Model = Model.from_config(config, seed=1)
-weights: dict[str, Tensor] = model.to_state_dict()
 q, k, v = torch.randn(3, 1, 12, 512, 64).unbind()
 attended = minibert.attend(q, k, v, causal=True, want=("entropy", "received"))
 z: Tensor = attended.z
