@@ -51,7 +51,7 @@ def gpt2(length: int) -> Any:
     """Its shape with random weights, which reads so many tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from minibert.loading import from_transformers
+    from minibert.model import from_transformers
 
     torch.manual_seed(0)
     return from_transformers(GPT2LMHeadModel(GPT2Config(n_positions=length)).eval())

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from minibert.attached.measuring import measuring
     from minibert.kernels.api import attend, implementations, register
     from minibert.layers.config import Config
-    from minibert.loading import load
-    from minibert.model import Model
+    from minibert.model import Model, load
     from minibert.text.tokenizer import Tokenizer
     from minibert.text.tokens import Tokens
     from minibert.text.words import Words
@@ -73,7 +72,7 @@ _HOME = {
     "attach": "attached.attach",
     "attend": "kernels.api",
     "implementations": "kernels.api",
-    "load": "loading",
+    "load": "model",
     "measuring": "attached.measuring",
     "register": "kernels.api",
 }

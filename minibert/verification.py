@@ -30,8 +30,7 @@ from minibert.errors import MinibertError, how_to_install
 from minibert.kernels.check.problem import TIMES_EAGER
 from minibert.layers.config import Config
 from minibert.layers.linear import processor
-from minibert.loading import load
-from minibert.model import Model
+from minibert.model import Model, load
 from minibert.text.tokens import Tokens
 from minibert.trace.read import Trace
 from minibert.untrusted import Json, guarded, open_regular, read_json

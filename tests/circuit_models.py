@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from tests.families import Sizes, hf_model
 from tests.rotary import theirs as rotary
 from tests.rotary.classes import LANGUAGE

@@ -28,8 +28,7 @@ from minibert.errors import EditError, MinibertError
 from minibert.kernels.call import WANTS
 from minibert.layers.config import FAMILIES, Config
 from minibert.layers.layer import layer_quantities
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.quantities import QUANTITIES
 from minibert.survey.measures import measures_of
 from minibert.text.inputs import NAMES

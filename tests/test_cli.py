@@ -28,12 +28,10 @@ import minibert
 from minibert.analysis.patterns import PATTERNS
 from minibert.answers.explain import explain
 from minibert.checkpoint.load import embedded_names
-from minibert.checkpoint.save import save
 from minibert.cli.main import app
 from minibert.cli.options import say_json
 from minibert.layers.config import Config
-from minibert.loading import load
-from minibert.model import Model
+from minibert.model import Model, load
 from minibert.survey.tables import Survey
 from tests.packages import REPOSITORY
 from tests.training.small_runs import SMALL, story_files
@@ -152,7 +150,7 @@ def gpt2(tmp_path_factory):
     tokenizer = minibert.Tokenizer.from_folder(path)
     shape = {"n_positions": 67, "n_layers": 1, "n_heads": 3, "d_model": 33, "d_mlp": 23}
     config = Config("gpt2", "causal-lm", tokenizer.vocab_size, **shape, causal=True)
-    return str(save(Model.from_config(config, tokenizer=tokenizer), path))
+    return str(Model.from_config(config, tokenizer=tokenizer).save(path))
 
 
 def said(*arguments: str, **options: Any) -> str:
@@ -216,7 +214,7 @@ class TestProgram:
             def failing(*_: Any, error: BaseException = error, **__: Any) -> None:
                 raise error
 
-            monkeypatch.setattr("minibert.loading.load", failing)
+            monkeypatch.setattr("minibert.model.load", failing)
             result = run("predict", "the [MASK]")
             if isinstance(error, KeyboardInterrupt):
                 assert (result.exit_code, result.output) == (130, "")

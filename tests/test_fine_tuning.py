@@ -12,8 +12,7 @@ import minibert
 from minibert.analysis import relevance_of
 from minibert.errors import CheckpointError, TokenizationError
 from minibert.layers.config import Config
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from tests.families import batch, difference, hf_model
 
 TASK = "sequence-classification"

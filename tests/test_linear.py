@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 
 import minibert
-from minibert.checkpoint.save import save
 from minibert.errors import MinibertError
 from minibert.layers import linear as backends
 from minibert.layers.linear import Linear, describe, held, held_by_name
@@ -342,12 +341,12 @@ def test_a_change_outlives_the_pages_of_a_file_and_reaches_no_file(
     bias = model.body.groups[0].attention.b_V[:, None]
     assert torch.allclose(model.trace(IDS)[0].value, 2 * expected - bias, atol=1e-5)
     moved = minibert.load(folders["bert"])
-    save(moved, tmp_path)
+    moved.save(tmp_path)
     moved = minibert.load(tmp_path)
     for parameter in moved.parameters():
         parameter.data.mul_(1.5)
     before = {name: one.clone() for name, one in moved.named_parameters()}
-    save(moved, tmp_path)
+    moved.save(tmp_path)
     assert_seen(moved)
     assert all(torch.equal(one, before[name]) for name, one in moved.named_parameters())
     (tmp_path / "model.safetensors").unlink()

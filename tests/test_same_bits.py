@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import minibert
-from minibert.checkpoint.save import save
 from minibert.layers import linear as backends
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -41,7 +40,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 
 def test_processes_give_identical_logits_quiet_and_under_load(tmp_path):
-    save(minibert.load("tiny-bert"), tmp_path)
+    minibert.load("tiny-bert").save(tmp_path)
     quiet = [start(tmp_path).communicate()[0] for _ in range(PROCESSES - UNDER_LOAD)]
     busy = subprocess.Popen([sys.executable, "-c", BUSY])
     try:

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert import verification
-from minibert.loading import load
-from minibert.model import Model
+from minibert.model import Model, load
 from minibert.verification import verify
 from tests import families
 from tests.command_line import fails, run

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import minibert
 from minibert import writing
 from minibert.bench.result_rows import write_rows
-from minibert.checkpoint.save import save
 from minibert.training.loop import write_checkpoint
 from minibert.viz.document import write_bytes
 from tests.trace.editing import model_of
@@ -26,7 +25,7 @@ TRACE = MODEL.trace([[5, 7, 11]])
 #: By what is written: the file, and what writes it.
 WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a trace": ("a.trace", TRACE.save),
-    "a model": ("model.safetensors", lambda path: save(MODEL, path.parent)),
+    "a model": ("model.safetensors", lambda path: MODEL.save(path.parent)),
     "a page": ("a.html", lambda path: TRACE.view().save(path)),
     "a picture": ("a.svg", lambda path: write_bytes(b"<svg/>", path)),
     "rows of a benchmark": ("a.jsonl", lambda path: write_rows([], path)),

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 import minibert
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from tests.families import Sizes, batch, hf_model
 from tests.rotary import classes, drawn, theirs
 

@@ -2,7 +2,8 @@
 
 patterns.py     the patterns that heads are known by, and how far each follows five of them
 lens.py         what each layer would predict
-stream.py       the stream as a sum of its components; reading.py, the numbers that are linear in it
+stream.py       the stream as a sum of its components, what enters layer 0 too; reading.py, the
+                numbers that are linear in it
 reasons.py      why a head looks there, and why this logit: as sums over what was written, down to
                 the words; head_reasons.py, for all heads over whole texts; graph.py, as a graph
 flow.py         attention weighed by what it moves, and over all layers: rollout and relevance
@@ -11,7 +12,6 @@ patching.py     an edit at every place, and what it does: ablation, patching, pa
 edges.py        what patching every place or edge would change, estimated from one gradient; what a
                 circuit keeps of a metric
 composition.py  what the weights say: how much of what one head writes another reads
-embeddings.py   what enters layer 0 as a sum, also with other positions and segments
 arguments.py    checks of what is given; rows.py, a trace cut to some positions
 """
 
@@ -25,7 +25,6 @@ from minibert.analysis.edges import (
     edge_attribution,
     faithfulness,
 )
-from minibert.analysis.embeddings import EmbeddingParts, embedding_parts
 from minibert.analysis.flow import head_norms, relevance_of, rollout_of
 from minibert.analysis.graph import PredictionGraph, prediction_graph
 from minibert.analysis.head_reasons import why_heads
@@ -63,7 +62,7 @@ from minibert.analysis.reasons import (
     why_logit,
     why_stream,
 )
-from minibert.analysis.stream import Decomposition, decompose
+from minibert.analysis.stream import Decomposition, EmbeddingParts, decompose, embedding_parts
 
 __all__ = [
     "PATTERNS",

@@ -3,14 +3,13 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from minibert.checkpoint.config import config_to_hf, dropout_to_hf
 from minibert.checkpoint.files import DTYPES
@@ -18,39 +17,19 @@ from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.layers.dropout import Dropout
-from minibert.layers.linear import held_by_name
 from minibert.text.tokenizer import Tokenizer
 from minibert.writing import replacing
 
 
-def check_finite(name: str, tensor: Tensor) -> None:
-    """Raise CheckpointError for a value that is NaN, infinite or too large for the dtype."""
-    # Both are NaN where one number is; isfinite would take the tensor's size again.
-    if tensor.numel() and not all(end.isfinite() for end in tensor.aminmax()):
-        raise CheckpointError(
-            f"{name} has values that are NaN or too large for {tensor.dtype}; nothing was "
-            "saved. Save as float32 or bfloat16."
-        )
-
-
-@runtime_checkable
-class Saveable(Protocol):
-    """What a model has to have in order to be saved."""
-
-    config: Config
-    tokenizer: Tokenizer | None
-
-    @property
-    def dropout(self) -> Dropout:
-        """What becomes 0 in training."""
-        ...
-
-    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Each module by its place."""
-        ...
-
-
-def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
+def save(
+    folder: str | Path,
+    config: Config,
+    parameters: Mapping[str, Tensor],
+    *,
+    dropout: Dropout,
+    tokenizer: Tokenizer | None,
+    dtype: torch.dtype | None = None,
+) -> Path:
     """The folder, with everything transformers and minibert need to load the model again.
 
     `dtype` converts the weights on the way (float16 halves the file). All files are written
@@ -65,21 +44,18 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
     if not named.strip() or "\0" in named:
         raise CheckpointError(f"folder={folder!r:.80}: expected the path of a folder.")
     folder = Path(named)
-    stored = to_checkpoint(model.config, held_by_name(model))
+    stored = to_checkpoint(config, parameters)
     tensors = {name: _converted(name, tensor, dtype) for name, tensor in stored.items()}
-    config = config_to_hf(model.config) | dropout_to_hf(model.dropout, model.config)
-    config = config | {
-        name: mark for name, mark in _text_marks(model).items() if not config.get(name)
-    }
-    config["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    about = config_to_hf(config) | dropout_to_hf(dropout, config)
+    about |= {name: mark for name, mark in _text_marks(tokenizer).items() if not about.get(name)}
+    about["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as name:
             beside = Path(name)
-            (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            if model.tokenizer is not None:
-                tokenizer = model.tokenizer.to_json()
-                (beside / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+            (beside / "config.json").write_text(json.dumps(about, indent=2) + "\n")
+            if tokenizer is not None:
+                (beside / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
             save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
             for path in sorted(beside.iterdir()):
                 with replacing(folder / path.name) as unfinished:
@@ -90,23 +66,28 @@ def save(model: Saveable, folder: str | Path, *, dtype: torch.dtype | None = Non
 
 
 def _converted(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The tensor as it is written, whose values fit the dtype."""
+    """The tensor as it is written. Raises CheckpointError for values that do not fit the dtype."""
     kind = dtype or tensor.dtype
     if kind not in DTYPES:
         raise CheckpointError(
             f"{name}: {kind} is not saved; expected dtype= one of {', '.join(map(str, DTYPES))}."
         )
     converted = tensor.to("cpu", kind).contiguous()
-    check_finite(name, converted)
+    # Both are NaN where one number is; isfinite would take the tensor's size again.
+    if converted.numel() and not all(end.isfinite() for end in converted.aminmax()):
+        raise CheckpointError(
+            f"{name} has values that are NaN or too large for {converted.dtype}; nothing was "
+            "saved. Save as float32 or bfloat16."
+        )
     return converted
 
 
-def _text_marks(model: Saveable) -> dict[str, int]:
+def _text_marks(tokenizer: Tokenizer | None) -> dict[str, int]:
     """The ids that begin and end a text, where the tokenizer has them.
 
     Without them transformers takes GPT-2's 50256, whatever the vocabulary.
     """
-    if model.tokenizer is None:
+    if tokenizer is None:
         return {}
-    marks = {"bos_token_id": model.tokenizer.bos_id, "eos_token_id": model.tokenizer.eos_id}
+    marks = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
     return {name: mark for name, mark in marks.items() if mark is not None}

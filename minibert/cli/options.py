@@ -167,7 +167,7 @@ class Loading:
             return replace(self, **chosen).load()  # type: ignore[arg-type]
         import torch
 
-        from minibert.loading import load
+        from minibert.model import load
 
         options = {name: value for name, value in vars(self).items() if name != "model"}
         options["dtype"] = self.dtype and getattr(torch, self.dtype)

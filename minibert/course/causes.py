@@ -21,7 +21,7 @@ from minibert.course.lab import (
 )
 from minibert.course.texts import COPIED, FAR, LISTED, PAIRS, REVIEW, SEPARATED, copying_text
 from minibert.features import load as load_features
-from minibert.loading import load
+from minibert.model import load
 from minibert.trace.edit import EditMapping, hide, zero
 
 # A head above it is called an induction head, as in docs/lessons/induction.md.

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from minibert.analysis import HeadScores, head_scores
 from minibert.course.texts import LEAVES, ORDER
-from minibert.loading import load
-from minibert.model import Model
+from minibert.model import Model, load
 from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import EditMapping

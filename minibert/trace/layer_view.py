@@ -24,8 +24,13 @@ from minibert.kernels.api import Statistics
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Rows, cut
 from minibert.layers.finite import check_computed
-from minibert.layers.layer import LayerPass, LayerQuantities, absent_because, layer_quantities
-from minibert.layers.layer_gradients import LayerGradients
+from minibert.layers.layer import (
+    LayerGradients,
+    LayerPass,
+    LayerQuantities,
+    absent_because,
+    layer_quantities,
+)
 from minibert.layers.norms import Divisors, Norm, divisor, normed
 from minibert.layers.readers import unread
 from minibert.quantities import (

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minibert.analysis.patterns import LENGTH, draws_for, head_scores
-from minibert.checkpoint.save import save
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
 from minibert.layers.finite import NumbersError
@@ -104,7 +103,7 @@ def train(
     with _threads(recipe.threads):
         run.finish(folder, about, Measure(model, unseen, recipe), note or _print)
     model.requires_grad_(False)
-    save(model, folder, dtype=dtype)
+    model.save(folder, dtype=dtype)
     write_tokenizer_settings(model, folder)
     facts = {
         "texts": sorted(text.name for text in texts),

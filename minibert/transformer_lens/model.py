@@ -12,8 +12,7 @@ from minibert.kernels.eager import soft_capped
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
 from minibert.layers.linear import read_only
-from minibert.loading import load
-from minibert.model import Model
+from minibert.model import Model, load
 from minibert.quantities import Hidden, Logits
 from minibert.text.inputs import Inputs
 from minibert.text.tokenizer import Tokenizer

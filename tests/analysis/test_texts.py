@@ -13,7 +13,7 @@ from minibert.analysis import (
     token_losses,
 )
 from minibert.errors import TokenizationError, TraceError
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from minibert.text.tokens import Tokens
 from tests.families import hf_model
 

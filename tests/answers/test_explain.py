@@ -17,7 +17,7 @@ from minibert.answers.explain import (
     render,
     trace_of_head,
 )
-from minibert.loading import load
+from minibert.model import load
 from minibert.terminal import cell_width
 from minibert.text.tokens import Tokens
 

@@ -17,8 +17,7 @@ from minibert.answers.generate import Generated, Sampling, TextStream, draw
 from minibert.errors import MinibertError, TokenizationError
 from minibert.layers.config import Config
 from minibert.layers.rotary import Rotary
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import Edit, as_edit, hide, noise, replace, zero
 from minibert.trace.read import Trace

@@ -21,7 +21,7 @@ from browser.head_view import (
 from playwright.sync_api import Page, expect
 from small_traces import small_trace
 
-from minibert.loading import load
+from minibert.model import load
 from minibert.viz import attention_page, view
 from tests.extending import EXTEND, follow
 

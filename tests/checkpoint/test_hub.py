@@ -22,7 +22,7 @@ import torch
 from huggingface_hub import constants
 
 import minibert
-from minibert.checkpoint import hub, hub_http
+from minibert.checkpoint import hub
 from minibert.checkpoint.hub import fetch
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
@@ -298,7 +298,7 @@ def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(served, monk
     assert sent[0] < 2**22 + 2**24
     served.instead[place] = poured([gzip.compress(bytes(2**26))], Content_Encoding="gzip", **HEAD)
     assert "the answer is compressed" in failed()
-    monkeypatch.setattr(hub_http, "PATIENCE", 1 - 2**22 / hub_http.LEAST_RATE)
+    monkeypatch.setattr(hub, "PATIENCE", 1 - 2**22 / hub.LEAST_RATE)
     served.instead[place] = poured(drips(), **LONG)
     began = time.monotonic()
     assert "bytes a second came" in failed()
@@ -356,6 +356,6 @@ def test_hosts_of_the_endpoint_and_of_the_hub_are_asked_and_the_token_is_the_end
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     request = SimpleNamespace(url=url, headers={"authorization": "Bearer hf_secret"})
     with nullcontext() if goes else pytest.raises(CheckpointError, match="was not asked"):
-        with hub_http.asking("here", 9):
-            hub_http._check_request(request)
+        with hub.asking("here", 9):
+            hub._check_request(request)
         assert ("authorization" in request.headers) is with_token

@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 from vocabularies import word_piece
 
 import minibert
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from tests.checkpoint import small_families
 from tests.checkpoint.test_round_trip import our_answer, their_answer
 from tests.families import Sizes, as_tokens, batch, hf_model, run_transformers
@@ -450,5 +449,5 @@ def test_a_config_of_another_model_is_an_error(family, name, changes, said, tmp_
     reconfigure(tmp_path, **changes)
     if "num_hidden_layers" in changes:
         # They are counted before any is built.
-        monkeypatch.setattr(minibert.loading, "Model", None)
+        monkeypatch.setattr(minibert.model, "Model", None)
     assert re.search(f"(?s){said}", message(tmp_path))

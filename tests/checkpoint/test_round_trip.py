@@ -16,12 +16,10 @@ from torch import Tensor
 from vocabularies import byte_level
 
 import minibert
-from minibert.checkpoint.save import save
 from minibert.checkpoint.weights import sources
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.text.tokenizer import Tokenizer
 from tests import families
 from tests.checkpoint import small_families
@@ -94,7 +92,7 @@ def test_a_checkpoint_comes_and_goes_without_a_change(family, name, options, tmp
             assert source.is_view or family == "gpt_neox"
     unread = () if options.get("tied", True) else UNREAD
 
-    assert save(ours, tmp_path / "ours") == tmp_path / "ours"
+    assert ours.save(tmp_path / "ours") == tmp_path / "ours"
     written, wanted = (load_file(tmp_path / of / WHOLE) for of in ("ours", "theirs"))
     assert_same_tensors(written, wanted, unread)
 
@@ -134,7 +132,7 @@ def test_a_saved_model_ends_a_text_where_its_tokenizer_does(tmp_path):
     tokenizer = Tokenizer.from_folder(byte_level(tmp_path, ["<|endoftext|>"]))
     sizes = {"n_positions": 31, "n_layers": 1, "n_heads": 3, "d_model": 15, "d_mlp": 23}
     config = Config("gpt2", "causal-lm", tokenizer.vocab_size, **sizes)
-    folder = save(Model.from_config(config, tokenizer=tokenizer), tmp_path / "model")
+    folder = Model.from_config(config, tokenizer=tokenizer).save(tmp_path / "model")
     about, marks = (
         transformers.AutoConfig.from_pretrained(folder),
         (tokenizer.bos_id, tokenizer.eos_id),
@@ -146,7 +144,7 @@ def test_a_saved_model_ends_a_text_where_its_tokenizer_does(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_numbers_are_written_in_the_type_asked_for(dtype, tmp_path):
     model = from_transformers(families.hf_model("gpt2", "GPT2LMHeadModel"))
-    save(model, tmp_path, dtype=dtype)
+    model.save(tmp_path, dtype=dtype)
     tensors = load_file(tmp_path / WHOLE)
     assert {tensor.dtype for tensor in tensors.values()} == {dtype}
     assert torch.equal(tensors["transformer.wte.weight"], model.body.word.weight.to(dtype))
@@ -156,16 +154,15 @@ def test_numbers_are_written_in_the_type_asked_for(dtype, tmp_path):
 
 
 def test_a_model_can_be_saved_where_it_was_loaded_from_and_nothing_else_is_left(tmp_path):
-    folder = save(
-        from_transformers(families.hf_model("bert", "BertForMaskedLM")), tmp_path / "a" / "b"
-    )
+    theirs = families.hf_model("bert", "BertForMaskedLM")
+    folder = from_transformers(theirs).save(tmp_path / "a" / "b")
     model = minibert.load(folder)
     ids = torch.arange(7)[None]
     before = model(ids)
     for parameter in model.parameters():
         parameter.mul_(1.5)
     changed = model(ids)
-    save(model, folder)
+    model.save(folder)
     assert torch.equal(model(ids), changed)
     assert torch.equal(minibert.load(folder)(ids), changed)
     assert not torch.equal(changed, before)
@@ -175,12 +172,11 @@ def test_a_model_can_be_saved_where_it_was_loaded_from_and_nothing_else_is_left(
 
 FULL = """
 import resource, sys, minibert
-from minibert.checkpoint.save import save
 model = minibert.load(sys.argv[1])
 model.body.word.weight.zero_()
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 try:
-    save(model, sys.argv[1])
+    model.save(sys.argv[1])
 except minibert.CheckpointError as error:
     print(error)
 """
@@ -189,7 +185,7 @@ except minibert.CheckpointError as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit that stands for a full disk")
 def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path):
     model = from_transformers(families.hf_model("bert", "BertForMaskedLM"))
-    save(model, tmp_path)
+    model.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert len(before[WHOLE]) > 5000
     # Of a Python of its own.
@@ -201,17 +197,17 @@ def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     for place in (tmp_path / WHOLE, tmp_path / WHOLE / "below"):
         with pytest.raises(CheckpointError, match=rf"{WHOLE}.*could not be saved"):
-            save(model, place)
+            model.save(place)
     for nothing in (None, "", " ", 3, "a\0b", "\ud800"):
         with pytest.raises(CheckpointError, match="expected the path of a folder"):
-            save(model, nothing)
+            model.save(nothing)
 
 
 def test_a_type_that_does_not_hold_the_weights_is_refused(tmp_path):
     model = from_transformers(families.hf_model("gpt2", "GPT2Model"))
     with pytest.raises(CheckpointError, match=r"torch\.int8 is not saved; expected dtype= one of"):
-        save(model, tmp_path / "new", dtype=torch.int8)
+        model.save(tmp_path / "new", dtype=torch.int8)
     model.body.word.weight[0, 0] = 1e6
     with pytest.raises(CheckpointError, match=r"wte\.weight.*float16"):
-        save(model, tmp_path / "new", dtype=torch.float16)
+        model.save(tmp_path / "new", dtype=torch.float16)
     assert not (tmp_path / "new").exists()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import minibert
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from minibert.transformer_lens import HookedTransformer
 from tests.families import batch, hf_model
 from tests.hooked.models import SIZES, close, ids, ours_of

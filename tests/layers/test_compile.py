@@ -17,7 +17,7 @@ import torch
 
 import minibert
 from minibert.layers import linear
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from minibert.text.tokens import Tokens
 from tests.families import VOCABULARY, Sizes, batch, hf_model
 

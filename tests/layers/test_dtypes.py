@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from minibert import analysis
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.trace.edit import noise, replace, zero
 from tests.families import VOCABULARY, hf_model
 

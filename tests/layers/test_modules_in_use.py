@@ -7,8 +7,7 @@ import torch
 import torch.nn.utils.prune
 
 import minibert
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.text.tokens import Tokens
 from tests.families import hf_model
 from tests.small_traces import KINDS, small_trace

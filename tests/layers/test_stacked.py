@@ -16,8 +16,7 @@ from torch import Tensor, nn
 import minibert
 from minibert.errors import CheckpointError
 from minibert.layers.bodies import StackedWeights
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.transformer_lens import HookedTransformer
 from tests.families import hf_model, sizes
 from tests.rotary import theirs as rotary

@@ -13,8 +13,7 @@ from minibert.kernels.api import attend, implementations, register
 from minibert.kernels.call import WANTS
 from minibert.layers.layer import LayerPass, LayerQuantities, layer_quantities
 from minibert.layers.readers import reached
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.quantities import QUANTITIES, Float, quantity
 from minibert.trace.edit import zero
 from minibert.trace.read import Trace

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 import minibert
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.quantities import QUANTITIES
 from tests.families import CLASSES, LAYER_NAMES, Sizes, batch, hf_model
 

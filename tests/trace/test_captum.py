@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from tests.families import Sizes, batch, hf_model
 from tests.trace.editing import close
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import minibert
 from minibert.errors import EditError, TraceError
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.trace.edit import as_edit, mean, replace, zero
 from minibert.trace.read import Trace
 from tests.families import Sizes, difference, hf_model, run_transformers, their_logits

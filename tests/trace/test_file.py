@@ -17,8 +17,7 @@ from torch import Tensor
 import minibert
 from minibert.layers import linear as backends
 from minibert.layers.config import Config
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.trace.file import read_container, write_container
 from minibert.trace.identity import weights_digest
 from minibert.trace.read import Trace

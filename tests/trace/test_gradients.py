@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import minibert
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.trace.edit import mean, replace
 from minibert.trace.read import Trace
 from tests.families import Sizes, as_tokens, batch, hf_model

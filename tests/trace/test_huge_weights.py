@@ -14,8 +14,7 @@ from torch import Tensor
 
 import minibert
 from minibert.errors import MinibertError
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.survey import survey
 from minibert.transformer_lens import HookedTransformer
 from tests.families import hf_model

@@ -19,7 +19,7 @@ from torch import Tensor
 import minibert
 from minibert.errors import EditError
 from minibert.layers.layer import layer_quantities
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from minibert.quantities import QUANTITIES
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import replace

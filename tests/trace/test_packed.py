@@ -12,7 +12,7 @@ import torch
 
 import minibert
 from minibert.errors import EditError, TraceError
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import noise, zero
 from tests.families import difference, hf_model

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.errors import EditError
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from minibert.trace.edit import as_point, hide, mean, noise, replace, zero
 from tests.families import Sizes, hf_model
 from tests.trace.editing import HEADS, LAYERS, LENGTH, NAMES, PER_HEAD, model_of, sentences, whole

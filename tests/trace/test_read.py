@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import minibert
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.quantities import QUANTITIES
 from tests.families import Sizes, batch, hf_model
 from tests.trace.editing import NAMES, close, model_of, sentences

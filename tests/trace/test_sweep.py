@@ -13,7 +13,7 @@ from minibert.kernels.api import Attended
 from minibert.kernels.call import Call
 from minibert.layers import layer as table
 from minibert.layers.parts import Layer
-from minibert.loading import from_transformers
+from minibert.model import from_transformers
 from minibert.trace.edit import mean, noise, replace, zero
 from tests.families import hf_model
 from tests.small_traces import small_trace

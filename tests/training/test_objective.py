@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from minibert.layers.config import Config
-from minibert.loading import from_transformers
-from minibert.model import Model
+from minibert.model import Model, from_transformers
 from minibert.training.batches import IGNORED, Batch
 from minibert.training.objective import losses, target_layers, target_loss
 from tests.families import VOCABULARY, hf_model
