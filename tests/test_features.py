@@ -1,6 +1,7 @@
 """Features are those of the published formulas in NumPy, and of SAELens and circuit-tracer."""
 
 import json
+import shutil
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -521,6 +522,10 @@ def test_a_cross_layer_transcoder_that_does_not_fit_is_refused(tmp_path: Path) -
         trace.text(0).view(features=own)
     with pytest.raises(CheckpointError, match="leave out layer="):
         features.load(folder, 1)
+    shutil.copy(folder / "W_enc_1.safetensors", folder / "W_enc_2.safetensors")
+    with pytest.raises(CheckpointError, match="no layer 2 is expected"):
+        features.load(folder)
+    (folder / "W_enc_2.safetensors").unlink()
     last, config = folder / "W_dec_1.safetensors", (folder / "config.yaml").read_text()
     for part, tensor in (
         (r"expected \(features", torch.ones(17, 2, trace.config.d_model)),

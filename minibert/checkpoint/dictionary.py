@@ -394,7 +394,13 @@ def read_circuit_tracer(
         if spots(0)[1].name != "mlp_out":
             raise given.refused("feature_output_hook", hooks[1], "expected hook_mlp_out")
         first = _across(file_of, 0)
-        rest = [_across(file_of, n, first) for n in range(1, 1 + len(first.later))]
+        n_layers = 1 + len(first.later)
+        more = file_of("W_enc_0.safetensors").with_name(f"W_enc_{n_layers}.safetensors")
+        if present(more):
+            raise CheckpointError(
+                f"{more}: W_dec_0 writes to {n_layers} layers, so no layer {n_layers} is expected."
+            )
+        rest = [_across(file_of, n, first) for n in range(1, n_layers)]
         return [(one, *spots(n)) for n, one in enumerate([first, *rest])]  # type: ignore[misc]
     if layer is None:
         raise CheckpointError(f"{config}: it has one transcoder a layer; say which, layer=0.")
