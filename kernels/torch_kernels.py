@@ -145,7 +145,8 @@ def packed_attention(
 
 
 def _sdpa_with_lse(call: Call) -> Outputs:
-    want = {name: parameters for name, parameters in call.want.items() if name != "lse"}
+    asked = call.want
+    want = {name: parameters for name, parameters in asked.items() if name != "lse"}
     call = call.positively_scaled()
     bias = call.biases
     call = replace(call, bias=bias, alibi_slopes=None, want=want)
@@ -155,7 +156,7 @@ def _sdpa_with_lse(call: Call) -> Outputs:
     added, alive = _added(call)
     added = None if triangle else added
     lse: Tensor | None = None
-    if not want and _flash_applies(call, added):
+    if "lse" in asked and not want and _flash_applies(call, added):
         vectors = (_contiguous(one) for one in (call.query, call.key, call.value))
         mask = None if added is None else _contiguous(added)
         z, lse = _flash_for_cpu(*vectors, is_causal=triangle, attn_mask=mask, scale=call.scale)  # type: ignore[misc]
@@ -165,6 +166,8 @@ def _sdpa_with_lse(call: Call) -> Outputs:
         z = fused_attention(
             call.query, call.key, call.value, mask=added, causal=triangle, scale=call.scale
         )
+    if not asked:
+        return {"z": z if alive is None else z.masked_fill(~alive, 0)}
     # Right by chance or a lost NaN: the second pass tells.
     if lse is not None and not bool((lse == 0).any()):
         found = {"lse": lse}

@@ -29,7 +29,7 @@ ROWS = """
     text
     checkpoint
     trace
-    attached features model answers
+    attached transformers_attention features model answers
     loading
     analysis training transformer_lens
     survey
@@ -54,7 +54,7 @@ OPTIONAL = {
     "jaxtyping": "minibert.quantities",
     "matplotlib": ("minibert.doors", "minibert.viz"),
     "pyarrow": "minibert.survey",
-    "transformers": "minibert.verification",
+    "transformers": ("minibert.transformers_attention", "minibert.verification"),
     "triton": "minibert.kernels",
     # The package is called pyyaml, and is a runtime dependency.
     "yaml": "minibert.untrusted",

@@ -28,8 +28,9 @@ def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
     """query, key, value, scores, probs and z of every head of a live transformers model.
 
     `model` is any model of transformers, or one around it, whose attention goes through
-    transformers' attention interface under "eager" or "sdpa". It stays as it is: config, modules
-    and what it computes. `tokenizer` is transformers' own, for texts in place of ids.
+    transformers' attention interface under "eager", "sdpa" or "minibert". It stays as it is:
+    config, modules and what it computes. `tokenizer` is transformers' own, for texts in place of
+    ids.
 
     The first run checks every layer: where probs · value is not what the model computed, scores
     and probs are refused, and `attached.report` says so.

@@ -8,7 +8,7 @@ there, scores and probs not.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -49,9 +49,12 @@ def mask_of(
         return Mask(mask != 0)
     least = torch.finfo(mask.dtype).min
     allowed = mask > least / 2
-    forbidden = -torch.inf if bool((mask == -torch.inf).any()) else least
     bias = torch.where(allowed, mask, 0)
-    return Mask(allowed, bias if bool(bias.any()) else None, forbidden)
+    if torch.compiler.is_compiling():
+        # In a graph no number is looked at.
+        return Mask(allowed, bias)
+    forbidden = -torch.inf if bool((mask == -torch.inf).any()) else least
+    return Mask(allowed, bias if bool(bias.any()) or bias.requires_grad else None, forbidden)
 
 
 def rows_of(matrix: Tensor, rows: slice | Tensor) -> Tensor:
@@ -199,7 +202,7 @@ class Call:
         """True where no mask means causal order."""
         causal = self.options.get("is_causal")
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
-        return self.implementation == "sdpa" and bool(causal) and self.query.shape[-2] > 1
+        return self.implementation != "eager" and bool(causal) and self.query.shape[-2] > 1
 
     @property
     def scale(self) -> float | Tensor:
@@ -232,7 +235,44 @@ class Call:
 
     def mask_rows(self, rows: Rows = EVERY_ROW) -> Mask:
         """The mask of some rows."""
-        return mask_of(self.mask, self.query, self.key, causal=self.softens, rows=rows)
+        found = mask_of(self.mask, self.query, self.key, causal=self.softens, rows=rows)
+        for more in (self._chosen_keys, self._own_text):
+            if more is not None:
+                allowed = rows_of(more, rows)
+                allowed = allowed if found.allowed is None else found.allowed & allowed
+                found = replace(found, allowed=allowed)
+        return found
+
+    @property
+    def _names_keys(self) -> bool:
+        """Whether keys are chosen beside the mask, as only "minibert" and flash kernels look at."""
+        named = any(self.options.get(name) is not None for name in ("indices", "cu_seq_lens_q"))
+        return named and self.implementation == "minibert"
+
+    @property
+    def _chosen_keys(self) -> Bool[Tensor, "batch 1 query key"] | None:
+        """True at the keys that a sparse layer chose for each query, `indices`."""
+        chosen = self.options.get("indices")
+        if chosen is None or not self._names_keys:
+            return None
+        shape = (*chosen.shape[:2], self.key.shape[-2])
+        none = torch.zeros(shape, dtype=torch.bool, device=chosen.device)
+        return none.scatter(-1, chosen.long(), True)[:, None]
+
+    @property
+    def _own_text(self) -> Bool[Tensor, "1 1 query key"] | None:
+        """True where a key is of the query's own text, of texts packed one after the other."""
+        ends = [self.options.get(f"cu_seq_lens_{side}") for side in "qk"]
+        if ends[0] is None or not self._names_keys:
+            return None
+        texts = [
+            torch.searchsorted(
+                end.contiguous(), torch.arange(n, device=end.device, dtype=end.dtype), right=True
+            )
+            for end, n in zip((ends[0], ends[0] if ends[1] is None else ends[1]),
+                              (self.query.shape[-2], self.key.shape[-2]), strict=True)
+        ]  # fmt: skip
+        return (texts[0][:, None] == texts[1])[None, None]
 
     def scores(self, rows: Rows = EVERY_ROW, heads: slice = EVERY_ROW) -> Matrix:
         """scale · query · keyᵀ of some rows and heads, before soft cap, bias and mask."""
@@ -292,9 +332,84 @@ class Call:
     def _forbids_by_infinity(self) -> bool:
         return self.mask_rows().forbidden == -torch.inf
 
+    @property
+    def is_plain_row(self) -> bool:
+        """Whether `row` says all of a call with one query: a mask of its own, and no padding."""
+        sinks = self.sinks
+        return (
+            (sinks is None or sinks.dim() == 1)
+            and not self._names_keys
+            and not isinstance(self.scale, Tensor)
+            and self.real_queries is None
+            and self.query.shape[0] == self.key.shape[0]
+        )
+
+    def row(self) -> tuple[Matrix, Matrix]:
+        """probs and shaped scores, −inf where masked, of the only query, in the wide dtype.
+
+        Of a row without a key probs are 0.
+        """
+        query, key, mask = self.intact("query", self.query), self.intact("key", self.key), self.mask
+        batch, heads, _, width = query.shape
+        grouped = (query * self.scale).reshape(batch, key.shape[1], -1, width)
+        scores = (grouped @ key.mT).view(batch, heads, 1, -1)
+        scores = scores.to(_wide(scores))
+        if (cap := self.soft_cap) is not None:
+            scores = torch.tanh(scores / cap) * cap
+        if (bias := self.position_bias) is not None:
+            scores = scores + bias[..., : scores.shape[-1]]
+        if mask is not None:
+            mask = mask[..., : scores.shape[-1]]
+            if mask.is_floating_point():
+                scores, mask = scores + mask, mask > torch.finfo(mask.dtype).min / 2
+            scores = scores.masked_fill(~mask.bool(), -torch.inf)
+        if (sinks := self.sinks) is None:
+            probs = scores.softmax(-1)
+        else:
+            sink = sinks.to(scores).view(1, -1, 1, 1).expand(batch, -1, 1, 1)
+            probs = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+        if mask is not None:
+            probs = probs.masked_fill(scores.amax(-1, keepdim=True) == -torch.inf, 0)
+        return probs, scores
+
     def weighted(self, probs: Matrix) -> HeadVectors:
         """probs · value."""
         return probs @ repeated(self.intact("value", self.value), self.n_heads)
+
+    def described(self) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any]]:
+        """query, key and value, and the keywords of `minibert.attend` that say the same.
+
+        Raises TraceError for sinks of its own for each query, which no keyword says.
+        """
+        query, key, value = (self.intact(n, getattr(self, n)) for n in ("query", "key", "value"))
+        # Causal order that is all of a mask is a word to a kernel, and no N x N tensor.
+        masked = self.mask is not None or self._names_keys
+        causal = self.softens and query.shape[-2] == key.shape[-2] and not masked
+        scale, mask = self.scale, Mask() if causal else self.mask_rows()
+        if isinstance(scale, Tensor):
+            query, scale = query * scale, 1.0
+        allowed, bias = _four(mask.allowed), _four(mask.bias)
+        if (more := _four(self.position_bias)) is not None:
+            more = more[..., : key.shape[-2]]
+            bias = more if bias is None else bias + more
+        sinks = self.sinks
+        if sinks is not None and sinks.dim() == 4:
+            if sinks.shape[0] * sinks.shape[2] > 1:
+                raise TraceError(
+                    f"{type(self.module).__name__} has a sink of its own for each query; expected "
+                    'one for each head. Run this model with attn_implementation="eager".'
+                )
+            sinks = sinks[0, :, 0, 0]
+        batch = max(query.shape[0], key.shape[0])
+        query, key, value = (one.expand(batch, -1, -1, -1) for one in (query, key, value))
+        return (query, key, value), {
+            "causal": causal,
+            "scale": float(scale),
+            "soft_cap": self.soft_cap,
+            "mask": allowed,
+            "bias": None if bias is None else bias.to(query.dtype),
+            "sinks": None if sinks is None else sinks.flatten().to(query),
+        }
 
     def check_known(self, name: str) -> None:
         """Raise TraceError where the scores of this call are not known."""
@@ -323,6 +438,10 @@ def repeated(vectors: Float[Tensor, "batch kv_head key d_head"], n_heads: int) -
     """The key or value that each head reads: head h reads h // (n_heads / kv_heads)."""
     group = n_heads // vectors.shape[1]
     return vectors if group == 1 else vectors.repeat_interleave(group, 1)
+
+
+def _four(matrix: Tensor | None) -> Tensor | None:
+    return None if matrix is None else matrix[(None,) * (4 - matrix.dim())]
 
 
 def _of_heads(tensor: Tensor, heads: slice) -> Tensor:

@@ -24,7 +24,7 @@ _LOCK = RLock()
 _HERE = local()
 Function = Callable[..., Any]
 _OURS = "minibert_listens_to"
-_IMPLEMENTATIONS = ("eager", "sdpa")
+_IMPLEMENTATIONS = ("eager", "sdpa", "minibert")
 # Of the signature of every attention function: module, query, key, value, attention_mask.
 _NAMED = 5
 
@@ -198,6 +198,7 @@ def _names_after(function: Function) -> list[str]:
 def _check_implementation(module: nn.Module, name: str) -> None:
     if name not in _IMPLEMENTATIONS:
         raise TraceError(
-            f"{type(module).__name__} attends with {name!r}; attach reads 'eager' and 'sdpa'. "
+            f"{type(module).__name__} attends with {name!r}; attach reads "
+            f"{', '.join(map(repr, _IMPLEMENTATIONS))}. "
             'Call hf_model.set_attn_implementation("sdpa"), or "eager", and trace again.'
         )

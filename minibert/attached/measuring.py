@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from minibert.attached.attach import Attached, attach
 from minibert.attached.call import Call, form_of
@@ -26,7 +27,8 @@ from minibert.attached.layout import crosses, pattern_of
 from minibert.attached.read import attended
 from minibert.attached.recording import Edits, Known, Pass, Recording
 from minibert.errors import TraceError, check_index, did_you_mean
-from minibert.kernels.call import Want, parse_want
+from minibert.kernels.call import Want, most_ranks, parse_want
+from minibert.quantities import HeadVectors
 from minibert.result import Result
 
 #: Numbers of a query, of which each token has one, and of a key, to which later tokens add.
@@ -92,8 +94,8 @@ class Numbers:
     n_queries: int
     first_key: int
     """The position of its first key: above 0 where a cache has let go of older ones."""
-    n_real: Tensor
-    """Its queries that are not padding, (batch)."""
+    n_real: Tensor | int
+    """Its queries that are not padding, (batch), or one number for all sentences."""
 
 
 class LayerMeasured:
@@ -109,8 +111,8 @@ class LayerMeasured:
         """Why this layer has no statistics; "" where it has."""
         self.n_queries = 0
         """Queries that were measured."""
-        self.n_real = torch.zeros(())
-        """Those of them that are not padding, (batch)."""
+        self.n_real: Tensor | int = 0
+        """Those of them that are not padding, (batch), or one number for all sentences."""
         self._kept: dict[str, Tensor] = {}
         self._lengths: dict[str, int] = {}
 
@@ -224,7 +226,8 @@ class Measured:
         3, which also has the 0.3; Xiao et al. 2024). `want` has to name "received".
         """
         found = self.result("received", stack).values
-        shares = (found / self._layers(stack)[0].n_real[:, None, None]).cpu().numpy()
+        n_real = torch.as_tensor(self._layers(stack)[0].n_real, device=found.device)
+        shares = (found / n_real.view(-1, 1, 1)).cpu().numpy()
         rows = [
             Sink(layer, batch, head, key, float(mean))
             for (layer, batch, head, key), mean in np.ndenumerate(shares)
@@ -301,6 +304,7 @@ class _Measuring(Recording):
         """z of a call whose form is known to hold, computed with its statistics."""
         wants_gradient = torch.is_grad_enabled() and call.query.requires_grad
         padded = call.real_queries is not None and not bool(call.real_queries.all())
+        call.real_queries = call.real_queries if padded else None
         if wants_gradient or padded or self.known.forms.get(form_of(call), "not known"):
             return None
         z, numbers = self._measured(call)
@@ -347,25 +351,89 @@ class _Measuring(Recording):
     def _measured(self, call: Call) -> tuple[Tensor, Numbers]:
         """z and the statistics of a call."""
         crossed = crosses(pattern_of(self.known.names[id(call.module)]))
-        n_queries = call.query.shape[2]
-        past = self._here.past
-        total = past + n_queries
-        if not crossed:
-            call = _without_unused(call, total)
-        n_keys = call.key.shape[2]
-        first_key = 0 if crossed else max(0, total - n_keys)
-        keys = [key - first_key for key in self.want.get("key_mass", ())]
-        want = self.want | ({"key_mass": tuple(key % n_keys for key in keys)} if keys else {})
-        found = attended(call, [(name, of) if of else name for name, of in want.items()])
-        values = {name: cast(Tensor, getattr(found.statistics, name)) for name in want}
-        if keys:
-            there = torch.tensor([0 <= key < n_keys for key in keys], device=found.z.device)
-            values["key_mass"] = values["key_mass"] * there
-        for name in {"argmax", "top_keys"} & values.keys() if first_key else ():
-            values[name] = values[name].add(first_key).masked_fill(values[name] < 0, -1)
-        real = call.real_queries
-        n_real = torch.full((len(found.z),), n_queries) if real is None else real.sum(-1)
-        return found.z, Numbers(values, past, n_queries, first_key, n_real.to(found.z.device))
+        return measured_call(call, self.want, self._here.past, crossed=crossed)
+
+
+def measured_call(
+    call: Call, want: Want, past: int, *, crossed: bool
+) -> tuple[HeadVectors, Numbers]:
+    """z and the statistics of a call with so many tokens in front of its queries.
+
+    `crossed` says that the keys are those of another text.
+    """
+    n_queries = call.query.shape[2]
+    total = past + n_queries
+    if not crossed:
+        call = _without_unused(call, total)
+    n_keys = call.key.shape[2]
+    first_key = 0 if crossed else max(0, total - n_keys)
+    if n_queries == 1 and call.is_plain_row:
+        z, values = _of_one_query(call, want, first_key)
+    else:
+        z, values = _of_queries(call, want, first_key)
+    for name in {"argmax", "top_keys"} & values.keys() if first_key else ():
+        values[name] = values[name].add(first_key).masked_fill(values[name] < 0, -1)
+    real = call.real_queries
+    n_real = n_queries if real is None else real.sum(-1)
+    return z, Numbers(values, past, n_queries, first_key, n_real)
+
+
+def _of_queries(call: Call, want: Want, first_key: int) -> tuple[HeadVectors, dict[str, Tensor]]:
+    """z and what is wanted of any call, by `minibert.attend`."""
+    n_keys = call.key.shape[2]
+    keys = [key - first_key for key in want.get("key_mass", ())]
+    asked = want | ({"key_mass": tuple(key % n_keys for key in keys)} if keys else {})
+    found = attended(call, [(name, of) if of else name for name, of in asked.items()])
+    values = {name: cast(Tensor, getattr(found.statistics, name)) for name in want}
+    if keys:
+        there = torch.tensor([0 <= key < n_keys for key in keys], device=found.z.device)
+        values["key_mass"] = values["key_mass"] * there
+    return found.z, values
+
+
+def _of_one_query(call: Call, want: Want, first_key: int) -> tuple[HeadVectors, dict[str, Tensor]]:
+    """The same of one query of each sentence, straight from its row of weights.
+
+    A step of a generation is short, and the checks and blocks of `attend` cost more than its sums.
+    """
+    probs, scores = call.row()
+    batch, heads, _, n_keys = probs.shape
+    value = call.intact("value", call.value)
+    grouped = probs.to(value.dtype).view(batch, value.shape[1], -1, n_keys)
+    z, found = (grouped @ value).view(batch, heads, 1, -1), dict[str, Tensor]()
+    ranks = most_ranks(want)
+    best = keys = probs
+    if ranks:
+        best, keys = scores.topk(min(ranks, n_keys), -1)
+        room = (0, ranks - best.shape[-1])
+        keys = pad(keys.masked_fill(~(best > -torch.inf), -1), room, value=-1)
+    for name, of in want.items():
+        if name == "entropy":
+            found[name] = torch.special.entr(probs).sum(-1)
+        elif name == "max_prob":
+            found[name] = probs.amax(-1)
+        elif name == "row_max":
+            found[name] = scores.amax(-1)
+        elif name == "argmax":
+            largest, at = scores.max(-1)
+            found[name] = at.masked_fill(~(largest > -torch.inf), -1)
+        elif name == "received":
+            found[name] = probs[:, :, 0]
+        elif name == "top_keys":
+            found[name] = keys[..., : of[0]]
+        elif name == "top_probs":
+            here = keys[..., : of[0]]
+            found[name] = probs.gather(-1, here.clamp_min(0)).masked_fill(here < 0, 0)
+        else:
+            start = -first_key if name == "key_mass" else n_keys - 1
+            at_places = [
+                probs[..., start + place]
+                if 0 <= start + place < n_keys
+                else torch.zeros_like(z[..., 0], dtype=probs.dtype)
+                for place in of
+            ]
+            found[name] = torch.stack(at_places, -1)
+    return z, found
 
 
 def _cache_of(output: object) -> object:

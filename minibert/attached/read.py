@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.attached.call import EVERY_ROW, Call, Mask, repeated
+from minibert.attached.call import EVERY_ROW, Call, repeated
 from minibert.attached.layout import READABLE
 from minibert.doors import Page, opened
 from minibert.errors import EditError, TraceError, did_you_mean
@@ -70,37 +70,15 @@ def attended(call: Call, want: Iterable[Any]) -> Attended:
             f"{' and '.join(call.matrices)} were edited here, and statistics are those of query "
             "and key. Compute what you need from .probs."
         )
-    query, key, value = (call.read(name).detach() for name in ("query", "key", "value"))
     call.check_known("statistics")
-    # Causal order that is all of a mask is a word to a kernel, and no N x N tensor.
-    causal = call.mask is None and call.softens and query.shape[-2] == key.shape[-2]
-    scale, mask = call.scale, Mask() if causal else call.mask_rows()
-    if isinstance(scale, Tensor):
-        query, scale = query * scale, 1.0
-    allowed, bias = _four(mask.allowed), _four(mask.bias)
-    if (more := _four(call.position_bias)) is not None:
-        more = more[..., : key.shape[-2]]
-        bias = more if bias is None else bias + more
+    vectors, options = call.described()
     if call.real_queries is not None:
-        real = call.real_queries[:, None, :, None]
-        allowed = real if allowed is None else allowed & real
-    sinks = call.sinks
-    if sinks is not None:
-        sinks = (sinks[0, :, 0, 0] if sinks.dim() == 4 else sinks).detach().flatten().to(query)
-    bias = None if bias is None else bias.detach().to(query.dtype)
-    batch = max(one.shape[0] for one in (query, key))
-    query, key, value = (one.expand(batch, -1, -1, -1) for one in (query, key, value))
+        real, allowed = call.real_queries[:, None, :, None], options["mask"]
+        options["mask"] = real if allowed is None else allowed & real
     # The matrix of one row is a row, and the blocks of longer ones cost more than it.
-    impl = "eager" if query.shape[2] == 1 else "auto"
+    impl = "eager" if call.query.shape[2] == 1 else "auto"
     with torch.no_grad():
-        return attend(
-            query, key, value, want=want, impl=impl, causal=causal, scale=float(scale),
-            soft_cap=call.soft_cap, mask=allowed, bias=bias, sinks=sinks,
-        )  # fmt: skip
-
-
-def _four(matrix: Tensor | None) -> Tensor | None:
-    return None if matrix is None else matrix[(None,) * (4 - matrix.dim())]
+        return attend(*vectors, want=want, impl=impl, **options)
 
 
 class AttachedLayer(LayerView):

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 import minibert
+import minibert.transformers_attention
 from minibert import TraceError
 from tests.attached.live_models import VOCABULARY, bart, gpt2, ids, llama, made
 
@@ -40,7 +41,8 @@ MODELS = {
     "gemma2": lambda: made(Gemma2ForCausalLM, Gemma2Config, SIZES, {}),
     "gpt_oss": lambda: made(GptOssForCausalLM, GptOssConfig, SIZES, EXPERTS),
 }
-WAYS = [(name, "eager") for name in MODELS] + [(n, "sdpa") for n in ("llama", "gpt2", "mistral")]
+WAYS = [(name, way) for name in MODELS for way in ("eager", "minibert")]
+WAYS += [(name, "sdpa") for name in ("llama", "gpt2", "mistral")]
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static", "left padding"])

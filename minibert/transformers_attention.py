@@ -1,0 +1,100 @@
+"""attn_implementation="minibert": models of transformers on the kernels of `minibert.attend`.
+
+    import minibert.transformers_attention  # once; it makes the name known
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="minibert")
+
+It runs every model whose attention goes through transformers' attention interface, with what its
+own code gives the function: masks as "sdpa" gets them, a scale, a soft cap, sinks, a position bias,
+packed texts (cu_seq_lens_q). Anything else that would change the result is refused by its name.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from minibert.attached.call import Call
+from minibert.errors import AttentionError
+from minibert.kernels.api import Attended, compute
+from minibert.kernels.call import Call as Described
+from minibert.kernels.call import Want
+
+__all__ = ["NAME", "attention"]
+
+NAME = "minibert"
+#: What a call is computed from.
+_USED = (
+    "scaling", "dropout", "is_causal", "softcap", "s_aux", "sinks", "position_bias", "indices",
+    "cu_seq_lens_q", "cu_seq_lens_k", "output_attentions",
+)  # fmt: skip
+#: What models hand on and what changes nothing here: a window is in the mask.
+_UNUSED = (
+    "sliding_window", "position_ids", "cache_position", "position_embeddings", "use_cache",
+    "max_length_q", "max_length_k", "output_hidden_states", "output_router_logits", "return_dict",
+    "num_items_in_batch", "seq_idx", "deterministic", "layer_idx", "logits_to_keep",
+)  # fmt: skip
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """z as (batch, query, head, d_value), and probs where `output_attentions` asks for them.
+
+    query is (batch, head, query, d_head), key and value (batch, kv_head, key, ...). Gradients reach
+    all tensors. A query that sees no key gets z = 0.
+
+    Raises AttentionError for dropout, for a mask that is not a tensor, and for a keyword that is
+    not known.
+    """
+    _check(module, attention_mask, options)
+    n_queries, n_keys = query.shape[2], key.shape[2]
+    call = Call(module, NAME, query, key, value, attention_mask, options)
+    if call.softens and n_keys > n_queries and attention_mask is None:
+        # A static cache that is empty: what stands behind the queries was not written yet.
+        call.key, call.value = key[:, :, :n_queries], value[:, :, :n_queries]
+    found = _computed(call, {"probs": ()} if options.get("output_attentions") else {})
+    return found.z.transpose(1, 2).contiguous(), found.probs
+
+
+def _computed(call: Call, want: Want) -> Attended:
+    vectors, options = call.described()
+    impl = "auto"
+    if torch.compiler.is_compiling():
+        # The two that torch can look into; the first is one of torch's own operators.
+        plain = options["soft_cap"] is None and options["sinks"] is None and not want
+        impl = "sdpa" if plain else "eager"
+    return compute(Described.of(*vectors, **options, want=want), impl)
+
+
+def _check(module: nn.Module, mask: object, options: dict[str, Any]) -> None:
+    kind = type(module).__name__
+    if dropout := options.get("dropout"):
+        raise AttentionError(
+            f"{kind} drops attention weights, dropout={dropout}; attn_implementation={NAME!r} "
+            "gives the same result each time. Set the dropout of attention to 0 in the config (its "
+            "name is often attention_dropout), or call model.eval()."
+        )
+    if mask is not None and not isinstance(mask, Tensor):
+        raise AttentionError(
+            f"{kind} gives a mask that is {type(mask).__name__}; attn_implementation={NAME!r} "
+            "takes a tensor of booleans or of numbers to add, (batch, head, query, key). Give the "
+            "model such a mask, or run it with flex_attention."
+        )
+    for name, given in options.items():
+        if name not in _USED and name not in _UNUSED and given is not None and given is not False:
+            raise AttentionError(
+                f"{kind} gives its attention {name}={type(given).__name__}, which "
+                f"attn_implementation={NAME!r} does not know: the result could be another one. Run "
+                'this model with attn_implementation="sdpa" or "eager".'
+            )
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
