@@ -206,31 +206,27 @@ class _Names:
     heads: Mapping[str, tuple[Key, ...]] = field(default_factory=dict)
 
 
-_HIDDEN, _PROBS = ("hidden_dropout_prob", 0.1), ("attention_probs_dropout_prob", 0.1)
-_AS_HIDDEN = (("classifier_dropout", 0.1), _HIDDEN)
+def _shares(usual: float, **names: str) -> dict[str, Key]:
+    """The key of each quantity, all with one share where it is absent."""
+    return {quantity: (name, usual) for quantity, name in names.items()}
+
+
+_HIDDEN, _ATTENTION = "hidden_dropout_prob", "attention_probs_dropout_prob"
+_AS_HIDDEN = (("classifier_dropout", 0.1), (_HIDDEN, 0.1))
 # What transformers' generic heads take, whatever the checkpoint says of other shares.
 _GENERIC = {_TOKENS: (("classifier_dropout", 0.1), ("hidden_dropout", 0.1))}
 _BERT = _Names(
-    {"embed": _HIDDEN, "probs": _PROBS, "attn_out": _HIDDEN, "mlp_out": _HIDDEN},
+    _shares(0.1, embed=_HIDDEN, probs=_ATTENTION, attn_out=_HIDDEN, mlp_out=_HIDDEN),
     dict.fromkeys((_TEXT, _TOKENS), _AS_HIDDEN),
 )
-_NEOX_HIDDEN = ("hidden_dropout", 0.0)
 _NAMES = {
     **dict.fromkeys(("bert", "roberta", "electra"), _BERT),
     "albert": _Names(
-        {
-            "embed": ("hidden_dropout_prob", 0.0),
-            "probs": ("attention_probs_dropout_prob", 0.0),
-            "attn_out": ("hidden_dropout_prob", 0.0),
-        },
+        _shares(0.0, embed=_HIDDEN, probs=_ATTENTION, attn_out=_HIDDEN),
         dict.fromkeys((_TEXT, _TOKENS), (("classifier_dropout_prob", 0.1),)),
     ),
     "distilbert": _Names(
-        {
-            "embed": ("dropout", 0.1),
-            "probs": ("attention_dropout", 0.1),
-            "mlp_out": ("dropout", 0.1),
-        },
+        _shares(0.1, embed="dropout", probs="attention_dropout", mlp_out="dropout"),
         {
             _TEXT: (("seq_classif_dropout", 0.2),),
             _TOKENS: (("dropout", 0.1),),
@@ -238,30 +234,33 @@ _NAMES = {
         },
     ),
     "gpt2": _Names(
-        {
-            "embed": ("embd_pdrop", 0.1),
-            "probs": ("attn_pdrop", 0.1),
-            "attn_out": ("resid_pdrop", 0.1),
-            "mlp_out": ("resid_pdrop", 0.1),
-        },
+        _shares(
+            0.1,
+            embed="embd_pdrop",
+            probs="attn_pdrop",
+            attn_out="resid_pdrop",
+            mlp_out="resid_pdrop",
+        ),
         _GENERIC,
     ),
     "gpt_neox": _Names(
-        {
-            "embed": _NEOX_HIDDEN,
-            "probs": ("attention_dropout", 0.0),
-            "attn_out": _NEOX_HIDDEN,
-            "mlp_out": _NEOX_HIDDEN,
-        },
+        _shares(
+            0.0,
+            embed="hidden_dropout",
+            probs="attention_dropout",
+            attn_out="hidden_dropout",
+            mlp_out="hidden_dropout",
+        ),
         {_TOKENS: (("classifier_dropout", 0.1),)},
     ),
     "modernbert": _Names(
-        {
-            "embed": ("embedding_dropout", 0.0),
-            "probs": ("attention_dropout", 0.0),
-            "attn_out": ("attention_dropout", 0.0),
-            "mlp_post": ("mlp_dropout", 0.0),
-        },
+        _shares(
+            0.0,
+            embed="embedding_dropout",
+            probs="attention_dropout",
+            attn_out="attention_dropout",
+            mlp_post="mlp_dropout",
+        ),
         dict.fromkeys((_TEXT, _TOKENS, _ANSWER), (("classifier_dropout", 0.0),)),
     ),
 }

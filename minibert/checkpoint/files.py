@@ -100,10 +100,19 @@ _WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "lin
 
 
 class MappedRegion:
-    """The bytes of one tensor in a mapped file."""
+    """The bytes of one tensor in a mapped file; a view of them carries it as `parameter.mapped`.
+
+    parts   the parameters that lie in the tensor
+    """
+
+    parts = 1
 
     def __init__(self, mapping: mmap.mmap, start: int, stop: int) -> None:
         self._mapping, self._start, self._stop = mapping, start, stop
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A pickled parameter is not a view of a file any more: None.
+        return type(None), ()
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """A view of the file: nothing is read before it is used, nothing written to the file."""
@@ -133,22 +142,6 @@ class MappedRegion:
         last = self._stop // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
             self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
-class MappedWeight:
-    """What a parameter that is a view of a mapped file carries as `parameter.mapped`."""
-
-    def __init__(self, entry: "Entry", parts: int = 1) -> None:
-        self._entry, self.parts = entry, parts
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # A pickled parameter is not a view of a file any more: None.
-        return type(None), ()
-
-    def release(self) -> None:
-        """Give the pages back; see `MappedRegion.release`."""
-        if self._entry.region is not None:
-            self._entry.region.release()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from minibert.checkpoint.families.form import end_ids
 from minibert.checkpoint.files import (
     DTYPES,
     Entry,
-    MappedWeight,
     open_checkpoint,
     open_state_dict,
 )
@@ -94,8 +93,15 @@ class Checkpoint:
         return cls(config, tokenizer, name, where, entries, dropout_of(about, config), asked)
 
     def fresh(self, wanted: Iterable[str]) -> list[str]:
-        """Those of our parameters that the checkpoint does not give: a fresh head's."""
-        return [] if self.asked.head_seed is None else fresh_names(wanted, self.entries)
+        """Those of our parameters that the checkpoint does not give.
+
+        They are all of a fresh head, and a pooler that no file has.
+        """
+        if self.asked.head_seed is None:
+            return []
+        has_pooler = any("pooler." in name for name in self.entries)
+        parts = ("head.",) if has_pooler else ("head.", "body.pooler.")
+        return [name for name in wanted if name.startswith(parts)]
 
     def fill(self, model: nn.Module, device: torch.device | None = None) -> None:
         """Put the weights into a model made of `config` on the meta device.
@@ -247,13 +253,6 @@ def _as_stored(config: Config, entries: Mapping[str, Entry], *, where: str) -> C
 _CLASSES = ("sequence-classification", "token-classification")
 
 
-def fresh_names(wanted: Iterable[str], stored: Iterable[str]) -> list[str]:
-    """Our names of the parameters of a fresh head: all of the head, and a pooler no file has."""
-    has_pooler = any("pooler." in name for name in stored)
-    parts = ("head.",) if has_pooler else ("head.", "body.pooler.")
-    return [name for name in wanted if name.startswith(parts)]
-
-
 def first_values(
     shapes: Mapping[str, tuple[int, ...]], seed: int, *, norms: float = 1.0
 ) -> Iterator[tuple[str, Tensor]]:
@@ -342,8 +341,8 @@ def parameters(
             parameter = nn.Parameter(view, requires_grad=False)
             shared = view.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
             if region is not None and shared:
-                parameter.mapped = MappedWeight(entry, uses[one])  # type: ignore[attr-defined]
-                region = None
+                region.parts = uses[one]
+                parameter.mapped, region = region, None  # type: ignore[attr-defined]
         else:
             converted = _room(view, dtype, device, what).copy_(view)
             if largest > torch.finfo(dtype).max and not converted.is_meta:

@@ -33,7 +33,9 @@ from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import Point
 from minibert.trace.identity import weights_digest
+from minibert.trace.plan import shape_of
 from minibert.trace.record import PassRecord, Record
 from minibert.trace.run import TracedModel
 from minibert.untrusted import MOST_TENSORS, Json, guarded, open_regular
@@ -350,10 +352,7 @@ def _check_tensors(
     tensors: Mapping[str, Tensor], config: Config, tokens: Tokens, path: Path
 ) -> None:
     batch, position = tokens.ids.shape
-    sizes = {"batch": batch, "head": config.n_heads, "kv_head": config.n_kv_heads} | {
-        axis: getattr(config, axis) for axis in ("d_model", "d_head", "d_mlp")
-    }
-    sizes |= {"1": 1} | dict.fromkeys(("position", "query", "key"), position)
+    allowed = AllowedKeys(batch, position, tokens.ids.device, config.causal)
     for name, tensor in tensors.items():
         quantity = name.rpartition(".")[2]
         if not tensor.is_floating_point():
@@ -364,7 +363,9 @@ def _check_tensors(
             # Of a sentence or of each position, as the task has it.
             expected = (*(batch, position)[: tensor.ndim - 1], *tensor.shape[-1:])
         else:
-            expected = tuple(sizes[axis] for axis in QUANTITIES[quantity].axes)
+            if QUANTITIES[quantity].per_layer != (quantity != name):
+                raise LookupError(f"{name} is not in its place")
+            expected = shape_of(Point(quantity), config, allowed)
         if tensor.shape != expected or tensor.ndim < 2:
             raise TraceError(
                 f"{path}: {name} has shape {tuple(tensor.shape)}, expected {expected} for "

@@ -67,31 +67,27 @@ class AbsentError(TraceError, AttributeError):
 
 
 @runtime_checkable
-class Readable(Protocol):
-    """What a view reads from: a trace, or its gradients."""
-
-    @property
-    def config(self) -> Config:
-        """The model's sizes and choices."""
-
-    def read(self, name: str, layer: int, heads: slice = ..., queries: slice = ...) -> Tensor:
-        """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
-
-
-@runtime_checkable
-class ReadableTrace(Readable, Protocol):
+class ReadableTrace(Protocol):
     """A trace as its layers and its gradients see it."""
 
     records: list[dict[str, Tensor]]
     kept: dict[str, Tensor]
     differentiable: bool
+    collecting: "Found | None"
 
     def unchanged_model(self) -> TracedModel:
         """The model, as it was in the pass."""
 
     @property
+    def config(self) -> Config:
+        """The model's sizes and choices."""
+
+    @property
     def allowed(self) -> AllowedKeys:
         """Which keys each query may see."""
+
+    def read(self, name: str, layer: int, heads: slice = ..., queries: slice = ...) -> Tensor:
+        """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
 
     def layer_statistics(self, layer: int) -> Statistics:
         """The statistics that the pass gave for a layer."""
@@ -272,13 +268,6 @@ def _norm(at: LayerTrace, name: str) -> Norm:
     return norm
 
 
-@runtime_checkable
-class Differentiated(ReadableTrace, Protocol):
-    """What is differentiated: a trace made with grad=True."""
-
-    collecting: "Found | None"
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """What one backward pass found: gradients by name, of the whole trace and of each layer."""
@@ -331,7 +320,7 @@ class Gradients:
     and infinity.
     """
 
-    def __init__(self, trace: Differentiated, found: Found) -> None:
+    def __init__(self, trace: ReadableTrace, found: Found) -> None:
         self.trace = trace
         self.found = found
 
@@ -465,7 +454,7 @@ def held_for_gradients(config: Config, layer: int, edited: frozenset[str]) -> fr
     return frozenset(held) - config.absent_in(layer)
 
 
-def watch(trace: Differentiated, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> None:
+def watch(trace: ReadableTrace, at: LayerPass, quantity: Quantity[Tensor], value: Tensor) -> None:
     """Have the direct part of a quantity seen, if a number is made of what was read here."""
     held = trace.records[at.index]
     if not value.requires_grad or quantity.name == "resid_pre" or quantity.name in held:
@@ -481,7 +470,7 @@ def watch(trace: Differentiated, at: LayerPass, quantity: Quantity[Tensor], valu
     value.register_hook(remember)
 
 
-def differentiate(trace: Differentiated, scalar: Tensor) -> Found:
+def differentiate(trace: ReadableTrace, scalar: Tensor) -> Found:
     """The gradients of a number with respect to what a trace kept, 0 where it does not depend.
 
     Raises TraceError for what is not a number, or does not come from this trace.
@@ -529,7 +518,7 @@ def _backward(scalar: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, .
     return gradients
 
 
-def _check(trace: Differentiated, scalar: Tensor) -> None:
+def _check(trace: ReadableTrace, scalar: Tensor) -> None:
     if not trace.differentiable:
         raise TraceError("This trace has no gradients: make it with model.trace(..., grad=True).")
     if not isinstance(scalar, Tensor):
