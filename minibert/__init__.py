@@ -77,7 +77,7 @@ _HOME = {
     "register": "kernels.api",
 }
 
-add_doors("minibert.analysis.reasons", {"why": "why"})
+add_doors("minibert.analysis.score_reasons", {"why": "why"})
 add_doors("minibert.viz", {"view": "view"})
 add_doors("minibert.viz.graph_page", {"graph": "graph_page"})
 add_doors("minibert.viz.serve.server", {"live": "live_cell"})

@@ -1,7 +1,7 @@
 """Why heads look where they look, for the weights of a page that are most likely asked about.
 
-A page has no weights of the model, so the parts of scores (analysis/reasons.py) are computed when
-it is made: for its largest weights, as many as a share of its bytes and a number of multiplications
+A page has no weights of the model, so the parts of scores (analysis/score_reasons.py) are computed
+when it is made: for its largest weights, as many as a share of its bytes and a number of products
 allow, or for all of the heads that are asked for. The block `why` is (field, weight) in 16 bits,
 with the fields
 

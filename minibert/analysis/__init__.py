@@ -4,8 +4,9 @@ patterns.py     the patterns that heads are known by, and how far each follows f
 lens.py         what each layer would predict
 stream.py       the stream as a sum of its components, what enters layer 0 too; reading.py, the
                 numbers that are linear in it
-reasons.py      why a head looks there, and why this logit: as sums over what was written, down to
-                the words; head_reasons.py, for all heads over whole texts; graph.py, as a graph
+reasons.py      why this logit: as a sum over what was written, down to the words;
+                score_reasons.py, why a head looks there; head_reasons.py, for all heads over whole
+                texts; graph.py, as a graph
 flow.py         attention weighed by what it moves, and over all layers: rollout and relevance
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
                 knockout; metrics.py, what is read of the logits, and losses
@@ -54,14 +55,8 @@ from minibert.analysis.patterns import (
     repeated_ids,
     shared_dimensions,
 )
-from minibert.analysis.reasons import (
-    Why,
-    WhyScore,
-    WhyTokens,
-    why,
-    why_logit,
-    why_stream,
-)
+from minibert.analysis.reasons import Why, WhyTokens, why_logit, why_stream
+from minibert.analysis.score_reasons import WhyScore, why
 from minibert.analysis.stream import Decomposition, EmbeddingParts, decompose, embedding_parts
 
 __all__ = [
