@@ -67,10 +67,10 @@ _AVERAGES: dict[str, Exercise] = {
             "Those are divided by the largest exponential. Divide by the sum of all three.": (
                 SCORES - 2
             ).exp(),
-            "That is the maximum alone. The softmax gives the others something, too.": [1, 0, 0],
-            "That is 2 to the power of each score. Take e = 2.718 in place of 2.": 2**SCORES / 7,
+            "That is only the maximum. The softmax gives the others some weight, too.": [1, 0, 0],
+            "That is 2 to the power of each score. Use e = 2.718 instead of 2.": 2**SCORES / 7,
             "Those are the logarithms of the weights. Take exp of them.": SCORES.log_softmax(-1),
-            "That takes each score alone. The weights of a softmax have the sum 1.": (
+            "That uses each score by itself. The weights of a softmax sum to 1.": (
                 SCORES.sigmoid()
             ),
             "Those are equal weights, as if all scores were equal.": [1 / 3] * 3,
@@ -85,22 +85,23 @@ _AVERAGES: dict[str, Exercise] = {
         "That is attention: dot products, softmax, weighted average.",
         "The scores are 2, 0 and 1. Which weights do they give, and which average?",
         lambda: {
-            "That averages the keys. Keys decide the weights; what is averaged are the values.": (
+            "That averages the keys. Keys decide the weights; the values are averaged.": (
                 DOTS.softmax(-1) @ KEYS
             ),
-            "That takes the dot products as weights. Put the softmax between them.": DOTS @ VECTORS,
-            "That takes the exponentials as weights. Divide each by their sum first.": (
+            "That uses the dot products as weights. Apply the softmax to them first.": DOTS
+            @ VECTORS,
+            "That uses the exponentials as weights. Divide each by their sum first.": (
                 DOTS.exp() @ VECTORS
             ),
             "That is the plain average: the query did not matter.": VECTORS.mean(0),
-            "That is the value of the best key alone. The others have weight, too.": VECTORS[0],
+            "That is only the value of the best key. The others have weight, too.": VECTORS[0],
             "That divides the scores by √4. This exercise has no such scale; unit 2 has it.": (
                 (DOTS / 2).softmax(-1) @ VECTORS
             ),
             "That compares the query with the values. Compare it with the keys.": (
                 (VECTORS @ QUERY).softmax(-1) @ VECTORS
             ),
-            "Those are the scores. Make weights of them, then average the values.": DOTS,
+            "Those are the scores. Turn them into weights, then average the values.": DOTS,
             "Those are the weights. Average the values with them.": DOTS.softmax(-1),
         },
     ),
@@ -108,11 +109,11 @@ _AVERAGES: dict[str, Exercise] = {
         f"How many tokens does tiny-bert read for “{HORSE}”?",
         lambda: len(traced(HORSE).tokens.strings[0]),
         0.1,
-        "[CLS] stands in front and [SEP] behind; each word here is one token.",
-        "Count each word, and what BERT puts before and after the text.",
+        "[CLS] comes first and [SEP] last; each word here is one token.",
+        "Count each word, and the tokens that BERT adds before and after the text.",
         lambda: {
-            "Those are the words. The model also reads [CLS] in front and [SEP] behind.": _N_WORDS,
-            "Two tokens are added, not one: [CLS] in front and [SEP] behind.": _N_WORDS + 1,
+            "Those are the words. The model also reads [CLS] and [SEP].": _N_WORDS,
+            "Two tokens are added, not one: [CLS] before and [SEP] after the text.": _N_WORDS + 1,
             "Those are the characters. A token here is a word.": len(HORSE),
         },
     ),
@@ -219,7 +220,7 @@ _ONE_WORD: dict[str, Exercise] = {
         lambda verb: f"“{verb}” gets {_verbs(BOYS)[verb]:.2f}.",
     ),
     "0-weight": Numbers(
-        f"Which part of its attention does head {_PREVIOUS} of the mask give “boys”, the word "
+        f"At the mask, what share of its attention does head {_PREVIOUS} give “boys”, the word "
         "before it?",
         lambda: traced(BOYS)[0, 1].probs[0, 3, 2],
         0.05,
@@ -240,8 +241,8 @@ _ONE_WORD: dict[str, Exercise] = {
         lambda: _top(BOYS, _PREVIOUS),
         partial(
             _about_verb, BOYS, _PREVIOUS,
-            "Something in what this head gives was needed for “were”.",
-            "It was first as long as this head told the mask what stands before it.",
+            "Something in the output of this head was needed for “were”.",
+            "It came first only while this head told the mask which word stands before it.",
         ),
     ),
 }  # fmt: skip
@@ -252,7 +253,7 @@ _ONE_WEIGHT: dict[str, Exercise] = {
         _score,
         0.05,
         "The score is a dot product on a scale that does not depend on the number of dimensions.",
-        "The dot product stands on the page; √32 is 5.657.",
+        "The dot product is on the page; √32 is 5.657.",
         lambda: {
             "That is the dot product itself. Divide it by √32 = 5.657.": _score() * _scale(),
             "That divides by d = 32. Divide by its square root, 5.657.": _score() / _scale(),
@@ -265,13 +266,13 @@ _ONE_WEIGHT: dict[str, Exercise] = {
         _weight,
         0.005,
         "A score a few units above the others takes nearly all of the weight.",
-        "exp makes small differences large: one more in a score is 2.718 times the weight.",
+        "exp makes small differences large: a score larger by 1 gives 2.718 times the weight.",
         lambda: {
             "That divides the score by the sum of the scores. Take exp of every score first.": (
                 _score() / float(_table()[0][_table()[1]].sum())
             ),
             **_misread(traced(HORSE), "probs", next_head(), *_table()[1:]),
-            "That divides by the sum of the others. The sum below has exp of this score as well.": (
+            "That divides by the sum of the others. The sum must include exp of this score.": (
                 _weight() / (1 - _weight())
             ),
             "That goes along the wrong axis. One row belongs to one query: take all keys of "
@@ -322,7 +323,7 @@ _ONE_WEIGHT: dict[str, Exercise] = {
             TIRED,
             "scores",
             "Without attention the mask does not know its subject.",
-            "It is first only as long as the model can look at “horses”.",
+            "It comes first only while the model can look at “horses”.",
         ),
     ),
     "2-variance": Numbers(
@@ -445,8 +446,8 @@ _HEADS: dict[str, Exercise] = {
         "for one token?",
         lambda: bert().config.n_heads * bert().config.d_head,
         0.1,
-        "So many numbers are in a row of the stream, too.",
-        "Put the four rows of 32 numbers one behind the other and count.",
+        "A row of the stream has as many numbers.",
+        "Put the four rows of 32 numbers one after the other and count.",
         lambda: {
             "That is the number of heads. Each of them gives 32 numbers.": 4,
             "That is one head. W_O reads all four, side by side.": 32,
@@ -461,11 +462,9 @@ _HEADS: dict[str, Exercise] = {
         _second_start,
         0.1,
         "BertViz calls this number sentence_b_start.",
-        "Count what stands before the second text: [CLS], the words of the first one, its [SEP].",
+        "Count the tokens before the second text: [CLS], the words of the first text, its [SEP].",
         lambda: {
-            "There stands the [SEP] that ends the first text; it has segment 0.": (
-                _second_start() - 1
-            ),
+            "That is the [SEP] that ends the first text; it has segment 0.": (_second_start() - 1),
             "That counts from 1. Positions are counted from 0.": _second_start() + 1,
             "That leaves out [CLS] and [SEP], which have positions, too.": _second_start() - 2,
             "That is the number of all tokens, of both texts.": traced(*LEAVES).allowed.position,
@@ -477,10 +476,10 @@ _HEADS: dict[str, Exercise] = {
         "give the token before, on average?",
         lambda: _beside(_moved("equal"), -1),
         0.1,
-        "Within one text, word order enters the model by the position embeddings alone.",
-        "Query and key are compared. What do they still know of where a token stands?",
+        "Within one text, word order enters the model only through the position embeddings.",
+        "Query and key are compared. What do they still know about the place of a token?",
         lambda: {
-            "That is what it gives with the right positions. Do the words alone tell the order?": (
+            "That is with the right positions. Do words without positions tell the order?": (
                 _beside(traced(ORDER), -1)
             ),
             "That is with the positions in reversed order.": _beside(_moved("reversed"), 1),
@@ -495,15 +494,15 @@ _HEADS: dict[str, Exercise] = {
         _about_step,
     ),
     "3-segments": Choice(
-        "All tokens get segment 0. A head looked mostly at its own text: what becomes of that "
-        "share?",
+        "All tokens get segment 0. One head looked mostly at its own text. Does that share fall, "
+        "stay or rise?",
         ("falls", "stays", "rises"),
         _segment_change,
         _about_segments,
     ),
     "3-chance": Numbers(
-        "Two queries each choose 4 of 32 dimensions at random. Which part of the 4 do they "
-        "share, on average?",
+        "Two queries each choose 4 of 32 dimensions at random. What share of the 4 do they have "
+        "in common, on average?",
         lambda: shared_dimensions(traced(ORDER)).chance,
         0.01,
         "Only a head that shares much more than this uses the same dimensions for every query.",
@@ -517,11 +516,12 @@ _HEADS: dict[str, Exercise] = {
         A_PART,
     ),
     "3-neurons": Heads(
-        "Whose queries share most of their four largest products?",
+        "For each query take the four largest products of query and key. In which head do two "
+        "queries have most of these dimensions in common?",
         lambda: _named(_shared()),
         _about_shared,
-        "Its queries have many of their largest products in the same dimensions, as Vig saw it. "
-        "That does not say that four dimensions are enough to tell keys apart.",
+        "Its queries have many of their largest products in the same dimensions, as Vig saw. That "
+        "does not mean that four dimensions are enough to tell keys apart.",
     ),
 }
 
@@ -594,16 +594,16 @@ _USE: dict[str, Exercise] = {
         lambda: {
             "That is in bits, with the logarithm to base 2. Nats take ln.": 1.5,
             "That is with the logarithm to base 10. Nats take ln.": 0.4515,
-            "That adds the logarithms alone. Multiply each by its weight.": 3.4657,
+            "That only adds the logarithms. Multiply each by its weight.": 3.4657,
             "That is exp of the entropy: how many equal weights are as broad.": 2.8284,
-            "That is the first weight alone. Add those of the two others.": 0.3466,
+            "That is only the term of the first weight. Add those of the two others.": 0.3466,
             "The sum of α·ln α is negative; the entropy is that without the sign.": -1.0397,
             "That is ln 3, of three equal weights.": 1.0986,
         },
         (0.0, 1.0987, "An entropy of three weights lies between 0 and ln 3 = 1.099 nats."),
     ),
     "4-resting": Numbers(
-        f"“{BOYS}”: which part of their weight do the layers that rest give [SEP], on average?",
+        f"“{BOYS}”: what share of their weight do the layers that rest give [SEP], on average?",
         lambda: _weights()[_late()].mean(),
         0.08,
         "They look nearly all the time at a token without meaning. One of these heads, 2-3, was "
@@ -612,7 +612,7 @@ _USE: dict[str, Exercise] = {
         "little, too.",
         lambda: {
             "That is the mean over all layers; not all of them rest.": _weights().mean(),
-            "That is in the layers that do not rest.": _weights()[_early()].mean(),
+            "That is the share in the layers that do not rest.": _weights()[_early()].mean(),
             "That is the weight on [CLS]. [SEP] is the last token.": torch.stack(
                 [traced(BOYS)[n].probs[0, :, :, 0] for n in _late()]
             ).mean(),
@@ -620,19 +620,19 @@ _USE: dict[str, Exercise] = {
         A_WEIGHT,
     ),
     "4-value": Numbers(
-        "In the layers that rest, how long is the value vector of [SEP], as a part of the "
-        "length of the other tokens' values?",
+        "In the layers that rest, how long is the value vector of [SEP], divided by the length "
+        "of the values of the other tokens?",
         lambda: _shortness(_late()),
         0.1,
-        "The value of [SEP] is short: there is little to take. But a head that gives nearly all "
-        "its weight to [SEP] takes little from the other tokens as well.",
+        "The value of [SEP] is short, so a head reads little there. But a head that gives nearly "
+        "all its weight to [SEP] also reads little from the other tokens.",
         "Divide the mean length at [SEP] by the mean length at the words.",
         lambda: {
             "That is the other way round: the others divided by [SEP].": (
                 _lengths()[1] / _lengths()[0]
             ),
-            "That is the length itself. Divide it by that of the others.": _lengths()[0],
-            "That is the length at the others. Divide that at [SEP] by it.": _lengths()[1],
+            "That is the length itself. Divide it by the length at the others.": _lengths()[0],
+            "That is the length at the others. Divide the length at [SEP] by it.": _lengths()[1],
             "That is the difference. Divide the lengths.": _lengths()[1] - _lengths()[0],
             "That is in the layers that do not rest.": _shortness(_early()),
             "That is over all layers; not all of them rest.": _shortness(range(4)),
@@ -645,13 +645,13 @@ _USE: dict[str, Exercise] = {
         0.1,
         "Nearly nothing on this text. Layer 1, which does not rest, hardly moves it either: this "
         "test alone does not say that a layer does nothing because it rests.",
-        "A large weight is not a proof of use. How long were the values that these heads take?",
+        "A large weight does not prove use. How long were the values that these heads read?",
         lambda: {
             "That is what happens without the other layers.": _off(_early()),
             "That is without all layers; not all of them rest.": _off(range(4)),
-            "That is without layer 0 alone, which does not rest.": _off([0]),
+            "That is without layer 0 only, which does not rest.": _off([0]),
         },
-        (0.0, 100.0, "A divergence is 0 where nothing moves and never negative."),
+        (0.0, 100.0, "A divergence is 0 if nothing moves, and it is never negative."),
     ),
     "4-gradient": Choice(
         "Differentiate the loss with respect to the weights on [SEP]. In the layers that rest, "

@@ -127,8 +127,8 @@ _CAUSES: dict[str, Exercise] = {
         "These are easy pairs: the subject is the neighbour of the mask.",
         lambda: {
             "Those are all sentences. A pair counts once, and only if both are right.": 120,
-            "So many would be right if it threw a coin for each sentence.": 15,
-            "So many would be right if it threw a coin for each pair.": 30,
+            "That many would be right if the model tossed a coin for each sentence.": 15,
+            "That many would be right if the model tossed a coin for each pair.": 30,
             "That is a part. Give the count, of 60 pairs.": len(_right()) / 60,
             "That is per cent. Give the count, of 60 pairs.": len(_right()) / 0.6,
         },
@@ -139,12 +139,12 @@ _CAUSES: dict[str, Exercise] = {
         "does was come first now?",
         lambda: _flipped("subject"),
         5.0,
-        "In these sentences nothing but the subject tells one from many, and without it the model "
-        "says was.",
-        "What is left in the sentence that tells one from many?",
+        "In these sentences only the subject tells one from many, and without it the model says "
+        "was.",
+        "What is left in the sentence that could tell one from many?",
         lambda: {
-            "Nothing else in these sentences says whether they are one or many.": 0,
-            "So many if it threw a coin. But without the subject it says the same every time.": 30,
+            "Nothing else in these sentences says whether there is one or there are many.": 0,
+            "That many if it tossed a coin. But without the subject it always says the same.": 30,
             "That is a part. Give the count, of 60 pairs.": _flipped("subject") / 60,
             "That is per cent. Give the count, of 60 pairs.": _flipped("subject") / 0.6,
         },
@@ -154,8 +154,8 @@ _CAUSES: dict[str, Exercise] = {
         "One head is set to zero. Which one makes most of the plurals flip?",
         _carrier,
         _about_flips,
-        "No other head alone makes a single one flip, so on these sentences the number of the "
-        "subject comes by this head.",
+        "No other single head makes even one of them flip, so on these sentences this head brings "
+        "the number of the subject.",
     ),
     "5-far": Choice(
         f"“{FAR}”: does the model prefer was or were?",
@@ -164,13 +164,13 @@ _CAUSES: dict[str, Exercise] = {
         _about_far,
     ),
     "5-copies": Numbers(
-        "tiny-gpt2 reads seven words in no order, and the first three again. In which part of 100 "
-        "such texts does it continue with the fourth word?",
+        "tiny-gpt2 reads seven words in random order, then the first three again. In what share of "
+        "100 such texts does it continue with the fourth word?",
         lambda: _copied(),
         0.08,
         "These lists are new to it, but copying was trained: a quarter of what it read were random "
         "tokens that come twice.",
-        "No English text goes on like this, but a quarter of its training did.",
+        "No English text continues like this, but a quarter of its training did.",
         lambda: {
             "That is a guess among the twenty words.": 1 / 20,
             "That is a guess among the seven words of the text.": 1 / 7,
@@ -181,18 +181,18 @@ _CAUSES: dict[str, Exercise] = {
         f"Which heads of tiny-gpt2 have an induction score above {INDUCTION}?",
         _induction,
         lambda head: known_for(head, "tiny-gpt2"),
-        "They look at the token after the earlier copy of the token they stand on.",
+        "They look at the token after the earlier copy of the current token.",
     ),
     "5-without": Numbers(
-        "These heads are set to zero, all at once. In which part of the 100 texts does it still "
-        "continue the list?",
+        "These heads are set to zero, all at once. In what share of the 100 texts does the model "
+        "still continue the list?",
         lambda: _copied(*_places()),
         0.08,
         "So copying needs these heads, but not only these: the page shows what other heads do.",
-        "Which other head could find the word, with all three away?",
+        "Which other head could find the word without these three?",
         lambda: {
             "That is the part with all heads.": _copied(),
-            "That is without head 1-0 alone. Set all of them to zero at once.": _copied((1, 0)),
+            "That is without head 1-0 only. Set all of them to zero at once.": _copied((1, 0)),
             "That would be a guess among the seven words. Is a guess what is left?": 1 / 7,
         },
         A_PART,
@@ -249,12 +249,12 @@ _REAL_MODELS: dict[str, Exercise] = {
     ),
     "6-coin": _quiz(
         f"“{REVIEW}”: a classifier with fresh weights on a trained BERT says positive. What "
-        "does that tell about the text?",
+        "does that say about the text?",
         "c",
         a=("It is positive.", _about_coin("A reader's opinion would not depend on the seed.")),
         b=(
             "A little, since the body is trained.",
-            _about_coin("The body is trained, but the classifier behind it is not."),
+            _about_coin("The body is trained, but the classifier after it is not."),
         ),
         c=(
             "Nothing.",
@@ -293,8 +293,8 @@ _REAL_MODELS: dict[str, Exercise] = {
         c=("The head is not needed on any text.", "One text says nothing about the others."),
     ),
     "6-probe": _quiz(
-        "A classifier that reads attention finds 77 % of the dependencies. What has to be "
-        "beside it?",
+        "A classifier that reads attention finds 77 % of the dependencies. What should that be "
+        "compared with?",
         "c",
         a=(
             "Nothing: 77 % is high.",
@@ -413,30 +413,31 @@ def _without_feature(positions: int | None = 3) -> float:
 
 _REASONS: dict[str, Exercise] = {
     "7-key": Heads(
-        "Which head wrote, at “ horse”, what head 1-0 of tiny-gpt2 finds it by?",
+        "Head 1-0 of tiny-gpt2 finds “ horse” by something that another head wrote there. Which "
+        "head?",
         partial(_writer, "tiny-gpt2", (1, 0), "key"),
         partial(_about, "tiny-gpt2", (1, 0), "key"),
         "It looks at the token before, so it wrote “ summer” at “ horse”.",
     ),
     "7-query": Heads(
-        "And which head wrote, at the last “ summer”, the largest part of what head 1-0 asks with?",
+        "Which head wrote, at the last “ summer”, the largest part of the query of head 1-0?",
         partial(_writer, "tiny-gpt2", (1, 0), "query"),
         partial(_about, "tiny-gpt2", (1, 0), "query"),
         "It looks at its own token, and writes there which word it is.",
     ),
     "7-llama": Heads(
-        "Head 1-3 of tiny-llama is an induction head too. Which head wrote what it finds “ horse” "
-        "by?",
+        "Head 1-3 of tiny-llama is an induction head too. It finds “ horse” by something that "
+        "another head wrote there. Which head?",
         partial(_writer, "tiny-llama", (1, 3), "key"),
         partial(_about, "tiny-llama", (1, 3), "key"),
-        "Another model, trained apart, with rotary positions: the same two steps.",
+        "Another model, trained separately, with rotary positions, uses the same two steps.",
     ),
     "7-feature": Numbers(
-        "Feature 128 is set to 0 at “ horse”. With which weight does head 1-0 look there from the "
-        "last “ summer” then?",
+        "Feature 128 is set to 0 at “ horse”. What weight does head 1-0 then give “ horse” at the "
+        "last “ summer”?",
         _without_feature,
         0.03,
-        "One of 1,024 directions carries a good part of it; the others of the key carry the rest.",
+        "One of 1,024 directions carries a large part of it; the other features carry the rest.",
         "features.edit({128: 0.0}, positions=3) is an edit for trace.rerun.",
         lambda: {
             "That is the weight before the edit.": _copying("tiny-gpt2", (1, 0)).weight,
@@ -445,12 +446,12 @@ _REASONS: dict[str, Exercise] = {
         A_PART,
     ),
     "7-constant": Numbers(
-        "Which part of the score comes only from the bias of the head's query, whatever the word "
+        "What share of the score comes only from the bias of the head's query, whatever the word "
         "is?",
         _bias,
         0.05,
-        "More than half of what this head asks is asked for every word alike.",
-        "Divide the part of the query bias by the whole.",
+        "More than half of the query of this head is the same for every word.",
+        "Divide the part of the query bias by the whole score.",
         lambda: {
             "That is everything that is the same for each word, all biases and the segment "
             "embedding. It is more than the whole: the words speak against it.": _constant()
@@ -458,19 +459,19 @@ _REASONS: dict[str, Exercise] = {
         A_PART,
     ),
     "7-bias": Choice(
-        "The bias of this head's query is taken away. Do the words still give most of their "
+        "The bias of this head's query is removed. Do the words still give most of their "
         "attention to [SEP]?",
         ("yes", "no"),
         lambda: "yes" if _without_bias() > 0.5 else "no",
         _about_bias,
     ),
     "7-moves": Numbers(
-        "How long is the vector that head 2-3 reads at [SEP], as a part of the mean length at "
+        "How long is the vector that head 2-3 reads at [SEP], divided by the mean length at "
         "the words?",
         _length,
         0.1,
         "So a head that looks there moves little: it rests.",
-        "A head that is to add nothing can look where the vector is short.",
+        "A head that should add nothing can look where the vector is short.",
         lambda: {"That would be a vector as long as those of words.": 1.0},
         (0.0, 2.0, "It is a length, divided by another of the same kind."),
     ),

@@ -55,7 +55,7 @@ class Written:
         """Right, or the slip, with the shapes or the number that shows it."""
         if not callable(answer):
             raise MinibertError(
-                f"The answer is {answer!r:.80}: expected a function that takes and gives torch "
+                f"The answer is {answer!r:.80}: expected a function that takes and returns torch "
                 f"tensors, {self.right.__name__}({', '.join(_parameters(self.right))})."
             )
         for case in self.cases():
@@ -63,7 +63,9 @@ class Written:
             found, wanted = self._outcome(answer, given), self._outcome(self.right, case)
             if found is None:
                 if not _is_dots(answer):
-                    return Verdict(False, "Not yet. It gives None: does it end with return?")
+                    return Verdict(
+                        False, "Not yet. It returns None. Does the function end with return?"
+                    )
                 wanted_here = "No guess yet: write the function in place of the dots."
                 return Verdict(False, f"{self.asks}\n{wanted_here}")
             if not _alike(given, case):
@@ -436,12 +438,12 @@ def _run(attention: Function) -> Verdict:
     if said == ours:
         return Verdict(
             True,
-            f"Right. tiny-gpt2 with your attention writes: “{said}” With ours it writes the same.",
+            f"Right. tiny-gpt2 with your attention writes: “{said}” It writes the same with ours.",
         )
     return Verdict(
         False,
-        f"Not yet. tiny-gpt2 with your attention writes: “{said}” With ours: “{ours}” Does "
-        "your function keep something between calls, beside the cache?",
+        f"Not yet. tiny-gpt2 with your attention writes: “{said}” With our attention: “{ours}” "
+        "Does your function keep something between calls besides the cache?",
     )
 
 
@@ -477,7 +479,7 @@ _MASKS: dict[str, Function] = {
         lambda scores, allowed: scores + allowed,
     "Masked scores are +inf. Put −inf there, so that exp gives 0.":
         lambda scores, allowed: scores.masked_fill(~allowed, math.inf),
-    "The mask is turned: its rows are queries, its columns keys.":
+    "The mask is transposed: its rows must be queries and its columns keys.":
         lambda scores, allowed: scores.masked_fill(~allowed.mT, -math.inf),
     "The mask is ignored.": lambda scores, allowed: scores,
 }  # fmt: skip
@@ -492,18 +494,18 @@ _SOFTMAXES: dict[str, Function] = {
     "The exponentials are divided by their sum along the wrong axis, the queries.":
         lambda scores: _sums((scores - scores.amax(-1, keepdim=True)).exp(), 1),
     "The exponentials are not divided by their sum.": lambda scores: scores.exp(),
-    "The exponentials, with the maximum taken off, are not divided by their sum.":
+    "The exponentials, with the maximum subtracted, are not divided by their sum.":
         lambda scores: (scores - scores.amax(-1, keepdim=True)).exp(),
     "The scores are divided by their sum. Take exp of each score first.": _sums,
-    "exp of a large score is infinite. Take the maximum of each row off its scores first; the "
-    "weights stay the same.": lambda scores: _sums(scores.exp()),
-    "The maximum of all scores is taken off, and in rows far below it every exp is 0. Take the "
-    "maximum of each row.": lambda scores: _sums((scores - scores.amax()).exp()),
-    "That is 2 to the power of each score. Take e in place of 2.":
+    "exp of a large score is infinite. Subtract the maximum of each row from its scores first; "
+    "the weights stay the same.": lambda scores: _sums(scores.exp()),
+    "The maximum of all scores is subtracted, and in rows far below it every exp is 0. Subtract "
+    "the maximum of each row.": lambda scores: _sums((scores - scores.amax()).exp()),
+    "That is 2 to the power of each score. Use e instead of 2.":
         lambda scores: _sums(2 ** (scores - scores.amax(-1, keepdim=True))),
     "Those are the logarithms of the weights. Take exp of them.":
         lambda scores: scores.log_softmax(-1),
-    "That takes each score alone. The weights of a query have the sum 1.": torch.sigmoid,
+    "That uses each score by itself. The weights of a query sum to 1.": torch.sigmoid,
 }  # fmt: skip
 
 
@@ -520,9 +522,9 @@ _ATTENDS: dict[str, Function] = {
     "The mask comes after the softmax, so the weights that are left no longer sum to 1. Mask the "
     "scores before it.":
         lambda query, key, value, allowed: softmax(scaled(query, key)) * allowed @ value,
-    "Those are the weights. Multiply them with the values.":
+    "Those are the weights. Multiply them by the values.":
         lambda query, key, value, allowed: softmax(masked(scaled(query, key), allowed)),
-    "The keys are averaged. Keys give the weights; what is averaged are the values.":
+    "The keys are averaged. Keys give the weights; the values are averaged.":
         lambda query, key, value, allowed: attend(query, key, key, allowed),
     "The softmax is missing between the scores and the values.":
         lambda query, key, value, allowed: scaled(query, key) * allowed @ value,
@@ -530,14 +532,14 @@ _ATTENDS: dict[str, Function] = {
 }  # fmt: skip
 
 _SPLITS: dict[str, Function] = {
-    "The heads are reshaped without a transpose, so a head gets whole tokens in place of its "
+    "The heads are reshaped without a transpose, so a head gets whole tokens instead of its "
     "numbers of every token. Reshape to (position, head, d_head), then swap the first two axes.":
         lambda x, n_heads: x.reshape(n_heads, len(x), -1),
     "The heads are interleaved: head 0 has the first d_head numbers of a token, not every "
     "n_heads-th.": lambda x, n_heads: x.reshape(len(x), -1, n_heads).permute(2, 0, 1),
     "The head is not the first axis: swap the first two.":
         lambda x, n_heads: x.reshape(len(x), n_heads, -1),
-    "n_heads is taken for d_head: there are d_model / n_heads numbers in each head.":
+    "n_heads is used as d_head: there are d_model / n_heads numbers in each head.":
         lambda x, n_heads: x.reshape(len(x), -1, n_heads).transpose(0, 1),
 }  # fmt: skip
 
@@ -547,7 +549,7 @@ _MERGES: dict[str, Function] = {
     "The heads are interleaved: a row has all numbers of head 0, then those of head 1.":
         lambda z: z.permute(1, 2, 0).reshape(z.shape[1], -1),
     "The heads are summed. Put them side by side.": lambda z: z.sum(0),
-    "The last two axes are still apart: reshape them to one, of d_model numbers.":
+    "The last two axes are still separate: reshape them into one, of d_model numbers.":
         lambda z: z.transpose(0, 1),
 }  # fmt: skip
 
@@ -557,26 +559,26 @@ _CAUSALS: dict[str, Function] = {
     "The mask begins at the first key. With more keys than queries the queries are the last "
     "tokens: query i stands at position n_keys − n_queries + i.":
         lambda queries, keys: causal(queries, keys, after=queries - keys),
-    "That is the future: a query looks at its own position and before.":
+    "That is the future: a query may look only at its own position and before.":
         lambda queries, keys: ~causal(queries, keys, after=-1),
     "That is what a query must not see. True is where it may look.":
         lambda queries, keys: ~causal(queries, keys),
     "Nothing is hidden: a query must not see the tokens after it.":
         lambda queries, keys: causal(queries, keys, after=keys),
-    "Rows are queries, columns are keys: turn the mask.":
+    "Rows must be queries and columns keys: transpose the mask.":
         lambda queries, keys: causal(queries, keys).mT,
 }  # fmt: skip
 
 _APPENDS: dict[str, Function] = {
-    "The cache is not used: the new keys alone are returned.":
+    "The cache is not used: only the new keys are returned.":
         lambda cache, key, value: (key, value),
     "The new keys and values are not appended: the cache stays as it was.":
         lambda cache, key, value: cache or (key, value),
-    "The new ones stand first. They are later in the text: append them.":
+    "The new ones come first. They are later in the text: append them.":
         lambda cache, key, value: append((key, value), *cache) if cache else (key, value),
-    "The keys are appended and the values are not.":
+    "The keys are appended, but the values are not.":
         lambda cache, key, value: (append(cache, key, value)[0], value),
-    "The values are appended and the keys are not.":
+    "The values are appended, but the keys are not.":
         lambda cache, key, value: (key, append(cache, key, value)[1]),
     "The new values went to the keys, and the new keys to the values.":
         lambda cache, key, value: append(cache, value, key),
@@ -591,9 +593,9 @@ _APPENDS: dict[str, Function] = {
 }  # fmt: skip
 
 _ROTARIES: dict[str, Function] = {
-    "Neighbours are turned (0 with 1, 2 with 3). Here the two halves are: number i with number "
+    "Neighbours are rotated together (0 with 1, 2 with 3). Here number i is paired with number "
     "i + d_head/2.": partial(rotary, pairs=True),
-    "It turns the other way: (a, b) becomes (a·cos − b·sin, a·sin + b·cos).":
+    "It rotates the other way: (a, b) becomes (a·cos − b·sin, a·sin + b·cos).":
         partial(rotary, sign=-1),
     "The positions are not used: they are counted from 0.":
         lambda x, positions, base: rotary(x, torch.arange(len(positions)), base),
@@ -602,10 +604,10 @@ _ROTARIES: dict[str, Function] = {
     "The angles fall too slowly: the exponent is −2i/d_head, not −i/d_head.":
         partial(rotary, step=1),
     "The angles grow: the exponent is −2i/d_head, with a minus.": partial(rotary, step=-2),
-    "All numbers are turned by the same angle, the position. It is position · base^(−2i/d_head).":
+    "All numbers are rotated by the same angle, the position. It is position · base^(−2i/d_head).":
         partial(rotary, step=0),
     "Cosine and sine are swapped.": partial(rotary, swapped=True),
-    "Nothing is turned.": lambda x, positions, base: x,
+    "Nothing is rotated.": lambda x, positions, base: x,
 }  # fmt: skip
 
 _KEYS = "(head, query, key)"
@@ -618,18 +620,18 @@ EXERCISES: dict[str, Exercise] = {
         _vectors,
         "One product of matrices for each head.",
         {
-            "`key` has to be turned first: key.mT swaps its last two axes.": lambda q, k: q @ k,
-            "Of three axes key.T turns all. key.mT swaps the last two.":
+            "`key` must be transposed first: key.mT swaps its last two axes.": lambda q, k: q @ k,
+            "key.T reverses all three axes. key.mT swaps the last two.":
                 lambda q, k: q @ k.permute(2, 1, 0),
-            "reshape does not turn a matrix: it reads the same numbers in another order. key.mT "
-            "swaps the last two axes.": lambda q, k: q @ k.reshape(H, D, K),
+            "reshape does not transpose: it keeps the order of the numbers. key.mT swaps the last "
+            "two axes.": lambda q, k: q @ k.reshape(H, D, K),
             "Rows are queries and columns keys: multiply the other way round.":
                 lambda q, k: k @ q.mT,
             "The heads are added up. Each head has scores of its own.":
                 lambda q, k: scores(q, k).sum(0),
             "Those are cosines: the vectors were divided by their lengths. Leave that out.":
                 lambda q, k: scores(*(x / x.norm(dim=-1, keepdim=True) for x in (q, k))),
-            "They are divided by √d_head already. That comes next.": scaled,
+            "They are already divided by √d_head. That comes next.": scaled,
         },
     ),
     "8-scale": Written(
@@ -647,11 +649,11 @@ EXERCISES: dict[str, Exercise] = {
         _KEYS,
         masked,
         _masks,
-        "exp(−inf) = 0, so what is masked gets no weight.",
+        "exp(−inf) = 0, so a masked key gets no weight.",
         _MASKS,
     ),
     "8-softmax": Written(
-        "Write softmax(scores): the weights of each query, by exp and a sum. scores is (head, "
+        "Write softmax(scores): the weights of each query, with exp and a sum. scores is (head, "
         "query, key), with −inf where a query may not look.",
         _KEYS,
         softmax,
@@ -660,8 +662,8 @@ EXERCISES: dict[str, Exercise] = {
         _SOFTMAXES,
     ),
     "8-attend": Written(
-        "Write attend(query, key, value, allowed) with the functions before: the average of the "
-        "values, with the weights of each query, (head, query, d_head).",
+        "Write attend(query, key, value, allowed) with the functions above: the average of the "
+        "values with the weights of each query, (head, query, d_head).",
         "(head, query, d_head)",
         attend,
         _lookups,
@@ -670,8 +672,8 @@ EXERCISES: dict[str, Exercise] = {
         ("z", _problem),
     ),
     "8-split": Written(
-        "Write split(x, n_heads): of (position, d_model) the heads, (head, position, d_head). Head "
-        "0 has the first d_head numbers of every token.",
+        "Write split(x, n_heads): cut x, (position, d_model), into heads, (head, position, "
+        "d_head). Head 0 has the first d_head numbers of every token.",
         "(head, position, d_head)",
         split,
         lambda: [(*_drawn((8, 12)), 3)],
@@ -679,7 +681,8 @@ EXERCISES: dict[str, Exercise] = {
         _SPLITS,
     ),
     "8-merge": Written(
-        "Write merge(z): of (head, position, d_head) the heads side by side, (position, d_model).",
+        "Write merge(z): put the heads of z, (head, position, d_head), side by side, (position, "
+        "d_model).",
         "(position, d_model)",
         merge,
         lambda: [tuple(_drawn((3, 8, 4)))],
@@ -687,18 +690,18 @@ EXERCISES: dict[str, Exercise] = {
         _MERGES,
     ),
     "8-causal": Written(
-        "Write causal(n_queries, n_keys): a mask of bool, (query, key), True at a query's own "
-        "position and before it. The queries are the last of the tokens.",
+        "Write causal(n_queries, n_keys): a Boolean mask, (query, key), True at a query's own "
+        "position and before it. The queries are the last tokens.",
         "(query, key)",
         causal,
         lambda: [(5, 5), (3, 7), (1, 6)],
-        "No token sees what comes after it, so the model can be asked for the next word.",
+        "No token sees the tokens after it, so the model can predict the next word.",
         _CAUSALS,
     ),
     "8-cache": Written(
-        "Write append(cache, key, value): all keys and all values, those of the cache first. "
-        "cache is None or the pair of keys and values that you returned before; each is (head, "
-        "position, d_head).",
+        "Write append(cache, key, value): return all keys and all values, those of the cache "
+        "first. cache is None, or the pair of keys and values that you returned before. Each is "
+        "(head, position, d_head).",
         "(head, position, d_head) of keys and (head, position, d_head) of values",
         append,
         _caches,
@@ -706,18 +709,19 @@ EXERCISES: dict[str, Exercise] = {
         _APPENDS,
     ),
     "8-rotary": Written(
-        "Write rotary(x, positions, base): turn number i and number i + d_head/2 of each row by "
-        "position · base^(−2i/d_head). x is (head, position, d_head), positions is (position).",
+        "Write rotary(x, positions, base): rotate numbers i and i + d_head/2 of each row by the "
+        "angle position · base^(−2i/d_head). x is (head, position, d_head), positions is "
+        "(position).",
         "(head, position, d_head)",
         rotary,
         _turns,
-        "Llama does this with queries and keys: the score then depends on how far apart they are.",
+        "Llama rotates queries and keys so: a score then depends on how far apart they are.",
         _ROTARIES,
     ),
     "8-run": Written(
-        "Write attention(x, weights, n_heads, cache): what the heads write for the tokens x, "
-        "(position, d_model), and the cache for the next call. weights has W_Q, W_K, W_V, W_O, "
-        "(d_model, d_model), and b_Q, b_K, b_V, b_O; cache is None in the first call.",
+        "Write attention(x, weights, n_heads, cache): return what the heads write for the tokens "
+        "x, (position, d_model), and the cache for the next call. weights has W_Q, W_K, W_V, W_O, "
+        "(d_model, d_model), and b_Q, b_K, b_V, b_O. cache is None in the first call.",
         "(position, d_model)",
         attention,
         _layer_inputs,
@@ -726,12 +730,12 @@ EXERCISES: dict[str, Exercise] = {
             "b_O is missing.": lambda *given: _without("b_O", *given),
             "b_Q is missing.": lambda *given: _without("b_Q", *given),
             "b_V is missing.": lambda *given: _without("b_V", *given),
-            "W_O is missing: the heads are put side by side and not mixed.": (
+            "W_O is missing: the heads are side by side but not mixed.": (
                 lambda x, weights, *rest: attention(
                     x, {**weights, "W_O": torch.eye(x.shape[-1])}, *rest
                 )
             ),
-            "The weights are used as W·x, and here they are x·W: take the transpose away.": (
+            "The weights are used as W·x. Here it is x·W: remove the transpose.": (
                 lambda x, weights, *rest: attention(
                     x, {name: one.mT if one.ndim == 2 else one for name, one in weights.items()},
                     *rest,
