@@ -112,10 +112,13 @@ def fewest_extras(line: str, extras: tuple[str, ...]) -> tuple[str, ...]:
 
 
 # Triton's interpreter takes minutes for all sizes; test_ladder.py and test_cli_check.py check the
-# same files.
+# same files. What a training or a comparison of any size gives is in tests/training and
+# test_verification.py; a page that names layers shows what such a model learns.
 SHORTER = {
     "check": ("--quick", "--tokens", "17", "--dtype", "float32"),
-    "bench": ("--quick", "--dtype", "float32"),
+    "bench": ("--quick", "--dtype", "float32", "--tokens", "32", "--rounds", "1"),
+    "train": ("--layers", "2", "--heads", "2", "--width", "32"),
+    "verify": ("--longest", "17"),
 }
 
 
@@ -185,7 +188,8 @@ def command_of(line: str, where: Path) -> list[str]:
         return []
     command, *arguments = shlex.split(line, comments=True)
     assert command == "minibert", f"{line}: no test knows how to run this"
-    return [COMMAND.format([command, *arguments, *SHORTER.get(arguments[0], ())])]
+    shorter = () if "--layers" in arguments else SHORTER.get(arguments[0], ())
+    return [COMMAND.format([command, *arguments, *shorter])]
 
 
 @pytest.mark.slow
