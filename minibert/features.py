@@ -21,13 +21,12 @@ from torch import Tensor, nn
 from minibert.checkpoint.dictionary import Dictionary, Spot, open_dictionary
 from minibert.errors import CheckpointError, EditError, TraceError, check_flag, check_index
 from minibert.layers.linear import held
-from minibert.layers.norms import centred, deviation
+from minibert.layers.parts import centred, deviation
 from minibert.quantities import Float, Hidden
 from minibert.result import Result
-from minibert.trace.edit import Edit, Function, checked_result, kind_of, replace
+from minibert.trace.edit import Chosen, Edit, Function, checked_result, kind_of, replace
 from minibert.trace.identity import weights_digest
 from minibert.trace.layer_view import kept_scale
-from minibert.trace.places import Chosen
 from minibert.trace.read import Trace
 
 __all__ = ["Activations", "CrossLayerFeatures", "Features", "load"]

@@ -18,8 +18,8 @@ from minibert.checkpoint.load import (
     first_values,
     open_folder,
     open_live,
+    save,
 )
-from minibert.checkpoint.save import save
 from minibert.doors import Page, ServedPage, opened
 from minibert.errors import (
     CheckpointError,
@@ -32,11 +32,10 @@ from minibert.errors import (
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.call import Statistic
 from minibert.kernels.registry import check_name
-from minibert.layers.bodies import Body, StackedWeights
+from minibert.layers.bodies import Body, StackedWeights, VocabularyHead, build_head
 from minibert.layers.config import Config, TaskName
 from minibert.layers.dropout import Dropout, dropping
 from minibert.layers.evaluation import Evaluation
-from minibert.layers.heads import VocabularyHead, build_head
 from minibert.layers.layer import Change
 from minibert.layers.linear import Linear, held, held_by_name, pack, unpack
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask

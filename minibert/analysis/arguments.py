@@ -21,13 +21,13 @@ from minibert.errors import (
     did_you_mean,
     is_whole,
 )
+from minibert.layers.bodies import VocabularyHead
 from minibert.layers.config import Config
-from minibert.layers.heads import VocabularyHead
 from minibert.quantities import Int
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import Chosen, Places
 from minibert.trace.identity import Sources
-from minibert.trace.places import Chosen, Places
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel
 

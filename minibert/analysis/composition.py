@@ -23,8 +23,7 @@ from minibert.analysis.arguments import check_choice, check_model
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import NormsOfBlock
 from minibert.errors import TraceError
-from minibert.layers.norms import Norm, centred
-from minibert.layers.parts import Layer
+from minibert.layers.parts import Layer, Norm, centred
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.result import Result, sourced

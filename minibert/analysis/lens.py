@@ -25,7 +25,7 @@ from minibert.analysis.arguments import (
 )
 from minibert.analysis.rows import at_positions, wide
 from minibert.errors import TraceError, did_you_mean, whole_number
-from minibert.layers.norms import divisor
+from minibert.layers.parts import divisor
 from minibert.quantities import Float, Int, NormScale
 from minibert.result import Result, sourced
 from minibert.trace.layer_view import divisors_of_final, normed_in_layer

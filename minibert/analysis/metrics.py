@@ -18,8 +18,7 @@ from minibert.errors import EditError, TokenizationError, is_whole, whole_number
 from minibert.model import Input, Model
 from minibert.quantities import Float, TokenIds
 from minibert.result import Result, sourced
-from minibert.trace.edit import as_point
-from minibert.trace.places import Places
+from minibert.trace.edit import Places, as_point
 from minibert.trace.read import Trace
 from minibert.trace.sweep import OwnLogits, called, measured
 

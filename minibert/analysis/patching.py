@@ -44,9 +44,8 @@ from minibert.analysis.metrics import Metric, numbers_of, of_sentence
 from minibert.errors import EditError, check_flag, whole_number
 from minibert.quantities import QUANTITIES, Float
 from minibert.result import Place, Result, sourced
-from minibert.trace.edit import Edit, Point, as_point, hide, noise, zero
+from minibert.trace.edit import Chosen, Edit, Point, as_point, hide, indices_of, noise, zero
 from minibert.trace.edit import replace as replaced_by
-from minibert.trace.places import Chosen, indices_of
 from minibert.trace.read import Trace
 
 # Whose trace it is was checked once, for all places.

@@ -27,7 +27,7 @@ from minibert.analysis.stream import (
     layer_of,
 )
 from minibert.features import Activations
-from minibert.layers.heads import VocabularyHead
+from minibert.layers.bodies import VocabularyHead
 from minibert.layers.linear import activate, dtype_of, matrix_of, offset_of
 from minibert.layers.rotary import Turns
 from minibert.quantities import Bool, Float, Int

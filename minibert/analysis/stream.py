@@ -29,8 +29,7 @@ from minibert.analysis.arguments import check_model, check_trace, chosen_positio
 from minibert.analysis.rows import at_positions, wide
 from minibert.errors import TraceError, did_you_mean
 from minibert.layers.linear import matrix_of, offset_of
-from minibert.layers.norms import Divisors, Norm, deviation
-from minibert.layers.parts import Layer
+from minibert.layers.parts import Divisors, Layer, Norm, deviation
 from minibert.model import Input, Model
 from minibert.quantities import Float, Hidden, TokenIds
 from minibert.result import Result, sourced

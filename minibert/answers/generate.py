@@ -28,9 +28,18 @@ from minibert.quantities import Float, Int, Logits
 from minibert.text.inputs import Inputs, Named, by_name
 from minibert.text.tokens import Tokens, padded
 from minibert.text.words import Words, is_text, written
-from minibert.trace.edit import Constant, Edit, EditMapping, FromTrace, Noise, Point, as_point
+from minibert.trace.edit import (
+    Constant,
+    Edit,
+    EditMapping,
+    FromTrace,
+    Noise,
+    Places,
+    Point,
+    as_point,
+    indices_of,
+)
 from minibert.trace.identity import Sources
-from minibert.trace.places import Places, indices_of
 from minibert.trace.plan import Plan, Reach, check_values, named, shape_of
 from minibert.trace.read import Trace
 from minibert.trace.run import TracedModel, behind_layers, run_layers

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from minibert.errors import TraceError
 from minibert.quantities import Bool, Float, HeadVectors, Matrix
-from minibert.trace.places import Places
+from minibert.trace.edit import Places
 
 
 @dataclass(frozen=True)

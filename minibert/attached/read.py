@@ -21,9 +21,8 @@ from minibert.kernels.api import Attended, Statistics, attend
 from minibert.layers.finite import check_computed
 from minibert.quantities import Float, Quantity
 from minibert.text.tokens import Tokens
-from minibert.trace.edit import Point, in_layers
+from minibert.trace.edit import Places, Point, in_layers
 from minibert.trace.layer_view import AbsentError, LayerView, place_in
-from minibert.trace.places import Places
 
 NAMES = ("lse", *(each.name for each in fields(Statistics)))
 

@@ -28,7 +28,7 @@ from minibert.kernels.eager import attention_probs, attention_scores, soft_cappe
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut, read_by
 from minibert.layers.linear import dtype_of
-from minibert.layers.norms import Divisors, Norm, centred, divisor
+from minibert.layers.parts import Divisors, Norm, centred, divisor
 from minibert.layers.rotary import Turns, rotate
 from minibert.quantities import (
     QUANTITIES,

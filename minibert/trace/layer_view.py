@@ -31,7 +31,7 @@ from minibert.layers.layer import (
     absent_because,
     layer_quantities,
 )
-from minibert.layers.norms import Divisors, Norm, divisor, normed
+from minibert.layers.parts import Divisors, Norm, divisor, normed
 from minibert.layers.readers import unread
 from minibert.quantities import (
     QUANTITIES,

@@ -20,18 +20,20 @@ from minibert.layers.config import Config, discriminates
 from minibert.layers.layer import Change
 from minibert.quantities import Bool
 from minibert.trace.edit import (
+    Chosen,
     Constant,
     Edit,
     EditMapping,
     FromTrace,
     Hide,
     Noise,
+    Places,
     Point,
     as_edit,
     as_point,
+    indices_of,
 )
 from minibert.trace.identity import Sources
-from minibert.trace.places import Chosen, Places, indices_of
 
 Index = tuple[slice | int | list[int] | Tensor, ...]
 Shape = tuple[int, ...]

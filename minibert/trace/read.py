@@ -16,7 +16,7 @@ from torch import Tensor
 from minibert.doors import Page, ScoreParts, ViewOptions, opened
 from minibert.errors import EditError, TraceError, did_you_mean, within_memory
 from minibert.layers.layer import absent_because
-from minibert.layers.norms import divisor
+from minibert.layers.parts import divisor
 from minibert.quantities import (
     QUANTITIES,
     AttentionMask,
@@ -27,7 +27,7 @@ from minibert.quantities import (
     NormScale,
     Pooled,
 )
-from minibert.trace.edit import EditMapping, Point, in_layers
+from minibert.trace.edit import EditMapping, Places, Point, in_layers
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.identity import Sources
 from minibert.trace.layer_view import (
@@ -40,7 +40,6 @@ from minibert.trace.layer_view import (
     layer_quantity,
     place_of,
 )
-from minibert.trace.places import Places
 from minibert.trace.plan import Plan, shape_of
 from minibert.trace.record import PassRecord, check_keep, rerun, text_of
 from minibert.trace.run import TracedModel

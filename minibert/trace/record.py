@@ -26,9 +26,9 @@ from minibert.layers.linear import describe
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import Places
 from minibert.trace.identity import Unchanged
 from minibert.trace.layer_view import AbsentError, Found, held_for_gradients, layer_quantity, watch
-from minibert.trace.places import Places
 from minibert.trace.plan import Plan
 from minibert.trace.run import TracedModel, behind_layers, embedded, kept_of, run_layers, unaffected
 

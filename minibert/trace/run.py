@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from minibert.kernels.allowed_keys import AllowedKeys
-from minibert.layers.bodies import Body
+from minibert.layers.bodies import Body, TaskHead
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation, Past
 from minibert.layers.finite import check_logits, check_stream
-from minibert.layers.heads import TaskHead
 from minibert.layers.layer import Change, LayerPass, layer_quantities
-from minibert.layers.norms import divisor
+from minibert.layers.parts import divisor
 from minibert.layers.readers import reached
 from minibert.quantities import Float, Hidden, Pooled, TokenMask
 from minibert.text.inputs import Inputs

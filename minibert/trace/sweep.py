@@ -20,9 +20,8 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
 from minibert.layers.layer import Change
 from minibert.quantities import QUANTITIES, Bool, Float
-from minibert.trace.edit import Edit, EditMapping, Point, as_point
+from minibert.trace.edit import Edit, EditMapping, Places, Point, as_point
 from minibert.trace.identity import Sources
-from minibert.trace.places import Places
 from minibert.trace.plan import Plan, Reach
 from minibert.trace.record import PassRecord, rerun
 from minibert.trace.run import behind_layers, reads_single_positions, run_layers, unaffected

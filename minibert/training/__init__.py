@@ -2,8 +2,7 @@
 
 texts.py        files to documents, the tokenizer, documents to token ids
 recipe.py       the settings of a run
-batches.py      the batch of each step
-objective.py    the loss, and losses of single heads
+batches.py      the batch of each step and its loss, of tokens and of single heads
 loop.py         the whole run: the first weights, the steps, the log, the checkpoint
 """
 

@@ -29,8 +29,7 @@ from minibert.layers.finite import NumbersError
 from minibert.model import Model
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
-from minibert.training.batches import batch_of, check_corpus
-from minibert.training.objective import losses
+from minibert.training.batches import batch_of, check_corpus, losses
 from minibert.training.recipe import Recipe, check_task
 from minibert.training.texts import (
     END_OF_TEXT,

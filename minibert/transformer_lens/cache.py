@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import TokenizationError, TraceError, did_you_mean
-from minibert.layers.heads import VocabularyHead
+from minibert.layers.bodies import VocabularyHead
 from minibert.quantities import Float
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.identity import Unchanged

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from minibert.errors import CheckpointError, TraceError, check_flag
 from minibert.layers.config import Config
 from minibert.layers.linear import Linear, counting, read_only
-from minibert.layers.norms import Norm
+from minibert.layers.parts import Norm
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.transformer_lens.hook_points import HookPoint

@@ -18,8 +18,7 @@ from minibert.layers.bodies import Body
 from minibert.layers.config import Config
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import Change
-from minibert.layers.norms import Norm, centred, deviation
-from minibert.layers.parts import Attention
+from minibert.layers.parts import Attention, Norm, centred, deviation
 from minibert.transformer_lens.hook_points import HookPoint
 
 Hooked = Mapping[str, HookPoint]

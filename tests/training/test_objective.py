@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 from minibert.layers.config import Config
 from minibert.model import Model, from_transformers
-from minibert.training.batches import IGNORED, Batch
-from minibert.training.objective import losses, target_layers, target_loss
+from minibert.training.batches import IGNORED, Batch, losses, target_layers, target_loss
 from tests.families import VOCABULARY, hf_model
 from tests.training.small_runs import bert, gpt2
 
