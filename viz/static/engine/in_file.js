@@ -71,11 +71,22 @@ export function engineInFile(worker, held, progress = () => {}) {
   asking.progress = progress;
   worker.postMessage({ held }, "weights" in held ? [held.weights] : []);
   const asked = Object.fromEntries(ASKED.map((method) => [method, (/** @type {any[]} */ ...given) => asking.ask(method, ...given)]));
+  /** What the picture of the last run asked for first: it comes with the next run. @type {string | null} */
+  let first = null;
   return /** @type {Engine} */ ({
     ...asked,
     async trace(request) {
-      const traced = await asking.ask("trace", request);
-      return { ...traced, blocks: { bytes: (/** @type {any[]} */ ...given) => asking.ask("bytes", traced.number, ...given) } };
+      const { block, ...traced } = await asking.ask("trace", request, first);
+      const brought = new Map([[first, block]]);
+      let begun = false;
+      const bytes = async (/** @type {string} */ name, /** @type {number[]} */ ...part) => {
+        if (!begun && name !== "lens") first = name;
+        begun = true;
+        const there = part.length ? null : brought.get(name);
+        brought.clear();
+        return there ?? asking.ask("bytes", traced.number, name, ...part);
+      };
+      return { ...traced, blocks: { bytes } };
     },
     close() {
       worker.terminate();

@@ -28,8 +28,8 @@ import { Tokenizer } from "./tokens.js";
  * @typedef {{files: Map<string, Blob>, name: string, tables: any}} Folder  a model that is dropped, and what it is read by
  * @typedef {InFile | Folder} Held
  *
- * @typedef {{number: number, ids: number[], header: ExampleHeader,
- *   predictions: Prediction[]}} Traced  a Run without its blocks
+ * @typedef {{number: number, ids: number[], header: ExampleHeader, predictions: Prediction[],
+ *   block: Uint8Array | null}} Traced  a Run with one of its blocks
  */
 
 /** Passes that are kept: before and after, of the text and of a few before it; of long texts and large models fewer. */
@@ -96,12 +96,12 @@ export class LocalEngine {
     };
   }
 
-  /** @param {Request} request @returns {Traced} */
-  trace(request) {
+  /** @param {Request} request @param {string | null} [first]  a block that comes with it @returns {Traced} */
+  trace(request, first = null) {
     const pass = this.run(request);
     this.count += 1;
     this.passes.put(this.count, pass);
-    return { number: this.count, ids: pass.tokens.ids, header: headerOf(pass), predictions: predictions(pass, this.tokenizer) };
+    return { number: this.count, ids: pass.tokens.ids, header: headerOf(pass), predictions: predictions(pass, this.tokenizer), block: first === null ? null : bytesOf(pass, first) };
   }
 
   /** The pass of a request; of the same text without edits it is run once, and the last one with edits is kept. @param {Request} request @returns {Pass} */

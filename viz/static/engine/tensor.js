@@ -21,9 +21,10 @@ export function tensor(shape, values = new Float32Array(shape.reduce((a, b) => a
 
 /** x · wᵀ: (rows, width) and (columns, width) to (rows, columns). @param {Float32Array} x @param {Float32Array} w @param {number} rows @param {number} width @param {number} columns */
 export function multiply(x, w, rows, width, columns) {
-  const [out, sums] = [new Float32Array(rows * columns), new Float64Array(columns)];
+  const [out, own, sums] = [new Float32Array(rows * columns), new Float64Array(width), new Float64Array(columns)];
   for (let row = 0; row < rows; row += 1) {
-    out.set(timesRows(w, Float64Array.from(x.subarray(row * width, (row + 1) * width)), 0, columns, sums), row * columns);
+    own.set(x.subarray(row * width, (row + 1) * width));
+    out.set(timesRows(w, own, 0, columns, sums), row * columns);
   }
   return out;
 }
@@ -108,25 +109,26 @@ export function joined(one, count, behind) {
 
 /** Between −SIDE and SIDE an activation is read from cubics, STEPS of them to each 1, which single precision does not tell from it. */
 const SIDE = 8, STEPS = 64;
-/** By activation: the value at each place, and its slope by a step. @type {Map<string, Float64Array>} */
+/** By activation: the four numbers of each cubic. @type {Map<string, Float64Array>} */
 const TABLES = new Map();
 
 /** @param {string} activation */
 function tableOf(activation) {
   const f = ACTIVATIONS[activation];
-  const table = new Float64Array(2 * (2 * SIDE * STEPS + 1));
-  for (let i = 0; i < table.length; i += 2) {
-    const x = i / 2 / STEPS - SIDE;
-    table[i] = f(x);
-    table[i + 1] = (f(x + 1e-4) - f(x - 1e-4)) / 2e-4 / STEPS;
+  const table = new Float64Array(8 * SIDE * STEPS);
+  for (let i = 0; i < table.length; i += 4) {
+    // The value at both ends, and the slope by a step.
+    const [from, to] = [i / 4, i / 4 + 1].map((place) => place / STEPS - SIDE);
+    const [first, last] = [from, to].map((x) => (f(x + 1e-4) - f(x - 1e-4)) / 2e-4 / STEPS);
+    const rise = f(to) - f(from);
+    table.set([f(from), first, 3 * rise - 2 * first - last, first + last - 2 * rise], i);
   }
   return table;
 }
 
-/** activation(x). @param {Tensor} x @param {string} activation @returns {Tensor} */
-export function activate({ shape, values }, activation) {
+/** activation(x). @param {Tensor} x @param {string} activation @param {Float32Array} [out]  to be filled: x itself, where nobody else reads it @returns {Tensor} */
+export function activate({ shape, values }, activation, out = new Float32Array(values.length)) {
   const f = ACTIVATIONS[activation];
-  const out = new Float32Array(values.length);
   // A corner is no cubic.
   const table = activation === "relu" ? null : TABLES.get(activation) ?? tableOf(activation);
   if (table) TABLES.set(activation, table);
@@ -136,9 +138,8 @@ export function activate({ shape, values }, activation) {
       out[i] = f(x);
       continue;
     }
-    const at = (x + SIDE) * STEPS, place = Math.floor(at), t = at - place, k = 2 * place;
-    const rise = table[k + 2] - table[k];
-    out[i] = table[k] + t * (table[k + 1] + t * (3 * rise - 2 * table[k + 1] - table[k + 3] + t * (table[k + 1] + table[k + 3] - 2 * rise)));
+    const at = (x + SIDE) * STEPS, place = Math.floor(at), t = at - place, k = 4 * place;
+    out[i] = table[k] + t * (table[k + 1] + t * (table[k + 2] + t * table[k + 3]));
   }
   return { shape, values: out };
 }

@@ -371,6 +371,9 @@ function tableOf(heads, cells) {
   return element("table", { class: "live-grid", "aria-label": "Heads: a row a layer" }, [element("thead", {}, [top]), element("tbody", {}, rows)]);
 }
 
+/** What each cell shows. @type {WeakMap<HTMLElement, string>} */
+const PAINTED = new WeakMap();
+
 /**
  * @param {HTMLElement} made
  * @param {Situation & {word: string, most: number}} about  word: what a sweep asks about
@@ -385,12 +388,18 @@ function paintCell(made, { asked: { edits }, shade, word, most, theme }, value, 
   const name = head === undefined ? `${quantity === "attn_out" ? "Attention" : "MLP"} of layer ${layer}` : `Layer ${layer}, head ${head}`;
   const number = value === null ? "" : shade === "change" ? String(Math.round(value * 100)) : plain(-value);
   const told = value === null ? "" : shade === "change" ? `: attention moved by ${number}\u202f%` : `: it adds ${number} to log p of ${word}`;
-  made.setAttribute("aria-label", `${name}${done ? `, set to ${done.change}` : ""}${told}`);
+  const label = `${name}${done ? `, set to ${done.change}` : ""}${told}`;
+  const background = value ? signedShade(shade === "change" ? value : -value, most, theme) : "";
+  const wanted = JSON.stringify([label, elsewhere, number, background]);
+  // Most cells stay as they are with each key, and each that is painted is laid out once more.
+  if (PAINTED.get(made) === wanted) return;
+  PAINTED.set(made, wanted);
+  made.setAttribute("aria-label", label);
   made.setAttribute("aria-pressed", String(done !== undefined));
   made.classList.toggle("partly", elsewhere);
   made.title = `${name}${told}. Click to ${done ? "take the change back" : "change it"}.`;
   made.textContent = number;
-  made.style.background = value ? signedShade(shade === "change" ? value : -value, most, theme) : "";
+  made.style.background = background;
 }
 
 /** As many digits as a cell has room for, without a sign before a zero. @param {number} value */

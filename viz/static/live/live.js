@@ -194,20 +194,20 @@ class Live {
     this.host.setAttribute("aria-busy", "true");
     let { asked } = this;
     const { typed } = this;
-    const before = await this.runs.of(requestOf(asked, false));
+    // An engine answers one after the other: what follows a pass is asked for together with it.
+    const next = () => (this.about.predicts === "causal" ? this.runs.next(requestOf(asked, true), asked.sampling) : null);
+    const coming = this.runs.of(requestOf(asked, false));
+    const plain = asked.edits.length ? null : next();
+    const before = await coming;
     const words = before.example.tokens.text;
     const moved = movedTokens(this.counted ?? words, words);
     if (this.typed && asked.edits.length) asked = this.follow(asked, moved);
     if (this.asked === asked || !this.typed) [this.counted, this.typed] = [words, false];
-    const after = asked.edits.length ? await this.runs.of(requestOf(asked, true)) : null;
+    const [after, step] = asked.edits.length ? await Promise.all([this.runs.of(requestOf(asked, true)), next()]) : [null, await plain];
     const other = asked.other ? await this.runs.of({ texts: [asked.other], edits: [] }) : null;
     this.runs.keep([before, after, other]);
     const runs = { before, after, other };
-    // The picture asks first: an engine answers one after the other, the last while it is drawn.
-    const [, step] = await Promise.all([
-      this.picture(runs, moved, typed),
-      this.about.predicts === "causal" ? this.runs.next(requestOf(asked, true), asked.sampling) : null,
-    ]);
+    await this.picture(runs, moved, typed);
     const predictions = { before: before.run.predictions, after: after?.run.predictions ?? null };
     this.shown = { ...runs, step, predictions };
     this.bench.fail(null);

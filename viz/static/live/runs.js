@@ -252,9 +252,10 @@ export function predictionRows(before, after, most) {
   }));
 }
 
-/** Heads that are tried unasked, and milliseconds of rest before they are. */
+/** Heads that are tried unasked, and milliseconds of rest before they are; and until a picture is seen. */
 const SMALL = 36;
 const PAUSE = 120;
+const FRAME = 17;
 
 export class GridNumbers {
   /** @param {Engine} engine @param {() => void} ready  called when numbers have come */
@@ -309,7 +310,7 @@ export class GridNumbers {
       return (await Promise.all(all)).flat();
     };
     const said = "How far the attention of each head moved, in percent; 100: nothing in common with before.";
-    return this.want(`change ${before.name} ${after.name}`, 0, values, said, said);
+    return this.want(`change ${before.name} ${after.name}`, FRAME, values, said, said);
   }
 
   /**
@@ -332,7 +333,7 @@ export class GridNumbers {
   /** What is asked for may be other numbers in the end; they are asked for then. @param {string} wanted @param {number} pause @param {() => Promise<number[]>} make */
   async make(wanted, pause, make) {
     this.going = true;
-    if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
+    await new Promise((resolve) => setTimeout(resolve, pause));
     if (this.wanted === wanted) {
       this.known = await make().then(
         (values) => ({ of: wanted, values, failed: "" }),

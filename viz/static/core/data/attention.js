@@ -46,7 +46,9 @@ export function weightOf(code) {
 
 /** Weights square-root coded: round(255·sqrt(weight)). @param {Float32Array} weights */
 export function codesOf(weights) {
-  return Uint8Array.from(weights, (weight) => Math.sqrt(Math.min(Math.max(weight, 0), 1)) * 255 + 0.5);
+  const codes = new Uint8Array(weights.length);
+  for (let i = 0; i < codes.length; i += 1) codes[i] = Math.sqrt(Math.min(Math.max(weights[i], 0), 1)) * 255 + 0.5;
+  return codes;
 }
 
 /** @param {Side} side @returns {Side} */

@@ -37,12 +37,13 @@ export async function normNamed(source, name, layer) {
  */
 export function normed(x, { kind, weight, bias, plusOne, eps }) {
   const { length: width } = x;
-  let [mean, variance] = [0, 0];
-  if (kind === "layer") for (let i = 0; i < width; i += 1) mean += x[i] / width;
-  for (let i = 0; i < width; i += 1) variance += (x[i] - mean) ** 2 / width;
-  const scale = 1 / Math.sqrt(variance + eps);
+  let [sum, squares] = [0, 0];
+  if (kind === "layer") for (let i = 0; i < width; i += 1) sum += x[i];
+  const mean = sum / width, more = plusOne ? 1 : 0;
+  for (let i = 0; i < width; i += 1) squares += (x[i] - mean) * (x[i] - mean);
+  const variance = squares / width, scale = 1 / Math.sqrt(variance + eps);
   const values = new Float32Array(width);
-  for (let i = 0; i < width; i += 1) values[i] = (x[i] - mean) * scale * ((plusOne ? 1 : 0) + weight[i]) + (bias ? bias[i] : 0);
+  for (let i = 0; i < width; i += 1) values[i] = (x[i] - mean) * scale * (more + weight[i]) + (bias ? bias[i] : 0);
   return { mean, variance, values };
 }
 
