@@ -37,10 +37,14 @@ def names(n: int) -> list[str]:
     return [f"t{i}" for i in range(n)]
 
 
+def undigited(digits: str) -> bytes:
+    """The bytes of a page's digits: those of RFC 1924 but for four."""
+    return base64.b85decode(digits.translate(str.maketrans(",:./", "<>&`")))
+
+
 def unpacked_text(packed: str) -> str:
     """What `document.packed_text` packed, unpacked."""
-    digits = packed.translate(str.maketrans(",:./", "<>&`"))
-    return zlib.decompress(base64.b85decode(digits)).decode()
+    return zlib.decompress(undigited(packed)).decode()
 
 
 def code_of(html: str) -> tuple[str, str]:
@@ -78,18 +82,19 @@ def unpacked(
         for entry in arrays(page, quantity, index)
         if (entry["layer"], entry["head"]) == (layer, head)
     )
-    pattern = rf'<script type="application/octet-stream" id="{entry["block"]}">([\w+/=]*)</script>'
+    pattern = rf'<script type="application/octet-stream" id="{entry["block"]}">([^<>&]*)</script>'
     found = re.search(pattern, page.html)
     assert found
-    data = base64.b64decode(found[1])
+    data = undigited(found[1])
     data = zlib.decompress(data) if entry["packing"] == "deflate" else data
-    if entry["coding"] == "quarters":
-        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").reshape(-1, 2)
-        # Two's complement: the high bit counts -2.
-        twos = (bits @ np.array([1, -2]))[: int(np.prod(entry["shape"]))]
-        return (twos.reshape(entry["shape"]) + 0.5) / 4
+    if entry["coding"].endswith("bits"):
+        width = int(entry["coding"][0])
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").reshape(-1, width)
+        # Two's complement: the highest bit counts below zero.
+        parts = bits @ np.array([*(2 ** np.arange(width - 1)), -(2 ** (width - 1))])
+        return (parts[: int(np.prod(entry["shape"]))].reshape(entry["shape"]) + 0.5) / 2**width
     if entry["coding"] == "steps":
-        return steps_read(data, entry["shape"], rests=entry["head"] is not None)
+        return steps_read(data, entry["shape"])
     cells = np.frombuffer(data, np.dtype(entry["dtype"]).newbyteorder("<"))
     numbers = np.zeros(entry["shape"], cells.dtype)
     if entry["triangle"]:
@@ -100,11 +105,8 @@ def unpacked(
     return (numbers / 255.0) ** 2 if entry["coding"] == "sqrt" else numbers
 
 
-def steps_read(data: bytes, shape: list[int], *, rests: bool) -> np.ndarray:
-    """Numbers of codes and steps, or the rests of a head in parts of a step."""
-    if rests:
-        fours = [part for byte in data for part in (byte & 15, byte >> 4)][: int(np.prod(shape))]
-        return np.array([four - 16 if four > 7 else four for four in fours]).reshape(shape) / 16
+def steps_read(data: bytes, shape: list[int]) -> np.ndarray:
+    """Numbers of codes and steps."""
     n_steps = int(np.prod(shape[:-1]))
     steps = np.frombuffer(data[: 2 * n_steps], "<f2").astype(np.float32)
     codes = np.frombuffer(data[2 * n_steps :], np.int8)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from minibert.errors import MinibertError
 from minibert.untrusted import Json
+from minibert.viz.payload import digits
 from minibert.writing import check_place, replacing
 
 
@@ -90,8 +91,6 @@ SERVED_PARTS = ("page", "vectors", "layers", "served")
 
 _FORMAT = 2
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
-# Neither in a page's HTML nor in its attributes: four digits are written as others.
-_SAFE = str.maketrans("<>&`", ",:./")
 
 
 def _text(name: str) -> str:
@@ -103,12 +102,9 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def packed_text(text: str | bytes) -> str:
-    """Text or bytes, deflated: four bytes in five characters that mean nothing to HTML or JSON.
-
-    The digits are those of RFC 1924, with four of them replaced. Base64 takes 5.3 characters.
-    """
+    """Text or bytes, deflated, as `payload.digits`."""
     content = text.encode() if isinstance(text, str) else text
-    return base64.b85encode(zlib.compress(content, 9)).decode("ascii").translate(_SAFE)
+    return digits(zlib.compress(content, 9))
 
 
 def theme() -> str:
@@ -176,7 +172,7 @@ def document(
 ) -> Iterator[str]:
     """The HTML file, a piece at a time.
 
-    `header` is JSON. Blocks are (name, base64) and put in as they are. `connect` are the addresses
+    `header` is JSON. Blocks are (name, text) and put in as they are. `connect` are the addresses
     that the page may ask, by default none.
     """
     values = {**_shell(parts), "header": packed_text(header)}

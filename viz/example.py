@@ -176,7 +176,7 @@ class Example:
         return {**self.about, "arrays": [{**entry, "block": name} for name, entry in arrays]}
 
     def named_blocks(self, index: int) -> Iterator[tuple[str, str]]:
-        """The name in the page, and the base64, of each block."""
+        """The name in the page, and the digits, of each block."""
         return ((f"e{index}-{block.name}", block.data) for block in self.blocks)
 
     def with_blocks(self, blocks: Sequence[Block], note: str = "") -> "Example":

@@ -7,15 +7,14 @@ Half precision is enough for most heads: the weights that a browser computes fro
 less than can be seen. Where scores are large it is not, and such heads have a byte more for each
 number, or single precision where that is not enough; where no precision gives the model's weights,
 an edit has changed them. On a page that would be large, a byte a number takes the place of half
-precision, with a quarter or half of a byte more for heads whose weights need it:
+precision, with 1, 2, 4 or 8 bits more for heads whose weights need it:
 
     step of a vector = its largest number / 100, as float16, rounded up
     code of a number = round(number / step), -100 to 100, as int8
-    rest of a number = what the code leaves, in 16ths of the step, as four bits
-    quarter of a number = the quarter of its step that it lies in, as two bits
+    rest of a number = the part of its step that it lies in, of 2, 4, 16 or 256 parts
 
 So a number is at most half a step from the model's: half a hundredth of the largest number of its
-vector; with the rest, a 16th of a step; with the quarter, whose middle it is taken for, an 8th.
+vector; with a rest, which stands for the middle of its part, half a part.
 The codes of a layer, and the steps before them, are deflated: they use 201 of 256 values, and not
 evenly.
 """
@@ -121,10 +120,10 @@ def rotation_header(config: Sizes, layers: Sequence[int], n_tokens: int) -> Json
     return {"rotary": rotary, "turned": [known.index(one) for one in each]}
 
 
-# Codes on either side of zero, and the parts of a step.
+# Codes on either side of zero.
 STEPS = 100
-_PARTS = 16
-_QUARTERS = 4
+# Bits of a rest; the fewest that are enough are taken.
+_RESTS = (1, 2, 4, 8)
 
 
 class Coded:
@@ -133,10 +132,8 @@ class Coded:
     steps: Array
     """(..., position)."""
     codes: Array
-    rests: Array
-    """16ths of a step, -8 to 7."""
-    quarters: Array
-    """-2 to 1: the lowest quarter of a step to the highest."""
+    left: Array
+    """What the codes leave, in steps."""
 
     def __init__(self, vectors: Array) -> None:
         """Raise OverflowError where half precision has no number as large as a step."""
@@ -149,10 +146,7 @@ class Coded:
         step = self._step
         safe = np.where(step > 0, step, 1)
         self.codes = np.rint(vectors / safe).astype(np.int8)
-        left = (vectors - self.codes * step) / safe
-        quarters = np.floor(left * _QUARTERS)
-        self.quarters = np.clip(quarters, -_QUARTERS // 2, _QUARTERS // 2 - 1).astype(np.int8)
-        self.rests = np.clip(np.rint(left * _PARTS), -_PARTS // 2, _PARTS // 2 - 1).astype(np.int8)
+        self.left = (vectors - self.codes * step) / safe
 
     @property
     def _step(self) -> Array:
@@ -163,21 +157,15 @@ class Coded:
         """What the codes say."""
         return self.codes * self._step
 
-    @property
-    def quartered(self) -> Array:
-        """What the codes say with the quarters."""
-        return (self.codes + _middles(self.quarters)) * self._step
+    def rests(self, bits: int) -> Array:
+        """The part of its step that each number lies in; of 4 parts -2 is the lowest."""
+        most = 2 ** (bits - 1)
+        return np.clip(np.floor(self.left * 2**bits), -most, most - 1).astype(np.int8)
 
-    @property
-    def finer(self) -> Array:
-        """What the codes say with the rests."""
-        parts = self.codes * np.float32(_PARTS) + self.rests
-        return (parts * (self._step / _PARTS)).astype(np.float32)
-
-
-def _middles(quarters: Array) -> Array:
-    """The middle of each quarter, in steps."""
-    return (quarters + np.float32(0.5)) / np.float32(_QUARTERS)
+    def finer(self, bits: int) -> Array:
+        """What the codes say with rests of so many bits."""
+        middles = (self.rests(bits) + np.float32(0.5)) / np.float32(2**bits)
+        return (self.codes + middles) * self._step
 
 
 def coded(vectors: Array) -> Coded | None:
@@ -202,11 +190,11 @@ def pack_coded(name: str, layer: int, vectors: Coded) -> Block:
 
 
 def pack_finer(name: str, layer: int, head: int, vectors: Coded, place: int, *, bits: int) -> Block:
-    """What makes query or key of one head, (position, d_head), finer.
+    """What makes query or key of one head, (position, d_head), finer: rests of so many bits.
 
-    Rests of 4 bits or quarters of 2, the first of a byte in its low bits.
+    The first of a byte is in its low bits.
     """
-    parts, each = (vectors.rests if bits == 4 else vectors.quarters)[place], 8 // bits
+    parts, each = vectors.rests(bits)[place], 8 // bits
     padded = np.append(parts.ravel(), np.zeros(-parts.size % each, np.int8)).view(np.uint8)
     shifted = (padded & 2**bits - 1).reshape(-1, each) << np.arange(0, 8, bits, dtype=np.uint8)
     return block_of(
@@ -215,7 +203,7 @@ def pack_finer(name: str, layer: int, head: int, vectors: Coded, place: int, *, 
         quantity=f"{name} rest",
         layer=layer,
         head=head,
-        coding="steps" if bits == 4 else "quarters",
+        coding=f"{bits} bits",
         shape=parts.shape,
         packing="none",
     )
@@ -324,16 +312,18 @@ def packed_vectors(
     if not agreeing:
         off = set()
     off = groups.closed(off)
-    quartered = form.quartered()
-    rough = groups.closed(comparing.off(quartered, form.error)) if off and quartered else off
-    coarse = comparing.off(form.finer(), form.error) if rough & off else set()
-    fine = off - groups.closed(coarse)
-    precise = {holding.heads[place] for place in off - fine}
+    rests = []
+    for bits, finer in form.finer() if off else ():
+        still = off & groups.closed(comparing.off(finer, form.error))
+        rests += [(bits, *part) for part in groups.parts(off - still)]
+        off = still
+        if not off:
+            break
+    precise = {holding.heads[place] for place in off}
     blocks = []
     if holding.rounded(layer) and not precise.union(exact).issuperset(holding.heads):
         blocks += form.blocks(layer, agreeing=agreeing)
-        for name, place, head in groups.parts(fine):
-            bits = 4 if groups.any_of(name, place, rough) else 2
+        for bits, name, place, head in rests:
             blocks.append(form.rests(name, layer, head, place, bits=bits))
     alone = [
         holding.heads.index(head) for head in (precise.union(exact) if holding.vectors else exact)
@@ -362,11 +352,6 @@ class _Groups:
         read = {self.key_places[place] for place in places}
         return {place for place, key in enumerate(self.key_places) if key in read}
 
-    def any_of(self, name: str, place: int, places: set[int]) -> bool:
-        """True where this place of query or key belongs to one of these heads."""
-        read = places if name == "query" else {self.key_places[one] for one in places}
-        return place in read
-
     def parts(self, places: set[int]) -> Iterator[tuple[str, int, int]]:
         """Name, place and number of query and key of these heads; a key that is shared once."""
         seen = set()
@@ -387,14 +372,10 @@ class _Halves:
         self.single = single
         self.numbers = {name: rounded(vectors) for name, vectors in single.items()}
 
-    def quartered(self) -> Named | None:
-        """None: there is nothing between these and `finer`."""
-        return None
-
-    def finer(self) -> Named:
-        """With a byte more for each number."""
+    def finer(self) -> Iterator[tuple[int, Named]]:
+        """With 8 bits more for each number."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return {name: refined(vectors) for name, vectors in self.single.items()}
+            yield 8, {name: refined(vectors) for name, vectors in self.single.items()}
 
     def blocks(self, layer: int, *, agreeing: bool) -> list[Block]:
         """All heads; in single precision where halves are infinite and no weights tell."""
@@ -416,13 +397,10 @@ class _Codes:
         self.codes = codes
         self.numbers: Named = {name: one.numbers for name, one in codes.items()}
 
-    def quartered(self) -> Named:
-        """With a quarter of a byte more for each number."""
-        return {name: one.quartered for name, one in self.codes.items()}
-
-    def finer(self) -> Named:
-        """With half a byte more for each number."""
-        return {name: one.finer for name, one in self.codes.items()}
+    def finer(self) -> Iterator[tuple[int, Named]]:
+        """With so many bits more for each number, the fewest first."""
+        for bits in _RESTS:
+            yield bits, {name: one.finer(bits) for name, one in self.codes.items()}
 
     def blocks(self, layer: int, *, agreeing: bool) -> list[Block]:
         """All heads, whether or not they give the weights."""
@@ -465,9 +443,9 @@ def vectors_size(holding: Holding, n_tokens: int, config: Sizes) -> int:
 def _size(holding: Holding, n_vectors: int, config: Sizes) -> int:
     """Bytes of so many vectors a layer."""
     n_layers = sum(holding.rounded(layer) for layer in holding.layers)
-    # Four characters of text are three bytes.
-    each = 4 if holding.coded else 8
-    return each * n_layers * n_vectors * config.d_head // 3
+    # Five characters of text are four bytes.
+    each = 5 if holding.coded else 10
+    return each * n_layers * n_vectors * config.d_head // 4
 
 
 def packed_values(read: Read, holding: Holding, config: Sizes) -> list[Block]:

@@ -3,7 +3,6 @@
 How the file is put together is in test_document.py, what a browser makes of it in browser/.
 """
 
-import base64
 import json
 import zlib
 from collections.abc import Callable
@@ -14,7 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_pages import HOSTILE, arrays, example_of, header_of, names, softmax, unpacked
+from attention_pages import (
+    HOSTILE,
+    arrays,
+    example_of,
+    header_of,
+    names,
+    softmax,
+    undigited,
+    unpacked,
+)
 from data import data_path
 from small_traces import small_trace
 
@@ -51,7 +59,7 @@ class TestPayload:
 
     def test_causal_zeros_are_not_shipped(self):
         probs = softmax((1, HEADS, TOKENS, TOKENS), causal=True)
-        cells = zlib.decompress(base64.b64decode(pack_layer(0, probs[0]).data))
+        cells = zlib.decompress(undigited(pack_layer(0, probs[0]).data))
         assert len(cells) == HEADS * TOKENS * (TOKENS + 1) // 2
         np.testing.assert_allclose(
             decoded(attention_page(probs, names(TOKENS)), 0), probs[0], atol=4e-3

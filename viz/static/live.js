@@ -1,6 +1,6 @@
 /** The script of a page that runs a model, which the page holds or is given as a folder: the engine in a worker. */
 
-import { blocksOfText } from "./core/data/packed.js";
+import { fromBase64 } from "./core/data/packed.js";
 import { engineInFile, workerOf } from "./engine/in_file.js";
 import { askForFolder } from "./live/drop.js";
 import { showLive } from "./live/live.js";
@@ -11,6 +11,6 @@ showLive(async (held, page) => {
   const script = await unpacked("worker").text();
   if (held.tables) return askForFolder(page, held.tables, () => workerOf(script));
   const worker = workerOf(script);
-  const { buffer } = await blocksOfText(textOfBlock).bytes("weights");
+  const { buffer } = fromBase64(await textOfBlock("weights"));
   return engineInFile(worker, { ...held, weights: buffer });
 });

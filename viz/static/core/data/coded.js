@@ -2,9 +2,6 @@
  * query, key and value in a byte a number, as viz/vectors.py writes them: a step for each vector in half
  * precision, then for each number how many steps it is.
  */
-/** Parts of a step that a rest counts. */
-const PARTS = 16;
-
 /**
  * The numbers of all heads.
  *
@@ -25,23 +22,22 @@ export function fromSteps(bytes, shape) {
  * @param {Uint8Array} bytes  of all heads; they fill their buffer
  * @param {number[]} shape  head, position, d_head
  * @param {number} place  in the head axis
- * @param {Uint8Array} [rests]  of that head, four bits a number, the first in the low half of a byte
- * @param {boolean} [quarters]  they have two bits a number: the quarter of its step that it lies in
+ * @param {Uint8Array} [rests]  of that head: the part of its step that each number lies in, and is in the middle of
+ * @param {number} [bits]  of a rest, the first of a byte in its low bits
  * @returns {{numbers: Float32Array, within: number}}
  */
-export function headFromSteps(bytes, [heads, positions, width], place, rests, quarters = false) {
+export function headFromSteps(bytes, [heads, positions, width], place, rests, bits = 0) {
   const steps = fromHalf(new Uint16Array(bytes.buffer, place * positions * 2, positions));
   const codes = new Int8Array(bytes.buffer, 2 * heads * positions + place * positions * width, positions * width);
   const numbers = new Float32Array(positions * width);
   for (let i = 0; i < numbers.length; i += 1) {
-    // A quarter stands for its middle.
-    const rest = rests ? (quarters ? (partAt(rests, i, 2) + 0.5) / 4 : partAt(rests, i, 4) / PARTS) : 0;
+    const rest = rests ? (partAt(rests, i, bits) + 0.5) / 2 ** bits : 0;
     numbers[i] = (codes[i] + rest) * steps[Math.floor(i / width)];
   }
-  return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / (rests ? (quarters ? 8 : PARTS) : 2) };
+  return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / 2 ** (bits + 1) };
 }
 
-/** A signed number of so many bits, the first of a byte in its low bits. @param {Uint8Array} bytes @param {number} i @param {2 | 4} bits */
+/** A signed number of so many bits, the first of a byte in its low bits. @param {Uint8Array} bytes @param {number} i @param {number} bits */
 function partAt(bytes, i, bits) {
   const part = (bytes[Math.floor((i * bits) / 8)] >> ((i * bits) % 8)) & (2 ** bits - 1);
   return part < 2 ** (bits - 1) ? part : part - 2 ** bits;

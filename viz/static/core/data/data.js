@@ -9,8 +9,8 @@
  * @property {number[]} shape  probs (head, query, key); vectors (head, position, d_head) or, of one
  *   head, (position, d_head); thumbnails (layer, head, query, key)
  * @property {"uint8" | "int8" | "uint16" | "float16" | "float32"} dtype  bytes are little-endian
- * @property {"sqrt" | "plain" | "steps" | "quarters"} coding  sqrt: 255 times the root of the weight; steps, quarters:
- *   as coded.js has them
+ * @property {"sqrt" | "plain" | "steps" | "1 bits" | "2 bits" | "4 bits" | "8 bits"} coding  sqrt: 255 times the root of the weight;
+ *   steps, and bits of rests, as coded.js has them
  * @property {"deflate" | "none"} packing
  * @property {boolean} triangle  only the cells key <= query are there; the others are zero
  *

@@ -193,7 +193,7 @@ export class Example {
     const rest = this.entry(`${name} rest`, layer, head);
     if (entry.coding === "steps") {
       const rests = rest && (await bytesOf(rest, this.blocks));
-      return headFromSteps(await this.kept(entry), entry.shape, held.indexOf(head), rests, rest?.coding === "quarters");
+      return headFromSteps(await this.kept(entry), entry.shape, held.indexOf(head), rests, parseInt(rest?.coding ?? "0", 10));
     }
     const [, positions, width] = entry.shape;
     const length = positions * width;

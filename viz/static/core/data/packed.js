@@ -4,7 +4,7 @@
  * @import { Blocks } from "./data.js"
  */
 
-/** The digits of viz/document.py; five of them are four bytes. */
+/** The digits of viz/payload.py; five of them are four bytes. */
 const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;,=:?@^_/{|}~";
 
 /**
@@ -14,14 +14,18 @@ const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#
 export function fromBase85(text) {
   const values = new Uint8Array(128);
   for (let i = 0; i < 85; i += 1) values[DIGITS.charCodeAt(i)] = i;
-  const bytes = new Uint8Array(Math.ceil(text.length / 5) * 4);
-  const view = new DataView(bytes.buffer);
-  for (let i = 0; i < text.length; i += 5) {
+  const whole = text.padEnd(Math.ceil(text.length / 5) * 5, DIGITS[84]);
+  const bytes = new Uint8Array((whole.length / 5) * 4);
+  for (let i = 0, to = 0; i < whole.length; i += 5, to += 4) {
     let group = 0;
-    for (let j = i; j < i + 5; j += 1) group = group * 85 + (j < text.length ? values[text.charCodeAt(j)] : 84);
-    view.setUint32((i / 5) * 4, group);
+    // The low 32 bits.
+    for (let j = i; j < i + 5; j += 1) group = (Math.imul(group, 85) + values[whole.charCodeAt(j)]) | 0;
+    bytes[to] = group >>> 24;
+    bytes[to + 1] = group >>> 16;
+    bytes[to + 2] = group >>> 8;
+    bytes[to + 3] = group;
   }
-  return bytes.subarray(0, Math.floor((text.length * 4) / 5));
+  return bytes.slice(0, Math.floor((text.length * 4) / 5));
 }
 
 /** Not through a Blob, which would take the bytes to another process and back. @param {Uint8Array} packed */
@@ -31,18 +35,17 @@ export function inflate(packed) {
 }
 
 /**
- * @param {(name: string) => Promise<string>} textOf  the base64 of a block
+ * @param {(name: string) => Promise<string>} textOf  the digits of a block
  * @returns {Blocks}
  */
 export function blocksOfText(textOf) {
   return {
     async bytes(name, from = 0, to) {
       const text = await textOf(name);
-      // Four digits are three bytes: no more of them is read than is asked for.
-      const first = Math.floor(from / 3);
-      const part = to === undefined ? text.slice(first * 4) : text.slice(first * 4, Math.ceil(to / 3) * 4);
-      const bytes = fromBase64(part);
-      return from % 3 || to !== undefined ? bytes.slice(from - first * 3, to === undefined ? undefined : to - first * 3) : bytes;
+      // No more of them is read than is asked for.
+      const first = Math.floor(from / 4);
+      const bytes = fromBase85(text.slice(first * 5, to === undefined ? undefined : Math.ceil(to / 4) * 5));
+      return from % 4 || to !== undefined ? bytes.slice(from - first * 4, to === undefined ? undefined : to - first * 4) : bytes;
     },
   };
 }
