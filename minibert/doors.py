@@ -7,6 +7,7 @@ says where the answer is (`minibert/__init__.py`). The room is imported when it 
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
@@ -89,6 +90,33 @@ class ServedPage(Protocol):
 
     def close(self) -> None:
         """End the server."""
+
+
+Window = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class PageSizes:
+    """What a page asks of a config."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    causal: bool
+    scales: tuple[float, ...]
+    windows: tuple[Window, ...]
+    attention_soft_cap: float | None
+    apart: str = ""
+    """What the weights have beside query and key, where these do not give them; "" after edits."""
+
+    def attention_scale(self, layer: int) -> float:
+        """What the layer's dot products are multiplied by."""
+        return self.scales[layer]
+
+    def window(self, layer: int) -> Window:
+        """How many keys before and behind a query of the layer sees; None: all."""
+        return self.windows[layer]
 
 
 def add_doors(module: str, names: Mapping[str, str]) -> None:

@@ -13,7 +13,9 @@ import zipfile
 
 import pytest
 
-from tests.packages import REPOSITORY, environment, run
+import minibert
+from tests.attention_pages import packed_in
+from tests.packages import REPOSITORY, declared, environment, link, run
 
 LINK = re.compile(r"\]\((?!#)([^)\s]+)\)")
 
@@ -145,7 +147,7 @@ def test_it_loads_and_renders_from_another_folder(python_beside, beside, before,
     )
 
 
-def test_live_pages_are_written_without_torch(wheel, tmp_path):
+def test_live_pages_and_saved_traces_are_written_without_torch(wheel, tmp_path):
     python = environment(tmp_path, wheel, needs=("typer",), options=("--no-deps",))
     for script in ("minibert", "minibert-attention"):
         done = run([python.with_name(script), "--help"], where=tmp_path)
@@ -154,6 +156,11 @@ def test_live_pages_are_written_without_torch(wheel, tmp_path):
     for options in ((), ("--model", "tiny-gpt2"), ("--story",), ("--any",)):
         run([*command, "live", *options, "-o", "page.html"], where=tmp_path)
         assert (tmp_path / "page.html").stat().st_size > 100_000
+    packages = next(python.parents[1].glob("lib/python*/site-packages"))
+    link(declared(("numpy", "safetensors")), packages)
+    saved = minibert.load().trace("a horse", "ran").save(tmp_path / "a.safetensors")
+    run([*command, "view", saved, "-o", "page.html"], where=tmp_path)
+    assert "horse" in packed_in((tmp_path / "page.html").read_text(encoding="utf-8"), "header")
     done = subprocess.run([*command, "predict", "a"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.fullmatch(

@@ -12,6 +12,7 @@ inputs.py    attention from outside, checked before work starts
 payload.py   numbers as compact binary
 document.py  the HTML of a page, from page.html and built/, written to a file
 stored.py    live pages of embedded models, without torch
+saved_trace.py   a saved trace as a page reads it, without torch
 live.py      a page that runs a model; engine_edits.py, the edits that it asks for; serve/, a server
 static/      the browser's side: core <- marks <- views, a folder for each view (see its README.md)
 built/       the same, bundled and minified by `npm run build`: what a page is made of

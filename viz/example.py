@@ -14,12 +14,11 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minibert.attached.read import PageSizes
 from minibert.errors import AttentionError
-from minibert.text.tokens import Tokens
 from minibert.untrusted import Json
 from minibert.viz.inputs import Paged, Sizes, checked_layer, of_heads, to_array
 from minibert.viz.payload import (
@@ -37,6 +36,11 @@ from minibert.viz.vectors import (
     packed_vectors,
     rotation_header,
 )
+
+if TYPE_CHECKING:
+    from minibert.text.tokens import Tokens
+else:
+    Tokens = object
 
 _SPECIAL = frozenset(["[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|endoftext|>"])
 _SPACE_MARKS = ("Ġ", "▁")
@@ -330,8 +334,8 @@ def trace_example(sentence: Sentence, name: str, holding: Holding) -> Example:
         texts=list(known) or written_texts(labels),
         **looking_header(config, holding.layers),
     )
-    if not read.agreeing and isinstance(config, PageSizes) and config.apart:
-        about["apart"] = config.apart
+    if not read.agreeing and (apart := getattr(config, "apart", "")):
+        about["apart"] = apart
     if read.vectors:
         about |= rotation_header(config, holding.layers, len(labels))
     thumbnails = [pack_thumbnails(read.pooled)] if len(labels) > THUMBNAIL else []

@@ -5,25 +5,52 @@ Every message names the argument, says what came, what was wanted and what to do
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 
-from minibert.attached.read import PageSizes, PageTrace
+from minibert.doors import PageSizes
 from minibert.errors import AttentionError
-from minibert.layers.config import Config
-from minibert.trace.read import Trace
 from minibert.viz.payload import Array
+
+if TYPE_CHECKING:
+    from minibert.layers.config import Config
+    from minibert.text.tokens import Tokens
+
+    Sizes = Config | PageSizes
+else:
+    # Nothing here imports torch, without which the page of a saved trace is written.
+    Sizes = Tokens = object
 
 Outside = Any
 """What came from outside: nothing is known of it before it is asked."""
 
 
-Paged = Trace | PageTrace
-"""What a page is made of: a trace, or a stack of an attached model with its padding left out."""
-Sizes = Config | PageSizes
-"""What it says of the model."""
+@runtime_checkable
+class Paged(Protocol):
+    """What a page is made of.
+
+    A trace, a stack of an attached model with its padding left out, or a saved trace.
+    """
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """What was read."""
+
+    @property
+    def config(self) -> Sizes:
+        """The sizes of the model."""
+
+    def __len__(self) -> int:
+        """Layers that can be read."""
+
+    def __getitem__(self, layer: int) -> Outside:
+        """One layer, with probs, query, key and value."""
+
 
 # Half precision leaves a row of 512 weights up to 2e-3 from one; bfloat16, 8e-3.
 ROW_SUM_TOLERANCE = 1e-2
@@ -35,9 +62,9 @@ _ASK_FOR_ATTENTION = (
 
 def to_array(value: Outside, name: str) -> Array:
     """`value`, a tensor or an array of numbers, as a float NumPy array on the host."""
-    if isinstance(value, torch.Tensor):
-        # NumPy has no bfloat16.
-        return value.detach().to("cpu", torch.float32).numpy()
+    if hasattr(value, "detach"):
+        # A tensor; NumPy has no bfloat16.
+        value = value.detach().cpu().float().numpy()
     try:
         return np.asarray(value, dtype=np.float32)
     except (TypeError, ValueError) as error:

@@ -19,15 +19,14 @@ The codes of a layer, and the steps before them, are deflated: they use 201 of 2
 evenly.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from minibert.layers.config import Config
+from minibert.doors import PageSizes
 from minibert.untrusted import Json
 from minibert.viz.inputs import Paged, Sizes, of_heads
 from minibert.viz.payload import (
@@ -69,8 +68,11 @@ class Looking:
 
         `products` is changed in place; `rows`, (..., row), says which query each row is.
         """
-        scores = products
-        scores *= self.scale
+        products *= self.scale
+        return self.from_scaled(products, rows)
+
+    def from_scaled(self, scores: Array, rows: Array) -> Array:
+        """The same from products that are scaled."""
         if self.soft_cap is not None:
             np.tanh(scores / self.soft_cap, out=scores)
             scores *= self.soft_cap
@@ -104,7 +106,7 @@ def rotation_header(config: Sizes, layers: Sequence[int], n_tokens: int) -> Json
 
     `rotary` has the turns that there are, `turned` the place there of each layer's.
     """
-    if not isinstance(config, Config) or config.rotary is None:
+    if isinstance(config, PageSizes) or config.rotary is None:
         return {}
     each = [config.rotary_of(layer) or config.rotary for layer in layers]
     known = list(dict.fromkeys(each))
@@ -216,8 +218,21 @@ CODED_ERROR = 4e-3
 # Queries of a head whose weights are computed from what is shipped, to see whether they agree: all
 # of most texts, and those that rounding changes most of a longer one.
 _CHECKED_QUERIES = 512
+# Of them those that are compared at once.
+_ROWS = 64
+
+# By how much a model in half precision has rounded its weights itself.
+_EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 
 Named = dict[str, Array]
+
+
+def softmax(scores: Array) -> Array:
+    """The weights of scores, along the last axis; changed in place."""
+    scores -= scores.max(-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(-1, keepdims=True)
+    return scores
 
 
 class Comparing:
@@ -232,27 +247,38 @@ class Comparing:
     ) -> None:
         edited = getattr(trace, "edited_from", None) is not None
         n_rows = probs.shape[1] if edited else min(probs.shape[1], _CHECKED_QUERIES)
-        weights, norms = torch.from_numpy(probs), torch.from_numpy(single["query"]).norm(dim=-1)
-        largest = weights.amax(-1)
-        # A weight p moves by p·(1 - p) times the change of its score, which grows with the query.
-        suspicion = largest * (1 - largest) * norms
-        self.rows = suspicion.topk(n_rows, -1).indices  # (head, row)
-        self.probs = weights.gather(1, _along(self.rows, weights))  # (head, row, key)
-        self.single, self.key_places = single, torch.tensor(key_places)
+        # (head, row)
+        self.rows = np.broadcast_to(np.arange(probs.shape[1]), probs.shape[:2])
+        if n_rows < probs.shape[1]:
+            largest = probs.max(-1)
+            # A weight p moves by p·(1 - p) times the change of its score, which grows with the
+            # query.
+            suspicion = largest * (1 - largest) * np.linalg.norm(single["query"], axis=-1)
+            self.rows = np.argpartition(-suspicion, n_rows)[:, :n_rows]
+        self.probs, self.single, self.key_places = probs, single, key_places
         self.looking = Looking.of_trace(trace.config, layer)
-        # By how much a model in half precision has rounded its weights itself.
-        self.slack = 16 * torch.finfo(trace[layer].query.dtype).eps
+        dtype = getattr(trace, "dtype", None) or trace[layer].query.dtype
+        self.slack = 16 * _EPSILON.get(str(dtype).removeprefix("torch."), 0.0)
 
     def errors(self, query: Array, key: Array) -> list[float]:
         """The largest difference in each head."""
-        # In double precision, as a browser computes them.
-        queries, keys = (torch.from_numpy(part).double() for part in (query, key))
-        if len(keys) != len(queries):
-            keys = keys[self.key_places]
-        products = queries.gather(1, _along(self.rows, queries)) @ keys.transpose(-1, -2)
-        scores = torch.from_numpy(self.looking.scores(products.numpy(), self.rows.numpy()))
+        places = self.key_places if len(key) != len(query) else range(len(query))
+        each = []
+        for head, place in enumerate(places):
+            # Some rows at a time: in double precision they are larger than all that a page holds.
+            parts = np.split(self.rows[head], range(_ROWS, len(self.rows[head]), _ROWS))
+            each.append(max(self._error(head, query[head], key[place], rows) for rows in parts))
+        return each
+
+    def _error(self, head: int, query: Array, key: Array, rows: Array) -> float:
+        with np.errstate(invalid="ignore", over="ignore"):
+            # As a browser computes them.
+            products = query[rows].astype(np.float64) @ key.T.astype(np.float64)
+            errors = softmax(self.looking.scores(products, rows))
+            errors -= self.probs[head, rows]
+            error = float(np.abs(errors, out=errors).max())
         # Infinite scores give NaN, which does not count as agreement.
-        return (scores.softmax(-1) - self.probs).abs().amax((1, 2)).nan_to_num(torch.inf).tolist()
+        return math.inf if math.isnan(error) else error
 
     def agreement(self, rounded: Named, error: float) -> tuple[bool, set[int]]:
         """Whether the vectors give the weights, and which heads, by place, rounding spoils."""
@@ -285,10 +311,6 @@ class Holding:
     def rounded(self, layer: int) -> bool:
         """True where the layer has heads with rounded vectors."""
         return self.vectors and any((layer, head) not in self.exact for head in self.heads)
-
-
-def _along(rows: Tensor, table: Tensor) -> Tensor:
-    return rows[..., None].expand(-1, -1, table.shape[-1])
 
 
 def packed_vectors(

@@ -9,14 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
-from minibert.analysis.arguments import vocabulary_head
-from minibert.analysis.lens import logit_lens
-from minibert.analysis.rows import rows_of
 from minibert.errors import AttentionError, MinibertError, within_memory
-from minibert.features import Features
-from minibert.trace.read import Trace
 from minibert.untrusted import Json
 from minibert.viz.example import (
     Example,
@@ -35,7 +28,6 @@ from minibert.viz.inputs import (
     whole_number,
 )
 from minibert.viz.page import Page, checked_view
-from minibert.viz.reasons import page_reasons
 from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
 
 _TOP = 5
@@ -62,9 +54,13 @@ def lens_of(
     For `wanted` None it is there where the model has a vocabulary head and reading it is cheap.
     Raises AttentionError where it is wanted and the model has none.
     """
-    if wanted is False or (wanted is None and not isinstance(trace, Trace)):
+    if wanted is False:
         return None, ""
+    from minibert.trace.read import Trace
+
     if not isinstance(trace, Trace):
+        if wanted is None:
+            return None, ""
         raise AttentionError(f"lens=True: {type(trace).__name__} has no model to read layers with")
     if not has_lens(trace):
         if wanted:
@@ -77,18 +73,25 @@ def lens_of(
     return computed_lens(trace, sentence, length), ""
 
 
-def has_lens(trace: Trace) -> bool:
+def has_lens(trace: "Trace") -> bool:
     """True where the trace's model has a vocabulary head, which reads what each layer leaves."""
+    from minibert.analysis.arguments import vocabulary_head
+
     with suppress(MinibertError):
         return vocabulary_head(trace.model) is not None
     return False
 
 
-def computed_lens(trace: Trace, sentence: int, length: int) -> Json:
+def computed_lens(trace: "Trace", sentence: int, length: int) -> Json:
     """`lens` of data.js: points, and the 5 most probable tokens at each, by position.
 
     Raises TraceError for a model without a vocabulary head.
     """
+    import torch
+
+    from minibert.analysis.lens import logit_lens
+    from minibert.analysis.rows import rows_of
+
     one = rows_of(trace, torch.tensor([sentence]), torch.arange(length)[None])
     lens = logit_lens(one, points=("embed", "resid_post"), top=_TOP)
     probs = [
@@ -158,8 +161,11 @@ def with_value(examples: list[Example], sources: Sources) -> list[Example]:
     ]
 
 
+# The page of a saved trace is written without torch, so what needs it is imported when it is used.
 if TYPE_CHECKING:
     from minibert.doors import View
+    from minibert.features import Features
+    from minibert.trace.read import Trace
 
     Traces = Paged | Sequence[Paged] | Mapping[str, Paged]
     Numbers = Iterable[int] | None
@@ -305,13 +311,17 @@ def _with_reasons(
     example: Example, sentence: Sentence, holding: Holding, why: Outside, features: Outside
 ) -> Example:
     """The example with reasons of its weights, where it holds the vectors of a model's trace."""
+    if why is False and features is None:
+        return example
+    from minibert.features import Features
+    from minibert.trace.read import Trace
+    from minibert.viz.reasons import page_reasons
+
     if features is not None and (why is False or not isinstance(features, Features)):
         raise AttentionError(
             f"features={features!r:.80}: expected what minibert.features.load gives"
             "; with why=False there is nothing that features could split."
         )
-    if why is False:
-        return example
     if not isinstance(sentence.trace, Trace) or not holding.vectors:
         if why is None and features is None:
             return example

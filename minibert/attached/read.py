@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from minibert.attached.call import EVERY_ROW, Call, repeated
 from minibert.attached.layout import READABLE
-from minibert.doors import Page, opened
+from minibert.doors import Page, PageSizes, Window, opened
 from minibert.errors import EditError, TraceError, did_you_mean
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.layers.finite import check_computed
@@ -190,33 +190,6 @@ class StackTrace:
     def places_at(self, point: Point) -> Places:
         """Which of its positions are tokens."""
         return self.calls[point.layer or 0][1].places(point.name)
-
-
-Window = tuple[int, int] | None
-
-
-@dataclass(frozen=True)
-class PageSizes:
-    """What a page asks of a config."""
-
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-    causal: bool
-    scales: tuple[float, ...]
-    windows: tuple[Window, ...]
-    attention_soft_cap: float | None
-    apart: str
-    """What the weights have beside query and key, where these do not give them; "" after edits."""
-
-    def attention_scale(self, layer: int) -> float:
-        """What the layer's dot products are multiplied by."""
-        return self.scales[layer]
-
-    def window(self, layer: int) -> Window:
-        """How many keys before and behind a query of the layer sees; None: all."""
-        return self.windows[layer]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ def view(
 ) -> None:
     """Write a page that shows which token attends to which, and how that is computed.
 
+    In place of a text it takes the file of a saved trace, trace.save("FILE.safetensors").
+
     Options:
         output [-o, FILE]: The page to write.
         picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map or
@@ -38,12 +40,24 @@ def view(
             do, as 1-2; may be repeated. The page is larger then.
     """
     _check_place(output)
+    if (saved := Path(texts.text)).suffix == ".safetensors" and saved.is_file():
+        if texts != Texts(texts.text) or loading != Loading() or why or features is not None:
+            raise typer.BadParameter("with a saved trace only --output, --view and --open are used")
+        return _write(_saved_page(saved, picture), output, browse, "{:.0f} kB", 1000)
     found = _features(features, loading)
     model, tokens = texts.tokens(loading)
     asked = heads_asked(why or [], model.config.n_layers, model.config.n_heads)
     heads = [(layer, head) for layer, some in asked.items() for head in some]
     page = model.trace(tokens).view(view=cast(View, picture), why=heads or None, features=found)
     _write(page, output, browse, "{:.0f} kB", 1000)
+
+
+def _saved_page(path: Path, picture: str) -> Page:
+    """The page of a saved trace, without what only its model could say; needs no torch."""
+    from minibert.viz.saved_trace import saved_traces
+    from minibert.viz.viewing import view as view_of
+
+    return view_of(saved_traces(path), view=cast(View, picture), lens=False, why=False)
 
 
 @spread("dtype", "impl")

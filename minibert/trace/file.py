@@ -4,26 +4,17 @@ The file holds the quantities that the pass kept, as `embed`, `logits` and
 `layers.<layer>.<quantity>`; ids, texts, spans and words of the tokens; and the model's name, config
 and a SHA-256 of its weights.
 Loading maps the file into memory, so a quantity is loaded from disk only when it is read.
-
-The digest is the SHA-256 of every byte of the file, with zeros in its own place. So a changed
-bit, name, type or word is found when the file is opened, not when it is used. It is not
-a signature: who changes a file on purpose can write a new digest.
 """
 
-import hashlib
 import json
 import os
-import re
-import struct
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from minibert.errors import TokenizationError, TraceError
@@ -33,12 +24,20 @@ from minibert.layers.evaluation import Evaluation
 from minibert.quantities import QUANTITIES
 from minibert.text.inputs import Inputs
 from minibert.text.tokens import Tokens
+from minibert.trace.container import (
+    COLUMNS,
+    LABELS,
+    checked_columns,
+    is_count,
+    read_container,
+    write_container,
+)
 from minibert.trace.edit import Point
 from minibert.trace.identity import weights_digest
 from minibert.trace.plan import shape_of
 from minibert.trace.record import PassRecord, Record
 from minibert.trace.run import TracedModel
-from minibert.untrusted import MOST_TENSORS, Json, guarded, open_regular
+from minibert.untrusted import Json, guarded
 from minibert.writing import check_place, replacing
 
 
@@ -87,98 +86,6 @@ def check_model(model: object, identity: Json, path: Path) -> TypeGuard[TracedMo
     return True
 
 
-# One entry for all metadata: safetensors writes several in a random order, so bytes would differ.
-ENTRY, VERSION = "minibert.trace", 5
-# The first value of the first entry, so its first occurrence in the header is the digest itself.
-_DIGEST, _UNSET = "sha256", b"0" * 64
-# About 400,000 tokens; what a trace keeps of so many is far larger than memory.
-_MOST_HEADER = 2**25
-_CHUNK = 2**20
-
-
-def write_container(path: Path, tensors: dict[str, Tensor], about: dict[str, object]) -> None:
-    """Write the file. Raises TraceError for a description that `read_container` would refuse."""
-    described = {_DIGEST: _UNSET.decode(), "version": VERSION, **about}
-    text = json.dumps(described)
-    if len(text) > _MOST_HEADER // 2:
-        raise TraceError(
-            f"{path.parent}: the tokens of this trace take {len(text)} bytes of description; "
-            f"expected at most {_MOST_HEADER // 2}. Save trace.text(i) of each sentence."
-        )
-    save_file(tensors, path, metadata={ENTRY: text})
-    with path.open("r+b") as file:
-        size, header = _start(file, path)
-        digest = _digest(size + header, file)
-        file.seek(len(size))
-        file.write(header.replace(_UNSET, digest, 1))
-
-
-def read_container(path: Path) -> tuple[Json, dict[str, Tensor]]:
-    """The description and the tensors; these are mapped, so what is not used is not loaded.
-
-    The file is read once for its digest, in small parts. Raises TraceError for what is not a
-    regular file, no trace, of another version, cut short or changed.
-    """
-    with open_regular(path, TraceError) as file, guarded(path, TraceError, _CUT):
-        size, header = _start(file, path)
-        about = _description(header, path)
-        found = str(about.pop(_DIGEST, ""))
-        if not re.fullmatch("[0-9a-f]{64}", found):
-            raise TraceError(f"{path}: its description has no digest. Save the trace again.")
-        if _digest(size + header.replace(found.encode(), _UNSET, 1), file) != found.encode():
-            raise TraceError(
-                f"{path}: not a complete trace file as it was saved: its bytes do not fit its "
-                "digest (sha256). It was cut short or changed; copy it again from where it is "
-                "whole, or trace and save again."
-            )
-    with guarded(path, TraceError, _CUT), safe_open(path, framework="pt") as opened:
-        return about, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-
-
-_CUT = (
-    "not a complete trace file; it was cut short or damaged, or is another kind of file; "
-    "trace.save(path) writes a trace"
-)
-
-
-def _start(file: BufferedIOBase, path: Path) -> tuple[bytes, bytes]:
-    """The first two parts of the file: the header's size and the header."""
-    size = file.read(8)
-    length = struct.unpack("<Q", size)[0]
-    if length > min(_MOST_HEADER, os.fstat(file.fileno()).st_size):
-        raise TraceError(f"{path}: {_CUT} (a header of {length} bytes).")
-    return size, file.read(length)
-
-
-def _description(header: bytes, path: Path) -> Json:
-    entries = json.loads(header)
-    if len(entries) > MOST_TENSORS:
-        raise TraceError(f"{path}: {len(entries)} tensors; expected at most {MOST_TENSORS}.")
-    metadata = entries.get("__metadata__", {})
-    if ENTRY not in metadata:
-        raise TraceError(
-            f"{path}: a safetensors file, but not a trace; trace.save(path) writes a trace. "
-            "minibert.load(folder) reads the weights of a model."
-        )
-    with guarded(path, TraceError, "its description of the trace is damaged"):
-        about = dict(json.loads(metadata[ENTRY]))
-    if (version := about.pop("version", None)) != VERSION:
-        raise TraceError(
-            f"{path}: a trace file of version {version!r:.40}; this minibert reads version "
-            f"{VERSION}. Read it with the minibert that wrote it, or trace and save again."
-        )
-    return about
-
-
-def _digest(start: bytes, rest: BufferedIOBase) -> bytes:
-    digest = hashlib.sha256(start)
-    # One buffer, which stays in the processor's cache from the read to the digest.
-    part = memoryview(bytearray(_CHUNK))
-    while count := rest.readinto(part):
-        digest.update(part[:count])
-    return digest.hexdigest().encode()
-
-
 NUMBERS = ("ids", "mask", "segments")
 
 
@@ -191,43 +98,8 @@ def read_tokens(about: Json, numbers: Mapping[str, Tensor], model: TracedModel) 
     ids, mask, segments = (numbers[name] for name in NUMBERS)
     tokens = Tokens.from_ids(ids, mask=mask, segments=segments, tokenizer=model.tokenizer)
     Inputs(tokens.ids, tokens.mask, tokens.segments).checked(model.config, model.name)
-    texts, spans, words = (_tuples(about[name]) for name in _COLUMNS)
-    if len(texts) not in (0, len(tokens)):
-        raise ValueError("a text for each sentence is missing")
-    for column in (spans, words):
-        if tuple(map(len, column)) != tokens.lengths:
-            raise ValueError("a column of the tokens does not fit their ids")
-    for i in range(len(tokens)):
-        own = texts[i] if texts else ()
-        if len(own) > 2 or not all(isinstance(text, str) for text in own):
-            raise ValueError("a sentence of more than two texts")
-        longest = max(map(len, own), default=0)
-        if not all(_is_span(span, longest) for span in spans[i]):
-            raise ValueError("a span of a token is not in its text")
-        if not all(word is None or _is_count(word) for word in words[i]):
-            raise ValueError("the word of a token is not a number")
-        # An unpaired surrogate is a UnicodeEncodeError here, and would be one on a page.
-        "".join(own).encode()
-    return replace(tokens, spans=spans, words=words, texts=texts)
-
-
-_COLUMNS = ("texts", "spans", "words")
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_span(span: object, longest: int) -> bool:
-    """True for two counts in order, up to the length of the text; None: it has no text."""
-    if not isinstance(span, tuple) or len(span) != 2 or not all(map(_is_count, span)):
-        return span is None
-    return bool(span[0] <= span[1] <= longest)
-
-
-def _tuples(value: object) -> Any:
-    """The value with tuples in place of JSON's lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    found: Any = checked_columns(about, COLUMNS, tokens.lengths)
+    return replace(tokens, **found)
 
 
 PathLike = str | os.PathLike[str]
@@ -276,12 +148,15 @@ def _tensors(trace: PassRecord) -> dict[str, Tensor]:
 
 
 def _about(trace: PassRecord) -> dict[str, object]:
+    config, layers = trace.config, range(len(trace.records))
     return {
         "model": identity_of(trace.unchanged_model()),
         "until": trace.until,
         "edited_from": trace.edited_from,
         "backends": trace.backends,
-        "tokens": {name: getattr(trace.tokens, name) for name in _COLUMNS},
+        "tokens": {name: getattr(trace.tokens, name) for name in (*COLUMNS, *LABELS)},
+        "scales": [config.attention_scale(layer) for layer in layers],
+        "windows": [config.window(layer) for layer in layers],
     }
 
 
@@ -312,7 +187,7 @@ def _assembled(
     config, until, edited_from = model.config, about["until"], about["edited_from"]
     # An edit of the logits alone stands behind the last layer.
     for layer, most in ((until, config.n_layers - 1), (edited_from, config.n_layers)):
-        if layer is not None and not (_is_count(layer) and layer <= most):
+        if layer is not None and not (is_count(layer) and layer <= most):
             raise ValueError("until or edited_from is not a layer of the model")
     numbers = {name: tensors.pop(f"tokens.{name}") for name in NUMBERS}
     tokens = read_tokens(about["tokens"], numbers, model)

@@ -18,7 +18,7 @@ import minibert
 from minibert.layers import linear as backends
 from minibert.layers.config import Config
 from minibert.model import Model, from_transformers
-from minibert.trace.file import read_container, write_container
+from minibert.trace.container import read_container, write_container
 from minibert.trace.identity import weights_digest
 from minibert.trace.read import Trace
 from tests.families import LAYER_NAMES, Sizes, as_tokens, batch, hf_model
