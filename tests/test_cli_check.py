@@ -17,13 +17,6 @@ FEW = ("--dtype", "float32", "--tokens", "17", "--quick")
 BLOCK = ("--dtype", "float32", "--tokens", "65", "--quick")
 
 
-def test_a_right_kernel_is_right_and_nothing_else_is_said(tmp_path):
-    result = run("check", written(tmp_path, planted.RIGHT), *FEW)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("kernel.py:attention  right  ")
-    assert result.stderr == ""
-
-
 def test_a_program_from_standard_input_can_check(tmp_path):
     target = written(tmp_path, planted.RIGHT)
     program = f"""
@@ -38,24 +31,14 @@ main()
     assert done.stdout.startswith("kernel.py:attention  right  "), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("source", "cause"),
-    [
-        (planted.LAST_BLOCK, r"the mask is missing on the last block of \d+ keys"),
-        (planted.CACHED, r"the same numbers as in the previous call.*kept or cached"),
-    ],
-)
-def test_a_planted_kernel_is_wrong_and_the_message_names_the_cause_and_the_place(
-    tmp_path, source, cause
-):
-    result = run("check", written(tmp_path, source), *BLOCK)
+def test_a_planted_kernel_is_wrong_and_the_message_names_the_cause_and_the_place(tmp_path):
+    result = run("check", written(tmp_path, planted.LAST_BLOCK), *BLOCK)
     assert result.exit_code == 1
     assert re.match(r"kernel\.py:attention  WRONG  \d+ of \d+ checks failed", result.stdout)
-    assert re.search(rf"likely cause: .*{cause}", result.stdout), result.stdout
-    if source == planted.LAST_BLOCK:
-        failed = r"z float32 +lengths, 65 x 65, inputs x 1, call 1 +\S+ +\S+"
-        assert re.search(failed, result.stdout)
-        assert re.search(r"  and \d+ more", result.stdout)
+    assert re.search(r"likely cause: the mask is missing on the last block of \d+", result.stdout)
+    failed = r"z float32 +lengths, 65 x 65, inputs x 1, call 1 +\S+ +\S+"
+    assert re.search(failed, result.stdout)
+    assert re.search(r"  and \d+ more", result.stdout)
 
 
 def test_what_the_function_does_not_take_is_said(tmp_path):
@@ -148,13 +131,6 @@ def interpreted(*arguments):
     return result.exit_code, result.output
 
 
-def test_a_newcomers_triton_kernel_is_right_through_the_interpreter():
-    status, output = interpreted(f"{NEWCOMER}:attention", *BLOCK)
-    assert status == 0, output
-    assert "right" in output
-    assert "through Triton's interpreter" in output
-
-
 def test_its_mask_left_out_is_caught_and_named(tmp_path):
     text = NEWCOMER.read_text(encoding="utf-8")
     wrong = text.replace("allowed = keys[None, :] < seen", "allowed = keys[None, :] >= 0")
@@ -162,6 +138,7 @@ def test_its_mask_left_out_is_caught_and_named(tmp_path):
     (tmp_path / "kernel.py").write_text(wrong, encoding="utf-8")
     status, output = interpreted(f"{tmp_path / 'kernel.py'}:attention", *BLOCK)
     assert status == 1
+    assert "through Triton's interpreter" in output
     assert "likely cause: the mask is missing on the last block: keys are filled" in output
 
 
@@ -178,4 +155,6 @@ def test_a_slip_that_shows_with_the_heads_of_the_workload_alone_is_found(tmp_pat
     assert result.exit_code == 1, result.output
     assert "only heads 4 to 11 of 12 are wrong: " in result.stdout
     assert "with all 12 heads in 2 sentences of 17 tokens" in " ".join(result.stdout.split())
-    assert run("check", written(tmp_path, planted.RIGHT), *options, "vit").exit_code == 0
+    result = run("check", written(tmp_path, planted.RIGHT), *options, "vit")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("kernel.py:attention  right  ")
