@@ -128,7 +128,7 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
 def test_parts_of_a_weight_open_down_to_the_words_and_to_their_product(kind, name, open_page):
     model = minibert.load(name)
     trace, draw = model.trace(TEXTS[name]), random.Random(f"{kind} {name}")
-    heads = draw.sample([(n, head) for n in range(1, 4) for head in range(4)], 3)
+    heads = draw.sample([(n, head) for n in range(1, 4) for head in range(4)], 2)
     html = (live_page(model, [TEXTS[name]]) if kind == "live" else trace.view(why=heads)).html
     opened = 0
     for layer, head in heads:
