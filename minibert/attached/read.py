@@ -209,7 +209,7 @@ class PageLayer:
         found = self.call.read(name).detach()
         if name in ("scores", "probs"):
             return self._front(self._front(found).mT).mT
-        if name in ("key", "value") and found.shape[1] != self.n_kv_heads:
+        if name in ("key", "value"):
             found = repeated(found, self.n_kv_heads)
         return self._front(found)
 
