@@ -41,6 +41,7 @@ class Task:
 
 
 TASKS = [Task(model, batch, 32, 64) for model in ("gpt2", "llama-1b-4") for batch in (1, 8)]
+TASKS += [Task(model, 1, 32, 256) for model in ("gpt2", "llama-1b-4")]
 QUICK = [Task(model, batch, 19, 5) for model in ("gpt2-quick", "llama-quick") for batch in (1, 3)]
 
 #: From prompts, (prompt, position), and how many tokens to write, the new ids of each prompt.
@@ -54,6 +55,7 @@ def contenders(case: Case) -> dict[str, Generate]:
     theirs.config.use_cache = theirs.generation_config.use_cache = True
     return {
         REFERENCE: partial(by_transformers, theirs),
+        "transformers generate, measured": partial(by_measured, theirs),
         "minibert": partial(by_minibert, case.minibert()),
     }
 
@@ -63,6 +65,15 @@ def by_transformers(model: Any, ids: Tensor, new: int) -> list[list[int]]:
     mask = torch.ones_like(ids)
     whole: Tensor = model.generate(ids, attention_mask=mask, max_new_tokens=new, **options)
     return whole[:, ids.shape[1] :].tolist()
+
+
+def by_measured(model: Any, ids: Tensor, new: int) -> list[list[int]]:
+    """With entropy, received, two offsets and the eight largest keys of every head and token."""
+    import minibert
+
+    want = ("entropy", "received", ("offset_mass", (-1, 1)), ("top_keys", 8))
+    with minibert.measuring(model, want=want):
+        return by_transformers(model, ids, new)
 
 
 def by_minibert(model: Any, ids: Tensor, new: int) -> list[list[int]]:

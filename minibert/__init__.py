@@ -80,6 +80,7 @@ _HOME = {
 add_doors("minibert.analysis.score_reasons", {"why": "why"})
 add_doors("minibert.viz", {"view": "view"})
 add_doors("minibert.viz.graph_page", {"graph": "graph_page"})
+add_doors("minibert.viz.measured_page", {"measured": "measured_page"})
 add_doors("minibert.viz.serve.server", {"live": "live_cell"})
 add_doors("minibert.viz.plots", {"plot": "drawn"})
 

@@ -372,6 +372,13 @@ class Call:
             probs = probs.masked_fill(scores.amax(-1, keepdim=True) == -torch.inf, 0)
         return probs, scores
 
+    def weighted_row(self, probs: Matrix) -> HeadVectors:
+        """probs · value of the only query; nothing is repeated for a group of heads."""
+        value = self.intact("value", self.value)
+        batch, heads, _, n_keys = probs.shape
+        grouped = probs.to(value.dtype).view(batch, value.shape[1], -1, n_keys)
+        return (grouped @ value).view(batch, heads, 1, -1)
+
     def weighted(self, probs: Matrix) -> HeadVectors:
         """probs · value."""
         return probs @ repeated(self.intact("value", self.value), self.n_heads)

@@ -64,6 +64,7 @@ def _candidates(pattern: str) -> Sequence[str]:
     return short, f"{short}.{kind}", ".".join([*words, kind]), whole or "model", pattern
 
 
+@functools.cache
 def crosses(pattern: str) -> bool:
     """Whether the modules of a pattern look at the tokens of another stack, as their names say."""
     parts = pattern.lower().split(".")

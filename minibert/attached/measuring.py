@@ -8,10 +8,12 @@ z and its statistics are computed in one pass by `minibert.attend`, in the place
 attention and without an N x N matrix; only numbers of queries and keys are kept.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
 from threading import get_ident
 from typing import NamedTuple, cast, overload
 from weakref import WeakKeyDictionary
@@ -26,8 +28,10 @@ from minibert.attached.call import Call, form_of
 from minibert.attached.layout import crosses, pattern_of
 from minibert.attached.read import attended
 from minibert.attached.recording import Edits, Known, Pass, Recording
+from minibert.doors import Page as Written
+from minibert.doors import opened
 from minibert.errors import TraceError, check_index, did_you_mean
-from minibert.kernels.call import Want, most_ranks, parse_want
+from minibert.kernels.call import RANKED, Want, most_ranks, parse_want, ranked
 from minibert.quantities import HeadVectors
 from minibert.result import Result
 
@@ -36,13 +40,19 @@ OF_QUERIES = (
     "entropy", "max_prob", "row_max", "argmax", "key_mass", "offset_mass", "top_keys", "top_probs",
 )  # fmt: skip
 OF_KEYS = ("received",)
+# Keys have no mean, and a row of padding has no finite largest score.
+_PLACES = ("argmax", "top_keys", "row_max")
 # Places for tokens in the first memory of a layer.
 _LEAST = 64
+# Numbers of a row that waits for those of other layers: of many layers they are some 100 MB.
+_MOST = 1 << 18
 
 
 @contextmanager
 def measuring(
-    model: object, want: Iterable[object] = ("entropy", "received")
+    model: object,
+    want: Iterable[object] = ("entropy", "received"),
+    folder: str | Path | None = None,
 ) -> "Iterator[Measured]":
     """Inside, every attention call of the model is measured: `seen[layer].entropy`.
 
@@ -50,6 +60,9 @@ def measuring(
     as `minibert.attend` does: entropy, max_prob, row_max, argmax, received, ("key_mass", keys) and
     ("offset_mass", offsets), with 0 for a key that is not there yet, ("top_keys", k) and
     ("top_probs", k). Keys and offsets count padding, as the model's own positions do.
+
+    The numbers stand in memory made beforehand, a line a token, layer and head; with `folder`, for
+    long runs, in files there, which have no name and end with what is returned.
 
     A run is a pass with an empty cache and the passes that continue it, as `generate` makes them.
     The model goes on with the z that was computed with the statistics, which is its own within
@@ -61,7 +74,8 @@ def measuring(
     not of one query or one key, and where no attention was seen.
     """
     attached = model if isinstance(model, Attached) else attach(model)
-    wanted, seen = _checked(want), Measured(attached.name)
+    wanted = _checked(want)
+    seen = Measured(attached.name, wanted, folder)
     with attached.listener(lambda known: _Measuring(known, wanted, seen)) as listener:
         yield seen
     listener.settle_left()
@@ -106,7 +120,8 @@ class LayerMeasured:
     What each number says is told at `minibert.kernels.api.Statistics`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self._folder = folder
         self.problem = ""
         """Why this layer has no statistics; "" where it has."""
         self.n_queries = 0
@@ -128,11 +143,28 @@ class LayerMeasured:
             of_keys = name in OF_KEYS
             start = found.first_key if of_keys else found.past
             stop = start + numbers.shape[2]
-            kept = self._kept[name] = _with_room(self._kept.get(name), stop, numbers)
+            kept = self._kept[name] = self._with_room(name, stop, numbers)
             here = kept[:, :, start:stop]
-            here.copy_(here + numbers if of_keys else numbers)
+            here.copy_(here + numbers.to(here.device) if of_keys else numbers)
             self._lengths[name] = max(self._lengths.get(name, 0), stop) if of_keys else stop
         self.n_queries, self.n_real = found.past + found.n_queries, self.n_real + found.n_real
+
+    def _with_room(self, name: str, length: int, numbers: Tensor) -> Tensor:
+        """The memory, or one of twice the length with the same numbers where it is too short."""
+        kept = self._kept.get(name)
+        if kept is not None and kept.shape[2] >= length:
+            return kept
+        room = max(_LEAST, 2 * length if kept is not None else length)
+        shape = (*numbers.shape[:2], room, *numbers.shape[3:])
+        if self._folder is None:
+            grown = numbers.new_zeros(shape)
+        else:
+            kind = torch.empty(0, dtype=numbers.dtype).numpy().dtype
+            with TemporaryFile(dir=self._folder) as file:
+                grown = torch.from_numpy(np.memmap(file, kind, "w+", shape=shape))
+        if kept is not None:
+            grown[:, :, : kept.shape[2]] = kept
+        return grown
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_"):
@@ -158,17 +190,6 @@ class LayerMeasured:
         return f"LayerMeasured({self.problem or ', '.join(self._kept)}; {self.n_queries} tokens)"
 
 
-def _with_room(kept: Tensor | None, length: int, numbers: Tensor) -> Tensor:
-    """The memory, or one of twice the length with the same numbers where it is too short."""
-    if kept is not None and kept.shape[2] >= length:
-        return kept
-    room = max(_LEAST, 2 * length if kept is not None else length)
-    grown = numbers.new_zeros((*numbers.shape[:2], room, *numbers.shape[3:]))
-    if kept is not None:
-        grown[:, :, : kept.shape[2]] = kept
-    return grown
-
-
 Run = dict[str, list[LayerMeasured]]
 """The layers of each stack."""
 
@@ -189,8 +210,8 @@ class Measured:
     With several stacks, as an encoder and a decoder, `seen["decoder.self"][layer]`.
     """
 
-    def __init__(self, model_name: str) -> None:
-        self.model_name = model_name
+    def __init__(self, model_name: str, want: Want, folder: str | Path | None = None) -> None:
+        self.model_name, self.want, self.folder = model_name, want, folder
         self.runs: list[Run] = []
 
     @overload
@@ -226,7 +247,7 @@ class Measured:
         3, which also has the 0.3; Xiao et al. 2024). `want` has to name "received".
         """
         found = self.result("received", stack).values
-        n_real = torch.as_tensor(self._layers(stack)[0].n_real, device=found.device)
+        n_real = torch.as_tensor(self._layers(stack)[0].n_real).to(found.device)
         shares = (found / n_real.view(-1, 1, 1)).cpu().numpy()
         rows = [
             Sink(layer, batch, head, key, float(mean))
@@ -234,6 +255,57 @@ class Measured:
             if mean >= share
         ]
         return sorted(rows, key=lambda row: -row.share)
+
+    def table(self, stack: str | None = None) -> list[dict[str, int | float]]:
+        """One row a layer, sentence and head of the newest run, as `pandas.DataFrame` takes it.
+
+        The means over its queries that are not padding, of what is a number of a query ("entropy",
+        "offset_mass -1"), and of received the key with the largest share and that share.
+        """
+        rows: list[dict[str, int | float]] = []
+        for number, layer in enumerate(self._layers(stack)):
+            means = self._means(layer)
+            first = next(iter(means.values()))
+            rows += [
+                {"layer": number, "batch": batch, "head": head}
+                | {name: one[batch, head].item() for name, one in means.items()}
+                for batch, head in np.ndindex(*first.shape)
+            ]
+        return rows
+
+    def _means(self, layer: LayerMeasured) -> dict[str, Tensor]:
+        """The columns of the table, (batch, head) each."""
+        n_real = torch.as_tensor(layer.n_real).view(-1, 1)
+        found: dict[str, Tensor] = {}
+        for name, of in self.want.items():
+            if name in _PLACES:
+                continue
+            # Rows of padding are 0.
+            mean = layer.read(name).cpu() if name in OF_KEYS else layer.read(name).cpu().sum(2)
+            mean = mean / (n_real[..., None] if mean.ndim > 2 else n_real)
+            if name in OF_KEYS:
+                share, key = mean.max(-1)
+                found |= {"sink": key, "sink share": share}
+            elif of:
+                places = range(of[0]) if name == "top_probs" else of
+                found |= {f"{name} {at}": mean[..., i] for i, at in enumerate(places)}
+            else:
+                found[name] = mean
+        return found or {"queries": n_real.expand(*layer.read(next(iter(self.want))).shape[:2])}
+
+    def page(self, stack: str | None = None) -> Written:
+        """The newest run as one HTML file: the table as shades, and every layer along the text."""
+        page: Written = opened("measured")(self, stack)
+        return page
+
+    def along(self, stack: str | None = None) -> dict[str, Tensor]:
+        """Of each number of a query the mean over heads: (layer, batch, position), by name."""
+        layers = self._layers(stack)
+        return {
+            name: torch.stack([layer.read(name).mean(1).cpu() for layer in layers])
+            for name, of in self.want.items()
+            if name not in (*_PLACES, *OF_KEYS) and not of
+        }
 
     def _layers(self, stack: str | None) -> list[LayerMeasured]:
         if not self.runs:
@@ -256,7 +328,7 @@ class _OfPass:
     past: int = 0
     """Tokens in the cache."""
     cache: object = None
-    found: list[Numbers | str] = field(default_factory=list)
+    found: "list[Numbers | Row | str]" = field(default_factory=list)
     """A text says why there are no numbers."""
 
 
@@ -307,8 +379,9 @@ class _Measuring(Recording):
         call.real_queries = call.real_queries if padded else None
         if wants_gradient or padded or self.known.forms.get(form_of(call), "not known"):
             return None
-        z, numbers = self._measured(call)
-        self._here.found.append(numbers)
+        z, found = self._measured(call)
+        large = isinstance(found, Row) and found.probs.numel() > _MOST
+        self._here.found += counted([found], self.want) if large else [found]
         return z
 
     def after(self, call: Call) -> None:
@@ -324,11 +397,11 @@ class _Measuring(Recording):
         known.cache = _cache_of(one.output) if known.cache is None else known.cache
         stacks = [self.known.stack_names[pattern_of(module)] for module, _ in one.calls]
         run = self._run_of(known, stacks) if stacks else {}
-        for stack, found in zip(stacks, known.found, strict=False):
+        for stack, found in zip(stacks, counted(known.found, self.want), strict=False):
             layers, layer = run.setdefault(stack, []), counts.get(stack, 0)
             counts[stack] = layer + 1
             if layer == len(layers):
-                layers.append(LayerMeasured())
+                layers.append(LayerMeasured(self.seen.folder))
             if isinstance(found, str):
                 layers[layer].problem = found
             else:
@@ -348,18 +421,35 @@ class _Measuring(Recording):
             self._runs[known.cache] = self.seen.runs[-1]
         return self.seen.runs[-1]
 
-    def _measured(self, call: Call) -> tuple[Tensor, Numbers]:
-        """z and the statistics of a call."""
+    def _measured(self, call: Call) -> "tuple[Tensor, Numbers | Row]":
+        """z and the statistics of a call, or the row that they are counted from."""
         crossed = crosses(pattern_of(self.known.names[id(call.module)]))
         return measured_call(call, self.want, self._here.past, crossed=crossed)
 
 
+@dataclass(frozen=True)
+class Row:
+    """The weights of one query of each sentence, (batch, head, 1, key); scores where wanted."""
+
+    probs: Tensor
+    scores: Tensor
+    past: int
+    first_key: int
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What rows of several layers have in common that are counted together."""
+        return (self.probs.shape, self.probs.dtype, self.probs.device, self.first_key)
+
+
 def measured_call(
     call: Call, want: Want, past: int, *, crossed: bool
-) -> tuple[HeadVectors, Numbers]:
-    """z and the statistics of a call with so many tokens in front of its queries.
+) -> tuple[HeadVectors, Numbers | Row]:
+    """z of a call with so many tokens in front of its queries, and its statistics.
 
-    `crossed` says that the keys are those of another text.
+    `crossed` says that the keys are those of another text. A step of a generation is short, and the
+    checks and blocks of `attend` cost more than its sums: it gives its row, of which `counted`
+    takes those of all layers at once.
     """
     n_queries = call.query.shape[2]
     total = past + n_queries
@@ -368,14 +458,20 @@ def measured_call(
     n_keys = call.key.shape[2]
     first_key = 0 if crossed else max(0, total - n_keys)
     if n_queries == 1 and call.is_plain_row:
-        z, values = _of_one_query(call, want, first_key)
-    else:
-        z, values = _of_queries(call, want, first_key)
-    for name in {"argmax", "top_keys"} & values.keys() if first_key else ():
-        values[name] = values[name].add(first_key).masked_fill(values[name] < 0, -1)
+        probs, scores = call.row()
+        z = call.weighted_row(probs)
+        return z, Row(probs, scores if _OF_SCORES & want.keys() else probs, past, first_key)
+    z, values = _of_queries(call, want, first_key)
     real = call.real_queries
     n_real = n_queries if real is None else real.sum(-1)
-    return z, Numbers(values, past, n_queries, first_key, n_real)
+    return z, Numbers(_at_positions(values, first_key), past, n_queries, first_key, n_real)
+
+
+def _at_positions(values: dict[str, Tensor], first_key: int) -> dict[str, Tensor]:
+    """The statistics with keys counted from the first of the text."""
+    for name in {"argmax", "top_keys"} & values.keys() if first_key else ():
+        values[name] = values[name].add(first_key).masked_fill(values[name] < 0, -1)
+    return values
 
 
 def _of_queries(call: Call, want: Want, first_key: int) -> tuple[HeadVectors, dict[str, Tensor]]:
@@ -391,22 +487,40 @@ def _of_queries(call: Call, want: Want, first_key: int) -> tuple[HeadVectors, di
     return found.z, values
 
 
-def _of_one_query(call: Call, want: Want, first_key: int) -> tuple[HeadVectors, dict[str, Tensor]]:
-    """The same of one query of each sentence, straight from its row of weights.
+_OF_SCORES = {"row_max", "argmax", *RANKED}
 
-    A step of a generation is short, and the checks and blocks of `attend` cost more than its sums.
-    """
-    probs, scores = call.row()
-    batch, heads, _, n_keys = probs.shape
-    value = call.intact("value", call.value)
-    grouped = probs.to(value.dtype).view(batch, value.shape[1], -1, n_keys)
-    z, found = (grouped @ value).view(batch, heads, 1, -1), dict[str, Tensor]()
-    ranks = most_ranks(want)
-    best = keys = probs
+
+def counted(found: "Sequence[Numbers | Row | str]", want: Want) -> "list[Numbers | str]":
+    """The statistics of the calls of a pass; rows of one form are counted together."""
+    alike: dict[object, list[int]] = {}
+    for place, one in enumerate(found):
+        if isinstance(one, Row):
+            alike.setdefault(one.form, []).append(place)
+    numbers = cast("list[Numbers | str]", [*found])
+    for places in alike.values():
+        rows = [cast(Row, found[place]) for place in places]
+        past, first_key = rows[0].past, rows[0].first_key
+        probs = torch.stack([row.probs for row in rows])
+        scores = torch.stack([row.scores for row in rows]) if _OF_SCORES & want.keys() else probs
+        values = _at_positions(_of_rows(probs, scores, want, first_key), first_key)
+        parts = {name: one.unbind() for name, one in values.items()}
+        for layer, place in enumerate(places):
+            of_layer = {name: one[layer] for name, one in parts.items()}
+            numbers[place] = Numbers(of_layer, past, 1, first_key, 1)
+    return numbers
+
+
+def _of_rows(probs: Tensor, scores: Tensor, want: Want, first_key: int) -> dict[str, Tensor]:
+    """What is wanted of rows of weights, (layer, batch, head, 1, key)."""
+    n_keys, ranks, found = probs.shape[-1], most_ranks(want), dict[str, Tensor]()
+    keys = probs
     if ranks:
         best, keys = scores.topk(min(ranks, n_keys), -1)
-        room = (0, ranks - best.shape[-1])
-        keys = pad(keys.masked_fill(~(best > -torch.inf), -1), room, value=-1)
+        keys = pad(
+            keys.masked_fill(~(best > -torch.inf), -1), (0, ranks - best.shape[-1]), value=-1
+        )
+        best = probs.gather(-1, keys.clamp_min(0)).masked_fill(keys < 0, 0)
+        found = ranked(want, keys, best)
     for name, of in want.items():
         if name == "entropy":
             found[name] = torch.special.entr(probs).sum(-1)
@@ -418,22 +532,17 @@ def _of_one_query(call: Call, want: Want, first_key: int) -> tuple[HeadVectors, 
             largest, at = scores.max(-1)
             found[name] = at.masked_fill(~(largest > -torch.inf), -1)
         elif name == "received":
-            found[name] = probs[:, :, 0]
-        elif name == "top_keys":
-            found[name] = keys[..., : of[0]]
-        elif name == "top_probs":
-            here = keys[..., : of[0]]
-            found[name] = probs.gather(-1, here.clamp_min(0)).masked_fill(here < 0, 0)
-        else:
+            found[name] = probs[..., 0, :]
+        elif name not in RANKED:
             start = -first_key if name == "key_mass" else n_keys - 1
-            at_places = [
+            there = [
                 probs[..., start + place]
                 if 0 <= start + place < n_keys
-                else torch.zeros_like(z[..., 0], dtype=probs.dtype)
+                else probs.new_zeros(probs.shape[:-1])
                 for place in of
             ]
-            found[name] = torch.stack(at_places, -1)
-    return z, found
+            found[name] = torch.stack(there, -1)
+    return found
 
 
 def _cache_of(output: object) -> object:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.attached.call import Call
-from minibert.attached.measuring import measured_call
+from minibert.attached.measuring import counted, measured_call
 from minibert.kernels.call import parse_want
 from minibert.transformers_attention import attention
 
@@ -187,7 +187,11 @@ def check_statistics(
     """The statistics of a call that `measuring` hears."""
     heard = Call(call.module, "minibert", *call.vectors, call.mask, dict(call.options))
     with torch.no_grad():
-        z, numbers = measured_call(heard, parse_want(WANT, n_keys=None), call.past, crossed=False)
+        want = parse_want(WANT, n_keys=None)
+        z, given = measured_call(heard, want, call.past, crossed=False)
+        # As those of a pass are: of several layers at once.
+        _, numbers = counted([given, given], want)
+    assert not isinstance(numbers, str)
     found, n_keys = numbers.values, numbers.values["received"].shape[2]
     close("z of measuring", z, (own(call, torch.float64)[0]), own(call, torch.float32)[0])
     queries = torch.arange(call.past, call.past + probs.shape[2])

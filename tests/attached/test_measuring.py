@@ -1,5 +1,6 @@
 """What is measured while a model generates is what its own matrices say of the whole text."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +183,33 @@ def test_sinks_are_keys_with_the_mean_weight_of_a_head() -> None:
     assert len(rows) == int((mean >= 0.2).sum()) > 0
     for row in rows:
         assert abs(row.share - float(mean[row[:-1]])) < 1e-5
+
+
+def test_tables_pages_and_files_have_the_numbers_of_the_run(tmp_path: Path) -> None:
+    model, mask = llama(), torch.ones_like(ids())
+    mask[1, :4] = 0
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 70, "pad_token_id": 0}
+    options |= {"do_sample": False, "eos_token_id": None}
+    with minibert.measuring(model, want=WANT) as seen:
+        model.generate(ids(), **options)
+    with minibert.measuring(model, want=WANT, folder=tmp_path) as filed:
+        model.generate(ids(), **options)
+    assert list(tmp_path.iterdir()) == []
+    for layer in range(3):
+        for name in ("entropy", "received", "top_keys", "offset_mass"):
+            assert torch.equal(seen[layer].read(name), filed[layer].read(name))
+    rows = seen.table()
+    assert [(row["layer"], row["batch"], row["head"]) for row in rows[:8]] == [
+        *((0, 0, head) for head in range(6)), (0, 1, 0), (0, 1, 1),
+    ]  # fmt: skip
+    real = [76, 72]
+    for row in rows:
+        layer, batch, head = seen[int(row["layer"])], int(row["batch"]), int(row["head"])
+        entropy = layer.entropy[batch, head, 76 - real[batch] :].mean()
+        assert abs(row["entropy"] - float(entropy)) < 1e-5
+        found = layer.offset_mass[batch, head, 76 - real[batch] :, 1].mean()
+        assert abs(row["offset_mass 2"] - float(found)) < 1e-6
+        assert row["sink"] == int(layer.received[batch, head].argmax())
+    page = seen.page().save(tmp_path / "page.html").read_text()
+    assert f'title="layer 2 head 5: {rows[-1]["entropy"]:.6g}"' in page
+    assert "<script" not in page
