@@ -84,6 +84,8 @@ class Relay:
         for text in firefox:
             if f'"id":{FIRST_OF_OURS // 10**6}' in text and self._is_ours(str(text)):
                 continue
+            if '"method":"browsingContext.download' in text:
+                text = _numbered(str(text))
             try:
                 playwright.send(text)
             except ConnectionClosed:
@@ -140,6 +142,13 @@ class Relay:
         answer = self._answers.get(timeout=60)
         assert (answer["id"], answer["type"]) == (number, "success"), answer
         return dict(answer["result"])
+
+
+def _numbered(text: str) -> str:
+    """An event of a download, with the number that Playwright tells downloads apart by."""
+    event = json.loads(text)
+    event["params"].setdefault("download", event["params"]["url"])
+    return json.dumps(event)
 
 
 def _value(option: str | bool) -> str:

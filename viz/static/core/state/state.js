@@ -306,6 +306,7 @@ function write(hash) {
  * @property {number | null} dimension  of it: a dimension, a neuron, or a token id of the logits
  * @property {string} split  of it: what the score is split into, "parts" or "features"
  * @property {number} zoom  of the map: how often its cells are doubled
+ * @property {string} level  what is open: of the whole, "layer"; of the arithmetic, a step; empty: the first
  *
  * @typedef {object} Limits  what a state may hold
  * @property {string[]} views
@@ -351,6 +352,7 @@ export const FIELDS = [
   field("dimension", "dim", null, (written) => (/^\d{1,7}$/.test(written) ? Number(written) : undefined)),
   field("split", "split", "parts", among(["parts", "features"])),
   field("zoom", "zoom", 0, (written) => whole(written, range(MOST_ZOOM + 1))),
+  field("level", "level", "", (written) => (/^[a-z-]{1,20}$/.test(written) ? written : undefined)),
 ];
 
 /**

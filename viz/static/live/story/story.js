@@ -173,6 +173,7 @@ class StepInPage {
       return;
     }
     this.story.go(this.number);
+    this.story.arriving += 1;
     field.disabled = this.commit.disabled = true;
     const { lab } = await this.story.picture.open(this.chapter.model);
     const waited = this.wait(lab);
@@ -187,6 +188,8 @@ class StepInPage {
       waited();
       field.disabled = this.commit.disabled = false;
       this.fail(error);
+    } finally {
+      this.story.arriving -= 1;
     }
   }
 
@@ -335,6 +338,10 @@ export class Story {
   /** Takes the step that the reader has scrolled to; not one that a button's scrolling passes. */
   look() {
     if (this.led || this.arriving) return;
+    // Who works in a step may scroll a little.
+    const here = this.steps[this.at - 1].root;
+    const { top } = here.getBoundingClientRect();
+    if (here.contains(this.host.ownerDocument.activeElement) && top >= 0 && top < innerHeight / 2) return;
     // Where a step begins that was scrolled to (scroll-margin-top), and a little below.
     const line = parseFloat(getComputedStyle(this.steps[0].root).scrollMarginTop) + 8;
     const begun = this.steps.filter(({ root }) => root.getBoundingClientRect().top <= line).length;

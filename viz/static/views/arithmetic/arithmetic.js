@@ -32,13 +32,14 @@ export class ArithmeticView extends Staged {
     this.answer = element("div", { class: "sum-answer", "aria-live": "polite" });
     this.steps = element("ol", { class: "sum-steps" });
     this.pair = element("div", { class: "sum-menus" }, [this.menus.query, " looks at ", this.menus.key]);
-    this.because = new Because((way) => this.follow(way), (split) => this.store.set({ split }));
+    this.because = new Because((way) => this.follow(way), (change) => this.store.set(change));
     this.worked = element("div", {}, [this.because.root, this.steps]);
     this.content = element("div", {}, [this.pair, this.answer, this.worked]);
     this.root = element("div", { class: "sum-view" }, [this.empty, this.content]);
     this.story = /** @type {Story | null} */ (null);
     this.told = /** @type {Step[]} */ ([]);
     this.followed = false;
+    this.shown = "";
   }
 
   /** Another number is worked out: browsers go back to this one. @param {Way} way */
@@ -52,15 +53,34 @@ export class ArithmeticView extends Staged {
   show(answer, steps) {
     this.answer.replaceChildren(...answer);
     this.told = steps;
-    const look = { theme: this.theme(), go: (/** @type {Way} */ way) => this.follow(way) };
+    this.shown = this.asking();
+    const look = { theme: this.theme(), go: (/** @type {Way} */ way) => (way.level ? this.store.set(way) : this.follow(way)) };
     this.steps.replaceChildren(...steps.map((step) => stepOf(step, look)));
+    this.unfold();
     this.root.dataset.drawn = "true";
     if (this.followed) this.answer.querySelector("h2")?.scrollIntoView({ block: "nearest" });
     this.followed = false;
   }
 
+  /** All that is asked for but the step that is open. */
+  asking() {
+    return JSON.stringify([{ ...this.store.get(), level: "" }, this.theme()]);
+  }
+
+  /** Opens the step that is asked for, or the first that has more than a line, and closes the others. */
+  unfold() {
+    const steps = /** @type {HTMLElement[]} */ ([...this.worked.querySelectorAll("[data-step]:not([hidden])")]);
+    const asked = steps.find(({ dataset }) => dataset.step === this.store.get().level);
+    const open = asked ?? steps.find((one) => one.matches(":has(table), .because")) ?? steps[0];
+    for (const one of steps) {
+      one.classList.toggle("open", one === open);
+      one.querySelector(".sum-fold")?.setAttribute("aria-expanded", String(one === open));
+    }
+  }
+
   /** Shows the store's state. */
   async update() {
+    if (this.shown === this.asking()) return this.unfold();
     const asked = this.asked();
     const { layer, head } = asked;
     const [vectors, elsewhere] = await Promise.all([this.example.vectors(layer, head), this.codes(layer)]);
@@ -69,14 +89,18 @@ export class ArithmeticView extends Staged {
     this.content.hidden = !vectors;
     this.story = null;
     this.told = [];
+    this.shown = "";
     if (!vectors) return;
     const { row, key } = pairOf(this.example, vectors, this.store.get());
     const place = (this.example.heads.indexOf(head) * vectors.nQueries + row.query) * vectors.nKeys + key;
     this.story = { example: this.example, vectors, row, key };
     chooseToken(this.menus.query, this.example.tokens, row.query);
     chooseToken(this.menus.key, this.example.keyTokens, key);
+    const reasons = this.because.show(this.story, { layer, head, query: row.query, key }, this.store.get().split, this.theme());
     this.show(answerOf(this.story, `Layer ${layer}, head ${head}`, elsewhere ? weightOf(elsewhere.codes[place]) : null), weightSteps(this.story, head));
-    await this.because.show(this.story, { layer, head, query: row.query, key }, this.store.get().split, this.theme());
+    const precision = element("p", { class: "sum-precision", "data-exact": String(vectors.exact) }, [precisionOf(vectors)]);
+    this.steps.querySelector(".sum-inside")?.append(precision);
+    await reasons;
   }
 
   /** The weights after an edit, which do not follow from query and key. @param {number} layer */
@@ -109,12 +133,11 @@ function precisionOf({ exact, within }) {
  * @param {string} where
  * @param {number | null} elsewhere  the weight that other pictures show, where an edit changed it
  */
-function answerOf({ example, vectors, row, key }, where, elsewhere) {
+function answerOf({ example, row, key }, where, elsewhere) {
   const weight = numeral("answer", row.weights[key], share(row.weights[key]));
   const parts = [
     element("p", { class: "where" }, [where]),
     element("h2", { class: "sum-title" }, [named(example.tokens, row.query), " looks at ", named(example.keyTokens, key), " with ", weight]),
-    element("p", { class: "sum-precision", "data-exact": String(vectors.exact) }, [precisionOf(vectors)]),
   ];
   const { edited, apart } = example.header;
   if (edited) {

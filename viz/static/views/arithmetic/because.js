@@ -16,11 +16,11 @@ import { button, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { counted, share, signed, written } from "../../core/text/numbers.js";
 import { numeral, track } from "../../marks/cards.js";
-import { lineOf, named, sumTables, unfolding, words } from "./elements.js";
+import { folded, lineOf, named, sumTables, unfolding, words } from "./elements.js";
 import { dimensionName, products, sumStep, total } from "./steps.js";
 
 /** Parts that are listed, and the share of the largest that they have at least. */
-const [LISTED, LEAST] = [6, 0.01];
+const [LISTED, LEAST] = [5, 0.01];
 /** A head that gives a token more than this has read mostly that one. */
 const MOSTLY = 0.5;
 
@@ -32,12 +32,13 @@ const SAME = "the same for every key";
 const HOW = "A feature is a direction that a sparse autoencoder found, times how strongly the token has it: feature 1-128 is number 128 of layer 1. The feature bias is the same for every token, and the feature error is what no feature explains.";
 
 export class Because {
-  /** @param {(way: Way) => void} go @param {(by: string) => void} split */
-  constructor(go, split) {
+  /** @param {(way: Way) => void} go @param {(change: Way) => void} set */
+  constructor(go, set) {
     this.go = go;
     this.said = element("div", { class: "because-said", "aria-live": "polite" });
-    this.by = segments(WAYS, split, "What the score is split into");
-    this.root = element("div", { role: "group", class: "because", "aria-label": "Why the head looks there" }, [element("h2", {}, ["Why does it look there?"]), this.by.root, this.said]);
+    this.by = segments(WAYS, (split) => set({ split }), "What the score is split into");
+    const parts = folded("Why does it look there?", "", [this.by.root, this.said], () => set({ level: "why" }));
+    this.root = element("div", { role: "group", class: "because", "aria-label": "Why the head looks there", "data-step": "why" }, parts);
     this.latest = 0;
     this.theme = /** @type {"light" | "dark"} */ ("light");
     this.told = /** @type {Step[]} */ ([]);
@@ -86,9 +87,9 @@ export class Because {
     const down = shown.some(({ head }) => head) ? "what its heads had read, down to the words, and its" : "its";
     const python = ["What had been read there, down to the words, Python says: ", element("code", {}, [`print(${asking(asked)}.tree())`]), ", or a page that was made with ", element("code", {}, [`why=(${asked.layer}, ${asked.head})`]), "."];
     return [
-      words("Each part is something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". Blue speaks for looking there, orange against. All parts together are the score. ", ...lead(story, asked)),
+      words(...lead(story, asked)),
       this.list("pair", items, sum, "all other pairs", same),
-      words(said, equal, ...(items[0].body ? [`Open a part to see ${down} product, number by number.`] : python)),
+      unfolding(["How to read this"], async () => [words("Each part: something that was written at ", named(tokens, asked.query), " × something that was written at ", named(keyTokens, asked.key), ". Blue speaks for looking there, orange against. All parts together are the score. ", said, equal, ...(items[0].body ? [`Open a part to see ${down} product, number by number.`] : python))]),
     ];
   }
 

@@ -14,7 +14,7 @@ import { numeral, track } from "../../marks/cards.js";
 import { largest, total } from "./steps.js";
 
 /** Terms of a sum that are listed at once. */
-const LISTED = 8;
+const LISTED = 6;
 
 /** @typedef {{theme: "light" | "dark", go: (way: Way) => void}} Look  go: works out a term */
 
@@ -35,9 +35,17 @@ export function named(tokens, index, limit = 40) {
   return element("strong", { class: "sum-token" }, [tokenChip(tokens, index, limit)]);
 }
 
+/** A heading that opens what stands below it. @param {string} title @param {string} value  that it comes to @param {Node[]} inside @param {() => void} open */
+export function folded(title, value, inside, open) {
+  const head = button(title, open, { class: "sum-fold" });
+  head.append(element("span", { class: "sum-value" }, [value]));
+  return [element("h2", {}, [head]), element("div", { class: "sum-inside" }, inside)];
+}
+
 /** @param {Step} told @param {Look} look */
 export function stepOf({ id, title, says, sum, lines, value }, look) {
-  const made = element("li", { class: "sum-step" }, [element("h2", {}, [title]), words(says), ...(sum ? sumTables(sum, look) : []), ...lines.map(lineOf)]);
+  const inside = [words(says), ...(sum ? sumTables(sum, look) : []), ...lines.map(lineOf)];
+  const made = element("li", { class: "sum-step" }, folded(title, Number.isNaN(value) ? "" : written(value), inside, () => look.go({ level: id })));
   made.dataset.step = id;
   if (!Number.isNaN(value)) made.dataset.value = String(value);
   return made;

@@ -36,9 +36,9 @@ class EveryNumberView extends ArithmeticView {
     this.token = tokenMenu("Token", (query) => store.set({ query, anchor: "query" }));
     this.strip = new VectorStrip((dimension) => store.set({ dimension }));
     this.ofToken = element("div", { class: "sum-menus" }, ["of the token ", this.token]);
-    this.content.prepend(this.ofToken);
     this.answer.after(this.strip.root);
-    this.root.prepend(element("label", { class: "every-label" }, ["Work out ", this.menu]));
+    const label = element("label", { class: "every-label" }, [element("span", {}, ["Work out "]), this.menu]);
+    this.root.prepend(element("div", { class: "every-menus" }, [label, this.ofToken, this.pair]));
   }
 
   /** @returns {Worked | null}  null: an attention weight */
@@ -48,6 +48,7 @@ class EveryNumberView extends ArithmeticView {
   }
 
   async update() {
+    if (this.shown === this.asking()) return this.unfold();
     const quantity = this.quantity();
     this.menu.value = quantity?.id ?? "";
     this.pair.hidden = this.because.root.hidden = Boolean(quantity);
@@ -106,6 +107,9 @@ function numberMenu(quantities, choose) {
  */
 
 /** @typedef {Place & {tokens: Tokens, name: string | null}} Where  name: of a token of the vocabulary */
+
+/** Tokens that are listed. */
+const CANDIDATES = 5;
 
 /** A part of a number that rounding in single precision cannot explain. */
 const APART = 1e-3;
@@ -183,7 +187,7 @@ class VectorStrip {
       this.room.replaceChildren(stripOf(vector, scaleFor(vector), now.theme), mark);
     } else {
       this.caption.replaceChildren(element("strong", {}, ["the token"]), " of the vocabulary, the most probable first");
-      this.list.replaceChildren(...now.candidates.map((one) => this.item(one, now)));
+      this.list.replaceChildren(...now.candidates.slice(0, CANDIDATES).map((one) => this.item(one, now)));
     }
   }
 

@@ -339,7 +339,7 @@ class HeadCard {
     const one = heads.length === 1;
     const weight = weightOf(codes[0]);
     const compared = one && there && before ? [[there.name, percent(before[0])], ["difference", `${difference(weight, before[0])} points`]] : [];
-    const why = (/** @type {number} */ head) => ({ view: "arithmetic", layer: layer.number, heads: [look.numbers[head]], query, key });
+    const why = (/** @type {number} */ head) => ({ view: "arithmetic", level: "", layer: layer.number, heads: [look.numbers[head]], query, key });
     const strongest = heads[codes.indexOf(Math.max(...codes))];
     const name = (/** @type {number} */ head) => (this.worked ? this.way(`head ${look.numbers[head]}`, why(head)) : `head ${look.numbers[head]}`);
     const perHead = heads.map((head, i) => bar(name(head), weightOf(codes[i]), { color: headColor(look.numbers[head], look.theme), before: before?.[i] }));

@@ -210,7 +210,7 @@ export class MapView extends Staged {
       where,
       element("h2", {}, [tokenChip(example.tokens, cell.query), " looks at ", tokenChip(example.keyTokens, cell.key)]),
       large(weight, this.vectors ? share(weight) : percent(weight), weights.causal && cell.key > cell.query ? "a token cannot look ahead here" : precisionOf(this.vectors, weight)),
-      ...(this.limits.views.includes("arithmetic") ? [button(WHY, () => this.store.set({ view: "arithmetic", ...cell, anchor: "query" }), { class: "quiet" })] : []),
+      ...(this.limits.views.includes("arithmetic") ? [button(WHY, () => this.store.set({ view: "arithmetic", level: "", ...cell, anchor: "query" }), { class: "quiet" })] : []),
       facts([
         ["query", `token ${cell.query}`],
         ["key", `token ${cell.key}`],

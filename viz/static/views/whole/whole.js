@@ -53,9 +53,11 @@ class WholeView extends Staged {
       const caption = title ? [element("h3", { class: "whole-branch-title" }, [title])] : [];
       return element("div", { role: "group", class: title ? "whole-branch" : "whole-stream", "aria-label": title || "Stream" }, [...caption, ...boxes(own)]);
     });
+    const out = button("← Model", () => this.store.set({ level: "" }), { class: "quiet whole-out", "data-box": "out" });
     const heads = button("All heads →", () => this.store.set({ view: "model" }), { class: "quiet", "data-box": "model" });
-    const head = element("div", { class: "whole-bar-of" }, [element("h3", {}, [`Layer ${whole.layer}`]), heads]);
-    const inside = element("div", { role: "group", class: "whole-column", "aria-label": `Layer ${whole.layer}` }, [head, ...parts]);
+    const head = element("div", { class: "whole-bar-of" }, [out, element("h3", {}, [`Layer ${whole.layer}`]), heads]);
+    const inside = element("div", { role: "group", class: "whole-column inside", "aria-label": `Layer ${whole.layer}` }, [head, ...parts]);
+    this.flow.dataset.level = this.store.get().level;
     this.flow.replaceChildren(this.tokens(whole), model, inside);
     this.tell(null);
     if (focused) /** @type {HTMLElement | null} */ (this.flow.querySelector(`[data-box="${focused}"]`))?.focus({ preventScroll: true });
@@ -65,7 +67,7 @@ class WholeView extends Staged {
   tell(box) {
     const says = box?.querySelector(".whole-says")?.textContent;
     const chosen = element("strong", {}, [tokenChip(this.example.tokens, this.position(), 24)]);
-    this.lead.replaceChildren(...(says ? [says] : ["One pass of the model, from the tokens to its prediction, and inside one layer. Every strip holds the numbers of ", chosen, ": blue above zero, orange below. Open a box to see it in full."]));
+    this.lead.replaceChildren(...(says ? [says] : ["From the tokens to the prediction, and inside a layer: strips hold the numbers of ", chosen, ", blue above zero, orange below. Open a box to see it in full."]));
   }
 
   focused() {
@@ -86,7 +88,7 @@ class WholeView extends Staged {
   /** The bar of a layer, which opens it; one scale for the stream in all layers, so that it can be seen to grow. @param {Whole} whole @param {number} layer */
   layerHead({ embed, after, layer: shown }, layer) {
     const numbers = /** @type {Float32Array} */ (after.get(layer));
-    const made = button(element("span", { class: "whole-title" }, [`Layer ${layer}`]), () => this.store.set({ layer }), { class: "whole-box", "aria-pressed": String(layer === shown), "data-box": `layer ${layer}` });
+    const made = button(element("span", { class: "whole-title" }, [`Layer ${layer}`]), () => this.store.set({ layer, level: "layer" }), { class: "whole-box", "aria-pressed": String(layer === shown), "data-box": `layer ${layer}` });
     made.append(element("span", { class: "whole-says" }, ["What the layer leaves in the stream."]), pictureOf([{ name: "", parts: [numbers], scale: scaleFor(embed, ...after.values()) }], this.theme()));
     return made;
   }
