@@ -53,9 +53,7 @@ WAYS = {chosen: 360, files_dropped: 1280, folder_dropped: 1280}
 
 
 @pytest.mark.parametrize("give", WAYS)
-def test_a_folder_runs_after_all_that_are_refused(
-    open_page: Open, tmp_path: Path, give
-) -> None:
+def test_a_folder_runs_after_all_that_are_refused(open_page: Open, tmp_path: Path, give) -> None:
     """Each damage is given in one of the ways; all of them in tests/live."""
     width, turn = WAYS[give], list(WAYS).index(give)
     if give is folder_dropped and BROWSER != "chromium":

@@ -51,7 +51,8 @@ def test_every_view_fits_the_window_and_nothing_is_clipped_or_covered(open_page,
         page.evaluate("hash => { location.hash = hash; }", f"view={name}&query=3&key=2")
         page.wait_for_selector(f'#page[data-view="{name}"] [data-drawn]', state="attached")
         # The bar that Firefox scrolls with has a width.
-        until(page, "document.body.scrollWidth === document.documentElement.clientWidth")
+        root = "document.documentElement"
+        until(page, f"{root}.scrollWidth === {root}.clientWidth")
         assert page.evaluate(CLIPPED) == [], name
         check_boxes(page, width)
 

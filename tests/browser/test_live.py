@@ -224,6 +224,31 @@ def check(page: Page, sizes: tuple[tuple[int, int], ...], what: object) -> None:
     page.set_viewport_size({"width": sizes[0][0], "height": sizes[0][1]})
 
 
+VIEWS = ("head", "whole", "model", "neuron", "map", "layers", "arithmetic")
+
+
+def check_views(page: Page, sizes: tuple[tuple[int, int], ...], state: str) -> None:
+    """Each view is seen; what zooms is at each level at most as high as the window."""
+    for view in VIEWS:
+        page.locator(f'.tab[data-view="{view}"]').click()
+        page.wait_for_selector(f'#page[data-view="{view}"] .pictures [data-drawn]')
+        settled(page)
+        if view == "whole":
+            check(page, sizes, (state, view))
+            page.locator('[data-box="layer 1"]').first.click()
+            settled(page)
+        if view != "arithmetic":
+            check(page, sizes, (state, view))
+            continue
+        pictures = page.locator(".sum-view")
+        for level in pictures.first.locator(".sum-fold:visible").all():
+            level.click()
+            page.wait_for_timeout(60)
+            assert page.locator(".sum-inside:visible").count() == pictures.count()
+            high = page.locator(".pictures").bounding_box() or {}
+            assert high["height"] <= sizes[0][1], (state, level.inner_text())
+
+
 @pytest.mark.parametrize("sizes", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("model", ["bert", "gpt2"])
 def test_the_picture_is_seen_when_the_page_opens_and_after_an_edit(opened, request, model, sizes):
@@ -235,8 +260,11 @@ def test_the_picture_is_seen_when_the_page_opens_and_after_an_edit(opened, reque
     if width < 900:
         order = [page.locator(part).bounding_box() or {} for part in parts]
         assert all(above["y"] + above["height"] <= below["y"] for above, below in pairwise(order))
-    cell(page, 0, 1).click()
+    check_views(page, sizes, "opened")
+    page.locator('.tab[data-view="head"]').click()
+    cell(settled(page), 0, 1).click()
     check(settled(page), sizes, "edited")
+    check_views(page, sizes, "edited")
     if width > 1100:
         # The picture stays beside a bench that is scrolled to its end.
         page.evaluate("scrollTo(0, document.body.scrollHeight)")

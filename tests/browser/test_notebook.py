@@ -111,7 +111,9 @@ def test_an_exported_notebook_runs_the_model_and_is_blank_nowhere(notebook):
     page.locator("iframe").nth(1).scroll_into_view_if_needed()
     expect(below.locator(".map-view[data-drawn]")).to_be_attached()
     expect(page.get_by_text("run this cell again. A file")).to_be_visible()
-    whole = np.asarray(Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("L"))
+    whole = np.asarray(
+        Image.open(io.BytesIO(page.screenshot(full_page=True, caret="initial"))).convert("L")
+    )
     for output in page.locator("iframe, object").all():
         box = output.bounding_box()
         part = whole[int(box["y"]) : int(box["y"] + 300), int(box["x"]) : int(box["x"] + 300)]

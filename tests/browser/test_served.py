@@ -54,7 +54,9 @@ def test_a_served_page_follows_text_and_edits_and_says_when_its_server_is_gone(o
     # Another layer of the page is asked for when it is looked at.
     page.get_by_label("Next layer").click()
     page.wait_for_selector("[data-drawn]")
-    assert complaints == []
+    # Firefox names the socket that the page talks to its server by.
+    asked = f"request: {server.address.split('?')[0]}engine"
+    assert [one for one in complaints if not one.startswith(asked)] == []
     # Not wait_for_function: it evaluates text in the page, which its policy forbids.
     expect(page).to_have_url(re.compile("away.*edits=z-zero-L1-H2"))
     page.reload()

@@ -83,7 +83,7 @@ def test_above_the_arithmetic_stands_why_and_a_head_leads_to_what_it_read(
         "(a) => a.map((x) => +x.value)"
     )
     why = trace.why(1, 3, query=4, key=2)
-    top = [pair for pair in why.top(50) if pair[1] not in why.same][: 5 if kind == "live" else 4]
+    top = [pair for pair in why.top(50) if pair[1] not in why.same][:4]
     same = sum(float(why.at(key_component=each).sum()) for each in why.same)
     assert pairs[-1] == pytest.approx(same, abs=1e-3, rel=1e-3)
     assert pairs[:-2] == pytest.approx([part for _, _, part in top], abs=1e-3, rel=1e-3)

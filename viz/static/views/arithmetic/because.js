@@ -20,7 +20,7 @@ import { folded, lineOf, named, sumTables, unfolding, words } from "./elements.j
 import { dimensionName, products, sumStep, total } from "./steps.js";
 
 /** Parts that are listed, and the share of the largest that they have at least. */
-const [LISTED, LEAST] = [5, 0.01];
+const [LISTED, LEAST] = [4, 0.01];
 /** A head that gives a token more than this has read mostly that one. */
 const MOSTLY = 0.5;
 

@@ -146,7 +146,7 @@ export class MapView extends Staged {
     const { zoom } = this.store.get();
     const theme = this.theme();
     const dots = devicePixelRatio || 1;
-    const sized = [room, dots].join(" ");
+    const sized = [room, dots, innerHeight].join(" ");
     if (sized !== this.surface.dataset.sized) this.fit(room, dots);
     this.surface.dataset.sized = sized;
     this.out.disabled = !zoom;

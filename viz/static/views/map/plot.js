@@ -44,6 +44,9 @@ const LARGEST_CELL = 46;
 const LONGEST = 116;
 const LONGEST_NARROW = 68;
 const LETTERS = 16;
+/** The share of a window's height that it takes at most, and in a narrow one, where more stands above it. */
+const TALLEST = 0.62;
+const TALLEST_NARROW = 0.37;
 /** How far apart labels stand at least. */
 const LABEL_STEP = 14;
 const SIZE = 12;
@@ -69,7 +72,8 @@ export function frameFor(pen, room, tokens, keyTokens) {
   const label = Math.ceil(Math.min(longest, room < 520 ? LONGEST_NARROW : LONGEST));
   const [left, top] = [label + 14, label + 12];
   const shape = Math.min(Math.max(nQueries / nKeys, 0.4), 1.4);
-  const width = Math.floor(Math.min(room - left, nKeys * LARGEST_CELL));
+  const tallest = innerHeight * (room < 520 ? TALLEST_NARROW : TALLEST) - top - MARGIN.sums;
+  const width = Math.floor(Math.min(room - left, nKeys * LARGEST_CELL, Math.max(tallest, 120) / shape));
   const height = Math.floor(width * shape);
   return { left, top, width, height, total: left + width, tall: top + height + MARGIN.sums };
 }
