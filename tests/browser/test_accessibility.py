@@ -58,6 +58,7 @@ def findings(page: Page, themes: tuple[str, ...]) -> list[str]:
         if view:
             page.locator(f'.tab[data-view="{view}"]').click()
             page.wait_for_selector(".body [data-drawn], .body .missing", state="attached")
+            page.wait_for_selector(".sum-view:not([data-drawn])", state="detached")
         # What is opened may hold more that can be.
         for _ in range(2):
             for closed in page.locator(CLOSED).element_handles():
