@@ -89,9 +89,9 @@ async function belowOf(example) {
   };
 }
 
-/** Parts as the page holds them: a token's place or a label, a number, its own parts. @param {[number | string, number, any[]][]} parts @returns {Open} */
+/** Parts, the largest first, as the page holds them: a token's place or a label, a number, its own parts. @param {[number | string, number, any[]][]} parts @returns {Open} */
 function opens(parts) {
-  return parts.length ? async () => parts.map(([name, score, own]) => ({ ...(typeof name === "number" ? { label: "", head: null, token: name } : writerOf(name)), score, open: opens(own) })) : null;
+  return parts.length ? async () => parts.sort(([, one], [, other]) => Math.abs(other) - Math.abs(one)).map(([name, score, own]) => ({ ...(typeof name === "number" ? { label: "", head: null, token: name } : writerOf(name)), score, open: opens(own) })) : null;
 }
 
 /** @param {string} label @returns {Writer} */
