@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FIRST_CELL = """\
-# Finds minibert, or installs it from a wheel or a clone in this folder or above.
+# Finds minibert, or installs it: from a wheel or a clone in this folder or above, or as released.
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +18,9 @@ except ImportError:
     folders = [Path.cwd(), *Path.cwd().parents]
     wheels = [wheel for one in folders for wheel in one.glob("minibert_attention-*.whl")]
     clones = [one for one in folders if (one / "minibert" / "quantities.py").is_file()]
-    if not wheels + clones:
+    chosen = [*wheels, *clones, "minibert-attention"][0]
+    if subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", str(chosen)]).returncode:
         raise SystemExit("Put the wheel of minibert-attention beside this notebook.") from None
-    command = [sys.executable, "-m", "pip", "install", "--quiet", str((wheels + clones)[0])]
-    subprocess.run(command, check=True)
     from minibert import load
 """
 _PIECE = re.compile(
