@@ -20,7 +20,9 @@ from command_line import run as command_run
 import minibert
 from minibert.errors import SurveyError
 from minibert.survey.documents import Document
+from minibert.survey.patterns import patterns
 from minibert.survey.run import survey
+from minibert.survey.runs import LOCK
 from minibert.survey.tables import MANIFEST, PART, Survey
 from tests.survey.small_surveys import LONG, contents, run, texts
 
@@ -286,7 +288,14 @@ def test_the_report_is_about_the_documents_that_were_surveyed_and_made_again(cor
     assert [one["texts"] for one in shown[:1]] == [list(LINES[:2])]
     same = next(one for one in header["patterns"] if one["name"] == "same_word_other_sentence")
     assert same["documents"] == 1
+    named = patterns(minibert.load(), [Document("corpus.jsonl:1", LINES[0], pair=LINES[1])])
+    written = json.loads((folder / "patterns.json").read_text())
+    assert written == json.loads(json.dumps(named.to_dict()))
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert first.keys() - {LOCK} == {
+        "distance_profile.parquet", "examples.html", "examples.parquet", "manifest.json",
+        "measures.parquet", "patterns.json", "report.html",
+    }  # fmt: skip
     for name in ("report.html", "examples.html", "patterns.json"):
         (folder / name).unlink()
     again = command_run(*command)

@@ -75,6 +75,9 @@ def pages_are_those_of(html: str, header: dict[str, Any], probs: Sequence[Table]
 def test_what_the_report_cannot_be_of_is_refused_before_anything_is_measured(tmp_path):
     words = tokenizer_of("tiny-bert")
     attached = minibert.attach(bart(), tokenizer=words)
+    with pytest.raises(SurveyError, match="no finished run"):
+        write_survey_report(tmp_path, attached, TEXTS)
+    assert not list(tmp_path.iterdir())
     survey(attached, TEXTS, output=tmp_path, stack="encoder")
     before = sorted(tmp_path.iterdir())
 

@@ -1,36 +1,23 @@
 """The report of a survey: numbers of the tables and nothing else, and pages of its examples."""
 
-import json
-
 import numpy as np
 import pytest
 from attention_pages import HOSTILE
 from survey.made_surveys import patterns_of, survey_of
 
 from minibert import load
-from minibert.errors import SurveyError
 from minibert.survey.documents import Document
-from minibert.survey.patterns import Example, patterns
-from minibert.trace.file import identity_of
+from minibert.survey.patterns import Example
 from minibert.viz.survey_folder import (
     Entry,
     ExamplePages,
     survey_report,
     write_example_pages,
-    write_survey_report,
 )
 
 NAMES = ("entropy", "to_cls", "to_sep", "to_previous", "to_previous_by_norm", "to_token:[the]")
 MEANS = np.random.default_rng(2).uniform(0.05, 0.9, size=(6, 2, 3))
 EXAMPLE = Example("document 1", 4, "horse", 3, "the", 0.75, 0.8)
-DOCUMENTS = [
-    Document("a", "the horse quickly ran away and the dog slowly walked home"),
-    Document("empty", " "),
-    Document("b", "the boat turned in the sea", pair="the sea was blue"),
-    # Longer than the model's positions.
-    Document("long", "the rabbit ran " * 200),
-    Document("beyond", "the cat slept"),
-]
 
 
 def test_the_report_has_the_numbers_of_the_tables():
@@ -129,25 +116,3 @@ def test_pages_hold_the_heads_that_were_asked_for_and_say_what_they_leave_out(tm
     header = survey_report(survey_of(MEANS, NAMES), pages=pages).header
     assert [header["documents"][number] for number, *_ in header["links"]] == ["c", "a", "b"]
     assert [link[1:] for link in header["links"]] == [[1, 0, [0, 2]], [3, 1, [1]], [0, 2, [3]]]
-
-
-def test_a_folder_gets_its_report_and_what_the_report_was_made_of(tmp_path):
-    pytest.importorskip("pyarrow.parquet")
-    model = load()
-    with pytest.raises(SurveyError, match="no finished run"):
-        write_survey_report(tmp_path, model, lambda: iter(DOCUMENTS))
-    assert list(tmp_path.iterdir()) == []
-    layers, heads = model.config.n_layers, model.config.n_heads
-    means = np.random.default_rng(3).uniform(0.1, 0.4, size=(2, layers, heads))
-    manifest, kept = {"model": identity_of(model)}, ["a", "b", "long"]
-    made = survey_of(means, ("entropy", "to_previous"), manifest=manifest, documents=kept)
-    made.write(tmp_path)
-    path = write_survey_report(tmp_path, model, lambda: iter(DOCUMENTS), sample=4)
-    assert path == tmp_path / "report.html"
-    used = [one for one in DOCUMENTS if one.id in kept]
-    named = json.loads((tmp_path / "patterns.json").read_text())
-    assert named == json.loads(json.dumps(patterns(model, used).to_dict()))
-    assert {one.name for one in tmp_path.iterdir()} == {
-        "distance_profile.parquet", "examples.html", "examples.parquet",
-        "manifest.json", "measures.parquet", "patterns.json", "report.html",
-    }  # fmt: skip
