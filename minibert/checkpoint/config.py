@@ -11,10 +11,9 @@ tests/checkpoint/test_dropout.py compares them with transformers in training mod
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from minibert.checkpoint.families import FAMILIES
-from minibert.checkpoint.families.form import WHOLE, Judged, refuse, value_of
+from minibert.checkpoint.families.form import WHOLE, Judged, Share, refuse, value_of
 from minibert.errors import CheckpointError, did_you_mean
 from minibert.layers import config as shapes
 from minibert.layers.config import FAMILIES as CHOICES
@@ -190,92 +189,15 @@ def class_name(model_type: str, family: str, task: str) -> str:
     return FAMILIES[family].class_names.get(task, usual)
 
 
-Key = tuple[str, float]
-"""The name in config.json, and the share where it is absent."""
-_TOKENS, _TEXT, _ANSWER = "token-classification", "sequence-classification", "question-answering"
-
-
-@dataclass(frozen=True)
-class _Names:
-    """Where a family keeps the share of each quantity, and that of each task's head.
-
-    A head has several keys where the first may be null; the last one counts then.
-    """
-
-    layers: Mapping[str, Key] = field(default_factory=dict)
-    heads: Mapping[str, tuple[Key, ...]] = field(default_factory=dict)
-
-
-def _shares(usual: float, **names: str) -> dict[str, Key]:
-    """The key of each quantity, all with one share where it is absent."""
-    return {quantity: (name, usual) for quantity, name in names.items()}
-
-
-_HIDDEN, _ATTENTION = "hidden_dropout_prob", "attention_probs_dropout_prob"
-_AS_HIDDEN = (("classifier_dropout", 0.1), (_HIDDEN, 0.1))
-# What transformers' generic heads take, whatever the checkpoint says of other shares.
-_GENERIC = {_TOKENS: (("classifier_dropout", 0.1), ("hidden_dropout", 0.1))}
-_BERT = _Names(
-    _shares(0.1, embed=_HIDDEN, probs=_ATTENTION, attn_out=_HIDDEN, mlp_out=_HIDDEN),
-    dict.fromkeys((_TEXT, _TOKENS), _AS_HIDDEN),
-)
-_NAMES = {
-    **dict.fromkeys(("bert", "roberta", "electra"), _BERT),
-    "albert": _Names(
-        _shares(0.0, embed=_HIDDEN, probs=_ATTENTION, attn_out=_HIDDEN),
-        dict.fromkeys((_TEXT, _TOKENS), (("classifier_dropout_prob", 0.1),)),
-    ),
-    "distilbert": _Names(
-        _shares(0.1, embed="dropout", probs="attention_dropout", mlp_out="dropout"),
-        {
-            _TEXT: (("seq_classif_dropout", 0.2),),
-            _TOKENS: (("dropout", 0.1),),
-            _ANSWER: (("qa_dropout", 0.1),),
-        },
-    ),
-    "gpt2": _Names(
-        _shares(
-            0.1,
-            embed="embd_pdrop",
-            probs="attn_pdrop",
-            attn_out="resid_pdrop",
-            mlp_out="resid_pdrop",
-        ),
-        _GENERIC,
-    ),
-    "gpt_neox": _Names(
-        _shares(
-            0.0,
-            embed="hidden_dropout",
-            probs="attention_dropout",
-            attn_out="hidden_dropout",
-            mlp_out="hidden_dropout",
-        ),
-        {_TOKENS: (("classifier_dropout", 0.1),)},
-    ),
-    "modernbert": _Names(
-        _shares(
-            0.0,
-            embed="embedding_dropout",
-            probs="attention_dropout",
-            attn_out="attention_dropout",
-            mlp_post="mlp_dropout",
-        ),
-        dict.fromkeys((_TEXT, _TOKENS, _ANSWER), (("classifier_dropout", 0.0),)),
-    ),
-}
-_OTHERS = _Names({"probs": ("attention_dropout", 0.0)}, _GENERIC)
-
-
 def dropout_of(about: Json, config: Config) -> Dropout:
     """The shares that a config.json names for this model.
 
     Raises CheckpointError for what is not a share.
     """
-    names = _NAMES.get(config.family, _OTHERS)
-    rates = {name: _rate(about, (key,)) for name, key in names.layers.items()}
-    if config.task in names.heads:
-        rates["head"] = _rate(about, names.heads[config.task])
+    family = FAMILIES[config.family]
+    rates = {name: _rate(about, (key,)) for name, key in family.dropout.items()}
+    if config.task in family.head_dropout:
+        rates["head"] = _rate(about, family.head_dropout[config.task])
     return Dropout(**rates)
 
 
@@ -284,10 +206,10 @@ def dropout_to_hf(dropout: Dropout, config: Config) -> dict[str, float]:
 
     Raises CheckpointError for shares that the family's config.json has no place for.
     """
-    names = _NAMES.get(config.family, _OTHERS)
-    keys = dict(names.layers)
-    if config.task in names.heads:
-        keys["head"] = names.heads[config.task][0]
+    family = FAMILIES[config.family]
+    keys = dict(family.dropout)
+    if config.task in family.head_dropout:
+        keys["head"] = family.head_dropout[config.task][0]
     written: dict[str, float] = {}
     for name in ("embed", "probs", "attn_out", "mlp_post", "mlp_out", "head"):
         rate = getattr(dropout, name)
@@ -304,7 +226,7 @@ def dropout_to_hf(dropout: Dropout, config: Config) -> dict[str, float]:
     return written
 
 
-def _rate(about: Json, keys: tuple[Key, ...]) -> float:
+def _rate(about: Json, keys: tuple[Share, ...]) -> float:
     given = [(name, about[name]) for name, _ in keys if about.get(name) is not None]
     name, rate = given[0] if given else keys[-1]
     if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:

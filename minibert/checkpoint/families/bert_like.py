@@ -37,11 +37,13 @@ _TWO_STEPS: Mapping[str, Mapping[str, str]] = {
     }
 }
 _BUFFERS = (r"embeddings\.(position_ids|token_type_ids)$",)
-_VERDICTS: Mapping[str, Judged] = {
-    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), form.TRAINING),
-    "classifier_dropout": form.TRAINING,
-    "add_cross_attention": form.CROSS,
-}
+_VERDICTS: Mapping[str, Judged] = {"add_cross_attention": form.CROSS}
+_HIDDEN = "hidden_dropout_prob"
+_DROPPED = {"embed": _HIDDEN, "probs": "attention_probs_dropout_prob", "attn_out": _HIDDEN}
+_DROPOUT = form.shares(0.1, **_DROPPED, mlp_out=_HIDDEN)
+_HEAD_DROPOUT = dict.fromkeys(
+    (form.TEXTS, form.TOKENS), (("classifier_dropout", 0.1), (_HIDDEN, 0.1))
+)
 
 
 def _fields(
@@ -91,6 +93,8 @@ BERT = Family(
     ),
     fields=_fields(),
     verdicts=_VERDICTS,
+    dropout=_DROPOUT,
+    head_dropout=_HEAD_DROPOUT,
     pooled=("none", "next-sentence", "pre-training", "sequence-classification"),
 )
 
@@ -126,6 +130,8 @@ ROBERTA = Family(
     ),
     fields=_fields(padding=1, needs_padding=True),
     verdicts=_VERDICTS,
+    dropout=_DROPOUT,
+    head_dropout=_HEAD_DROPOUT,
     groups=(Own((), _read_roberta, _write_roberta),),
     pooled=("none",),
 )
@@ -176,9 +182,13 @@ DISTILBERT = Family(
     },
     verdicts={
         **dict.fromkeys(("is_decoder", "add_cross_attention"), form.ONE_WAY),
-        **dict.fromkeys(("dropout", "attention_dropout", "qa_dropout"), form.TRAINING),
-        "seq_classif_dropout": form.TRAINING,
         "sinusoidal_pos_embds": Judged("irrelevant", "the positions are in the file"),
+    },
+    dropout=form.shares(0.1, embed="dropout", probs="attention_dropout", mlp_out="dropout"),
+    head_dropout={
+        form.TEXTS: (("seq_classif_dropout", 0.2),),
+        form.TOKENS: (("dropout", 0.1),),
+        "question-answering": (("qa_dropout", 0.1),),
     },
 )
 
@@ -214,6 +224,8 @@ ELECTRA = Family(
         **_VERDICTS,
         **dict.fromkeys((*form.SUMMARY, "summary_last_dropout"), form.OTHER_HEAD),
     },
+    dropout=_DROPOUT,
+    head_dropout=_HEAD_DROPOUT,
 )
 
 
@@ -254,11 +266,11 @@ ALBERT = Family(
     ),
     fields={ours: field for ours, field in _ALBERT_FIELDS.items() if ours != "causal"},
     verdicts={
-        **{name: judged for name, judged in _VERDICTS.items() if name != "classifier_dropout"},
         **dict.fromkeys(("is_decoder", "add_cross_attention"), form.ONE_WAY),
-        "classifier_dropout_prob": form.TRAINING,
         "inner_group_num": Judged("refused", "one layer a group is implemented", (1,)),
     },
+    dropout=form.shares(0.0, **_DROPPED),
+    head_dropout=dict.fromkeys((form.TEXTS, form.TOKENS), (("classifier_dropout_prob", 0.1),)),
     pooled=("none", "pre-training", "sequence-classification"),
 )
 
@@ -351,8 +363,7 @@ MODERNBERT = Family(
         "head_activation": form.activation("classifier_activation", "gelu"),
     },
     verdicts={
-        **dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), form.TRAINING),
-        **dict.fromkeys(("classifier_dropout", "initializer_cutoff_factor"), form.TRAINING),
+        "initializer_cutoff_factor": form.TRAINING,
         **dict.fromkeys(("deterministic_flash_attn", "reference_compile"), form.SPEED),
         **dict.fromkeys(
             ("sparse_prediction", "sparse_pred_ignore_index"),
@@ -366,4 +377,14 @@ MODERNBERT = Family(
         "head_dim": form.HEAD_WIDTH,
     },
     groups=(_TURNED, _WINDOWS, Own(("classifier_pooling",), _read_pooling, _write_pooling)),
+    dropout=form.shares(
+        0.0,
+        embed="embedding_dropout",
+        probs="attention_dropout",
+        attn_out="attention_dropout",
+        mlp_post="mlp_dropout",
+    ),
+    head_dropout=dict.fromkeys(
+        (form.TEXTS, form.TOKENS, "question-answering"), (("classifier_dropout", 0.0),)
+    ),
 )

@@ -449,6 +449,20 @@ class Names:
     """Names of files -> what a transformers object calls the same tensor."""
 
 
+Share = tuple[str, float]
+"""A share of dropout: its name in config.json, and what it is where it is absent."""
+
+
+def shares(usual: float, **names: str) -> dict[str, Share]:
+    """The share of each quantity, by its name in config.json, all the same where it is absent."""
+    return {quantity: (name, usual) for quantity, name in names.items()}
+
+
+TEXTS, TOKENS = "sequence-classification", "token-classification"
+#: What transformers' generic heads take, whatever the checkpoint says of other shares.
+GENERIC_HEADS = {TOKENS: (("classifier_dropout", 0.1), ("hidden_dropout", 0.1))}
+
+
 @dataclass(frozen=True)
 class Family:
     """One family of models, as Hugging Face's files have it."""
@@ -468,6 +482,11 @@ class Family:
     """Task -> the name of its class, where it does not follow from the prefix."""
     taken_over: str = ""
     """How `auto_map` of old files names code that transformers has taken over since."""
+    dropout: Mapping[str, Share] = field(default_factory=dict)
+    """The share of each quantity that becomes 0 in training."""
+    head_dropout: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
+    """Task -> the share of its head; of several names the first may be null, the last counts
+    then."""
 
     def read(self, config: Json) -> Fields:
         """The fields of Config that a config.json says."""
@@ -492,4 +511,6 @@ class Family:
         """The verdict on every field that a config.json of this family may have."""
         names = [*(field.names for field in self.fields.values()), *(g.names for g in self.groups)]
         read = dict.fromkeys(chain.from_iterable(names), READ)
-        return {**EVERY, **self.verdicts, **read}
+        heads = self.head_dropout.values() if self.head_dropout is not GENERIC_HEADS else ()
+        dropped = (name for name, _ in (*self.dropout.values(), *chain(*heads)))
+        return {**EVERY, **dict.fromkeys(dropped, TRAINING), **self.verdicts, **read}

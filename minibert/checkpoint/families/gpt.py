@@ -61,7 +61,6 @@ GPT2 = Family(
         "end_ids": form.ends(50256),
     },
     verdicts={
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), form.TRAINING),
         **dict.fromkeys((*form.SUMMARY, "summary_proj_to_labels"), form.OTHER_HEAD),
         "summary_first_dropout": form.OTHER_HEAD,
         "is_decoder": form.ONE_WAY,
@@ -72,6 +71,10 @@ GPT2 = Family(
         ),
     },
     groups=(Own(("scale_attn_weights",), _read, _write),),
+    dropout=form.shares(
+        0.1, embed="embd_pdrop", probs="attn_pdrop", attn_out="resid_pdrop", mlp_out="resid_pdrop"
+    ),
+    head_dropout=form.GENERIC_HEADS,
 )
 
 
@@ -117,10 +120,13 @@ GPT_NEOX = Family(
     },
     verdicts={
         **form.DECODER,
-        **dict.fromkeys(
-            ("attention_dropout", "hidden_dropout", "classifier_dropout"), form.TRAINING
-        ),
         "head_dim": form.HEAD_WIDTH,
     },
     groups=(Turned(base="rotary_emb_base", fraction="rotary_pct", usual_fraction=0.25),),
+    dropout=form.shares(
+        0.0,
+        **dict.fromkeys(("embed", "attn_out", "mlp_out"), "hidden_dropout"),
+        probs="attention_dropout",
+    ),
+    head_dropout={form.TOKENS: (("classifier_dropout", 0.1),)},
 )

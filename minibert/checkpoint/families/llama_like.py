@@ -47,7 +47,6 @@ BIDIRECTIONAL = Judged("refused", "attention to later tokens is not implemented"
 VERDICTS: Mapping[str, Judged] = {
     **form.DECODER,
     "partial_rotary_factor": form.WHOLE_HEAD,
-    "attention_dropout": form.TRAINING,
 }
 
 
@@ -109,7 +108,16 @@ def llama_family(
         prefixes=prefixes,
     )
     judged = {**VERDICTS, **verdicts}
-    return Family({model_type: prefix}, names, fields, judged, groups, **more)
+    return Family(
+        {model_type: prefix},
+        names,
+        fields,
+        judged,
+        groups,
+        dropout=form.shares(0.0, probs="attention_dropout"),
+        head_dropout=form.GENERIC_HEADS,
+        **more,
+    )
 
 
 #: Llama 1 to 3.3 (Touvron et al. 2023, Grattafiori et al. 2024), TinyLlama, SmolLM2.
