@@ -139,42 +139,41 @@ def attend(
     key head h // (H / G) (Ainslie et al. 2023).
 
     Which keys a query sees; all that is given must allow it:
-    lengths, (batch), is the number of real keys of each sentence; the keys behind are padding,
-    which must be finite: 0 · NaN is NaN, so a NaN in a key or value that nobody may see can still
-    reach z.
+    lengths, (batch), is the number of real keys of each sentence. The keys after them are padding,
+    which must be finite: 0 · NaN is NaN, so a NaN in a hidden key or value can still reach z.
     mask, (batch, head, query, key) with any axis 1, is True where attention is allowed.
     causal lets a query see the keys up to its own position. Positions are aligned to the end:
     query i of Q stands at position K − Q + i, so that the newest queries meet a KV cache.
     window, (before, after), lets a query at position p see the keys p − before … p + after; None
-    for either stands for no limit.
-    prefix, (batch), with causal: the first keys of each sentence, which every query sees in spite
-    of causal order (not in spite of a window).
+    means no limit.
+    prefix, (batch), with causal: how many first keys of each sentence every query sees despite
+    causal order (but not despite a window).
     packed, for instance (5, 7, 3), says that sentences of so many tokens lie one after the other in
-    a batch of one, and each sees itself alone; packed_keys their numbers of keys where these are
-    others. It stands without lengths, mask, bias and pages, and without scores, probs and map.
+    a batch of one, and each sees only itself; packed_keys gives their numbers of keys, where these
+    differ. It cannot be combined with lengths, mask, bias or pages, nor with scores, probs or map.
     Positions count from 0 in each sentence; a key position that it does not have gets 0.
     pages, (batch, page), with lengths: key and value are (page, kv_head, slot, ...), and sentence b
     has the keys of pages[b] one after the other. Its queries are aligned to the end of its length.
 
-    What its scores are, in this order:
-    scale, finite, is 1/sqrt(d_head) unless given. soft_cap c makes c · tanh(score / c) of a score.
-    bias, finite, in the shape of mask, is added. alibi_slopes, (head) or (batch, head), take
-    slope · |position of the query − position of the key| away. sinks, (head), are one more logit
-    in the softmax of each row, which has no key and no value. dropout is refused: a result has to
-    be the same each time.
+    How the scores are computed, in this order:
+    scale, finite, is 1/sqrt(d_head) unless given. soft_cap c gives c · tanh(score / c).
+    bias, finite, in the shape of mask, is added. alibi_slopes, (head) or (batch, head), subtract
+    slope · |position of the query − position of the key|. sinks, (head), add one logit to the
+    softmax of each row; it has no key and no value. dropout is refused: a result must be the same
+    each time.
 
-    want names what to give beside z and lse: scores, probs, row_max, max_prob, entropy, argmax,
+    want names the outputs besides z and lse: scores, probs, row_max, max_prob, entropy, argmax,
     received, ("key_mass", positions), "offset_mass" or ("offset_mass", offsets), "map" or
     ("map", blocks), ("key_sums", columns), ("pair_mass", pairs), profile, ("top_keys", k),
     ("top_probs", k). With lengths and as many queries as keys, received, map and profile leave out
-    queries behind their length.
+    queries after their length.
     impl names the implementation; "auto" takes the fastest one that gives what is wanted.
     A NaN in query, or in a key it may see, makes z and lse of its row NaN.
     torch.autocast changes nothing: everything is computed as the dtype of the inputs says.
     Gradients: when an input requires them, "auto" takes an implementation through which they reach
-    z, lse and everything wanted (eager). impl="sdpa" trains z alone, without an N x N tensor, and
+    z, lse and everything wanted (eager). impl="sdpa" trains only z, without an N x N tensor, and
     its lse is detached; `implementations()[impl].differentiable` says which outputs carry them.
-    On a GPU numbers in lengths, bias and the like are not looked at, which would stall it.
+    On a GPU the numbers in lengths, bias and so on are not checked, which would stall it.
 
     Raises AttentionError when the tensors do not fit together, when a name or an option is not what
     it should be, or when the implementation named cannot give what is asked; the message names one

@@ -253,14 +253,14 @@ def register(
     rank: int | None = None,
     unavailable: str | None = None,
 ) -> Implementation:
-    """The record of a new implementation, from now on known to `attend` as `impl=name`.
+    """Register an implementation, which `attend` then knows as `impl=name`; its record.
 
     `fn(query, key, value, *, scale, ...)` names, as keywords, those of lengths, mask, causal,
     scale, bias, want and packed that it handles; it is never called with another. lengths and
     causal come folded into mask for an `fn` that takes only mask, and packed sentences padded, with
     their lengths, for one without `packed`. It gives (z, lse) or a mapping with at
     least "z" and "lse". `impl="auto"` considers it only when it has a rank.
-    Raises AttentionError when the name is taken or no text, when `fn` is not a function whose
+    Raises AttentionError when the name is taken or is not a text, when `fn` is not a function whose
     keywords can be read, or when a want or an output named in differentiable is unknown.
     """
     if not isinstance(name, str) or not name:
@@ -301,7 +301,7 @@ def register(
 
 
 def implementations() -> dict[str, Implementation]:
-    """Every implementation by name, those that cannot run here included, with the reason why."""
+    """Every implementation by name; those that cannot run here have the reason."""
     return dict(_IMPLEMENTATIONS)
 
 

@@ -97,7 +97,7 @@ class EditError(MinibertError):
 
 
 class TraceError(MinibertError):
-    """A quantity that does not exist, or that this trace was told not to compute, was read."""
+    """A quantity was read that does not exist, or that this trace did not compute."""
 
 
 class TrainingError(MinibertError):

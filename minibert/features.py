@@ -257,8 +257,8 @@ class CrossLayerFeatures(Features):
         activations of layer l = activation(x_l · W_enc_l + b_enc_l)
         decoded of layer m     = Σ_{l ≤ m} activations of layer l · W_dec_l[m − l] + b_dec_m
 
-    `layers` are the transcoders that it is without what they add to later layers. A feature is
-    named by (layer, number).
+    `layers` are its transcoders, each without what it adds to later layers. A feature is named by
+    (layer, number).
 
     Sources: Ameisen et al. 2025, "Circuit tracing"; `CrossLayerTranscoder` of circuit-tracer 0.5.
     """
@@ -330,8 +330,8 @@ class CrossLayerFeatures(Features):
 class Activations(Result[Tensor]):
     """Activations (batch, position, feature) in a trace; decoded + error is what they explain.
 
-    Of a cross-layer transcoder they are (layer, batch, position, feature), and what is decoded has
-    the axis of layers too. What stands at padding says nothing, as in every quantity of a trace.
+    For a cross-layer transcoder they are (layer, batch, position, feature), and `decoded` has the
+    axis of layers too. Values at padding mean nothing, as in every quantity of a trace.
 
     decoded   what features, biases and skip add up to
     error     what the dictionary does not explain
@@ -399,8 +399,8 @@ def _flat(trace: Trace, spot: Spot) -> Hidden:
         kind = "attention" if name == "attn_out" else "mlp"
         if getattr(block, f"{kind}_output_norm") is not None:
             raise TraceError(
-                f"{name} of {trace.config.model_type} goes through a norm before the stream, and "
-                "features are of what is behind it, which is not a quantity here."
+                f"{name} of {trace.config.model_type} goes through a norm before the stream. "
+                "The features describe the output of that norm, which is not a quantity here."
             )
     if name not in ("mlp_input", "mlp_normalized"):
         return _of_heads(at, spot)
@@ -409,7 +409,7 @@ def _flat(trace: Trace, spot: Spot) -> Hidden:
             return trace.at(layer).mlp_input
         x = at.quantity("resid_pre" if block.parallel else "resid_mid")
         if block.after or block.mlp_norm is None:
-            raise TraceError(f"{trace.config.model_type} has no norm in front of the MLP.")
+            raise TraceError(f"{trace.config.model_type} has no norm before the MLP.")
         scale = kept_scale(at, "mlp_norm")
         scale = deviation(block.mlp_norm, _wide(x)) if scale is None else scale
         return centred(block.mlp_norm, _wide(x)) / scale

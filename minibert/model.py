@@ -103,19 +103,19 @@ class Model(nn.Module):
         return model
 
     def tie(self) -> None:
-        """Make the output embedding the input embedding, where the config says so."""
+        """Use the input embedding as the output embedding, if the config says so."""
         decoder = getattr(self.head, "decoder", None)
         if self.config.tied and decoder is not None:
             decoder.weight = self.body.word.weight
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, and so of every quantity of a trace."""
+        """The number type of the weights, and so of every quantity of a trace."""
         return self.body.dtype
 
     @property
     def dropout(self) -> Dropout:
-        """What becomes 0 in training, from the config.json of the checkpoint; it can be set."""
+        """The dropout rates of training, from the checkpoint's config.json; they can be set."""
         return self.__dict__.get("_dropout", Dropout())
 
     @dropout.setter
@@ -132,7 +132,7 @@ class Model(nn.Module):
 
     @property
     def W_E(self) -> Tensor:  # noqa: N802
-        """The embedding of words, (vocab, d_embed), the scale of a family that has one included."""
+        """The embedding of words, (vocab, d_embed), with the scale of a family that has one."""
         return self.body.W_E
 
     @property
@@ -144,8 +144,8 @@ class Model(nn.Module):
     def W_U(self) -> Tensor | None:  # noqa: N802
         """The unembedding, (d_model, vocab): logits = hidden·W_U + b_U; None without one.
 
-        What a family divides logits by is in it. Models that were not trained to continue texts
-        have a layer and a norm between the hidden state and it.
+        It includes the number that a family divides logits by. Models that were not trained to
+        continue texts have a layer and a norm between the hidden state and it.
         """
         return self.head.W_U if isinstance(self.head, VocabularyHead) else None
 
@@ -278,14 +278,14 @@ class Model(nn.Module):
     ) -> Trace:
         """Every quantity of one forward pass, read by name: `trace[layer, head].probs`.
 
-        `keep=("scores", "probs")` stores these matrices during the pass instead of computing
-        them when they are read: right for reading all of them, and (head x query x key) memory
-        a layer. `until=5` stops before layer 5's attention: the layers up to 5 can be read,
+        `keep=("scores", "probs")` stores these matrices during the pass instead of computing them
+        when they are read. Use it to read all of them; it takes (head x query x key) memory a
+        layer. `until=5` stops before layer 5's attention: the layers up to 5 can be read,
         nothing above and no logits, and only what is read of layer 5 is computed.
 
         `edit={("z", 9, 6): zero}` writes quantities instead of reading them.
-        `trace.rerun(edit)` does the same later, without computing the layers below again. The
-        layers that an edit is in run without the hooks on the layer, attention or MLP as a whole.
+        `trace.rerun(edit)` does the same later, without computing the layers below again. An edited
+        layer runs without the hooks on the layer, attention or MLP as a whole.
 
         `grad=True` makes a trace that numbers can be differentiated in: compute one from it, call
         `trace.backward(number)`, and read `trace.grad[layer, head].probs`. The trace may be made
@@ -295,15 +295,15 @@ class Model(nn.Module):
         `packed=True` lays the sentences one after the other, so that no padding is computed; read
         them one by one with `trace.text(3)[layer, head].probs`.
 
-        `statistics=("entropy", "received", ("offset_mass", (-1, 1)))` has the kernel that computes
-        attention give these numbers about its rows in the same pass, without the matrices:
+        `statistics=("entropy", "received", ("offset_mass", (-1, 1)))` makes the kernel that
+        computes attention return these numbers about its rows in the same pass, without matrices:
         `trace[layer].statistics.entropy`. Their names are those of `minibert.attend(want=...)`; the
         keys of key_mass are a sentence's own positions, -1 its last token.
 
         `impl` names the implementation of attention for this trace, in place of the model's.
 
-        A trace made under `torch.autocast` computes as there wherever it is read, and one made
-        outside of it never casts.
+        A trace made under `torch.autocast` computes with autocast wherever it is read, and a trace
+        made outside it never casts.
 
         Raises TokenizationError, TraceError or EditError before anything is computed.
         """
@@ -330,12 +330,12 @@ class Model(nn.Module):
     def live(self, *, height: int = 720, features: object = None) -> Page | ServedPage:
         """A page that runs this model, for a cell of a notebook: type, and see attention follow.
 
-        Where the engine of a page runs the model and the notebook stays small (at most 8 MB a cell,
-        4.8 of an embedded model) the page is the output itself: no kernel and no network is needed,
-        also in a notebook that was saved or exported. Else it is a page that this process serves,
-        until `close()`, to a browser of this machine (extra `serve`). Each holds a picture, which
-        is seen where neither can run. `features` (`minibert.features.load`) are those by which it
-        can split scores.
+        If the engine of a page can run the model and the cell stays small (at most 8 MB; 4.8 for an
+        embedded model), the page is the output itself. It then needs no kernel and no network, also
+        in a saved or exported notebook. Otherwise this process serves the page to a browser on this
+        machine until `close()` (extra `serve`). Both contain a picture, which is shown where
+        neither can run. `features` (`minibert.features.load`) lets the page split scores into
+        features.
         """
         page: Page | ServedPage = opened("live")(self, height, features)
         return page
@@ -348,7 +348,7 @@ class Model(nn.Module):
     def inputs(
         self, text: Input | None, pair: Text | None = None, **named: Unpack[Named]
     ) -> Inputs:
-        """The batch a call is about, checked against the model's limits.
+        """The batch that a call describes, checked against the model's limits.
 
         Raises TokenizationError for what cannot be read: empty or too long input, ids outside
         the vocabulary, segments the model does not have.
@@ -371,9 +371,9 @@ class Model(nn.Module):
         return AllowedKeys.of(mask, causal=self.config.causal, ids=ids)
 
     def task_logits(self, hidden: Hidden, inputs: Inputs, pooled: Pooled | None = None) -> Tensor:
-        """What the task head makes of the last hidden state; the state itself without a head.
+        """The output of the task head for the last hidden state; the state itself without a head.
 
-        `pooled` stands in the place of what the pooler makes of it.
+        `pooled` replaces the output of the pooler.
         """
         if self.head is None:
             return hidden
@@ -421,10 +421,10 @@ def load(
                the fastest that gives what a call needs
 
     Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
-    undoes it). Those that keep their type are mapped into memory, not read into it: the system
-    takes their pages back when it needs memory. While the model lives, replace the file
-    (write another and rename it, as `save` does), and never write into it or cut it. Every weight
-    is looked at once, for NaN and infinity.
+    undoes it). Weights that keep their type are mapped into memory, not read into it, so the system
+    can take their pages back when it needs memory. While the model lives, replace the file (write
+    another and rename it, as `save` does), and never write into it or cut it. Every weight is
+    checked once for NaN and infinity.
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
     AttentionError for an unknown implementation; nothing is half loaded.
     """

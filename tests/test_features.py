@@ -425,7 +425,7 @@ def test_a_set_of_transcoders_is_that_of_its_formula(
         "model_kind": config.read_text().replace("transcoder_set", "crosscoder"),
         "references": "a: &a [1]\nb: *a\n",
         "expected a mapping": "- 1\n",
-        "nobody here knows": config.read_text() + "top_k: 3\n",
+        "minibert does not know": config.read_text() + "top_k: 3\n",
     }.items():
         config.write_text(text)
         with pytest.raises(MinibertError, match=part):

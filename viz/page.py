@@ -53,8 +53,10 @@ def still(examples: Sequence[Example], advice: str) -> str:
     what += f" {sizes['n_heads']} heads, {n_tokens} tokens."
     text = _printable(" / ".join(about["texts"]))
     lines = f"<p><b>{escape(_printable(what))}</b><br>{escape(text)}</p><p>{escape(advice)}</p>"
-    seen = "A row a layer, a column a head; in each, a row a token that looks, a column a token "
-    seen += "that is looked at: the darker, the more."
+    seen = (
+        "One row for each layer, one column for each head. Within each, rows are the tokens that "
+    )
+    seen += "look and columns the tokens looked at: darker means more."
     source = f"data:image/png;base64,{base64.b64encode(picture(examples[0])).decode()}"
     return f'{lines}<p><img alt="{seen}" src="{source}"></p><p>{seen}</p>'
 

@@ -56,8 +56,8 @@ def check_unedited(trace: Trace) -> None:
     check_trace(trace)
     if trace.edited_from is not None:
         raise TraceError(
-            "This trace was made with edits, and what is computed here runs the text again without "
-            "them. Give the trace of the text without edits."
+            "This trace was made with edits, but this function runs the text "
+            "again without them. Give the trace of the text without edits."
         )
 
 
@@ -65,8 +65,8 @@ def check_model(model: object) -> None:
     """Raise TraceError for what is not a minibert model."""
     if isinstance(model, Attached):
         raise TraceError(
-            f"{model.name} is attached, and this reads a model that minibert loads. Of an attached "
-            "model there are pages, survey and patterns. See docs/attach.md#a-corpus"
+            f"{model.name} is attached, and this reads a model that minibert loads. For "
+            "an attached model there are pages, survey and patterns. See docs/attach.md#a-corpus"
         )
     if not isinstance(getattr(model, "config", None), Config) or not hasattr(model, "body"):
         raise TraceError(

@@ -38,14 +38,15 @@ def why_heads(trace: Trace, layer: int) -> Result[Tensor]:
 
     The axes are (head, query_component, key_component): the mean over queries of the scores
     weighted by attention, less their plain mean over the keys that the query may see, as a sum over
-    pairs of components. What is equal for all keys is 0 in it. A large entry of a head says that
-    the head finds its tokens by this pair: in data, where `composition_scores` reads the weights.
+    pairs of components. Parts that are equal for all keys are 0. A large entry of a head says that
+    the head finds its tokens by this pair. It is measured on data; `composition_scores` reads the
+    weights.
 
-    No matrix of query and key is held whole: rows of 128 queries at a time, one attention a
-    component, in which the component's part of the keys stands in the place of the values. Memory:
-    component x position x d_head numbers for each side of one head, and z and mlp_out of all layers
-    below. Time: that of some forward passes, most for the last layer. The sums are those of `why`
-    within 1e-5 of the largest entry in float32.
+    No whole matrix of query and key is held. It computes rows of 128 queries at a time, with one
+    attention for each component, in which the component's part of the keys replaces the values.
+    Memory: component x position x d_head numbers for each side of one head, and z and mlp_out of
+    all layers below. Time: that of some forward passes, most for the last layer. The sums are those
+    of `why` within 1e-5 of the largest entry in float32.
 
     Raises TraceError for a layer that does not exist, and where an edit wrote something that no
     component did.

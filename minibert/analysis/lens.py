@@ -86,7 +86,7 @@ def logit_lens(
     positions: int | Sequence[int] | None = None,
     keep_logits: bool = False,
 ) -> LogitLens:
-    """What each layer would predict at each position, most probable tokens first.
+    """The prediction of each layer at each position, most probable tokens first.
 
     logits = head(final(x)), x = resid_post of the layer: final is GPT-2's last norm (nothing in
     BERT), head the model's own. `points` are any of POINTS; attn_out and mlp_out, which are added

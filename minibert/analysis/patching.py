@@ -115,7 +115,7 @@ class Effects(Result[Tensor]):
         way = None if self.patched is None else (self.patched - self.clean).mean()
         if way is None or way == 0:
             raise EditError(
-                "There is no way to recover: an ablation has no second pass, or both passes have "
+                "There is nothing to recover: an ablation has no second pass, or both passes have "
                 "the same metric. Read `change`."
             )
         return self.mean / way
@@ -150,7 +150,7 @@ def ablate_heads(
     positions: Positions = None,
     batch: int = 64,
 ) -> Effects:
-    """The metric with z of each head edited alone, (layer, batch, head): zero ablation by default.
+    """The metric with z of one head edited at a time, (layer, batch, head); by default to zero.
 
     `metric` is given logits and returns a number for the sentence; `positions` are those of the
     logits that it reads, all when not given; `batch` edits run at once.
@@ -335,7 +335,7 @@ def path_patching(
     batch: int = 64,
     other_model: bool = False,
 ) -> Effects:
-    """The metric after what each sender of the corrupt text does to the receivers alone.
+    """The metric after each sender's corrupt value reaches only the receivers.
 
     The axes are (layer, batch, head) of the sender, with a last place "MLP" on the axis of heads
     where MLPs are senders; nan where nothing was sent. Each sender takes three steps:
@@ -659,7 +659,7 @@ def attention_knockout(
 def _pairs(trace: Trace, blocked: Blocked) -> dict[str, list[tuple[Places, Places]]]:
     expected = 'expected pairs by name, as {"subject": (-1, [2, 3])}'
     if not isinstance(blocked, Mapping) or not blocked:
-        raise EditError(f"blocked: {expected}, with the queries first and the keys behind them.")
+        raise EditError(f"blocked: {expected}, with the queries first, then the keys.")
     found = {}
     for name, given in blocked.items():
         several: list[Pair] = given if isinstance(given, list) else [given]  # type: ignore[list-item]

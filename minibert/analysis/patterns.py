@@ -394,7 +394,7 @@ def repeated_ids(
 
 
 def draws_for(model: Model, *, length: int = LENGTH) -> Int[Tensor, "draws position"]:
-    """The repeated sequences that a model is measured on when nobody gives any.
+    """The repeated sequences that a model is measured on by default.
 
     100 draws of 2 x `length` tokens without special ones, between [CLS] and [SEP] where a model
     that is not causal has them. Raises TokenizationError where its positions or vocabulary are

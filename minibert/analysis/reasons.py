@@ -119,7 +119,7 @@ class Why(Parts):
 
     def _check_layers(self, name: str) -> None:
         if self.reading.split is not None:
-            raise TraceError(f"{name}(): features stand in the place of layers; ask without them.")
+            raise TraceError(f"{name}(): features replace layers; call it without features=.")
 
     @torch.no_grad()
     def follow(self, component: str) -> "WhyTokens | Result[Tensor]":
@@ -230,7 +230,7 @@ class Why(Parts):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class WhyTokens(Parts):
-    """What a head read at each token, and who had written it there, (key, component).
+    """What a head read at each token, and which component wrote it there, (key, component).
 
     weights   how much the head looked at each token; None where it is read at several positions
     """
@@ -373,10 +373,10 @@ def why_logit(
 ) -> Why:
     """What each component wrote into the logit of a token, or logit(token) − logit(against).
 
-    Direct logit attribution, with each head open to be followed to the tokens that it read. Where
-    logits go through a soft cap, cap · tanh(logit / cap) (Gemma 2), the number before it is what is
-    taken apart: it is the sum of what was written, and the cap keeps the order of tokens.
-    `features` and `strongest` are as in `why`.
+    This is direct logit attribution, and each head can be followed to the tokens that it read.
+    Where logits go through a soft cap, cap · tanh(logit / cap) (Gemma 2), the number before the cap
+    is split: it is the sum of what was written, and the cap keeps the order of tokens. `features`
+    and `strongest` are as in `why`.
 
     Raises TraceError for a model without a vocabulary head and for a place that does not exist,
     TokenizationError for a token that does not.

@@ -273,14 +273,14 @@ def why(
 ) -> WhyScore:
     """What makes a head look from a query to a key: one score as a sum over pairs of components.
 
-    `query` and `key` are positions, negative ones from the sentence's end, or tokens that stand in
-    the text once. `against` is another key, whose score is taken away, or "row" for the mean of the
-    scores of all keys that the query may see (a token "row" is given by its position): what is
-    equal for all keys is then gone, as it is in the softmax. `neurons` shows so many neurons of
-    each MLP, those with the largest parts, and what is left of that MLP as one. `features` stand in
-    the place of what they are parts of (`minibert.features`): all that was written up to a point of
-    the stream, or what an MLP or attention wrote. So many of the strongest are shown, and what is
-    left, their biases and the error are parts of their own.
+    `query` and `key` are positions (negative ones count from the sentence's end), or tokens that
+    occur once in the text. `against` is another key, whose score is subtracted, or "row" for the
+    mean score of all keys that the query may see; a token "row" is given by its position. Then
+    parts that are equal for all keys cancel, as in the softmax. `neurons` shows the neurons with
+    the largest parts of each MLP, and the rest of that MLP as one part. `features`
+    (`minibert.features`) replace the components that they explain: everything written up to a point
+    of the stream, or the output of an MLP or of attention. The strongest are shown; the rest, their
+    biases and the error are separate parts.
 
     Components are those of `decompose`, the embeddings apart ("word embedding", "position
     embedding", "segment embedding"), and the biases between the stream and the query or key. It
@@ -329,7 +329,7 @@ def _of_places(
     score = (scores[keys] * shares[:, 0, 0]).sum().item()
     beside = scores[keys].abs().max().item()
     if not math.isfinite(beside):
-        raise TraceError("An edit hid this key or wrote its score, which has no parts then.")
+        raise TraceError("An edit hid this key or wrote its score, so the score has no parts.")
     # What rounding of query and key is a share of, where their product is small.
     lengths = [torch.linalg.vector_norm(side.sum(0)).item() for side in vectors]
     beside = max(beside, lengths[0] * lengths[1])

@@ -596,14 +596,14 @@ class EmbeddingParts:
 def embedding_parts(
     model: Model, text: Input, *, positions: object = None, segments: object = None
 ) -> EmbeddingParts:
-    """The embeddings of a text, with its own positions and segments or with those that are given.
+    """The embeddings of a text, with its own or with given positions and segments.
 
     `positions` and `segments` are whole numbers, one a token: a list for one sentence, or (batch,
     position) with padding in. Positions count from 0, also in RoBERTa. Source: Devlin et al. 2019,
     section 3, "Input/Output Representations".
 
-    Raises TokenizationError for text the model cannot read and for numbers that are none of its
-    positions or segments, and TraceError where the model has no such table.
+    Raises TokenizationError for text that the model cannot read and for positions or segments that
+    it does not have, and TraceError where the model has no such table.
     """
     check_model(model)
     body, config, inputs = model.body, model.config, model.inputs(text)

@@ -463,8 +463,8 @@ def generate(
               Where there is such a position each step computes the whole text.
     "newest"  of the text when that token was computed: -1 is each new token, once, and it stays
               edited in all later steps, since their keys and values are not computed again
-    `generated.trace(model, step)` is the trace of a step. A function is given the positions that a
-    pass computes, one alone after the prompt, so it has to change each by itself.
+    `generated.trace(model, step)` is the trace of a step. A function gets the positions that a pass
+    computes, only one after the prompt, so it must change each position separately.
 
     Raises MinibertError for a model without a causal-lm head that was trained for it and for
     settings out of range, EditError for edits that cannot be made, and TokenizationError for a

@@ -27,15 +27,14 @@ Listens = TypeVar("Listens", bound=Recording)
 def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
     """query, key, value, scores, probs and z of every head of a live transformers model.
 
-    `model` is any model of transformers, or one around it, whose attention goes through
-    transformers' attention interface under "eager", "sdpa" or "minibert". It stays as it is:
-    config, modules and what it computes. `tokenizer` is transformers' own, for texts in place of
-    ids.
+    `model` is any model of transformers, or a module around one, whose attention goes through
+    transformers' attention interface under "eager", "sdpa" or "minibert". Its config, modules and
+    results do not change. `tokenizer` is transformers' own, for texts instead of ids.
 
     The first run checks every layer: where probs · value is not what the model computed, scores
     and probs are refused, and `attached.report` says so.
 
-    Raises TraceError for what transformers did not build, and for a compiled model.
+    Raises TraceError for a model that is not of transformers, and for a compiled one.
     """
     interface = attention_interface(model)
     if interface is None:

@@ -65,9 +65,9 @@ def measuring(
     long runs, in files there, which have no name and end with what is returned.
 
     A run is a pass with an empty cache and the passes that continue it, as `generate` makes them.
-    The model goes on with the z that was computed with the statistics, which is its own within
-    rounding. It computes z itself where gradients are wanted, where a query is padding, and in the
-    first call of each form, which is checked: a layer whose scores are not known has no
+    The model continues with the z that was computed with the statistics, which equals its own
+    within rounding. It computes z itself where gradients are wanted, where a query is padding, and
+    in the first call of each form, which is checked. A layer whose scores are not known has no
     statistics, and reading them says why.
 
     Raises TraceError for a model that cannot be attached to, for dropout, for a statistic that is

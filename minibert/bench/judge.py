@@ -192,7 +192,7 @@ class JudgedFunction:
         }
         check_outputs(forward, self.label, *problem.shapes, problem.want)
         if any(one.is_meta for one in found.values()):
-            raise self.worker.distrust(f"{self.label} answered with more than was asked for.")
+            raise self.worker.distrust(f"{self.label} answered with more than the judge asked for.")
         return found
 
 

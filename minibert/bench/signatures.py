@@ -77,8 +77,8 @@ class Way:
             if not whole or len({*letters}) < len(letters) or not {"n", "d"} <= {*letters}:
                 raise MinibertError(
                     f"layout {layout!r:.40}: expected the letters b (sentence), h (head), n "
-                    "(position) and d once each, such as bhnd, bnhd, (bh)nd or nd, and that of z "
-                    "behind a comma where it differs, such as bhnd,bn(hd)"
+                    "(position) and d once each, such as bhnd, bnhd, (bh)nd or nd, and "
+                    "those of z after a comma where they differ, such as bhnd,bn(hd)"
                 )
         return replace(self, layout=vectors, z=z)
 

@@ -238,9 +238,10 @@ class _Fields:
     def check_empty(self) -> None:
         """Raise CheckpointError for fields that nobody knows."""
         if self.left:
+            unknown = ", ".join(sorted(map(str, self.left))[:8])
             raise CheckpointError(
-                f"{self.where}: nobody here knows {', '.join(sorted(map(str, self.left))[:8])}, "
-                "which may change the numbers. Take out what does not."
+                f"{self.where}: minibert does not know {unknown}, which may change the numbers. "
+                "Remove the fields that do not."
             )
 
 

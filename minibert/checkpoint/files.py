@@ -161,7 +161,7 @@ def open_state_dict(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
             raise CheckpointError(
                 f"{name} is a sparse, nested or quantised tensor; expected a dense one. "
-                "Make it dense before the model is taken over."
+                "Make it dense before you load the model."
             )
     return {
         name: Entry(tuple(tensor.shape), tensor.dtype, tensor.detach)
@@ -202,7 +202,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[
         named = {tensor for tensor, file in expected.items() if file == name}
         if twice := sorted(found.keys() & entries.keys()):
             raise CheckpointError(
-                f"{path}: {twice[0]} stands in another file as well. Download the checkpoint again."
+                f"{path}: {twice[0]} is in another file too. Download the checkpoint again."
             )
         if other := sorted(found.keys() ^ named):
             raise CheckpointError(

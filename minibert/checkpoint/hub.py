@@ -391,7 +391,7 @@ def _check_request(request: Any) -> None:
     known = any(one and (host == one or host.endswith(f".{one}")) for one in hosts)
     if not known or there.scheme not in ("https", endpoint.scheme):
         raise CheckpointError(
-            f"{allowance.where}: {constants.ENDPOINT} sends on to {there.scheme}://{host:.100}, "
+            f"{allowance.where}: {constants.ENDPOINT} redirects to {there.scheme}://{host:.100}, "
             "which was not asked. If you trust that host, name it in MINIBERT_HUB_HOSTS."
         )
     request.headers["Accept-Encoding"] = "identity"

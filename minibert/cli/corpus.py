@@ -67,18 +67,18 @@ def survey(
 ) -> None:
     """Measure what every head of a model does, over a corpus of any size.
 
-    Entropy, mass on [CLS], [SEP], punctuation, chosen tokens, by offset and distance, on the same
-    word and on the other text, each also with rows weighed by norms. Tables are written as Parquet
-    files, figures as a page that needs no network. A run that was interrupted goes on when the same
-    command is given again, and of a finished one the report is made again.
+    It measures the entropy, and the attention on [CLS], [SEP], punctuation, chosen tokens, by
+    offset and distance, on the same word and on the other text, each also weighted by norms. It
+    writes tables as Parquet files and figures as a page that needs no network. To resume an
+    interrupted run, give the same command again. For a finished run it makes the report again.
 
     Options:
-        output [-o, DIR, no default]: The folder for the tables; of an interrupted run the one it
-            went into.
+        output [-o, DIR, no default]: The folder for the tables. To resume an interrupted
+            run, name its folder.
         report: Write report.html, and examples.html with pages of the best examples.
         pattern_documents [N, >=0]: Documents on which the report names heads.
-        why [--why, LAYER|LAYER-HEAD|all]: Say for these heads who feeds their queries, keys and
-            values, as 1-2; may be repeated. The corpus is read once more.
+        why [--why, LAYER|LAYER-HEAD|all]: Say what feeds the queries, keys and
+            values of these heads, as 1-2; may be repeated. The corpus is read once more.
     """
     # In this order: a corpus that cannot be read is known at once.
     documents, model = reading.documents(corpus), loading.load()
@@ -181,9 +181,9 @@ def collect(
     Options:
         points [--point, -p, NAME:LAYER[:HEAD]]: What to collect: resid_post:3, z:3:5, embed.
             Repeatable.
-        output [-o, FOLDER]: Where the arrays go.
+        output [-o, FOLDER]: The folder for the arrays.
         store [--store]: The number type of the arrays.
-        special [--special/--no-special]: Rows for [CLS], [SEP] and their like.
+        special [--special/--no-special]: Rows for [CLS], [SEP] and other special tokens.
     """
     documents, model = reading.documents(corpus), loading.load()
     from minibert.survey.collecting import collect as collect_values
@@ -238,8 +238,8 @@ def patterns(
 ) -> None:
     """Name every head by what it does: next token, previous token, induction and seven more.
 
-    A head is named (*) where more than half of the attention that the baseline leaves follows the
-    pattern, and the whole confidence interval over documents is above that.
+    A head is named (*) if its score, with the whole confidence interval
+    over documents, is more than halfway from the baseline to 1.
 
     Options:
         corpus [argument, CORPUS]: Files or folders of text, JSON lines or Parquet. Default: twelve
@@ -279,7 +279,7 @@ def _pattern_table(found: "HeadPatterns", terminal: Terminal) -> list[str]:
     """Every pattern with its best heads, as lines; `*` marks heads that are named by it."""
     from minibert.analysis.patterns import PATTERNS
 
-    lines = ["* named by it: more than half of the attention that the baseline leaves (--help)"]
+    lines = ["* named by it: more than halfway from the baseline to 1 (--help)"]
     for name, pattern in PATTERNS.items():
         documents = found.documents[name]
         lines += ["", terminal.paint(f"{name}: {pattern.words}", "bold")]

@@ -53,12 +53,14 @@ class Asked:
         device [NAME]: cpu or cuda. Default: cuda where there is one.
         dtypes [--dtype]: Number type, as --dtype float16 --dtype float32.
         d_head [--d-head, >=1, <=1024]: Width of a head. Default: 64.
-        workload [--workload, NAME]: A named one, as llama3-8b-prefill; docs/kernels.md has them.
+        workload [--workload, NAME]: A named workload, such as llama3-8b-prefill;
+            docs/kernels.md lists them.
         signature [--signature, NAME]: How the function is called; docs/kernels.md has the names.
             Default: by its parameters.
-        layout [--layout, AXES]: How query, key and value lie, and z behind a comma: bhnd, bnhd,
-            nbhd, (bh)nd, nd; "bhnd,bn(hd)". Default: by the signature, or found out.
-        causal_only [--causal-only]: The function is always causal: ask nothing else.
+        layout [--layout, AXES]: The axes of query, key and value, in order, and those of z after a
+            comma: bhnd, bnhd, nbhd, (bh)nd, nd; "bhnd,bn(hd)". Default: that of the signature, or
+            found by trying.
+        causal_only [--causal-only]: The function is always causal: check only that.
         backward [--backward]: Also the gradients of query, key and value.
         quick [--quick]: Fewer cases, for a first answer.
         timeout [SECONDS, >=0.1]: Longest time that one call may take.
@@ -159,7 +161,7 @@ def check(
     each sentence, or None where all are real. The scale is 1/sqrt(d_head). It may also name window,
     prefix, soft_cap, alibi_slopes, sinks, mask, bias, scale, packed and pages, as attend() does.
     Functions written for flash-attn, FlexAttention, torch's SDPA or transformers are called in
-    their own way (--signature). In place of FILE.py, a dotted module name is imported.
+    their own way (--signature). Instead of FILE.py you can give a dotted module name.
     On a CPU, Triton kernels run in Triton's interpreter.
 
     Exits with 0 when the kernel is right, 1 when it is wrong, 2 for a command that cannot be run.
@@ -414,7 +416,7 @@ def bench(
     asked: Asked,
     timed: Timed,
 ) -> None:
-    """Check an attention kernel, then time it beside other implementations.
+    """Check an attention kernel, then time it and other implementations.
 
     First the kernel is checked as by `minibert check`; only a right one is timed. Then it prints
     the median, p20 and p80 of single calls, with a cold and a warm cache, and the speed as a share

@@ -36,11 +36,11 @@ Options:
     corpus [argument, CORPUS..., no default]: Files or folders: plain text or JSON lines, also as
         .gz, or Parquet.
     as_json [--json]: One JSON document, every number unrounded, and nothing else.
-    restart [--restart]: Begin anew instead of going on with what is there.
-    limit [N, >=1]: Read no more than so many documents.
+    restart [--restart]: Start again instead of resuming.
+    limit [N, >=1]: Read at most this many documents.
     batch_tokens [N, >=1]: Tokens that are computed together.
     browse [--open]: Open the page in a browser.
-    features [--features, NAME]: Features by which the page can split scores: a folder, a Hub id,
+    features [--features, NAME]: Features into which the page can split scores: a folder, a Hub id,
         or tiny-gpt2 (docs/why.md).
 """
 _VALUES: dict[object, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
@@ -211,7 +211,7 @@ class Reading:
     """How the files of a corpus become documents.
 
     Options:
-        kind [--kind]: What the files are, where their names do not say it.
+        kind [--kind]: The kind of the files, if their names do not show it.
         unit [NAME]: A document of plain text: paragraph, line or file.
         field [NAME]: The field or column with the text. Default: text.
         pair_field [NAME]: The field or column with a second text.

@@ -36,8 +36,8 @@ def view(
         output [-o, FILE]: The page to write.
         picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map or
             layers.
-        why [--why, LAYER|LAYER-HEAD|all]: Hold, down to the words, why these heads look where they
-            do, as 1-2; may be repeated. The page is larger then.
+        why [--why, LAYER|LAYER-HEAD|all]: Include the reasons of these heads, down
+            to the words, as 1-2; may be repeated. The page is larger then.
     """
     _check_place(output)
     if (saved := Path(texts.text)).suffix == ".safetensors" and saved.is_file():
@@ -75,7 +75,7 @@ def live(
 
     Options:
         output [-o, FILE]: The page to write.
-        any_model [--any]: A page without a model, that runs the folder one drops on it.
+        any_model [--any]: A page without a model: it runs the model folder that you drop on it.
         story: How a transformer chooses a word, step by step, with both models in the page.
         text: What the page opens with; twice for a pair of texts.
     """
@@ -120,7 +120,7 @@ def serve(
     """Serve a page that runs a model: type, change, and see attention follow. Ctrl-C ends it.
 
     Options:
-        host [ADDRESS]: Where to listen; others reach only another one.
+        host [ADDRESS]: Where to listen. 127.0.0.1 is reachable only from this machine.
         port [NUMBER, >=0, <=65535]: 0: any free one.
         browse [--open/--no-open]: Open the page in a browser.
     """

@@ -18,7 +18,7 @@ class Shape:
     """What is trained: a family and its sizes.
 
     Options:
-        task: causal-lm is a GPT-2, the others are BERTs.
+        task: causal-lm trains a GPT-2, the others a BERT.
         family: llama: a causal-lm with rotary positions and a gated MLP.
         layers [>=1]: Layers.
         heads [>=1]: Heads in each layer.
@@ -87,7 +87,7 @@ class Numbers:
     Options:
         steps [>=1]: Steps of training.
         batch [>=1]: Sequences in each step.
-        settings [--set, NAME=NUMBER]: Another number of the recipe; minibert.training.Recipe has
+        settings [--set, NAME=NUMBER]: Change a number of the recipe; minibert.training.Recipe has
             the names. Repeatable.
         seed [>=0]: The same seed gives the same weights.
         threads [>=1]: Threads of the CPU.

@@ -23,8 +23,9 @@ def verify(
 ) -> None:
     """Compare the numbers of a checkpoint with those of transformers in float64.
 
-    Embeddings, attention and stream of every layer, and logits, of texts of drawn token ids, with
-    padding and packed; also in float32. Needs the extra `verify`. Status 1 where one is wrong.
+    It compares embeddings, attention and stream of every layer, and logits, for texts of random
+    token ids, padded and packed, and also in float32. It needs the extra `verify`, and exits with 1
+    if a quantity is wrong.
 
     Options:
         folder [argument, FOLDER]: The folder of the checkpoint.

@@ -12,7 +12,7 @@ from minibert.errors import MinibertError, did_you_mean
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said to an answer; true where it is right."""
+    """The verdict on an answer and its explanation; true if the answer is right."""
 
     right: bool
     said: str
@@ -44,8 +44,8 @@ def floats(answer: object) -> list[float]:
             raise ValueError
     except (TypeError, ValueError):
         raise MinibertError(
-            f"The answer is {answer!r:.80}: expected a number, as 0.5, or where several are asked "
-            "for a list of numbers, as [0.5, 0.25]."
+            f"The answer is {answer!r:.80}: expected a number, as 0.5, or or for "
+            "several numbers a list, as [0.5, 0.25]."
         ) from None
     return numbers
 

@@ -1,4 +1,4 @@
-"""`check` says whether an answer is right, and if not, what was probably done."""
+"""`check` says whether an answer is right and, if not, which mistake was probably made."""
 
 from minibert.course import attending, causes, writing
 from minibert.course.answers import Exercise, Verdict

@@ -194,7 +194,7 @@ CHOICES_BY_DEFAULT: dict[str, object] = {
 class Config:
     """The sizes and choices of one model. All counts are positive.
 
-    A choice that is not given is the family's, which families.py declares.
+    A choice that is not given is that of the family, as families.py declares it.
     """
 
     family: str
@@ -360,7 +360,7 @@ class Config:
         return scale / (layer + 1) if self.scale_by_layer else scale
 
     def attend_options(self, layer: int) -> dict[str, Any]:
-        """What `minibert.attend` is told about this layer, beside its tensors and lengths."""
+        """The options of `minibert.attend` for this layer, besides its tensors and lengths."""
         return {
             "scale": self.attention_scale(layer),
             "causal": self.causal,
@@ -376,7 +376,7 @@ class Config:
         return (size - 1, 0) if self.causal else ((size - 1) // 2, (size - 1) // 2)
 
     def layers_by_window(self, length: int) -> dict[tuple[int, int] | None, list[int]]:
-        """The layers of each window that cuts a text of so many tokens; None: those without."""
+        """The layers by the window that cuts a text of so many tokens; None: those without one."""
         found: dict[tuple[int, int] | None, list[int]] = {}
         for layer, window in enumerate(map(self.window, range(self.n_layers))):
             cuts = window is not None and window[0] < length - 1
@@ -384,7 +384,7 @@ class Config:
         return found
 
     def rotary_of(self, layer: int) -> Rotary | None:
-        """How queries and keys of this layer are turned."""
+        """How queries and keys of this layer are rotated."""
         local = self.local_rotary is not None and self.window(layer) is not None
         return self.local_rotary if local else self.rotary
 

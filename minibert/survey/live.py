@@ -55,7 +55,7 @@ class AttachedStack:
         self.model: nn.Module = attached.model
         if any(module.training for module in self.model.modules()):
             raise SurveyError(
-                f"{self.name} is in training mode, where dropout makes each pass another one. Call "
+                f"{self.name} is in training mode, where dropout makes each pass different. Call "
                 "hf_model.eval() first."
             )
         self.tokenizer = _tokenizer(attached)
@@ -289,8 +289,8 @@ def _positions(attached: Attached, longest: int | None) -> int:
     limit = min(known) if known else of_tokenizer if of_tokenizer < 10**9 else longest
     if limit is None:
         raise SurveyError(
-            f"{attached.name} says nowhere how many tokens it sees at once: give longest=, tokens "
-            "of a segment."
+            f"{attached.name} does not say how many tokens it can read: give longest=, the "
+            "tokens of a segment."
         )
     return int(limit)
 

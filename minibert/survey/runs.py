@@ -312,6 +312,6 @@ def read_manifest(path: Path) -> Json:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise SurveyError(
-            f"{path.parent}: no finished run ({path.name} cannot be read: {error}). One that was "
-            "interrupted goes on when the same call or command is given again."
+            f"{path.parent}: no finished run ({path.name} cannot be read: {error}). To "
+            "resume an interrupted run, give the same call or command again."
         ) from error

@@ -238,7 +238,7 @@ def _columns(real: TokenMask) -> Int[Tensor, "batch position"] | None:
         if bool(rows.any()):
             raise TokenizationError(
                 f"attention_mask row {int(rows.nonzero()[0])} {what}; expected the tokens of a "
-                "sentence side by side, and padding before or behind them."
+                "sentence side by side, and padding before or after them."
             )
     return (position + first[:, None]) % real.shape[1] if bool(first.any()) else None
 

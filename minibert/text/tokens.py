@@ -140,7 +140,7 @@ class Tokens:
         table: Callable[[Tensor], Tensor],
         rows: Callable[[tuple[Sequence[object], ...]], tuple[object, ...]] = lambda rows: rows,
     ) -> "Tokens":
-        """Other tokens: `table` of each tensor, and `rows` of each tuple of sentences."""
+        """New tokens: `table` is applied to each tensor, and `rows` to each tuple of sentences."""
         changed: dict[str, Any] = {
             name: table(value) if isinstance(value, Tensor) else rows(value)
             for name, value in vars(self).items()
@@ -165,7 +165,7 @@ class Tokens:
         segments: object = None,
         tokenizer: Vocabulary | None = None,
     ) -> "Tokens":
-        """Tokens for ids that are known already: a list, a nested list or an integer tensor.
+        """Tokens of given ids: a list, a nested list or an integer tensor.
 
         One axis is one sentence, two are (batch, position); lists of different lengths are filled
         up on the right. `mask` is boolean or 0 and 1, and may leave out only the end of a

@@ -49,8 +49,9 @@ from minibert.trace.sweep import rerun_each
 class Trace(PassRecord):
     """Every quantity of one forward pass, by name, layer and head.
 
-    What the pass kept stays as it was. What is computed from weights when it is read needs them as
-    they were: after a training step or a change of a weight it is refused, so trace again.
+    Quantities that the pass kept do not change. Quantities that are computed from weights when they
+    are read need the weights of the pass. After a training step or a change of a weight they are
+    refused, so trace again.
 
     >>> import minibert
     >>> trace = minibert.load().trace("leaves fall in autumn")
@@ -149,7 +150,7 @@ class Trace(PassRecord):
 
     @property
     def final_norm_scale(self) -> NormScale:
-        """What the norm behind the layers divides each position by, where there is one."""
+        """The number that the norm after the layers divides each position by, if there is one."""
         last = self._whole("final_norm_scale")[-1]
         if "final_norm_scale" in self.config.absent_quantities:
             raise AbsentError(absent_because("final_norm_scale", self.config))
@@ -175,7 +176,7 @@ class Trace(PassRecord):
 
     @property
     def logits(self) -> Logits:
-        """What the task head gives; the last hidden state for a model without one.
+        """The output of the task head; the last hidden state for a model without one.
 
         Of packed sentences, for a head that reads each token, one row a token: (1, token, out).
         Sentences shorter than the batch have padding at the end; `text(i).logits` has none.
@@ -195,7 +196,7 @@ class Trace(PassRecord):
     @property
     @within_memory
     def mask(self) -> AttentionMask:
-        """True where attention is allowed, windows of single layers apart: (batch, 1, query, key).
+        """True where attention is allowed, without the windows of layers: (batch, 1, query, key).
 
         With a layer's window: `trace[layer].mask`.
         """
@@ -230,7 +231,7 @@ class Trace(PassRecord):
 
     @property
     def grad(self) -> Gradients:
-        """The gradients of the number that `backward` was given, by the names of the trace."""
+        """The gradients of the number that was passed to `backward`, by the names of the trace."""
         if self._found is None:
             how = "" if self.differentiable else "make the trace with model.trace(..., grad=True), "
             raise AbsentError(
@@ -257,7 +258,7 @@ class Trace(PassRecord):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: TracedModel) -> "Trace":
-        """The trace of this model that `save` wrote, mapped: what is not read is not loaded.
+        """The trace of this model that `save` wrote, mapped: only what is read is loaded.
 
         Before that the file is read once, in small parts, to compare its digest. Raises TraceError
         for what is not a whole trace file, and for another model's.
@@ -277,7 +278,7 @@ class Trace(PassRecord):
         strongest: int = 16,
         sentence: int = 0,
     ) -> ScoreParts:
-        """What makes a head look from a query to a key: the score as a sum of what was written.
+        """The score of a query and a key as a sum of what components wrote.
 
         See `minibert.analysis.why`, which this calls.
         """
@@ -315,7 +316,7 @@ class Trace(PassRecord):
         """The trace of the same input with these edits; see `minibert.trace.edit`.
 
         The layers below the first edit are shared with this trace and not computed again. Edits
-        that this trace was made with stay only there.
+        that this trace was made with are not repeated.
 
         Raises EditError before anything is computed, as `Model.trace` does.
         """
@@ -339,15 +340,14 @@ class Trace(PassRecord):
         positions: Sequence[int] | None = None,
         batch: int = 64,
     ) -> Float[Tensor, "edit batch"]:
-        """What `metric` makes of the logits after each of many edits, which run side by side.
+        """The metric of the logits after each of many edits, which run side by side.
 
         `metric` is given logits (batch, position, vocab) and returns one number for each
         sentence. It never sees padding: sentences of different lengths are given to it one by one.
         `positions` are those of the logits that it reads, counted in each sentence: only they are
         computed, in this order. `batch` sentences run at once. Faster than `rerun` in a loop, with
-        the same results up to rounding. Edits that this trace was made with stay only there. Of a
-        trace with `grad=True` every edit's graph is held, unless torch.no_grad() is around the
-        call.
+        the same results up to rounding. Edits that this trace was made with are not repeated. With
+        `grad=True` the graph of every edit is held, unless torch.no_grad() is around the call.
 
         Raises EditError before anything is computed.
         """

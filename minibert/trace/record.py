@@ -162,7 +162,7 @@ class PassRecord:
         self.autocast = _autocast_dtype(inputs.ids.device.type)
 
     def as_made(self) -> AbstractContextManager[object]:
-        """torch.autocast as it was when the pass ran, so that late reads are numbers of that pass.
+        """The torch.autocast of the pass, so that later reads give the numbers of that pass.
 
         Weights and what the pass kept may have different dtypes otherwise.
         """
@@ -194,7 +194,7 @@ class PassRecord:
 
     @property
     def backends(self) -> dict[str, str]:
-        """What computed it: the implementation of attention, and the linear back end and its rule.
+        """The implementation of attention, the linear back end, and the rule that chose it.
 
         The same back ends and input give the same bits.
         """
@@ -211,7 +211,7 @@ class PassRecord:
         return self._tokens
 
     def at(self, layer: int, heads: slice = EVERYTHING, queries: Rows = EVERYTHING) -> LayerPass:
-        """The table of one layer, to be read lazily for some heads and rows."""
+        """The table of one layer, which is read lazily for some heads and rows."""
         known = dict(self.records[layer]) if layer < len(self.records) else {}
         if "resid_pre" not in known:
             known["resid_pre"] = (

@@ -222,7 +222,7 @@ class ActivationCache(Mapping[str, Tensor]):
         count, config = self._up_to(layer, False), self._of.config
         if config.norm_place != "before":
             raise TraceError(
-                f"In {config.model_type} a norm stands behind each block, so heads are not parts "
+                f"In {config.model_type} a norm follows each block, so heads are not parts "
                 "of the stream. decompose_resid has what each block adds."
             )
         stream = ("resid_post", count - 1) if count else ("resid_pre", 0)
@@ -348,7 +348,7 @@ class ActivationCache(Mapping[str, Tensor]):
         config, count = self._of.config, self._layers_before(layer)
         if mlp_input and count == self._n_layers:
             raise TraceError(
-                f"mlp_input=True with layer={layer}: there is no MLP behind the last layer; "
+                f"mlp_input=True with layer={layer}: there is no MLP after the last layer; "
                 f"expected a layer from 0 to {self._n_layers - 1}."
             )
         if mlp_input and config.parallel:

@@ -326,7 +326,7 @@ class HookedTransformer(Circuits, WithTokens):
         ids = self.to_tokens(given, prepend_bos) if text else as_ids(given)
         if ids.is_floating_point():
             raise TokenizationError(
-                "The input is a tensor of numbers with a point; expected ids. A stream is written "
+                "The input is a tensor of floats; expected ids. A stream is written "
                 "by a hook on hook_resid_pre."
             )
         if mask is None:

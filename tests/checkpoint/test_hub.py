@@ -323,7 +323,7 @@ def test_content_comes_from_hosts_that_somebody_chose_and_the_token_goes_to_the_
     about = {"X_Repo_Commit": commit, "X_Linked_Etag": etag, "X_Linked_Size": str(len(content))}
     asked = place if place == API else f"{FILES}/{commit}/model.safetensors"
     served.instead[asked] = sent_on(f"http://{other}/x", **about)
-    assert "sends on to http://localhost, which was not asked" in failed()
+    assert "redirects to http://localhost, which was not asked" in failed()
     assert served.hosts == {(endpoint, True)}
     monkeypatch.setenv("MINIBERT_HUB_HOSTS", "example.org, localhost")
     served.instead["x"] = poured([content], Content_Length=str(len(content)))

@@ -24,7 +24,7 @@ export function sentenceOf({ model, predicts }, before, after, { changes, strong
   const first = before?.candidates[0];
   if (!first || !before) {
     return predicts === "masked"
-      ? "Type: attention follows each key. Choose a word and mask it, and the model says what it would put there."
+      ? "Type: attention follows each key. Choose a word and mask it to see what the model would put there."
       : "Type: attention follows each key.";
   }
   const said = `“${visible(first.text.trim(), 24)}” (${percent(first.prob)})`;
@@ -44,7 +44,7 @@ export function sentenceOf({ model, predicts }, before, after, { changes, strong
 }
 
 /** Said of a head whose z is changed. */
-const LOOKS = " A changed head still looks where it did, so its own lines stay: what it hands on is changed, and with it all that follows.";
+const LOOKS = " A changed head still looks where it did, so its own lines stay. Only what it passes on changes, and everything after it.";
 
 /** @typedef {"text" | "second" | "other"} Name */
 

@@ -98,7 +98,7 @@ function headControl(store, limits, example, one) {
     store.set({ heads: limits.heads.filter((other) => on.includes(other) !== (other === head)) });
   };
   const tiles = limits.heads.map((head) => {
-    const title = one ? `Head ${head}` : `Head ${head}: click to switch, double click for this head alone`;
+    const title = one ? `Head ${head}` : `Head ${head}: click to switch, double click for only this head`;
     const tile = element("button", { type: "button", class: "tile", "aria-label": `Head ${head}`, title }, [String(head)]);
     tile.addEventListener("click", (event) => (one ? store.set({ heads: [head] }) : event.shiftKey ? solo(head) : toggle(head)));
     tile.addEventListener("dblclick", (event) => one || event.shiftKey || solo(head));

@@ -87,7 +87,7 @@ async function given(lab) {
 /** The row of “horse” in the picture. */
 const ROW = { text: RAN_AWAY, view: { layer: LAYER, head: HEAD, query: 2 } };
 
-const oneWeight = chapter("One weight by hand", "tiny-bert", "How is one such weight made? A calculator helps.", [
+const oneWeight = chapter("One weight by hand", "tiny-bert", "How is one such weight computed? A calculator helps.", [
   number("score", [-Infinity, Infinity], 0.01, { text: RAN_AWAY }, async (lab) => {
     const { product } = await given(lab);
     const { dHead } = lab.about;
@@ -190,16 +190,16 @@ async function weightOf(lab, text, head, step, edits = []) {
 }
 
 const PREVIOUS_SHOWN = { text: HAPPY, view: { layer: 0, head: PREVIOUS } };
-const wordOrder = chapter("Where word order lives", "tiny-bert", "That head looks at the word before. What tells it which word that is: the words, or their positions?", [
-  number("previous words", SHARE, 0.05, { text: HAPPY }, `In “${HAPPY}”, which weight, 0 to 1, does head 0-1 give the token before, on average?`, async (lab) => {
+const wordOrder = chapter("Where word order lives", "tiny-bert", "That head looks at the word before. How does it know which word that is: from the words, or from their positions?", [
+  number("previous words", SHARE, 0.05, { text: HAPPY }, `In “${HAPPY}”, what weight, 0 to 1, does head 0-1 give the token before, on average?`, async (lab) => {
     const [previous, next] = [await weightOf(lab, HAPPY, PREVIOUS, -1), await weightOf(lab, HAPPY, NEXT, 1)];
     const said = `${rounded(previous)}; head 0-2 gives the token after ${rounded(next)}.`;
-    return { answer: previous, numbers: { "next words": next }, said, means: "Both heads do one thing nearly all the time.", show: PREVIOUS_SHOWN };
+    return { answer: previous, numbers: { "next words": next }, said, means: "Both heads do only one thing, nearly all the time.", show: PREVIOUS_SHOWN };
   }),
-  number("previous drawn", SHARE, 0.05, PREVIOUS_SHOWN, `Take words at random, “${DRAWN}”: which weight does head 0-1 give the token before now?`, async (lab) => {
+  number("previous drawn", SHARE, 0.05, PREVIOUS_SHOWN, `Take words at random, “${DRAWN}”: what weight does head 0-1 give the token before now?`, async (lab) => {
     const [previous, next] = [await weightOf(lab, DRAWN, PREVIOUS, -1), await weightOf(lab, DRAWN, NEXT, 1)];
     const said = `${rounded(previous)}; head 0-2 gives the token after ${rounded(next)}.`;
-    return { answer: previous, numbers: { "next drawn": next }, said, means: "Which words stand there hardly matters, so it must be the positions.", show: { text: DRAWN } };
+    return { answer: previous, numbers: { "next drawn": next }, said, means: "The words hardly matter, so it must be the positions.", show: { text: DRAWN } };
   }),
   number("previous equal", SHARE, 0.05, PREVIOUS_SHOWN, "Give each word of the first text the embedding of position 0: which weight does head 0-1 give the token before?", async (lab) => {
     const edits = editsOf(await scoresOf(lab, PREVIOUS, () => 0), PREVIOUS);
@@ -208,19 +208,19 @@ const wordOrder = chapter("Where word order lives", "tiny-bert", "That head look
     return {
       answer: previous,
       numbers: { "next equal": next },
-      said: `${rounded(previous)}; head 0-2 gives the token after ${rounded(next)}. The picture changes head 0-1 alone.`,
+      said: `${rounded(previous)}; head 0-2 gives the token after ${rounded(next)}. The picture changes only head 0-1.`,
       means: "Without positions the heads no longer know which token is the neighbour.",
       show: { edits },
     };
   }),
-  choice(["the previous token", "the next token", "[SEP]"], PREVIOUS_SHOWN, "Let the position embeddings run backwards, so that the last token gets the first: where does head 0-1 look?", async (lab) => {
+  choice(["the previous token", "the next token", "[SEP]"], PREVIOUS_SHOWN, "Reverse the position embeddings, so that the last token gets the first one: where does head 0-1 look?", async (lab) => {
     const edits = editsOf(await scoresOf(lab, PREVIOUS, (at, length) => length - 1 - at), PREVIOUS);
     const [previous, next] = [await weightOf(lab, HAPPY, PREVIOUS, -1, edits), await weightOf(lab, HAPPY, PREVIOUS, 1, edits)];
     return {
       answer: next > previous ? "the next token" : "the previous token",
       numbers: { "next reversed": next },
       said: `It gives the next token ${rounded(next)} and the previous one ${rounded(previous)}.`,
-      means: "“Before” means one position lower, and nothing else: this head takes word order from the position embeddings.",
+      means: "For this head, “before” only means one position lower: it gets word order from the position embeddings.",
       show: { edits },
     };
   }),
@@ -262,7 +262,7 @@ async function flips(lab, ids, text, edits) {
 }
 
 const COUNTED = pairsOf(ENDINGS).length;
-const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence with a gap, [MASK], and chooses a word for it. What tells it which?", [
+const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence with a gap, [MASK], and chooses a word for it. How does it choose?", [
   choice(["was", "were", "are", "is"], { text: BOYS }, `Which word does the model choose for “${BOYS}”?`, async (lab) => {
     const run = await lab.run(BOYS);
     const place = run.place("[MASK]");
@@ -271,7 +271,7 @@ const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence 
       answer: first,
       numbers: { "were before": were },
       said: `It chooses “${first}”; “were” has the probability ${rounded(were)}.`,
-      means: "Its choices stand above the picture from now on, each time after your guess.",
+      means: "From now on its choices stand above the picture, each time after your guess.",
       show: { view: { layer: 0, head: 0, query: place } },
     };
   }),
@@ -283,7 +283,7 @@ const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence 
     const ids = await lab.ids("was were");
     const right = await rightOnes(lab, ids, ENDINGS);
     const hidden = (await lab.each(right, (text) => flips(lab, ids, text, [SUBJECT]))).filter(Boolean).length;
-    const means = "All that the gap knows of the number comes from the subject; without it, the model says was.";
+    const means = "Everything that the gap knows about the number comes from the subject; without it, the model says was.";
     return { answer: hidden, said: `In ${hidden} of ${right.length}.`, means, show: { edits: [SUBJECT] } };
   }),
   choice(Array.from({ length: 16 }, (_, i) => `${Math.floor(i / 4)}-${i % 4}`), { text: BOYS }, "Switch one head off, written layer-head: which one turns nearly all of these plurals into was?", async (lab) => {
@@ -309,7 +309,7 @@ const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence 
       answer: numbers.was > numbers.were ? "was" : "were",
       numbers,
       said: `was ${rounded(numbers.was)}, were ${rounded(numbers.were)}.`,
-      means: "The model agrees with its neighbour, not with its subject: the pairs, where both are one, could not show it.",
+      means: "The model agrees with the neighbour of the gap, not with its subject. In the pairs both are the same word, so they could not show this.",
       show: { view: { layer: 0, head: 1 } },
     };
   }),
@@ -360,12 +360,12 @@ async function moved(lab, edits) {
 /** The values at [SEP] of the late layers. @type {Edit[]} */
 const SEP_OFF = LATE.map((layer) => ({ quantity: "value", change: "zero", layer, position: 7 }));
 const RESTING = { text: BOYS, view: { layer: 2, head: 0 } };
-const notUse = chapter("Attention is not use", "tiny-bert", "A head can look at a token and take nothing from it.", [
+const notUse = chapter("Attention is not use", "tiny-bert", "A head can look at a token and read nothing from it.", [
   number("weight", SHARE, 0.05, { text: BOYS }, "Which part of their weight, 0 to 1, do the eight heads of layers 2 and 3 give [SEP], the mark at the end, on average?", async (lab) => {
     const weight = await resting(lab);
-    return { answer: weight, said: `${rounded(weight)} of the weight.`, means: "They look at a token without meaning nearly all the time. What do they take from there?", show: RESTING };
+    return { answer: weight, said: `${rounded(weight)} of the weight.`, means: "Nearly all the time they look at a token without meaning. What do they read there?", show: RESTING };
   }),
-  number("value sep", [0, 10], 0.1, RESTING, async (lab) => `A head adds up value vectors, times the weights: between [CLS] and [SEP] they are ${rounded((await lengths(lab)).others)} long on average, and how long are those at [SEP]?`, async (lab) => {
+  number("value sep", [0, 10], 0.1, RESTING, async (lab) => `A head adds up value vectors, times the weights. Between [CLS] and [SEP] the vectors are ${rounded((await lengths(lab)).others)} long on average, and how long are those at [SEP]?`, async (lab) => {
     const { sep, others } = await lengths(lab);
     const kept = await moved(lab, SEP_OFF);
     const means = `The values there are short: set to zero, as in the picture, they move the prediction by ${rounded(kept)} nats.`;
@@ -374,13 +374,13 @@ const notUse = chapter("Attention is not use", "tiny-bert", "A head can look at 
   number("late off", [0, 20], 0.1, RESTING, "Switch all heads of layers 2 and 3 off: how far does the prediction move, in nats of Kullback-Leibler divergence (0 the same, above 1 another prediction)?", async (lab) => {
     const late = await moved(lab, layersOff(LATE));
     const one = await moved(lab, layersOff([1]));
-    const means = `Nearly nothing; but layer 1, which does not rest, moves it by ${rounded(one)} only, so being late may be the reason as well as resting.`;
+    const means = `Nearly nothing. But layer 1, which does not rest, also moves it by only ${rounded(one)}, so the reason may be that these layers are late, not that they rest.`;
     return { answer: late, numbers: { "layer 1 off": one }, said: `By ${rounded(late)} nats.`, means, show: { edits: layersOff(LATE) } };
   }),
   choice(["less than 0.1 nats", "0.1 to 1 nat", "more than 1 nat"], { text: BOYS }, "Switch all heads of layers 0 and 1 off instead: how far does it move now?", async (lab) => {
     const early = await moved(lab, layersOff(EARLY));
     const answer = early < 0.1 ? "less than 0.1 nats" : early <= 1 ? "0.1 to 1 nat" : "more than 1 nat";
-    const means = "Half of the heads do the work, and a large weight alone did not tell which half. The picture has head 2-0, which reads what they no longer write.";
+    const means = "Half of the heads do the work, and a large weight did not tell which half. The picture shows head 2-0, which now lacks what they would have written.";
     return { answer, numbers: { "early off": early }, said: `By ${rounded(early)} nats.`, means, show: { edits: layersOff(EARLY), view: { layer: 2, head: 0 } } };
   }),
 ]);
@@ -416,13 +416,13 @@ function copyStep(name, [length, again], scene, ask, means, show) {
 }
 
 const INDUCTION = { layer: 1, head: 0 };
-const copying = chapter("Copying", "tiny-gpt2", "Another model, of GPT-2's kind, writes on. It reads words in no order, then the first of them again: can it go on?", [
-  copyStep("all", [7, 3], { text: listed(7, 3) }, `Take ${COUNT} lists of seven words, three of them again, such as “${listed(7, 3)}”: in how many is the next word the one that followed before?`,
-    "It copies, although the order means nothing: a quarter of what it was trained on were random tokens that come twice.", { view: INDUCTION }),
+const copying = chapter("Copying", "tiny-gpt2", "Another model, a GPT-2, continues texts. It reads words in random order, then the first of them again. Can it continue the list?", [
+  copyStep("all", [7, 3], { text: listed(7, 3) }, `Take ${COUNT} lists of seven words, three of them again, such as “${listed(7, 3)}”: in how many does it predict the word that followed before?`,
+    "It copies, although the order means nothing: a quarter of what it was trained on was random tokens that come twice.", { view: INDUCTION }),
   copyStep("short", [3, 2], { text: listed(7, 3), view: INDUCTION }, `Take three words, two of them again, such as “${listed(3, 2)}”: in how many of ${COUNT} now?`,
     "With so few words it often chooses another one.", { text: listed(3, 2) }),
   copyStep("without", [7, 3], { text: listed(7, 3), view: INDUCTION }, `Take seven words again, and switch heads 1-0, 1-2 and 1-3 off: in how many of ${COUNT} now?`,
-    "Nothing is copied without these three induction heads; but the same is true without head 0-1 alone, so needed does not mean that it does the work.", { edits: OFF }),
+    "Nothing is copied without these three induction heads. But nothing is copied without head 0-1 either, so “needed” does not mean that a head does the work.", { edits: OFF }),
 ]);
 
 const LARGEST = 4;
@@ -459,10 +459,10 @@ function dimensionsOf(products) {
 /** @param {number} layer @param {number} head */
 const seen = (layer, head) => ({ view: { view: "neuron", layer, head, query: 3 } });
 
-const neurons = chapter("Vig's neurons", "tiny-bert", "Jesse Vig saw heads whose attention a few dimensions decide, the same ones for every token. Is it so here?", [
-  number("2-0 shared", SHARE, 0.1, { text: HAPPY }, `Head 2-0 looks at [SEP]: of the ${LARGEST} dimensions with the largest query times key, which part, 0 to 1, do two tokens share on average (by chance ${LARGEST} of 32, ${LARGEST / 32})?`, async (lab) => {
+const neurons = chapter("Vig's neurons", "tiny-bert", "Jesse Vig saw heads whose attention depends on a few dimensions, the same ones for every token. Does this hold here?", [
+  number("2-0 shared", SHARE, 0.1, { text: HAPPY }, `Head 2-0 looks at [SEP]: of the ${LARGEST} dimensions with the largest query times key, what share, 0 to 1, do two tokens have in common on average (by chance ${LARGEST} of 32, ${LARGEST / 32})?`, async (lab) => {
     const shared = sharedOf(await productsOf(lab, 2, 0));
-    return { answer: shared, said: `${rounded(shared)} of them.`, means: "Mostly the same dimensions, whatever the token: the head looks for [SEP] whoever asks.", show: seen(2, 0) };
+    return { answer: shared, said: `${rounded(shared)} of them.`, means: "Mostly the same dimensions for every token: the head looks for [SEP] whichever token asks.", show: seen(2, 0) };
   }),
   number("0-1 shared", SHARE, 0.05, { text: HAPPY, view: { layer: 0, head: PREVIOUS } }, "Which part do two tokens share in head 0-1, which looks at the token before?", async (lab) => {
     const [previous, next] = [sharedOf(await productsOf(lab, 0, 1)), sharedOf(await productsOf(lab, 0, 2))];

@@ -127,7 +127,7 @@ export class Because {
   /** Parts of a part: tokens, or what had been written at one. @param {Example} example @param {Part[]} parts @param {number} whole @param {number} position @param {ArrayLike<number> | null} [weights]  of the tokens */
   level(example, parts, whole, position, weights) {
     // What a page holds was compared when it was made.
-    if (example.source && Math.abs(total(parts.map(({ score }) => score)) - whole) > 0.01 * Math.max(Math.abs(whole), Math.abs(parts[0].score))) return [words("An edit wrote what this head gives, so it is not the sum of what the head read.")];
+    if (example.source && Math.abs(total(parts.map(({ score }) => score)) - whole) > 0.01 * Math.max(Math.abs(whole), Math.abs(parts[0].score))) return [words("An edit wrote the output of this head, so it is not the sum of what the head read.")];
     const items = parts.map((part) => {
       const { label, token, score, open } = part;
       if (token === undefined) return { name: label, score, body: open && (() => this.read(example, part, position)) };

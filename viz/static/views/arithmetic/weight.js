@@ -90,7 +90,7 @@ function verdict({ tokens, keyTokens, causal }, row, key, seen) {
 /** The exponentials of all keys, and the share of this one. @param {Story} story @returns {Step} */
 function weighed({ example, row, key }) {
   const seen = Array.from(row.exps.keys()).filter((i) => sees(row, i));
-  const says = "Every score becomes positive by the exponential, and its share of their sum is the weight. The largest score of the row is taken off first; it cancels out. The sum is over all keys that are not masked:";
+  const says = "Every score becomes positive by the exponential, and its share of their sum is the weight. The largest score of the row is subtracted first; it cancels out. The sum is over all keys that are not masked:";
   const terms = seen.map((i) => ({ name: `${tokenName(example.keyTokens, i)} (${i})`, factors: [row.capped[i], row.capped[i] - row.capped[row.strongest]], value: row.exps[i], to: { query: row.query, key: i } }));
   const score = sees(row, key) ? row.capped[key] : -Infinity;
   return {

@@ -154,7 +154,7 @@ export class Teller {
    */
   normed(vector, norm, way) {
     const { mean, variance, values } = normed(vector, norm);
-    const says = `What is read here is the stream after ${this.normName}. Click a dimension below to see that worked out.`;
+    const says = `This part reads the stream after ${this.normName}. Click a dimension below to see how it is computed.`;
     const learned = `${norm.plusOne ? "(1 + γ)" : "γ"}${norm.bias ? " + β" : ""}`;
     const top = norm.kind === "rms" ? ["_x_ = _stream_ / √("] : ["_x_ = (_stream_ − ", mean, ") / √("];
     const line = [...top, variance, ` + ε) × ${learned}, in every dimension`];
@@ -243,7 +243,7 @@ const WRITTEN = {
 function activationStep(activation, x) {
   const value = ACTIVATIONS[activation](x);
   const written = (WRITTEN[activation === "gelu_fast" ? "gelu_tanh" : activation] ?? (() => [`${activation}(_x_)`]))(x);
-  const says = "Without it two matrices in a row would be one. It lets numbers above zero through and holds back those below.";
+  const says = "Without it, two matrices in a row would act as one. It lets numbers above zero through and holds back those below.";
   return { id: "activation", title: `Activation: ${activation}`, says, sum: null, lines: [[...written, " = ", value]], value };
 }
 
@@ -272,8 +272,8 @@ export async function summed(at) {
     factors: scaled ? [numbers[dimension], scale] : [],
     value: numbers[dimension] * scale,
   }));
-  const one = "A row of a table that was learned, one for each token of the vocabulary. It says nothing of where the token stands.";
-  const several = "Each is a row of a table that was learned: one for the word, one for the place where it stands, where there are two texts one for the text.";
+  const one = "A row of a learned table, one for each token of the vocabulary. It does not depend on the place of the token.";
+  const several = "Each is a row of a learned table: one for the word, one for its position, and with two texts one for the text.";
   const [title, says] = rows.length > 1 ? ["Look up and add", several] : ["Look up", one];
   const sum = sumStep("embeddings", title, scaled ? `${says} This model multiplies the rows of its words.` : says, terms, scaled ? ["row", "scale"] : []);
   return norm ? [sum, ...normSteps({ x, dimension, norm })] : [sum];
@@ -501,7 +501,7 @@ export function softmaxStep(logit, candidates) {
   const denominator = 1 / first.prob;
   const exp = Math.exp(logit - first.logit);
   const value = exp / denominator;
-  const says = "Every logit becomes positive by the exponential, and its share of their sum is the probability. The largest logit is taken off first; it cancels out.";
+  const says = "Every logit becomes positive by the exponential, and its share of their sum is the probability. The largest logit is subtracted first; it cancels out.";
   return lineStep("softmax", "Softmax", says, [
     ["exp(_logit_ − largest) = exp(", logit, " − ", first.logit, ") = ", exp],
     ["_probability_ = ", exp, " / ", denominator, " = ", value],
@@ -616,7 +616,7 @@ async function between(at, id) {
   const own = at.find(id);
   if (!own) {
     const x = await at.row("resid_pre");
-    const says = "This layer has no norm before attention: what is read here is the stream as it is.";
+    const says = "This layer has no norm before attention: it reads the stream unchanged.";
     return [lineStep("no-norm", "No norm", says, [["_x_ = ", x[dimension]]], x[dimension])];
   }
   const [from] = own.reads;

@@ -241,7 +241,7 @@ class HeadView extends Staged {
 export const headKind = {
   id: "head",
   label: "Head",
-  title: "A line from each token to where it looks, in the colour of the head",
+  title: "A line from each token to the tokens it looks at, in the colour of the head",
   missing: (example) =>
     example.layers.every((layer) => hasLayer(example, layer)) ? "" : "This page holds no single weights, only an overview.",
   oneHead: false,
@@ -300,7 +300,7 @@ class HeadCard {
   }
 
   hint() {
-    this.fill("hint", element("p", { class: "hint" }, ["Point at a token to see its weights alone. Click it to keep them."]));
+    this.fill("hint", element("p", { class: "hint" }, ["Point at a token to see only its weights. Click it to keep them."]));
   }
 
   /**

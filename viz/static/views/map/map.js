@@ -263,7 +263,7 @@ function createMapLegend(causal) {
   const sentences = [
     "A row is a token that looks, a column one that is looked at. Where a text is so long that a dot stands for several weights, it shows the largest of them.",
     "Below, how much attention each token receives from all tokens.",
-    causal ? "This model reads in one direction: what lies above the diagonal does not exist and is not drawn." : "",
+    causal ? "This model reads in one direction: nothing exists above the diagonal, so nothing is drawn there." : "",
   ];
   const keys = { "← ↑ → ↓": "move", Enter: "keep the largest", Esc: "let go" };
   return {

@@ -106,7 +106,7 @@ function createGrid(survey, store) {
   const rows = Array.from({ length: nLayers }, (_, layer) => cells.slice(layer * nHeads, (layer + 1) * nHeads));
   const means = rows.map(() => element("td"));
   const names = ["", ...Array.from({ length: nHeads }, (_, head) => String(head)), "mean"];
-  const table = element("table", { class: "grid", "aria-label": "A row a layer, a column a head" }, [
+  const table = element("table", { class: "grid", "aria-label": "One row for each layer, one column for each head" }, [
     element("thead", {}, [element("tr", {}, names.map((name) => (name ? element("th", { scope: "col" }, [name]) : element("td"))))]),
     element("tbody", {}, rows.map((row, layer) => element("tr", {}, [element("th", { scope: "row" }, [String(layer)]), ...row.map((cell) => element("td", {}, [cell])), means[layer]]))),
   ]);
@@ -277,7 +277,7 @@ function createPatterns(survey, store) {
   const note = element("p", { class: "note" }, [
     "A head in bold is known by the pattern: its whole interval is above the middle between “Without it” and 100\u202f%. For all words alike it is enough to be above “Without it”.",
   ]);
-  return section("patterns", "What heads are known by", [element("p", { class: "seen" }, [patternsSaid(survey)]), table, note]);
+  return section("patterns", "Patterns of heads", [element("p", { class: "seen" }, [patternsSaid(survey)]), table, note]);
 }
 
 /** What an edge's number is, by its side. */

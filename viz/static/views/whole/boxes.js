@@ -230,7 +230,7 @@ export function outputBoxes({ built, shape, candidates, example }) {
   const says = `One logit for each of ${counted(shape.vocabulary, "token")}${capped}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`;
   const bars = element("span", { class: "whole-bars" }, candidates.slice(0, LISTED).map((one) => element("span", { class: "whole-bar" }, predicted(one))));
   return [
-    ...(built.finalNorm && built.transform ? [normBox("hidden", `Last ${name}`, "What the output head reads: the stream, normed a last time.")] : []),
+    ...(built.finalNorm && built.transform ? [normBox("hidden", `Last ${name}`, "What the output head reads: the stream after the last norm.")] : []),
     box("head_hidden", built.transform ? "Output head" : `Last ${name}`, `Makes the stream ready to be compared with the vocabulary: ${head}.`, [], { id: "head", name: "", kind: built.transform ? "box" : "norm" }),
     box("logits", "Prediction", says, [], { more: [bars], ...workedOut("logits", candidates[0].id) }),
   ];

@@ -127,7 +127,7 @@ export const wholeKind = {
   id: "whole",
   label: "Whole",
   title: "The whole model as one diagram, from text to prediction",
-  missing: ({ source }) => (source ? "" : "This page holds attention and no model. The whole is drawn by a page that runs one: minibert live, or minibert serve."),
+  missing: ({ source }) => (source ? "" : "This page holds attention but no model. A page that runs a model draws the whole: minibert live, or minibert serve."),
   announced: true,
   oneHead: false,
   controls: [],
