@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import permutations
 from textwrap import shorten
 from typing import Any
 
@@ -106,6 +107,10 @@ class Written:
         if fits:
             every = list(self.cases())
             return f"{max(fits, key=lambda said: sum(same(said, one) for one in every))} "
+        parts = zip(_parts(found), _parts(wanted), self.axes.split(" and "), strict=False)
+        for given, right, axes in parts:
+            if not _alike(given, right) and (said := _pattern(given, right, axes, case)):
+                return f"{said} "
         if self.kernel is None or isinstance(found, str) or not _comparable(found, wanted):
             return ""
         output, problem = self.kernel
@@ -116,6 +121,45 @@ class Written:
         # What follows is advice on `minibert check`; and a place is shown by this module.
         said = "" if " first at [" in said else said.partition(": check a function")[0]
         return f"{said[:1].upper()}{said[1:]}. " if said else ""
+
+
+def _parts(found: object) -> tuple[object, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _pattern(found: object, wanted: object, axes: str, case: Case) -> str:
+    """What was done to the right numbers to give these, whatever the exercise; "" for nothing."""
+    if not isinstance(found, Tensor) or not isinstance(wanted, Tensor):
+        return ""
+    names = axes.partition(")")[0].strip("(").split(", ")
+    if found.is_floating_point() and wanted.is_floating_point():
+        hidden = wanted <= _HIDDEN
+        if (
+            bool(hidden.any())
+            and found.shape == wanted.shape
+            and bool((found[hidden] > _HIDDEN).all())
+        ):
+            return f"A hidden score is {found[hidden].max():.4g}. Put −inf there: exp gives 0."
+    return next((said for value, said in _changes(wanted, names, case) if _alike(found, value)), "")
+
+
+def _changes(wanted: Tensor, names: list[str], case: Case) -> Iterator[tuple[Tensor, str]]:
+    """What common slips make of the right numbers, each with what is said to it."""
+    number = wanted.is_floating_point()
+    for order in permutations(range(wanted.ndim)):
+        yield wanted.permute(order), f"The axes are ({', '.join(names[n] for n in order)})."
+    for axis, name in enumerate(names):
+        yield wanted.flip(axis), f"The axis {name} is in reverse order."
+        yield wanted.select(axis, 0), f"That is only the first {name}."
+        if number:
+            yield wanted.sum(axis), f"The axis {name} is summed. Keep it."
+            yield wanted.mean(axis), f"The axis {name} is averaged. Keep it."
+    if number:
+        yield -wanted, "The sign is wrong."
+        yield wanted.softmax(-1), "A softmax was applied. Leave it out here."
+        for one in case:
+            if isinstance(one, Tensor) and one.shape == wanted.shape and one is not wanted:
+                yield wanted + one, "The input is added. The model does that itself."
 
 
 class _WrongKindError(MinibertError):
@@ -477,6 +521,10 @@ _MASKS: dict[str, Function] = {
         lambda scores, allowed: scores + ~allowed * -math.inf,
     "The mask is added as 1 and 0. Put −inf where it is False.":
         lambda scores, allowed: scores + allowed,
+    "The scores are lost: keep them where a query may look.":
+        lambda scores, allowed: masked(0 * scores, allowed),
+    "That is the softmax of the scores. Only mask them here.":
+        lambda scores, allowed: softmax(scores) * allowed,
     "Masked scores are +inf. Put −inf there, so that exp gives 0.":
         lambda scores, allowed: scores.masked_fill(~allowed, math.inf),
     "The mask is transposed: its rows must be queries and its columns keys.":
@@ -506,6 +554,19 @@ _SOFTMAXES: dict[str, Function] = {
     "Those are the logarithms of the weights. Take exp of them.":
         lambda scores: scores.log_softmax(-1),
     "That uses each score by itself. The weights of a query sum to 1.": torch.sigmoid,
+    "The maximum is subtracted above and not below: use the same exponentials in both places.":
+        lambda scores: (scores - scores.amax(-1, keepdim=True)).exp()
+        / scores.exp().sum(-1, keepdim=True),
+    "The mean or the minimum is subtracted, which is −inf where a key is hidden. Subtract the "
+    "maximum.": lambda scores: _sums((scores - scores.amin(-1, keepdim=True)).exp()),
+    "The exponentials are divided by their length, the root of the sum of squares. Divide by "
+    "their sum.": lambda scores: torch.nn.functional.normalize(
+        (scores - scores.amax(-1, keepdim=True)).exp(), dim=-1),
+    "The exponentials are divided by their mean. Divide by their sum.":
+        lambda scores: softmax(scores) * scores.shape[-1],
+    "Only the largest score gets weight. The others get some, too.":
+        lambda scores: (scores == scores.amax(-1, keepdim=True)).to(scores),
+    "The softmax is applied twice.": lambda scores: softmax(softmax(scores)),
 }  # fmt: skip
 
 
@@ -526,6 +587,12 @@ _ATTENDS: dict[str, Function] = {
         lambda query, key, value, allowed: softmax(masked(scaled(query, key), allowed)),
     "The keys are averaged. Keys give the weights; the values are averaged.":
         lambda query, key, value, allowed: attend(query, key, key, allowed),
+    "The queries are averaged. The values are.":
+        lambda query, key, value, allowed: attend(query, key, query, allowed)
+        if query.shape == value.shape else query,
+    "The weights of all heads are mixed. Each head has its own.":
+        lambda query, key, value, allowed: softmax(masked(scaled(query, key), allowed)).mean(
+            0, keepdim=True) @ value,
     "The softmax is missing between the scores and the values.":
         lambda query, key, value, allowed: scaled(query, key) * allowed @ value,
     **_inherited(attend, scaled=_SCALES, masked=_MASKS, softmax=_SOFTMAXES),
@@ -539,6 +606,8 @@ _SPLITS: dict[str, Function] = {
     "n_heads-th.": lambda x, n_heads: x.reshape(len(x), -1, n_heads).permute(2, 0, 1),
     "The head is not the first axis: swap the first two.":
         lambda x, n_heads: x.reshape(len(x), n_heads, -1),
+    "x is transposed first, so that a head mixes tokens. Reshape x itself.":
+        lambda x, n_heads: x.mT.reshape(n_heads, len(x), -1),
     "n_heads is used as d_head: there are d_model / n_heads numbers in each head.":
         lambda x, n_heads: x.reshape(len(x), -1, n_heads).transpose(0, 1),
 }  # fmt: skip
@@ -549,6 +618,13 @@ _MERGES: dict[str, Function] = {
     "The heads are interleaved: a row has all numbers of head 0, then those of head 1.":
         lambda z: z.permute(1, 2, 0).reshape(z.shape[1], -1),
     "The heads are summed. Put them side by side.": lambda z: z.sum(0),
+    "The heads are averaged. Put them side by side.": lambda z: z.mean(0),
+    "The tokens of a head are put side by side. Put the heads of a token side by side.":
+        lambda z: z.flatten(1),
+    "The heads are put one below the other. Put them side by side.": lambda z: z.flatten(0, 1),
+    "The heads are in reverse order.": lambda z: merge(z.flip(0)),
+    "The wrong two axes are swapped. Swap the first two.":
+        lambda z: z.mT.reshape(z.shape[1], -1),
     "The last two axes are still separate: reshape them into one, of d_model numbers.":
         lambda z: z.transpose(0, 1),
 }  # fmt: skip
@@ -565,6 +641,10 @@ _CAUSALS: dict[str, Function] = {
         lambda queries, keys: ~causal(queries, keys),
     "Nothing is hidden: a query must not see the tokens after it.":
         lambda queries, keys: causal(queries, keys, after=keys),
+    "A query sees only its own position. It also sees those before.":
+        lambda queries, keys: causal(queries, keys) & ~causal(queries, keys, after=-1),
+    "There are as many rows as keys. Keep the last n_queries.":
+        lambda queries, keys: causal(keys, keys),
     "Rows must be queries and columns keys: transpose the mask.":
         lambda queries, keys: causal(queries, keys).mT,
 }  # fmt: skip
@@ -580,6 +660,13 @@ _APPENDS: dict[str, Function] = {
         lambda cache, key, value: (append(cache, key, value)[0], value),
     "The values are appended, but the keys are not.":
         lambda cache, key, value: (key, append(cache, key, value)[1]),
+    "Only the old values are returned. Append the new ones.":
+        lambda cache, key, value: (append(cache, key, value)[0], cache[1] if cache else value),
+    "Only the old keys are returned. Append the new ones.":
+        lambda cache, key, value: (cache[0] if cache else key, append(cache, key, value)[1]),
+    "The oldest token is dropped. Keep all.":
+        lambda cache, key, value: tuple(one[:, 1:] for one in append(cache, key, value))
+        if cache else (key, value),
     "The new values went to the keys, and the new keys to the values.":
         lambda cache, key, value: append(cache, value, key),
     "Keys and values are returned in the wrong order: keys first.":
@@ -607,6 +694,21 @@ _ROTARIES: dict[str, Function] = {
     "All numbers are rotated by the same angle, the position. It is position · base^(−2i/d_head).":
         partial(rotary, step=0),
     "Cosine and sine are swapped.": partial(rotary, swapped=True),
+    "The base is not used: it is fixed at 10000.":
+        lambda x, positions, base: rotary(x, positions, 10000.0),
+    "The angles are multiplied by 2π. They are in radians already.":
+        lambda x, positions, base: rotary(x, 2 * math.pi * positions, base),
+    "The angles are in degrees. Use radians.":
+        lambda x, positions, base: rotary(x, positions * math.pi / 180, base),
+    "The positions are counted from the end.":
+        lambda x, positions, base: rotary(x, positions.flip(0), base),
+    "The positions are counted from the first of them, not from 0.":
+        lambda x, positions, base: rotary(x, positions - positions[0], base),
+    "The sines are missing: (a, b) becomes (a·cos − b·sin, a·sin + b·cos).":
+        lambda x, positions, base: (
+            rotary(x, positions, base) + rotary(x, -positions, base)) / 2,
+    "The halves are interleaved afterwards. Put the two rotated halves one after the other.":
+        lambda x, positions, base: rotary(x, positions, base).unflatten(-1, (2, -1)).mT.flatten(-2),
     "Nothing is rotated.": lambda x, positions, base: x,
 }  # fmt: skip
 
@@ -632,6 +734,14 @@ EXERCISES: dict[str, Exercise] = {
             "Those are cosines: the vectors were divided by their lengths. Leave that out.":
                 lambda q, k: scores(*(x / x.norm(dim=-1, keepdim=True) for x in (q, k))),
             "They are already divided by √d_head. That comes next.": scaled,
+            "The products are averaged. Add them up.": lambda q, k: scores(q, k) / q.shape[-1],
+            "The products of the numbers are not added up.":
+                lambda q, k: q[:, :, None] * k[:, None],
+            "Every head uses the keys of head 0. Head h has its own.":
+                lambda q, k: scores(q, k[:1]),
+            "The keys of all heads are added up. Head h has its own.":
+                lambda q, k: scores(q, k.sum(0, keepdim=True)),
+            "Those are distances. A score is a dot product.": torch.cdist,
         },
     ),
     "8-scale": Written(
@@ -650,7 +760,12 @@ EXERCISES: dict[str, Exercise] = {
         masked,
         _masks,
         "exp(−inf) = 0, so a masked key gets no weight.",
-        _MASKS,
+        _MASKS
+        | {
+            "Masked scores are NaN. Put −inf there.": lambda scores, allowed: scores.masked_fill(
+                ~allowed, math.nan
+            )
+        },
     ),
     "8-softmax": Written(
         "Write softmax(scores): the weights of each query, with exp and a sum. scores is (head, "
@@ -730,6 +845,14 @@ EXERCISES: dict[str, Exercise] = {
             "b_O is missing.": lambda *given: _without("b_O", *given),
             "b_Q is missing.": lambda *given: _without("b_Q", *given),
             "b_V is missing.": lambda *given: _without("b_V", *given),
+            "All four biases are missing.": lambda *given: _without("b_", *given),
+            "W_Q and W_K are exchanged.": lambda *given: _exchanged("QK", "KQ", *given),
+            "W_Q is used for the keys, too.": lambda *given: _exchanged("K", "Q", *given),
+            "W_K is used for the queries, too.": lambda *given: _exchanged("Q", "K", *given),
+            "W_V is used for the keys, too.": lambda *given: _exchanged("K", "V", *given),
+            "W_O is transposed. Here it is z·W_O.": lambda x, weights, *rest: attention(
+                x, {**weights, "W_O": weights["W_O"].mT}, *rest
+            ),
             "W_O is missing: the heads are side by side but not mixed.": (
                 lambda x, weights, *rest: attention(
                     x, {**weights, "W_O": torch.eye(x.shape[-1])}, *rest
@@ -753,5 +876,15 @@ EXERCISES: dict[str, Exercise] = {
 
 
 def _without(name: str, x: Tensor, weights: Mapping[str, Tensor], *rest: Any) -> tuple[Tensor, Any]:
-    """The attention of a layer without one of its biases."""
-    return attention(x, {**weights, name: torch.zeros_like(weights[name])}, *rest)
+    """The attention of a layer without one of its biases, or without those that begin so."""
+    zeros = {one: torch.zeros_like(w) for one, w in weights.items() if one.startswith(name)}
+    return attention(x, {**weights, **zeros}, *rest)
+
+
+def _exchanged(
+    names: str, by: str, x: Tensor, weights: Mapping[str, Tensor], *rest: Any
+) -> tuple[Tensor, Any]:
+    """The attention of a layer with the weights and biases of `by` under these names."""
+    others = {f"{kind}_{one}": weights[f"{kind}_{other}"] for kind in "Wb"
+              for one, other in zip(names, by, strict=True)}  # fmt: skip
+    return attention(x, {**weights, **others}, *rest)
