@@ -55,21 +55,6 @@ def test_a_planted_kernel_is_wrong_and_named(tmp_path, name):
     wrong_and_named(report(path, "attention", sizes=sizes), PLANTED[name])
 
 
-@pytest.mark.parametrize(
-    ("kernel", "name"),
-    [
-        ("flash", "flash-attn"),
-        ("varlen", "flash-attn-varlen"),
-        ("one varlen", "varlen"),
-        ("gemma", "transformers"),
-        ("sdpa", "sdpa"),
-        ("plain", "plain"),
-    ],
-)
-def test_a_convention_is_known_by_its_parameters(tmp_path, kernel, name):
-    assert load_function(written(tmp_path, RIGHT[kernel]), "attention").signature.name == name
-
-
 def test_what_a_function_can_be_told_is_asked_and_nothing_else(tmp_path):
     asked = {one: set() for one in ("flash", "varlen", "plain")}
     for name in asked:
