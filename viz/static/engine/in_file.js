@@ -78,10 +78,8 @@ export function engineInFile(worker, held, progress = () => {}) {
     async trace(request) {
       const { block, ...traced } = await asking.ask("trace", request, first);
       const brought = new Map([[first, block]]);
-      let begun = false;
       const bytes = async (/** @type {string} */ name, /** @type {number[]} */ ...part) => {
-        if (!begun && name !== "lens") first = name;
-        begun = true;
+        if (brought.size && name !== "lens") first = name;
         const there = part.length ? null : brought.get(name);
         brought.clear();
         return there ?? asking.ask("bytes", traced.number, name, ...part);

@@ -268,18 +268,12 @@ class FeedForward {
     return this.gate.forward(x.values);
   }
 
-  /** What W_out reads. @param {Tensor} pre @param {Tensor | null} gate @param {Float32Array} [to]  where it is written */
-  post(pre, gate, to) {
-    if (!gate) return activate(pre, this.activation, to);
-    const out = activate(gate, this.activation, to);
+  /** What W_out reads. @param {Tensor} pre @param {Tensor | null} gate */
+  post(pre, gate) {
+    if (!gate) return activate(pre, this.activation);
+    const out = activate(gate, this.activation);
     for (let i = 0; i < out.values.length; i += 1) out.values[i] *= pre.values[i];
     return out;
-  }
-
-  /** mlp_out, with nothing kept on the way: no memory is taken for what W_out reads. @param {Tensor} x */
-  forward(x) {
-    const [pre, gate] = [this.up.forward(x.values), this.gate && this.gateOf(x)];
-    return this.down.forward(this.post(pre, gate, (gate ?? pre).values).values);
   }
 }
 

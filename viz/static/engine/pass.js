@@ -47,7 +47,7 @@ export const LAYER_QUANTITIES = {
   mlp_gate: (at) => at.layer.mlp.gateOf(at.mlpInput),
   mlp_pre: (at) => at.layer.mlp.up.forward(at.mlpInput.values),
   mlp_post: (at) => at.layer.mlp.post(at.mlp_pre, at.layer.mlp.gate ? at.mlp_gate : null),
-  mlp_out: (at) => (at.known("mlp_gate", "mlp_pre", "mlp_post") ? at.layer.mlp.down.forward(at.mlp_post.values) : at.layer.mlp.forward(at.mlpInput)),
+  mlp_out: (at) => at.layer.mlp.down.forward(at.mlp_post.values),
   resid_post: (at) => at.layer.added("mlp", at.resid_mid, at.mlp_out),
 };
 
@@ -94,11 +94,6 @@ export class LayerPass {
     if (known) return known;
     const value = this.continued(name) ?? LAYER_QUANTITIES[name](/** @type {At} */ (/** @type {unknown} */ (this)));
     return (this.computed[name] = this.edited.has(name) && this.plan ? this.plan.changed(name, value, this.index) : value);
-  }
-
-  /** Whether one of these has been computed, or is edited. @param {Name[]} names */
-  known(...names) {
-    return names.some((name) => this.computed[name] || this.edited.has(name));
   }
 
   /** What is known of the positions in front, and the others computed; null where nothing is known. @param {Name} name */

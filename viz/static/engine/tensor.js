@@ -43,13 +43,7 @@ export function sum(one, other) {
   return tensor(one.shape, values);
 }
 
-/**
- * cap · tanh(x / cap): values squeezed into −cap to cap. Without a cap they stay as they are.
- *
- * @param {Tensor} x
- * @param {number | null} cap
- * @returns {Tensor}
- */
+/** cap · tanh(x / cap): values squeezed into −cap to cap. Without a cap they stay as they are. @param {Tensor} x @param {number | null} cap @returns {Tensor} */
 export function softCapped(x, cap) {
   return cap === null ? x : tensor(x.shape, x.values.map((value) => cap * Math.tanh(value / cap)));
 }
@@ -126,9 +120,10 @@ function tableOf(activation) {
   return table;
 }
 
-/** activation(x). @param {Tensor} x @param {string} activation @param {Float32Array} [out]  to be filled: x itself, where nobody else reads it @returns {Tensor} */
-export function activate({ shape, values }, activation, out = new Float32Array(values.length)) {
+/** activation(x). @param {Tensor} x @param {string} activation @returns {Tensor} */
+export function activate({ shape, values }, activation) {
   const f = ACTIVATIONS[activation];
+  const out = new Float32Array(values.length);
   // A corner is no cubic.
   const table = activation === "relu" ? null : TABLES.get(activation) ?? tableOf(activation);
   if (table) TABLES.set(activation, table);
@@ -144,13 +139,7 @@ export function activate({ shape, values }, activation, out = new Float32Array(v
   return { shape, values: out };
 }
 
-/**
- * The vectors, each turned by where its token stands: the first of them at `first`.
- *
- * @param {Tensor} vectors  (head, position, d_head)
- * @param {import("../core/data/rotation.js").Rotary} rotary
- * @param {number} first
- */
+/** The vectors, each turned by where its token stands: the first of them at `first`. @param {Tensor} vectors  (head, position, d_head) @param {import("../core/data/rotation.js").Rotary} rotary @param {number} first */
 export function turned({ shape, values }, rotary, first) {
   const [heads, positions, width] = shape;
   const out = tensor(shape);

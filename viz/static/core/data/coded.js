@@ -30,17 +30,18 @@ export function headFromSteps(bytes, [heads, positions, width], place, rests, bi
   const steps = fromHalf(new Uint16Array(bytes.buffer, place * positions * 2, positions));
   const codes = new Int8Array(bytes.buffer, 2 * heads * positions + place * positions * width, positions * width);
   const numbers = new Float32Array(positions * width);
-  for (let i = 0; i < numbers.length; i += 1) {
-    const rest = rests ? (partAt(rests, i, bits) + 0.5) / 2 ** bits : 0;
-    numbers[i] = (codes[i] + rest) * steps[Math.floor(i / width)];
+  const parts = 2 ** bits;
+  for (let position = 0, i = 0; position < positions; position += 1) {
+    const step = steps[position];
+    for (const end = i + width; i < end; i += 1) numbers[i] = (codes[i] + (rests ? (partAt(rests, i, bits) + 0.5) / parts : 0)) * step;
   }
   return { numbers, within: steps.reduce((most, step) => Math.max(most, step), 0) / 2 ** (bits + 1) };
 }
 
 /** A signed number of so many bits, the first of a byte in its low bits. @param {Uint8Array} bytes @param {number} i @param {number} bits */
 function partAt(bytes, i, bits) {
-  const part = (bytes[Math.floor((i * bits) / 8)] >> ((i * bits) % 8)) & (2 ** bits - 1);
-  return part < 2 ** (bits - 1) ? part : part - 2 ** bits;
+  const part = (bytes[(i * bits) >> 3] >> ((i * bits) & 7)) & ((1 << bits) - 1);
+  return part < 1 << (bits - 1) ? part : part - (1 << bits);
 }
 
 /**

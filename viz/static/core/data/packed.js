@@ -7,19 +7,19 @@
 /** The digits of viz/payload.py; five of them are four bytes. */
 const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;,=:?@^_/{|}~";
 
+const VALUES = Uint8Array.from({ length: 128 }, (_, code) => DIGITS.indexOf(String.fromCharCode(code)));
+
 /**
  * @param {string} text  digits; a last group of n + 1 of them is n bytes
  * @returns {Uint8Array}
  */
 export function fromBase85(text) {
-  const values = new Uint8Array(128);
-  for (let i = 0; i < 85; i += 1) values[DIGITS.charCodeAt(i)] = i;
-  const whole = text.padEnd(Math.ceil(text.length / 5) * 5, DIGITS[84]);
-  const bytes = new Uint8Array((whole.length / 5) * 4);
-  for (let i = 0, to = 0; i < whole.length; i += 5, to += 4) {
-    let group = 0;
+  const codes = new TextEncoder().encode(text.padEnd(Math.ceil(text.length / 5) * 5, DIGITS[84]));
+  const bytes = new Uint8Array((codes.length / 5) * 4);
+  for (let i = 0, to = 0; i < codes.length; i += 5, to += 4) {
+    const high = ((VALUES[codes[i]] * 85 + VALUES[codes[i + 1]]) * 85 + VALUES[codes[i + 2]]) * 85 + VALUES[codes[i + 3]];
     // The low 32 bits.
-    for (let j = i; j < i + 5; j += 1) group = (Math.imul(group, 85) + values[whole.charCodeAt(j)]) | 0;
+    const group = Math.imul(high, 85) + VALUES[codes[i + 4]];
     bytes[to] = group >>> 24;
     bytes[to + 1] = group >>> 16;
     bytes[to + 2] = group >>> 8;
@@ -53,8 +53,5 @@ export function blocksOfText(textOf) {
 /** @param {string} text @returns {Uint8Array} */
 export function fromBase64(text) {
   if ("fromBase64" in Uint8Array) return /** @type {any} */ (Uint8Array).fromBase64(text);
-  const characters = atob(text);
-  const bytes = new Uint8Array(characters.length);
-  for (let i = 0; i < bytes.length; i += 1) bytes[i] = characters.charCodeAt(i);
-  return bytes;
+  return Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
 }

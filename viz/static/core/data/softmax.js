@@ -36,7 +36,7 @@ export function cappedScore(score, cap) {
  * @param {Float64Array} [scores]  to be filled
  */
 export function scoresOf({ query: queries, key: keys, width, scale, nKeys }, query, { first, end } = { first: 0, end: nKeys }, scores = new Float64Array(nKeys)) {
-  timesRows(keys, Float64Array.from(vectorOf(queries, query, width)), first, end, scores);
+  timesRows(keys, new Float64Array(vectorOf(queries, query, width)), first, end, scores);
   for (let key = first; key < end; key += 1) scores[key] *= scale;
   return scores;
 }
@@ -225,14 +225,15 @@ export function timesRows(matrix, x, first = 0, end = matrix.length / x.length, 
   const { length: width } = x;
   // Four rows at a time: each number of x is then read once for all of them. The last may be taken twice.
   for (let row = first; row < end; row += 4) {
-    const [second, third, fourth] = [Math.min(row + 1, end - 1), Math.min(row + 2, end - 1), Math.min(row + 3, end - 1)];
-    let [a, b, c, d] = [0, 0, 0, 0];
+    const second = Math.min(row + 1, end - 1), third = Math.min(row + 2, end - 1), fourth = Math.min(row + 3, end - 1);
+    const p = row * width, q = second * width, r = third * width, s = fourth * width;
+    let a = 0, b = 0, c = 0, d = 0;
     for (let i = 0; i < width; i += 1) {
       const one = x[i];
-      a += one * matrix[row * width + i];
-      b += one * matrix[second * width + i];
-      c += one * matrix[third * width + i];
-      d += one * matrix[fourth * width + i];
+      a += one * matrix[p + i];
+      b += one * matrix[q + i];
+      c += one * matrix[r + i];
+      d += one * matrix[s + i];
     }
     out[row] = a;
     out[second] = b;
