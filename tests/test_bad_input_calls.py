@@ -302,6 +302,7 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
     "composition_scores": (analysis.composition_scores, {"model": model, "kind": "K"}),
     "rollout_of": (analysis.rollout_of, ROLLED | {"position": 3}),
     "head_norms": (analysis.head_norms, TRACED | {"layer": 0}),
+    "summed_norms": (analysis.summed_norms, TRACED | {"layer": 0}),
     "relevance_of": (analysis.relevance_of, {"trace": differentiated, "position": 3}),
     "ablate_heads": (analysis.ablate_heads, SWEPT | {"edit": zero}),
     "patch_heads": (analysis.patch_heads, PATCHED | {"name": "z"}),

@@ -26,7 +26,7 @@ from minibert.analysis.edges import (
     edge_attribution,
     faithfulness,
 )
-from minibert.analysis.flow import head_norms, relevance_of, rollout_of
+from minibert.analysis.flow import head_norms, relevance_of, rollout_of, summed_norms
 from minibert.analysis.graph import PredictionGraph, prediction_graph
 from minibert.analysis.head_reasons import why_heads
 from minibert.analysis.lens import LogitLens, logit_lens
@@ -100,6 +100,7 @@ __all__ = [
     "repeated_ids",
     "rollout_of",
     "shared_dimensions",
+    "summed_norms",
     "to_single_token",
     "token_losses",
     "why",

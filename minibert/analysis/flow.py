@@ -1,6 +1,6 @@
 """What attention moves, in one layer and over all layers together.
 
-head_norms
+head_norms, summed_norms
     Attention weighed by what it moves: ‖α·f(x)‖ instead of α. A head sees position j as the vector
     f(x_j) = (x_j·W_V + b_V)·W_O and adds α_ij·f(x_j) to position i, so a large weight on a short
     vector moves little (Kobayashi et al. 2020, "Attention is Not Only a Weight").
@@ -33,12 +33,17 @@ from minibert.analysis.stream import layer_of
 from minibert.errors import TraceError, check_index
 from minibert.quantities import Float
 from minibert.result import Result, sourced
+from minibert.trace.layer_view import LayerTrace
 from minibert.trace.read import Trace
 
 # Numbers of probs that are held at a time: 16 MiB in float32.
 _NUMBERS = 2**22
 Rows = Iterator[tuple[slice, Float[Tensor, "batch query key"]]]
 """A matrix in blocks of rows, each with its slice."""
+
+
+# Keys whose products with all queries are held at once.
+_KEYS = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -61,15 +66,58 @@ def head_norms(trace: Trace, layer: int) -> HeadNorms:
     check_trace(trace)
     at = trace[layer]
     with torch.no_grad():
-        attention = layer_of(at).attention
-        corner = torch.linalg.qr(wide(attention.W_O).mT, mode="r")[1]
-        values = wide(at.value).repeat_interleave(attention.group, 1)
-        vectors = torch.linalg.vector_norm(values @ corner.mT, dim=-1)
+        corner = torch.linalg.qr(_output(at).mT, mode="r")[1]
+        vectors = torch.linalg.vector_norm(_values(at) @ corner.mT, dim=-1)
         norms = wide(at.probs) * vectors[:, :, None]
     title, tokens = f"Norms ‖α·f(x)‖, layer {at.layer}", trace.tokens.strings
     return HeadNorms(
         norms, "batch head query key", title=title, unit="norm", tokens=tokens, vectors=vectors
     )
+
+
+@sourced
+def summed_norms(trace: Trace, layer: int) -> Result[Tensor]:
+    """The norms of a layer over all heads at once, ‖Σ α_ij·f(x_j)‖ over heads: (batch, query, key).
+
+    With the d_model x head matrix of all f(x_j) at one j, Q_j·R_j, it is the norm of R_j·α, head
+    numbers. Memory: head x position vectors of width d_model, and the layer's probs.
+    Raises TraceError for a layer that was not computed.
+    """
+    check_trace(trace)
+    at = trace[layer]
+    with torch.no_grad():
+        moved = torch.einsum("bhkd,hdm->bkhm", _values(at), _output(at))
+        norms = _norms_of_sums(wide(at.probs), moved)
+    title, tokens = f"Norms ‖Σ α·f(x)‖, layer {at.layer}", trace.tokens.strings
+    return Result(norms, "batch query key", title=title, unit="norm", tokens=tokens)
+
+
+def _norms_of_sums(
+    probs: Float[Tensor, "batch head query key"],
+    vectors: Float[Tensor, "batch key head d_model"],
+) -> Float[Tensor, "batch query key"]:
+    """‖Σ over heads of probs·vector‖ of each pair."""
+    corners = torch.linalg.qr(vectors.mT, mode="r")[1]  # batch key rank head
+    norms = torch.empty_like(probs[:, 0].mT)
+    for here, corner, found in zip(probs, corners, norms, strict=True):
+        by_key = torch.empty_like(here.mT, memory_format=torch.contiguous_format)
+        for target, source in zip(by_key, here, strict=True):
+            # A matrix at a time: torch transposes two axes in blocks, and three number by number.
+            target.copy_(source.mT)
+        whole = by_key.transpose(0, 1)  # key head query
+        for first in range(0, len(corner), _KEYS):
+            part = slice(first, first + _KEYS)
+            torch.sum((corner[part] @ whole[part]).square_(), 1, out=found[part])
+    return norms.sqrt_().mT
+
+
+def _values(at: LayerTrace) -> Float[Tensor, "batch head key d_head"]:
+    """The value that each head reads."""
+    return wide(at.value).repeat_interleave(layer_of(at).attention.group, 1)
+
+
+def _output(at: LayerTrace) -> Float[Tensor, "head d_head d_model"]:
+    return wide(layer_of(at).attention.W_O)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

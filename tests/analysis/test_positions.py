@@ -106,6 +106,7 @@ def norms(trace: Trace, draw: Drawn, each: list[int]) -> Named:
     return [
         (heads.values, ("batch", "head", "query", "key")),
         (heads.vectors, ("batch", "head", "key")),
+        (analysis.summed_norms(trace, 0).values, ("batch", "query", "key")),
     ]
 
 

@@ -23,6 +23,7 @@ from minibert.analysis import (
     decompose,
     head_norms,
     logit_lens,
+    summed_norms,
     why_logit,
 )
 from minibert.analysis import lens as lens_module
@@ -463,12 +464,13 @@ def test_norms_are_those_of_the_vectors_written_out(
     def near(found: Any, expected: Array, where: Any = rows) -> None:
         np.testing.assert_allclose(found[where], expected[where], atol=1e-8)
 
-    heads = head_norms(trace, layer)
+    heads, summed = (norms(trace, layer) for norms in (head_norms, summed_norms))
     near(heads.values.movedim(1, -1), np.moveaxis(np.linalg.norm(vectors, axis=-1), 1, -1))
     probs = trace[layer].probs * heads.vectors[:, :, None]
     torch.testing.assert_close(heads.values, probs, atol=1e-10, rtol=0)
+    near(summed.values, np.linalg.norm(vectors.sum(1), axis=-1))
     assert heads.title.endswith(f", layer {layer}")
-    assert heads.tokens == trace.tokens.strings
+    assert heads.tokens == summed.tokens == trace.tokens.strings
 
 
 def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
@@ -484,7 +486,8 @@ def test_no_tensor_of_query_by_key_by_width_is_made() -> None:
             return result
 
     with Watch():
-        head_norms(trace, 0)
+        for norms in (head_norms, summed_norms):
+            norms(trace, 0)
     assert 0 < max(largest) < trace.allowed.position**2 * 33
 
 
@@ -537,7 +540,7 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
             ({"positions": 11}, "no position 11"),
         )
     ),
-    (head_norms, {"layer": 3}, "no layer 3"),
+    *((norms, {"layer": 3}, "no layer 3") for norms in (head_norms, summed_norms)),
 ]
 
 
