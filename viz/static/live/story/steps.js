@@ -87,7 +87,7 @@ async function given(lab) {
 /** The row of “horse” in the picture. */
 const ROW = { text: RAN_AWAY, view: { layer: LAYER, head: HEAD, query: 2 } };
 
-const oneWeight = chapter("One weight by hand", "tiny-bert", "How is one such weight computed? A calculator helps.", [
+const oneWeight = chapter("One weight by hand", "tiny-bert", "Each head makes two lists of 32 numbers of every token: a query, what it looks for, and a key, what it offers. How is a weight computed from them? A calculator helps.", [
   number("score", [-Infinity, Infinity], 0.01, { text: RAN_AWAY }, async (lab) => {
     const { product } = await given(lab);
     const { dHead } = lab.about;
@@ -190,7 +190,7 @@ async function weightOf(lab, text, head, step, edits = []) {
 }
 
 const PREVIOUS_SHOWN = { text: HAPPY, view: { layer: 0, head: PREVIOUS } };
-const wordOrder = chapter("Where word order lives", "tiny-bert", "That head looks at the word before. How does it know which word that is: from the words, or from their positions?", [
+const wordOrder = chapter("Where word order lives", "tiny-bert", "That head looks at the word before. A token enters as the sum of two lists of numbers, embeddings: one of its word and one of its position. From which of them does the head know which word comes before?", [
   number("previous words", SHARE, 0.05, { text: HAPPY }, `In “${HAPPY}”, what weight, 0 to 1, does head 0-1 give the token before, on average?`, async (lab) => {
     const [previous, next] = [await weightOf(lab, HAPPY, PREVIOUS, -1), await weightOf(lab, HAPPY, NEXT, 1)];
     const said = `${rounded(previous)}; head 0-2 gives the token after ${rounded(next)}.`;
@@ -262,7 +262,7 @@ async function flips(lab, ids, text, edits) {
 }
 
 const COUNTED = pairsOf(ENDINGS).length;
-const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence with a gap, [MASK], and chooses a word for it. How does it choose?", [
+const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence with a gap, [MASK], and chooses a word for it. It has 4 layers of 4 heads. In each head every token looks at others: the lines of the picture, the stronger the larger the weight. Head 0-1 is head 1 of layer 0. How does the model choose?", [
   choice(["was", "were", "are", "is"], { text: BOYS }, `Which word does the model choose for “${BOYS}”?`, async (lab) => {
     const run = await lab.run(BOYS);
     const place = run.place("[MASK]");
