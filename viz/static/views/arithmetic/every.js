@@ -151,12 +151,14 @@ class VectorStrip {
   /** @param {(dimension: number) => void} choose */
   constructor(choose) {
     this.choose = choose;
-    this.caption = element("p", { class: "sum-caption" });
     this.room = element("div", { class: "every-room" });
     this.field = element("input", { type: "number", min: "0", step: "1", class: "every-field" });
     this.field.addEventListener("change", () => this.asked());
     this.list = element("ol", { class: "every-candidates" });
-    this.root = element("div", { class: "every-strip" }, [this.caption, this.room, this.list]);
+    this.thing = element("strong");
+    this.all = element("span");
+    // The field stays where it is: it may have the keyboard.
+    this.root = element("div", { class: "every-strip" }, [element("p", { class: "sum-caption" }, [this.thing, this.field, this.all]), this.room, this.list]);
     this.now = /** @type {Shown | null} */ (null);
     this.room.addEventListener("click", ({ clientX }) => {
       const at = this.now?.vector ? dimensionAt(this.room, clientX, this.now.vector.length) : -1;
@@ -176,17 +178,18 @@ class VectorStrip {
     const thing = { model: "dimension", head: "dimension", mlp: "neuron", vocabulary: "token" }[of];
     this.room.hidden = !vector;
     this.list.hidden = Boolean(vector);
+    this.field.hidden = !vector;
+    this.thing.textContent = `the ${thing} `;
     this.field.setAttribute("aria-label", thing);
     if (vector) {
       this.field.max = String(vector.length - 1);
       this.field.value = String(dimension);
-      const all = `of ${vector.length}: click one, or write its number`;
-      this.caption.replaceChildren(element("strong", {}, [`the ${thing} `]), this.field, ` ${all}`);
+      this.all.textContent = ` of ${vector.length}: click one, or write its number`;
       const mark = element("span", { class: "every-mark" });
       mark.style.left = `${((dimension + 0.5) / vector.length) * 100}%`;
       this.room.replaceChildren(stripOf(vector, scaleFor(vector), now.theme), mark);
     } else {
-      this.caption.replaceChildren(element("strong", {}, ["the token"]), " of the vocabulary, the most probable first");
+      this.all.textContent = "of the vocabulary, the most probable first";
       this.list.replaceChildren(...now.candidates.slice(0, CANDIDATES).map((one) => this.item(one, now)));
     }
   }
