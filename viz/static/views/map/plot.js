@@ -46,7 +46,7 @@ const LONGEST_NARROW = 68;
 const LETTERS = 16;
 /** The share of a window's height that it takes at most, and in a narrow one, where more stands above it. */
 const TALLEST = 0.62;
-const TALLEST_NARROW = 0.37;
+const TALLEST_NARROW = 0.34;
 /** How far apart labels stand at least. */
 const LABEL_STEP = 14;
 const SIZE = 12;
