@@ -8,6 +8,8 @@ own code gives the function: masks as "sdpa" gets them, a scale, a soft cap, sin
 packed texts (cu_seq_lens_q). Anything else that would change the result is refused by its name.
 """
 
+import sys
+from functools import cache
 from typing import Any
 
 import torch
@@ -96,5 +98,29 @@ def _check(module: nn.Module, mask: object, options: dict[str, Any]) -> None:
             )
 
 
+@cache
+def _reads_no_mask(home: str, config: str) -> bool:
+    """Whether models of a config take no mask as "sdpa" does: by is_causal of the module.
+
+    Those that do not support "sdpa" may have modules that say nothing of it, or something else.
+    """
+    module = sys.modules.get(home.replace("configuration_", "modeling_"))
+    models = (
+        [one for one in vars(module).values() if hasattr(one, "_supports_sdpa")] if module else []
+    )
+    named = {one: getattr(one, "config_class", None) for one in models}
+    own = [one for one, of in named.items() if getattr(of, "__name__", "") == config] or models
+    return bool(own) and all(one._supports_sdpa for one in own)
+
+
+def mask(*, config: Any, **options: Any) -> Tensor | None:
+    """The mask of a pass as "sdpa" gets it; None only where the model reads that as "sdpa" does."""
+    kind = type(config)
+    if torch.compiler.is_compiling() or not _reads_no_mask(kind.__module__, kind.__name__):
+        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    found: Tensor | None = sdpa_mask(config=config, **options)
+    return found
+
+
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, mask)

@@ -10,12 +10,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BartForConditionalGeneration
+from transformers import (
+    AlignTextConfig,
+    AlignTextModel,
+    BartForConditionalGeneration,
+    BigBirdPegasusConfig,
+    BigBirdPegasusForCausalLM,
+)
 
 from minibert.errors import AttentionError
 from minibert.transformers_attention import attention
 from tests.attached.interface_calls import check, drawn
-from tests.attached.live_models import bart, bert_mlm, gpt2, ids, llama
+from tests.attached.live_models import bart, bert_mlm, gpt2, ids, llama, made
 from tests.attached.test_measuring import MODELS
 
 OWN = {"gemma2": "eager", "gpt_oss": "eager"}
@@ -146,3 +152,21 @@ def test_64_compiled_steps_with_a_static_cache_are_one_graph() -> None:
         capture_output=True, text=True, env=dict(os.environ), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_models_that_do_not_support_sdpa_get_their_masks_in_full() -> None:
+    # Their modules do not say whether they are causal, or say what does not hold.
+    text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    text |= {"intermediate_size": 40, "initializer_range": 0.3}
+    decoder = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 4}
+    decoder |= {"decoder_ffn_dim": 40, "init_std": 0.3, "max_position_embeddings": 64}
+    for model in (
+        made(AlignTextModel, AlignTextConfig, text, {}),
+        made(BigBirdPegasusForCausalLM, BigBirdPegasusConfig, decoder, {}),
+    ):
+        found = []
+        for way in ("eager", "minibert"):
+            model.set_attn_implementation(way)
+            with torch.no_grad():
+                found.append(model(ids())[0])
+        assert (found[0] - found[1]).abs().max() < 1e-5
