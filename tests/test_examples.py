@@ -35,8 +35,8 @@ def line_with(lines: list[str], start: str) -> str:
     return found
 
 
-def test_there_are_twelve_and_each_is_short_and_names_its_source():
-    assert len(SCRIPTS) == 12
+def test_there_are_fifteen_and_each_is_short_and_names_its_source():
+    assert len(SCRIPTS) == 15
     readme = (EXAMPLES / "README.md").read_text()
     for name in SCRIPTS:
         text = (EXAMPLES / f"{name}.py").read_text()
@@ -163,3 +163,37 @@ def test_figure_2_has_shares_of_attention(run, tmp_path):
     # tiny-bert was trained with a head on [SEP].
     assert tables["to_sep"][-1] > 0.5
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_the_first_keys_have_the_weight_that_eager_matrices_give_them(run):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import minibert
+
+    lines = run("attention_sinks", "--new", "9")
+    folder = Path(minibert.__file__).parent / "embedded" / "tiny-gpt2"
+    options = {"attn_implementation": "eager", "dtype": "float32"}
+    model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    ids = AutoTokenizer.from_pretrained(folder)("the sun rises in the", return_tensors="pt")
+    whole = model.generate(**ids, max_new_tokens=9, do_sample=False, eos_token_id=None)
+    probs = model(whole[:, :-1], output_attentions=True).attentions
+    start = ids.input_ids.shape[1]
+    for layer, one in enumerate(probs):
+        shares = one[0, :, start:, :4].sum(-1).mean(-1)
+        told = numbers(line_with(lines, f"layer {layer}"))
+        assert all(abs(a - 100 * b) < 0.06 for a, b in zip(told, shares.tolist(), strict=False))
+
+
+def test_the_passage_that_is_read_is_the_one_that_the_answer_needs(run):
+    rows = [numbers(line) for line in run("retrieved_passage")]
+    assert rows[1][2] > 2
+    assert all(row[1] < rows[1][1] and abs(row[2]) < 0.5 for row in (rows[0], rows[2]))
+
+
+def test_a_learning_rate_that_is_too_high_takes_the_entropy_away(run):
+    pytest.importorskip("accelerate")
+    calm, steep = (
+        numbers(line_with(run("entropy_collapse", "--steps", "100", "--rate", rate), "step 100"))
+        for rate in ("0.001", "0.3")
+    )
+    assert min(steep) < 0.1 < 2 < min(calm)

@@ -88,3 +88,11 @@ def test_the_page_runs_and_prints_what_it_says() -> None:
         with contextlib.redirect_stdout(printed):
             exec(compile(block.code, "attach.md", "exec"), names)
         assert printed.getvalue() == block.printed, block.code
+
+
+def test_what_others_asked_for_runs() -> None:
+    [block] = blocks_of(REPOSITORY / "docs" / "upstream.md")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block.code, "upstream.md", "exec"), {})
+    assert printed.getvalue() == block.printed
