@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
 from safetensors import SafetensorError
@@ -62,17 +62,19 @@ def _dtype(model: TracedModel) -> str:
 
 def check_model(model: object, identity: Json, path: Path) -> TypeGuard[TracedModel]:
     """True; TraceError, saying what differs, where a file is a trace of another model."""
-    if not isinstance(model, torch.nn.Module) or not isinstance(model, TracedModel):
+    # From Python 3.12 on isinstance(model, TracedModel) does not see submodules: body and head.
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "task_logits"):
         raise TraceError(
             f"model={type(model).__name__}: expected the minibert model that {path} is a trace of."
         )
+    traced = cast(TracedModel, model)
     # As JSON has it.
-    ours, theirs = json.loads(json.dumps(asdict(model.config))), identity["config"]
-    about = f"{path} is a trace of {identity['name']!r:.80}, and {model.name!r} is another model"
+    ours, theirs = json.loads(json.dumps(asdict(traced.config))), identity["config"]
+    about = f"{path} is a trace of {identity['name']!r:.80}, and {traced.name!r} is another model"
     if differing := [name for name in ours if ours[name] != theirs[name]]:
         shown = ", ".join(f"{name} {theirs[name]!r:.80} and {ours[name]!r}" for name in differing)
         raise TraceError(f"{about}: {shown}. Give the model that was traced.")
-    dtype = _dtype(model)
+    dtype = _dtype(traced)
     if dtype != identity["dtype"]:
         raise TraceError(
             f"{about}: the trace is in {identity['dtype']!s:.80}, the model in {dtype}. Load it "
