@@ -10,6 +10,7 @@ packed texts (cu_seq_lens_q). Anything else that would change the result is refu
 
 import sys
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -52,10 +53,13 @@ def attention(
     query is (batch, head, query, d_head), key and value (batch, kv_head, key, ...). Gradients reach
     all tensors. A query that sees no key gets z = 0.
 
-    Raises AttentionError for dropout, for a mask that is not a tensor, and for a keyword that is
+    Raises AttentionError for dropout, for a mask that is not a tensor, for packed texts whose ends
+    do not fit the tokens, for numbers of several types without autocast, and for a keyword that is
     not known.
     """
     _check(module, attention_mask, options)
+    _check_packed(module, query, options)
+    query, key, value = _of_one_type(module, query, key, value)
     n_queries, n_keys = query.shape[2], key.shape[2]
     call = Call(module, NAME, query, key, value, attention_mask, options)
     if call.softens and n_keys > n_queries and attention_mask is None:
@@ -120,6 +124,34 @@ def mask(*, config: Any, **options: Any) -> Tensor | None:
         options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     found: Tensor | None = sdpa_mask(config=config, **options)
     return found
+
+
+def _check_packed(module: nn.Module, query: Tensor, options: dict[str, Any]) -> None:
+    """Raise AttentionError for ends of packed texts that are not those of these tokens."""
+    ends = options.get("cu_seq_lens_q")
+    if ends is None or torch.compiler.is_compiling():
+        # In a graph no number is looked at.
+        return
+    at, n = ends.tolist(), query.shape[2]
+    rising = at[:1] == [0] and all(a <= b for a, b in pairwise(at)) and at[-1] <= n
+    if len(query) != 1 or not rising:
+        raise AttentionError(
+            f"{type(module).__name__} gives cu_seq_lens_q={at!s:.80} for {len(query)} rows of {n} "
+            f"tokens; expected one row, and rising numbers from 0 to at most {n}."
+        )
+
+
+def _of_one_type(module: nn.Module, *vectors: Tensor) -> tuple[Tensor, ...]:
+    """query, key and value in the type of autocast where theirs differ, as matrix products are."""
+    types, device = {one.dtype for one in vectors}, vectors[0].device.type
+    if len(types) == 1:
+        return vectors
+    if not torch.is_autocast_enabled(device):
+        raise AttentionError(
+            f"{type(module).__name__} gives query, key and value as "
+            f"{', '.join(str(one.dtype) for one in vectors)}; expected one type."
+        )
+    return tuple(one.to(torch.get_autocast_dtype(device)) for one in vectors)
 
 
 AttentionInterface.register(NAME, attention)

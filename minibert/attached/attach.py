@@ -185,6 +185,11 @@ class Attached:
 
     def nothing(self, recording: Recording) -> TraceError:
         """The error for a model of which no attention was seen."""
+        if not recording.called:
+            return TraceError(
+                f"{type(self.model).__name__} was not called in this thread inside the with block, "
+                "so that there is nothing to read."
+            )
         return TraceError(
             f"No attention of {type(self.model).__name__} went through transformers' attention "
             f"interface (attention modules that ran: {recording.silent_modules()}), so that there "

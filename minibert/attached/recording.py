@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
 
+import torch
 from torch import Tensor, nn
 
 from minibert.attached.call import Call, attention_modules, form_of, misfit, silent
@@ -172,6 +173,8 @@ class Recording:
     def __init__(self, known: Known, edits: Edits) -> None:
         self.known, self.edits = known, edits
         self.passes: list[Pass] = []
+        self.called = False
+        """Whether a pass of the model began."""
         self._thread, self._inside = get_ident(), False
         self._ran: dict[str, str] = {}
         self._of_first_pass = ExitStack()
@@ -208,7 +211,7 @@ class Recording:
         # A hook of the model is called in every thread that runs it.
         if get_ident() != self._thread:
             return
-        self._inside = True
+        self._inside = self.called = True
         self.passes.append(one := Pass())
         first = {getattr(model, "main_input_name", "input_ids"): inputs[0]} if inputs else {}
         for name, given in {**first, **keywords}.items():
@@ -237,11 +240,18 @@ class Recording:
         return self.passes[-1]
 
     def hears(self, module: nn.Module) -> bool:
-        """True for the modules of the model."""
-        return id(module) in self.known.names
+        """True for the modules of the model, but for what a backward pass computes again."""
+        again = _in_backward() and not self.edits
+        return id(module) in self.known.names and not again
 
     def before(self, call: Call) -> None:
         """Keep the call; change query, key and value where there are edits."""
+        if _in_backward():
+            raise EditError(
+                "Gradient checkpointing computes layers again in the backward pass, last layer "
+                "first, where edits are not made. Call hf_model.gradient_checkpointing_disable() "
+                "first."
+            )
         current, name = self._current(), self.known.names[id(call.module)]
         self.known.refuse_dropout(call)
         pattern = pattern_of(name)
@@ -311,6 +321,11 @@ class Recording:
         """The attention modules that ran, for a message."""
         kinds = sorted(set(self._ran.values()))
         return ", ".join(kinds) or "none ran"
+
+
+def _in_backward() -> bool:
+    """True inside a backward pass, in which gradient checkpointing computes layers again."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _note_real(call: Call, masks: Mapping[str, Tensor], stack: str) -> None:

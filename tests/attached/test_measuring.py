@@ -19,7 +19,8 @@ from transformers import (
 
 import minibert
 import minibert.transformers_attention
-from minibert import TraceError
+from minibert import EditError, TraceError
+from minibert.trace.edit import zero
 from tests.attached.live_models import VOCABULARY, bart, gpt2, ids, llama, made
 
 SIZES: dict[str, Any] = {
@@ -166,8 +167,31 @@ def test_what_is_not_measured_is_said() -> None:
     dropping = gpt2(attn_pdrop=0.5).train()
     with pytest.raises(TraceError, match="drops attention"), minibert.measuring(dropping):
         dropping(ids())
-    with pytest.raises(TraceError, match="No attention of"), minibert.measuring(model):
+    with pytest.raises(TraceError, match="was not called"), minibert.measuring(model):
         pass
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_a_backward_pass_computes_again_are_not_a_second_run(reentrant: bool) -> None:
+    model = llama(use_cache=False)
+    with minibert.measuring(model, want=("entropy",)) as plain:
+        model(ids())
+    model.train().gradient_checkpointing_enable(
+        gradient_checkpointing_kwargs={"use_reentrant": reentrant}
+    )
+    with minibert.measuring(model, want=("entropy",)) as seen:
+        model(ids(), labels=ids()).loss.backward()
+    attached = minibert.attach(model)
+    with attached.recording() as passes:
+        model(ids(), labels=ids()).loss.backward()
+    assert (len(seen.runs), len(passes)) == (1, 1)
+    for layer in range(len(passes[0])):
+        assert torch.equal(seen[layer].entropy, plain[layer].entropy)
+    edit = {("z", 1, 0): zero}
+    with attached.recording(edit=edit):
+        loss = model(ids(), labels=ids()).loss
+        with pytest.raises(EditError, match="gradient_checkpointing_disable"):
+            loss.backward()
 
 
 def test_sinks_are_keys_with_the_mean_weight_of_a_head() -> None:

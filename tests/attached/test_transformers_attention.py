@@ -100,6 +100,16 @@ def test_what_is_not_known_is_refused_by_its_name() -> None:
     with pytest.raises(AttentionError, match="GPT2Attention gives its attention block_indices=Ten"):
         model(ids(), block_indices=torch.ones(1))
     query = torch.randn(1, 2, 3, 4)
+    with pytest.raises(AttentionError, match=r"as torch.float32, torch.bfloat16"):
+        attention(torch.nn.Linear(1, 1), query, query.bfloat16(), query, None)
+    with torch.autocast("cpu"):
+        z, _ = attention(torch.nn.Linear(1, 1), query, query.bfloat16(), query, None)
+    assert z.dtype == torch.bfloat16
+    for ends in ([1, 3], [0, 2, 1, 3], [0, 4], []):
+        with pytest.raises(AttentionError, match="rising numbers from 0 to at most 3"):
+            attention(
+                torch.nn.Linear(1, 1), query, query, query, None, cu_seq_lens_q=torch.tensor(ends)
+            )
     with pytest.raises(AttentionError, match="Linear gives a mask that is function"):
         attention(torch.nn.Linear(1, 1), query, query, query, lambda b, h, q, k: q >= k)  # type: ignore[arg-type]
 
