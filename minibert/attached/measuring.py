@@ -245,7 +245,10 @@ class Measured:
         The share is what the key received, divided by the number of queries that are not padding:
         the mean weight (Gu et al. 2025, "When attention sink emerges in language models", section
         3, which also has the 0.3; Xiao et al. 2024). `want` has to name "received".
+        Raises TraceError for a share that is not between 0 and 1.
         """
+        if not 0 <= share <= 1:
+            raise TraceError(f"share={share}: expected a number from 0 to 1.")
         found = self.result("received", stack).values
         n_real = torch.as_tensor(self._layers(stack)[0].n_real).to(found.device)
         shares = (found / n_real.view(-1, 1, 1)).cpu().numpy()

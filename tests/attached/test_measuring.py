@@ -204,6 +204,8 @@ def test_sinks_are_keys_with_the_mean_weight_of_a_head() -> None:
     # transformers' rows of padding hold numbers; they are no queries.
     mean = (probs * mask[None, :, None, :, None]).sum(3) / mask.sum(1)[None, :, None, None]
     rows = seen.sinks(share=0.2)
+    with pytest.raises(TraceError, match="from 0 to 1"):
+        seen.sinks(float("nan"))
     assert len(rows) == int((mean >= 0.2).sum()) > 0
     for row in rows:
         assert abs(row.share - float(mean[row[:-1]])) < 1e-5
