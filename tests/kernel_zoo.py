@@ -398,6 +398,7 @@ def attention(q, k, v, scale=None, cu_seqlens=None):
 }
 
 SCALE = "wrong scale: it behaves as "
+HIDDEN = "scores of hidden keys are set to 0"
 #: The file, what is replaced and by what, and what is said.
 # fmt: off
 WRONG = {
@@ -417,7 +418,7 @@ WRONG = {
     "accumulator not rescaled": ("online", "acc * alpha", "acc", "accumulator is not rescaled"),
     "sum not rescaled": ("online", "l * alpha", "l", "sum of the row is not rescaled"),
     "last tile left out": ("online, z alone", "range(0, N, tile)",
-        "range(0, max(1, N - tile), tile)", "block of 16 keys is left out|values, first"),
+        "range(0, max(1, N - tile), tile)", "block of 16 keys is left out"),
     "causal ignored": ("plain", "v, causal)", "v)", "causal is ignored"),
     "causal from the next key": ("online", "torch.arange(N) > torch", "torch.arange(N) >= torch",
         "own position"),
@@ -426,7 +427,7 @@ WRONG = {
         "k.repeat(1, n_rep, 1, 1)", "wrong order|other heads"),
     "first key head": ("groups repeated", "k.repeat_interleave(n_rep, dim=1)", "k[:, :1]",
         "first key head"),
-    "key is value": ("plain", "0.5, v,", "0.5, k,", "key|value"),
+    "key is value": ("plain", "0.5, v,", "0.5, k,", "key is used in place of value"),
     "query and key": ("plain", "q @ k.mT", "k @ q.mT", "query and key are swapped"),
     "flash without transpose": ("flash", "x.transpose(1, 2) for", "x for", "layout|raised"),
     "cap left out": ("flash", "softcap > 0", "False", "soft cap is left out"),
@@ -547,7 +548,33 @@ WRONG = {
     "a sum within it": ("float32 inside", "(p @ w)", "(p @ w + 0.02)",
         r"about 0\.02 is added everywhere"),
     "a key within it": ("float32 inside", "    p =",
-        "    y, w = y[:, :, :-1], w[:, :, :-1]\n    p =", "the last key is not seen"),
+        "    y, w = y[:, :, :-1], w[:, :, :-1]\n    p =", "the last key is left out"),
+    "causal scores of 0": ("plain", "    return",
+        "    if causal:\n        s = q @ k.mT * q.shape[-1] ** -0.5\n"
+        "        return of_scores(s.tril(), v)\n    return", HIDDEN),
+    "masked scores of 0": ("annotated transformer", "-1e9", "0.0", HIDDEN),
+    "scores of padding of 0": ("valid lengths", "-1e6", "0.0", HIDDEN),
+    "scores before the window of 0": ("window beside a mask", "d >= sliding_window, -math.inf",
+        "d >= sliding_window, 0.0", HIDDEN),
+    "padding hides queries": ("module", "[:, None, None]", "[:, None, :, None]",
+        "hides queries, not keys"),
+    "large scores of padding over queries": ("mask of keys", "[:, None, None, :]",
+        "[:, None, :, None]", "hides queries, not keys"),
+    "value of the next head": ("plain", "-0.5, v,", "-0.5, v.roll(-1, 1),",
+        "^of value: a neighbouring head"),
+    "value of the next head, positions first": ("positions first", "s.softmax(-1), v",
+        "s.softmax(-1), v.roll(1, 2)", "^of value: a neighbouring head"),
+    "key head before": ("groups repeated", "    k, v =", "    k = k.roll(1, 1)\n    k, v =",
+        "^of key: a neighbouring head"),
+    "key of the first sentence": ("plain", "k.mT", "k[:1].mT", "^key of the first sentence is"),
+    "value of the first sentence": ("plain", "0.5, v,", "0.5, v[:1],",
+        "^value of the first sentence is"),
+    "key and value of the first sentence": ("plain", "    return",
+        "    k, v = k[:1], v[:1]\n    return", "^key and value of the first sentence are"),
+    "heads joined the wrong way": ("heads side by side", ".transpose(1, 2).flatten(2)",
+        ".permute(0, 2, 3, 1).flatten(2)", r"joined as \(d_head x head\)"),
+    "last key": ("plain", "    return", "    k, v = k[:, :, : None if causal else -1], "
+        "v[:, :, : None if causal else -1]\n    return", "^the last key is left out$"),
     "summed in bfloat16": ("float32 inside", "    return (p @ w).to(q.dtype)",
         "    z = torch.zeros_like(q)\n    for n in range(k.shape[2]):\n"
         "        z += p[..., n, None].bfloat16() * v[:, :, n, None]\n    return z",
@@ -568,6 +595,7 @@ OPTIONS = {
     ),
     "lse in 16 bits": {"dtypes": (torch.bfloat16,), "kinds": ("plain", "causal")},
     "lengths rounded up": {"sizes": (130,), "kinds": ("lengths",)},
+    "last tile left out": {"sizes": (40,)},
     # In causal order the first rows have few keys, so that all their scores can be below −87.
     "rows below -87": {"kinds": ("causal",)},
 }

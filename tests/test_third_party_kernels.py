@@ -68,7 +68,7 @@ def attention(query, key, value, lengths):
     return {"z": torch.from_numpy(z).to(query.dtype)}
 """,
         "n = n - 1",
-        "the last real key is not seen|the last key is not seen",
+        "the last real key is not seen|the last key is left out",
     ),
     "flash-linear-attention": (
         "fla",

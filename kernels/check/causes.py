@@ -258,11 +258,11 @@ def dropout_cause(output: str, problem: Problem, found: Tensor, expected: Tensor
 def _fits(found: Tensor, other: Tensor, expected: Tensor, tolerance: float) -> bool:
     """True when the numbers agree in every row and explain the error.
 
-    A suspect marks a head that it cannot know by NaN; what a kernel gives in a row that sees no key
+    A suspect marks a row that it cannot know by NaN; what a kernel gives in a row that sees no key
     for it alone is not known either.
     """
     rows = other.shape[:3]
-    unknown = other.isnan().flatten(2).any(dim=-1)[..., None].expand(rows)
+    unknown = other.isnan().reshape(*rows, -1).any(dim=-1)
     if other.ndim == 4:
         dead = ((other == 0) & (expected != 0)).all(dim=-1)
         unknown = unknown | (dead & (found != 0).any(dim=-1))

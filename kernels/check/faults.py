@@ -60,8 +60,8 @@ def suspects(problem: Problem) -> Iterator[Suspect]:
     for slips in (
         _strides, _scale, _lengths, partial(_values, "mask"), partial(_values, "bias"), _causal,
         _groups, _window, partial(_values, "prefix"), _soft_cap, partial(_values, "alibi_slopes"),
-        _alibi_distances, partial(_values, "sinks"), _packed, _pages, _vectors, _softmax,
-        _layout, _tiles,
+        _alibi_distances, partial(_values, "sinks"), _packed, _pages, _vectors, _hidden,
+        _softmax, _layout, _tiles,
     ):  # fmt: skip
         for one in slips(problem):
             yield one if isinstance(one, Suspect) else Suspect(*one)
@@ -219,7 +219,11 @@ def _lengths(problem: Problem) -> Slips:
         yield f"lengths is off by one: {slip}", replace(problem, lengths=shifted)
     if problem.pages is None:
         said = "lengths, or the mask of padding, is read the wrong way round: padding is seen and "
-        yield f"{said}real keys are not", _masked(problem, lengths=~allowed(problem)["lengths"])
+        seen = allowed(problem)["lengths"]
+        yield f"{said}real keys are not", _masked(problem, lengths=~seen)
+        if problem.query.shape[2] == K:
+            said = "the mask of padding hides queries, not keys: lay it out as [:, None, None, :]"
+            yield Suspect(said, _masked(problem, lengths=seen.mT), computed=_with_nan)
 
 
 def _causal(problem: Problem) -> Slips:
@@ -251,15 +255,22 @@ def _groups(problem: Problem) -> Slips:
     heads, key_heads = problem.query.shape[1], problem.key.shape[1]
     head = torch.arange(heads, device=problem.key.device)
     right = head * key_heads // heads
-    for sentence, which in {
-        "heads are repeated in the wrong order, interleaved in place of grouped: query head h "
-        "reads key head h // groups, not h % kv_heads": head % key_heads,
-        "the first key head is read by all query heads": head * 0,
-        "query head h reads key head h, as if there were as many: it is h // groups": (
-            head.clamp_max(key_heads - 1)
+    beside = "a neighbouring head is read: query head h reads key head h // groups"
+    for sentence, which in (
+        (
+            "heads are repeated in the wrong order, interleaved in place of grouped: query head h "
+            "reads key head h // groups, not h % kv_heads",
+            head % key_heads,
         ),
-    }.items():
-        if heads == key_heads and bool((which == head).all()):
+        ("the first key head is read by all query heads", head * 0),
+        (
+            "query head h reads key head h, as if there were as many: it is h // groups",
+            head.clamp_max(key_heads - 1),
+        ),
+        (beside, (right + 1) % key_heads),
+        (beside, (right - 1) % key_heads),
+    ):
+        if bool((which == right).all()):
             continue
         for names in (("key", "value"), ("key",), ("value",)):
             changed: dict[str, Any] = {
@@ -411,9 +422,32 @@ def _vectors(problem: Problem) -> Slips:
     if value.shape == key.shape:
         said = "key and value are swapped: z = softmax(scale · query · keyᵀ) · value"
         yield said, replace(problem, key=value, value=key)
+        yield "key is used in place of value: z = probs · value", replace(problem, value=key)
+        yield "value is used in place of key: scores = query · keyᵀ", replace(problem, key=value)
     if query.shape == key.shape:
         said = "query and key are swapped: the softmax is over the keys of a query"
         yield said, replace(problem, query=key, key=query)
+    for names in (("key", "value"), ("key",), ("value",)):
+        if problem.pages is None and len(key) > 1:
+            firsts: dict[str, Any] = {
+                name: getattr(problem, name)[:1].expand_as(getattr(problem, name)) for name in names
+            }
+            said = f"{' and '.join(names)} of the first sentence {'are' if names[1:] else 'is'} "
+            yield f"{said}used for all", replace(problem, **firsts)
+
+
+def _hidden(problem: Problem) -> Slips:
+    """Scores of 0 where keys are hidden: by all that hides them, or by one part of it."""
+    parts = allowed(problem)
+    scores, _ = _scores(replace(unfolded(problem), mask=None))
+    for names in dict.fromkeys([tuple(parts), *((name,) for name in parts)] if parts else []):
+        seen = all_of({name: parts[name] for name in names})
+        bias = scores if seen is None else scores.masked_fill(~seen, 0)
+        other = _masked(problem, **dict.fromkeys(names))
+        yield (
+            "scores of hidden keys are set to 0, whose exp is 1: put −inf into the scores",
+            replace(other, scale=0.0, soft_cap=None, bias=bias),
+        )
 
 
 def _scores(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -500,6 +534,12 @@ def _over(axis: int | None, of_exp: int, scores: Tensor, value: Tensor) -> dict[
     return {"z": probs @ value, "probs": probs}
 
 
+def _with_nan(scores: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """The softmax, NaN in a row without a key: what a kernel gives there is not known."""
+    probs = scores.softmax(-1)
+    return {"z": probs @ value, "probs": probs}
+
+
 def _masked_after(problem: Problem, scores: Tensor, value: Tensor) -> dict[str, Tensor]:
     """Probs that a mask sets to 0 once they are made of all scores."""
     free, _ = _scores(replace(unfolded(problem), mask=None))
@@ -571,6 +611,11 @@ def _layout(problem: Problem) -> Slips:
             "(batch x head) is taken apart as (head, batch)",
             lambda z: z.reshape(H, B, N, D).transpose(0, 1),
         ),
+        (
+            "heads are joined as (d_head x head): it is (head x d_head), "
+            "z.transpose(1, 2).reshape(B, N, H * D)",
+            lambda z: z.permute(0, 2, 3, 1).reshape(B, N, H, D).transpose(1, 2),
+        ),
     ):
         yield Suspect(f"layout: {said}", problem, written, only="z")
     shapes = {getattr(problem, name).shape for name in _VECTORS}
@@ -607,7 +652,7 @@ def _tiles(problem: Problem) -> Slips:
             edge = (problem.lengths[:, None, None, None] + tile - 1) // tile * tile
             said = f"lengths is rounded up to blocks of {tile} keys or more: its edge has no mask"
             yield said, _masked(problem, lengths=key < edge)
-        if tile < K and K % tile:
+        if tile < K and K % tile > 1:
             said = f"the last, incomplete block of {tile} keys is left out"
             yield said, _masked(problem, more=~tail)
         if K % tile and padded:
@@ -616,8 +661,7 @@ def _tiles(problem: Problem) -> Slips:
             said = f"{missing} of {tile} keys: it reads on into the memory of the next head"
             yield said, _reading_on(problem, -K % tile)
     if K > 1:
-        said = "the last key is not seen, where there is no length"
-        yield said, _masked(problem, more=key < K - 1)
+        yield "the last key is left out", _masked(problem, more=key < K - 1)
 
 
 def _padded(plain: Problem, extra: int) -> Problem:
