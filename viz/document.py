@@ -17,7 +17,6 @@ from pathlib import Path
 
 from minibert.errors import MinibertError
 from minibert.untrusted import Json
-from minibert.viz.payload import digits
 from minibert.writing import check_place, replacing
 
 
@@ -102,9 +101,10 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def packed_text(text: str | bytes) -> str:
-    """Text or bytes, deflated, as `payload.digits`."""
+    """Text or bytes, deflated, in the digits of `payload.digits`, which needs NumPy."""
     content = text.encode() if isinstance(text, str) else text
-    return digits(zlib.compress(content, 9))
+    spelled = base64.b85encode(zlib.compress(content, 9))
+    return spelled.translate(bytes.maketrans(b"&<>`", b".,:/")).decode("ascii")
 
 
 def theme() -> str:

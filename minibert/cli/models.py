@@ -72,7 +72,7 @@ def cached() -> list[Entry]:
     from minibert.checkpoint.config import MODEL_TYPES
 
     try:
-        repositories = scan_cache_dir().repos
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except (CacheNotFound, ValueError):
         return []
     except OSError as error:

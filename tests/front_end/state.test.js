@@ -22,6 +22,7 @@ const CHANGED = {
   example: 2,
   beside: 1,
   layer: 7,
+  level: "products",
   heads: [1, 11],
   query: 5,
   key: 8,
@@ -51,7 +52,7 @@ test("an address that asks for what is not here is passed over", () => {
   const wrong = [
     "view=neuron", "view=__proto__", "example=3", "example=-1", "layer=3", "layer=2.0", "heads=2.3", "heads=",
     "query=6", "key=9", "query=1e0", "query=<script>", "filter=cc", "min=4", "min=", "theme=blue",
-    "number=<b>", "dim=-1", "dim=1e3", "split=all", "zoom=7", "zoom=-1", "nonsense=1", "%E0%A4%A", "=", "&&&",
+    "number=<b>", "dim=-1", "dim=1e3", "split=all", "zoom=7", "zoom=-1", "level=<b>", "nonsense=1", "%E0%A4%A", "=", "&&&",
   ];
 
   for (const hash of wrong) assert.deepEqual(fromHash(hash, LIMITS), initialState(LIMITS), hash);
