@@ -35,6 +35,7 @@ const CHANGED = {
   dimension: 17,
   split: "features",
   zoom: 3,
+  level: "layer",
 };
 
 test("a page as it begins has an empty address", () => {

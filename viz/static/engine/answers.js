@@ -130,20 +130,13 @@ export function drawnProbs(logits, { temperature, topK, topP }) {
   let cooled = logits.map((logit) => logit / temperature);
   // The largest becomes 0, so that a tiny temperature gives -inf and not inf.
   if (!cooled.every(Number.isFinite)) cooled = logits.map((logit) => (logit - largest) / temperature);
-  if (topK !== null) cooled = keepTopK(cooled, topK);
+  if (topK !== null) {
+    // Those equal to the k-th stay.
+    const least = cooled.slice().sort()[Math.max(cooled.length - topK, 0)];
+    cooled = cooled.map((logit) => (logit < least ? -Infinity : logit));
+  }
   if (topP !== null && topP < 1) cooled = keepTopP(cooled, topP);
   return softmax(cooled);
-}
-
-/**
- * The k largest logits, those equal to the k-th among them, and −inf in place of the others.
- *
- * @param {Float32Array} logits
- * @param {number} k
- */
-function keepTopK(logits, k) {
-  const least = logits.slice().sort()[Math.max(logits.length - k, 0)];
-  return logits.map((logit) => (logit < least ? -Infinity : logit));
 }
 
 /**

@@ -38,7 +38,7 @@ export class Weights {
     for (const { name, shape, dtype, from } of entries) {
       const coded = dtype === "int8";
       const scales = coded ? new Float32Array(bytes, from, shape[0]) : null;
-      const stored = new KINDS[dtype](bytes, from + (scales?.byteLength ?? 0), size(shape));
+      const stored = new KINDS[dtype](bytes, from + (scales?.byteLength ?? 0), shape.reduce((a, b) => a * b, 1));
       const values = coded ? stored : single(dtype, stored);
       if (shape.length < 2) made.vectors.set(name, /** @type {Float32Array} */ (values));
       else made.matrix(name, coded ? "int8" : "float32", shape).put(0, values);
@@ -82,11 +82,6 @@ export class Weights {
     const values = /** @type {Float32Array} */ (vector);
     return row === null ? tensor([rows], values.slice()) : tensor([], values.slice(row, row + 1));
   }
-}
-
-/** @param {number[]} shape */
-function size(shape) {
-  return shape.reduce((a, b) => a * b, 1);
 }
 
 /**

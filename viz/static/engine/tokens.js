@@ -201,21 +201,17 @@ function reader(tokenizer) {
   const literal = new Set(tokenizer.added_tokens.map((/** @type {{content: string}} */ { content }) => content));
   const prefix = tokenizer.model.continuing_subword_prefix ?? "";
   const parts = JSON.stringify([tokenizer.decoder, tokenizer.pre_tokenizer]);
-  const bytes = parts.includes('"ByteLevel"') ? byteAlphabet() : null;
+  const alphabet = parts.includes('"ByteLevel"') ? byteAlphabet() : null;
   const spaced = parts.includes(SPACE);
   return (raw) => {
     if (literal.has(raw)) return raw;
-    if (bytes) return readBytes(raw, bytes);
+    if (alphabet) {
+      const bytes = [...raw].map((character) => alphabet.get(character));
+      return bytes.includes(undefined) ? raw : fromUtf8(Uint8Array.from(/** @type {number[]} */ (bytes)));
+    }
     if (spaced) return raw.replaceAll(SPACE, " ");
     return prefix && raw.startsWith(prefix) ? raw.slice(prefix.length) || raw : raw;
   };
-}
-
-/** @param {string} raw @param {Map<string, number>} alphabet */
-function readBytes(raw, alphabet) {
-  const bytes = [...raw].map((character) => alphabet.get(character));
-  if (bytes.includes(undefined)) return raw;
-  return fromUtf8(Uint8Array.from(/** @type {number[]} */ (bytes)));
 }
 
 /** The text of bytes; those that are not characters are written as "\xf0". @param {Uint8Array} bytes */

@@ -236,7 +236,7 @@ export function createSampling({ sampling: change, next }) {
   const seed = number("Seed of the draw", "0", "0", "1");
   temperature.addEventListener("input", () => set({ temperature: Number(temperature.value) }));
   topK.addEventListener("input", () => set({ topK: wholeOf(topK.value) }));
-  topP.addEventListener("input", () => set({ topP: shareOf(topP.value) }));
+  topP.addEventListener("input", () => set({ topP: topP.valueAsNumber > 0 && topP.valueAsNumber < 1 ? topP.valueAsNumber : null }));
   seed.addEventListener("input", () => set({ seed: wholeOf(seed.value) ?? 0 }));
   const add = button("Add a token", next, { class: "live-act live-next" });
   const another = button("Another seed", () => now && set({ seed: now.seed + 1 }), { class: "live-act" });
@@ -282,12 +282,6 @@ function show(field, value) {
 function wholeOf(text) {
   const value = Number(text);
   return text !== "" && Number.isInteger(value) && value >= 0 ? value || null : null;
-}
-
-/** @param {string} text */
-function shareOf(text) {
-  const value = Number(text);
-  return text !== "" && value > 0 && value < 1 ? value : null;
 }
 
 /** From this many heads on there is no room for numbers. */

@@ -48,11 +48,6 @@ async function weightsOf({ example }, layer, head) {
   return values.subarray(head * cells, (head + 1) * cells);
 }
 
-/** Texts to begin with; of a model that was dropped one for what it predicts. @param {string[] | Record<string, string>} texts @param {import("../engine/engine.js").About} about */
-function textsOf(texts, { predicts, mask }) {
-  return Array.isArray(texts) ? texts : [texts[predicts].replaceAll("[MASK]", mask ?? "[MASK]")];
-}
-
 class Live {
   /**
    * @param {HTMLElement} host
@@ -328,10 +323,12 @@ export function showLive(engineOf) {
     const { live: held } = await unpacked("header").json();
     const engine = await engineOf(held, page);
     const about = await engine.about();
+    // Of a model that was dropped one for what it predicts.
+    const texts = Array.isArray(held.texts) ? held.texts : [held.texts[about.predicts].replaceAll("[MASK]", about.mask ?? "[MASK]")];
     const live = new Live(page, engine, about, {
       // With a wider arithmetic view in the place of the one for weights.
       kinds: kinds.map((kind) => (kind.id === "arithmetic" ? everyNumberKind : kind)),
-      address: pageAddress(), keys: document, named: nameWindow, texts: textsOf(held.texts, about), note: held.note ?? "",
+      address: pageAddress(), keys: document, named: nameWindow, texts, note: held.note ?? "",
     });
     await live.begin();
     return markPainted(page);

@@ -10,26 +10,22 @@ import { Example } from "../core/data/example.js";
 import { Frame } from "../core/frame/frame.js";
 import { pageAddress } from "../core/state/state.js";
 
-/**
- * The blocks stand behind the script, so that the page is there before its numbers are. A block is
- * whole when something stands behind it.
- *
- * @param {string} id
- */
-async function arrived(id) {
-  while (document.readyState === "loading" && !document.getElementById(id)?.nextElementSibling) {
-    await new Promise((resolve) => setTimeout(resolve, 8));
-  }
-}
-
 /** The text of an element that is there. @param {string} id */
 function textOf(id) {
   return document.getElementById(id)?.textContent ?? "";
 }
 
-/** @param {string} name */
-export function textOfBlock(name) {
-  return arrived(name).then(() => textOf(name));
+/**
+ * The blocks stand behind the script, so that the page is there before its numbers are. A block is
+ * whole when something stands behind it.
+ *
+ * @param {string} name
+ */
+export async function textOfBlock(name) {
+  while (document.readyState === "loading" && !document.getElementById(name)?.nextElementSibling) {
+    await new Promise((resolve) => setTimeout(resolve, 8));
+  }
+  return textOf(name);
 }
 
 /** @param {string} id */

@@ -15,18 +15,13 @@ export function erf(x) {
 }
 
 /** @param {number} x */
-function gelu(x) {
-  return 0.5 * x * (1 + erf(x * Math.SQRT1_2));
-}
-
-/** @param {number} x */
 function geluTanh(x) {
   return 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x * x * x)));
 }
 
 /** @type {Record<string, (x: number) => number>} */
 export const ACTIVATIONS = {
-  gelu,
+  gelu: (x) => 0.5 * x * (1 + erf(x * Math.SQRT1_2)),
   gelu_tanh: geluTanh,
   gelu_fast: geluTanh,
   quick_gelu: (x) => x / (1 + Math.exp(-1.702 * x)),

@@ -115,8 +115,12 @@ function placeOf({ codes, nQueries, nKeys }, head, about, shown) {
 /** The sentence; empty where no head is on. @param {Looked} looked @returns {Part[]} */
 export function sentenceOf(looked) {
   if (!looked.heads.length) return [];
-  const { query, key } = looked;
-  if (query !== null && key !== null) return pair(looked, query, key);
+  const { example, layer, heads, shown, query, key } = looked;
+  if (query !== null && key !== null) {
+    const weight = meanWeights(layer, heads, shown, { side: "query", index: query })[key];
+    const [from, to] = [tokenName(example.tokens, query), tokenName(example.keyTokens, key)];
+    return [where(looked), { token: from }, " looks at ", { token: to }, ` with ${percent(weight)}.`];
+  }
   if (query !== null) return oneToken(looked, { side: "query", index: query });
   if (key !== null) return oneToken(looked, { side: "key", index: key });
   return clearestHead(looked);
@@ -173,14 +177,6 @@ function oneToken(looked, focus) {
   }
   const verb = focus.side === "query" ? " looks most at " : " is looked at most by ";
   return [where(looked), token, verb, { token: tokenName(others, best) }, `, ${percent(means[best])}.`];
-}
-
-/** @param {Looked} looked @param {number} query @param {number} key @returns {Part[]} */
-function pair(looked, query, key) {
-  const { example, layer, heads, shown } = looked;
-  const weight = meanWeights(layer, heads, shown, { side: "query", index: query })[key];
-  const [from, to] = [tokenName(example.tokens, query), tokenName(example.keyTokens, key)];
-  return [where(looked), { token: from }, " looks at ", { token: to }, ` with ${percent(weight)}.`];
 }
 
 /**

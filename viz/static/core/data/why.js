@@ -63,6 +63,7 @@ function keyHead({ shape }, head) {
 /** What a head read for its part of a score, by token, or what was written at one of them; the largest first. @param {Of} of @param {Way} way @returns {Promise<Part[]>} */
 async function readOf(of, { side, other, heads }) {
   const { source, vectors, asked } = of;
+  const { dModel, dHead } = source.shape;
   const last = heads[heads.length - 1];
   const value = (/** @type {{layer: number, head: number}} */ { layer, head }, /** @type {number} */ position) => ({ name: /** @type {const} */ ("value"), layer, head: keyHead(source, head), position });
   /** @type {Vector[]} */
@@ -71,7 +72,8 @@ async function readOf(of, { side, other, heads }) {
     const { layer, head, token } = heads[i];
     const position = i ? Number(heads[i - 1].token) : asked[side];
     const [matrix, probs] = await Promise.all([weightOf(source, "attention.output.weight", layer, null), headsAt(source, "probs", layer, position)]);
-    const own = columnsOf(matrix, source.shape, head);
+    // What of W_O reads the head: (d_model, d_head).
+    const own = Float32Array.from({ length: dModel * dHead }, (_, i) => matrix[Math.floor(i / dHead) * (matrix.length / dModel) + head * dHead + (i % dHead)]);
     const wrote = parts.map((part) => {
       const weight = probs[head][token ?? Number(part.token)];
       return { ...part, read: true, numbers: timesRows(own, part.numbers).map((number) => number * weight) };
@@ -84,11 +86,6 @@ async function readOf(of, { side, other, heads }) {
     return { label, head, token, score: dot(numbers, other) * vectors.scale, open: next && (() => readOf(of, { side, other, heads: next })) };
   });
   return found.sort((one, two) => Math.abs(two.score) - Math.abs(one.score));
-}
-
-/** What of W_O reads a head: (d_model, d_head). @param {Float32Array} matrix @param {Source["shape"]} shape @param {number} head */
-function columnsOf(matrix, { dModel, dHead }, head) {
-  return Float32Array.from({ length: dModel * dHead }, (_, i) => matrix[Math.floor(i / dHead) * (matrix.length / dModel) + head * dHead + (i % dHead)]);
 }
 
 /** The values of a head. @param {Source} source @param {{layer: number, head: number}} place @returns {Promise<Vector[]>} */

@@ -93,7 +93,7 @@ export function unfolding(line, body, kind = "") {
  * @param {Look} look
  */
 function sumTable(factors, shown, rest, terms, look) {
-  const top = largestOf([...shown, ...(rest ? [rest] : [])]);
+  const top = Math.max(...shown.map(({ value }) => Math.abs(value)), Math.abs(rest?.value ?? 0)) || 1;
   const columns = ["", ...factors, factors.length === 2 && !factors[1].includes(" ") ? factors.join(" × ") : "exp", ""];
   const head = element("tr", {}, columns.map((name, i) => element(name ? "th" : "td", name ? { scope: "col" } : {}, [i ? name : ""])));
   const row = (/** @type {string | Node} */ name, /** @type {number[]} */ given, /** @type {number} */ value) => [
@@ -102,7 +102,10 @@ function sumTable(factors, shown, rest, terms, look) {
     element("td", { "data-value": String(value) }, [signed(value)]),
     element("td", { class: "sum-bar" }, [track(Math.abs(value) / top, signColor(value, look.theme))]),
   ];
-  const rows = shown.map((term) => element("tr", {}, row(nameOf(term, look), term.factors, term.value)));
+  const rows = shown.map(({ name, to, factors: given, value }) => {
+    const said = visible(name, 60);
+    return element("tr", {}, row(to ? button(said, () => look.go(to), { class: "sum-to", title: `Work out ${said}` }) : said, given, value));
+  });
   if (rest) rows.push(element("tr", { class: "rest" }, row(`… and ${rest.count} more`, [], rest.value)));
   const all = total(terms.map(({ value }) => value));
   const foot = element("tr", { class: "sum-total" }, [
@@ -116,17 +119,6 @@ function sumTable(factors, shown, rest, terms, look) {
     element("tbody", {}, rows),
     element("tfoot", {}, [foot]),
   ]);
-}
-
-/** @param {{value: number}[]} terms */
-function largestOf(terms) {
-  return terms.reduce((most, { value }) => Math.max(most, Math.abs(value)), 0) || 1;
-}
-
-/** A term's name, which leads to where it is worked out. @param {Term} term @param {Look} look */
-function nameOf({ name, to }, { go }) {
-  const said = visible(name, 60);
-  return to ? button(said, () => go(to), { class: "sum-to", title: `Work out ${said}` }) : said;
 }
 
 /**

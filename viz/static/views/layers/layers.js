@@ -130,7 +130,8 @@ class LayersView extends Staged {
       return;
     }
     const { row, point } = cell;
-    const bars = lens.strings[point][row].map((token, i) => bar(tokenChip(alone(token), 0, 24), lens.probs[point][row][i], { color: signColor(1, this.theme()) }));
+    // Tokens that stand in no text.
+    const bars = lens.strings[point][row].map((token, i) => bar(tokenChip({ text: [token], raw: [null], special: [0], segment: [0], piece: [0] }, 0, 24), lens.probs[point][row][i], { color: signColor(1, this.theme()) }));
     this.card.replaceChildren(
       element("p", { class: "where" }, [`${placeOf(lens.points, point).words}, position ${row}`]),
       element("h2", {}, ["at ", tokenChip(this.example.tokens, row, 24)]),
@@ -191,7 +192,7 @@ function rowOf(tokens, { points, strings, probs }, row) {
   const name = element("th", { class: `layers-name${tokens.special[row] ? " special" : ""}`, scope: "row" }, [element("bdi", {}, [tokenName(tokens, row)])]);
   const cells = points.map((_, point) => {
     const best = strings[point][row][0];
-    const cell = element("td", { class: `layers-cell${best === answer ? " same" : ""}`, tabindex: "-1" }, [element("bdi", {}, [cellText(best)])]);
+    const cell = element("td", { class: `layers-cell${best === answer ? " same" : ""}`, tabindex: "-1" }, [element("bdi", {}, [visible(best.trim() || best.replace(/ /g, "·"), 40)])]);
     Object.assign(cell.dataset, { row: String(row), point: String(point), prob: String(probs[point][row][0]) });
     return cell;
   });
@@ -220,16 +221,6 @@ function placeOf(points, point) {
   if (!after) return { short: visible(points[point], 20), words: visible(points[point], 40) };
   if (point === points.length - 1) return { short: `${after[1]} = output`, words: `After layer ${after[1]}, the output` };
   return { short: after[1], words: `After layer ${after[1]}` };
-}
-
-/** A predicted token in a narrow cell. @param {string} token */
-function cellText(token) {
-  return visible(token.trim() || token.replace(/ /g, "·"), 40);
-}
-
-/** A token that stands in no text. @param {string} token */
-function alone(token) {
-  return { text: [token], raw: [null], special: [0], segment: [0], piece: [0] };
 }
 
 /** How to read the table. @param {(Node | string)[]} ramp @param {boolean} causal */
