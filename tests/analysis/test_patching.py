@@ -456,7 +456,7 @@ REFUSED: dict[str, Any] = {
     "sentence 1: there is no position 3": refused(patch_positions, aligned={"end": 3}),
     "at least one": refused(patch_positions, aligned={"end": [[], 0, 0]}),
     "This trace was made with edits": lambda: ablate_heads(edited(), METRIC),
-    "made with edits, and what": refused(patch_heads, edited),
+    "made with edits, but this": refused(patch_heads, edited),
     "was made with edits": refused(path_patching, edited, receivers=[("query", 1, 0)]),
     "made with edits": refused(attribution_patching, edited),
     "made with edit": lambda: causal_tracing(edited(), 0, METRIC),

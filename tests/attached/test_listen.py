@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_refused_with_the_reason(
 
 def test_a_recording_without_a_pass_and_edits_before_a_run_say_so() -> None:
     attached = minibert.attach(llama())
-    with pytest.raises(TraceError, match="No attention"), attached.recording():
+    with pytest.raises(TraceError, match="was not called"), attached.recording():
         pass
     unknown = pytest.raises(TraceError, match="layers of this model are not known yet")
     with unknown, attached.recording(edit={("z", 0): zero}):

@@ -105,11 +105,11 @@ def tiny() -> Any:
 
 WRONG: dict[str, Any] = {
     "not in the model": lambda cache: cache.accumulated_resid(LAYERS + 1),
-    "no MLP behind": lambda cache: cache.accumulated_resid(mlp_input=True),
+    "no MLP after": lambda cache: cache.accumulated_resid(mlp_input=True),
     "expected one of all": lambda cache: cache.decompose_resid(mode="both"),
     "outside the vocabulary": lambda cache: cache.logit_attrs(cache.decompose_resid(), 41),
     "the same shape": lambda cache: cache.logit_attrs(cache.decompose_resid(), ids(), 3),
-    "norm stands behind each block": lambda cache: gemma().stack_head_results(),
+    "norm follows each block": lambda cache: gemma().stack_head_results(),
     "reads the stream that attention": lambda cache: gpt_neox().decompose_resid(0, mlp_input=True),
     "resid_mid": lambda cache: gpt_neox().accumulated_resid(incl_mid=True),
     "not a single token": lambda cache: tiny().logit_attrs(
