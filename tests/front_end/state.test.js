@@ -35,7 +35,6 @@ const CHANGED = {
   dimension: 17,
   split: "features",
   zoom: 3,
-  level: "layer",
 };
 
 test("a page as it begins has an empty address", () => {

@@ -306,7 +306,8 @@ export class Story {
   follow() {
     const named = /(?:^#?|&)step=(\d{1,3})(?:&|$)/.exec(this.around.address.read());
     const step = Math.max(1, named ? Number(named[1]) : 1);
-    if (step !== this.at) return this.go(step, named !== null);
+    // A story that begins without a step stays as it is; one that was further on goes back to the first.
+    if (step !== this.at) return this.go(step, named !== null || this.at > 0);
     return Promise.resolve();
   }
 
