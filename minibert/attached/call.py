@@ -351,9 +351,10 @@ class Call:
         """
         query, key, mask = self.intact("query", self.query), self.intact("key", self.key), self.mask
         batch, heads, _, width = query.shape
-        grouped = (query * self.scale).reshape(batch, key.shape[1], -1, width)
+        grouped = query.reshape(batch, key.shape[1], -1, width)
         scores = (grouped @ key.mT).view(batch, heads, 1, -1)
-        scores = scores.to(_wide(scores))
+        # Scaled behind the product, as eager attention does: it rounds no more than that.
+        scores = scores.to(_wide(scores)) * self.scale
         if (cap := self.soft_cap) is not None:
             scores = torch.tanh(scores / cap) * cap
         if (bias := self.position_bias) is not None:
