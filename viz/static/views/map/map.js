@@ -94,7 +94,7 @@ export class MapView extends Staged {
   /** Goes from cell to cell. @param {KeyboardEvent} event @returns {boolean} */
   keydown(event) {
     const { key, target } = event;
-    if (target instanceof HTMLButtonElement) return false;
+    if (target instanceof HTMLButtonElement && key !== "Escape") return false;
     if (key === "Enter") this.keepLargest();
     return key === "Enter" || super.keydown(event) || (key in STEPS && this.arrow(STEPS[key]));
   }
