@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from playwright.sync_api import Locator, Page
 
@@ -29,13 +30,16 @@ def cell(page: Page, layer: int, head: int) -> Locator:
 
 
 def bars(page: Page, of: str) -> dict[int, float]:
-    """The probabilities in the bars, by token id."""
+    """The probabilities in the bars, by token id; a full track is 100 %."""
     found = page.locator(".live-bar[data-id]").evaluate_all(
         "(all, of) => all.map((bar) => [bar.dataset.id, "
-        "bar.querySelector(`[data-of=${of}]`)?.value])",
+        "bar.querySelector(`[data-of=${of}]`)?.value, "
+        "bar.querySelector(`.live-fill.${of}`)?.style.width])",
         of,
     )
-    return {int(token): float(value) for token, value in found if value}
+    for _, value, width in found:
+        assert not value or float(width[:-1]) == pytest.approx(100 * float(value), abs=1e-3)
+    return {int(token): float(value) for token, value, _ in found if value}
 
 
 def probs_of(trace: Any, place: int) -> torch.Tensor:

@@ -167,10 +167,9 @@ export function createPrediction(choosePlace, chooseWord) {
       places.replaceChildren(...(before.length > 1 ? [placesOf(before, place, choosePlace)] : []));
       if (none) return list.replaceChildren();
       const rows = predictionRows(before[place].candidates, after && (after[place]?.candidates ?? []), PREDICTED);
-      const most = Math.max(0.2, ...rows.flatMap((row) => [row.before ?? 0, row.after ?? 0, drawnOf(step, row.id) ?? 0]));
       const word = rows.some(({ id }) => id === asked.word) ? asked.word : rows[0].id;
       const least = [before, after].map((all) => all?.[place]?.candidates.at(-1)?.prob ?? 0);
-      refill(list, rows.map((row) => barOf(row, { most, least, asked: row.id === word, edited: after !== null, step }, chooseWord)));
+      refill(list, rows.map((row) => barOf(row, { least, asked: row.id === word, edited: after !== null, step }, chooseWord)));
       return undefined;
     },
   };
@@ -192,15 +191,15 @@ function drawnOf(step, id) {
 
 /**
  * @param {Row} row
- * @param {{most: number, least: number[], asked: boolean, edited: boolean, step: Step | null}} about  least: the
+ * @param {{least: number[], asked: boolean, edited: boolean, step: Step | null}} about  least: the
  *   probability of the last that is known, before and after
  * @param {(id: number) => void} choose
  */
-function barOf({ id, text, before, after }, { most, least, asked, edited, step }, choose) {
+function barOf({ id, text, before, after }, { least, asked, edited, step }, choose) {
   const drawn = drawnOf(step, id);
   const word = element("bdi", {}, [visible(text.replace(/^ /, "·"), 24)]);
   const name = button(word, () => choose(id), { class: "live-word", "aria-pressed": String(asked), title: "Ask which head matters for this" });
-  const fills = [fillOf("before", before, most), ...(edited ? [fillOf("after", after, most)] : []), ...(drawn === null ? [] : [fillOf("drawn", drawn, most)])];
+  const fills = [fillOf("before", before), ...(edited ? [fillOf("after", after)] : []), ...(drawn === null ? [] : [fillOf("drawn", drawn)])];
   const change = (/** @type {string} */ said) => element("span", { class: "live-change" }, [said]);
   const numbers = [numberOf("before", before, least[0])];
   if (edited) numbers.push(" → ", numberOf("after", after, least[1]), change(before !== null && after !== null ? difference(after, before) : ""));
@@ -211,10 +210,10 @@ function barOf({ id, text, before, after }, { most, least, asked, edited, step }
   return item;
 }
 
-/** @param {string} kind @param {number | null} prob @param {number} most */
-function fillOf(kind, prob, most) {
+/** A full track is 100 %, so that bars can be compared. @param {string} kind @param {number | null} prob */
+function fillOf(kind, prob) {
   const fill = element("span", { class: `live-fill ${kind}` });
-  fill.style.width = `${((prob ?? 0) / most) * 100}%`;
+  fill.style.width = `${(prob ?? 0) * 100}%`;
   return fill;
 }
 
