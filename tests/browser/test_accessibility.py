@@ -100,6 +100,7 @@ def test_axe_finds_nothing(found, kind):
         page.locator("#step-13 input").fill("0.1")
         page.keyboard.press("Enter")
         page.wait_for_selector("#step-13 [data-right]")
+        page.wait_for_selector("#page[aria-busy=false]")
     else:
         page = found(report(), "", "h1")
     for width, themes in SIZES.items():

@@ -93,6 +93,18 @@ def test_an_address_without_a_step_opens_the_nearest_or_the_first(story, open_pa
         arrived(page, number)
 
 
+def test_a_window_that_becomes_narrow_or_wide_keeps_its_step(story, open_page):
+    page = open_page(story, "step=9", ready="[data-drawn]")
+    arrived(page, 9)
+    page.evaluate("document.activeElement.blur()")
+    for width in (360, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(500)
+        arrived(page, 9)
+        top = "document.getElementById('step-9').getBoundingClientRect().top"
+        assert 0 <= page.evaluate(top) < 440
+
+
 def test_n_and_p_lead_through_all_steps_however_fast(story, open_page):
     page = open_page(story, "step=1", ready="[data-drawn]")
     # The last step has a field for text, in which p is a letter.

@@ -84,9 +84,8 @@ class Picture {
     }
     this.shown = shown;
     this.tell(told ? [before, after] : [], before.run.predictions.length > 0);
-    // Of two pictures in a narrow window the one that is new; what they cover is no place for a step.
+    // Of two pictures in a narrow window the one that is new.
     this.frame.pictures.root.scrollLeft = this.frame.pictures.root.scrollWidth;
-    this.host.style.setProperty("--covered", `${this.frame.above?.parentElement?.offsetHeight}px`);
   }
 
   /** @param {import("../../core/data/example.js").Example[]} examples */
@@ -100,6 +99,14 @@ class Picture {
       heading: this.heading,
     });
     frame.above?.append(this.words);
+    const work = /** @type {HTMLElement} */ (frame.above?.parentElement);
+    let width = innerWidth;
+    // What the picture covers is no place for a step, and a window that is turned keeps its step.
+    new ResizeObserver(() => {
+      this.host.style.setProperty("--covered", `${work.offsetHeight}px`);
+      if (width !== innerWidth) this.host.querySelector("[data-here]")?.scrollIntoView();
+      width = innerWidth;
+    }).observe(work);
     return frame;
   }
 
