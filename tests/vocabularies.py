@@ -1,7 +1,9 @@
 """Checkpoint folders with a vocabulary: small ones of each kind, trained here, and real ones."""
 
 import json
+import struct
 from pathlib import Path
+from typing import Any
 
 from data import data_path
 from tokenizers import (
@@ -13,7 +15,12 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import AddedToken, GPT2TokenizerFast, RobertaTokenizerFast
+from transformers import (
+    AddedToken,
+    GPT2TokenizerFast,
+    PreTrainedTokenizerFast,
+    RobertaTokenizerFast,
+)
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog. The strawberries were fresh, weren't they?",
@@ -22,6 +29,12 @@ TEXT = [
     "我想在苹果公司工作 東京の天気 한국어 문장 🙂🚀 1314151 ½ \t\n",
 ] * 3
 BERT_MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ALBERT_MARKS = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+# Of one that begins another the shorter is read; two characters of 6 bytes are read one by one.
+WRITTEN = {
+    **{"ﬁ": "fi", "½": "1/2", "①": "1", "か": "カ", "\u3000": " ", "\u200b": "", "é": "e\u0301"},
+    **{"n": "n", "n\u0303": "x", "a\u0301": "á", "\u0939\u093f": "x", "👩": "woman"},
+}
 ROBERTA_MARKS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
@@ -70,6 +83,38 @@ def sentence_piece(folder: Path) -> Path:
     trained.train_from_iterator(TEXT, trainer)
     trained.save(str(folder / "tokenizer.json"))
     return folder
+
+
+def charsmap(written: dict[str, str]) -> bytes:
+    """What SentencePiece compiles of texts and what is written for them: a double array trie.
+
+    Each node has a block of 256 units, so a unit's offset leads to the start of a block.
+    """
+    keys = {text.encode(): new.encode() + b"\0" for text, new in written.items()}
+    prefixes = sorted({key[:size] for key in keys for size in range(len(key) + 1)})
+    blocks = {prefix: 256 * (1 + i) for i, prefix in enumerate(prefixes)}
+    units = [0] * (256 * (1 + len(blocks)))
+    texts = b""
+    for prefix, block in blocks.items():
+        label = prefix[-1] if prefix else 0
+        place = blocks[prefix[:-1]] + label if prefix else 0
+        units[place] = (place ^ block) << 10 | (prefix in keys) << 8 | label
+        if prefix in keys:
+            units[block] = 1 << 31 | len(texts)
+            texts += keys[prefix]
+    return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + texts
+
+
+def unigram(kind: type[PreTrainedTokenizerFast], marks: list[str], **options: Any) -> Tokenizer:
+    """A tokenizer of transformers, ALBERT's or XLM-RoBERTa's, with pieces that are trained here."""
+    trained = Tokenizer(models.Unigram())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=300, unk_token="<unk>", show_progress=False)
+    trained.train_from_iterator([*TEXT, *map(str.lower, TEXT)], trainer)
+    pieces = json.loads(trained.to_str())["model"]["vocab"]
+    vocab = [(mark, 0.0) for mark in marks] + [(piece, score) for piece, score in pieces[1:]]
+    given = kind(vocab=vocab, _spm_precompiled_charsmap=charsmap(WRITTEN), **options)
+    return given.backend_tokenizer
 
 
 def byte_fallback(*, prepended: bool) -> Tokenizer:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import RobertaProcessing
 
 import minibert
-from tests.vocabularies import byte_fallback
+from tests.vocabularies import ALBERT_MARKS, byte_fallback, unigram
 
 __all__ = ["DRAWN", "HOSTILE", "drawn_folder"]
 
@@ -188,6 +188,8 @@ def drawn_folder(model_type: str, folder: Path, seed: int, end: str = "") -> Any
 def _tokenizer(model_type: str) -> Tokenizer:
     if model_type in ("llama", "mistral", "gemma", "gemma2"):
         return byte_fallback(prepended=model_type[0] != "g")
+    if model_type == "albert":
+        return unigram(transformers.AlbertTokenizer, ALBERT_MARKS)
     masked = model_type in _WORD_PIECE
     embedded = minibert.load("tiny-bert" if masked else "tiny-gpt2").tokenizer
     assert embedded is not None
@@ -294,8 +296,15 @@ HOSTILE: dict[str, tuple[Damage, str]] = {
     ),
     "no tokenizer": (lambda p: (p / "tokenizer.json").unlink(), "there is no tokenizer.json"),
     "Unigram": (
-        lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(model={"type": "Unigram"})),
-        'is a "Unigram" tokenizer; expected WordPiece or BPE of bytes',
+        lambda p: _rewritten(
+            p / "tokenizer.json",
+            lambda t: t.update(model={"type": "Unigram", "unk_id": 1, "vocab": [["the", -1.0]]}),
+        ),
+        "has a vocabulary that is damaged",
+    ),
+    "another model": (
+        lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(model={"type": "WordLevel"})),
+        'is a "WordLevel" tokenizer; expected BPE of bytes, Unigram or WordPiece',
     ),
     "BPE of characters": (
         lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(pre_tokenizer=None)),
@@ -303,9 +312,18 @@ HOSTILE: dict[str, tuple[Damage, str]] = {
     ),
     "another normalizer": (
         lambda p: _rewritten(
-            p / "tokenizer.json", lambda t: t.update(normalizer={"type": "Precompiled"})
+            p / "tokenizer.json", lambda t: t.update(normalizer={"type": "Nmt"})
         ),
-        'the normalizer is "Precompiled"',
+        'the normalizer is "Nmt"',
+    ),
+    "no table of characters": (
+        lambda p: _rewritten(
+            p / "tokenizer.json",
+            lambda t: t.update(
+                normalizer={"type": "Precompiled", "precompiled_charsmap": "/////w=="}
+            ),
+        ),
+        "the precompiled normalizer is damaged",
     ),
     "too many ids": (
         lambda p: _rewritten(

@@ -32,6 +32,8 @@
 
 import { Weights } from "./model.js";
 import { KINDS, single } from "./product.js";
+import { idsOf } from "./tokens.js";
+import { precompiled } from "./unigram.js";
 
 /** The longest header of a safetensors file, and the longest JSON beside it, in bytes. */
 const LONGEST_HEADER = 1e8;
@@ -583,8 +585,8 @@ function placeIn({ start, rows, block }, row) {
 
 /** The parts of a tokenizer.json that tokens.js has. */
 const KNOWN = {
-  normalizer: ["BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Sequence", "StripAccents"],
-  pre_tokenizer: ["BertPreTokenizer", "ByteLevel", "Metaspace", "Sequence", "Split"],
+  normalizer: ["BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend", "Replace", "Sequence", "Strip", "StripAccents"],
+  pre_tokenizer: ["BertPreTokenizer", "ByteLevel", "Metaspace", "Sequence", "Split", "WhitespaceSplit"],
   post_processor: ["BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"],
 };
 
@@ -594,7 +596,7 @@ async function vocabularyOf(files, { roles }, rows) {
   checkTokenizer(tokenizer);
   const settings = /** @type {Json} */ ({});
   for (const name of ["special_tokens_map.json", "tokenizer_config.json"]) if (files.has(name)) Object.assign(settings, await jsonOf(files, name));
-  const ids = new Map([...Object.entries(tokenizer.model.vocab), ...tokenizer.added_tokens.map((/** @type {Json} */ one) => [one.content, one.id])]);
+  const ids = new Map([...idsOf(tokenizer.model), ...tokenizer.added_tokens.map((/** @type {Json} */ one) => [one.content, one.id])]);
   const special = new Set(tokenizer.added_tokens.filter((/** @type {Json} */ one) => one.special).map((/** @type {Json} */ one) => one.id));
   const found = /** @type {Json} */ ({});
   for (const [role, usual] of roles) {
@@ -617,13 +619,15 @@ async function vocabularyOf(files, { roles }, rows) {
 /** Throws for a tokenizer of another kind. @param {Json} tokenizer */
 function checkTokenizer({ model, added_tokens: added, ...parts }) {
   const type = model?.type ?? (model?.merges ? "BPE" : undefined);
+  if (!["BPE", "Unigram", "WordPiece"].includes(type)) throw new Error(`tokenizer.json is a ${shown(type)} tokenizer; expected BPE of bytes, Unigram or WordPiece`);
   const level = JSON.stringify([parts.pre_tokenizer]).includes('"ByteLevel"');
   const named = (/** @type {number} */ byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
-  const bytes = model?.byte_fallback ? [...Array(256).keys()].every((byte) => own(model.vocab ?? {}, named(byte))) : level;
-  if (type !== "WordPiece" && !(type === "BPE" && bytes)) throw new Error(`tokenizer.json is a ${shown(type)} tokenizer${type === "BPE" ? " that does not have all bytes" : ""}; expected WordPiece or BPE of bytes`);
+  const bytes = model.byte_fallback ? [...Array(256).keys()].every((byte) => own(model.vocab ?? {}, named(byte))) : level;
+  if (type === "BPE" && !bytes) throw new Error("tokenizer.json is a BPE tokenizer that does not have all bytes; expected one of bytes");
   if (model.dropout) throw new Error(`tokenizer.json: dropout is ${shown(model.dropout)}; expected none`);
-  const entries = Object.entries(model.vocab ?? {});
-  if (!entries.length || !Array.isArray(added) || ![...entries.map(([, id]) => id), ...added.map((one) => one?.id)].every((id) => Number.isSafeInteger(id) && id >= 0)) throw new Error("tokenizer.json has a vocabulary that is damaged");
+  const listed = type !== "Unigram" || (Array.isArray(model.vocab) && model.vocab.every((/** @type {any} */ one) => typeof one?.[0] === "string" && Number.isFinite(one[1])) && own(model.vocab, model.unk_id));
+  const entries = listed ? idsOf({ vocab: model.vocab ?? {} }) : [];
+  if (new Set(entries.map(([piece]) => piece)).size < entries.length || !entries.length || !Array.isArray(added) || ![...entries.map(([, id]) => id), ...added.map((one) => one?.id)].every((id) => Number.isSafeInteger(id) && id >= 0)) throw new Error("tokenizer.json has a vocabulary that is damaged");
   for (const [name, known] of Object.entries(KNOWN)) checkParts(name, /** @type {Json} */ (parts)[name], known);
 }
 
@@ -631,8 +635,9 @@ function checkTokenizer({ model, added_tokens: added, ...parts }) {
 function checkParts(name, part, known) {
   if (!part) return;
   if (!known.includes(part.type)) throw new Error(`tokenizer.json: the ${name} is ${shown(part.type)}; expected ${known.join(", ")}`);
-  if (part.type === "Metaspace" && part.split !== false) throw new Error("tokenizer.json: split of Metaspace is not false; expected one that does not split");
+  if (part.type === "Precompiled") precompiled(part.precompiled_charsmap);
   const inner = part.normalizers ?? part.pretokenizers ?? part.processors;
+  if (inner?.some?.((/** @type {Json} */ one) => one?.prepend_scheme === "first")) throw new Error('tokenizer.json: prepend_scheme is "first" behind other steps; expected "always" or "never"');
   if (Array.isArray(inner)) for (const one of inner) checkParts(name, one, known);
 }
 

@@ -4,7 +4,8 @@
  * The normalizer and the pre-tokenizer of BERT are those of the library in Rust, character by character.
  */
 
-import { BertNormalizer, BertPreTokenizer, Tokenizer as Backend } from "@huggingface/tokenizers";
+import { Tokenizer as Backend } from "@huggingface/tokenizers";
+import { precompiled, unigram } from "./unigram.js";
 
 /**
  * @typedef {object} Settings
@@ -25,9 +26,11 @@ export function bertNormalized(text, { clean_text, handle_chinese_chars, strip_a
   if (clean_text) characters = characters.filter((one) => /[\t\n\r]|[^\0\ufffd\p{Cc}\p{Cf}\p{Co}\p{Cs}]/u.test(one)).map((one) => (/\s/u.test(one) ? " " : one));
   if (handle_chinese_chars) characters = characters.map((one) => (CHINESE.test(one) ? ` ${one} ` : one));
   if (strip_accents ?? lowercase) characters = [...characters.join("").normalize("NFD").replace(/\p{Mn}/gu, "")];
-  // One at a time: of a whole word it depends on what stands around a character.
-  return characters.map((one) => (lowercase ? one.toLowerCase() : one)).join("");
+  return lowercase ? lowercased(characters) : characters.join("");
 }
+
+/** One at a time: of a whole word it depends on what stands around a character. @param {Iterable<string>} text */
+const lowercased = (text) => [...text].map((one) => one.toLowerCase()).join("");
 
 /** Punctuation of Unicode 9 and later, which is not punctuation there. */
 const NEWER =
@@ -68,9 +71,7 @@ export const BERT_PARTS = new RegExp(String.raw`(?:[^\s${PUNCTUATION}]|[${NEWER}
 export class Tokenizer {
   /** @param {Vocabulary} vocabulary */
   constructor({ tokenizer, structural, mask, size }) {
-    this.backend = new Backend(tokenizer, {});
-    mend(this.backend.normalizer);
-    mend(this.backend.pre_tokenizer);
+    this.backend = backendOf(tokenizer);
     this.single = templateOf(tokenizer.post_processor, "single");
     this.pair = templateOf(tokenizer.post_processor, "pair");
     this.structural = new Set(structural);
@@ -137,19 +138,42 @@ export class Tokenizer {
 
 }
 
-/**
- * Puts our own in the place of the library's normalizer and splitting for BERT.
- *
- * @param {any} step  of the library, or several as one
- */
-function mend(step) {
-  if (step instanceof BertNormalizer) {
-    const settings = /** @type {any} */ (step).config;
-    step.normalize = (text) => bertNormalized(text, settings);
-  }
-  if (step instanceof BertPreTokenizer) /** @type {any} */ (step).pattern = BERT_PARTS;
-  for (const one of step?.normalizers ?? step?.tokenizers ?? []) mend(one);
+/** What our own methods do in the place of the library's, by the type of a step. @type {Record<string, (part: any, step: any) => any>} */
+const MENDED = {
+  BertNormalizer: (part) => ({ normalize: (/** @type {string} */ text) => bertNormalized(text, part) }),
+  BertPreTokenizer: () => ({ pattern: BERT_PARTS }),
+  Lowercase: () => ({ normalize: lowercased }),
+  Metaspace: ({ split }, step) => {
+    const marked = step.pre_tokenize_text.bind(step);
+    // A word with the mark in front of it.
+    return split === false ? {} : { pre_tokenize_text: (/** @type {any} */ ...given) => marked(...given)[0].match(/\u2581[^\u2581]*|[^\u2581]+/gu) ?? [] };
+  },
+  Precompiled: (part) => ({ normalize: precompiled(part.precompiled_charsmap) }),
+  Strip: ({ strip_left: left, strip_right: right }) => ({ normalize: (/** @type {string} */ text) => text.replace(left ? /^\p{White_Space}+/u : "", "").replace(right ? /\p{White_Space}+$/u : "", "") }),
+  WhitespaceSplit: () => ({ pre_tokenize_text: (/** @type {string} */ text) => text.match(/\P{White_Space}+/gu) ?? [] }),
+};
+
+/** @param {any} step  of the library, or several as one @param {any} part  what tokenizer.json says of it */
+function mend(step, part) {
+  Object.assign(step ?? {}, MENDED[part?.type]?.(part, step));
+  (part?.normalizers ?? part?.pretokenizers ?? []).forEach((/** @type {any} */ one, /** @type {number} */ i) => mend((step.normalizers ?? step.tokenizers)[i], one));
 }
+
+/** The library with the steps that it has like the one in Rust, and with our own for the others. @param {any} tokenizer */
+function backendOf(tokenizer) {
+  const { model } = tokenizer;
+  const pieces = model.type === "Unigram" && unigram(model);
+  // A model of the library whose vocabulary is the same; what it splits by is put in below.
+  const known = pieces && { type: "WordPiece", vocab: Object.fromEntries(idsOf(model)), unk_token: model.vocab[model.unk_id][0] };
+  const backend = new Backend({ ...tokenizer, model: known || model }, {});
+  if (pieces) /** @type {any} */ (backend).model.encode = (/** @type {string[]} */ words) => words.flatMap(pieces);
+  mend(backend.normalizer, tokenizer.normalizer);
+  mend(backend.pre_tokenizer, tokenizer.pre_tokenizer);
+  return backend;
+}
+
+/** The pieces of a model and their ids: Unigram lists them. @param {any} model @returns {[string, number][]} */
+export const idsOf = ({ vocab }) => (Array.isArray(vocab) ? vocab.map(([piece], id) => [piece, id]) : Object.entries(vocab));
 
 /**
  * How many tokens of each text stay where `room` of them do. As in transformers' "longest_first" the

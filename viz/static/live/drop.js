@@ -66,7 +66,7 @@ export function askForFolder(page, tables, start) {
     choose,
     input,
     said,
-    element("p", { class: "note" }, [`Families: ${families.join(", ")}. Numbers: float32, float16, bfloat16. Tokenizers: WordPiece, and BPE of bytes.`]),
+    element("p", { class: "note" }, [`Families: ${families.join(", ")}. Numbers: float32, float16, bfloat16. Tokenizers: WordPiece, Unigram, and BPE of bytes.`]),
   ]);
   page.classList.add("minibert");
   page.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
