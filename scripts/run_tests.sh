@@ -79,4 +79,5 @@ kill $telling 2>/dev/null
 skipped=build/tests/without_data
 [ ! -s "$skipped" ] || echo "NOT VERIFIED: the $(wc -l <"$skipped") tests that read ../shared or the folder" \
     "MINIBERT_TEST_DATA names (CONTRIBUTING.md, Tests): README's claims about real weights rest on them."
+echo "Firefox: NOT VERIFIED: make firefox runs the tests of the pages in one that is installed."
 exit $status
