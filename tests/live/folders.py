@@ -311,9 +311,7 @@ HOSTILE: dict[str, tuple[Damage, str]] = {
         "that does not have all bytes",
     ),
     "another normalizer": (
-        lambda p: _rewritten(
-            p / "tokenizer.json", lambda t: t.update(normalizer={"type": "Nmt"})
-        ),
+        lambda p: _rewritten(p / "tokenizer.json", lambda t: t.update(normalizer={"type": "Nmt"})),
         'the normalizer is "Nmt"',
     ),
     "no table of characters": (
