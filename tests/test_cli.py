@@ -228,12 +228,12 @@ class TestProgram:
                 result = run("predict", "the [MASK]")
             assert (result.exit_code, result.output) == (1, f"error: {error}\n")
 
-    @pytest.mark.parametrize("asked", ["--version", "--help"])
+    @pytest.mark.parametrize("asked", [("--version",), ("--help",), ("view", "--help")])
     def test_a_closed_pipe_ends_quietly(self, asked):
         read, write = os.pipe()
         os.close(read)
         try:
-            done = process(asked, stdout=write)
+            done = process(*asked, stdout=write)
         finally:
             os.close(write)
         assert (done.returncode, done.stderr) == (141, "")

@@ -10,7 +10,7 @@ import warnings
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from minibert import __version__
 from minibert.cli.answers import explain, generate, predict
@@ -114,6 +114,15 @@ class _Commands(TyperGroup):
             raise
 
 
+class _Command(TyperCommand):
+    """A command whose `--help` is output like any other."""
+
+    def parse_args(self, ctx: _Click, args: list[str]) -> list[str]:
+        """The arguments that are left. Raises OutputError where the help cannot be written."""
+        with to_output():
+            return super().parse_args(ctx, args)
+
+
 def _next_of(name: str) -> str:
     """What to do after the command of that name."""
     return next(text for command, text in _NEXT.items() if command.__name__ == name)
@@ -197,7 +206,7 @@ def _options(
 
 
 for command in _NEXT:
-    app.command(epilog=f"Next: {_next_of(command.__name__)}")(command)
+    app.command(cls=_Command, epilog=f"Next: {_next_of(command.__name__)}")(command)
 
 
 def main() -> None:
