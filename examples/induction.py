@@ -1,7 +1,7 @@
 """Induction heads, found by what they do and proved by taking them away.
 
 Olsson et al. 2022, "In-context Learning and Induction Heads": on random tokens that come twice,
-heads are scored by their attention to the token behind the earlier copy. Then the best are ablated,
+heads are scored by their attention to the token after the earlier copy. Then the best are ablated,
 and the loss of the second half is read, which nothing but copying can predict.
 """
 

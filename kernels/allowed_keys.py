@@ -76,7 +76,7 @@ class AllowedKeys:
         return cls(batch, position, ids.device, causal, lengths)
 
     def at(self, queries: Sequence[int]) -> "AllowedKeys":
-        """The same keys for the queries at these positions alone."""
+        """The allowed keys for only the queries at these positions."""
         if self.packed is not None:
             raise AttentionError(
                 "queries of packed sentences were chosen; expected a padded batch or one sentence. "
@@ -123,7 +123,7 @@ class AllowedKeys:
         return near & allowed
 
     def full(self) -> AttentionMask:
-        """The same, spelled out for every sentence, query and key."""
+        """The allowed keys, spelled out for every sentence, query and key."""
         size = (self.batch, 1, self.position, self.position)
         rows = self.rows()
         if rows is None:
@@ -192,7 +192,7 @@ class AllowedKeys:
 
     @kept
     def sentences(self) -> "tuple[AllowedKeys, ...]":
-        """Those of each packed sentence alone."""
+        """The allowed keys of each packed sentence by itself."""
         found: list[AllowedKeys] = []
         for number, n_keys in enumerate(self.packed_keys or self.packed or ()):
             prefix = None if self.prefix is None else self.prefix[number : number + 1]

@@ -147,7 +147,7 @@ class Part:
         return self.memory.vectors(name, tuple(vectors.shape)).copy_(vectors).flatten(0, 1)
 
     def blocks(self, rows: slice = slice(None), *, multiple: int = 1) -> Iterator["Block"]:
-        """Its rows from the first to the last; those without any key to see are left out.
+        """The blocks of rows from first to last; rows that see no key are left out.
 
         All blocks but the last have a multiple of `multiple` rows, where that leaves enough.
         """
@@ -264,7 +264,7 @@ class Block:
         return any(one is not None for one in (inputs.mask, inputs.window, inputs.prefix))
 
     def of_rows(self, numbers: Tensor) -> Tensor:
-        """Its part of (batch, head, query, ...); an axis of 1 stays."""
+        """The block's part of (batch, head, query, ...); an axis of 1 stays."""
         return _cut(numbers, self.place)
 
     def second(self) -> Tensor:

@@ -300,7 +300,7 @@ class Call:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Those that gradients may flow to, by name."""
+        """The tensors that gradients may flow to, by name."""
         names = ("query", "key", "value", "bias", "alibi_slopes", "sinks")
         given = {name: getattr(self, name) for name in names}
         return {name: one for name, one in given.items() if one is not None}
@@ -335,7 +335,7 @@ class Call:
         return {name: getattr(self, name) for name in OPTIONS if name in names}
 
     def positively_scaled(self) -> "Call":
-        """The same scores by a scale above 0.
+        """A call with a scale above 0 that gives the same scores.
 
         torch's kernels mask before they scale: −inf times a scale of 0 or below is not a mask.
         """

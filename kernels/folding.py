@@ -31,7 +31,7 @@ def folded(call: Call, taken: frozenset[str]) -> Call:
 
 
 def _masked(call: Call, taken: frozenset[str]) -> Call:
-    """The call with a mask in the place of what is not taken apart from it."""
+    """The call with a mask in place of options that the implementation does not take."""
     keys = call.allowed
     left = keys.options - taken
     # A prefix is seen in spite of causal order: both are in the mask, or neither.
@@ -97,7 +97,7 @@ def reads_packed(asked: frozenset[str], taken: frozenset[str]) -> bool:
 
 
 def padded_call(call: Call) -> Call:
-    """Packed sentences as a batch, a sentence a row, with zeros behind its tokens."""
+    """Packed sentences as a batch, one sentence a row, zeros after its tokens."""
     queries, keys = _counts(call)
 
     def rows(vectors: Tensor, counts: Sequence[int]) -> Tensor:
@@ -153,7 +153,7 @@ def sentence_by_sentence(attend: Callable[[Call], Outputs], call: Call) -> Outpu
 
 
 def _within(want: Want, first_query: int, first: int, length: int) -> Want:
-    """The same for the sentence that begins with these, and has so many keys."""
+    """The call for the one sentence that starts at these rows and has so many keys."""
     own: Want = {}
     if "key_mass" in want:
         own["key_mass"] = tuple(min(n, length - 1) for n in want["key_mass"])

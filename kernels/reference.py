@@ -47,7 +47,7 @@ class Shaping:
     sink: float | None = None
 
     def of_row(self, row: int) -> "Shaping":
-        """That of one query."""
+        """The shaping of one query."""
         return replace(self, bias=self.bias[row])
 
     def shaped(self, scores: Array) -> Array:
@@ -266,7 +266,7 @@ def _biases(
 
 
 def of_head(want: Want, batch: int, head: int) -> Want:
-    """The same, the tensors as arrays of one head."""
+    """The shaping of one head, with tensors as arrays."""
     found = dict(want)
     if "key_sums" in want:
         columns = want["key_sums"]

@@ -45,7 +45,7 @@ class RowSums:
         want: Want,
         sinks: Float[Tensor, " head"] | None = None,
     ) -> "RowSums":
-        """Those of as many rows, none of which sees a key."""
+        """The sums of as many rows, none of which sees a key."""
         numbers = rows.new_ones((*rows.shape[:3], 1), dtype=wide(rows.dtype))
         return cls(
             numbers * floor_of(numbers),

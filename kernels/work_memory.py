@@ -184,7 +184,7 @@ def traced() -> bool:
 
 
 class _Kept(threading.local):
-    """Of each thread, the arrays its calls do not need at the moment, one of each name."""
+    """The arrays of each thread that its calls do not need at the moment, one of each name."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Tensor] = {}

@@ -115,12 +115,12 @@ class PageSizes:
         return self.scales[layer]
 
     def window(self, layer: int) -> Window:
-        """How many keys before and behind a query of the layer sees; None: all."""
+        """How many keys before and after it a query of the layer sees; None: all."""
         return self.windows[layer]
 
 
 def add_doors(module: str, names: Mapping[str, str]) -> None:
-    """Say that these doors lead to a module: the name of each door, and of what stands behind it.
+    """Declare doors into a module: the name of each door, and the name that it opens.
 
     The module is not imported before one of the doors is opened.
     """
@@ -128,7 +128,7 @@ def add_doors(module: str, names: Mapping[str, str]) -> None:
 
 
 def opened(door: str) -> Any:
-    """What stands behind a door, for instance the function that makes a page of a trace."""
+    """The object that a door opens, such as the function that makes a page of a trace."""
     module, name = _homes[door]
     return getattr(import_module(module), name)
 

@@ -446,7 +446,7 @@ def load(
 
 
 def from_transformers(model: Any, **options: Any) -> Model:
-    """The same model in minibert; it shares the weights of the transformers model.
+    """Make a model of minibert that shares the weights of a transformers model.
 
     `options` are those of `Asked`. Raises CheckpointError for a family or head minibert does not
     know.

@@ -86,7 +86,7 @@ Compute = Callable[[Any], Value]
 
 @runtime_checkable
 class Reader(Protocol):
-    """Whose attributes quantities are: a layer of a pass, of a trace, or of its gradients."""
+    """An object that has quantities as attributes: a layer of a pass, a trace or its gradients."""
 
     def read_quantity(self, quantity: "Quantity[Any]") -> Tensor:
         """The value of the quantity here."""
@@ -104,7 +104,7 @@ class Quantity(Generic[Value]):
     kept         a trace keeps what the pass computed; the others are computed when read
     of_keys      its positions are those that are looked at (key, value), not those that look
     per_layer    False for what belongs to the whole pass
-    gradient     how much a number grows with it, from the gradient of the first quantity behind it
+    gradient     how much a number grows with it, from the gradient of the first quantity after it
                  that is in `gradient_from`; None where autograd gives it, at no cost to a pass
     """
 
@@ -139,7 +139,7 @@ class Quantity(Generic[Value]):
     def gradient_of(self, *others: str) -> Callable[[Compute[Tensor]], None]:
         """Declare the gradient, a function of those of quantities behind it up to one of `others`.
 
-        Which of them it is depends on the model: the first that stands behind the quantity there.
+        Which of them it is depends on the model: the first one after the quantity.
         """
 
         def declare(function: Compute[Tensor]) -> None:

@@ -147,7 +147,7 @@ def _opened(folder: Path) -> Checkpoint:
 
 
 def _lengths(config: Config, longest: int) -> list[int]:
-    """Of the texts, the longest last.
+    """The lengths of the texts, the longest last.
 
     transformers keeps dynamic rotary frequencies of a long text for a shorter one after it.
     """
@@ -295,7 +295,7 @@ def _wider(value: object) -> Any:
 
 @contextmanager
 def wide() -> Iterator[None]:
-    """Inside, models are made in float64, their buffers included, and compute in it throughout."""
+    """Make models in float64 inside the block, buffers included, and compute in it throughout."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

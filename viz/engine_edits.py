@@ -231,7 +231,7 @@ def _check_weight(edit: EngineEdit, where: str, config: Config, n_tokens: int) -
 
 
 def seen_keys(config: Config, layer: int, query: int, n_tokens: int) -> tuple[int, int]:
-    """The first key that a query looks at, and the first behind them."""
+    """The first key that a query looks at, and the first after the last one."""
     before, after = config.window(layer) or (n_tokens, n_tokens)
     last = query if config.causal else min(query + after, n_tokens - 1)
     return max(query - before, 0), last + 1

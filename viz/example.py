@@ -184,7 +184,7 @@ class Example:
         return ((f"e{index}-{block.name}", block.data) for block in self.blocks)
 
     def with_blocks(self, blocks: Sequence[Block], note: str = "") -> "Example":
-        """The same with more numbers, or with a note."""
+        """The example with more numbers, or with a note."""
         notes = [*self.about["notes"], *([note] if note else [])]
         return replace(self, about={**self.about, "notes": notes}, blocks=(*self.blocks, *blocks))
 

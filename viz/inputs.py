@@ -229,7 +229,7 @@ def checked_numbers(chosen: Outside, n: int, name: str) -> list[int]:
 
 
 def whole_number(given: Outside) -> int:
-    """It as an int. Raises TypeError for what is not one, as True."""
+    """Return the value as an int. Raises TypeError for a value that is not one, such as True."""
     if isinstance(given, bool):
         raise TypeError(f"{given} is not a number")
     return operator.index(given)

@@ -339,7 +339,7 @@ def _config(model: RunnableModel) -> Json:
 
 
 def _packed(named: Sequence[tuple[str, Tensor]], coded: bool) -> tuple[list[Json], bytes]:
-    """What each weight is, and the bytes of all of them one behind the other.
+    """The description of each weight, and the bytes of all of them in a row.
 
     With `coded` matrices are in 8 bits: the scales of their rows, then the codes.
     """

@@ -168,7 +168,7 @@ class Page(Shown):
 
     @property
     def data(self) -> str:
-        """The same as `html`, by the name that it has on what BertViz returns."""
+        """The page's HTML, by the name that BertViz's results use for it."""
         return self.html
 
     def __repr__(self) -> str:

@@ -67,7 +67,7 @@ def pack_layer(layer: int, probs: Array) -> Block:
 
 
 def pack_codes(layer: int, codes: Array) -> Block:
-    """The same from codes."""
+    """Pack a layer from its codes."""
     triangle = is_triangle(codes)
     _, n_queries, n_keys = codes.shape
     cells = codes[:, *np.tril_indices(n_queries, 0, n_keys)] if triangle else codes

@@ -83,7 +83,7 @@ def page_reasons(
     multiplications: int,
     features: Features | None = None,
 ) -> Reasons | None:
-    """Those of all weights of these heads of at least 1 %, or with None of the largest of all.
+    """The reasons of all weights of these heads of at least 1 %; with None, of the largest weights.
 
     These are as many as 4 % of `size`, the bytes of the page, and so many multiplications
     allow. None where there is no weight whose score is the sum of what heads and MLPs wrote.
@@ -270,7 +270,7 @@ class _Node(NamedTuple):
 
 @dataclass
 class _Below:
-    """What is behind the pairs of weights: the vectors of each, and what its heads had read."""
+    """The vectors of each pair of weights, and what its heads had read."""
 
     text: Trace
     places: dict[tuple[object, ...], int] = field(default_factory=dict)

@@ -59,7 +59,7 @@ class Looking:
 
     @classmethod
     def of_trace(cls, config: Sizes, layer: int) -> "Looking":
-        """That of a layer of a trace's model."""
+        """The scores of a layer of a trace's model."""
         scale, window = config.attention_scale(layer), config.window(layer)
         return cls(scale, config.causal, window, config.attention_soft_cap)
 
@@ -72,7 +72,7 @@ class Looking:
         return self.from_scaled(products, rows)
 
     def from_scaled(self, scores: Array, rows: Array) -> Array:
-        """The same from products that are scaled."""
+        """The masked scores, from products that are already scaled."""
         if self.soft_cap is not None:
             np.tanh(scores / self.soft_cap, out=scores)
             scores *= self.soft_cap
@@ -370,7 +370,7 @@ class _Groups:
         return self.heads if name == "query" else self.key_heads
 
     def closed(self, places: set[int]) -> set[int]:
-        """These heads and those that share a key-value head with them."""
+        """The given heads and those that share a key-value head with them."""
         read = {self.key_places[place] for place in places}
         return {place for place, key in enumerate(self.key_places) if key in read}
 
@@ -411,7 +411,7 @@ class _Halves:
 
 
 class _Codes:
-    """The same in a byte a number."""
+    """Numbers coded in one byte each."""
 
     error = CODED_ERROR
 
@@ -420,7 +420,7 @@ class _Codes:
         self.numbers: Named = {name: one.numbers for name, one in codes.items()}
 
     def finer(self) -> Iterator[tuple[int, Named]]:
-        """With so many bits more for each number, the fewest first."""
+        """The numbers with more bits each, the fewest bits first."""
         for bits in _RESTS:
             yield bits, {name: one.finer(bits) for name, one in self.codes.items()}
 
@@ -441,7 +441,7 @@ def _codes(single: Named) -> _Codes | None:
 
 
 def rounded(vectors: Array) -> Array:
-    """The same in half precision; infinite where they are too large for it."""
+    """The numbers in half precision; infinite where they are too large for it."""
     with np.errstate(over="ignore"):
         return vectors.astype(np.float16)
 

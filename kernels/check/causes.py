@@ -208,7 +208,7 @@ def likely_cause(
         )
     if _only_in(_padded_queries(problem), wrong):
         return (
-            "only rows of padded queries are wrong: a query behind the length of its sentence sees "
+            "only rows of padded queries are wrong: a query after the length of its sentence sees "
             "the real keys like any other"
         )
     if constant and bool((expected != expected.flatten()[0]).any()):

@@ -130,7 +130,7 @@ def _values(name: str, problem: Problem) -> Slips:
 
 
 def _masked(problem: Problem, **parts: Tensor | None) -> Problem:
-    """The same scores, with these parts of the mask in place of its own; None leaves one out."""
+    """The problem with these parts of the mask in place of its own; None leaves one out."""
     return replace(unfolded(problem), mask=all_of(allowed(problem) | parts))
 
 
@@ -212,7 +212,7 @@ def _lengths(problem: Problem) -> Slips:
         said = "lengths of the first sentence is used for all: read lengths[batch], not lengths[0]"
         yield said, replace(problem, lengths=first)
     for slip, shift in (
-        ("one key too many is seen behind the length: write key < length, not key <= length", 1),
+        ("one key too many is seen after the length: write key < length, not key <= length", 1),
         ("the last real key is not seen: write key < length, not key < length - 1", -1),
     ):
         shifted = (problem.lengths + shift).clamp(0, K)
@@ -665,7 +665,7 @@ def _tiles(problem: Problem) -> Slips:
 
 
 def _padded(plain: Problem, extra: int) -> Problem:
-    """The problem with `extra` keys and values of zero behind, which every query sees."""
+    """The problem with `extra` zero keys and values appended, which every query sees."""
     B, H, Q, K = (*plain.query.shape[:3], plain.n_keys)
     mask, bias = plain.mask, plain.bias
     return replace(
@@ -678,7 +678,7 @@ def _padded(plain: Problem, extra: int) -> Problem:
 
 
 def _reading_on(problem: Problem, extra: int) -> Problem:
-    """The problem with the memory behind each head's keys and values as `extra` keys and values.
+    """The problem with the memory after each head's keys and values read as `extra` ones.
 
     Behind the last heads stands what nobody knows: their values are NaN.
     """

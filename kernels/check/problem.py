@@ -66,7 +66,7 @@ class Problem:
         return self.query, key, value
 
     def call(self) -> Call:
-        """It as an implementation takes it; lse is always wanted."""
+        """The problem as an implementation takes it; lse is always wanted."""
         want = self.want | {"lse": ()}
         return Call.of(self.query, self.key, self.value, **self.options() | {"want": want})
 
@@ -94,19 +94,19 @@ class Problem:
             one.normal_(generator=generator)
 
     def copy(self) -> "Problem":
-        """The same numbers in other memory."""
+        """A copy: the same numbers in other memory."""
         return self._holding({name: one.clone() for name, one in self.tensors().items()})
 
     @torch.no_grad()
     def take(self, other: "Problem") -> "Problem":
-        """Its own tensors, filled in place with the numbers of `other`; all else is the other's."""
+        """Fill the own tensors in place with the numbers of `other`; the rest is the other's."""
         theirs, mine = other.tensors(), self.tensors()
         for name, one in mine.items():
             one.copy_(theirs[name])
         return other._holding(mine)
 
     def _holding(self, tensors: dict[str, Any]) -> "Problem":
-        """It with these in the place of its own tensors."""
+        """The problem with these tensors in place of its own."""
         want = {name: tensors.pop(name, one) for name, one in self.want.items()}
         return replace(self, want=want, **tensors)
 
@@ -129,7 +129,7 @@ def by_eager(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:
-    """The same attention told by a mask, a bias, a soft cap and sinks alone, in this dtype.
+    """The same attention expressed only by a mask, a bias, a soft cap and sinks, in this dtype.
 
     Heads are repeated and pages laid one after the other; z, lse, scores and probs are the same.
     It is written for the checker alone, so that it shares no slip with an implementation.
@@ -187,7 +187,7 @@ def _positions(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def allowed_at(problem: Problem, distance: Tensor, key: Tensor) -> dict[str, Tensor]:
-    """`allowed` for keys at these positions, so far behind each query's own."""
+    """`allowed` for keys at these positions, so far after each query's own."""
     parts = {} if problem.mask is None else {"mask": problem.mask}
     if problem.packed is not None:
         same = _packed_positions(problem.packed, problem.packed_keys or problem.packed)[2]

@@ -189,7 +189,7 @@ class Workload:
         return numbers * itemsize
 
     def cut(self, tokens: int, *, batch: int | None = None, heads: int | None = None) -> "Workload":
-        """The same at another size: window and prefix shrink with the tokens, groups stay.
+        """The workload at another size: window and prefix shrink with the tokens, groups stay.
 
         The groups are at most as many queries a key head as there are heads.
         """

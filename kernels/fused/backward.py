@@ -114,7 +114,7 @@ class Problem:
         return int(self.sizes.n_places // self.sizes.n_heads)
 
     def strides_of(self, vectors: Tensor) -> tuple[int, ...]:
-        """Those of vectors that lie as the inputs do."""
+        """The strides of vectors that lie as the inputs do."""
         batch, head, row, _ = vectors.stride()
         return (batch if self.inputs.starts is None else 0, head, row)
 

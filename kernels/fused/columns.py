@@ -125,7 +125,7 @@ def columns_kernel(
 ):  # fmt: skip
     """sums[k] = sum over queries of P for a block of keys, and sums of the map's cells.
 
-    With REAL_QUERIES the queries behind a sentence's length do not count.
+    With REAL_QUERIES the queries after a sentence's length do not count.
     """
     place, block = program_place(sizes.n_blocks, sizes.n_places, sizes.n_together, False)
     head, counts = head_view(inputs, strides, sizes, place)

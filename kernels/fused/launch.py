@@ -85,7 +85,7 @@ class Sizes(NamedTuple):
     """Heads of all sentences, heads of one, rows, keys, blocks of rows; heads side by side.
 
     `group` query heads read one key head. A query sees `before` keys before its own position and
-    `after` behind; None: no limit. The backward fills queries up to `n_filled`.
+    `after` after it; None: no limit. The backward fills queries up to `n_filled`.
     """
 
     n_places: int
@@ -176,7 +176,7 @@ def inputs_of(call: Call) -> Inputs:
 
 
 def row_contiguous(vectors: Tensor) -> Tensor:
-    """The same numbers with a last axis of stride 1."""
+    """The tensor with a last axis of stride 1."""
     return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
 
 

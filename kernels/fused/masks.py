@@ -88,7 +88,7 @@ def query_range(inputs, sizes, batch, first, last, counts, CAUSAL: tl.constexpr)
 @triton.jit
 @no_type_check
 def whole_blocks(span, BLOCK: tl.constexpr, BEGINS: tl.constexpr = True):
-    """The same range with its inner limits at whole blocks, counted from 0.
+    """A range with its inner limits at whole blocks, counted from 0.
 
     Masks are needed in begin … full and in whole … stop, where there may be nothing. BEGINS says
     that the range may begin after 0, and with a mask.

@@ -349,6 +349,6 @@ def token_name(model: TracedModel, token: int) -> str:
 
 
 def known_tokens(model: TracedModel) -> int:
-    """Vocabulary entries with a token behind them: a padded vocabulary has more logits."""
+    """Vocabulary entries that have a token: a padded vocabulary has more logits."""
     size, tokenizer = model.config.vocab_size, model.tokenizer
     return size if tokenizer is None else min(size, tokenizer.vocab_size)

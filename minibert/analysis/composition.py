@@ -78,7 +78,7 @@ def head_weights(model: Model, layer: int, *, fold_norm: bool = False) -> HeadWe
 
 
 def _read_by_heads(n_heads: int, weight: Tensor, norm: Norm | None) -> Tensor:
-    """W (head, d_model, d_head) as every head reads it, behind what the norm does alike."""
+    """W (head, d_model, d_head) as every head reads it, after what the norm does alike."""
     weight = wide(weight).repeat_interleave(n_heads // len(weight), 0)
     if norm is not None:
         scaled = wide(norm.scale)[:, None] * weight
@@ -151,7 +151,7 @@ def composition_scores(model: Model, kind: str, *, fold_norm: bool = False) -> C
 
         LayerNorm in front (GPT-2)    W_A → W_A·C and W_B → C·diag(γ)·W_B, γ of B's layer, on
                                       W_B's reading sides; TransformerLens' defaults
-        LayerNorm behind (BERT)       W_A → W_A·∏ C·diag(γ) over both norms of each layer
+        LayerNorm after (BERT)        W_A → W_A·∏ C·diag(γ) over both norms of each layer
                                       from A's up to the one before B's
 
     Queries and keys of a rotary model count as they are before they are turned, as in

@@ -12,8 +12,8 @@ faithfulness           the metric with nothing but a circuit of edges, or with a
 A sender is who writes to the stream: embed, a head, an MLP. A receiver is what reads it: the query,
 key or value of a head, an MLP, or the logits. Each receiver is given a stream of its own, made of
 the same outputs but for the senders whose edges are patched: of these it reads what they wrote in
-the corrupt text. Norms follow, and so does everything behind the receiver. Where a model norms the
-sum behind a block (BERT) or what a block wrote (Gemma 2), these norms are part of the edge.
+the corrupt text. Norms follow, and so does everything after the receiver. Where a model norms the
+sum after a block (BERT) or what a block wrote (Gemma 2), these norms are part of the edge.
 
 How far a stream goes over to the corrupt outputs is one number an edge, 0 in the clean pass. What
 is estimated is the derivative of the metric by that number, (corrupt − clean output of the sender)
@@ -111,7 +111,7 @@ class EdgeEstimates(Result[Tensor]):
 
     @property
     def standard_error(self) -> Float[Tensor, "sender receiver"]:
-        """Of the mean over the pairs. Raises EditError for one pair, which has none."""
+        """The standard error of the mean over the pairs. Raises EditError for a single pair."""
         return standard_error(self.values[None])[0]
 
     def shown(self) -> Result[Tensor]:
@@ -353,7 +353,7 @@ class PatchEstimates(Result[Tensor]):
 
     @property
     def total(self) -> Float[Tensor, "layer batch *head"]:
-        """The same for a patch at all positions together: the sum over them."""
+        """The estimate for a patch at all positions together: the sum over them."""
         return self.values.sum(-1)
 
     @property
@@ -363,7 +363,7 @@ class PatchEstimates(Result[Tensor]):
 
     @property
     def standard_error(self) -> Float[Tensor, "layer *head"]:
-        """Of the mean over the pairs. Raises EditError for one pair, which has none."""
+        """The standard error of the mean over the pairs. Raises EditError for a single pair."""
         return standard_error(self.total)
 
     def shown(self) -> Result[Tensor]:

@@ -102,7 +102,7 @@ class Effects(Result[Tensor]):
 
     @property
     def standard_error(self) -> Float[Tensor, "layer *place"]:
-        """Of the mean over the texts. Raises EditError for one text, which has none."""
+        """The standard error of the mean over the texts. Raises EditError for a single text."""
         return standard_error(self.change)
 
     @property
@@ -135,7 +135,7 @@ class Effects(Result[Tensor]):
 
 
 def standard_error(changes: Float[Tensor, "layer batch *place"]) -> Float[Tensor, "layer *place"]:
-    """Of the mean over texts. Raises EditError for one text, which has none."""
+    """The standard error of the mean over texts. Raises EditError for a single text."""
     if changes.shape[1] == 1:
         raise EditError("One text has no standard error; give several texts.")
     return changes.std(1) / changes.shape[1] ** 0.5
@@ -343,7 +343,7 @@ def path_patching(
     1. its value of the corrupt text goes into the clean pass, in which all other heads are frozen
        to their clean z: it travels along the stream, through norms and MLPs, but through no head;
     2. what the receivers' queries, keys and values become there is taken,
-    3. and put into an otherwise clean pass, where all that is behind them follows.
+    3. and put into an otherwise clean pass, where everything after them follows.
 
     A sender is ("z", layer, head) or ("mlp_out", layer), by default every head. A receiver is
     ("query" | "key" | "value", layer, head), keys and values counted by key-value head, or all of a
@@ -510,7 +510,7 @@ def causal_tracing(
 
     1. The clean pass: the metric of the text as it is.
     2. The corrupt pass: noise is added to what enters layer 0 at the subject's tokens. In GPT-2
-       that is the same as noise on the word embeddings; in BERT it stands behind their norm.
+       that is the same as noise on the word embeddings; in BERT it comes after their norm.
     3. The corrupt pass again, with one state, at one token and around one layer, as it was in 1.
 
     subject    the subject's positions in every sentence, as `phrase_positions` finds them; one

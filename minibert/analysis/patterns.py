@@ -312,7 +312,7 @@ _ALL = (
     ),
     Pattern(
         "induction",
-        "the token behind an earlier occurrence of this one",
+        "the token after an earlier occurrence of this one",
         "Olsson et al. 2022, prefix matching",
         _behind_occurrence(1),
         texts="repeated",
@@ -416,7 +416,7 @@ def draws_of(
     pad_id: int | None,
     length: int = LENGTH,
 ) -> Int[Tensor, "draws position"]:
-    """The same for whatever reads ids, by its sizes."""
+    """Random repeated sequences for anything that reads ids, by its sizes."""
     length = whole_number("length", length, TokenizationError, least=2)
     # RoBERTa counts positions around its padding id.
     special = {pad_id, *(() if tokenizer is None else tokenizer.special_ids)} - {None}

@@ -299,7 +299,7 @@ def with_features(
         return components, parts
     if not any(each.kind == "feature error" for each in components):
         point, layer = split.found.features.places[0]
-        raise TraceError(f"{point} {layer}, the features' place, is behind what is asked about.")
+        raise TraceError(f"{point} {layer}, the features' place, comes after what is asked about.")
     return split.with_rest(components, parts, sizes)
 
 

@@ -71,5 +71,5 @@ def _pick(name: str, value: Tensor, sentences: Tensor, positions: Tensor) -> Ten
 
 
 def wide(x: Tensor) -> Tensor:
-    """The same numbers without a gradient, in float32 where they are stored in less."""
+    """A tensor without its gradient, in float32 where it is stored in fewer bits."""
     return values_of(x).to(torch.promote_types(x.dtype, torch.float32))

@@ -130,7 +130,7 @@ class FrozenNorm:
 
     @classmethod
     def of_final(cls, trace: Trace) -> "FrozenNorm | None":
-        """The map that the norm behind the layers was; None without one."""
+        """The map that the norm after the layers was; None without one."""
         norm, last = trace.unchanged_model().body.final_norm, trace[-1].resid_post
         return None if norm is None else cls.of(norm, last, divisors_of_final(trace, last))
 
@@ -164,7 +164,7 @@ class NormsOfBlock(NamedTuple):
 
     @classmethod
     def of(cls, layer: Layer, block: str) -> "NormsOfBlock":
-        """Those of a layer's "attention" or "mlp"."""
+        """The norms of a layer's "attention" or "mlp"."""
         norm, output = getattr(layer, f"{block}_norm"), getattr(layer, f"{block}_output_norm")
         return cls(None if layer.after else norm, output, norm if layer.after else None)
 
@@ -180,7 +180,7 @@ class Parts(Result[Tensor]):
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """Who wrote each part: the labels of that axis."""
+        """The component that wrote each part: the labels of that axis."""
         return cast(tuple[Component, ...], self.labels["component"])
 
 
@@ -332,12 +332,12 @@ class Reader(NamedTuple):
     scale: Float[Tensor, "position 1"]
 
     def in_front_of(self, norm: FrozenNorm) -> "Reader":
-        """The same numbers, read in front of a norm of these positions."""
+        """A reader of the same numbers before a norm of these positions."""
         deviation = norm.deviation.reshape(self.scale.shape)
         return Reader(norm.transposed(self.directions), self.scale / deviation)
 
     def behind(self, matrix: Float[Tensor, "width d_model"]) -> "Reader":
-        """The same numbers, read in front of a projection that gives matrix · vector."""
+        """A reader of the same numbers before a projection that gives matrix · vector."""
         return Reader(self.directions @ matrix, self.scale)
 
     def along(self, vector: Float[Tensor, " read"]) -> "Reader":
@@ -465,7 +465,7 @@ class Written:
         return found
 
     def gathered(self) -> "Written":
-        """The same with the vectors of all components side by side, for many readers."""
+        """These writes with the vectors of all components side by side, for many readers."""
         components, vectors = zip(*self.vectors(), strict=True)
         found = copy(self)
         found.blocks = [Block("stream", None, [Write(components, torch.stack(vectors))])]
@@ -494,7 +494,7 @@ class Written:
         return {(block.name, block.layer): own for block, _, own in self._back(reader)}
 
     def _back(self, reader: Reader) -> Iterator[tuple[Block, Reader, Reader]]:
-        """From the last block to the first, what reads the stream behind it, and its output."""
+        """For each block, last to first: what reads the stream after it, and its output."""
         for block in reversed(self.blocks):
             before = reader if block.after is None else reader.in_front_of(block.after)
             own = before if block.output is None else before.in_front_of(block.output)

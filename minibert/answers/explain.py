@@ -87,7 +87,7 @@ class Explanation:
 
     @property
     def capped(self) -> Float[Tensor, " key"]:
-        """The scores behind the soft cap; the scores themselves where there is none."""
+        """The scores after the soft cap; the scores themselves where there is none."""
         return soft_capped(self.scores, self.soft_cap)
 
     @property
@@ -106,7 +106,7 @@ class Explanation:
         return self.probs.double()[:, None] * self.value.double()
 
     def to_dict(self) -> Json:
-        """The same as plain lists and numbers, not rounded."""
+        """The explanation as plain lists and numbers, not rounded."""
         found: Json = {"model": self.model_name}
         for name in _WRITTEN:
             value = getattr(self, name)

@@ -41,8 +41,8 @@ def attach(model: Any, *, tokenizer: Any = None) -> "Attached":
         kind = type(model)
         raise TraceError(
             f"{kind.__module__}.{kind.__qualname__} is not a model of transformers 4.48 or later, "
-            "and holds none; expected a live one, as AutoModel.from_pretrained(...) gives. For a "
-            "name, a folder or a model of minibert use minibert.load."
+            "and does not contain one; expected a live one, as AutoModel.from_pretrained(...) "
+            "gives. For a name, a folder or a model of minibert use minibert.load."
         )
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
         raise TraceError(
@@ -61,7 +61,7 @@ class Attached:
 
     @property
     def name(self) -> str:
-        """What the model was loaded as, or its class."""
+        """The name that the model was loaded by, or its class."""
         config = getattr(self.model, "config", None)
         name = getattr(config, "_name_or_path", "") or type(self.model).__name__
         # Of a folder the last part: results are passed on to others.
@@ -69,7 +69,7 @@ class Attached:
 
     @property
     def report(self) -> Report:
-        """What the checks found so far: which layers hold, which attention is not read."""
+        """The result of the checks so far: which layers hold, which attention is not read."""
         return self._known.report
 
     @property
@@ -121,15 +121,15 @@ class Attached:
     def recording(
         self, edit: Mapping[Any, object] | None = None
     ) -> "Iterator[list[AttachedTrace]]":
-        """Inside, the model is called as one likes; then the list has a trace a forward pass.
+        """Record the passes inside: call the model freely, then read a trace of each one.
 
             with attached.recording() as passes:
                 hf_model.generate(**inputs)
             passes[-1][3, 5].probs
 
-        The traces are there when the block ends; none where it raises. They keep what the model's
-        passes held: the keys of a whole text at each step. `edit` needs a model that has been
-        traced before.
+        The list is filled when the block ends, and stays empty if it raises. The traces keep what
+        the model's passes held, such as the keys of the whole text at each step. Call `trace` once
+        before you use `edit`.
         """
         if edit and not self._known.ran:
             raise TraceError(
@@ -149,10 +149,10 @@ class Attached:
         recording.edits.check_met()
 
     def visit(self, stack: str, visit: Visit, run: Callable[[], object]) -> int:
-        """Inside `run`, which calls the model or a part of it, `visit(layer, call)` sees each call.
+        """Call `run`, and within it `visit(layer, call)` for each attention call of a stack.
 
-        `stack` is a name of `stacks`: the model was traced before. Nothing is kept of the pass.
-        Returns how many calls there were.
+        `run` calls the model or a part of it. `stack` is one of `stacks`, so the model must have
+        been traced before. Nothing of the pass is kept. Returns the number of calls.
         """
         if stack not in self._known.stacks:
             raise TraceError(
@@ -178,13 +178,13 @@ class Attached:
 
     @contextmanager
     def listener(self, of: Callable[[Known], Listens]) -> Iterator[Listens]:
-        """Inside, what `of` makes of what is known of the model hears its passes."""
+        """Let the listener that `of` makes from what is known of the model hear its passes."""
         heard = of(self._known)
         with heard.of(self.model, self._interface):
             yield heard
 
     def nothing(self, recording: Recording) -> TraceError:
-        """The error for a model of which no attention was seen."""
+        """The error for a model none of whose attention was seen."""
         if not recording.called:
             return TraceError(
                 f"{type(self.model).__name__} was not called in this thread inside the with block, "

@@ -1,10 +1,9 @@
 """One attention call of a live model: what it was given, what follows from that, whether it holds.
 
-It keeps the tensors that flow on in the model, not copies: scores and probs are computed when they
-are read. A cache that is overwritten later takes its keys with it, which is noticed. The model's
-own z is compared with probs · value for some rows of each form of call, once. A layer where they
-differ does something with its scores that is not known here: query, key, value and z can be read
-there, scores and probs not.
+It keeps the tensors that the model uses, not copies; scores and probs are computed when they are
+read. If a cache overwrites its keys later, reading them raises an error. Once for each form of call
+the model's own z is compared with probs · value in some rows. A layer where they differ does
+something unknown with its scores: query, key, value and z can be read there, not scores and probs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from minibert.trace.edit import Places
 
 @dataclass(frozen=True)
 class Mask:
-    """What a call's mask says: which keys are allowed, and what is added to the scores."""
+    """The mask of a call: the allowed keys, and what is added to the scores."""
 
     allowed: Bool[Tensor, "#batch #head #query #key"] | None = None
     """None: all of them."""
@@ -100,7 +99,7 @@ class Call:
         self.query, self.key, self.value = query, key, value
         self.mask, self.options = mask, options
         self.out: Any = None
-        """(batch, position, head, d_head), as the model goes on with it."""
+        """(batch, position, head, d_head), as the model continues with it."""
         self.matrices: dict[str, Tensor] = {}
         """scores and probs where an edit made them."""
         self.untrue = ""
@@ -140,7 +139,7 @@ class Call:
             self._count("sinks", sinks)
 
     def seal(self) -> None:
-        """Note that z is what the model goes on with."""
+        """Note that z is what the model continues with."""
         if isinstance(self.out, Tensor):
             self._count("z", self.out)
 
@@ -181,7 +180,7 @@ class Call:
         """The tensor. Raises TraceError where it was written to since."""
         if name in self._versions and tensor._version != self._versions[name]:
             raise TraceError(
-                f"{name} is stale: it was written over since, by a change of the model's weights "
+                f"{name} is stale: it was overwritten, by a change of the model's weights "
                 "or by a static cache, as it does at each step. Trace again; of a generation read "
                 'it before the next step, or generate without cache_implementation="static".'
             )
@@ -471,7 +470,7 @@ _UNCHANGING = ("dropout", "scaling", "output_attentions", "position_ids", "use_c
 
 
 def form_of(call: Call) -> tuple[object, ...]:
-    """What decides how a call is computed, so that one check holds for all calls of a form."""
+    """The form of a call: all that decides how it is computed. One check holds for a form."""
     mask = call.mask
     told = frozenset(
         name
@@ -519,7 +518,7 @@ def misfit(call: Call) -> str:
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that look like attention: by the name of their class, with weights of their own.
+    """The modules that look like attention, by their class name, and have weights of their own.
 
     One inside another is left out.
     """

@@ -31,10 +31,10 @@ _NAMED = 5
 
 @runtime_checkable
 class Listener(Protocol):
-    """Who is told of the calls of some modules, and may change what they compute."""
+    """A listener that is told about the calls of some modules and may change what they compute."""
 
     def hears(self, module: nn.Module) -> bool:
-        """Whether calls of this module are told."""
+        """True for a module whose calls this listener wants."""
 
     def before(self, call: Call) -> None:
         """Change query, key and value of a call, or refuse it."""
@@ -62,7 +62,7 @@ def attention_interface(model: object) -> type | None:
 
 @contextmanager
 def listening(interface: type, listener: Listener) -> Iterator[None]:
-    """Inside, `listener` is told of the calls of its modules in this thread."""
+    """Tell `listener` about the calls of its modules in this thread while the block runs."""
     listeners: list[Listener] = _HERE.__dict__.setdefault("listeners", [])
     _STANDING.begin(interface)
     listeners.append(listener)

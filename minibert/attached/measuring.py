@@ -4,8 +4,8 @@
         hf_model.generate(**inputs, max_new_tokens=256)
     seen[3].entropy                     # (batch, head, position): the prompt and every new token
 
-z and its statistics are computed in one pass by `minibert.attend`, in the place of the model's own
-attention and without an N x N matrix; only numbers of queries and keys are kept.
+`minibert.attend` computes z and its statistics in one pass, in place of the model's own attention
+and without an N x N matrix; only numbers of queries and keys are kept.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,21 +54,22 @@ def measuring(
     want: Iterable[object] = ("entropy", "received"),
     folder: str | Path | None = None,
 ) -> "Iterator[Measured]":
-    """Inside, every attention call of the model is measured: `seen[layer].entropy`.
+    """Measure every attention call of the model inside the block: `seen[layer].entropy`.
 
     `model` is a live model of transformers, or what `attach` made of it. `want` names statistics
     as `minibert.attend` does: entropy, max_prob, row_max, argmax, received, ("key_mass", keys) and
     ("offset_mass", offsets), with 0 for a key that is not there yet, ("top_keys", k) and
     ("top_probs", k). Keys and offsets count padding, as the model's own positions do.
 
-    The numbers stand in memory made beforehand, a line a token, layer and head; with `folder`, for
-    long runs, in files there, which have no name and end with what is returned.
+    The numbers are written to memory allocated beforehand, one line for each token, layer and head.
+    With `folder`, for long runs, they go to unnamed files there, which are removed together with
+    the returned object.
 
     A run is a pass with an empty cache and the passes that continue it, as `generate` makes them.
-    The model continues with the z that was computed with the statistics, which equals its own
-    within rounding. It computes z itself where gradients are wanted, where a query is padding, and
-    in the first call of each form, which is checked. A layer whose scores are not known has no
-    statistics, and reading them says why.
+    The model continues with the z that was computed together with the statistics, which equals its
+    own within rounding. It computes z itself where gradients are wanted, where a query is padding,
+    and in the first call of each form, which is checked. A layer whose scores are unknown has no
+    statistics, and reading them raises an error that says why.
 
     Raises TraceError for a model that cannot be attached to, for dropout, for a statistic that is
     not of one query or one key, and where no attention was seen.
@@ -117,7 +118,7 @@ class LayerMeasured:
 
     Those of queries are (batch, head, position), with parameters (batch, head, position,
     parameter); received is (batch, head, key). Both count from the first token of the prompt.
-    What each number says is told at `minibert.kernels.api.Statistics`.
+    `minibert.kernels.api.Statistics` defines each number.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -127,12 +128,12 @@ class LayerMeasured:
         self.n_queries = 0
         """Queries that were measured."""
         self.n_real: Tensor | int = 0
-        """Those of them that are not padding, (batch), or one number for all sentences."""
+        """The queries among them that are not padding, (batch), or one number for all sentences."""
         self._kept: dict[str, Tensor] = {}
         self._lengths: dict[str, int] = {}
 
     def add(self, found: Numbers) -> None:
-        """Put the numbers of a call behind those in front of it."""
+        """Append the numbers of a call to those of earlier calls."""
         if found.past < self.n_queries and set(OF_KEYS) & found.values.keys():
             raise TraceError(
                 f"The cache was cut back from {self.n_queries} tokens to {found.past}, as assisted "
@@ -150,7 +151,7 @@ class LayerMeasured:
         self.n_queries, self.n_real = found.past + found.n_queries, self.n_real + found.n_real
 
     def _with_room(self, name: str, length: int, numbers: Tensor) -> Tensor:
-        """The memory, or one of twice the length with the same numbers where it is too short."""
+        """The memory; where it is too short, one of twice the length with the same numbers."""
         kept = self._kept.get(name)
         if kept is not None and kept.shape[2] >= length:
             return kept
@@ -205,7 +206,7 @@ class Sink(NamedTuple):
 
 
 class Measured:
-    """What `measuring` saw: `seen[layer]` of the newest run; `seen.runs` are all of them.
+    """The statistics of `measuring`: `seen[layer]` of the newest run; `seen.runs` are all runs.
 
     With several stacks, as an encoder and a decoder, `seen["decoder.self"][layer]`.
     """
@@ -302,7 +303,7 @@ class Measured:
         return page
 
     def along(self, stack: str | None = None) -> dict[str, Tensor]:
-        """Of each number of a query the mean over heads: (layer, batch, position), by name."""
+        """The mean over heads of each statistic of queries: (layer, batch, position), by name."""
         layers = self._layers(stack)
         return {
             name: torch.stack([layer.read(name).mean(1).cpu() for layer in layers])
@@ -336,14 +337,14 @@ class _OfPass:
 
 
 class _Measuring(Recording):
-    """Who listens to the model: it computes z with its statistics, and keeps numbers alone."""
+    """The listener of a model: it computes z with its statistics and keeps only numbers."""
 
     def __init__(self, known: Known, want: Want, seen: Measured) -> None:
         super().__init__(known, Edits())
         self.want, self.seen = want, seen
         self._known_passes = dict[Pass, _OfPass]()
         self._runs = WeakKeyDictionary[object, Run]()
-        """The run that goes on with a cache."""
+        """The run that continues with a cache."""
 
     def _begin(
         self, model: nn.Module, inputs: tuple[object, ...], keywords: Mapping[str, object]
@@ -394,7 +395,7 @@ class _Measuring(Recording):
             self._here.found.append(call.untrue or self._measured(call)[1])
 
     def settle(self, one: Pass) -> None:
-        """Put the numbers of a pass behind those of its run; nothing else of it is kept."""
+        """Append the numbers of a pass to those of its run; nothing else of it is kept."""
         super().settle(one)
         known, counts = self._known_passes.pop(one, _OfPass()), dict[str, int]()
         known.cache = _cache_of(one.output) if known.cache is None else known.cache
@@ -412,9 +413,9 @@ class _Measuring(Recording):
         self.passes.remove(one)
 
     def _run_of(self, known: "_OfPass", stacks: list[str]) -> Run:
-        """The run that a pass goes on with, or a new one.
+        """The run that a pass continues, or a new one.
 
-        A decoder goes on with the run of the encoder that ran before it.
+        A decoder continues the run of the encoder that ran before it.
         """
         if known.past:
             return self._runs[known.cache]
@@ -549,7 +550,7 @@ def _of_rows(probs: Tensor, scores: Tensor, want: Want, first_key: int) -> dict[
 
 
 def _cache_of(output: object) -> object:
-    """The cache that a model made itself, as in a loop of one's own that begins without one."""
+    """The cache that a model made itself, as in a loop that starts without one."""
     parts = output if isinstance(output, tuple) else (getattr(output, "past_key_values", None),)
     return next((part for part in parts if hasattr(part, "get_seq_length")), None)
 

@@ -1,9 +1,9 @@
 """The output projection of each attention module, found by what it is given.
 
 A module whose input is z itself, heads side by side, writes the sum over heads of z · W_O plus its
-bias. That is checked on what it wrote, and that the attention module around it gives it out as it
-is. Where z is gated, normalised or mixed first no module has that input, and what one head writes
-is not its alone.
+bias. Two things are checked: what it wrote, and that the attention module around it returns this
+unchanged. Where z is first gated, normalised or mixed, no module has that input, and the output
+does not divide into heads.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Projection:
 
 
 class Projections:
-    """Listens for the modules that are given z, in the first run of a model."""
+    """A listener for the modules that are given z, in the first run of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self.found: dict[int, Projection] = {}
@@ -56,7 +56,7 @@ class Projections:
         self._written: dict[int, Tensor] = {}
 
     def of(self, module: nn.Module) -> Projection:
-        """That of an attention module."""
+        """The output projection of an attention module."""
         return self.found.get(id(module), Projection())
 
     def expect(self, call: Call) -> None:
@@ -66,7 +66,7 @@ class Projections:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside, what modules are given in this thread is compared with z."""
+        """Compare the inputs of modules in this thread with z while the block runs."""
         self._thread = get_ident()
         with ExitStack() as undo:
             undo.callback(self._waiting.clear)
@@ -92,7 +92,7 @@ class Projections:
                     self._written[where] = output
 
     def _check_given_out(self, module: nn.Module, written: Tensor, output: Any) -> None:
-        """An attention module gives out what its projection wrote, or head_out is refused."""
+        """Refuse head_out where the attention module does not return its projection's output."""
         out = output[0] if isinstance(output, tuple | list) and output else output
         same = isinstance(out, Tensor) and out.numel() == written.numel()
         if self.found[id(module)].module is not None and not (
@@ -104,7 +104,7 @@ class Projections:
 
 
 def _is_z(given: Tensor, call: Call) -> bool:
-    """Whether a module is given z of this call, heads side by side."""
+    """True where a module is given z of this call, heads side by side."""
     z = call.out.flatten(2)
     if given.numel() != z.numel() or given.shape[-1] != z.shape[-1]:
         return False

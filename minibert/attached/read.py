@@ -31,8 +31,9 @@ class LazyStatistics:
     """The statistics of a layer or a head, each computed when it is read.
 
     `statistics.entropy` is one of them; `statistics(("entropy", ("key_mass", (0,))))` computes
-    several in one pass and takes parameters, as `minibert.attend(want=...)` does. What each is
-    says `minibert.kernels.api.Statistics`; of one head they have no head axis. `lse` is there too.
+    several in one pass and takes parameters, as `minibert.attend(want=...)` does.
+    `minibert.kernels.api.Statistics` defines each of them; those of one head have no head axis.
+    `lse` is there too.
 
     Rows of padding, where the model was given an attention_mask, count as rows without a key.
     Raises TraceError where an edit changed scores or probs: read `probs` there.
@@ -42,7 +43,7 @@ class LazyStatistics:
         self._call, self._head = call, head
 
     def __call__(self, want: Iterable[Any]) -> Statistics:
-        """Those that `want` names."""
+        """The statistics that `want` names."""
         found = attended(self._call, want).statistics or Statistics()
         numbers = {each.name: getattr(found, each.name) for each in fields(found)}
         return Statistics(**{name: self._of_head(one) for name, one in numbers.items()})
@@ -63,7 +64,7 @@ class LazyStatistics:
 
 
 def attended(call: Call, want: Iterable[Any]) -> Attended:
-    """What `minibert.attend` gives for a call of a live model."""
+    """The result of `minibert.attend` for a call of a live model."""
     if call.matrices:
         raise TraceError(
             f"{' and '.join(call.matrices)} were edited here, and statistics are those of query "
@@ -105,7 +106,7 @@ class AttachedLayer(LayerView):
         return self.trace.calls[self.layer][1].untrue
 
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
-        """The quantity, read from the calls; the stack says what is not there."""
+        """The quantity, read from the calls; the stack raises the error for one that is missing."""
         found = self.trace.read(quantity.name, self.layer, self._heads)
         return self._drop_head(quantity, found)
 
@@ -146,11 +147,12 @@ class StackTrace:
     ) -> Tensor:
         """A quantity of one layer, its head axis still there, cut to the chosen heads and rows.
 
-        Raises AbsentError for another name, and TraceError where it is not known, with the reason.
+        Raises AbsentError for an unknown name, and TraceError, with the reason, where the quantity
+        cannot be read.
         """
         if name not in (*READABLE, "head_out"):
             raise AbsentError(
-                f"{name!r:.80} is not read from an attached model; there are "
+                f"{name!r:.80} cannot be read from an attached model; there are "
                 f"{', '.join(READABLE)}, head_out and statistics."
             )
         call = self.calls[layer][1]
@@ -182,7 +184,7 @@ class StackTrace:
         return in_layers(self, point)
 
     def shape_at(self, point: Point) -> tuple[int, ...]:
-        """Its shape. Raises EditError where this trace has no such layer."""
+        """The shape of the quantity. Raises EditError where this trace has no such layer."""
         if point.layer is None or point.layer >= len(self):
             raise EditError(f"{point}: the trace to read from has {len(self)} layers.")
         return self.calls[point.layer][1].shape_of(point.name, point.heads)
@@ -214,7 +216,7 @@ class PageLayer:
         return self._front(found)
 
     def _front(self, value: Tensor) -> Tensor:
-        """The positions of real tokens in front, and 0 behind them, along axis 2."""
+        """The positions of real tokens first, then zeros, along axis 2."""
         found = torch.zeros_like(value)
         for sentence, real in enumerate(self.real):
             found[sentence, :, : len(real)] = value[sentence].index_select(1, real)
@@ -223,7 +225,7 @@ class PageLayer:
 
 @dataclass(frozen=True)
 class PageTrace:
-    """What `minibert.viz.view` reads of a trace; `trace[layer].probs` and so on."""
+    """The part of a trace that `minibert.viz.view` reads: `trace[layer].probs` and so on."""
 
     model_name: str
     tokens: Tokens
@@ -279,7 +281,7 @@ def page_trace(one: StackTrace) -> PageTrace:
 
 
 def _allowed(call: Call, real: tuple[Tensor, ...]) -> list[Tensor]:
-    """Of each sentence, (query, key) of its own tokens: True where a head may look."""
+    """The allowed keys of each sentence, (query, key) of its own tokens: True where allowed."""
     n, allowed = call.query.shape[2], call.mask_rows().allowed
     if allowed is None:
         return [torch.ones(len(rows), len(rows), dtype=torch.bool) for rows in real]
@@ -288,7 +290,7 @@ def _allowed(call: Call, real: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def _window(allowed: list[Tensor]) -> Window:
-    """How far a layer's queries look, before and behind them; None where there is no limit."""
+    """How far a layer's queries look, before and after them; None where there is no limit."""
     offsets = [torch.arange(len(one))[None] - torch.arange(len(one))[:, None] for one in allowed]
     before, behind = (
         max((int((sign * by)[one].max()) for one, by in zip(allowed, offsets, strict=True)
@@ -303,7 +305,7 @@ def _window(allowed: list[Tensor]) -> Window:
 
 
 def _apart(calls: list[Call]) -> str:
-    """What the weights have beside query, key, scale, soft cap and window, for readers."""
+    """What decides the weights besides query, key, scale, soft cap and window, in words."""
     if any(call.matrices for call in calls):
         return ""
     found = {
@@ -433,7 +435,7 @@ class AttachedTrace:
         return self._at(point).value_at(point)
 
     def shape_at(self, point: Point) -> tuple[int, ...]:
-        """Its shape. Raises EditError where this trace has no such stack or layer."""
+        """The shape of the quantity. Raises EditError where this trace lacks the stack or layer."""
         return self._at(point).shape_at(point)
 
     def places_at(self, point: Point) -> Places:

@@ -1,14 +1,14 @@
 """Recording the attention calls of a live model pass by pass, visiting them, and editing them.
 
-A trace holds query, key, value and z of every layer. Whoever needs a number or two of each layer
-visits the calls as each layer is computed: a whole corpus in the memory of one layer.
+A trace holds query, key, value and z of every layer. Code that needs only a number or two of each
+layer visits the calls while the layers are computed: a whole corpus in the memory of one layer.
 
     attached.trace(text, edit={("z", 3, 5): zero, ("decoder.cross", "scores", 1): hide(0)})
 
 A key of edits is (name, layer), (name, layer, head) or (name, layer, (head, head)), with the name
-of the stack in front where a model has several. Heads of key and value are key-value heads. What
-needs no batch is checked before the pass, the rest in each call: only there is known what the model
-attends with.
+of the stack in front where a model has several. Heads of key and value are key-value heads. Checks
+that need no batch are made before the pass, the others in each call, where it is known what the
+model attends with.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -111,7 +111,7 @@ def edited(name: str, value: Tensor, edits: EditsOfLayer, call: Call) -> Tensor:
 
 
 class Known:
-    """What earlier runs of a model have told: names of its stacks, forms that were checked."""
+    """What is known from earlier runs of a model: names of its stacks, forms that were checked."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
@@ -168,13 +168,13 @@ class Pass:
 
 
 class Recording:
-    """Who listens to a model: it keeps the calls of each pass, checks them, and edits them."""
+    """The listener of a model: it keeps the calls of each pass, checks them, and edits them."""
 
     def __init__(self, known: Known, edits: Edits) -> None:
         self.known, self.edits = known, edits
         self.passes: list[Pass] = []
         self.called = False
-        """Whether a pass of the model began."""
+        """True once a pass of the model has begun."""
         self._thread, self._inside = get_ident(), False
         self._ran: dict[str, str] = {}
         self._of_first_pass = ExitStack()
@@ -183,7 +183,7 @@ class Recording:
 
     @contextmanager
     def of(self, model: nn.Module, interface: type) -> Iterator[None]:
-        """Inside, the passes of the model in this thread are recorded."""
+        """Record the passes of the model in this thread while the block runs."""
         with ExitStack() as undo:
             begin = model.register_forward_pre_hook(self._begin, with_kwargs=True)
             undo.callback(begin.remove)

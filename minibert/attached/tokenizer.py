@@ -50,7 +50,7 @@ class LiveTokenizer(Tokenizer):
         truncate: bool = False,
         max_positions: int | None = None,
     ) -> Tokens:
-        """As `Tokenizer` does. What is cut, and Words, are not compared."""
+        """Tokenize as `Tokenizer` does. Truncated texts and Words are not compared."""
         tokens = super().__call__(text, pair, truncate=truncate, max_positions=max_positions)
         if isinstance(text, str) and isinstance(pair, str | None) and not truncate:
             ids = self._live(text, pair, verbose=False)["input_ids"]

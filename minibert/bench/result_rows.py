@@ -155,7 +155,7 @@ def busy(row: Row) -> str:
 
 
 def _gpu(device: Any, versions: dict[str, str | None]) -> str:
-    """Its name; the versions of its libraries are added."""
+    """The name of the GPU; the versions of its libraries are added."""
     import torch
 
     cudnn = torch.backends.cudnn.version()
@@ -192,7 +192,7 @@ def version(package: str) -> str | None:
 
 
 def commit(checkout: Path = _CHECKOUT) -> str | None:
-    """The commit of minibert's checkout, "+" behind it when files differ.
+    """The commit of minibert's checkout, with "+" appended when files differ.
 
     Where there is only a copy of the files, MINIBERT_COMMIT says it; else None.
     """

@@ -69,7 +69,7 @@ class Way:
         return cls(**{**fields, "others": made})
 
     def told(self, layout: str) -> "Way":
-        """The same in a layout that a user names. Raises MinibertError for anything else."""
+        """This way in a layout that a user names. Raises MinibertError for anything else."""
         vectors, _, z = layout.partition(",")
         for one in filter(None, (vectors, z)):
             letters = "".join(axes_of(one))
@@ -83,11 +83,11 @@ class Way:
         return replace(self, layout=vectors, z=z)
 
     def fields(self) -> dict[str, object]:
-        """It as plain values."""
+        """The way as plain values."""
         return asdict(self)
 
     def said(self) -> list[str]:
-        """What it differs by from (batch, head, position, d_head), True for allowed and tensors."""
+        """How it differs from (batch, head, position, d_head), True for allowed, and tensors."""
         z, (form, axes) = self.z or self.layout, self.mask.split()
         found = [] if self.layout == _ORDER else [f"with {axes_named(self.layout)}"]
         found += [] if z == self.layout else [f"z as {axes_named(z)}"]
@@ -638,7 +638,7 @@ def roles_of(parameters: Sequence[inspect.Parameter]) -> dict[str, str]:
 
 
 def parameters_of(function: Function) -> Parameters:
-    """Its parameters; None for a function written in C that does not name them.
+    """The parameters of a function; None for one written in C that does not name them.
 
     Of `**rest` come those that its code looks up by name, as in rest.get("causal").
     """

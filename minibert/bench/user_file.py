@@ -79,7 +79,7 @@ class UserFunction:
         return [name for name, there in (found | {"counted window": counted}).items() if there]
 
     def called(self, way: Way) -> "UserFunction":
-        """It, called in this way."""
+        """The function, called in this way."""
         return replace(self, way=way)
 
     def about(self) -> dict[str, object]:
@@ -224,7 +224,7 @@ def _callable(found: object, told: str, name: str) -> Callable[..., object]:
 def _with_parameters(
     called: Callable[..., object], known: Callable[..., object], skipped: int = 0
 ) -> Callable[..., object]:
-    """A function with the parameters of `known` behind those skipped, handed on by position."""
+    """A function with the parameters of `known` after the skipped ones, passed by position."""
     whole = inspect.signature(known)
     signature = whole.replace(parameters=[*whole.parameters.values()][skipped:])
 

@@ -193,7 +193,7 @@ class WorkerProcess:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """All that runs in the worker stands still inside."""
+        """Pause everything that runs in the worker while the block runs."""
         self._tell(STOP)
         try:
             yield

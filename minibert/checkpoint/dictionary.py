@@ -42,7 +42,7 @@ class Dictionary:
                   "constant_norm_rescale", x · √d_in / ‖x‖
     centres       the mean of x is taken away first, as TransformerLens' centred writing weights do
     rescales      activations are in units of the directions' lengths ("topk")
-    later         what an activation adds to the outputs of the layers behind, one after the other,
+    later         what an activation adds to the outputs of the later layers, one after the other,
                   of a cross-layer transcoder (Ameisen et al. 2025, "Circuit tracing"); in the
                   file's dtype
     model_weights the `weights_digest` of the model in float32, where the files say it
@@ -66,7 +66,7 @@ class Dictionary:
     model_weights: str = ""
 
     def like(self, x: Tensor) -> "Dictionary":
-        """The same with tensors of the dtype and device of x."""
+        """This dictionary with tensors of the dtype and device of x."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         moved = {name: t.to(x) for name, t in own.items() if isinstance(t, Tensor)}
         return replace(self, **cast(Any, moved))

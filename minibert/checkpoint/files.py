@@ -124,7 +124,7 @@ class MappedRegion:
         )
 
     def copied(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        """The same, copied from where it does not lie at a multiple of its size."""
+        """A copy of a region that does not start at a multiple of its item size."""
         size = (self._stop - self._start,)
         content = self.tensor(torch.uint8, size).clone()
         self.release()

@@ -99,9 +99,9 @@ class Checkpoint:
         return cls(config, tokenizer, name, where, entries, dropout_of(about, config), asked)
 
     def fresh(self, wanted: Iterable[str]) -> list[str]:
-        """Those of our parameters that the checkpoint does not give.
+        """The parameters of the model that the checkpoint does not give.
 
-        They are all of a fresh head, and a pooler that no file has.
+        These are all parameters of a fresh head, and a pooler that no file has.
         """
         if self.asked.head_seed is None:
             return []
@@ -275,7 +275,7 @@ def with_labels(config: Config, labels: object, head_seed: object) -> Config:
     """The Config with these labels, None for its own.
 
     Raises CheckpointError for what are not names, for a task without classes, and for a seed of a
-    head that cannot start anew.
+    head that cannot be made fresh.
     """
     if head_seed is not None:
         _check_seed(config, head_seed)

@@ -129,7 +129,7 @@ def _explain(
     on_error: str,
     resume: bool,
 ) -> None:
-    """Who feeds these heads: into the folder, and for each the largest pair."""
+    """Write what feeds these heads to the folder, and print the largest pair of each."""
     from minibert.survey.reasons import survey_reasons
 
     found = survey_reasons(

@@ -251,7 +251,7 @@ def say_json(document: Mapping[str, object]) -> None:
 
 
 def json_text(document: Mapping[str, object]) -> str:
-    """The same as text."""
+    """The answer as JSON text."""
     return json.dumps(_plain(document), allow_nan=False)
 
 
@@ -288,7 +288,7 @@ def unusable(message: str) -> NoReturn:
 
 @contextmanager
 def refusing(option: str = "") -> Iterator[None]:
-    """In here an error of minibert is a command that cannot be run: exit with 2."""
+    """Turn an error of minibert in the block into wrong usage of the command: exit with 2."""
     try:
         yield
     except MinibertError as error:

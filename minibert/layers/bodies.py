@@ -108,7 +108,7 @@ class Body(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """The dtype of the weights."""
         return dtype_of(self.word)
 
     @property

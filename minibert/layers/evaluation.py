@@ -25,7 +25,7 @@ class Past(Protocol):
         """Which of all keys the new queries may see; None: what the evaluation says."""
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values, those of the new positions behind the others."""
+        """All keys and values, with those of the new positions last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Evaluation:
     standing: Int[Tensor, "#batch position"] | None = None
 
     def in_window(self, window: Window) -> "Evaluation":
-        """The same for a layer whose queries see so many keys before and after their own alone."""
+        """This evaluation for a layer whose queries see only a window of keys around their own."""
         if window not in self._in_windows:
             allowed = replace(self.allowed, window=window)
             self._in_windows[window] = replace(self, allowed=allowed)

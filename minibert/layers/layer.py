@@ -297,7 +297,7 @@ class LayerPass(LayerQuantities):
 
     @kept
     def attention(self) -> "Attention":
-        """Its attention, likewise."""
+        """The attention of the layer, likewise."""
         return self.layer.attention
 
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
@@ -475,15 +475,15 @@ class LayerPass(LayerQuantities):
         return found.z.to(self.query.dtype)
 
     def of_all_heads(self) -> "LayerPass":
-        """The same place with all heads, for what sums over them."""
+        """This place with all heads, for quantities that sum over them."""
         return self if self.heads == EVERYTHING else self._again(EVERYTHING, self.rows)
 
     def of_all_rows(self) -> "LayerPass":
-        """The same place with all rows, for keys and values."""
+        """This place with all rows, for keys and values."""
         return self if self.rows == EVERYTHING else self._again(self.heads, EVERYTHING)
 
     def of_rows(self, rows: Rows) -> "LayerPass":
-        """The same place for some rows alone; what is computed already is cut to them."""
+        """This place for only some rows; what is already computed is cut to them."""
         return self._again(self.heads, rows, {**self.known, **self.computed()})
 
     def _again(
@@ -515,7 +515,7 @@ class LayerGradients(LayerQuantities):
         raise NotImplementedError
 
     def of_all_heads(self) -> "LayerGradients":
-        """The same place with all heads."""
+        """This place with all heads."""
         raise NotImplementedError
 
     def direct(self, name: str) -> Tensor | None:
@@ -544,14 +544,14 @@ def _scores_gradient(at: LayerGradients) -> Matrix:
 
 @LayerQuantities.head_out.gradient_of("attn_out")
 def _head_out_gradient(at: LayerGradients) -> PerHeadHidden:
-    """That of attn_out, which is a sum over heads."""
+    """The gradient of attn_out, which is a sum over heads."""
     heads = range(at.values.choices.n_heads)[at.values.heads]
     return at.attn_out.unsqueeze(1).expand(-1, len(heads), -1, -1)
 
 
 @LayerQuantities.resid_pre.gradient_of("resid_pre")
 def _resid_pre_gradient(at: LayerGradients) -> Hidden:
-    """That of what left the layer below, or of the embeddings."""
+    """The gradient of what left the layer below, or of the embeddings."""
     return at.below()
 
 

@@ -599,7 +599,7 @@ def onednn_linear(
     activation: str | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """The same through oneDNN, with the activation or the residual fused in; no gradient.
+    """A linear layer by oneDNN, with the activation or the residual fused in; no gradient.
 
     `weight` is made by `packed_copy`.
     """

@@ -356,7 +356,7 @@ class Layer(nn.Module):
         return normed(None if self.after else self.mlp_norm, stream, divisors)
 
     def norm_behind(self, block: str) -> str:
-        """The name of the norm that stands behind a block, attention or mlp, if there is one."""
+        """The name of the norm after a block, attention or mlp, if there is one."""
         return f"{block}_norm" if self.after else f"{block}_output_norm"
 
     def added(
@@ -368,5 +368,5 @@ class Layer(nn.Module):
         return stream + normed(getattr(self, self.norm_behind(block)), out, divisors)
 
     def of_sum(self, block: str, total: Hidden, divisors: Divisors | None = None) -> Hidden:
-        """The same from the sum, where no norm is of what a block adds alone."""
+        """The stream after a block, from the sum, where no norm is of the block's output alone."""
         return normed(getattr(self, f"{block}_norm") if self.after else None, total, divisors)

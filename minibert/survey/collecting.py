@@ -1,7 +1,8 @@
 """Values of a pass for every token of a corpus, in arrays on the disk that are read back mapped.
 
-What probes and sparse autoencoders are trained on. The corpus is read in windows of documents, the
-texts go through the model in packed passes, and an interrupted run resumes with identical bytes.
+Probes and sparse autoencoders are trained on such arrays. The corpus is read in windows of
+documents, the texts go through the model in packed passes, and an interrupted run resumes with
+identical bytes.
 
 resid_post-3.npy, z-3-5.npy   the values of each point: (token, ...)
 token_ids, segments, words, spans, positions .npy   for each token; see `Collected`
@@ -9,8 +10,8 @@ starts.npy                    the token with which each text begins, and the num
 texts.jsonl, text_starts.npy  the texts, and the byte with which each begins
 manifest.json                 what was collected, of what, by which model; written at the end
 
-While a run goes on there is a file for each pass, piece-0.npz and so on. At the end they are
-joined, which needs room for the values twice.
+During a run there is a file for each pass, piece-0.npz and so on. At the end they are joined, which
+needs room for the values twice.
 """
 
 import json
@@ -66,10 +67,10 @@ class Collected:
 
     tokens     its id in the model's vocabulary
     segments   its token type: 1 in the second text of a pair, where the model has it
-    words      the number of its word within its text, of a text given as words that of the given
-               word; -1 for special ones
-    spans      (token, 2): the characters of its text, or of the words with a space between each
-               two; -1 for tokens that stand for no characters
+    words      the number of its word within its text, or of the given word where the text was
+               given as words; -1 for special tokens
+    spans      (token, 2): its characters in the text, or in the given words joined by spaces; -1
+               for tokens without characters
     positions  its position in the window that the model saw
     """
 
@@ -90,7 +91,7 @@ class Collected:
             unfinished = present(folder / "unfinished.npz")
             raise SurveyError(
                 f"{folder}: {'the collection is not finished' if unfinished else 'no collection'}"
-                f"{'; run the same command again to go on' if unfinished else ' is there'}."
+                f"{'; run the same command again to resume' if unfinished else ' is there'}."
             )
         manifest = read_json(folder / "manifest.json", SurveyError)
         with guarded(folder / "manifest.json", SurveyError, "is not a manifest of collect"):
@@ -373,14 +374,14 @@ def collect(
     batch_tokens  tokens that go through the model together
     on_error      what to do with a text that gives no token, and a pair longer than the model's
                   positions: "raise", or "skip" and count it in the manifest
-    resume        go on where an interrupted run of the same call stopped, a window of documents
-                  (runs.py) at a time; False starts again
+    resume        continue where an interrupted run of the same call stopped, a window of documents
+                  (runs.py) at a time; False starts over
     progress      show a progress bar
 
-    Raises TraceError for what is not a model that minibert loads; SurveyError before the first pass
-    for points the model does not have, options that do not fit and a folder that holds another
-    collection; while it runs for a full disk, after which what is complete is kept and the same
-    call resumes.
+    Raises TraceError for anything but a model that minibert loads. Raises SurveyError before the
+    first pass for points that the model does not have, options that do not fit and a folder that
+    holds another collection; and during the run for a full disk. What is complete by then is kept,
+    and the same call resumes.
     """
     check_model(model)
     if model.tokenizer is None:
@@ -389,7 +390,7 @@ def collect(
         if value not in known:
             raise SurveyError(f"{name}={value!r}: expected {', '.join(known)}.")
     if not isinstance(batch_tokens, int) or isinstance(batch_tokens, bool) or batch_tokens < 1:
-        raise SurveyError(f"batch_tokens={batch_tokens!r}: expected a whole number from 1 on.")
+        raise SurveyError(f"batch_tokens={batch_tokens!r}: expected a whole number of at least 1.")
     check_list(texts, "texts")
     chosen = as_points(points, model)
     options = {
@@ -449,7 +450,7 @@ def _collected(
             )
         folder.keep(asdict(state))
     if not state.texts:
-        raise SurveyError("There is no text that has tokens; nothing was collected.")
+        raise SurveyError("No text has a token; nothing was collected.")
     return state
 
 

@@ -1,8 +1,8 @@
 """Documents as parts a model reads at once, and the rows of attention of each, for what heads do.
 
-Of a loaded model documents are packed into batches without padding, in their own order; a live
-model is given one part after the other. Of a document are kept query, key, value and z of each
-layer; rows are computed when they are read, never an N x N of all.
+For a loaded model, documents are packed into batches without padding, in their own order. A live
+model gets one part at a time. Query, key, value and z of each layer are kept for the open document;
+rows are computed when they are read, never as an N x N matrix of everything.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ _NUMBERS = 2**25
 
 
 def generator_of(seed: int, name: str) -> np.random.Generator:
-    """The random numbers that belong to a seed and a document, whatever else is measured."""
+    """The random numbers of a seed and a document, independent of what else is measured."""
     digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
@@ -92,25 +92,25 @@ class Rows(Protocol):
     tokens: Tokens
 
     def seen(self) -> list[tuple[Seen, list[int]]]:
-        """Which keys the queries see, and the layers in which they do; None: no limit."""
+        """The keys that the queries see, and the layers where they do; None: no limit."""
 
     def probs(self, layer: int, queries: slice) -> Float[Tensor, "head query key"]:
         """The rows of some queries in one layer, on the processor."""
 
     def paged(self) -> Trace | PageTrace:
-        """The same as a page reads it. Raises TraceError where there is no page of it."""
+        """The rows as a page reads them. Raises TraceError where a page cannot show them."""
 
 
 @dataclass(frozen=True, eq=False)
 class DocumentRows:
-    """One document: its id, and the rows of each of its parts."""
+    """A document: its id, and the rows of each of its parts."""
 
     id: str
     parts: tuple[Rows, ...]
 
 
 class LoadedRows:
-    """Those of a trace of one text."""
+    """The rows of a trace of one text."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.tokens = trace, trace.tokens
@@ -129,7 +129,7 @@ class LoadedRows:
 
 
 class AttachedRows:
-    """Those of the calls that the layers of a live model made for one text.
+    """The rows of the calls that the layers of a live model made for one text.
 
     Raises SurveyError where the heads of a layer see different keys.
     """
@@ -208,10 +208,10 @@ def _read(model: Surveyable, parts: Iterable[TextPart]) -> Iterator[tuple[TextPa
 
 
 def surveyable(model: Given, stack: str | None, longest: int | None) -> Surveyable:
-    """The model, or the stack of an attached one; what this gave once stays what it is.
+    """The model, or the stack of an attached one; a stack that was returned before stays valid.
 
-    Raises TraceError for what is not a model, and SurveyError for a stack that is not there and
-    more tokens of a part, `longest`, than the model sees at once.
+    Raises TraceError for anything but a model, and SurveyError for a stack that does not exist and
+    for a `longest` above the number of tokens that the model sees at once.
     """
     subject: Surveyable
     if isinstance(model, Attached):

@@ -5,7 +5,7 @@
 'wiki.valid.tokens:2'
 
 The kind of a file is known by its name: .txt and .tokens are plain text, .jsonl and .ndjson JSON
-lines, and .parquet; .gz behind any but .parquet is unpacked. Nothing is left out silently:
+lines, and .parquet; .gz after any but .parquet is unpacked. Nothing is left out silently:
 `Documents` counts what was read, what was skipped, and why.
 """
 
@@ -28,7 +28,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def worth_reading(text: str) -> bool:
-    """Whether a text can stand as an example: half letters or digits, eight different ones."""
+    """True for a text fit as an example: half letters or digits, eight different ones."""
     known = [one for one in text.lower() if one.isalnum()]
     return len(set(known)) >= 8 and 2 * len(known) >= len("".join(text.split()))
 
@@ -51,9 +51,9 @@ class Document:
 
     @property
     def contents(self) -> tuple[str | Words, ...]:
-        """What a tokenizer reads: the text, and the second one where there is one.
+        """The input of a tokenizer: the text, and the second one where there is one.
 
-        Raises TokenizationError for what is not a list of words.
+        Raises TokenizationError for anything but a list of words.
         """
         first = self.written if self.words is None else Words(self.words)
         if self.pair is None:
@@ -62,12 +62,12 @@ class Document:
 
     @property
     def written(self) -> str:
-        """The text; of words, these with spaces between them."""
+        """The text; words are joined by spaces."""
         return " ".join(self.words or ()) if self.text is None else self.text
 
 
 def check_list(texts: object, name: str) -> None:
-    """Raise SurveyError for one text in the place of several: its letters would be documents."""
+    """Raise SurveyError for one text in place of several: its letters would become documents."""
     if isinstance(texts, str | Words | Document):
         raise SurveyError(f"{name} is one {type(texts).__name__}; give a list of them, as [text].")
 
@@ -75,7 +75,7 @@ def check_list(texts: object, name: str) -> None:
 def document_of(item: object, number: int) -> Document:
     """A text or a pair of texts of a list as a document, named by its place.
 
-    Raises SurveyError for what is neither.
+    Raises SurveyError for anything else.
     """
     name = str(number)
     match item:
@@ -148,7 +148,7 @@ class Reading:
         return self.name if self.unit == "file" else f"{self.name}:{number}"
 
     def records(self, file: BufferedIOBase) -> Iterator[Record]:
-        """What the documents of the file are made of."""
+        """The raw pieces that the documents of the file are made from."""
         if self.kind == "parquet":
             yield from self._rows(file)
         elif self.unit == "file":
@@ -301,22 +301,22 @@ def read_documents(
     512 KiB and a file that is one document 64 MiB; what is longer cannot be read.
 
     kind        text, jsonl or parquet, where the names of the files do not say it
-    unit        what a document of plain text is: paragraph (what stands between blank lines), line
+    unit        what counts as a document of plain text: paragraph (text between blank lines), line
                 (each line that is not blank; wikitext has a paragraph a line), or file
     field       the field or column with the text, "text" where none is given; a list of strings
                 there is taken as words
     pair_field  the field or column with a second text, a list of strings where the first is one
-    on_error    "raise" stops at the first document that cannot be read; "skip" goes on and counts
+    on_error    "raise" stops at the first document that cannot be read; "skip" continues and counts
                 it in `skipped`
-    shortest    characters; shorter texts are left out and counted, empty ones always
+    shortest    in characters; shorter texts are left out and counted, empty ones always
 
     Raises SurveyError before anything is read for a path that is not a regular file, a folder
-    without texts or with several kinds of them, and options that do not fit; while reading, for
-    what cannot be read, and at the end for a corpus without a document.
+    without texts or with several kinds of them, and options that do not fit; during reading, for a
+    document that cannot be read; and at the end, for a corpus without a document.
     """
     _check(on_error, ("raise", "skip"), "on_error")
     if not isinstance(shortest, int) or shortest < 1:
-        raise SurveyError(f"shortest={shortest!r}: expected a whole number from 1 on.")
+        raise SurveyError(f"shortest={shortest!r}: expected a whole number of at least 1.")
     if kind is not None:
         _check(kind, KINDS, "kind")
     listed = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
@@ -400,7 +400,7 @@ class Documents(Iterator[Document]):
         return [(file, name, its) for file, name, its in found if its]
 
     def add(self, reading: Reading) -> None:
-        """Have this file read after the others, once it is known that it can be opened."""
+        """Add a file to be read after the others. It is opened once to see that it can be."""
         try:
             with open_regular(reading.path, SurveyError) as file:
                 self.n_bytes += os.fstat(file.fileno()).st_size

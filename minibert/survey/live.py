@@ -1,8 +1,8 @@
 """One stack of an attached model as a survey reads a model: its sizes, tokens, and what runs it.
 
-A survey of an attached model gives each segment to the live model as it is, segments of one length
-together and so without padding, and looks at each attention call of one stack. Which stack has the
-tokens of a text as queries and as keys is tried out on one text.
+A survey of an attached model gives the segments to the live model unchanged and looks at each
+attention call of one stack. Segments of equal length go together, so there is no padding. One text
+is run first to find which stacks have its tokens as queries and as keys.
 """
 
 import json
@@ -45,9 +45,9 @@ class StackSizes:
 class AttachedStack:
     """A stack of a live model whose queries and keys are the tokens of the text.
 
-    `stack` names it where there are several; `longest` is the tokens of a segment where the model
-    has no number of positions. Raises SurveyError where the model cannot read a text alone, or has
-    no such stack.
+    `stack` chooses among several; `longest` gives the tokens of a segment where the model does not
+    say how many positions it has. Raises SurveyError where the model cannot run on a text alone, or
+    has no such stack.
     """
 
     def __init__(self, attached: Attached, stack: str | None, longest: int | None) -> None:
@@ -79,7 +79,7 @@ class AttachedStack:
         self.body = self._body(ids)
 
     def run(self, ids: TokenIds, kinds: TokenIds, visit: Visit) -> None:
-        """`visit(layer, call)` sees the call of each layer, for ids and token types of one length.
+        """Run a batch of equal lengths; `visit(layer, call)` gets the call of each layer.
 
         Raises SurveyError where the stack does not read the tokens as they are.
         """
@@ -154,7 +154,7 @@ class AttachedStack:
         return ids.repeat(1, -(-8 // ids.shape[1]))[:, :16].to(self.device)
 
     def _tried(self, ids: Tensor) -> AttachedTrace:
-        """A trace of one text; a decoder reads a token less, which tells its stacks apart."""
+        """A trace of one text; a decoder reads one token fewer, which tells the stacks apart."""
         inputs: dict[str, Any] = dict(self._inputs(ids, torch.zeros_like(ids)))
         if "decoder_input_ids" in inputs:
             inputs["decoder_input_ids"] = ids[:, :-1]
@@ -255,7 +255,7 @@ def _problem(one: StackTrace, n_tokens: int) -> str:
 
 
 def _causal(calls: Sequence[Call]) -> bool:
-    """Whether no query of any layer sees a key behind it."""
+    """True where no query of any layer sees a key after it."""
     allowed = [call.mask_rows().allowed for call in calls]
     n = calls[0].query.shape[2]
     return all(
@@ -265,7 +265,7 @@ def _causal(calls: Sequence[Call]) -> bool:
 
 
 def _vocabulary(model: Any, tokenizer: LiveTokenizer) -> int:
-    """The ids that the model knows; those of the tokenizer where it does not say."""
+    """The number of ids that the model knows; the tokenizer's where the model does not say."""
     try:
         return int(model.get_input_embeddings().num_embeddings)
     except (AttributeError, NotImplementedError):

@@ -1,8 +1,8 @@
 """The measures of a survey, each declared once: its name, what it says, where it comes from.
 
 A measure of a document is the mean of a number over the rows (queries) that count for it, as in the
-formulas of Clark et al. 2019: a sum over rows divided by how many there are. Whoever wants another
-measure writes one line here.
+formulas of Clark et al. 2019: a sum over rows divided by their number. One more line here adds a
+measure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Measure:
     """A number for each row of attention, and which rows count.
 
     name     as in tables and on the command line
-    words    what it says
+    words    the description in words
     source   who defined it
     of_rows  (head, query) of the rows of a layer
     rows     True (query) where a row counts
@@ -116,7 +116,7 @@ _ONLY_PROBS = _table({
 _MASSES = _table({
     "to_self": _to("mass on the token itself", f"{_CLARK}, §3.1", _at(0)),
     "to_previous": _to("mass on the token before", f"{_CLARK}, §3.1", _at(-1)),
-    "to_next": _to("mass on the token behind", f"{_CLARK}, §3.1", _at(1)),
+    "to_next": _to("mass on the token after", f"{_CLARK}, §3.1", _at(1)),
     "to_first": _to("mass on the first position", "Vig and Belinkov 2019", _on("first")),
     "to_cls": _to("mass on [CLS]", f"{_CLARK}, §3.2", _on("cls")),
     "to_sep": _to("mass on [SEP]", f"{_CLARK}, §3.2", _on("sep")),
@@ -139,7 +139,7 @@ _MASSES = _table({
         "mass on the same token earlier, of the rows that have one",
         "Wang et al. 2022, §3.2", _related("duplicate"), _with(2)),
     "to_induction": _to(
-        "mass on what stood behind the same token earlier, of the rows that have one",
+        "mass on what followed the same token earlier, of the rows that have one",
         "Olsson et al. 2022", _related("induction"), _with(3)),
 })  # fmt: skip
 
@@ -153,10 +153,9 @@ def measures_of(
 ) -> tuple[Measure, ...]:
     """The measures of a survey in the order of its tables.
 
-    Beside those that every survey has: one for each further offset (`to_offset_-2`) and for each
-    chosen token (`to_token:the`), and each mass again with rows weighed by norms
-    (`to_previous_by_norm`). `names` chooses some of them. Raises SurveyError for one that
-    is none of these.
+    Every survey has the measures above. Each further offset (`to_offset_-2`) and each chosen token
+    (`to_token:the`) adds one, and `by_norm` adds each mass with rows weighted by norms
+    (`to_previous_by_norm`). `names` chooses some of them. Raises SurveyError for an unknown name.
     """
     further = {
         f"to_offset_{n}": _to(f"mass on the token at offset {n}", f"{_CLARK}, §3.1", _at(n))
@@ -181,7 +180,7 @@ def measures_of(
 
 
 def _weighed(measure: Measure) -> Measure:
-    """The same with rows weighed by norms: shares of Σ α·‖f(x)‖."""
+    """This measure with rows weighted by norms: shares of Σ α·‖f(x)‖."""
 
     def of_rows(masses: RowMasses) -> Floats:
         assert masses.by_norm is not None

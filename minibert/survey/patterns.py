@@ -293,12 +293,12 @@ _DECIMALS = 6
 
 @dataclass(frozen=True)
 class PatternHead:
-    """One head and one pattern.
+    """The result of one head on one pattern.
 
     score       the mean over documents of the mean over rows, 0 to 1
     low, high   its 95 % confidence interval over documents; nan with fewer than two
     baseline    its score by chance: see `Pattern.baseline`; nan where not measured
-    named       whether the head is known by this pattern: see `HeadPatterns.named`
+    named       True if the head is named after this pattern: see `HeadPatterns.named`
     documents   how many have rows that count
     examples    the best three rows, the best first
     """
@@ -360,7 +360,7 @@ class HeadPatterns:
         return n_layers, n_heads
 
     def head(self, pattern: str, layer: int, head: int) -> PatternHead:
-        """What one head does of one pattern. Raises AttentionError for what there is not."""
+        """The result of one head on one pattern. Raises AttentionError if either does not exist."""
         pattern_of(pattern)
         n_layers, n_heads = self.shape
         if not (0 <= layer < n_layers and 0 <= head < n_heads):
@@ -378,7 +378,7 @@ class HeadPatterns:
         )
 
     def best(self, pattern: str, count: int = _SHOWN) -> list[PatternHead]:
-        """The heads that score highest on a pattern, the best first.
+        """The heads that score highest on a pattern, best first.
 
         Empty where no document has rows that count, as for the next token in a causal model.
         Raises AttentionError for a name that is not a pattern.
@@ -391,14 +391,13 @@ class HeadPatterns:
         return [self.head(pattern, *divmod(int(at), scores.shape[1])) for at in order]
 
     def named(self) -> dict[tuple[int, int], tuple[str, ...]]:
-        """The patterns that each head is known by; heads without one are left out.
+        """The patterns that each head is named after; heads without one are left out.
 
-        A head is named where more than half of what the baseline leaves goes where the pattern
-        says: score > (1 + baseline)/2. Clark et al. 2019, section 3.1, count heads above 50 %; with
-        a baseline near 0 it is the same, and at most one of several patterns that mean different
-        keys can have it. For bag of words, whose baseline is a row drawn at random, it is enough
-        to be above the baseline. With two documents or more the lower end of the confidence
-        interval must be above it as well.
+        A head gets a pattern's name if score > (1 + baseline)/2: of the attention that the baseline
+        leaves, more than half follows the pattern. With a baseline near 0 this is the 50 % of Clark
+        et al. 2019, section 3.1, and at most one of several patterns with different keys can reach
+        it. For bag of words, whose baseline is a random row, being above the baseline is enough.
+        With two or more documents, the lower end of the confidence interval must also be above it.
         """
         found: dict[tuple[int, int], list[str]] = {}
         for pattern in PATTERNS:
@@ -473,19 +472,19 @@ def patterns(
     longest: int | None = None,
     seed: int = 0,
 ) -> HeadPatterns:
-    """What every head of a model does: means over documents of what each document scores.
+    """Score every head of a model on every pattern: means over documents.
 
-    `model` is one of minibert.load, or of minibert.attach with a tokenizer: then the live model
-    runs as it is, and `stack` names one where there are several. `texts` are what `text_parts`
-    takes, with `longest` tokens of a part: pairs are needed for the same word in the other
-    sentence. Induction and duplicate are measured on `repeated`, random sequences that come twice,
-    as `minibert.analysis.repeated_ids` gives them, where nothing but looking back helps; by default
-    100 draws of 2 x 50 tokens.
+    `model` comes from minibert.load, or from minibert.attach with a tokenizer; then the live model
+    runs unchanged, and `stack` chooses among several. `texts` are what `text_parts` takes, with at
+    most `longest` tokens in a part; the pattern of the same word in the other sentence needs pairs.
+    Induction and duplicate are measured on `repeated`: random sequences that occur twice, as
+    `minibert.analysis.repeated_ids` gives them, where only looking back helps. The default is 100
+    draws of 2 x 50 tokens.
     `delimiters` are ids, by default the tokenizer's sep_id or, without one, its eos_id. `seed`
     and the document's id draw how far the cells of the "moved" baselines are away.
 
-    Raises TokenizationError for what the model cannot read, and SurveyError for an attached model
-    or a stack that cannot be surveyed (`minibert.survey.survey` says which).
+    Raises TokenizationError for texts that the model cannot read, and SurveyError for an attached
+    model or a stack that cannot be surveyed (see `minibert.survey.survey`).
     """
     subject = surveyable(model, stack, longest)
     name, tokenizer, one = subject.name, subject.tokenizer, subject.config
@@ -503,7 +502,7 @@ def patterns(
 
 
 def shift_of(seed: int, document: str) -> int:
-    """How many places the cells of a document are moved for a baseline: 1 to 4, either way."""
+    """How far the cells of a document are moved for a baseline: 1 to 4 places, either way."""
     return int(generator_of(seed, document).choice([-4, -3, -2, -1, 1, 2, 3, 4]))
 
 

@@ -51,11 +51,11 @@ _MOVED = ("What the heads of layer {} move", "share of z")
 
 
 class Edge(NamedTuple):
-    """What one component does for one head.
+    """The contribution of one component to one head.
 
-    side      "query" or "key": what the component wrote there adds to the score of the tokens that
-              the head looks at, less that of all it may see; "value": its share of what the head
-              moves
+    side      "query" or "key": how much the component's output there adds to the score of the
+              tokens that the head looks at, less that of all tokens it may see; "value": its share
+              of what the head moves
     weights   the composition score of the two heads; nan for what is not a head, and where there is
               none (`composition_scores`)
     """
@@ -70,7 +70,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reasons:
-    """What makes heads look, and what they move, a mean over the tokens of a corpus.
+    """What makes heads look where they look, and what they move: means over a corpus's tokens.
 
     pairs   for each layer (head, query_component, key_component), as of `why_heads`
     moved   for each layer (head, component): the share of z that the component wrote
@@ -124,7 +124,7 @@ class Reasons:
 
     @classmethod
     def read(cls, folder: str | Path) -> "Reasons":
-        """Those of a folder. Raises SurveyError where it has none that are finished."""
+        """Read the tables of a folder. Raises SurveyError where it has no finished ones."""
         path = Path(folder)
         _, files = parquet()
         try:
@@ -216,19 +216,19 @@ def survey_reasons(
     resume: bool = True,
     progress: bool = False,
 ) -> Reasons:
-    """What makes these heads look, and what they move, over documents.
+    """Compute what makes these heads look, and what they move, over documents.
 
     heads    the heads of each layer, as {1: (2, 3)}
     output   a folder for the tables; while it runs it holds what is done so far
-    limit    read so many documents
+    limit    read at most so many documents
     longest  tokens of a part, by default the model's positions; parts are read one by one
     on_error "raise", or "skip" documents that cannot become tokens
-    resume   go on where an interrupted run into this folder stopped; the tables are the same to the
-             last bit. A finished run of the same is read. False begins anew
+    resume   continue where an interrupted run into this folder stopped, with bit-identical tables.
+             A finished run with the same options is read. False starts over
 
-    Time: `why_heads` of each layer for each part. Raises SurveyError for a model that minibert did
-    not load, and for a folder with something else; TraceError for a layer or head that does not
-    exist.
+    It takes the time of `why_heads` on each layer for each part. Raises SurveyError for a model
+    that minibert did not load, and for a folder with other content; TraceError for a layer or head
+    that does not exist.
     """
     check_list(documents, "documents")
     if not isinstance(model, Model):

@@ -74,7 +74,7 @@ class RowMasses:
         return self.class_mass[..., self.tokens.class_names.index(name)]
 
     def at(self, offset: int) -> Floats:
-        """(head, query): mass on the key that stands so far behind the query."""
+        """(head, query): mass on the key at this offset from the query."""
         return self.offset_mass[..., self.offsets.index(offset)]
 
     def related(self, name: str) -> Floats:
@@ -204,7 +204,7 @@ def columns_by_norm(
 
 
 def widened(value: Tensor) -> Tensor:
-    """The same numbers, in float32 where they are in less."""
+    """The tensor, in float32 where it has fewer bits."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 

@@ -33,9 +33,9 @@ from minibert.trace.file import identity_of
 
 @dataclass(frozen=True)
 class Options:
-    """How a survey is made; `survey` says what each means.
+    """The options of a survey; `survey` explains each of them.
 
-    Raises SurveyError for what cannot be.
+    Raises SurveyError for impossible values.
     """
 
     measures: Sequence[str] | None = None
@@ -70,8 +70,8 @@ class Options:
     def measuring(self, model: Surveyable) -> WindowSurvey:
         """What measures windows with this model.
 
-        Raises SurveyError for a measure that there is not, a model without a tokenizer, and tokens
-        it does not have.
+        Raises SurveyError for an unknown measure, a model without a tokenizer, and tokens that the
+        tokenizer does not have.
         """
         chosen = measures_of(
             offsets=self.every_offset,
@@ -92,7 +92,7 @@ class Options:
         )
 
     def told(self, model: Surveyable, measure: WindowSurvey) -> dict[str, object]:
-        """What the numbers depend on, for JSON; what was left to the model is filled in."""
+        """Everything the numbers depend on, for JSON; defaults of the model are filled in."""
         return {
             "measures": [one.name for one in measure.measures],
             "offsets": list(self.every_offset),
@@ -130,33 +130,33 @@ def survey(
     resume: bool = True,
     progress: bool = False,
 ) -> Survey:
-    """What every head of a model does, over documents: a `Survey`, and tables in a folder.
+    """Measure every head of a model over documents: a `Survey`, and tables in a folder.
 
-    model         one of minibert.load, or of minibert.attach with a tokenizer: then a live model of
-                  transformers runs as it is (live.py)
+    model         from minibert.load, or from minibert.attach with a tokenizer; then a live model of
+                  transformers runs unchanged (live.py)
     documents     what `read_documents` gives, or any texts or pairs of texts, read one after the
                   other; Clark et al. 2019 took each two paragraphs as a pair: zip(a[::2], a[1::2])
     output        a folder for tables and manifest; while it runs it holds what is done so far
     measures      names of measures (`minibert.survey.measures.measures_of`); by default all
-    offsets       offsets that are measured beside −1, 0 and 1
-    tokens        tokens as a person reads them, each with a measure of its own
-    by_norm       measure everything again with rows weighed by norms (Kobayashi et al. 2020)
+    offsets       offsets that are measured in addition to −1, 0 and 1
+    tokens        tokens as a person reads them; each gets its own measure
+    by_norm       measure everything again with rows weighted by norms (Kobayashi et al. 2020)
     profile       keep the mass at every distance
     stack         of an attached model with several: "encoder", "decoder.self", ... A decoder reads
                   the tokens of the text, as the encoder does
-    limit         measure so many documents
-    longest       tokens of a segment, by default the model's positions; what is longer is cut into
-                  windows, of which none has a token of another
+    limit         measure at most so many documents
+    longest       tokens of a segment, by default the model's positions; longer texts are cut into
+                  windows that do not overlap
     batch_tokens  tokens that go through the model together
     on_error      "raise", or "skip" documents that cannot become tokens, and count them
-    resume        go on where an interrupted run into this folder stopped; the tables are the same
-                  to the last bit. A finished survey of the same is read and not measured again.
-                  False begins anew
+    resume        continue where an interrupted run into this folder stopped, with bit-identical
+                  tables. A finished survey with the same options is read, not measured again.
+                  False starts over
     progress      show a bar
 
-    Raises SurveyError before anything is computed for options that do not fit, a folder with
-    something else, and without pyarrow where a folder is given; while it runs, for what cannot be
-    read or written.
+    Raises SurveyError before anything is computed for options that do not fit, a folder with other
+    content, and a folder without pyarrow installed; during the run, for files that cannot be read
+    or written.
     """
     check_list(documents, "documents")
     options = Options(
@@ -186,7 +186,7 @@ def survey(
 
 
 def identity_of_surveyed(subject: Surveyable) -> dict[str, object]:
-    """What the manifest says of the model, ready for JSON."""
+    """The manifest's description of the model, ready for JSON."""
     return subject.identity() if isinstance(subject, AttachedStack) else identity_of(subject)
 
 
@@ -224,7 +224,7 @@ def _check(window: Window, measured: Measured, options: Options) -> None:
 
 
 def _told(found: Measured, documents: Iterable[object]) -> dict[str, object]:
-    """What the manifest says of the corpus."""
+    """The manifest's description of the corpus."""
     return {
         **told_of(documents, found.read),
         "documents": found.documents,

@@ -1,10 +1,10 @@
 """A run over a corpus: its windows of documents, and the folder that keeps what is done.
 
-The corpus is read a window at a time, so that memory does not depend on its size. What the windows
-gave is kept after each in one file, which is replaced as a whole: a run that ends at any moment
-leaves the last whole one behind. When the run goes on it reads over these windows again, and the
-hash of their documents says whether they are the same. In the end there is a manifest: of which
-model, corpus and options the results are.
+The corpus is read a window at a time, so memory does not depend on its size. After each window the
+results so far are kept in one file, which is replaced as a whole: a run that ends at any moment
+leaves a complete file. A resumed run reads these windows again, and the hash of their documents
+tells whether they are the same. At the end a manifest records the model, corpus and options of the
+results.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Window:
-    """Documents in a row: the number of the window, and that of its first document."""
+    """Consecutive documents: the number of the window, and that of its first document."""
 
     number: int
     first: int
@@ -76,7 +76,7 @@ class Read:
     sha256: str = ""
 
     def with_window(self, window: Window) -> "Read":
-        """The same with the next window: SHA-256 of the hash so far and its ids and texts."""
+        """This with the next window added: SHA-256 of the hash so far, its ids and its texts."""
         digest = hashlib.sha256(self.sha256.encode())
         for one in window.documents:
             digest.update(json.dumps([one.id, one.text, one.words, one.pair]).encode())
@@ -116,14 +116,14 @@ def unread(
 
 def _others() -> SurveyError:
     return SurveyError(
-        "The documents are not those that the run in this folder began with: they are not the same "
-        "in number, content or order. Give those, read with the same options (as unit= or "
-        "shortest=), or begin anew with resume=False."
+        "The run in this folder started with other documents: they differ in number, content or "
+        "order. Give the same documents, read with the same options (such as unit= or "
+        "shortest=), or start over with resume=False."
     )
 
 
 def told_of(documents: Iterable[object], read: Read) -> dict[str, object]:
-    """What a manifest says of a corpus that was read; of files, where it is not a list."""
+    """The manifest's description of a corpus that was read, with its files unless it was a list."""
     about: dict[str, object] = {"sha256": read.sha256}
     if not isinstance(documents, Documents):
         return about
@@ -137,7 +137,7 @@ def told_of(documents: Iterable[object], read: Read) -> dict[str, object]:
 
 
 def versions() -> dict[str, str]:
-    """Of minibert, Python and the packages that numbers come from, by name."""
+    """The versions of minibert, Python and the packages that compute the numbers, by name."""
     packages = ("numpy", "tokenizers", "torch")
     return {
         # Not of the installed package: a checkout may run without being installed.
@@ -149,11 +149,10 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def folder_locked(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other runs out of it; what a killed run half wrote is removed.
+    """Make the folder and lock out other runs; remove files that a killed run half wrote.
 
-    The operating system gives the lock back when the process ends, so one that was killed holds
-    nobody up. Raises SurveyError at once where another run has it, and where the folder cannot be
-    written to.
+    The operating system releases the lock when the process ends, so a killed run blocks nobody.
+    Raises SurveyError at once where another run holds it or the folder cannot be written to.
     """
     lock = FileLock(folder / LOCK, timeout=0)
     try:
@@ -176,7 +175,7 @@ def folder_locked(folder: Path) -> Iterator[None]:
 
 
 class RunFolder:
-    """What a run keeps; where no folder is named it keeps nothing.
+    """The folder where a run keeps its results; without a name it keeps nothing.
 
     `about` has the model, options and versions that the numbers depend on, for JSON. `manifest` is
     the file that says them once the run is finished, `part` the one that has what is done so far.
@@ -188,7 +187,7 @@ class RunFolder:
         self.about: Json = json.loads(json.dumps(about))
 
     def finished(self, documents: Iterable[object], *, limit: int | None = None) -> bool:
-        """Whether an earlier run of the same came to its end; the documents are read to the end.
+        """True where the same run has finished before; the documents are then read to their end.
 
         Raises SurveyError for a run of another model, other options or other documents.
         """
@@ -204,7 +203,7 @@ class RunFolder:
         return True
 
     def kept(self) -> tuple[Json, Arrays] | None:
-        """What an earlier run has done, where there is one to go on with.
+        """The results of an earlier run that can be continued, if there is one.
 
         Raises SurveyError for a file that is damaged, or of another model or other options.
         """
@@ -218,7 +217,7 @@ class RunFolder:
             about = told.pop("about")
         except Exception as error:  # a damaged zip file raises errors of many families
             raise SurveyError(
-                f"{path}: cannot be read ({error}). Remove it, or begin anew with resume=False."
+                f"{path}: cannot be read ({error}). Remove it, or start over with resume=False."
             ) from error
         self._check(path, about, ("model", "options", "versions"))
         return told, arrays
@@ -234,7 +233,7 @@ class RunFolder:
         if other:
             raise SurveyError(
                 f"{path}: belongs to a run with {' and '.join(other)}. Run it with those, name "
-                "another folder, or begin anew with resume=False."
+                "another folder, or start over with resume=False."
             )
 
     def keep(self, told: Json, arrays: Arrays | None = None) -> None:
@@ -252,7 +251,7 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def finish(self, write: Callable[[Path], None]) -> None:
-        """Have the results and the manifest written to the folder, and remove what was kept."""
+        """Write the results and the manifest to the folder, and remove the kept file."""
         if self.folder is None:
             return
         with self.writing():
@@ -261,7 +260,7 @@ class RunFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """In here what the disk refuses is a SurveyError that says what to do."""
+        """Turn an error of the disk inside the block into a SurveyError that says what to do."""
         try:
             yield
         except OSError as error:
@@ -281,7 +280,7 @@ def opened(
     resume: bool,
     belonging: tuple[str, ...] = (),
 ) -> Iterator[RunFolder]:
-    """The folder, where one is named: writable, and of this run alone.
+    """The folder, where one is named: writable, and locked for this run.
 
     Without `resume` what an earlier run left is removed, with the files named in `belonging`, which
     may have stars.

@@ -1,7 +1,7 @@
 """Documents as parts that fit a model, what is known of their tokens, and batches of them.
 
-`parts_of` cuts a document for everybody who reads a corpus. Measures need to know the kinds of
-tokens, their words, and which pairs belong together: `SegmentTokens`, of a part a `Segment`.
+`parts_of` cuts a document for everything that reads a corpus. Measures need to know the kinds of
+tokens, their words, and which pairs belong together: `SegmentTokens`, for one part a `Segment`.
 """
 
 import unicodedata
@@ -211,7 +211,7 @@ def joined(parts: Sequence[Tokens]) -> Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Tokens that the model sees together.
+    """A run of tokens that the model sees together.
 
     document   which of the documents it belongs to
     ids, kinds token ids and token types, as the model reads them
@@ -236,7 +236,7 @@ class Batch:
         return SegmentTokens.joined([one.tokens for one in self.segments])
 
     def inputs(self, device: torch.device) -> Inputs:
-        """The same as a model reads them, padded."""
+        """The segments as a model reads them, padded."""
         ones = [[1] * len(one.ids) for one in self.segments]
         return Inputs(
             padded([one.ids for one in self.segments], 0).to(device),
@@ -268,7 +268,7 @@ class Segmenter:
         self.kinds = self._kinds(chosen)
         for column, one in enumerate(chosen, len(CLASSES)):
             if not self.kinds[:, column].any():
-                raise SurveyError(f"token {one!r}: the vocabulary of {model.name} has no such one.")
+                raise SurveyError(f"token {one!r}: not in the vocabulary of {model.name}.")
         self.pairs_cut = 0
 
     def _kinds(self, chosen: Sequence[str]) -> npt.NDArray[np.bool_]:

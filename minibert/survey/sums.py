@@ -1,8 +1,7 @@
 """A window of documents measured, and the sums of a survey.
 
-The documents of a window are sorted by length into batches, and what these give is added in their
-order: in float64 and in the order of the documents. So the same corpus gives the same bits whether
-it was interrupted or not.
+The documents of a window are sorted by length into batches. Their results are added in float64 and
+in the order of the documents, so an interrupted run gives the same bits as an uninterrupted one.
 """
 
 from collections import deque
@@ -58,7 +57,7 @@ class Sums:
 
     @classmethod
     def empty(cls, measures: int, layers: int, heads: int, reach: int) -> "Sums":
-        """Those of no document; the profile goes from −reach to reach."""
+        """The sums over no document; the profile goes from −reach to reach."""
         size = (measures, layers, heads)
         return cls(
             np.zeros(measures),
@@ -72,7 +71,7 @@ class Sums:
         )
 
     def __add__(self, other: "Sums") -> "Sums":
-        """Both together; the documents of `other` come behind those of this."""
+        """The sums of both; the documents of `other` follow those of this."""
         plain = {
             one.name: getattr(self, one.name) + getattr(other, one.name)
             for one in fields(self)
@@ -96,7 +95,7 @@ def rows_that_count(measures: Sequence[Measure], tokens: SegmentTokens) -> Float
 
 
 def row_sums(measures: Sequence[Measure], masses: RowMasses, rows: Floats) -> Floats:
-    """Of one layer, for each segment the sums of the rows that count: (measure, head, segment)."""
+    """The sums of the rows of one layer that count, by segment: (measure, head, segment)."""
     sums = [
         np.add.reduceat(measure.of_rows(masses) * counted, masses.tokens.starts, axis=1)
         for measure, counted in zip(measures, rows, strict=True)
@@ -138,7 +137,7 @@ def document_sums(
 def batch_threads(device: torch.device) -> Iterator[Executor]:
     """Threads that batches are computed in: on a CPU as many as torch has, else one.
 
-    While they are there, torch computes with one thread in all of the process.
+    While they run, torch uses one thread in the whole process.
     """
     before = torch.get_num_threads()
     if device.type != "cpu":
@@ -159,7 +158,7 @@ Masses = Callable[[Batch, Callable[[int, RowMasses], None]], None]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What some windows gave.
+    """The results of some windows.
 
     sums       over their documents
     ids        of the documents that are among the best, by number
@@ -180,7 +179,7 @@ class Measured:
     read: Read = field(default_factory=Read)
 
     def with_window(self, window: Window, other: "Measured") -> "Measured":
-        """This with what the next window gave."""
+        """These results with those of the next window added."""
         sums, ids = self.sums + other.sums, {**self.ids, **other.ids}
         kept = {int(n) for n in np.unique(sums.best_document) if n >= 0}
         counts = ("documents", "segments", "tokens", "n_wrong", "pairs_cut")

@@ -43,11 +43,12 @@ class Interval(NamedTuple):
 def layer_intervals(counts: npt.NDArray[np.int64], total: Floats, squares: Floats) -> Interval:
     """The mean of documents and its 95 % interval, from Σ x and Σ x², (layer, ...).
 
-    `counts` says of each layer how many documents count: layers with windows may see no key of a
-    kind, where others see one. The interval is mean ± t·s/√count, where t is Student's quantile of
-    count - 1 degrees of freedom and s² the variance with count - 1 in the denominator. The mean is
-    nan without documents; the ends are nan with fewer than two, for one document says nothing about
-    others. Shares of attention are cut to 0 and 1 by whoever shows them, not here.
+    `counts` gives for each layer the documents that count: a layer with a window may see no key of
+    a kind where another layer does. The interval is mean ± t·s/√count, where t is Student's
+    quantile of count - 1 degrees of freedom and s² the variance with count - 1 in the denominator.
+    The mean is
+    nan without documents; the ends are nan with fewer than two, because one document says nothing
+    about others. Shares of attention are not cut to 0 and 1 here, but where they are shown.
 
     Source: Student 1908, "The Probable Error of a Mean".
     """
@@ -97,7 +98,7 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What every head does, over a corpus.
+    """The measures of every head, over a corpus.
 
     names      the measures, in the order of the tables
     sums       the sums over all documents
@@ -138,7 +139,7 @@ class Survey:
         return int(self.sums.documents[self._number(measure)])
 
     def table(self, measure: str, *, weight: str = "document") -> Floats:
-        """(layer, head): the mean over documents, or with weight="row" over all rows; nan for none.
+        """(layer, head): the mean over documents, or over all rows with weight="row"; nan if empty.
 
         Raises SurveyError for a measure or weight that is not known.
         """
@@ -230,7 +231,7 @@ class Survey:
 
     @classmethod
     def read(cls, folder: str | Path) -> "Survey":
-        """The survey of a folder, the same numbers to the last bit.
+        """Read the survey of a folder; the numbers are bit-identical.
 
         Raises SurveyError where the folder has no finished survey.
         """

@@ -70,7 +70,7 @@ def _(ids: Tensor, size: int, what: str, where: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch as the body reads it. `tokens` is there when somebody made them."""
+    """A batch as the body reads it. `tokens` is None where only ids were given."""
 
     ids: TokenIds
     mask: TokenMask | None
@@ -85,7 +85,7 @@ class Inputs:
         return cls(given, None, None)
 
     def as_tokens(self, tokenizer: Vocabulary | None) -> Tokens:
-        """The same with strings for people."""
+        """These inputs with readable strings."""
         if self.tokens is not None:
             return self.tokens
         return Tokens.from_ids(
@@ -99,7 +99,7 @@ class Inputs:
         return AllowedKeys(1, sum(lengths), self.ids.device, config.causal, packed=lengths)
 
     def checked(self, config: Config, name: str) -> "Inputs":
-        """The same inputs, which the model of that name and config can read.
+        """These inputs, once it is known that the model of that name and config can read them.
 
         Raises TokenizationError where it cannot.
         """

@@ -153,7 +153,7 @@ class Tokens:
         return tuple(map(len, self.raw))
 
     def to(self, device: torch.device | str) -> "Tokens":
-        """The same tokens with their tensors on `device`."""
+        """These tokens with their tensors on `device`."""
         return self.each(lambda table: table.to(device))
 
     @classmethod

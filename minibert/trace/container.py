@@ -73,7 +73,7 @@ def read_container(path: Path) -> tuple[Json, dict[str, Tensor]]:
 
 
 def read_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
-    """The same without torch: the description, and the tensors as mapped arrays.
+    """Read a container without torch: the description, and the tensors as mapped arrays.
 
     Those of bfloat16, which NumPy does not have, are copied into single precision.
     """
@@ -160,7 +160,7 @@ def _digest(start: bytes, rest: BufferedIOBase) -> bytes:
 def checked_columns(
     about: Json, names: Sequence[str], lengths: tuple[int, ...]
 ) -> dict[str, tuple[Any, ...]]:
-    """These of `COLUMNS` and `LABELS`: a tuple for each sentence, of so many tokens.
+    """The named entries of `COLUMNS` and `LABELS`: a tuple for each sentence, one item a token.
 
     Raises ValueError or LookupError for what are not the columns of such a batch.
     """

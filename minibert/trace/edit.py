@@ -65,7 +65,7 @@ class Places:
 
     @classmethod
     def of_mask(cls, tokens: TokenMask | None, batch: int, position: int) -> "Places":
-        """Those of a batch in which tokens are where the mask is True, wherever that is."""
+        """The places of a batch whose tokens are where the mask is True, wherever that is."""
         if tokens is None:
             return cls((range(position),) * batch)
         whole = range(position)
@@ -271,7 +271,7 @@ class Source(Protocol):
         """The quantity there, in its whole batch."""
 
     def shape_at(self, point: Point) -> tuple[int, ...]:
-        """Its shape, without computing it. Raises EditError where the trace does not have it."""
+        """The shape, without computing the quantity. Raises EditError where the trace lacks it."""
 
     def places_at(self, point: Point) -> Places:
         """Where the positions of the trace's sentences are in it."""
@@ -326,7 +326,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class FromTrace:
-    """The same quantity of other traces: of one, or the mean over several, computed once a point.
+    """The same quantity from other traces: from one, or the mean over several, once a point.
 
     The mean is taken over sentences and positions, without padding.
     """
@@ -476,7 +476,7 @@ class Edit:
     def at(
         self, *, positions: Chosen = None, sentences: Chosen = None, entries: Chosen = None
     ) -> "Edit":
-        """The same change, only at these positions, sentences of the batch, and entries.
+        """Limit the change to these positions, sentences of the batch, and entries.
 
         Raises EditError for entries of `hide`, which names its keys itself.
         """

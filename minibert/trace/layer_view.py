@@ -223,7 +223,7 @@ def place_of(where: object, config: Config) -> tuple[int, int | None]:
 def place_in(
     where: object, n_layers: int, heads_of: Callable[[int], int]
 ) -> tuple[int, int | None]:
-    """The same in so many layers; `heads_of` a layer says how many heads it has."""
+    """This place in a model of so many layers; `heads_of` gives the number of heads of a layer."""
     if isinstance(where, tuple) and len(where) != 2:
         raise TraceError(
             f"trace[{', '.join(map(str, where))}]: expected trace[layer] or trace[layer, head]."
@@ -249,7 +249,7 @@ def divisors_of_layer(at: LayerTrace, norm: str, x: Stream) -> Divisors | None:
 
 
 def divisors_of_final(trace: ReadableTrace, last: Stream) -> Divisors | None:
-    """The same of the norm behind the layers, of the last resid_post."""
+    """The divisors of the norm after the layers, which reads the last resid_post."""
     # Asked first: without an edit a stored trace needs no weights here.
     if (scale := trace.kept.get("final_norm_scale")) is None:
         return None

@@ -110,7 +110,7 @@ class Trace(PassRecord):
         return found
 
     def shape_at(self, point: Point) -> tuple[int, ...]:
-        """Its shape. Raises EditError where this trace has no such quantity."""
+        """The shape of the quantity. Raises EditError where this trace lacks it."""
         there = f"{point}: the trace to read from has"
         if point.behind_layers and self.until is not None:
             raise EditError(f"{there} until={self.until}, so it has no {point.name}.")

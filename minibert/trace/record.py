@@ -1,4 +1,4 @@
-"""What one forward pass left behind, how it is recorded, and one sentence cut out of it.
+"""What one forward pass left, how it is recorded, and how one sentence is cut out of it.
 
 `PassRecord` is the part of a trace that is data. `record` fills it: every layer keeps what it
 computes, or what an edit made of it; `rerun` begins at the first layer that an edit reaches.
@@ -289,7 +289,7 @@ def record(
 
 
 def rerun(trace: Record, plan: Plan, *, keep: Collection[str] = ()) -> Record:
-    """The same input with the edits of a plan; the layers below the first edit are shared."""
+    """Run the same input with the edits of a plan; the layers below the first edit are shared."""
     again = type(trace)(
         trace.unchanged_model(),
         trace.inputs,
@@ -375,7 +375,7 @@ def _edited(trace: PassRecord, plan: Plan, name: str, layer: int | None) -> Chan
 
 
 def _check_statistics(evaluation: Evaluation, plan: Plan) -> None:
-    """Raise TraceError for statistics of attention that an edit changes behind the kernel."""
+    """Raise TraceError for statistics of attention that an edit changes after the kernel."""
     for point, *_ in plan.edits if evaluation.want else ():
         if point.name in ("scores", "probs"):
             raise TraceError(

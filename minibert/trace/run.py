@@ -171,7 +171,7 @@ def _real(inputs: Inputs) -> TokenMask:
 def unaffected(
     record: Mapping[str, Tensor], edited: Collection[str], config: Config, layer: int
 ) -> dict[str, Tensor]:
-    """Of a record of a layer what is not computed from a quantity that is edited."""
+    """The part of a layer's record that does not depend on an edited quantity."""
     behind = reached(config, layer, edited)
     return {name: value for name, value in record.items() if name not in behind}
 
@@ -194,7 +194,7 @@ def kept_of(at: LayerPass, order: Collection[str], kept: Collection[str]) -> dic
 
 
 def _of_rows(at: LayerPass, rows: list[int]) -> LayerPass:
-    """The same layer for some rows, from behind its last edit on."""
+    """Compute some rows of the layer, from after its last edit."""
     for name in layer_quantities():
         if name in at.edits:
             getattr(at, name)

@@ -206,7 +206,7 @@ def _one_a_sentence(numbers: Tensor, count: int) -> Tensor:
 
 
 class _Variants:
-    """The same input several times in a batch, each with its own plan."""
+    """One input several times in a batch, each time with its own plan."""
 
     def __init__(
         self, trace: PassRecord, plans: Sequence[Plan], layer: int, chosen: list[list[int]] | None
@@ -300,7 +300,7 @@ class _Variants:
         return self._at_chosen(logits, range(logits.shape[1]))[0]
 
     def _at_chosen(self, rows: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of rows that stand at these positions those that each sentence chose, and their ids."""
+        """The rows that each sentence chose among those at these positions, and their ids."""
         assert self.chosen is not None
         place = {position: number for number, position in enumerate(positions)}
         device = rows.device

@@ -46,7 +46,7 @@ class Batch:
     """0 where the second text follows the first, 1 where it does not, IGNORED without one."""
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on another device."""
+        """The batch on another device."""
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
 
@@ -281,7 +281,7 @@ def _previous(batch: Batch) -> Bool[Tensor, "#batch query key"]:
 
 
 def _induction(batch: Batch) -> Bool[Tensor, "batch query key"]:
-    """The tokens behind earlier occurrences of the same token."""
+    """The tokens after earlier occurrences of the same token."""
     earlier = (batch.ids[:, :, None] == batch.ids[:, None, :]).tril(-1)
     return F.pad(earlier[:, :, :-1], (1, 0))
 

@@ -60,7 +60,7 @@ class Recipe:
     at first, and this head forms late or not at all."""
     induction: float = 0.0
     """First weight of a loss on the last head of layer 1: −log of its attention to the tokens
-    behind earlier occurrences of the same token."""
+    after earlier occurrences of the same token."""
     targets_until: float = 0.9
     """Share of the steps during which these weights fall linearly to 0; then the heads are left to
     themselves, and may give up what they were taught."""

@@ -182,7 +182,7 @@ class HookedTransformer(Circuits, WithTokens):
 
     @classmethod
     def from_pretrained_no_processing(cls: type[Hooked], model_name: Any, **options: Any) -> Hooked:
-        """The same with the checkpoint's weights as they are."""
+        """Load a model with the checkpoint's weights unprocessed."""
         return cls.from_pretrained(model_name, **(dict.fromkeys(PROCESSING, False) | options))
 
     def forward(

@@ -100,7 +100,7 @@ def steps_of(config: Config, asked: Mapping[str, object]) -> list[str]:
     if config.logit_soft_cap is not None:
         unfit["center_unembed"] = "the logits go through a soft cap, which is not linear"
     if config.norm_place != "before":
-        unfit["fold_value_biases"] = "a norm stands behind W_O"
+        unfit["fold_value_biases"] = "a norm follows W_O"
     for name, wanted in asked.items():
         if wanted is not None:
             check_flag(name, wanted, CheckpointError)
@@ -122,7 +122,7 @@ def processed(model: Model, steps: Iterable[str]) -> Model:
 
 
 def _copy(model: Model) -> Model:
-    """The same model with weights of its own, untied, and a bias wherever one may be needed."""
+    """Copy the model with its own untied weights, and with a bias wherever one may be needed."""
     config = replace(model.config, tied=False, query_bias=True, output_bias=True, mlp_bias=True)
     with torch.device("meta"):
         copy = Model(config, tokenizer=model.tokenizer, name=model.name)
@@ -242,7 +242,7 @@ class FactoredMatrix:
         return self.S.square().sum(-1).sqrt()
 
     def __getitem__(self, index: object) -> "FactoredMatrix":
-        """Of the product's axes, in order; the last two stay, an int there takes a slice of one."""
+        """Index the product's axes in order; an int for one of the last two keeps the axis."""
         index = index if isinstance(index, tuple) else (index,)
         leading = self.ndim - 2
         real = [place for place, each in enumerate(index) if each is not None]
@@ -401,7 +401,7 @@ def _unembedded(part: Part, x: Tensor) -> Tensor:
 
 
 def _norm_part(norm: Any, folded: bool) -> Part:
-    """A norm. Its w and b are there unless they were folded into the weights behind it."""
+    """A norm. Its w and b are there unless they were folded into the weights after it."""
     names = {"w": "weight", "b": "bias"}
     there = (
         {}

@@ -27,7 +27,7 @@ Inputs = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Point:
-    """What stands behind a name.
+    """The place in the model that a name stands for.
 
     edits     the quantity that a hook edits; "" where it listens at a module instead
     by_head   its positions stand in front of a head axis
@@ -108,7 +108,7 @@ def before_layers(config: Config) -> Points:
 
 
 def behind_layers(config: Config) -> Points:
-    """The points behind the last layer."""
+    """The points after the last layer."""
     found = _norm("ln_final", "final_norm") if config.final_norm else {}
     return found | {"unembed.hook_in": Point(), "unembed.hook_out": Point()}
 
@@ -180,7 +180,7 @@ def listening(points: Hooked, body: Body) -> Iterator[None]:
 def _at_norms(
     undo: ExitStack, points: Hooked, at: str, owner: nn.Module, table: Mapping[str, Point]
 ) -> None:
-    """Listen at the norms of a layer, or of the body, inside and behind them."""
+    """Listen at the norms of a layer, or of the body, inside and after them."""
     by_norm: dict[str, dict[str, HookPoint]] = {}
     for name, entry in table.items():
         if entry.norm and points[at + name].has_hooks():

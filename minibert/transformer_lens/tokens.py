@@ -177,7 +177,7 @@ class WithTokens(HookedRootModule):
         Drawn with torch's own random numbers; do_sample=False takes the largest logit.
 
         return_type        "str", "tokens", or "input": what was given
-        stop_at_eos        stop behind eos_token_id, by default the tokenizer's end-of-text token;
+        stop_at_eos        stop after eos_token_id, by default the tokenizer's end-of-text token;
                            of several ids of (batch, position), when all have it
         use_past_kv_cache  changes no number here, where every step computes the whole text. Hooks
                            would see the new token alone in TransformerLens, so with hooks it has to

@@ -207,7 +207,7 @@ def test_other_texts_options_and_files_are_refused(bert, whole, tmp_path):
     options: dict[str, Any] = {"output": whole, "batch_tokens": 64}
     before = contents(whole)
     for texts in (MANY[:-1], [*MANY, "more"], [*MANY[:5], "other", *MANY[6:]], MANY[::-1]):
-        with pytest.raises(SurveyError, match="not those that the run in this folder"):
+        with pytest.raises(SurveyError, match="started with other documents"):
             collect(bert, texts, POINTS[:2], **options)
     with pytest.raises(SurveyError, match=r"other options \(special\)"):
         collect(bert, MANY, POINTS[:2], special=False, **options)

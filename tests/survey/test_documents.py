@@ -171,7 +171,7 @@ def test_paths_that_are_no_texts_are_refused_before_reading(tmp_path):
         (tmp_path / "a.txt", {"field": "text"}, "no field"),
         (tmp_path / "a.txt", {"pair_field": "text"}, "only JSON lines and Parquet"),
         (tmp_path / "a.txt", {"on_error": "ignore"}, "expected raise or skip"),
-        (tmp_path / "a.txt", {"shortest": 0}, "shortest=0: expected a whole number from 1 on"),
+        (tmp_path / "a.txt", {"shortest": 0}, "shortest=0: expected a whole number of at least 1"),
     ]
     for path, options, reason in cases:
         with pytest.raises(SurveyError, match=reason):

@@ -84,7 +84,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(reasons, "written_below", inner)
     with pytest.raises(SurveyError, match="other options"):
         survey_reasons(model, TEXTS, {1: (1,)}, output=tmp_path)
-    with pytest.raises(SurveyError, match="not those that the run"):
+    with pytest.raises(SurveyError, match="started with other documents"):
         survey_reasons(model, TEXTS[1:], {1: (2,)}, output=tmp_path)
     found = survey_reasons(model, TEXTS, {1: (2,)}, output=tmp_path)
     assert same(found, expected)

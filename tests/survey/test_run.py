@@ -104,13 +104,13 @@ def test_a_folder_of_something_else_is_refused_and_can_be_replaced(whole, tmp_pa
     with pytest.raises(SurveyError, match=r"other options \(measures, offsets\)"):
         run(tmp_path, offsets=(2,))
     for others in (["The boat turned ."] * 12, few[:4]):
-        with pytest.raises(SurveyError, match="not those that the run in this folder"):
+        with pytest.raises(SurveyError, match="started with other documents"):
             run(tmp_path, others)
     run(tmp_path, resume=False)
     assert contents(tmp_path) == whole[1]
     # A finished survey of the same is read, and of anything else refused.
     assert run(tmp_path).manifest == whole[0].manifest
-    with pytest.raises(SurveyError, match="not those that the run in this folder"):
+    with pytest.raises(SurveyError, match="started with other documents"):
         run(tmp_path, [*texts(), "The boat turned ."])
     with pytest.raises(SurveyError, match=r"other options \(measures, offsets\)"):
         run(tmp_path, offsets=(2,))
@@ -304,7 +304,7 @@ def test_the_report_is_about_the_documents_that_were_surveyed_and_made_again(cor
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
     # Neither other documents nor another model can be shown as what was surveyed.
     corpus.write_text("".join(map(pair, LINES[1::2], LINES[::2])))
-    fails(command_run(*command), "documents are not those that the run in this folder began with")
+    fails(command_run(*command), "The run in this folder started with other documents")
     fails(command_run(*command, "--model", "tiny-gpt2"), "belongs to a run with another model")
 
 

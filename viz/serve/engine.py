@@ -1,4 +1,4 @@
-"""The engine behind a page: what static/engine/engine.js promises, by a model of Python.
+"""The engine of a page: what static/engine/engine.js promises, by a model in Python.
 
 The answers hold plain data for JSON, and blocks of numbers. The names in them are those of
 engine.js. Every number is one that `model.trace`, `trace.rerun` and `rerun_each` give. The numbers
@@ -70,7 +70,7 @@ class TextRequest:
 
     @classmethod
     def plain(cls, texts: tuple[str, ...]) -> "TextRequest":
-        """These texts without edits."""
+        """The texts without edits."""
         return cls.of({"texts": list(texts)})
 
     @classmethod
@@ -554,7 +554,7 @@ class Engine:
         ]
 
     def _candidates(self, logits: Tensor, ids: list[int] | None = None) -> list[Json]:
-        """These tokens or classes, or the most probable ones, of the logits of one place.
+        """The given tokens or classes, or the most probable ones, with the logits of one place.
 
         Raises MinibertError for logits that are not finite.
         """
