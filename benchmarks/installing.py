@@ -1,11 +1,11 @@
 """From a Python to the first page: megabytes and seconds of each step of an installation.
 
-    python3 benchmarks/installing.py WHEEL --output FILE [--wheels FOLDER]
+    python3 benchmarks/installing.py WHEEL --output FILE [--torch WHEEL] [--way NAME]
 
 For each way of docs/install.md: download, install from what was downloaded, first result. Every
-step is a new process, and pip's own configuration is off. It imports nothing but the standard
-library, so it runs where there is only Python. `--wheels` is a folder with the CPU build of torch,
-for a machine that does not reach download.pytorch.org; without it that way is left out.
+step is a new process, and pip's own configuration is off. The script imports only the standard
+library, so it runs where there is nothing but Python. `--torch` is a wheel of torch's CPU build, for
+a machine that does not reach download.pytorch.org; without it that way is left out.
 """
 
 import argparse
@@ -37,7 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--wheels", type=Path)
+    parser.add_argument("--torch", type=Path)
+    parser.add_argument("--way", action="append")
     given = parser.parse_args()
     # A certificate is a property of the machine, not of the installation.
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "PIP_CERT") if name in os.environ}
@@ -52,8 +53,8 @@ def main() -> None:
     }
     wheel = str(given.wheel.resolve())
     ways = {"default": [[wheel]], "without torch": [LIGHT, ["--no-deps", wheel]]}
-    if given.wheels:
-        ways["CPU build of torch"] = [["--find-links", str(given.wheels.resolve()), wheel]]
+    if given.torch:
+        ways["CPU build of torch"] = [[str(given.torch.resolve()), wheel]]
 
     def run(way: str, step: str, *command: object) -> None:
         before = os.times()
@@ -69,7 +70,8 @@ def main() -> None:
         with given.output.open("a", encoding="utf-8") as rows:
             rows.write(json.dumps(row) + "\n")
 
-    for way, parts in ways.items():
+    for way in given.way or ways:
+        parts = ways[way]
         folder = Path(tempfile.mkdtemp())
         got = folder / "downloaded"
         got.mkdir()
@@ -81,7 +83,7 @@ def main() -> None:
         for part in parts:
             run(way, "install", *pip, "install", "--no-index", "--find-links", got, *part)
         run(way, "minibert live", python, "-m", "minibert", "live", "-o", "live.html")
-        if "torch" not in way or "CPU" in way:
+        if way != "without torch":
             run(way, "ten lines of Python", python, "-c", TEN_LINES)
             run(way, "ten lines again", python, "-c", TEN_LINES)
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Which keys a query may see, as all layers of a pass share it."""
+"""The keys that a query may see, shared by all layers of a pass."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ class kept(Generic[Made]):  # noqa: N801, a decorator like `property`
 
 @dataclass(frozen=True, eq=False)
 class AllowedKeys:
-    """Which keys a query may see, without an N x N tensor until somebody asks for one.
+    """The keys that a query may see, without an N x N tensor until one is asked for.
 
-    All layers of a pass share one: what is made of it is made once and kept.
+    All layers of a pass share one; whatever is derived from it is made once and kept.
 
     batch, position   sentences, and keys of each, padding included
     causal            a query sees the keys up to its own position
@@ -44,7 +44,7 @@ class AllowedKeys:
                       batch of one and each sees itself alone
     queries           the positions the queries stand at; None: as many as there are queries, the
                       last one at the end
-    given             a mask beside all this, True where attention is allowed
+    given             a mask in addition to all this, True where attention is allowed
     window            keys before and after its own position that a query may see
     prefix            keys of each sentence that are seen in spite of causal order
     packed_keys       keys of each packed sentence, where they are not as many as its queries
@@ -151,7 +151,7 @@ class AllowedKeys:
 
     @kept
     def in_order(self) -> bool:
-        """True where `causal` says all about the order."""
+        """True where `causal` alone describes the order."""
         return self.causal and self.aligned
 
     @kept
@@ -162,7 +162,7 @@ class AllowedKeys:
 
     @kept
     def options(self) -> frozenset[str]:
-        """The names of what an implementation must be told about these keys."""
+        """The options that an implementation must support for these keys."""
         said = {
             "lengths": self.length_tensor is not None,
             "mask": self.given is not None or (self.ordered and not self.aligned),
@@ -206,8 +206,8 @@ class AllowedKeys:
     ) -> Bool[Tensor, "#batch #head #query #key"] | None:
         """True where that many queries may look; None: everywhere. Made once.
 
-        Without `lengths`, `order` or `window` it leaves out what they say, causal order and prefix
-        being the order, for whoever is told those apart.
+        With `lengths`, `order` (causal order and prefix) or `window` False it leaves them out, for
+        implementations that take them separately.
         """
         if not self.ordered and self.length_tensor is None and self.given is None:
             return None
@@ -274,10 +274,10 @@ def near_keys(
 def open_dead_rows(
     allowed: Bool[Tensor, "#batch #head #query #key"],
 ) -> tuple[Bool[Tensor, "#batch #head #query #key"], Bool[Tensor, "#batch #head #query 1"] | None]:
-    """The mask with its dead rows opened, and which rows live; None when all are seen to.
+    """The mask with its dead rows opened, and the rows that are alive; None where all are.
 
-    A row without an allowed key has no softmax: −inf throughout gives NaN, forward and backward.
-    Whoever computes lets such a row see everything and puts 0 (lse: −inf) in its place at the end.
+    A row without an allowed key has no softmax: −inf throughout gives NaN, forward and backward. So
+    such a row is computed over all keys, and replaced by 0 (lse: −inf) at the end.
     """
     # amax over bytes is some 20 x faster than any() over booleans.
     alive = allowed.view(torch.uint8).amax(dim=-1, keepdim=True).bool()
@@ -290,5 +290,5 @@ def open_dead_rows(
 def additive_mask(
     allowed: Bool[Tensor, "#batch #head #query #key"], dtype: torch.dtype
 ) -> Float[Tensor, "#batch #head #query #key"]:
-    """What is added to the scores: 0 where allowed, −inf elsewhere, in `dtype`."""
+    """The mask as a bias on the scores: 0 where allowed, −inf elsewhere, in `dtype`."""
     return torch.where(allowed, 0.0, -math.inf).to(dtype)

@@ -39,10 +39,10 @@ __all__ = [
 class Statistics:
     """Numbers that describe each attention row; None where `want` did not name them.
 
-    p is a row of probs, s the row of scores with soft cap, bias and ALiBi, both over the allowed
-    keys alone: a sink is not a key. A dead row (no key allowed) has probs 0. In float32; in float64
-    for float64 inputs. Of packed sentences everything is counted within a token's own sentence:
-    its rows, keys and positions.
+    p is a row of probs and s the row of scores with soft cap, bias and ALiBi. Both are over the
+    allowed keys only: a sink is not a key. A dead row (no key allowed) has probs 0. They are in
+    float32; in float64 for float64 inputs. In packed sentences everything is counted within a
+    token's own sentence: its rows, keys and positions.
 
     row_max      max s: the largest score. Dead row: −inf.
     max_prob     max p, in [0, 1]: how sure the query is. Dead row: 0.
@@ -91,7 +91,7 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What `attend` and `compute` give; None where it was not wanted (`attend` always wants lse).
+    """The result of `attend` and `compute`; None where not wanted (`attend` always wants lse).
 
     z           probs · value, in the dtype of the inputs (the reference: float64). Dead row: 0.
     lse         ln sum exp(s), natural logarithm, s the allowed scores with soft cap, bias and
@@ -132,13 +132,13 @@ def attend(
     impl: str = "auto",
     want: Iterable[Statistic] = (),
 ) -> Attended:
-    """z = softmax(scale · query · keyᵀ, changed as told, over the allowed keys) · value.
+    """z = softmax(scale · query · keyᵀ, modified by the options, over the allowed keys) · value.
 
     query is (batch, head, query, d_head), key (batch, kv_head, key, d_head) and value (batch,
     kv_head, key, d_value). There may be fewer kv_heads than heads: of H and G, query head h reads
     key head h // (H / G) (Ainslie et al. 2023).
 
-    Which keys a query sees; all that is given must allow it:
+    A query sees a key where every option that is given allows it:
     lengths, (batch), is the number of real keys of each sentence. The keys after them are padding,
     which must be finite: 0 · NaN is NaN, so a NaN in a hidden key or value can still reach z.
     mask, (batch, head, query, key) with any axis 1, is True where attention is allowed.
@@ -175,9 +175,8 @@ def attend(
     its lse is detached; `implementations()[impl].differentiable` says which outputs carry them.
     On a GPU the numbers in lengths, bias and so on are not checked, which would stall it.
 
-    Raises AttentionError when the tensors do not fit together, when a name or an option is not what
-    it should be, or when the implementation named cannot give what is asked; the message names one
-    that can.
+    Raises AttentionError when the tensors do not fit together, when a name or an option is invalid,
+    or when the named implementation cannot give what is asked; the message names one that can.
     Source: Vaswani et al. 2017, §3.2.1; Gemma Team 2024 (soft cap); Press et al. 2022 (ALiBi); Xiao
     et al. 2024 (sinks); Kwon et al. 2023 (pages).
 
@@ -205,7 +204,7 @@ _STATISTICS = frozenset(field.name for field in fields(Statistics))
 
 
 def compute(call: Call, impl: str = "auto") -> Attended:
-    """z and what the call wants beside it, by any implementation; the inputs are not checked."""
+    """z and what else the call wants, by any implementation; the inputs are not checked."""
     want, device, asked = call.want, call.query.device.type, call.asks
     gradient = torch.is_grad_enabled() and call.requires_grad
     chosen = chosen_for(impl, call, asked, gradient=gradient)
@@ -242,11 +241,11 @@ def _outputs(chosen: Implementation, call: Call, asked: frozenset[str]) -> Outpu
 
 
 def _checked(chosen: Implementation, call: Call) -> Outputs:
-    """What a user's implementation gives.
+    """The result of a user's implementation, checked.
 
-    Raises AttentionError when something is missing or has not the promised shape and dtype, and
-    when torch has written into an input. Numbers are not looked at: that is what
-    `check.parity.check` is for.
+    Raises AttentionError when an output is missing or lacks the promised shape and dtype, and when
+    torch has written into an input. The numbers themselves are not checked here, but by
+    `check.parity.check`.
     """
     before = _versions(call)
     found = chosen.fn(call)
@@ -265,7 +264,7 @@ def _checked(chosen: Implementation, call: Call) -> Outputs:
 
 
 def _versions(call: Call) -> dict[str, int]:
-    """How often torch has written into each input; it does not count for inference tensors."""
+    """The number of times that torch has written into each input; unknown for inference tensors."""
     if torch.compiler.is_compiling():
         return {}
     given = call.tensors

@@ -1,6 +1,6 @@
 """Masked scores in blocks of a few MiB, so that N x N is never held.
 
-They serve `row_blocks.py` (z and statistics in one pass; for torch's kernels the statistics alone)
+They serve `row_blocks.py` (z and statistics in one pass; for torch's kernels only the statistics)
 and `columns.py` (sums over queries). Formulas and units: `api.Statistics`.
 
 A block is whole rows, some queries against every key they may see, so that its softmax is final and

@@ -1,8 +1,8 @@
 """One attention call, as the model, every implementation, the checker and the bench describe it.
 
-An implementation is a function of a `Call` that gives `Outputs`. A new option is a field here with
-its name in `OPTIONS`, a check in `checks.py`, the formula in `reference.py` and `eager.py`, and
-whatever a kernel that takes it does with it.
+An implementation is a function of a `Call` that returns `Outputs`. A new option is a field here,
+with its name in `OPTIONS`, a check in `checks.py`, the formula in `reference.py` and `eager.py`,
+and code in each kernel that takes it.
 """
 
 import math
@@ -69,10 +69,10 @@ _PARAMETRISED = ("key_mass", "offset_mass", *_ONE_NUMBER)
 
 
 def parse_want(want: Iterable[object], *, n_keys: int | None) -> Want:
-    """What is wanted, by name, defaults filled in: ("map",) becomes {"map": (64,)}.
+    """The wanted outputs by name, with defaults filled in: ("map",) becomes {"map": (64,)}.
 
     Raises AttentionError for an unknown name, a missing parameter or one out of range. With n_keys
-    None, whether there are such keys is left to the caller.
+    None the caller checks that such keys exist.
     """
     if isinstance(want, str):
         raise AttentionError(
@@ -159,12 +159,12 @@ def _check_range(name: str, parameters: tuple[int, ...], n_keys: int | None) -> 
 
 
 def most_ranks(want: Want) -> int:
-    """How many of the largest weights of each row are asked for; 0: none."""
+    """The number of largest weights asked for in each row; 0: none."""
     return max((want[name][0] for name in RANKED if name in want), default=0)
 
 
 def ranked(want: Want, keys: Tensor, probs: Tensor) -> Outputs:
-    """What is wanted of the keys with the largest weights and of these, (..., rank)."""
+    """The wanted outputs among the keys with the largest weights and these weights, (..., rank)."""
     found = dict(zip(RANKED, (keys, probs), strict=True))
     return {name: one[..., : want[name][0]] for name, one in found.items() if name in want}
 
@@ -247,7 +247,7 @@ class Call:
 
     @property
     def causal(self) -> bool:
-        """Whether a query sees the keys up to its own position alone, aligned to the end."""
+        """True where a query sees only the keys up to its own position, aligned to the end."""
         return self.allowed.in_order
 
     @property
@@ -267,17 +267,17 @@ class Call:
 
     @property
     def packed_keys(self) -> tuple[int, ...] | None:
-        """Their keys, where these are not as many."""
+        """The keys of each packed sentence, where their numbers differ from the queries'."""
         return self.allowed.packed_keys
 
     @property
     def mask(self) -> Bool[Tensor, "#batch #head #query #key"] | None:
-        """True where attention is allowed by what lengths, causal, window and prefix do not say."""
+        """True where the given mask allows attention; lengths, causal, window, prefix excluded."""
         return self.allowed.mask(self.query.shape[2], lengths=False, order=False, window=False)
 
     @property
     def seen(self) -> Bool[Tensor, "#batch #head #query #key"] | None:
-        """True where attention is allowed by all that is said; None: everywhere."""
+        """True where all options together allow attention; None: everywhere."""
         return self.allowed.mask(self.query.shape[2])
 
     @property
@@ -307,7 +307,7 @@ class Call:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients may flow to one of its tensors."""
+        """True where gradients may flow to one of its tensors."""
         # A loop, and no generator, which would be as many calls of Python in each layer.
         for one in (self.query, self.key, self.value, self.bias, self.alibi_slopes, self.sinks):
             if one is not None and one.requires_grad:

@@ -1,6 +1,6 @@
 """The checks of a call that comes into `attend`, and of what a user's implementation gives back.
 
-Each field is looked at once, at the border. A message says what is wrong, what was expected and
+Each field is checked once, where it enters. A message says what is wrong, what was expected and
 what to do.
 """
 
@@ -26,8 +26,8 @@ def check_call(
 ) -> dict[str, Any]:
     """The options of a call, in the form that `Call.of` takes.
 
-    On a CPU the numbers in lengths, bias and the like are looked at; on another device that would
-    stall it, and a length beyond the keys counts as all of them.
+    On a CPU the numbers in lengths, bias and the like are checked. On another device that would
+    stall it; there a length beyond the keys counts as all of them.
     Raises AttentionError when tensors do not fit together, or an option is not what it should be.
     """
     given = {name: one for name, one in options.items() if one is not None}
@@ -87,7 +87,7 @@ def check_tensor(name: str, tensor: Any, query: Any) -> None:
 
 
 def may_look(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor are looked at: not on a GPU, nor while torch compiles."""
+    """True where the numbers of a tensor are checked: not on a GPU or while torch compiles."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
@@ -125,7 +125,7 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor, *, paged: bool) ->
 
 
 def _converted(name: str, dtype: torch.dtype) -> str:
-    """How to make a floating tensor of it."""
+    """Advice for making it a floating tensor."""
     if dtype.is_complex:
         return f"{name}.real, or {name}.abs()"
     if dtype.is_floating_point and dtype.itemsize == 1:
@@ -246,7 +246,7 @@ def _check_numbers(given: dict[str, Any], dropout: float) -> None:
 
 
 def _is_finite(number: Any) -> bool:
-    """Whether it is one number: neither NaN nor an infinity, nor an int that no float can hold."""
+    """True for one finite number that a float can hold."""
     real = isinstance(number, Real) and not isinstance(number, bool)
     return real and bool(abs(number) <= sys.float_info.max)
 

@@ -89,7 +89,7 @@ def _gathered(
 
 
 def reads_packed(asked: frozenset[str], taken: frozenset[str]) -> bool:
-    """Whether packed sentences are handed on as they are.
+    """True where packed sentences are passed on unchanged.
 
     Not where something else becomes a mask or a bias, which packed sentences do not have.
     """
@@ -125,7 +125,7 @@ def unpadded(outputs: Mapping[str, Tensor], call: Call) -> Outputs:
 
 
 def sentence_by_sentence(attend: Callable[[Call], Outputs], call: Call) -> Outputs:
-    """What `attend` gives for each packed sentence alone, one after the other along the tokens."""
+    """The outputs of `attend` for each packed sentence by itself, concatenated along the tokens."""
     queries, keys = _counts(call)
     parts = [call.query.split(list(queries), dim=2)]
     parts += [vectors.split(list(keys), dim=2) for vectors in (call.key, call.value)]

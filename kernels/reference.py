@@ -39,7 +39,7 @@ def softmax(scores: Array, sink: float | None = None) -> tuple[Array, float]:
 
 @dataclass(frozen=True)
 class Shaping:
-    """What is done to the scores of one head: bias is (query, key), ALiBi in it; of a row (key)."""
+    """The changes to the scores of one head: bias is (query, key), with ALiBi; of a row (key)."""
 
     scale: float
     bias: Array
@@ -60,7 +60,7 @@ class Shaping:
 def attend_one_query(
     query: Array, keys: Array, values: Array, *, allowed: Flags, shaping: Shaping
 ) -> tuple[Array, Array, float, Array]:
-    """What one query sees: its scores, its probs, its lse and its z.
+    """The attention of one query: its scores, probs, lse and z.
 
     query is (d_head), keys (key, d_head), values (key, d_value), allowed (key).
     """
@@ -221,7 +221,7 @@ def block_map(probs: Array, blocks: int, real_query: Flags, real_key: Flags) -> 
 
 
 def attend(call: Call) -> Outputs:
-    """Everything the call wants, head after head, in float64 whatever the dtype that came in."""
+    """Everything the call wants, head by head, in float64 whatever the dtype of the inputs."""
     if call.packed is not None:
         return sentence_by_sentence(attend, call)
     B, H, Q, K = (*call.query.shape[:3], call.key.shape[2])

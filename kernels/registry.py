@@ -1,4 +1,4 @@
-"""The known implementations of attention, what each can give, and which one a call gets."""
+"""The known implementations of attention, their abilities, and the choice for a call."""
 
 import functools
 import inspect
@@ -38,7 +38,7 @@ _NOT_PACKED = frozenset({*MATRICES, "map"})
 
 @dataclass(frozen=True)
 class Request:
-    """What one call needs from an implementation."""
+    """The needs of one call from an implementation."""
 
     wants: frozenset[str]
     options: frozenset[str]
@@ -61,7 +61,7 @@ class Implementation:
     rank            auto tries the smallest first; None: only when named
     unavailable     why it cannot run on this machine; None when it can
     largest_head    the largest d_head it takes; None: any
-    second_pass     its statistics take a pass of their own: auto prefers whoever needs one
+    second_pass     its statistics take a second pass: auto prefers one without
     checked         what it gives is checked at each call
     opaque          torch.compile cannot look into it: its graph breaks there
     lse_error       how far lse may be off in half precision, beyond the rounding of float32 sums
@@ -83,7 +83,7 @@ class Implementation:
     lse_error: float = 0.0
 
     def refusal(self, request: Request) -> str | None:
-        """Why it cannot answer the request; None when it can."""
+        """The reason why it cannot answer the request; None when it can."""
         if self.unavailable:
             return self.unavailable
         if self.devices and request.device not in self.devices:
@@ -108,14 +108,14 @@ class Implementation:
         return None
 
     def cost(self, request: Request) -> tuple[bool, bool, int]:
-        """What auto sorts by: gradients through what is given, passes, then the rank."""
+        """The sort key of auto: gradients through what is given, passes, then the rank."""
         without_gradient = request.wants - _WHOLE_NUMBERS - self.differentiable
         twice = self.second_pass and bool(request.wants - {"lse"})
         return request.gradient and bool(without_gradient), twice, self.rank or 0
 
 
 def foldable(taken: frozenset[str], wants: frozenset[str]) -> frozenset[str]:
-    """What can be handed on in another form to an implementation that takes these options."""
+    """The options that can be rewritten for an implementation that takes these options."""
     found = {name for name, instead in _IN_ANOTHER_FORM.items() if set(instead) <= taken}
     if wants & {"received", "map"}:
         # Sums over queries leave padding out, of which a mask says nothing.
@@ -146,7 +146,7 @@ def by_keywords(fn: Callable[..., object], name: str) -> Callable[[Call], Output
 
 
 def _named(result: object, name: str) -> Outputs:
-    """What a user's function gave, by name: a mapping, or (z, lse), or z alone."""
+    """The outputs of a user's function by name: from a mapping, from (z, lse), or only z."""
     if isinstance(result, Tensor):
         return {"z": result}
     if isinstance(result, tuple) and len(result) == 2:
@@ -160,7 +160,7 @@ def _named(result: object, name: str) -> Outputs:
 
 
 def accepted_options(fn: Callable[..., object]) -> frozenset[str]:
-    """Which of OPTIONS `fn` takes as keywords; a `**rest` takes those that came first alone.
+    """The OPTIONS that `fn` takes as keywords; a `**rest` takes only the oldest ones.
 
     Raises AttentionError when they cannot be read, as with functions that are written in C.
     """

@@ -1,6 +1,6 @@
 """Attention by torch's own kernels: SDPA as torch picks it, which is what `auto` takes for z.
 
-What torch 2.6 to 2.13 were seen to do, and the code below relies on or steers around:
+Behaviour of torch 2.6 to 2.13 that the code below relies on or avoids:
 - is_causal is aligned to the start, right for as many queries as keys only;
 - a row without an allowed key gives z = 0 on a CPU, in every back end and dtype; other devices
   make no promise, so `sdpa` keeps such rows away from torch;

@@ -1,8 +1,8 @@
 """The memory that blocks of scores are computed in, how much of it a block takes, and its keeping.
 
-On a CPU memory that is new for each call takes long to get: at 12 heads of 512 tokens, where the
-operating system maps a page at its first touch, it took up to four tenths of the time. So a thread
-keeps what its last call used for its next one.
+On a CPU new memory for each call is slow: at 12 heads of 512 tokens, where the operating system
+maps each page at its first touch, it took up to four tenths of the time. So a thread keeps the
+memory of its last call for the next one.
 """
 
 import math
@@ -39,7 +39,7 @@ _BLOCKS = ("scores", "second")
 
 
 class WorkMemory:
-    """What a pass over blocks computes in, used within `with`, after which the thread keeps it.
+    """The memory of a pass over blocks, used within `with`; the thread keeps it afterwards.
 
     Two arrays for blocks of scores, z of a block, and the queries, keys and values of a part.
     """

@@ -1,1 +1,1 @@
-"""Is an implementation of attention right, and if not, what did it most likely do?"""
+"""Checks whether an implementation of attention is right, and names the likely mistake if not."""

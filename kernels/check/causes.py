@@ -1,9 +1,9 @@
 """Finds the likely cause when `parity.check` sees wrong numbers.
 
 It looks first for what the numbers show directly: a stale output, NaN, rows whose scores are too
-large for exp without their maximum taken off. Then it tries every mistake of `faults.py`. When none
-fits, it asks whether everything is off by one factor, of the output or of the scale, or by one
-number that is added, and at last names the places of the wrong numbers.
+large for exp unless their maximum is subtracted. Then it tries every mistake of `faults.py`. When
+none fits, it tests whether everything is off by one factor, of the output or of the scale, or by
+one constant. Last, it names the places of the wrong numbers.
 """
 
 import math
@@ -55,7 +55,7 @@ def factor_cause(
 
 
 def factor_of(found: Tensor, right: Tensor) -> float | None:
-    """How many times what is right was found, where that explains both it and its error."""
+    """The factor between what was found and what is right, where it explains both and the error."""
     share = _share(found - right, right)
     if share is None:
         return None
@@ -66,7 +66,7 @@ def factor_of(found: Tensor, right: Tensor) -> float | None:
 
 
 def _share(error: Tensor, direction: Tensor) -> float | None:
-    """How often the direction is in the error, where that explains it; None where it does not."""
+    """The multiple of the direction in the error, where that explains it; otherwise None."""
     size = torch.linalg.vector_norm(direction).square()
     if not bool(size > 0):
         return None
@@ -94,7 +94,7 @@ _FACTORS = tuple(2.0 ** (n / 2) for n in range(-12, 13))
 def _fitted_scale(
     output: str, problem: Problem, found: Tensor, expected: Tensor, tolerance: float
 ) -> float | None:
-    """How many times the scale gives these numbers; None where none does."""
+    """The multiple of the scale that gives these numbers; None where none does."""
     if not bool(found.isfinite().all()):
         return None
 
@@ -113,7 +113,7 @@ def _fitted_scale(
     return factor if _fits(found, given(factor), expected, tolerance) else None
 
 
-_ADVICE = "take the maximum of the row off its scores before exp"
+_ADVICE = "subtract the maximum of the row from its scores before exp"
 
 
 def large_scores(problem: Problem, found: Tensor, wrong: Tensor) -> str | None:
@@ -167,8 +167,8 @@ def likely_cause(
 ) -> str:
     """A sentence that says what is probably wrong with `output`, and where.
 
-    The `known` ones, which were found in other cases, are tried first. It is empty where two slips
-    look alike that a call with other lengths tells apart.
+    The `known` ones, found in other cases, are tried first. The sentence is empty where two
+    mistakes look alike and only a call with other lengths tells them apart.
     """
     constant = bool((found == found.flatten()[0]).all())
     # A constant is the same in every call and tells nothing.
@@ -277,12 +277,12 @@ def _fits(found: Tensor, other: Tensor, expected: Tensor, tolerance: float) -> b
 
 
 def explains(found: Tensor, other: Tensor, expected: Tensor) -> bool:
-    """True when what a suspect gives leaves at most half of the mean error."""
+    """True when a suspect's numbers leave at most half of the mean error."""
     return mean_distance(found, other) <= mean_distance(found, expected) / 2
 
 
 def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
-    """A sentence when nearly every wrong number is that of the previous call; 0 tells nothing."""
+    """A sentence when nearly every wrong number is that of the previous call; 0 does not count."""
     kept = wrong & (found == previous) & (found != 0)
     if int(kept.sum()) < 0.9 * int(wrong.sum()):
         return None
@@ -309,7 +309,7 @@ def _padded_queries(problem: Problem) -> Tensor:
 
 
 def _only_in(rows: Tensor, wrong: Tensor) -> bool:
-    """Whether something is wrong, and all of it in these rows (batch, head, query)."""
+    """True where something is wrong, and only in these rows (batch, head, query)."""
     if wrong.shape[:3] != rows.shape:
         return False
     there = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
@@ -373,8 +373,8 @@ def mean_cause(
 ) -> str:
     """A sentence that says what is probably wrong.
 
-    Where a few large errors are most of it, that of `likely_cause`; else the known mistake, the
-    factor or the added number that is nearest.
+    Where a few large errors dominate, it is that of `likely_cause`; otherwise the nearest of the
+    known mistakes, a factor, and an added number.
     """
     error = found.to(right.dtype) - right
     squared, far = error.square(), error.abs() > _FAR * allowed
@@ -461,7 +461,7 @@ def _sizes(error: Tensor) -> tuple[float, ...]:
 def gradient_cause(
     output: str, problem: Problem, found: Tensor, expected: Tensor, tolerance: float
 ) -> str:
-    """What is probably wrong with a gradient: the slip that gives these numbers, or where."""
+    """The probable mistake in a gradient: the slip that gives these numbers, or the place."""
     if bool(found.isnan().any()):
         return f"NaN in {int(found.isnan().sum())} of {found.numel()} values of {output}"
     for sentence, other in _gradient_slips(output, problem, expected):

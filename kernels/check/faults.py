@@ -1,8 +1,7 @@
 """Common mistakes in attention kernels, each written as a change to the inputs.
 
-`causes.py` tries them one after the other on a kernel that is wrong. When float64 with the change
-gives the kernel's numbers, the kernel makes that mistake. A mistake stands beside the sentence that
-is said of it.
+`causes.py` tries them in turn on a wrong kernel. When float64 with the change gives the kernel's
+numbers, the kernel makes that mistake. Each mistake is declared beside the sentence that names it.
 """
 
 import math
@@ -28,7 +27,7 @@ Computed = Callable[[Tensor, Tensor], dict[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Suspect:
-    """A slip: what is said of it, and the problem it solves in place of the right one.
+    """A slip: the sentence that describes it, and the problem it solves instead of the right one.
 
     `written` puts the numbers of an output where the slip has them; a slip with `only` shows in
     this output alone. `computed` gives the outputs of a slip that is not another problem.
@@ -41,7 +40,7 @@ class Suspect:
     computed: Computed | None = None
 
     def gives(self, output: str) -> Tensor | None:
-        """The output of a kernel that makes this slip and no other; None where it is not known."""
+        """The output of a kernel that makes only this slip; None where it is unknown."""
         if self.only not in (None, output):
             return None
         problem = self.problem
@@ -56,7 +55,7 @@ class Suspect:
 
 
 def suspects(problem: Problem) -> Iterator[Suspect]:
-    """Every slip that can show in this problem, those that are easily told apart first."""
+    """Every slip that can show in this problem, the most distinct ones first."""
     for slips in (
         _strides, _scale, _lengths, partial(_values, "mask"), partial(_values, "bias"), _causal,
         _groups, _window, partial(_values, "prefix"), _soft_cap, partial(_values, "alibi_slopes"),
@@ -583,7 +582,7 @@ def _online(
 
 
 def _layout(problem: Problem) -> Slips:
-    """Axes taken for one another, when memory is read or z is written; told by z and lse alone."""
+    """Axes mistaken for one another when memory is read or z is written; seen in z and lse."""
     problem = replace(problem, want={})
     for names, writes in (
         (_VECTORS, True),
@@ -680,7 +679,7 @@ def _padded(plain: Problem, extra: int) -> Problem:
 def _reading_on(problem: Problem, extra: int) -> Problem:
     """The problem with the memory after each head's keys and values read as `extra` ones.
 
-    Behind the last heads stands what nobody knows: their values are NaN.
+    The memory after the last head is unknown: its values are NaN.
     """
     B, H, K, _ = problem.key.shape
     starts = torch.arange(B * H, device=problem.key.device)[:, None] * K

@@ -1,9 +1,9 @@
-"""Is a backward right? Its gradients beside autograd through the eager formula in float64.
+"""Checks a backward: its gradients are compared with autograd through eager in float64.
 
-`parity.check` asks about gradients of query, key and value. Of a call that is too large to be
-judged as a whole `sampled` and `sampled_gradients` judge some rows and heads, drawn when its
-outputs are there, so that what is looked at cannot be foreseen. The truth is eager in float64,
-which parity proves equal to the reference.
+`parity.check` asks about gradients of query, key and value. If a call is too large to be judged as
+a whole, `sampled` and `sampled_gradients` judge some rows and heads. They are drawn after the
+outputs exist, so a kernel cannot foresee them. The truth is eager in float64, which parity proves
+equal to the reference.
 """
 
 import math
@@ -107,7 +107,7 @@ GRADIENTS = tuple(f"{name}_gradient" for name in _OF)
 
 
 def gradients_of(z: Tensor, problem: Problem) -> dict[str, Tensor]:
-    """What autograd gives for the inputs of z. Raises AttentionError where z has no history."""
+    """The gradients by autograd at the inputs of z. Raises AttentionError if z has no history."""
     if not z.requires_grad:
         raise AttentionError(
             "gave a z through which no gradient flows; expected one made from query, key and value "
@@ -120,7 +120,7 @@ def gradients_of(z: Tensor, problem: Problem) -> dict[str, Tensor]:
 
 
 def refused(work: Workload) -> str | None:
-    """Why there are no gradients of it; None where there are."""
+    """The reason why it has no gradients; None where it has."""
     return (
         "keys in pages are those of a cache, which is not trained"
         if work.layout == "paged"
@@ -141,7 +141,7 @@ def tolerances(problem: Problem) -> dict[str, float]:
 
 
 def gradient_of_z(problem: Problem) -> Tensor:
-    """What is given backward. Raises AttentionError where there is none."""
+    """The gradient of z that starts the backward. Raises AttentionError where there is none."""
     if problem.z_gradient is None:
         raise AttentionError("this problem has no gradient of z; draw it with backward=True.")
     return problem.z_gradient
@@ -156,7 +156,7 @@ _NOTHING: Looked = (math.inf, 0.0)
 
 
 def sampled(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
-    """How far outputs are off in some rows of some heads, z on average as well; the worst."""
+    """The largest error of outputs in some rows of some heads, and the mean error of z."""
     if tuple(found["z"].shape) != problem.z_shape:
         return {"z": _NOTHING}
     worst: dict[str, Looked] = {}
@@ -187,7 +187,7 @@ def sampled(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
 
 
 def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
-    """How far the gradients are off in one key head of one sentence and its query heads."""
+    """The error of the gradients in one key head of one sentence and its query heads."""
     leaves = {f"{name}_gradient": getattr(problem, name) for name in ("query", "key", "value")}
     if any(found[name].shape != one.shape for name, one in leaves.items()):
         return dict.fromkeys(leaves, _NOTHING)
@@ -208,7 +208,7 @@ def sampled_gradients(problem: Problem, found: Mapping[str, Tensor]) -> dict[str
 
 
 def _sentence(problem: Problem) -> tuple[int, tuple[int, int, int]]:
-    """One that is drawn: its number; its place in the batch, its first query and its queries."""
+    """A drawn sentence: its number, its place in the batch, its first query and its queries."""
     if problem.packed is None:
         B, _, Q, _ = problem.query.shape
         sentence = secrets.randbelow(B)

@@ -1,9 +1,9 @@
-"""Is a kernel right? `check` compares any implementation, ours or a user's, with the reference.
+"""Checks a kernel: `check` compares any implementation, ours or a user's, with the reference.
 
 It is called as `check("sdpa")` or `check(function)`, and runs before every benchmark.
 
-The tolerance is derived, not typed. Each output, in each dtype, may differ from the NumPy float64
-reference on the same rounded inputs by at most twice what torch eager differs by (the rule of
+The tolerance is derived, not set by hand. Each output, in each dtype, may differ from NumPy float64
+on the same rounded inputs by at most twice what torch eager differs by (the rule of
 flash-attention's own tests), or by the few roundings that any honest kernel makes, where that is
 more (`floors`). The root mean square error of z is held to the same two (`mean_tolerance`).
 
@@ -101,7 +101,7 @@ _NUMBERS = re.compile(r"-?\b\d[\d.]*(?:e[+-]?\d+)?|-?\b(?:inf|nan)\b")
 
 @dataclass(frozen=True)
 class ParityReport:
-    """What `check` found; `ok` when something was checked and everything is within tolerance.
+    """The result of `check`; `ok` when something was checked and all is within tolerance.
 
     skipped  kinds of calls that the function takes no argument for
     refused  options that it refuses by an error, and the error
@@ -124,7 +124,7 @@ class ParityReport:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The likely causes, the most frequent first; of those that differ in numbers, one."""
+        """The likely causes, most frequent first; those that differ only in numbers are one."""
         told: dict[str, str] = {}
         found = [finding.cause for finding in self.failures if finding.cause]
         kinds = [_NUMBERS.sub("", cause) for cause in found]
@@ -285,14 +285,14 @@ def check(
 ) -> ParityReport:
     """The report on a registered name, an `Implementation`, or a function (see `register`).
 
-    A bare function may give z alone; it is checked in float32 and bfloat16, and on the options
-    (lengths, mask, causal, scale, bias) it names; what it does not name is listed as not covered.
-    An exception in the function is a failure of its case, not of the check; where it refuses an
-    option by its name, the report says that the function does not take it. kinds, of
-    `cases.KINDS` and `cases.FIELD_KINDS`, are all that is tried; or workloads by name, whose own
-    d_head is taken where `d_head` is None. watch(done, of, what) is told of each case.
-    caller, when given, calls the function in place of this process. With `backward` the gradients
-    of query, key and value are checked as well, for a drawn gradient of z.
+    A bare function may return only z. It is checked in float32 and bfloat16, and on the options
+    (lengths, mask, causal, scale, bias) that it names; the others are listed as not covered. An
+    exception in the function is a failure of its case, not of the check. Where its error refuses an
+    option by name, the report says that the function does not take it. `kinds` limits the check to
+    some of `cases.KINDS` and `cases.FIELD_KINDS`, or to workloads by name, whose own d_head is used
+    where `d_head` is None. watch(done, of, what) is called for each case. A `caller` calls the
+    function in place of this process. With `backward` the gradients of query, key and value are
+    checked as well, for a drawn gradient of z.
     Raises AttentionError when the name is unknown, it cannot run on `device`, or sizes or
     input_scales are empty.
     """
@@ -369,7 +369,7 @@ _REFUSES = re.compile(
 def _refusal(told: str, asks: Collection[str]) -> str:
     """The options of a call that an error refuses by their names; "" for any other error.
 
-    A NotImplementedError without a text refuses all that is asked beside query, key and value.
+    A NotImplementedError without a message refuses everything besides query, key and value.
     """
     if re.match(r"raised NotImplementedError(?!:)", told):
         return ", ".join(sorted(asks))
@@ -427,7 +427,7 @@ def _examine(
 def _called_again(
     run: _Run, problem: Problem, outputs: dict[str, Tensor], findings: list[Finding]
 ) -> list[Finding]:
-    """The findings after the same call was made again: a result that differs is the cause."""
+    """The findings after the same call is repeated: a different result is then the cause."""
     explained = [i for i, one in enumerate(findings) if one.cause and math.isfinite(one.tolerance)]
     place = next((i for i in explained if findings[i].output.split(",")[0] in outputs), None)
     run.stale = run.stale or any(STALE in one.cause for one in findings)
@@ -459,7 +459,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line and not endless."""
+    """The message of an error, on one line and shortened."""
     return " ".join(str(error).split())[:300]
 
 
@@ -528,7 +528,7 @@ def _compare(
 
 
 def _held(found: Tensor, right: Tensor) -> float:
-    """What a number a row may be off more that is held in the 16 bits of the inputs.
+    """The extra error allowed in one number a row that is held in the 16 bits of the inputs.
 
     Of lse the maximum, the sum, its logarithm and lse itself are rounded, each by half of eps.
     """

@@ -1,4 +1,4 @@
-"""The inputs of one call, as the checker holds them, their truth, and how far off it may be."""
+"""The inputs of one call, as the checker holds them, their truth, and the tolerances."""
 
 import math
 from collections.abc import Mapping
@@ -116,14 +116,14 @@ class Problem:
 
 
 def truth(problem: Problem) -> dict[str, Tensor]:
-    """What the float64 reference gives for the same, already rounded, inputs."""
+    """The outputs of the float64 reference for the same, already rounded, inputs."""
     if problem.pages is not None:
         problem = replace(unfolded(problem), lengths=problem.lengths)
     return reference.attend(problem.call())
 
 
 def by_eager(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What torch eager gives in this dtype, for an output of any kind."""
+    """The outputs of torch eager in this dtype, for an output of any kind."""
     plain = replace(unfolded(problem, dtype), lengths=problem.lengths)
     return eager.attend(plain.call())
 
@@ -307,7 +307,7 @@ def _stepwise(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def undecided(problem: Problem) -> Tensor:
-    """How much of the probs of each row rounding may give to other keys, (batch, head, query).
+    """The share of each row's probs that rounding may move to other keys, (batch, head, query).
 
     Let d be three standard deviations of a score (`_stepwise`). The share p of some keys whose
     scores go up by d, while the others go down by d, becomes p·e^2d / (p·e^2d + 1 − p), which gains
@@ -356,7 +356,7 @@ def _of_steps(output: str, problem: Problem) -> float:
 
 
 def floors(problem: Problem) -> dict[str, float]:
-    """The error, by output, that a kernel right in every step may have from rounding alone.
+    """The error of each output that a correct kernel may have merely from rounding.
 
     u is the unit roundoff of the dtype, w that of the accumulator (float32; float64 for float64),
     A = scale · max sum |query·key| + max |bias| + max |ALiBi| the largest sum a score is made of (a

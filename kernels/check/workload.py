@@ -1,4 +1,4 @@
-"""What is checked and timed, declared once: the fields of a call, and what follows from them.
+"""Declarations of what is checked and timed: the fields of a call, and what follows from them.
 
 Inputs, truth, tolerances and likely causes follow from the declaration, and the work that a
 roofline needs: operations, exponentials and bytes, counted exactly. For checking, a workload is
@@ -33,7 +33,7 @@ class Workload:
     d_value    size of a value; None: d_head
     layout     "padded", "packed" (one after the other, batch 1) or "paged" (pages of 16 keys)
     window     keys before and after its own position that a query sees
-    prefix     keys that all queries see, in spite of causal
+    prefix     keys that all queries see despite causal
     backward   the gradients of query, key and value for a given gradient of z as well
     scale      None: 1/sqrt(d_head)
     strided    memory is (batch, position, head, d_head), as a model hands over its views
@@ -211,7 +211,7 @@ class Workload:
         )
 
     def about(self) -> str:
-        """What batch, heads, tokens, d_head, dtype, causal and lengths leave unsaid; may be ""."""
+        """What batch, heads, tokens, d_head, dtype, causal and lengths do not say; may be ""."""
         before, after = self.window or (None, None)
         sides = [f"{n} {side}" for n, side in ((before, "before"), (after, "after")) if n]
         said = {
@@ -265,7 +265,7 @@ Told = TypeVar("Told")
 
 
 def named(what: str, name: str, known: Mapping[str, Told]) -> Told:
-    """What has this name. Raises AttentionError when there is none."""
+    """The workload or kind of this name. Raises AttentionError when there is none."""
     if name not in known:
         raise AttentionError(
             f"no {what} {name}{did_you_mean(name, known)}; known are {', '.join(known)}."
@@ -499,7 +499,7 @@ class Case:
 
 
 def kinds_of(work: Workload) -> dict[str, Workload]:
-    """What is checked of a workload: with few sentences and heads, strided, and with all heads.
+    """The kinds checked for a workload: few sentences and heads, strided, and all heads.
 
     With few heads the groups stay, up to 3 query heads a key head. All heads come with 2 sentences.
     """
@@ -574,7 +574,7 @@ def inputs_of(work: Workload, device: torch.device) -> Problem:
 
 @dataclass(frozen=True)
 class Size:
-    """What of a workload's size a user says; None: the usual one for the device."""
+    """The sizes of a workload that a user gives; None: the usual one for the device."""
 
     tokens: list[int] | None = None
     heads: int | None = None
@@ -596,7 +596,7 @@ class Size:
         ]
 
     def cut(self, device: torch.device, work: Workload) -> list[Workload]:
-        """The workload as large as this device times it in a sitting, unless sizes are given.
+        """The workload at a size that this device times in one sitting, unless sizes are given.
 
         On a GPU it is whole; on a CPU one sentence of at most 1024 tokens and 8 heads.
         """

@@ -1,7 +1,7 @@
 """The kernel of the forward: z and lse as flash attention gives them, with statistics of the rows.
 
 A program owns a block of queries and walks over the keys, as in FlashAttention-2 (Dao 2023, §3.1).
-It reads first, without a mask, the blocks of keys that all of its queries see completely. Then it
+First it reads, without a mask, the blocks of keys that all of its queries see completely. Then it
 reads those at an edge: the end of the text, or the limit of causal order. Blocks that no query sees
 are not read. `fold.py` has the formulas.
 
@@ -90,7 +90,7 @@ def with_sink(largest, total, product, inputs, sizes, place):
 def store_rows(outputs, inputs, sizes, place, rows, n_queries, largest, total, product, best_key):
     """Writes lse and the wanted statistics of a block of rows.
 
-    Gives lse in base 2, and by what to multiply weights for probs: 0 for a dead row.
+    Returns lse in base 2, and the factor that turns weights into probs: 0 for a dead row.
     """
     at, inside = row_start(inputs, sizes, place) + rows, rows < n_queries
     alive = (largest > 0.5 * NOTHING) | (total != total)

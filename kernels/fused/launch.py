@@ -29,7 +29,7 @@ class Config(NamedTuple):
     num_stages: int
 
     def constants(self) -> dict[str, int]:
-        """What a kernel is compiled with.
+        """The constants that a kernel is compiled with.
 
         Products and sums become one multiply-add, which Triton does unasked only before 3.10.
         """
@@ -122,7 +122,7 @@ def shaped(call: Call) -> bool:
 
 
 def words(call: Call) -> str:
-    """What decides about the fastest config, in words; see `tuning.candidates`."""
+    """The facts that decide the fastest config, in words; see `tuning.candidates`."""
     holds = {
         "packed": call.packed is not None,
         "causal": call.causal,
@@ -297,7 +297,7 @@ def chosen_outputs(call: Call) -> Chosen:
 
 
 def given_outputs(outputs: RowOutputs, chosen: Chosen, **others: Tensor | None) -> Outputs:
-    """What a kernel has written, by name."""
+    """The outputs of a kernel, by name."""
     found = outputs._asdict() | others
     found |= {"offset_mass": chosen.offset_mass, "key_mass": chosen.key_mass}
     return {name: one for name, one in found.items() if one is not None}

@@ -1,9 +1,9 @@
 """Contenders that do the same work: all are warmed, then they take turns on the one clock.
 
-It gives milliseconds of single calls, by events on a GPU, by the processor's elsewhere.
-A cold cache is one that was filled with something else just before. After the last call of a turn
-nothing may still run, or what was timed was not all of the work. For code that is trusted: what a
-user brings is timed by `measure`.
+It gives milliseconds of single calls, by events on a GPU and by the processor's clock elsewhere. A
+cold cache was filled with something else just before the call. After the last call of a turn
+nothing may still run, or the clock would miss part of the work. It is for trusted code only; a
+user's kernel is timed by `measure`.
 """
 
 import ctypes
@@ -76,7 +76,7 @@ _IDLE = 2e-4
 
 
 def calls_of_a_turn(seconds: float, fewest: int) -> int:
-    """How many calls of so many seconds make a turn."""
+    """The number of calls of so many seconds that make a turn."""
     return max(fewest, min(MOST_CALLS, int(TURN_SECONDS / max(seconds, 1e-9))))
 
 
@@ -86,7 +86,7 @@ class Clock:
     def __init__(
         self, device: torch.device | str = "cpu", *, cache_bytes: int | None = None
     ) -> None:
-        """A clock that fills `cache_bytes` for a cold cache; those of `flush_bytes` unless told."""
+        """A clock that fills `cache_bytes` for a cold cache, by default `flush_bytes`."""
         self.device, self._cache_bytes = torch.device(device), cache_bytes
         self.name = "cuda events" if self.device.type == "cuda" else "perf_counter"
 
@@ -125,7 +125,7 @@ class Clock:
         self._flush.zero_()
 
     def settle(self) -> None:
-        """Wait until the device is done. Raises what a kernel left behind."""
+        """Wait until the device is done. Raises the error that a kernel left there."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -204,7 +204,7 @@ def time_in_turns(
     fewest: int = 1,
     cold: bool = False,
 ) -> Timed:
-    """The times of all: everyone is warmed, then everyone has a turn a round, in a new order.
+    """The times of all: each is warmed up, then each takes a turn in every round, in a new order.
 
     `calls` is how many make a turn; without it as many as fit, after two to warm up, and at least
     `fewest`.
@@ -230,7 +230,7 @@ def take_turns(
 ) -> Timed:
     """The times of all, by functions: `warm` gives the calls of a turn, `turn` their times.
 
-    What either raises ends the contest for that name.
+    An error of either ends the contest for that name.
     """
     timed, counts = Timed(), dict[str, int]()
     turns: dict[str, list[list[float]]] = {name: [] for name in names}

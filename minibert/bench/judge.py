@@ -1,8 +1,8 @@
 """Is a user's kernel right? What `minibert check` runs, and `minibert bench` before any clock.
 
-The function runs in a worker: numbers in, numbers out. What its convention leaves unsaid (the order
-of axes, what a mask looks like, what is given beside z) is found out by calling it, and said in the
-report; every number is judged after it. Then come one plain call, whose failure is one line, and
+The function runs in a worker: numbers in, numbers out. Details that its convention leaves open (the
+order of axes, the form of a mask, outputs besides z) are found by calling it. The report states
+them, and every number is judged by them. Then come one plain call, whose failure is one line, and
 the cases of parity: those of a named workload, or every kind that the function can be told.
 """
 
@@ -56,8 +56,8 @@ _SETTINGS = ("scale", "causal", "window", "soft_cap", "packed", "packed_keys")
 class JudgedFunction:
     """FILE.py:function in a worker; each call may take `seconds`.
 
-    It calls for `parity.check`. The worker gets copies of the inputs; what it answers is taken as
-    numbers of the promised shapes and dtypes, or not at all.
+    It is the caller of `parity.check`. The worker gets copies of the inputs; its answer is accepted
+    only as numbers of the promised shapes and dtypes.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class JudgedFunction:
             raise
         named = str(answer.get("signature"))
         if named not in SIGNATURES:
-            raise self.worker.distrust(f"{self.label} is called as nobody knows: {named:.40}.")
+            raise self.worker.distrust(f"{self.label} has an unknown convention: {named:.40}.")
         self.signature = SIGNATURES[named]
         self.way = self.signature.way
         self.triton = bool(answer.get("triton"))
@@ -115,7 +115,7 @@ class JudgedFunction:
         self._take(answer)
 
     def _take(self, answer: Row) -> None:
-        """What it says of its options."""
+        """The worker's account of its options."""
         told = {*self._listed(answer, "options")}
         told |= {"causal"} if self.causal_only else set()
         self.options = tuple(one for one in (*TOLD, *SHAPES) if one in told)
@@ -137,7 +137,7 @@ class JudgedFunction:
         self.worker.close()
 
     def implementation(self, outputs: tuple[str, ...]) -> Implementation:
-        """What `parity.check` may ask of it, held to give these outputs."""
+        """The implementation that `parity.check` asks, bound to give these outputs."""
         return Implementation(
             name=self.label,
             # Not the method itself, whose own lines are not where the user's errors arise.
@@ -148,7 +148,7 @@ class JudgedFunction:
         )
 
     def call(self, problem: Problem, *, again: bool = False) -> dict[str, Tensor]:
-        """The outputs when the call returns. Raises WorkerError for what it does instead."""
+        """The outputs when the call returns. Raises WorkerError where it does anything else."""
         # What is wanted of it stays with the judge.
         given = problem.tensors()
         tensors = {name: one.detach() for name, one in given.items() if name not in problem.want}
@@ -238,9 +238,9 @@ Draw = Callable[[str], Problem]
 
 
 def learn(user: JudgedFunction, *, dtype: torch.dtype, d_head: int) -> None:
-    """Find out how the function is called, where its convention does not say it.
+    """Find out how the function is called, where its convention leaves that open.
 
-    Where no way works, it is called as its convention has it, and says itself why that fails.
+    Where no way works, it is called as its convention has it, and its own error says what fails.
     """
 
     def draw(kind: str) -> Problem:
@@ -317,7 +317,7 @@ def _learn_layout(user: JudgedFunction, draw: Draw) -> None:
 
 
 def _is_known(problem: Problem, z: Tensor) -> bool:
-    """Whether a mistake of `faults.py` gives this z."""
+    """True where a mistake of `faults.py` gives this z."""
     others = (one.gives("z") for one in suspects(problem))
     return any(one is not None and _relative(z, one) < _NEAR for one in others)
 
@@ -364,7 +364,7 @@ def _learn_mask(user: JudgedFunction, draw: Draw) -> None:
 
 
 def _learn_window(user: JudgedFunction, draw: Draw) -> None:
-    """Whether a window that is one number counts the query itself."""
+    """Find out whether a window given as one number counts the query itself."""
     if "counted window" not in user.takes or "causal" not in user.options:
         return
     problem, start = draw("causal window"), user.way
@@ -410,9 +410,9 @@ def _learn_others(user: JudgedFunction, draw: Draw) -> None:
 
 
 def _recognised(numbers: Tensor, problem: Problem, right: dict[str, Tensor], way: Way) -> Other:
-    """What an output is by its numbers.
+    """The output that these numbers are.
 
-    Of the size of lse it is meant to be lse where it is nothing else that is known.
+    An unknown output of the size of lse is taken for lse.
     """
     if not numbers.is_floating_point():
         return Other()
@@ -460,7 +460,7 @@ def _axes(way: Way, *, matrix: bool) -> Iterator[str]:
 
 
 def _given(user: JudgedFunction, way: Way, problem: Problem) -> dict[str, Tensor] | None:
-    """What it gives in this way; None where it raises an error."""
+    """The outputs when called in this way; None where it raises an error."""
     try:
         user.called(way)
         return user.call(problem)
@@ -471,7 +471,7 @@ def _given(user: JudgedFunction, way: Way, problem: Problem) -> dict[str, Tensor
 
 
 def _unlike(found: Tensor, right: Tensor) -> float:
-    """How much of z is not in the direction of what is right, whatever its size."""
+    """How far z is from the direction of the right one, whatever its size."""
     found = found.to(right.dtype).nan_to_num(0.0, 0.0, 0.0).flatten()
     alike = torch.cosine_similarity(found, right.flatten(), dim=0)
     return float(1 - alike.abs())
@@ -494,7 +494,7 @@ _USUAL = ("plain", "strided", "lengths", "causal", "causal lengths")
 def asked_kinds(
     user: JudgedFunction, *, cache: bool = False, workload: Workload | None = None
 ) -> dict[str, Workload]:
-    """What a function is asked: a workload, or all kinds that it can be told.
+    """The kinds of calls that a function is checked on: a workload, or all that it can be told.
 
     Raises MinibertError where the workload cannot be told in its convention.
     """
@@ -541,9 +541,9 @@ def gate(
 ) -> ParityReport:
     """The report of `parity.check` on the outputs the function gives; `watch` sees each case.
 
-    The inputs are other ones each time, so that no answer can be known before. Of the types that
-    the function refuses by an error the report says so. Raises MinibertError in one line when a
-    plain call of 64 tokens already fails.
+    The inputs are different each time, so no answer can be known in advance. The report names the
+    types that the function refuses by an error. Raises MinibertError in one line when a plain call
+    of 64 tokens already fails.
     """
     seed = secrets.randbits(31)
 

@@ -1,16 +1,16 @@
 """The rows of one workload: a user's kernel beside the baselines, each in a worker.
 
-The kernel is there twice: how far its two timings are apart is the noise of this machine. The
-baselines are called and timed as the kernel is, in a worker that runs no code of the user's.
+The kernel is timed twice: the difference between its two timings is the noise of this machine. The
+baselines are called and timed like the kernel, in a worker that runs none of the user's code.
 
 The timed calls of one contender in a worker, by the judge's own clock, each of them checked.
 
 On a CPU the clock starts when query, key and value are sent, all of them new, and stops when z has
-been received. So nothing can be computed before, and nothing left for later.
+been received. So nothing can be computed before the clock starts or left until after it stops.
 
-On a GPU sending them would outweigh the call. There the seed of the inputs is sent, the worker
-measures the call by CUDA events, and the judge holds what it says against calls by its own clock:
-each with a seed of its own and a sum over z that only who has computed all of z can give.
+On a GPU sending them would take longer than the call. There the seed of the inputs is sent, and the
+worker measures the call by CUDA events. The judge compares the worker's times with calls on its own
+clock. Each has its own seed and a sum over z that can be known only by computing all of z.
 """
 
 import math
@@ -121,7 +121,7 @@ class JudgedRun:
         return self._claimed(answer, taken) if on_gpu else taken, found
 
     def _check(self, found: Mapping[str, Tensor]) -> dict[str, Looked]:
-        """How far the outputs are off, in rows that nobody could foresee."""
+        """The error of the outputs, in rows that nobody could foresee."""
         problem = self._problem
         for name in self._outputs:
             if name not in found or found[name].is_meta:
@@ -155,7 +155,7 @@ class JudgedRun:
         return self._worker.ask("later", of=of, most=self._most)
 
     def _claimed(self, answer: Row, taken: float) -> float:
-        """What the worker says a call took."""
+        """The time that the worker says a call took."""
         claimed = answer.get("ms")
         if not isinstance(claimed, float) or not 0 < claimed <= taken:
             raise WrongError(f"a call of {claimed!r:.20} ms by its events took {taken:.3g} ms")
@@ -208,7 +208,7 @@ def _changed(numbers: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> list
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The judge computes with one thread, so that none of its others is busy waiting."""
+    """Let the judge compute with one thread, so that no other thread of it waits busily."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -234,8 +234,8 @@ def measure(
 ) -> list[Row]:
     """A row for the kernel and each baseline, with a cold and with a warm cache.
 
-    `others` is the worker of the baselines; `watch` is called before each step. What cannot be
-    timed is a row with the reason.
+    `others` is the worker of the baselines; `watch` is called before each step. A contender that
+    cannot be timed gets a row with the reason.
     """
     ceilings(user.device, workload.dtype)
     with one_thread():
@@ -296,7 +296,7 @@ class _Contest:
         return [self._row(name, cold, timed.timings) for name in names if name != _AGAIN]
 
     def _row(self, name: str, cold: bool, timings: Mapping[str, Timing]) -> Row:
-        """The row of one that was timed, or has failed."""
+        """The row of a contender that was timed, or has failed."""
         work, label = self.workload, self.user.label
         row: Row = {"implementation": name, "role": "kernel" if name == label else "baseline"}
         row |= work.fields() | {"cache": "cold" if cold else "warm", "about": work.about()}
@@ -317,7 +317,7 @@ class _Contest:
         return row | self.common | {"peak_bytes": self.runs[name].peak_bytes()}
 
     def _tell(self, name: str) -> None:
-        """Say which step comes, to whoever watches and for the message of a crash."""
+        """Announce the next step to the watcher, and remember it for the message of a crash."""
         what = f"{self.workload.tokens} tokens, {name}"
         self.user.worker.place = self.others.place = what
         self.watch(self.done, (2 + len(self.baselines)) * (3 + 2 * self.rounds), what)

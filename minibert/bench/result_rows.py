@@ -73,7 +73,7 @@ class Timing:
     def noise(self) -> float:
         """How far the medians of even and odd rounds are apart, as a part of the median.
 
-        Two timings of the same thing: a smaller difference between contenders means nothing.
+        Both time the same thing: a smaller difference between contenders means nothing.
         """
         halves = [
             statistics.median([call for turn in self.turns[start::2] for call in turn] or [0.0])
@@ -124,7 +124,7 @@ _BUSY = 0.3
 def facts(
     *, threads: int, device: "torch.device | None" = None, packages: Sequence[str] = ()
 ) -> Row:
-    """Where rows come from; nobody's name or folder.
+    """The origin of rows, without names of people or folders.
 
     `device` is what computes, the processor when None; `packages` are those whose versions matter
     beside the usual ones.
@@ -238,11 +238,11 @@ class GateError(MinibertError):
 
 
 class WrongError(GateError):
-    """What a contender gives is not right."""
+    """A contender's result is wrong."""
 
 
 def within(name: str, error: float, allowed: float, of: str = "") -> float:
-    """The error. Raises WrongError when it is above what is allowed, or NaN."""
+    """The error. Raises WrongError when it is above the tolerance, or NaN."""
     # Written so that NaN fails.
     if not error <= allowed:
         raise WrongError(f"{name} differs by {error:.2e}{of}, allowed {allowed:.2e}")
@@ -261,7 +261,7 @@ def failure(error: BaseException) -> Row:
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, in one line without the folders of this machine."""
+    """The reason of a failure, in one line without the folders of this machine."""
     text = " ".join(str(error).split("\n\n")[0].split())[:300]
     text = re.sub(r"(?<![\w.])~?(/[\w.+-]+){2,}/?", "<path>", text)
     return text if isinstance(error, MinibertError) else f"{type(error).__name__}: {text}"

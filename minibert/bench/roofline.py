@@ -25,7 +25,7 @@ INSTRUCTIONS = 4.5
 
 @cache
 def ceilings(device: torch.device, dtype: str) -> Mapping[str, float]:
-    """What was measured here: tensor (operations), exponential, issue and memory (bytes) a second.
+    """The measured rates: tensor (operations), exponential, issue and memory (bytes) a second.
 
     issue is left out on a CPU. The best of several runs each: a ceiling is what was reached.
     """

@@ -1,11 +1,11 @@
-"""What a user's function is told: its parameters are read by name, in the conventions people have.
+"""The arguments of a user's function: its parameters are read by name, in common conventions.
 
-A parameter's name says what it is given. A convention is what its library's documentation says
-beyond that: the axes of the vectors, and whether sentences come one after the other.
+The name of a parameter decides what it gets. A convention adds what its library's documentation
+says: the axes of the vectors, and whether sentences are packed.
 
-A layout is a word of letters, one an axis: b sentence, h head, n position, d a number of a vector.
-Axes in brackets are one axis, "(bh)nd"; a letter that is missing is one call each, "nd". Behind a
-comma stands the layout of z where it is another one: "bhnd,bn(hd)".
+A layout is a word with one letter per axis: b sentence, h head, n position, d a number of a vector.
+Axes in brackets are merged, "(bh)nd"; for a missing letter there is one call each, "nd". A
+different layout of z follows after a comma: "bhnd,bn(hd)".
 """
 
 import inspect
@@ -34,7 +34,7 @@ OTHER = "output "
 
 @dataclass(frozen=True)
 class Other:
-    """What an output beside z is: its name, its axes, and what it is multiplied by; "" for none."""
+    """An output besides z: its name, its axes, and its factor; "" for none."""
 
     name: str = ""
     axes: str = ""
@@ -43,15 +43,15 @@ class Other:
 
 @dataclass(frozen=True)
 class Way:
-    """What a convention leaves open about a call.
+    """The details of a call that a convention leaves open.
 
     layout  of query, key and value
     z       layout of z; "" for that of the vectors
     mask    "allowed" (True is allowed) or "added" (0, or the lowest number, is added to the
             scores), or "either", and the axes of a mask, such as "allowed bhqk" or "added bk"
-    arrays  NumPy arrays are handed over
+    arrays  the function gets NumPy arrays
     own     a window that is one number counts the query itself
-    others  what each output beside z is; None: not known yet
+    others  the outputs besides z; None: not known yet
     """
 
     layout: str = _ORDER
@@ -227,7 +227,7 @@ _AXES = "bhqk"
 
 @dataclass(frozen=True)
 class _Told:
-    """The problem as one function is told it: what its parameters say, and in which way."""
+    """The problem in the form that one function takes: by its parameters, and in its way."""
 
     problem: Problem
     way: Way
@@ -236,7 +236,7 @@ class _Told:
     counted: bool = False
 
     def mask(self) -> Tensor | None:
-        """The mask of what no other parameter says; None where all keys are seen."""
+        """The mask of what no other parameter expresses; None where all keys are seen."""
         form, axes = self.way.mask.split()
         apart = {one for name in self.names - MASK_NAMES for one in _options_of(name, self.way)}
         if self.only_causal() and "is_causal" in self.names:
@@ -268,7 +268,7 @@ class _Told:
         return B, H, Q, self.problem.n_keys
 
     def everything(self) -> Tensor:
-        """The mask where all keys are seen, for who has to be given one."""
+        """The mask that allows all keys, for a function that requires one."""
         query = self.problem.query
         if self.way.mask.startswith("added"):
             return self._laid(query.new_zeros(self._sizes()))
@@ -278,7 +278,7 @@ class _Told:
         return next(laid(mask, self.way.mask.split()[1], _AXES))
 
     def only_causal(self) -> bool:
-        """Whether causal order is all that a mask would say, as many queries as keys."""
+        """True where a mask would say only causal order, with as many queries as keys."""
         problem = self.problem
         others = (problem.window, problem.prefix, problem.lengths, problem.mask, problem.packed)
         square = problem.query.shape[2] == problem.n_keys
@@ -348,7 +348,7 @@ class _Told:
         return lambda score, b, h, q, k: capped(score) + whole[b, h, q, k]
 
     def module(self) -> SimpleNamespace:
-        """What transformers' functions read of the layer that calls them."""
+        """The attributes of the calling layer that transformers' functions read."""
         problem, sinks = self.problem, self.problem.sinks
         if sinks is None:
             # Some functions look at them without asking.
@@ -434,7 +434,7 @@ _NEUTRAL = (None, False, 0, -1, (-1, -1), (None, None))
 
 
 def _options_of(name: str, way: Way) -> tuple[str, ...]:
-    """What of a call a parameter of this name says."""
+    """The options of a call that a parameter of this name carries."""
     if name not in MASK_NAMES:
         return KNOWN[name][0] if name in KNOWN else ()
     form, axes = way.mask.split()
@@ -453,14 +453,14 @@ def _packed(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
 class Signature:
     """A calling convention.
 
-    known_by   the parameters that no other convention has
+    known_by   parameters that only this convention has
     parameters those that are given where a function's own cannot be read
     way        the axes of the vectors and of a mask, by its documentation
     layout     "padded", or "packed": sentences one after the other
     shapes     of groups and value_size, what functions of it usually take
     never      a parameter that no function of it has
-    open       its documentation says nothing about axes, masks and results: they are found out
-    dead_rows  a row without an allowed key is asked for: z is 0 there
+    open       its documentation says nothing about axes, masks and results: they are tried out
+    dead_rows  it is checked on rows without an allowed key, where z is 0
     """
 
     name: str
@@ -476,7 +476,7 @@ class Signature:
     def bind(
         self, function: Function, problem: Problem, parameters: Parameters, way: Way | None = None
     ) -> Callable[[], list[object]]:
-        """A call without arguments, which gives the list of what each call of the function gave."""
+        """A call without arguments that returns the results of each call of the function."""
         way = way or self.way
         calls = list(self._calls(problem, self.read(parameters), way))
         if not way.arrays:
@@ -569,9 +569,9 @@ _LEFT_OUT = object()
 
 
 def _given(one: inspect.Parameter, told: _Told) -> object:
-    """The value of a parameter that is none of the vectors; `_LEFT_OUT` where its default will do.
+    """The value of a parameter other than the vectors; `_LEFT_OUT` where its default will do.
 
-    Raises MinibertError for one that has to be given and is not known.
+    Raises MinibertError for a required parameter that is unknown.
     """
     required = one.default is one.empty
     if one.name not in KNOWN:
@@ -614,7 +614,7 @@ def _nothing(problem: Problem, options: Collection[str]) -> dict[str, Any]:
 
 
 def is_counted(one: inspect.Parameter) -> bool:
-    """Whether a window is given to it as one number, by its name, default or annotation."""
+    """True where a window is one number there, by its name, default or annotation."""
     number = type(one.default) is int or one.annotation in (int, "int")
     return one.name == "sliding_window" or (one.name in ("window", "window_size") and number)
 
@@ -624,9 +624,9 @@ def _array(one: object) -> object:
 
 
 def roles_of(parameters: Sequence[inspect.Parameter]) -> dict[str, str]:
-    """Which parameters are query, key and value: by name, or the first three that say nothing.
+    """The parameters for query, key and value: by name, or the first three with unknown names.
 
-    Raises MinibertError where there are no three.
+    Raises MinibertError where there are fewer than three.
     """
     named = {one.name: _ROLES[low] for one in parameters if (low := one.name.lower()) in _ROLES}
     if sorted(named.values()) == sorted(_VECTORS):
@@ -640,7 +640,7 @@ def roles_of(parameters: Sequence[inspect.Parameter]) -> dict[str, str]:
 def parameters_of(function: Function) -> Parameters:
     """The parameters of a function; None for one written in C that does not name them.
 
-    Of `**rest` come those that its code looks up by name, as in rest.get("causal").
+    A `**rest` counts as the names that its code looks up, as in rest.get("causal").
     """
     try:
         found = tuple(inspect.signature(function).parameters.values())

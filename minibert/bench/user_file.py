@@ -50,7 +50,7 @@ OUTPUTS = (
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function of a user's file, how it is called, and what can be told to it."""
+    """A function of a user's file, how it is called, and the options that it takes."""
 
     # None for a function of an installed module.
     path: Path | None
@@ -83,7 +83,7 @@ class UserFunction:
         return replace(self, way=way)
 
     def about(self) -> dict[str, object]:
-        """What the judge has to know of it."""
+        """The facts about it that the judge needs."""
         return {
             "options": self.options,
             "triton": self.triton,
@@ -93,7 +93,7 @@ class UserFunction:
         }
 
     def _unknown(self) -> list[str]:
-        """The parameters that stay at their defaults, whatever is asked."""
+        """The parameters that always stay at their defaults."""
         read = self.signature.read(self.parameters)
         known = {*roles_of(read), *KNOWN}
         return [one.name for one in read if one.name not in known]
@@ -101,8 +101,9 @@ class UserFunction:
     def bound(self, problem: Problem) -> Callable[[], dict[str, Tensor]]:
         """A call with these inputs, and the gradients where the problem has one of z.
 
-        What the convention makes of the inputs is made here, once. The call raises MinibertError,
-        in one line, whatever the function does instead of giving tensors.
+        The inputs are put into the form of the convention here, once. The call raises
+        MinibertError, in one line, for anything that the function does instead of returning
+        tensors.
         """
         run = self.signature.bind(self.function, problem, self.parameters, self.way)
 
@@ -142,7 +143,7 @@ class UserFunction:
 
 
 def _without_gpu(error: Exception) -> str:
-    """What is said where a function asks for a GPU and there is none; "" for other errors."""
+    """The hint for a function that asks for a GPU where there is none; "" for other errors."""
     asks = re.search(r"cuda|\bgpu\b", str(error), re.IGNORECASE)
     there = torch.cuda.is_available()
     return "; it needs a GPU, and there is none here" if asks and not there else ""
@@ -197,7 +198,7 @@ def load_function(source: Path | str, name: str, signature: str | None = None) -
 
 
 def _callable(found: object, told: str, name: str) -> Callable[..., object]:
-    """What is called: a function, the forward of a module, or `apply` with named arguments."""
+    """The callable itself: a function, a module's forward, or `apply` with named arguments."""
     owner = found if isinstance(found, type) else getattr(found, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         # `apply` takes no keywords; its parameters are those of `forward` behind the context.
@@ -216,7 +217,7 @@ def _callable(found: object, told: str, name: str) -> Callable[..., object]:
         # What the module itself is called with is *args.
         return _with_parameters(found, found.forward)
     if not callable(found):
-        raise MinibertError(f"{name} in {told} is a {type(found).__name__} and no function.")
+        raise MinibertError(f"{name} in {told} is a {type(found).__name__} and not a function.")
     called: Callable[..., object] = found
     return called
 

@@ -1,16 +1,15 @@
 """The process that calls a user's function, or the baselines. It knows neither truth nor verdict.
 
-The judge asks, one request at a time, and this answers through a `Channel`: a line of JSON, and the
-numbers of tensors by value. What was received belongs to the receiver alone: no file and no memory
-is shared, so that the other end can neither change it later nor take it away. Nothing here is
-trusted: the user's code runs in this process and can change any of it. What counts is what the
-judge receives, and how long it waited for it.
+The judge sends one request at a time, and this process answers through a `Channel`: a line of JSON,
+and the numbers of tensors by value. No file and no memory is shared, so the sender cannot change or
+remove anything later. Nothing here is trusted: the user's code runs in this process and can change
+any of it. Only what the judge receives counts, and how long it waited for it.
 
 In namespaces of its own, of users, processes and mounts, a worker sees no process but those it
 started. So it cannot end, stop, read or change the judge or another worker, and when its guard ends
-the kernel ends everything in there. Python, the folders that it imports from and the settings of
-the system cannot be written there; terminals and the socket of the server that starts workers are
-out of sight. The user's other files are open.
+the operating system ends everything inside. Python, the folders that it imports from and the
+settings of the system are read-only there; terminals and the socket of the server that starts
+workers are hidden. The user's other files are accessible.
 """
 
 import ctypes
@@ -216,7 +215,7 @@ _SET_DUMPABLE = 4
 
 @dataclass(frozen=True)
 class Sealed:
-    """What a worker may not reach: folders that it cannot write, and folders that it cannot see."""
+    """The folders out of a worker's reach: some it cannot write, others it cannot see."""
 
     read: tuple[str, ...]
     hidden: tuple[str, ...]
@@ -229,11 +228,11 @@ def hide(*, hidden: bool = True) -> None:
 
 
 def guarded(leash: Connection, sealed: Sealed, *theirs: int) -> None:
-    """Return in a process below this one, which stays behind as its guard.
+    """Return in a child process; this process stays as its guard.
 
-    `theirs` are the files that the worker alone keeps. The worker is stopped, let go and, when the
-    leash is cut, ended with all that it started. The guard ends as it did: with its status, or with
-    128 and the number of the signal.
+    Only the worker keeps the files `theirs`. The worker is paused, resumed and, when the leash is
+    cut, ended with everything that it started. The guard ends with the worker's status, or with 128
+    plus the number of its signal.
     """
     with suppress(OSError):
         # Where memory runs out, this process ends before the judge.
@@ -301,7 +300,7 @@ def _unshare(which: int) -> bool:
 
 
 def _hold(leash: Connection, worker: int) -> None:
-    """Do what the leash says until it is cut or the worker has ended."""
+    """Follow the leash's commands until it is cut or the worker has ended."""
     ended = os.pidfd_open(worker)
     while leash in wait([leash, ended]):
         try:
@@ -360,7 +359,7 @@ def _follow(leash: Connection) -> None:
 
 
 def _print_to(printed: Connection) -> None:
-    """Leave the judge's terminal: what is printed, from C or in a crash, goes down the pipe."""
+    """Leave the judge's terminal: all output, also from C or in a crash, goes to the pipe."""
     if os.name == "posix":
         os.dup2(printed.fileno(), 2)
     os.dup2(2, 1)
@@ -370,12 +369,12 @@ def _print_to(printed: Connection) -> None:
 
 
 def _judged(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What of a timed call is looked at: z, and the gradients."""
+    """The outputs of a timed call that are looked at: z, and the gradients."""
     return {name: one for name, one in outputs.items() if name in ("z", *GRADIENTS)}
 
 
 class _Worker:
-    """What is loaded, and the tensors of the last call."""
+    """The loaded function, and the tensors of the last call."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
@@ -388,7 +387,7 @@ class _Worker:
         self.clock = Clock(self.device)
 
     def answer(self, task: str, request: Row) -> Answer:
-        """What the task gives, or {"error": one line}."""
+        """The result of the task, or {"error": one line}."""
         try:
             found: Answer = getattr(self, task)(**request)
             return found

@@ -3,7 +3,7 @@
 Whatever the worker does, a request ends in an answer, in `WorkerError` (the answer says what was
 wrong) or in `WorkerEndedError` (there will be no further answer).
 
-What the user's file prints goes to standard error: a few lines at once, the rest counted.
+The output of the user's file goes to standard error: the first lines at once, the rest counted.
 """
 
 import multiprocessing
@@ -82,7 +82,7 @@ class Printed:
 
 @contextmanager
 def progress(unit: str) -> Iterator[Watch]:
-    """A bar on standard error that follows what it is told; none where nobody looks."""
+    """A progress bar on standard error; none where it is not a terminal."""
     with tqdm(total=0, disable=None, unit=unit, leave=False, dynamic_ncols=True) as bar:
 
         def watch(done: int, total: int, what: str) -> None:
@@ -175,7 +175,7 @@ class WorkerProcess:
         }
 
     def distrust(self, why: str) -> WorkerEndedError:
-        """End the process; the error that says why."""
+        """End the process, and return the error that says why."""
         self.close()
         self._ended = WorkerEndedError(why)
         return self._ended
@@ -236,7 +236,7 @@ class WorkerProcess:
 
 
 def _context() -> Any:
-    """How a worker is started: from a clean process that has imported torch, on Linux."""
+    """The way to start a worker: on Linux from a clean process that has imported torch."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -253,7 +253,7 @@ _HIDDEN = ("/dev/pts", "/run/user")
 
 
 def _sealed() -> worker.Sealed:
-    """What a worker may not change: the code that judges; and who starts workers out of sight."""
+    """What a worker cannot change, the judging code, or see, the server that starts workers."""
     # An installation by links imports from folders that are not on sys.path.
     packages = [one for name, one in sys.modules.items() if "." not in name]
     ours = Path(worker.__file__).parents[1].iterdir()

@@ -266,7 +266,7 @@ def test_texts_without_tokens_are_named_and_skipped_or_refused(bert, tmp_path):
     counts = collected.manifest["counts"]
     assert (counts["documents"], counts["n_skipped"]) == (6, 4)
     assert [place for place, _ in counts["skipped"]] == ["1", "long", "3", "5"]
-    with pytest.raises(SurveyError, match="no text that has tokens"):
+    with pytest.raises(SurveyError, match="No text has a token"):
         collect(bert, [""], ["embed"], output=tmp_path / "d", on_error="skip")
 
 
