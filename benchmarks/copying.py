@@ -2,8 +2,8 @@
 
     python -m benchmarks.copying [--draws 200] [--seed 1] [--output FILE]
 
-Over distances: 16 random tokens, other random tokens, and the 16 again so many tokens behind.
-`scores` are the attention of the best head to the token behind the earlier copy. Over periods:
+Over distances: 16 random tokens, other random tokens, and the 16 again so many tokens later.
+`scores` are the attention of the best head to the token after the earlier copy. Over periods:
 random tokens that repeat to the end of the window. The first token of a repetition, which nobody
 can know, is left out. A loss is a mean over draws in nats a token, `errors` their standard errors.
 """

@@ -5,7 +5,7 @@
 The shapes of bert-base and gpt2 with random weights, and the folder that is given, in headless
 Chromium. Measured are the time from the choice of the folder to the first picture, of a last word
 that is typed into a text of 16 tokens, of one head more set to zero (each until the page has
-answered and drawn, by the clock and in processor time with 0.2 s behind it; the median of --rounds,
+answered and drawn, by the clock and in processor time with 0.2 s after it; the median of --rounds,
 at most 12), and the memory of the renderer beside the bytes of the weights.
 The prediction is compared with Python's; a page that is wrong is a row with the reason.
 """

@@ -29,7 +29,7 @@ REFERENCE = "transformers generate"
 
 @dataclass(frozen=True)
 class Task:
-    """A batch of prompts and how many tokens are written behind each."""
+    """A batch of prompts and how many tokens are written after each."""
 
     model: str
     batch: int
@@ -49,7 +49,7 @@ Generate = Callable[[Tensor, int], list[list[int]]]
 
 
 def contenders(case: Case) -> dict[str, Generate]:
-    """How each writes `new` tokens behind the prompts and gives back the new ids."""
+    """How each writes `new` tokens after the prompts and gives back the new ids."""
     theirs = case.transformers("sdpa")
     # Cases are made for single passes, where the cache is off.
     theirs.config.use_cache = theirs.generation_config.use_cache = True

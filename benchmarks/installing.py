@@ -4,8 +4,8 @@
 
 For each way of docs/install.md: download, install from what was downloaded, first result. Every
 step is a new process, and pip's own configuration is off. The script imports only the standard
-library, so it runs where there is nothing but Python. `--torch` is a wheel of torch's CPU build, for
-a machine that does not reach download.pytorch.org; without it that way is left out.
+library, so it runs where there is only Python. `--torch` is a wheel of torch's CPU build, for a
+machine that does not reach download.pytorch.org; without it that way is left out.
 """
 
 import argparse

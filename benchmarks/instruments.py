@@ -301,7 +301,7 @@ class TransformerLens(Instrument):
             found[f"hidden {layer}"] = kept[f"blocks.{layer}.hook_resid_post"]
             found[f"probs {layer}"] = kept[f"blocks.{layer}.attn.hook_pattern"]
             for name, letter in (("query", "q"), ("key", "k"), ("value", "v"), ("z", "z")):
-                # Theirs have the head behind the position.
+                # Theirs have the head after the position.
                 value = kept[f"blocks.{layer}.attn.hook_{letter}"]
                 found[f"{name} {layer}"] = value.transpose(1, 2)
         return found

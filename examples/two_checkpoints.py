@@ -18,7 +18,7 @@ options = parser.parse_args()
 
 
 def load(given: str) -> minibert.Model:
-    """The model of a name, at its revision where one stands behind an @."""
+    """The model of a name, at its revision where one follows an @."""
     name, _, revision = given.partition("@")
     return minibert.load(name, revision=revision or None)
 

@@ -325,7 +325,7 @@ class Call:
             found.add("groups")
         if query.shape[3] != self.value.shape[3]:
             found.add("value_size")
-        # Whoever takes no scale takes that of Vaswani et al.
+        # An implementation without a scale takes that of Vaswani et al.
         if abs(self.scale * self.scale * query.shape[3] - 1) > 1e-12 or self.scale < 0:
             found.add("scale")
         return frozenset(found)

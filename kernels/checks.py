@@ -1,4 +1,4 @@
-"""The checks of a call that comes into `attend`, and of what a user's implementation gives back.
+"""The checks of a call that comes into `attend`, and of the result of a user's implementation.
 
 Each field is checked once, where it enters. A message says what is wrong, what was expected and
 what to do.

@@ -23,7 +23,7 @@ def folded(call: Call, taken: frozenset[str]) -> Call:
         group = call.query.shape[1] // call.key.shape[1]
         key, value = (one.repeat_interleave(group, dim=1) for one in (call.key, call.value))
         call = replace(call, key=key, value=value)
-    # Whoever takes ALiBi counts positions from the end of all keys.
+    # An implementation with ALiBi counts positions from the end of all keys.
     alibi = "alibi_slopes" in taken and call.allowed.aligned
     if call.alibi_slopes is not None and not alibi:
         call = replace(call, bias=call.biases, alibi_slopes=None)

@@ -17,7 +17,7 @@ from minibert.kernels.call import COMMON, MATRICES, OPTIONS, SHAPES, WANTS, Call
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: Asked for, or given, by numbers of the tokens of all packed sentences.
 _OF_PACKED_TOKENS = frozenset({"key_sums", "pair_mass", "profile"})
-#: What is handed on in another form to whoever does not take it, and what they must take instead.
+#: Options that are rewritten for implementations without them, and what these must take instead.
 #: Groups come as repeated keys and values, pages as keys and values one after the other.
 _IN_ANOTHER_FORM = {
     "lengths": ("mask",),

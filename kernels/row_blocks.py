@@ -105,7 +105,7 @@ class RowSums:
 
 def attend_in_blocks(call: Call, *, with_z: bool) -> Outputs:
     """lse and the wanted statistics, and z in the same pass where it is asked for."""
-    # Whoever asks for half precision has it in the inputs: statistics are wider.
+    # Half precision is in the inputs already; statistics are wider.
     with torch.no_grad(), torch.autocast(call.query.device.type, enabled=False):
         results = _Results(call, with_z=with_z)
         for part in parts_of(results.inputs):
@@ -387,7 +387,7 @@ def skewed(
     """
     units, n_rows, n_keys = rows.shape
     width = n_rows + n_keys - 1
-    # What is read behind the last row is zero as well.
+    # What is read after the last row is zero as well.
     numbers = memory((units, n_rows * width + n_rows))
     numbers[:, n_rows * width :] = 0
     table = numbers[:, : n_rows * width].view(units, n_rows, width)

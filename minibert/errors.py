@@ -81,7 +81,7 @@ class CheckpointError(MinibertError):
 
 
 class SurveyError(MinibertError):
-    """A corpus cannot be read, or a survey of it cannot start or go on."""
+    """A corpus cannot be read, or a survey of it cannot start or continue."""
 
 
 class TokenizationError(MinibertError):
@@ -101,7 +101,7 @@ class TraceError(MinibertError):
 
 
 class TrainingError(MinibertError):
-    """A training run cannot start or go on: its texts, its recipe or its files do not fit."""
+    """A training run cannot start or continue: its texts, its recipe or its files do not fit."""
 
 
 _NO_MEMORY = re.compile("(?i)out of memory|not enough memory|allocate memory|failed to map segment")

@@ -55,7 +55,7 @@ def load(
     which `layer` says one, and its cross-layer transcoders (config.yaml, W_enc_N.safetensors,
     W_dec_N.safetensors), as `CrossLayerFeatures`. `revision`, `cache_dir` and `offline` are those
     of `minibert.load`.
-    Few files say of which model they are (`model_weights` in cfg.json); of those that do, a trace
+    Few files name their model (`model_weights` in cfg.json); of those that do, a trace
     of other weights in float32 is refused, unless `other_model`.
 
     Raises CheckpointError for what cannot be found, fetched or read, and for a field that would
@@ -361,7 +361,7 @@ class Activations(Result[Tensor]):
         """How much the number of `trace.backward` grows with each activation, the error held.
 
         That of the error is `trace.grad` of what the features write to. Of a cross-layer transcoder
-        MLPs behind answer too, unless an edit of the trace holds what they give.
+        Later MLPs answer too, unless an edit of the trace holds what they give.
         """
         own, trace = self.features, self.trace
         slopes = {at: _wide(_of_heads(trace.grad[at.layer], at)) * self.scale for at in own.places}

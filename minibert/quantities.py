@@ -137,7 +137,7 @@ class Quantity(Generic[Value]):
         QUANTITIES[name] = self
 
     def gradient_of(self, *others: str) -> Callable[[Compute[Tensor]], None]:
-        """Declare the gradient, a function of those of quantities behind it up to one of `others`.
+        """Declare the gradient, a function of those of quantities after it up to one of `others`.
 
         Which of them it is depends on the model: the first one after the quantity.
         """

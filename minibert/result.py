@@ -1,7 +1,7 @@
 """One kind of result for every analysis: numbers whose axes have names, and where they came from.
 
 Order of axes, everywhere: layer, batch, head, position or query, key. What is counted in a result
-and is none of these (patterns, ranks, what was blocked) stands behind them; a list of parts that
+and is none of these (patterns, ranks, what was blocked) comes after them; a list of parts that
 begins with the embeddings and has no layers (components, rows of a lens) stands before them.
 """
 

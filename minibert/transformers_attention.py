@@ -63,7 +63,7 @@ def attention(
     n_queries, n_keys = query.shape[2], key.shape[2]
     call = Call(module, NAME, query, key, value, attention_mask, options)
     if call.softens and n_keys > n_queries and attention_mask is None:
-        # A static cache that is empty: what stands behind the queries was not written yet.
+        # A static cache that is empty: what comes after the queries was not written yet.
         call.key, call.value = key[:, :, :n_queries], value[:, :, :n_queries]
     found = _computed(call, {"probs": ()} if options.get("output_attentions") else {})
     return found.z.transpose(1, 2).contiguous(), found.probs

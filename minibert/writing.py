@@ -1,4 +1,4 @@
-"""Files that minibert writes: whole or not at all, and only in the place of a file."""
+"""Files that minibert writes: whole or not at all, and only in place of a file."""
 
 import os
 import secrets

@@ -7,7 +7,7 @@ An autoencoder of the 32 largest of 1,024 features, with the loss of the dead on
 "Scaling and evaluating sparse autoencoders", sections 2.3 and A.2), saved as SAELens' files. Each
 token counts by the share of its vector that is left over, as those of first tokens are far longer.
 `measure` wants other texts: how many features are active, what share of the variance they explain,
-and the loss of the model with `decoded` in the place of the stream: of the loss that zeros in its
+and the loss of the model with `decoded` in place of the stream: of the loss that zeros in its
 place cost, the recovered share.
 """
 

@@ -604,6 +604,6 @@ PLANTED = {
     "TF32": r"rounded to tf32 \(10 bits.*input_precision=\"ieee\"",
     "READS_ON": "reads on into the memory of the next head",
     "HALF_STALE": "a stale output, of which a part is not written",
-    "LATE": "the work goes on after it, in a thread",
+    "LATE": "the work continues after it, in a thread",
     "CONTIGUOUS": "strides are ignored",
 }

@@ -113,7 +113,7 @@ def in_shards(folder: Path, *, extra: dict[str, torch.Tensor] | None = None) -> 
 
 
 def put(path: Path, kind: str) -> None:
-    """Something that is not an honest file, in the place of one."""
+    """Something that is not an honest file, in place of one."""
     path.unlink(missing_ok=True)
     if kind == "FIFO":
         os.mkfifo(path)

@@ -83,7 +83,7 @@ class Written:
 PARTS = ("page", "vectors", "layers")
 # The same with fields to type in, before a model that runs in a worker.
 LIVE_PARTS = ("page", "vectors", "layers", "live")
-# The story in the place of the fields, before two models.
+# The story in place of the fields, before two models.
 STORY_PARTS = ("page", "vectors", "layers", "story")
 # The same with fields before a model behind a server.
 SERVED_PARTS = ("page", "vectors", "layers", "served")

@@ -37,7 +37,7 @@ class _ShownPage(Page):
     """The number of that cell."""
 
     def _ipython_display_(self) -> None:
-        """Nothing in the cell that has shown it; in another one IPython goes on as usual."""
+        """Nothing in the cell that has shown it; in another one IPython continues as usual."""
         shell = _shell()
         if shell is None or shell.execution_count != self.cell:
             raise NotImplementedError

@@ -25,7 +25,7 @@ MOST_EDITS = 1000
 _MATRICES = ("scores", "probs")
 WITHOUT_LAYER = ("embed", "logits")
 # static/engine does not compute these: what norms divide by, the inputs of single heads, and what
-# stands behind the layers.
+# comes after the layers.
 OFF_PAGES = frozenset(
     {"mask", "pooled", "final_norm_scale"}
     | {name for name in QUANTITIES if name.endswith(("_norm_scale", "_input"))}

@@ -224,7 +224,7 @@ def _held(
     """What the engine and the page read of a model, and its weights."""
     config, tokenizer = model.config, _checked(model)
     if len(texts) > 1 and config.causal:
-        raise _refused(model, "it takes one text: a second one would go on with the first")
+        raise _refused(model, "it takes one text: a second one would continue the first")
     if texts:
         tokenizer(*texts)
     unread = () if config.task == _CLASSES else _UNREAD

@@ -10,10 +10,10 @@ with the fields
     the query's component, the key's, their part of the score
 
 Components are places in the header's list of names; scores are half precision. Where a score has
-fewer pairs the last parts are 0. "why features" is the same with features in the place of what they
+fewer pairs the last parts are 0. "why features" is the same with features in place of what they
 are parts of, of the heads above them.
 
-Of heads that are asked for the page holds what is behind each pair, too: "why vectors" (vector,
+Of heads that are asked for the page also holds the vectors of each pair: "why vectors" (vector,
 d_head) in half precision, and "why read", JSON of the same weights in the same order:
 
     weight  a list of at most 4 pairs
@@ -162,8 +162,8 @@ class _Table:
     """The fields of weights, one layer after the other.
 
     names    of the components, each with its place in the header's list
-    split    the features that stand in the place of what they are parts of, if any
-    below    takes what is behind the pairs, if it is wanted
+    split    the features that stand in place of what they are parts of, if any
+    below    takes the vectors of the pairs, if it is wanted
     """
 
     text: Trace

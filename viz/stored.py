@@ -3,7 +3,7 @@
 stored.json, and the weights and the tokenizer in embedded/ -> the file that live.py or any_model.py
 makes, byte for byte
 
-stored.json has what those two say of a model, and where in model.safetensors each weight lies.
+stored.json has what those two say about a model, and where in model.safetensors each weight lies.
 `python -m scripts.stored_pages` writes it.
 """
 

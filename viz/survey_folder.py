@@ -493,7 +493,7 @@ def write_survey_report(
 
 
 def _is_readable(model: "Surveyable", document: Document, longest: int | None) -> bool:
-    """Whether it has tokens; the survey has said of which it could not be."""
+    """Whether it has tokens; the survey has named those without."""
     try:
         return any(text_parts(model, [document], longest=longest))
     except TokenizationError:

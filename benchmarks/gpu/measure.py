@@ -1,6 +1,6 @@
 """How tasks are done: each contender built, looked at, then timed in turns; a row each.
 
-Who is named computes: ours are the implementation "triton", called behind the checks of `attend`,
+Who is named computes: ours are the implementation "triton", called after the checks of `attend`,
 the others are the baselines of `minibert bench`, with their gradients where the task goes backward.
 What a contender gives is looked at by the judge of `minibert bench`, at the very size that is
 timed. Times are of single calls with a cold cache.

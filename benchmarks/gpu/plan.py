@@ -23,7 +23,7 @@ MILLION = 2**20
 #: over queries. The first contender of a task is the one that the others are divided by.
 OURS = ("plain", "T1", "T2", "T3", "all")
 PEERS = ("plain", "cudnn", "flash")
-#: What is told in the place of a contender when all of a task are timed in turns.
+#: What is told in place of a contender when all of a task are timed in turns.
 CLOCK = "the clock"
 
 

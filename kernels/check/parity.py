@@ -187,7 +187,7 @@ class CheckEndedError(MinibertError):
 
 @runtime_checkable
 class Caller(Protocol):
-    """Whoever calls the implementation that is checked."""
+    """The object that calls the implementation that is checked."""
 
     def call(self, problem: Problem, *, again: bool) -> dict[str, Tensor]:
         """The outputs as they are when the call returns.
@@ -416,7 +416,7 @@ def _examine(
         findings += _called_again(run, problem, outputs, compared)
         if moved := [name for name, early in outputs.items() if not _equal(early, later[name])]:
             cause = (
-                f"{', '.join(moved)} changed after the call had returned: the work goes on after "
+                f"{', '.join(moved)} changed after the call had returned: the work continues after "
                 "it, in a thread or on another stream"
             )
             findings.append(Finding(where, dtype, "late", math.inf, 0.0, cause))
@@ -470,7 +470,7 @@ def _told(error: Exception, fn: Callable[..., object]) -> str:
     trace = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in trace if frame.filename == file]
     if not lines and isinstance(error, MinibertError):
-        # What is said of its outputs or its end, and not what it raised.
+        # It is about its outputs or its end, not about an error that it raised.
         return one_line(error)
     return f"{told} (line {lines[-1]} of {Path(str(file)).name})" if lines else told
 

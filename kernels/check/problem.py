@@ -129,7 +129,7 @@ def by_eager(problem: Problem, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def unfolded(problem: Problem, dtype: torch.dtype = torch.float64) -> Problem:
-    """The same attention expressed only by a mask, a bias, a soft cap and sinks, in this dtype.
+    """An equal problem expressed only by a mask, a bias, a soft cap and sinks, in this dtype.
 
     Heads are repeated and pages laid one after the other; z, lse, scores and probs are the same.
     It is written for the checker alone, so that it shares no slip with an implementation.
@@ -371,7 +371,7 @@ def floors(problem: Problem) -> dict[str, float]:
     argmax    the difference of two scores: 2·ds; top_keys likewise
     received  Q probs added up, held in the accumulator: Q·(2·ds + 4·w); profile likewise; the
               others one prob
-    key_sums  as z, with columns in the place of values, and rounded to the accumulator alone
+    key_sums  as z, with columns in place of values, and rounded to the accumulator alone
     """
     (Q, D), K = problem.query.shape[2:], problem.n_keys
     unit = torch.finfo(problem.query.dtype).eps / 2

@@ -190,7 +190,7 @@ def tile_scores(
     products, scale, inputs, strides, sizes, place, rows, columns, counts, EDGE: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """The scores of a tile, masked where EDGE says so, and what they are to be multiplied by."""
+    """The scores of a tile, masked where EDGE says so, and their remaining factor."""
     SHAPED: tl.constexpr = inputs.soft_cap is not None or inputs.slopes is not None
     if EDGE:
         return masked_scores(

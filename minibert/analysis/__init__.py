@@ -7,7 +7,7 @@ stream.py       the stream as a sum of its components, what enters layer 0 too; 
 reasons.py      why this logit: as a sum over what was written, down to the words;
                 score_reasons.py, why a head looks there; head_reasons.py, for all heads over whole
                 texts; graph.py, as a graph
-flow.py         attention weighed by what it moves, and over all layers: rollout and relevance
+flow.py         attention weighted by what it moves, and over all layers: rollout and relevance
 patching.py     an edit at every place, and what it does: ablation, patching, paths, causal tracing,
                 knockout; metrics.py, what is read of the logits, and losses
 edges.py        what patching every place or edge would change, estimated from one gradient; what a

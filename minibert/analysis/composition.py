@@ -35,7 +35,7 @@ COMPOSITIONS = ("Q", "K", "V")
 class HeadWeights:
     """W_Q, W_K, W_V and W_O of each head of a layer, in float32 or wider.
 
-    What stands behind the product, a norm of queries and keys or their rotation, is in none of
+    What follows the product, a norm of queries and keys or their rotation, is in none of
     them.
     """
 

@@ -1,7 +1,7 @@
 """What attention moves, in one layer and over all layers together.
 
 head_norms, summed_norms
-    Attention weighed by what it moves: ‖α·f(x)‖ instead of α. A head sees position j as the vector
+    Attention weighted by what it moves: ‖α·f(x)‖ instead of α. A head sees position j as the vector
     f(x_j) = (x_j·W_V + b_V)·W_O and adds α_ij·f(x_j) to position i, so a large weight on a short
     vector moves little (Kobayashi et al. 2020, "Attention is Not Only a Weight").
 rollout_of

@@ -1,6 +1,6 @@
 """A graph of one prediction: the words, heads and MLPs that a logit came from, and how.
 
-A node is what one component wrote at one token. A link leads from it to who read it there. With
+A node is what one component wrote at one token. A link leads from it to what read it there. With
 the weights of attention, what norms divide by and what activations let through (activation(x) / x)
 frozen at their real values, the model is linear: what a node gives to the logit is the sum of what
 it got by its V links (through a head's values, or into an MLP), and the links into the logit add up
@@ -121,7 +121,7 @@ class PredictionGraph:
         """Write the graph as circuit-tracer's file: metadata, qParams, nodes, links.
 
         Its list of graphs, graph-metadata.json in the same folder, is written too. Heads, MLPs and
-        neurons stand in the place of features, with their names in `clerp`; each link has its v, q
+        neurons stand in place of features, with their names in `clerp`; each link has its v, q
         and k beside its weight. Raises TraceError for a name that does not end in .json and for
         a folder that is not there.
         """

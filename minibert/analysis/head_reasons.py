@@ -1,7 +1,7 @@
 """Why the heads of a layer look where they look, over whole texts: who feeds queries and keys.
 
 The mean of the tables of `why` over all pairs of positions, weighted by attention, with one
-attention a component, in which its part of the keys stands in the place of the values. No matrix of
+attention a component, in which its part of the keys stands in place of the values. No matrix of
 query and key is held whole.
 """
 
@@ -149,7 +149,7 @@ def _of_pairs(
 ]:
     """The sum over all pairs of positions, weighted; that of the scores; and z by what it read.
 
-    One attention a component, in which its part of the keys stands in the place of the values.
+    One attention a component, in which its part of the keys stands in place of the values.
     """
     queries, keys = parts  # component position d_head
     length, found = queries.shape[1], queries.new_zeros(len(queries), len(keys))

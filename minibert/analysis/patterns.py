@@ -11,7 +11,7 @@ head_scores               five patterns, the mean over sentences; `minibert.surv
 shared_dimensions         whether the queries of a head use the same few dimensions
 
 Duplicate and induction are measured on random sequences that come twice. Random tokens have no
-grammar and no meaning, so whoever predicts the second half must have looked the first half up.
+grammar and no meaning, so a model that predicts the second half must have looked the first half up.
 Clark et al. divide the scores of neighbours by the number of all rows; here rows without such a
 neighbour do not count. Of delimiters this is the mass from other tokens of their code. Rows of
 delimiters are left out: heads that look at [SEP] from everywhere spend over 90 % of [SEP]'s own

@@ -45,7 +45,7 @@ class Reading:
 
     At each position they are reader · stream + constants. The stream is `point` (resid_pre,
     resid_mid or resid_post) of `layer`; constants are what biases on the way from there add.
-    With `split` features stand in the place of what they are parts of.
+    With `split` features stand in place of what they are parts of.
     """
 
     trace: Trace
@@ -128,7 +128,7 @@ class Split:
         return active
 
     def put(self, written: Written, places: list[int], active: Sequence[int]) -> None:
-        """Put these features, the biases and the error in the place of what they are parts of."""
+        """Put these features, the biases and the error in place of what they are parts of."""
         for number, (point, layer) in enumerate(self.found.features.places):
             written.put(point, layer, self.writes(number, places, active))
 
@@ -237,7 +237,7 @@ def into_stream(
 def same_for_every_key(trace: Trace, layer: int) -> frozenset[str]:
     """The components that are the same part of every key of a layer: the softmax cancels them.
 
-    Biases behind the last norm that divides by something else at each position. A rotation makes
+    Biases after the last norm that divides by something else at each position. A rotation makes
     them differ.
     """
     at = layer_of(trace[layer])

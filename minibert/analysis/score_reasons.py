@@ -99,7 +99,7 @@ class WhyScore(Result[Tensor]):
         return tuple(str(each) for each in self.labels["key_component"] if each in found)
 
     def _telling(self) -> "WhyScore":
-        """The pairs with 0 in the place of those that are the same for every key."""
+        """The pairs with 0 in place of those that are the same for every key."""
         telling = [each not in self.same for each in self.labels["key_component"]]
         kept = torch.tensor(telling, device=self.values.device)
         return replace(self, values=self.values.where(kept, 0))

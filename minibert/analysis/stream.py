@@ -188,7 +188,7 @@ class Parts(Result[Tensor]):
 class Decomposition(Parts):
     """The parts of one residual stream, (component, batch, position, d_model), as written.
 
-    positions    those of each sentence; what the parts hold behind its last one is padding
+    positions    those of each sentence; what the parts hold after its last one is padding
     """
 
     layer: int
@@ -424,7 +424,7 @@ class Written:
                 self.blocks.append(_mlp(at, norms_only=norms_only))
 
     def put(self, point: str, layer: int, writes: Sequence[Write]) -> None:
-        """Put parts of a stream, or of a block's output, in the place of what was written there.
+        """Put parts of a stream, or of a block's output, in place of what was written there.
 
         What is written later stays away. Raises TraceError for what is not part of the stream.
         """

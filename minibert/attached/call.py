@@ -352,7 +352,7 @@ class Call:
         batch, heads, _, width = query.shape
         grouped = query.reshape(batch, key.shape[1], -1, width)
         scores = (grouped @ key.mT).view(batch, heads, 1, -1)
-        # Scaled behind the product, as eager attention does: it rounds no more than that.
+        # Scaled after the product, as eager attention does: it rounds no more than that.
         scores = scores.to(_wide(scores)) * self.scale
         if (cap := self.soft_cap) is not None:
             scores = torch.tanh(scores / cap) * cap

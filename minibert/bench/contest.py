@@ -100,7 +100,7 @@ class Clock:
     ) -> tuple[list[float], object]:
         """Milliseconds of each call, and what the last gave; the others are freed off the clock.
 
-        Raises MinibertError when work goes on after the last call has ended on the clock.
+        Raises MinibertError when work continues after the last call has ended on the clock.
         """
         timed = self._on_gpu if self.device.type == "cuda" else self._on_cpu
         return timed(run, calls, cold)

@@ -228,7 +228,7 @@ _LAYOUTS = (
     ("nhd", "n(hd)"),
     ("nd", ""),
 )
-#: Shapes that not every function takes: a kind that has them, and what is said where it raises.
+#: Shapes that not every function takes: a kind that has them, and the words where it raises.
 _SHAPES = {
     "groups": ("groups", "fewer key heads than query heads"),
     "value_size": ("value size", "values of another size than keys"),
@@ -271,7 +271,7 @@ def _learn_layout(user: JudgedFunction, draw: Draw) -> None:
     start, problem = user.way, draw("plain")
     layouts = [(start.layout, start.z)] if user.layout else _LAYOUTS
     if user.signature.layout == "packed":
-        # Sentences behind one another, with or without an axis of one batch before them.
+        # Packed sentences, with or without an axis of one batch before them.
         layouts = [(start.layout, start.z), ("bnhd", "")]
     ways = [replace(start, layout=layout, z=z) for layout, z in layouts]
     causal = replace(problem, causal=True)
@@ -284,7 +284,7 @@ def _learn_layout(user: JudgedFunction, draw: Draw) -> None:
     if "heads" in user.takes:
         # Who has to be told how many there are gets them in one axis.
         whole, apart = apart, whole
-    # Parts of vectors, and arrays, are for who takes no whole tensors.
+    # Parts of vectors, and arrays, are for functions that take no whole tensors.
     for arrays, tried in ((False, whole), (False, apart), (True, whole), (True, apart)):
         turned = (replace(one, arrays=arrays) for one in tried)
         for way in (mask for one in turned for mask in _with_masks(one, user)):

@@ -145,7 +145,7 @@ class JudgedRun:
         _, after = self._ask_later("outputs")
         if changed := _changed({name: found[name] for name in self._outputs}, after):
             raise WrongError(
-                f"{changed[0]} changed after the call had returned: the work goes on after it"
+                f"{changed[0]} changed after the call had returned: the work continues after it"
             )
         _, given = self._ask_later("inputs")
         if changed := _changed(self._problem.vectors, given):

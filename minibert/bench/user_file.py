@@ -201,7 +201,7 @@ def _callable(found: object, told: str, name: str) -> Callable[..., object]:
     """The callable itself: a function, a module's forward, or `apply` with named arguments."""
     owner = found if isinstance(found, type) else getattr(found, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        # `apply` takes no keywords; its parameters are those of `forward` behind the context.
+        # `apply` takes no keywords; its parameters are those of `forward` after the context.
         context = owner.setup_context is torch.autograd.Function.setup_context
         return _with_parameters(owner.apply, owner.forward, int(context))
     if isinstance(found, type):

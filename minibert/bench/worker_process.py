@@ -45,7 +45,7 @@ class Printed:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lines = 0
-        #: What Python says of a crash, which is not shown.
+        #: Python's own report of a crash, which is not shown.
         self.crash: list[str] = []
         self._open = ""
 

@@ -97,7 +97,7 @@ def _labels(config: Json) -> tuple[str, ...]:
     if not numbers or any(str(index) not in numbers for index in range(len(names))):
         raise CheckpointError(
             f"config.json: id2label is {names!r:.200}; expected a name for each class number, "
-            f"from 0 on without a gap, at most {LARGEST_LABELS}."
+            f"from 0 without a gap, at most {LARGEST_LABELS}."
         )
     return tuple(str(names[numbers[str(index)]]) for index in range(len(names)))
 

@@ -51,7 +51,7 @@ _MOST_OF_A_LIST = 2**22
 
 @dataclass(frozen=True)
 class _File:
-    """What a repository says of a file; None where it does not."""
+    """The facts that a repository lists about a file; None where it lists none."""
 
     size: int | None
     digest: str | None
@@ -170,7 +170,7 @@ def _list(name: str, commit: str, where: str) -> dict[str, _File]:
 
 
 def _listed(entry: Any, where: str) -> tuple[str, _File]:
-    """The name of a file in a list, and what is said of it."""
+    """The name of a file in a list, and the facts listed with it."""
     large = entry.get("lfs") if isinstance(entry, dict) else ()
     if large is None or isinstance(large, dict):
         name, size = entry.get("rfilename"), entry.get("size")

@@ -157,7 +157,7 @@ def open_folder(folder: Path, asked: Asked, *, name: str) -> Checkpoint:
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
     found = Checkpoint.of(about, asked, entries, str(folder), name, tokenizer)
     config = found.config
-    # Gemma 3's tokenizer has a token of images behind the rows of its smaller models: what is
+    # Gemma 3's tokenizer has a token of images after the rows of its smaller models: what is
     # special comes into no text by itself, and is refused where somebody gives it.
     if tokenizer is not None and tokenizer.text_ids_from(config.vocab_size):
         raise CheckpointError(
@@ -295,7 +295,7 @@ def _check_seed(config: Config, seed: Any) -> None:
     whole_number("head_seed", seed, CheckpointError, least=0, most=2**63 - 1)
     if config.task not in (*_CLASSES, "question-answering"):
         raise CheckpointError(
-            f"head_seed={seed}: task {config.task!r} has no head that starts anew; expected "
+            f"head_seed={seed}: task {config.task!r} has no head that can be made fresh; expected "
             f"task={', '.join(_CLASSES)} or question-answering."
         )
 

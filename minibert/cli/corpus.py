@@ -34,10 +34,10 @@ class Measuring:
     """What is measured, by the names that `minibert.survey` takes.
 
     Options:
-        measures [--measure, NAME]: A measure, as to_sep; may be repeated. Default: all.
-        offsets [--offset, N]: A further offset, as -2; may be repeated.
+        measures [--measure, NAME]: A measure, such as to_sep; may be repeated. Default: all.
+        offsets [--offset, N]: A further offset, such as -2; may be repeated.
         tokens [--token, TOKEN]: A token to measure; may be repeated.
-        by_norm: Measure everything again with rows weighed by norms.
+        by_norm: Measure everything again with rows weighted by norms.
         profile: Keep the mass at every distance.
         longest [N, >=8]: Tokens of a segment. Default: the model's positions.
     """
@@ -78,7 +78,7 @@ def survey(
         report: Write report.html, and examples.html with pages of the best examples.
         pattern_documents [N, >=0]: Documents on which the report names heads.
         why [--why, LAYER|LAYER-HEAD|all]: Say what feeds the queries, keys and
-            values of these heads, as 1-2; may be repeated. The corpus is read once more.
+            values of these heads, such as 1-2; may be repeated. The corpus is read once more.
     """
     # In this order: a corpus that cannot be read is known at once.
     documents, model = reading.documents(corpus), loading.load()
@@ -98,7 +98,7 @@ def survey(
             **choices,
         )
     except KeyboardInterrupt:
-        note("note", f"interrupted; the same command goes on with what is in {output}.")
+        note("note", f"interrupted; the same command resumes from {output}.")
         raise
     _show(found, output)
     if why:

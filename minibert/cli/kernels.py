@@ -51,7 +51,7 @@ class Asked:
 
     Options:
         device [NAME]: cpu or cuda. Default: cuda where there is one.
-        dtypes [--dtype]: Number type, as --dtype float16 --dtype float32.
+        dtypes [--dtype]: Number type, for example --dtype float16 --dtype float32.
         d_head [--d-head, >=1, <=1024]: Width of a head. Default: 64.
         workload [--workload, NAME]: A named workload, such as llama3-8b-prefill;
             docs/kernels.md lists them.
@@ -168,7 +168,7 @@ def check(
 
     Options:
         target [argument, FILE.py:FUNCTION]: The function.
-        tokens [--tokens, >=1, <=4096]: Number of keys, as --tokens 64 --tokens 256.
+        tokens [--tokens, >=1, <=4096]: Number of keys, for example --tokens 64 --tokens 256.
         cache [--cache]: Also check fewer queries than keys, as with a KV cache.
     """
     # A workload that does not exist is known at once.
@@ -219,7 +219,7 @@ def _checked(
     *,
     quiet: bool = False,
 ) -> "ParityReport":
-    """What the check found; printed as a table unless it is to be `quiet`."""
+    """What the check found; printed as a table unless `quiet`."""
     from minibert.bench.judge import QUICK_TOKENS, TOKENS, gate
     from minibert.bench.worker_process import progress
 
@@ -390,7 +390,7 @@ class Timed:
         baselines [--baseline, NAME]: Time this one too; repeatable: flash, cudnn, efficient, flex,
             math, eager, sdpa, and every name that attend() knows. Default: the usual ones for the
             device.
-        tokens [>=1]: Length of sentences, as --tokens 512 --tokens 2048.
+        tokens [>=1]: Length of sentences, for example --tokens 512 --tokens 2048.
         causal [--causal/--full]: Only one of the two. Default: both.
         lengths: varied: from all tokens down to a quarter of them, padded.
         heads [>=1]: Heads. Default: 2048 / d-head on CUDA, 4 on a CPU.

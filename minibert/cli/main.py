@@ -136,7 +136,7 @@ def _make_readable(error: Exception, commands: list[str]) -> None:
     if not isinstance(getattr(error, "message", None), str) or not hasattr(error, "format_message"):
         return
     message = printable(error.message)  # type: ignore[attr-defined]
-    # Some releases of typer pass on what pydantic says of a value.
+    # Some releases of typer pass on pydantic's message about a value.
     if message.startswith("Input should be") and (
         cause := getattr(error.__cause__, "errors", None)
     ):

@@ -216,7 +216,7 @@ class Reading:
         field [NAME]: The field or column with the text. Default: text.
         pair_field [NAME]: The field or column with a second text.
         shortest [N, >=1]: Leave out texts with fewer characters.
-        on_error [--on-error]: Stop at what cannot be read, or skip and count it.
+        on_error [--on-error]: Stop at a document that cannot be read, or skip and count it.
     """
 
     kind: Literal["text", "jsonl", "parquet"] | None = None
@@ -272,7 +272,7 @@ def heads_asked(asked: list[str], n_layers: int, n_heads: int) -> dict[int, tupl
     for text in asked:
         layer, _, head = text.partition("-")
         if text != "all" and not (layer.isdecimal() and (head.isdecimal() or text == layer)):
-            raise MinibertError(f"--why {text}: expected a layer, as 1, a head, as 1-2, or all.")
+            raise MinibertError(f"--why {text}: expected a layer such as 1, a head such as 1-2, or all.")
         layers = range(n_layers) if text == "all" else [check_index("layer", int(layer), n_layers)]
         heads = {check_index("head", int(head), n_heads)} if head else set(range(n_heads))
         for each in layers:

@@ -37,7 +37,7 @@ def view(
         picture [--view, VIEW]: The first view: head, model, neuron, arithmetic, map or
             layers.
         why [--why, LAYER|LAYER-HEAD|all]: Include the reasons of these heads, down
-            to the words, as 1-2; may be repeated. The page is larger then.
+            to the words, such as 1-2; may be repeated. The page is larger then.
     """
     _check_place(output)
     if (saved := Path(texts.text)).suffix == ".safetensors" and saved.is_file():
@@ -133,7 +133,7 @@ def serve(
     server = PageServer(loading.load(), host=host, port=port, features=found)
     say(server.address)
     if host not in _LOCAL:
-        note("note", "others can reach this address; whoever has its token can use the model.")
+        note("note", "others can reach this address; anyone with its token can use the model.")
     if browse:
         # The socket listens already, so the browser waits until the page is there.
         _open(server.address)

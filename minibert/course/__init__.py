@@ -1,6 +1,6 @@
 """The exercises of docs/course: a guess or a function goes in, and what is wrong with it comes out.
 
-    answers.py    kinds of answers, and what is said to each
+    answers.py    kinds of answers, and the replies to each
     texts.py      the sentences of the course
     lab.py        what the units compute alike: models, one pass, a divergence
     attending.py  units 0 to 4; causes.py: 5 to 7; writing.py: 8

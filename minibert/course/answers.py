@@ -1,4 +1,4 @@
-"""Kinds of answers, and what is said to a right one, to a known slip and to any other."""
+"""Kinds of answers, and the replies to a right one, to a known slip and to any other."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ def _distance(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _general_slips(truth: list[float]) -> Iterator[tuple[list[float], str]]:
-    """What the same slips make of any right answer, each with what is said to it."""
+    """The results of common slips for any right answer, each with its reply."""
     yield [-one for one in truth], "The sign is not right."
     if all(0 < one < 1 for one in truth):
         yield [100 * one for one in truth], "That is per cent. Give a part of 1: 50 % is 0.5."
@@ -98,7 +98,7 @@ def _factors(truth: list[float]) -> Iterator[tuple[list[float], str]]:
 
 
 def _nearest(given: list[float], slips: Iterable[tuple[list[float], str]]) -> str:
-    """What is said to the slip that gives these numbers; "" where none does."""
+    """The reply to the slip that gives these numbers; "" where none does."""
     near = []
     for value, said in slips:
         if (off := _distance(given, value)) <= _WRITTEN * max(map(abs, value)) + _SMALLEST:
@@ -111,10 +111,10 @@ class Numbers:
     """One number or several, right within the tolerance and nearer to the truth than to a slip.
 
     known  computes the right answer: a number, a list or a tensor
-    means  what the number says, told to who has it right
-    hint   what to think about, told to who is wrong
-    slips  what is said to a slip, with the number that it gives
-    between  what every answer lies between, and why; told to who is outside of it
+    means  what the number says, told to a reader who has it right
+    hint   what to think about, told to a reader who is wrong
+    slips  the reply to each slip, with the number that it gives
+    between  what every answer lies between, and why; told to a reader outside of it
     """
 
     asks: str
@@ -138,7 +138,7 @@ class Numbers:
     def _said(
         self, given: list[float], truth: list[float], slips: list[tuple[list[float], str]]
     ) -> str:
-        """What is said to a wrong answer: the nearest slip, or what is wrong with the number."""
+        """The reply to a wrong answer: the nearest slip, or what is wrong with the number."""
         if said := _nearest(given, (*slips, *_general_slips(truth))):
             return said
         if len(given) != len(truth):
@@ -164,7 +164,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several answers, each with what is said to who chooses it."""
+    """One of several answers, each with the reply to a reader who chooses it."""
 
     asks: str
     options: Sequence[str]
@@ -194,9 +194,9 @@ _SIZE = (4, 4)
 
 @dataclass(frozen=True)
 class Heads:
-    """One head or a set of heads, written "layer-head"; of a wrong one is said what it does.
+    """One head or a set of heads, written "layer-head"; a wrong one is told what it does.
 
-    about  what one head does, told to who names it wrongly
+    about  what one head does, told to a reader who names it wrongly
     """
 
     asks: str
@@ -230,7 +230,7 @@ class Heads:
 
 @runtime_checkable
 class Exercise(Protocol):
-    """What the course asks, and what is said to an answer."""
+    """A question of the course, and the replies to answers."""
 
     @property
     def asks(self) -> str:
@@ -240,7 +240,7 @@ class Exercise(Protocol):
         """Right or not, and why; MinibertError for what is not an answer of this kind."""
 
     def wrong_answers(self) -> Iterable[tuple[object, str]]:
-        """Each known mistake as an answer, with what is said to it."""
+        """Each known mistake as an answer, with its reply."""
 
 
 def _named(answer: object) -> set[str]:

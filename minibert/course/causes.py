@@ -224,7 +224,7 @@ def _about_coin(told: str) -> Callable[[], str]:
 
 
 def _quiz(asks: str, right: str, **options: tuple[str, str | Callable[[], str]]) -> Choice:
-    """A choice of texts by letter, each with what is said to who chooses it."""
+    """A choice of texts by letter, each with the reply to a reader who chooses it."""
 
     def said(letter: str) -> str:
         told = options[letter][1]

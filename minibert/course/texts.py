@@ -81,6 +81,6 @@ COMPLAINTS = (
 )
 
 LISTED = " river window summer horse garden letter morning river window summer"
-"""Seven words in no order, and the first three of them again; tiny-gpt2 goes on with “ horse”."""
+"""Seven words in no order, and the first three of them again; tiny-gpt2 continues with “ horse”."""
 SEPARATED = "the horse quickly ran away from the old house"
 """A sentence in which most heads of the later layers of tiny-bert look at [SEP]."""

@@ -36,7 +36,7 @@ class Written:
     """A function that gives what `right` gives, for every one of the drawn `cases`.
 
     axes    of what it gives
-    slips   what is said to a slip, with the function that makes it
+    slips   the reply to each slip, with the function that makes it
     kernel  the same as a problem of a kernel, and the output of it that the function gives
     use     how a function is called with a case
     then    says the verdict on a function that passed
@@ -144,7 +144,7 @@ def _pattern(found: object, wanted: object, axes: str, case: Case) -> str:
 
 
 def _changes(wanted: Tensor, names: list[str], case: Case) -> Iterator[tuple[Tensor, str]]:
-    """What common slips make of the right numbers, each with what is said to it."""
+    """The results of common slips for the right numbers, each with its reply."""
     number = wanted.is_floating_point()
     for order in permutations(range(wanted.ndim)):
         yield wanted.permute(order), f"The axes are ({', '.join(names[n] for n in order)})."
@@ -444,7 +444,7 @@ PROMPT = "Once upon a time"
 
 @cache
 def _words(attention: Function | None) -> str:
-    """What tiny-gpt2 writes after PROMPT, with this attention in the place of its own."""
+    """What tiny-gpt2 writes after PROMPT, with this attention in place of its own."""
     model = gpt()
     x: dict[int, Tensor] = {}
     caches: dict[int, Any] = {}

@@ -25,7 +25,7 @@ class Cache:
     right, so no token sees the padding, and each text's next token takes its place.
 
     lengths     tokens of each text, those of the pass that comes next included
-    positions   where in its text each token of that pass stands; None: from 0 on
+    positions   where in its text each token of that pass stands; None: from 0
     newest      the last token of each text, counted in that pass
     allowed     which keys that pass may look at
     """
@@ -50,7 +50,7 @@ class Cache:
     def grow(self, growing: Sequence[bool]) -> None:
         """Get ready for one more token of each text; where a text has ended it changes nothing.
 
-        An ended text's row is computed along with the others, in the place of its last token.
+        An ended text's row is computed along with the others, in place of its last token.
         """
         self.lengths = [n + more for n, more in zip(self.lengths, growing, strict=True)]
         last = torch.tensor(self.lengths, device=self.rows.device) - 1

@@ -36,7 +36,7 @@ class FamilyChoices:
     first_activation     that of the layer between the first token and the classes of a text; None:
                          there is no such layer, or a pooler in its place
     classifier_layer     a layer and a norm stand in front of every classifier
-    discriminates        pre-training says of each token whether it was replaced
+    discriminates        pre-training tells whether each token was replaced
     orders_sentences     the second head of pre-training has as many outputs as there are labels
     """
 
@@ -133,7 +133,7 @@ FAMILIES: dict[str, FamilyChoices] = {
 
 
 def discriminates(family: str, task: str) -> bool:
-    """True where the head says of each token whether it was replaced (ELECTRA's pre-training)."""
+    """True where the head tells whether each token was replaced (ELECTRA's pre-training)."""
     return task == "pre-training" and FAMILIES[family].discriminates
 
 
@@ -238,7 +238,7 @@ class Config:
     """Scores are divided by its square root; None means d_head (Vaswani et al. 2017, section
     3.2.1)."""
     score_multiplier: float | None = None
-    """Scores are query·key times this, in the place of 1/sqrt(d_head) (Granite)."""
+    """Scores are query·key times this, in place of 1/sqrt(d_head) (Granite)."""
     embed_multiplier: float = 1.0
     """The embeddings are multiplied by it (Granite)."""
     residual_multiplier: float = 1.0
@@ -401,7 +401,7 @@ def _check_sizes(config: Config) -> None:
         least = 1 if field in positive else 0
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise _unlike(
-                field, value, "a positive whole number" if least else "a whole number from 0 on"
+                field, value, "a positive whole number" if least else "a whole number of at least 0"
             )
         if value > most:
             raise _unlike(field, value, f"at most {most}")
@@ -432,7 +432,7 @@ def _check_shapes(config: Config) -> None:
     for size in config.windows:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _LARGEST_SIZE:
             raise CheckpointError(
-                f"config: windows has {size!r:.200}; expected whole numbers from 0 on."
+                f"config: windows has {size!r:.200}; expected whole numbers of at least 0."
             )
     if (config.positions == "rotary") != (config.rotary is not None):
         raise CheckpointError(

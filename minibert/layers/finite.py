@@ -14,7 +14,7 @@ class NumbersError(MinibertError):
 
 
 def check_stream(
-    stream: Tensor, allowed: AllowedKeys | None = None, what: str = "stream behind the layers"
+    stream: Tensor, allowed: AllowedKeys | None = None, what: str = "stream after the layers"
 ) -> None:
     """Raise MinibertError for NaN, infinity and numbers whose squares a norm cannot sum.
 

@@ -9,7 +9,7 @@ evaluation (`Evaluation`), not other code.
 Behind it stand the gradients that autograd would give only where a pass computes more than it
 needs: an N x N tensor, one as large as all head_out, the input of a head apart from that of the
 others, or a norm apart from what it divides by. Each belongs to a quantity and follows from the
-gradient of one behind it.
+gradient of one after it.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,12 +48,12 @@ from minibert.quantities import (
 if TYPE_CHECKING:
     from minibert.layers.parts import Attention, Layer
 else:
-    # A trace that is loaded without its model has something else in the place of a layer.
+    # A trace that is loaded without its model has something else in place of a layer.
     Attention = Layer = object
 
 Change = Callable[[Tensor], Tensor]
 
-# Where norms follow the sums with the stream (BERT) these stand behind what is added to it.
+# Where norms follow the sums with the stream (BERT) these come after what is added to it.
 _BEHIND = {"attention_norm_scale": "attn_out", "mlp_norm_scale": "mlp_out"}
 
 Quantity(("batch", "position", "d_model"), "what enters layer 0", name="embed", per_layer=False)

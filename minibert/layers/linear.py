@@ -8,8 +8,8 @@ environment variable MINIBERT_LINEAR (torch, onednn-packed), set before a model 
 choice with `print(model.trace(text))`.
 
 `pack` makes a state of layers, and `unpack` takes it back. `linear.weight` is always the weight
-itself, but whoever is handed it may write to it: the copy is dropped then. Weights that are handed
-out to be read alone (`ReadOnly`) refuse every write, which would not reach the model.
+itself, but any code that holds it may write to it, so the copy is then dropped. Weights that are
+handed out read-only (`ReadOnly`) refuse every write, which would not reach the model.
 """
 
 import math
@@ -175,7 +175,7 @@ class Embedding(Weighted):
 class Linear(Weighted):
     """activation(x·Wᵀ + b)·multiplier + residual.
 
-    `weight` and `bias` are what a file holds. Whoever asks what the layer computes reads `matrix`
+    `weight` and `bias` are what a file holds. Code that asks what the layer computes reads `matrix`
     and `offset`, in which the multiplier is.
     """
 
@@ -237,7 +237,7 @@ class Linear(Weighted):
 
 
 _PACKED = "the weight of a packed layer"
-_COMPUTED = "what a module in the place of a weight computes"
+_COMPUTED = "what a module in place of a weight computes"
 
 
 def linear_is_plain(module: nn.Module) -> bool:

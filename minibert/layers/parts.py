@@ -153,7 +153,7 @@ class Attention(nn.Module):
     ) -> dict[str, Vectors]:
         """query, key and value of all heads: x·W + b, the first two normed where the model does.
 
-        Of the names in `inputs` each head reads its own in the place of x.
+        Of the names in `inputs` each head reads its own in place of x.
         """
         parts = of_same_input((self.query, self.key, self.value), x)
         named = dict(zip(self.same_input, parts, strict=True))

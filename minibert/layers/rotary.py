@@ -176,15 +176,15 @@ def _check(rotary: Rotary) -> None:
         for each in value if isinstance(value, tuple) else (value,):
             number = isinstance(each, int | float) and not isinstance(each, bool)
             if not number or not math.isfinite(each) or each < 0:
-                refuse(field, "a number from 0 on")
+                refuse(field, "a number of at least 0")
     if rotary.scaling not in SCALINGS:
         refuse("scaling", f"one of {', '.join(SCALINGS)}")
     if not isinstance(rotary.dims, int) or rotary.dims < 2 or rotary.dims % 2:
-        refuse("dims", "an even number of dimensions from 2 on")
+        refuse("dims", "an even number of dimensions, at least 2")
     if rotary.base <= 1:
         refuse("base", "a number above 1")
     if rotary.factor < 1 and rotary.scaling != "default":
-        refuse("factor", "a number from 1 on")
+        refuse("factor", "a number of at least 1")
     if rotary.scaling not in ("default", "linear") and rotary.n_original < 1:
         refuse("n_original", f"a positive number, which {rotary.scaling} needs")
     if rotary.scaling == "llama3" and rotary.high <= rotary.low:

@@ -227,7 +227,7 @@ def as_points(keys: Iterable[object], model: Model) -> tuple[CollectedPoint, ...
 def _as_point(key: object, model: Model) -> CollectedPoint:
     config: Config = model.config
     parts = (key,) if isinstance(key, str) else key
-    # What there is one of in a text is not a token's; a norm behind the layers is not computed
+    # What there is one of in a text is not a token's; a norm after the layers is not computed
     # here.
     left_out = {"mask", "pooled", "final_norm_scale"}
     names = [n for n, q in QUANTITIES.items() if n not in left_out and "query" not in q.axes]

@@ -279,7 +279,7 @@ def _positions(attached: Attached, longest: int | None) -> int:
     of_text = getattr(config, "get_text_config", lambda: config)()
     limits = [getattr(of_text, "max_position_embeddings", None)]
     for name, module in model.named_modules():
-        # RoBERTa's positions begin behind that of padding.
+        # RoBERTa's positions begin after that of padding.
         of_positions = isinstance(module, nn.Embedding) and "position" in name.split(".")[-1]
         if of_positions and module.padding_idx is not None:
             limits.append(module.num_embeddings - module.padding_idx - 1)

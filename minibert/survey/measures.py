@@ -17,7 +17,7 @@ from minibert.survey.segments import SegmentTokens
 
 Floats = npt.NDArray[np.floating]
 Flags = npt.NDArray[np.bool_]
-#: Behind the name of a measure: the same with rows weighed by norms.
+#: Behind the name of a measure: the same with rows weighted by norms.
 BY_NORM = "_by_norm"
 _CLARK, _VIG, _OURS = "Clark et al. 2019", "Vig 2019, part 1", "this project"
 _KOBAYASHI = "Kobayashi et al. 2020"
@@ -189,7 +189,7 @@ def _weighed(measure: Measure) -> Measure:
     return replace(
         measure,
         name=measure.name + BY_NORM,
-        words=f"{measure.words}, rows weighed by norms",
+        words=f"{measure.words}, rows weighted by norms",
         source=f"{measure.source}; {_KOBAYASHI}",
         of_rows=of_rows,
     )

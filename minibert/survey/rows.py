@@ -51,11 +51,11 @@ class RowMasses:
     class_mass      (head, query, class): mass on the keys of each of `tokens.class_names`
     offset_mass     (head, query, offset): mass on the key at the query's position + offset
     relation_mass   (head, query, relation): mass on the keys of each of `RELATIONS`
-    entropy         (head, query), in nats; None where rows are weighed by norms
+    entropy         (head, query), in nats; None where rows are weighted by norms
     received        (head, key): the sum over queries
     profile         (head, 2n − 1), segment by segment: sums along the diagonals, from offset 1 − n
                     to n − 1; None where it was not asked for
-    by_norm         the same of rows weighed by norms: each prob times ‖f(x)‖ of its key, divided
+    by_norm         the same of rows weighted by norms: each prob times ‖f(x)‖ of its key, divided
                     by the sum of the row (Kobayashi et al. 2020); None without norms
     """
 
@@ -304,7 +304,7 @@ def _output_weight(
     if not isinstance(projection, Projection) or projection.module is None:
         problem = getattr(projection, "problem", "the output projection is not known")
         raise SurveyError(
-            f"by_norm: {model.name}, {model.stack} {layer}: {problem}. Rows cannot be weighed "
+            f"by_norm: {model.name}, {model.stack} {layer}: {problem}. Rows cannot be weighted "
             "by the norms of value · W_O: give by_norm=False."
         )
     weight = projection.module.weight

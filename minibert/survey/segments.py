@@ -28,7 +28,7 @@ Whole = npt.NDArray[np.int64]
 
 Item = TypeVar("Item")
 
-#: Kinds of keys that every survey has; chosen tokens come behind them.
+#: Kinds of keys that every survey has; chosen tokens come after them.
 CLASSES = ("cls", "sep", "period_comma", "punctuation", "first", "text_0", "text_1")
 #: How the key of a pair is related to its query.
 RELATIONS = ("same_word", "same_word_other_text", "duplicate", "induction")
@@ -322,7 +322,7 @@ def _word_numbers(tokens: Tokens) -> tuple[Whole, Whole, Whole]:
     spans, texts = tokens.spans[0], tokens.texts[0]
     inside = np.array([span is not None for span in spans])
     special = np.cumsum(~inside)
-    # The second text begins behind the special tokens that end the first.
+    # The second text begins after the special tokens that end the first.
     second = (special > special[inside.argmax()]) & (len(texts) > 1)
     text = np.where(inside, second, -1).astype(np.int64)
     numbers = [i if n is None else n for i, n in enumerate(tokens.words[0])]

@@ -3,7 +3,7 @@
     model(input_ids=ids, attention_mask=mask)      model.trace(tokenizer(texts, padding=True))
 
 A mapping by the names of transformers is taken wherever a text is, so a BatchEncoding is too
-(docs/inputs.md). In the own form a sentence begins at position 0 and padding stands behind it;
+(docs/inputs.md). In the own form a sentence begins at position 0 and padding follows it;
 sentences that are padded on the left are moved there, so that each gives what it gives alone.
 """
 

@@ -161,7 +161,7 @@ def check_that_it_splits(backend: Tokenizer, *more: str) -> None:
 def split_everything(content: str) -> None:
     """Split characters of many alphabets by this tokenizer.json.
 
-    Those of its patterns come many times as well, with something else behind.
+    Those of its patterns come many times as well, with something else after them.
     """
     with suppress(Exception):
         backend = Tokenizer.from_str(content)

@@ -239,7 +239,7 @@ def beside(
 def real_of(
     values: object, ids: Tensor, real: Tensor | None, name: str
 ) -> Bool[Tensor, "batch position"]:
-    """True where a real token is, as a mask says; of lists of different lengths none behind ends.
+    """True where a real token is, as a mask says; False after the end of a shorter list.
 
     `real` is where lists of different lengths have ids; None where all are as long.
     """

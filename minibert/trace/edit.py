@@ -326,7 +326,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class FromTrace:
-    """The same quantity from other traces: from one, or the mean over several, once a point.
+    """A quantity read from other traces: from one, or the mean over several, once a point.
 
     The mean is taken over sentences and positions, without padding.
     """
@@ -410,7 +410,7 @@ def checked_result(result: object, given: Kind, who: str) -> Tensor:
         found = "a tensor of the shape {}, {}, on {}, {}".format(*kind_of(result))
     raise EditError(
         f"{who} returned {found}; expected {expected}, as it was given. To write one value "
-        "everywhere, expand it to this shape, or make it the edit in the place of the function."
+        "everywhere, expand it to this shape, or make it the edit in place of the function."
     )
 
 

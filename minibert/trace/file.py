@@ -187,7 +187,7 @@ def _assembled(
     kind: type[Record], about: Json, tensors: dict[str, Tensor], model: TracedModel, path: Path
 ) -> Record:
     config, until, edited_from = model.config, about["until"], about["edited_from"]
-    # An edit of the logits alone stands behind the last layer.
+    # An edit of only the logits comes after the last layer.
     for layer, most in ((until, config.n_layers - 1), (edited_from, config.n_layers)):
         if layer is not None and not (is_count(layer) and layer <= most):
             raise ValueError("until or edited_from is not a layer of the model")
@@ -219,7 +219,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, value in tensors.items()
         if name.startswith(prefix)
     }
-    # What the layer behind it begins with; the rest can be computed, or said to be absent.
+    # What the next layer begins with; the rest can be computed, or said to be absent.
     if "resid_post" not in found:
         raise LookupError(f"no {prefix}resid_post")
     return found

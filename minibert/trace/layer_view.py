@@ -1,7 +1,7 @@
 """Reading one layer of a trace, or one head of it, and the same of its gradients.
 
 What a norm divided by may have been written by an edit and then does not follow from the stream, so
-whoever computes with a norm of a trace asks `divisors_of_layer` or `divisors_of_final`.
+code that computes with a norm of a trace asks `divisors_of_layer` or `divisors_of_final`.
 
 Autograd gives the gradients of what the forward pass held, in one backward pass and O(position)
 memory. scores, probs and head_out are larger than that; their gradients are declared beside them
@@ -438,7 +438,7 @@ class _AtLayer(LayerGradients):
 def held_for_gradients(config: Config, layer: int, edited: frozenset[str]) -> frozenset[str]:
     """The quantities of a layer that have to be part of the graph, where these are edited.
 
-    All but those with a declared gradient. That one follows from the gradient of a quantity behind
+    All but those with a declared gradient. That one follows from the gradient of a quantity after
     it, which does not tell what an edit between the two does.
     """
     order = layer_quantities(config)

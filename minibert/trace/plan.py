@@ -475,7 +475,7 @@ class Plan:
 
     @property
     def first_layer(self) -> int | None:
-        """The lowest layer in which something changes; None where only what is behind them does."""
+        """The lowest layer in which something changes; None where only later ones do."""
         if "embed" in self.names(None):
             return 0
         return min((p.layer for p, _, _ in self.edits if p.layer is not None), default=None)

@@ -275,7 +275,7 @@ def record(
 ) -> None:
     """Compute the layers that a trace does not have yet, and its logits unless it has an `until`.
 
-    Whoever shares the records of an earlier trace shares the work that was done for them; `known`
+    Code that shares the records of an earlier trace shares the work that was done for them; `known`
     is that trace's record of the first layer that is not shared.
     """
     plan = Plan() if plan is None else plan

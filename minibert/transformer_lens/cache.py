@@ -66,7 +66,7 @@ class ActivationCache(Mapping[str, Tensor]):
             return self.cache_dict[name]
         if z := self._z_of(name):
             kept, layer = self.cache_dict[z], self.of.body.layers[int(z.split(".")[1])]
-            # z·W_O of each head, the heads behind the positions.
+            # z·W_O of each head, the heads after the positions.
             return torch.einsum("...phd,hdm->...phm", kept, layer.attention.W_O.to(kept.device))
         shown = f"{key!r:.80}" + ("" if name in (key, None) else f" ({name:.80})")
         there = [name for name in self if not name.startswith("blocks.") or ".0." in name]

@@ -123,7 +123,7 @@ class HookPoint(nn.Module):
 def chosen_names(names_filter: object, names: Iterable[str]) -> list[str]:
     """The names that a filter takes: None (all), a name, a list of names, or a function of a name.
 
-    Raises TraceError for another filter, and for a name that there is not.
+    Raises TraceError for another filter, and for an unknown name.
     """
     every = list(names)
     if names_filter is None or callable(names_filter):

@@ -328,7 +328,7 @@ WEIGHTS: dict[str, Weights] = {
 
 
 class Circuits:
-    """The products of two weights of each head, factored, of who has these weights."""
+    """The products of two weights of each head, factored, of a part with these weights."""
 
     W_Q: Tensor
     W_K: Tensor

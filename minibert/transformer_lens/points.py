@@ -2,7 +2,7 @@
 
 A model has the names of the parts that it has, as its config says; the tree of parts (modules.py)
 follows from the same table. A pass with hooks is a pass with edits: points of quantities are edits
-of the layer's table. Those inside a norm, or behind it, listen at the norm's module while a pass
+of the layer's table. Those inside a norm, or after it, listen at the norm's module while a pass
 lasts (`listening`).
 """
 
@@ -143,7 +143,7 @@ def _through_scores(
     """The scores as TransformerLens has them: after the soft cap and the mask.
 
     So what a hook writes there goes into the softmax as it is, and the table's own softmax, which
-    masks behind it, is replaced. A query that no key is left for looks nowhere.
+    masks after it, is replaced. A query that no key is left for looks nowhere.
     """
     window = config.window(layer)
     allowed = evaluation if window is None else evaluation.in_window(window)

@@ -1,7 +1,7 @@
 """Helpers that notebooks written for TransformerLens import as `utils`, and the names of the cache.
 
 `whole_name` and `taken` read names and positions as TransformerLens' cache takes them; points.py
-says what stands behind a name.
+says what a name stands for.
 """
 
 import operator
@@ -119,7 +119,7 @@ def get_act_name(name: str, layer: int | str | None = None, layer_type: str | No
     if found is None or (isinstance(number, int) and number < 0):
         raise TraceError(
             f"get_act_name({name!r:.80}, {layer!r:.80}, {layer_type!r:.80}): expected a shorthand "
-            'such as ("k", 6), with a layer from 0 on.'
+            'such as ("k", 6), with a layer of at least 0.'
         )
     return found
 

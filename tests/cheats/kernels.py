@@ -228,7 +228,7 @@ def attention(query, key, value, lengths, causal):
     return {"z": torch.empty_like(query)}
 """,
     "patches_the_judge": """
-# Puts its own functions in the place of everything that a verdict could be made of. Source:
+# Puts its own functions in place of everything that a verdict could be made of. Source:
 # gpu-mode/reference-kernels#162 and gpu-mode/pygpubench#7 (the checker is patched).
 # bench: wrong: checks failed
 import sys

@@ -44,7 +44,7 @@ class Hub(ThreadingHTTPServer):
         self.lies: dict[str, str] = {}
         """Headers that are answered instead."""
         self.instead: dict[str, Answer] = {}
-        """What answers, in the place of everything else, what is asked for below a path."""
+        """What answers, in place of everything else, what is asked for below a path."""
         self.spoil: Callable[[dict[str, Any]], object] = lambda listing: None
 
     def at(self, revision: str) -> tuple[str, Path | None]:

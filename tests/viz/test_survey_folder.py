@@ -41,7 +41,7 @@ def test_the_report_has_the_numbers_of_the_tables():
     words = {one["name"]: (one["words"], one["unit"]) for one in header["measures"]}
     assert words["to_token:[the]"] == ("mass on the token '[the]'", "share")
     assert words["entropy"][1] == "nats"
-    assert "weighed by norms" in words["to_previous_by_norm"][0]
+    assert "weighted by norms" in words["to_previous_by_norm"][0]
     # The middle is offset 0; made surveys halve the mass at each step.
     assert header["profile"]["reach"] == 3
     assert header["profile"]["mass"][5] == [0.125, 0.25, 0.5, 1, 0.5, 0.25, 0.125]

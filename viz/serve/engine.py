@@ -547,7 +547,7 @@ class Engine:
         return trace.logits[0] if self.predicts == "classes" else trace.logits[0, position]
 
     def _predictions(self, trace: Trace) -> list[Json]:
-        """What the model says of each masked token, of the next token, or of the text."""
+        """The predictions for each masked token, for the next token, or for the text."""
         return [
             {"position": place, "candidates": self._candidates(self._logits_at(trace, place))}
             for place in self._places(trace)

@@ -459,7 +459,7 @@ def shares(usual: float, **names: str) -> dict[str, Share]:
 
 
 TEXTS, TOKENS = "sequence-classification", "token-classification"
-#: What transformers' generic heads take, whatever the checkpoint says of other shares.
+#: The share that transformers' generic heads take, whatever the checkpoint says about others.
 GENERIC_HEADS = {TOKENS: (("classifier_dropout", 0.1), ("hidden_dropout", 0.1))}
 
 
