@@ -8,6 +8,7 @@ from browser.live_pages import PLACE, TEXT, WORDS, asked, cell, field, settled, 
 from playwright.sync_api import expect
 
 import minibert
+from minibert.trace.edit import zero
 from minibert.viz.live import live_page
 
 TEXTS = {
@@ -47,6 +48,27 @@ def test_boxes_have_the_numbers_of_the_chosen_token_and_open_their_views(bert, b
     page.locator("[data-box=mlp_out]").click()
     found = asked(page)
     assert (found["view"], found["number"], found["layer"]) == ("arithmetic", "mlp_out", "2")
+
+
+def test_a_head_and_the_mlp_are_set_to_zero_on_the_drawing(bert, bert_page, opened):
+    page = opened(bert_page, "view=whole&layer=1")
+    lengths = page.locator(".inside [data-box=attn_out] .whole-fact, .inside .stream .whole-fact")
+    page.locator('[data-box="change z head 2"]').click()
+    settled(page)
+    page.locator('[data-box="change mlp_out all"]').nth(1).click()
+    settled(page)
+    edit = {("z", 1, 2): zero, ("mlp_out", 1): zero}
+    runs = (bert.trace(TEXT), bert.trace(TEXT, edit=edit))
+    names = ("resid_pre", "attn_out", "resid_mid", "resid_post")
+    expected = [
+        f"length {getattr(run[1], name)[0, PLACE].norm():.1f}" for run in runs for name in names
+    ]
+    assert lengths.all_text_contents() == expected
+    pressed = page.locator(".picture").nth(1).locator(".inside .whole-token[aria-pressed=true]")
+    assert pressed.all_inner_texts() == ["2", "all"]
+    pressed.first.click()
+    settled(page)
+    assert asked(page)["edits"] == "mlp_out-zero-L1"
 
 
 def test_every_number_is_worked_out_and_leads_to_those_that_it_is_made_of(gpt2, gpt2_page, opened):

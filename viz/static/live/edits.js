@@ -93,7 +93,7 @@ export function movedEdits(edits, moved) {
 }
 
 /** @type {Record<Edit["change"], string>} */
-const CHANGES = { zero: "to zero", mean: "to its mean", text: "as in the other text", set: "to", hide: "hidden" };
+export const CHANGES = { zero: "to zero", mean: "to its mean", text: "as in the other text", set: "to", hide: "hidden" };
 
 /**
  * An edit in words.

@@ -17,7 +17,7 @@ import { Frame } from "../core/frame/frame.js";
 import { everyNumberKind } from "../views/arithmetic/every.js";
 import { AddressBar, askedOf, History, listenToUndo, readAddress, requestOf, writeAddress } from "./asked.js";
 import { maskedIn } from "./cards.js";
-import { edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
+import { CHANGES, edgeOf, editAt, movedEdits, movedTokens, pythonOf, toggled, withEdit, withoutEdit } from "./edits.js";
 import { followed, GridNumbers, namedExamples, Runner, Runs, sameRuns } from "./runs.js";
 import { Workbench } from "./workbench.js";
 
@@ -156,6 +156,7 @@ class Live {
   prefer(part) {
     this.history.amend({ ...this.asked, ...part });
     if ("sampling" in part) this.runner.ask();
+    if ("to" in part) this.frame?.update();
     this.update();
   }
 
@@ -251,6 +252,11 @@ class Live {
     const asked = new URLSearchParams(this.bar.picture);
     const frame = new Frame(this.host, { title: null, view: "head" }, examples, {
       kinds, keys, named, address: this.bar.ofPicture(), heading: this.bench.root,
+      changes: {
+        has: (place) => editAt(this.asked.edits, { ...place, change: "zero" }) !== undefined,
+        toggle: (place) => this.acts().toggle({ ...place, change: this.asked.to }),
+        to: () => CHANGES[this.asked.to],
+      },
     });
     this.host.classList.add("live");
     this.host.append(this.bench.bench, element("p", { class: "note" }, [this.around.note]));

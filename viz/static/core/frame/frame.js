@@ -14,10 +14,11 @@
  * @property {EventTarget} keys  where key strokes are heard
  * @property {(title: string) => void} named
  * @property {HTMLElement} [heading]  what stands in the place of a heading
+ * @property {Changes} [changes]  of a run
  *
  * @import { Header } from "../data/data.js"
  * @import { Example } from "../data/example.js"
- * @import { Kind } from "./kinds.js"
+ * @import { Changes, Kind } from "./kinds.js"
  * @import { Picture } from "./pictures.js"
  * @import { Control } from "./toolbar.js"
  * @import { Limits, State } from "../state/state.js"
@@ -150,7 +151,7 @@ export class Frame {
     // Of the text that is shown as well: until the next one is drawn it stays, and the state is about the next.
     const store = fittedStore(this.store, () => this.limits(), limits);
     const against = () => (place ? this.example() : null);
-    const view = newView(kind, { example, store, limits, theme: () => this.theme(), against, ended: this.ending.signal });
+    const view = newView(kind, { example, store, limits, theme: () => this.theme(), against, ended: this.ending.signal, changes: this.around.changes });
     const made = { view, said: element("p", { class: "seen", role: "status" }) };
     made.said.hidden = !view.says;
     this.made.set(name, made);

@@ -9,6 +9,14 @@
  * @property {() => Example | null} against  what this one stands beside, for
  *   the second of two; else null
  * @property {AbortSignal} ended  when another text takes the place of this one
+ * @property {Changes} [changes]  of a page that runs a model
+ *
+ * @typedef {{quantity: string, layer: number, head?: number}} Place  of a run, where all of it can be changed
+ *
+ * @typedef {object} Changes
+ * @property {(place: Place) => boolean} has
+ * @property {(place: Place) => void} toggle
+ * @property {() => string} to  what a click sets a place to, in words
  *
  * @typedef {object} View
  * @property {HTMLElement} root
@@ -43,12 +51,13 @@ import { afterEscape, currentHead } from "../state/state.js";
 /** A view that keeps what its stage gave. */
 export class Staged {
   /** @param {Stage} stage */
-  constructor({ example, store, limits, theme, ended }) {
+  constructor({ example, store, limits, theme, ended, changes }) {
     this.example = example;
     this.store = store;
     this.limits = limits;
     this.theme = theme;
     this.ended = ended;
+    this.changes = changes;
     /** Cards that stand beside the picture. @type {HTMLElement[]} */
     this.side = [];
   }

@@ -50,7 +50,7 @@ class WholeView extends Staged {
     const layers = this.example.layers.map((layer) => this.layerHead(whole, layer));
     const model = element("div", { role: "group", class: "whole-column", "aria-label": "The model" }, [...boxes(inputBoxes(whole)), ...layers, ...boxes(outputBoxes(whole))]);
     const parts = layerParts(whole).map(({ title, boxes: own }) => {
-      const caption = title ? [element("h3", { class: "whole-branch-title" }, [title])] : [];
+      const caption = title ? [element("div", { class: "whole-bar-of" }, [element("h3", { class: "whole-branch-title" }, [title]), ...this.switches(whole, own)])] : [];
       return element("div", { role: "group", class: title ? "whole-branch" : "whole-stream", "aria-label": title || "Stream" }, [...caption, ...boxes(own)]);
     });
     const out = button("← Model", () => this.store.set({ level: "" }), { class: "quiet whole-out", "data-box": "out" });
@@ -93,6 +93,25 @@ class WholeView extends Staged {
     return made;
   }
 
+  /** What can be changed in a branch: each of its heads, and what it gives. @param {Whole} whole @param {Box[]} boxes */
+  switches({ layer, example }, boxes) {
+    const { changes } = this;
+    if (!changes) return [];
+    const places = boxes.flatMap(({ id }) => (id === "z" ? example.heads.map((head) => ({ quantity: id, layer, head })) : id === "attn_out" || id === "mlp_out" ? [{ quantity: id, layer }] : []));
+    const made = places.map((place) => {
+      const [head, whole] = ["head" in place ? `head ${place.head}` : "all", place.quantity === "mlp_out" ? "the MLP" : "attention"];
+      const name = `${head} of ${whole} in layer ${layer}: ${changes.to()}`;
+      const index = `change ${place.quantity} ${head}`;
+      const toggle = () => {
+        // Beside the run before it, a layer has the whole place of the model.
+        this.store.set({ level: "layer" });
+        changes.toggle(place);
+      };
+      return button(head.replace("head ", ""), toggle, { class: "whole-token", "aria-label": name, "aria-pressed": String(changes.has(place)), "data-box": index, "data-index": index });
+    });
+    return [element("span", { class: "whole-chips whole-more" }, [`set ${changes.to()}: `, ...made])];
+  }
+
   /** @param {Way} way */
   can({ view }) {
     return view === undefined || this.limits.views.includes(view);
@@ -114,7 +133,7 @@ class WholeView extends Staged {
     if (super.keydown(event)) return true;
     const by = { ArrowUp: -1, ArrowDown: 1 }[key];
     if (!by || !(target instanceof HTMLElement) || !this.flow.contains(target)) return false;
-    const stops = /** @type {HTMLElement[]} */ ([...this.flow.querySelectorAll("button:not(:disabled)")]);
+    const stops = /** @type {HTMLElement[]} */ ([...this.flow.querySelectorAll("button:not(:disabled, [data-index])")]);
     const to = stops[stops.indexOf(target) + by];
     to?.focus();
     to?.scrollIntoView({ block: "nearest" });
