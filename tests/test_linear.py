@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -443,3 +443,24 @@ def test_this_processor_is_read_as_the_system_tells_it() -> None:
     assert torch.float64 not in here.onednn_dtypes
     if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
         assert "avx2" in here.features
+
+
+@pytest.mark.parametrize("rows", [(), (0, 3), (0, 1, 2, 3)])
+def test_rows_without_a_gradient_leave_that_of_the_others_alone(rows: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias, number = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((2, 2, 5), (7, 5), (7,), (2, 2, 7))
+    )
+    number = number * torch.tensor([row in rows for row in range(4)]).view(2, 2, 1)
+    linear = partial(backends.torch_linear, weight=weight, bias=bias, activation="tanh")
+    x.requires_grad_()
+    frozen = torch.autograd.grad((linear(x) * number).sum(), x)[0]
+    weight.requires_grad_()
+    assert torch.allclose(frozen, torch.autograd.grad((linear(x) * number).sum(), x)[0], atol=1e-15)
+    weight.requires_grad_(False)
+    assert torch.autograd.gradgradcheck(lambda x: linear(x) * number, x)
+    each = torch.autograd.grad(linear(x), x, torch.stack([number, -number]), is_grads_batched=True)
+    assert torch.allclose(each[0], torch.stack([frozen, -frozen]), atol=1e-15)
+    through = torch.func.grad(lambda x: (linear(x) * number).sum())(x.detach())
+    assert torch.allclose(through, frozen, atol=1e-15)

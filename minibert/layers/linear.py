@@ -22,7 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, SupportsIndex, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, SupportsIndex, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -412,12 +412,8 @@ def _packed_for(linear: nn.Module, x: Tensor, residual: Tensor | None) -> Packed
         not x.is_cpu
         or x.dtype != packed.matrix.dtype
         # Where oneDNN's operators do not exist or would be recorded.
-        or torch.compiler.is_compiling()
         or torch.is_autocast_enabled("cpu")
-        or torch._C._get_tracing_state() is not None
-        # Forward mode (torch.func.jvp) takes no notice of no_grad.
-        or forward_ad._current_level >= 0
-        or torch._C._functorch.maybe_current_level() is not None
+        or _is_transformed()
         or named() not in (None, "onednn-packed")
         # A packed weight gives no gradient.
         or (
@@ -427,6 +423,17 @@ def _packed_for(linear: nn.Module, x: Tensor, residual: Tensor | None) -> Packed
     ):
         return None
     return packed
+
+
+def _is_transformed() -> bool:
+    """True where torch compiles, records or transforms what is computed."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        # Forward mode (torch.func.jvp) takes no notice of no_grad.
+        or forward_ad._current_level >= 0
+        or torch._C._functorch.maybe_current_level() is not None
+    )
 
 
 Function = Callable[..., object]
@@ -580,7 +587,10 @@ def torch_linear(
     residual: Tensor | None = None,
 ) -> Tensor:
     """activation(x·weightᵀ + bias) + residual through torch, on any device, differentiable."""
-    out = F.linear(x, weight, bias)
+    trained = weight.requires_grad or (bias is not None and bias.requires_grad)
+    asked = torch.is_grad_enabled() and x.requires_grad and not trained
+    linear = _OfFewRows.apply if asked and x.is_cpu and not _is_transformed() else F.linear
+    out = linear(x, weight, bias)
     # In place where no gradient needs the value: a fresh buffer of this size costs page faults.
     if activation is not None:
         change = None if out.requires_grad else _IN_PLACE.get(activation)
@@ -590,6 +600,26 @@ def torch_linear(
     if out.requires_grad or residual.requires_grad:
         return out + residual
     return out.add_(residual)
+
+
+class _OfFewRows(torch.autograd.Function):
+    """x·weightᵀ + bias, where rows without a gradient take no time on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        weight = weight.to(gradient.dtype)
+        # Several gradients at once have no number that `if` could ask.
+        batched = torch._C._functorch.is_legacy_batchedtensor(gradient)
+        if batched or _is_transformed() or bool((rows := gradient.detach().any(-1)).all()):
+            return gradient @ weight, None, None
+        back = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
+        return back.index_put((rows,), gradient[rows] @ weight), None, None
 
 
 def onednn_linear(

@@ -10,7 +10,7 @@ also be made of quantities that are computed when they are read, such as one cel
 hook on what was read sees that direct part, and it is added.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -270,10 +270,11 @@ def _norm(at: LayerTrace, name: str) -> Norm:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What one backward pass found: gradients by name, of the whole trace and of each layer."""
+    """What one backward pass found: gradients by name, of the whole trace and of these layers."""
 
     kept: dict[str, Tensor]
     records: list[dict[str, Tensor]]
+    layers: Collection[int]
     direct: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     """What the number has of a quantity by itself, not by way of what is computed from it."""
 
@@ -352,6 +353,8 @@ class Gradients:
     def _kept(self, name: str) -> Tensor:
         if name in self.config.absent_quantities:
             raise AbsentError(absent_because(name, self.config))
+        if name == "embed":
+            self._check_asked(0, "embed")
         if name not in self.found.kept:
             raise AbsentError(
                 f"The gradient of {name} of packed sentences is one a sentence; trace without "
@@ -371,7 +374,17 @@ class Gradients:
 
     def __getitem__(self, where: int | tuple[int, int]) -> LayerView:
         """The gradients of a layer, or of one head of a layer. Negative numbers count back."""
-        return LayerView(self, *place_of(where, self.config))
+        layer, head = place_of(where, self.config)
+        self._check_asked(layer, f"layer {layer}")
+        return LayerView(self, layer, head)
+
+    def _check_asked(self, layer: int, what: str) -> None:
+        if layer not in self.found.layers:
+            raise AbsentError(
+                f"There are no gradients of {what}: backward was called for layers "
+                f"{', '.join(map(str, self.found.layers))}. Name {layer} in "
+                "trace.backward(number, layers=...), or leave layers out."
+            )
 
     def stack(self, name: LayerName) -> Float[Tensor, "layer batch *rest"]:
         """The gradients of one quantity of all layers, the layer axis in front."""
@@ -470,8 +483,12 @@ def watch(trace: ReadableTrace, at: LayerPass, quantity: Quantity[Tensor], value
     value.register_hook(remember)
 
 
-def differentiate(trace: ReadableTrace, scalar: Tensor) -> Found:
+def differentiate(
+    trace: ReadableTrace, scalar: Tensor, layers: Collection[int] | None = None
+) -> Found:
     """The gradients of a number with respect to what a trace kept, 0 where it does not depend.
+
+    With `layers` autograd goes no further back than what enters the lowest of them.
 
     Raises TraceError for what is not a number, or does not come from this trace.
     """
@@ -479,16 +496,24 @@ def differentiate(trace: ReadableTrace, scalar: Tensor) -> Found:
     whole: dict[str, Tensor] = {}
     records: list[dict[str, Tensor]] = [{} for _ in trace.records]
     alone = [unread(trace.config, layer) for layer in range(len(records))]
+    layers = range(len(records)) if layers is None else layers
+
+    def is_asked(layer: int, name: str) -> bool:
+        # What enters a layer is what left the one below, or embed.
+        if name in ("embed", "resid_post") and layer + 1 in layers:
+            return True
+        return layer in layers or (layer == -1 and name != "embed")
+
     variables = [
         (found, name, value, name in idle)
-        for kept, found, idle in (
-            (trace.kept, whole, frozenset[str]()),
-            *zip(trace.records, records, alone, strict=True),
+        for layer, kept, found, idle in (
+            (-1, trace.kept, whole, frozenset[str]()),
+            *zip(range(len(records)), trace.records, records, alone, strict=True),
         )
         for name, value in kept.items()
-        if value.requires_grad
+        if value.requires_grad and is_asked(layer, name)
     ]
-    trace.collecting = result = Found(whole, records)
+    trace.collecting = result = Found(whole, records, layers)
     try:
         gradients = _backward(scalar, [value for _, _, value, _ in variables])
     finally:
@@ -513,7 +538,7 @@ def _backward(scalar: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, .
     if all(gradient is None for gradient in gradients):
         raise TraceError(
             "This number does not come from this trace: compute it from trace.logits or from "
-            "other quantities of the same trace."
+            "other quantities of the same trace; with layers=, of the lowest of them or above."
         )
     return gradients
 

@@ -27,7 +27,7 @@ from minibert.quantities import (
     NormScale,
     Pooled,
 )
-from minibert.trace.edit import EditMapping, Places, Point, in_layers
+from minibert.trace.edit import Chosen, EditMapping, Places, Point, in_layers, indices_of
 from minibert.trace.file import open_trace, save_trace
 from minibert.trace.identity import Sources
 from minibert.trace.layer_view import (
@@ -218,16 +218,20 @@ class Trace(PassRecord):
         return (self.embed, *posts[:-1], self.hidden)
 
     @within_memory
-    def backward(self, scalar: Tensor) -> None:
+    def backward(self, scalar: Tensor, *, layers: Chosen = None) -> None:
         """Compute the gradients of one number; read them from `trace.grad`.
 
         For a trace made with `grad=True`, and one number computed from its quantities, such as
         `trace.logits[0, -1, token]`. It can be called again: the new gradients replace the old.
 
+        `layers`, such as 9 or [8, 9], are those whose gradients will be read, by default all. The
+        layers below the lowest of them are not differentiated, which saves their time.
+
         Raises TraceError for what is not a single number of this trace.
         """
         self.unchanged.check()
-        self._found = differentiate(self, scalar)
+        chosen = None if layers is None else indices_of(layers, len(self), "layer")
+        self._found = differentiate(self, scalar, chosen)
 
     @property
     def grad(self) -> Gradients:

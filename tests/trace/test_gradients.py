@@ -16,7 +16,7 @@ import minibert
 from minibert.model import Model, from_transformers
 from minibert.trace.edit import mean, replace
 from minibert.trace.read import Trace
-from tests.families import Sizes, as_tokens, batch, hf_model
+from tests.families import LAYER_NAMES, Sizes, as_tokens, batch, hf_model
 from tests.trace import editing
 
 close = partial(editing.close, tolerance=1e-9)
@@ -58,6 +58,36 @@ def test_each_backward_replaces_the_gradients_of_the_one_before() -> None:
     assert torch.equal(first[1].probs, before)
     trace.backward(trace.logits[0, 3, 5])
     assert torch.equal(trace.grad[1].probs, before)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_some_layers_have_the_gradients_of_all_and_nothing_below_is_differentiated(
+    family: str,
+) -> None:
+    trace = exact(family).trace(padded(family), grad=True)
+    number = weighted(trace.logits) + trace[2].probs[0, 1, 3, 0]
+    trace.backward(number)
+    whole = trace.grad
+    reached: list[str] = []
+    for name, value in [*trace.records[0].items(), ("embed", trace.embed)]:
+        value.register_hook(lambda gradient, name=name: reached.append(name))
+    for layers in (-1, [1, 2]):
+        trace.backward(number, layers=layers)
+        for layer in trace.grad.found.layers:
+            for name in LAYER_NAMES:
+                if name not in trace.config.absent_in(layer):
+                    found, expected = (each[layer].quantity(name) for each in (trace.grad, whole))
+                    assert torch.equal(found, expected), name
+        assert torch.equal(trace.grad.logits, whole.logits)
+    # The last number to be differentiated enters layer 1.
+    assert set(reached) == {"resid_post"}
+    for read in (lambda: trace.grad[0], lambda: trace.grad.embed, lambda: trace.grad.stack("z")):
+        with pytest.raises(AttributeError, match=r"called for layers 1, 2\. Name 0 in"):
+            read()
+    with pytest.raises(minibert.TraceError, match=r"does not come from .* lowest of them or above"):
+        trace.backward(trace[0].z.sum(), layers=2)
+    with pytest.raises(minibert.TraceError, match="layer 3"):
+        trace.backward(number, layers=3)
 
 
 def test_the_weights_are_left_as_they_are() -> None:
