@@ -42,11 +42,14 @@ from minibert.analysis.arguments import (
 )
 from minibert.analysis.metrics import Metric, numbers_of, of_sentence
 from minibert.errors import EditError, check_flag, whole_number
+from minibert.layers.config import Config
+from minibert.layers.readers import reached
 from minibert.quantities import QUANTITIES, Float
 from minibert.result import Place, Result, sourced
 from minibert.trace.edit import Chosen, Edit, Point, as_point, hide, indices_of, noise, zero
 from minibert.trace.edit import replace as replaced_by
 from minibert.trace.read import Trace
+from minibert.trace.sweep import read_each, rerun_each
 
 # Whose trace it is was checked once, for all places.
 taken = partial(replaced_by, other_model=True)
@@ -367,19 +370,16 @@ def path_patching(
     every = [("z", n, head) for n in range(config.n_layers) for head in range(config.n_heads)]
     sending = _points(clean, every if senders is None else senders, "senders", _SENDERS)
     receiving = _points(clean, receivers, "receivers", _RECEIVERS)
-    size = max(1, batch // clean.allowed.batch)
-    values = []
     with torch.no_grad():
-        for first in range(0, len(sending), size):
-            edits = [
-                _received(_sent(clean, corrupt, sender, freeze_mlps), receiving)
-                for sender in sending[first : first + size]
-            ]
-            values.append(clean.rerun_each(edits, metric, positions=positions, batch=batch))
         ends = [numbers_of(metric, trace, positions) for trace in (clean, corrupt)]
+        values = dict.fromkeys(sending, ends[0])
+        for receivers_of, several in _by_receivers(config, sending, receiving).items():
+            edits = [{_key(point): taken(corrupt)} for point in several]
+            run = partial(_by_way_of, clean, edits, receivers_of, freeze_mlps)
+            values |= zip(several, run(metric, positions=positions, batch=batch), strict=True)
     columns = [*range(config.n_heads), *["MLP"] * any(p.name == "mlp_out" for p in sending)]
     table = ends[0].new_full((config.n_layers, len(ends[0]), len(columns)), torch.nan)
-    for point, value in zip(sending, torch.cat(values), strict=True):
+    for point, value in values.items():
         table[point.layer, :, -1 if point.heads is None else point.heads] = value
     return Effects(
         table,
@@ -393,30 +393,52 @@ def path_patching(
     )
 
 
-def _sent(clean: Trace, corrupt: Trace, sender: Point, freeze_mlps: bool) -> Trace:
-    """The clean pass with the sender's corrupt value and frozen heads."""
-    assert sender.layer is not None
-    # What is below the sender, and the heads beside it, are clean by themselves.
-    above = range(sender.layer + 1, clean.config.n_layers)
-    edits: dict[Key, Edit] = {("z", layer): replaced_by(clean) for layer in above}
-    if freeze_mlps:
-        first = sender.layer if sender.name == "z" else sender.layer + 1
-        mlps = range(first, clean.config.n_layers)
-        edits |= {("mlp_out", layer): replaced_by(clean) for layer in mlps}
-    return clean.rerun({**edits, _key(sender): taken(corrupt)})
+def _by_receivers(
+    config: Config, senders: Sequence[Point], receivers: Sequence[Point]
+) -> dict[tuple[Point, ...], list[Point]]:
+    """The senders that reach the same receivers together; those that reach none are left out."""
+    groups: dict[tuple[Point, ...], list[Point]] = {}
+    for sender in senders:
+        layer = sender.layer or 0
+        beside = reached(config, layer, {sender.name})
+        found = tuple(
+            one
+            for one in receivers
+            if one.layer is None or one.layer > layer or (one.layer == layer and one.name in beside)
+        )
+        if found:
+            groups.setdefault(found, []).append(sender)
+    return groups
 
 
-def _received(sent: Trace, receivers: Sequence[Point]) -> dict[Key, Edit]:
+def _by_way_of(
+    clean: Trace,
+    edits: Sequence[Edits],
+    receivers: Sequence[Point],
+    freeze_mlps: bool,
+    metric: Metric,
+    **options: Any,
+) -> Tensor:
+    """The metric after each edit was sent to the receivers."""
+    frozen = frozenset({"mlp_out"} if freeze_mlps else ())
+
+    def held(layer: int, first: int) -> frozenset[str]:
+        # What is below the sender, and the heads beside it, are clean by themselves.
+        return frozen if layer == first else frozen | {"attn_out"}
+
+    if any(point.layer is None for point in receivers):
+        # Logits are behind all other receivers, too.
+        return rerun_each(clean, edits, metric, held=held, **options)
+    found = read_each(clean, edits, receivers, batch=options["batch"], held=held)
+    return rerun_each(clean, list(map(_received, found)), metric, **options)
+
+
+def _received(found: Mapping[Point, Tensor]) -> Edits:
     """The edits that give the receivers what they have there."""
     edits = {}
-    for point in receivers:
-        if point.layer is None:
-            value = sent.logits
-        else:
-            value = sent.read(point.name, point.layer)
-            heads = point.heads if isinstance(point.heads, int) else point.head_list
-            value = value if point.heads is None else value[:, heads]
-        edits[_key(point)] = replaced_by(value)
+    for point, value in found.items():
+        heads = point.heads if isinstance(point.heads, int) else point.head_list
+        edits[_key(point)] = replaced_by(value if point.heads is None else value[:, heads])
     return edits
 
 

@@ -345,9 +345,11 @@ def _fill(
         stop=trace.until,
         edits=lambda layer: {name: _edited(trace, plan, name, layer) for name in plan.names(layer)},
         keep=keep_in,
-        known=None
-        if known is None
-        else unaffected(known, plan.names(start) | keep_in(start), trace.config, start),
+        known=lambda layer: (
+            {}
+            if known is None or layer > start
+            else unaffected(known, plan.names(start) | keep_in(start), trace.config, start)
+        ),
         visit=visit,
     )
     if trace.until is None and "logits" not in trace.kept:

@@ -49,17 +49,17 @@ def run_layers(
     stop: int | None = None,
     edits: Callable[[int], Mapping[str, Change]] = lambda layer: {},
     keep: Callable[[int], frozenset[str]] = lambda layer: frozenset(),
-    known: Mapping[str, Tensor] | None = None,
+    known: Callable[[int], Mapping[str, Tensor]] = lambda layer: {},
     pasts: Sequence[Past] | None = None,
     rows: list[int] | None = None,
     visit: Callable[[LayerPass], None] | None = None,
 ) -> Float[Tensor, "batch row d_model"]:
     """What leaves the last of the layers from `start` up to `stop`, given what enters the first.
 
-    `edits` and `keep` are asked for each layer. `known` are quantities of the first layer that no
-    edit reaches, or that the first edit changes. `pasts` has the keys and values before those of
-    each layer. Of the last layer only the `rows` are computed. `visit` gets every layer once it is
-    computed.
+    `edits`, `keep` and `known` are asked for each layer. `known` are quantities that are not
+    computed: no edit reaches them, or they stay as they are, or an edit changes them. `pasts` has
+    the keys and values before those of each layer. Of the last layer only the `rows` are computed.
+    `visit` gets every layer once it is computed.
 
     Raises MinibertError where numbers became NaN, infinite or too large, but not in training.
     """
@@ -69,7 +69,7 @@ def run_layers(
             layer,
             index,
             evaluation,
-            known={"resid_pre": hidden} if known is None else {**known, "resid_pre": hidden},
+            known={**known(index), "resid_pre": hidden},
             edits=edits(index),
             keep=keep(index),
             past=None if pasts is None else pasts[index],
@@ -77,7 +77,6 @@ def run_layers(
         if rows is not None and index == start + len(layers) - 1:
             at = _of_rows(at, rows)
         hidden = layer(at)
-        known = None
         if visit is not None:
             visit(at)
     if not body.training:
@@ -198,7 +197,7 @@ def _of_rows(at: LayerPass, rows: list[int]) -> LayerPass:
     for name in layer_quantities():
         if name in at.edits:
             getattr(at, name)
-    if "z" not in at.known:
+    if not at.given("z", "attn_out"):
         # Every position is looked at, whatever rows look.
         _ = at.key, at.value
     return at.of_rows(rows)

@@ -18,7 +18,7 @@ from minibert.errors import EditError, whole_number
 from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
-from minibert.layers.layer import Change
+from minibert.layers.layer import Change, LayerPass
 from minibert.quantities import QUANTITIES, Bool, Float
 from minibert.trace.edit import Edit, EditMapping, Places, Point, as_point
 from minibert.trace.identity import Sources
@@ -69,6 +69,8 @@ def _same(point: Point, trace: PassRecord, theirs: Tensor) -> Same | None:
 
 
 Metric = Callable[[Tensor], Tensor]
+Held = Callable[[int, int], Collection[str]]
+"""What stays as the trace has it in a layer, of edits that begin at the second of two layers."""
 
 
 def rerun_each(
@@ -78,6 +80,7 @@ def rerun_each(
     *,
     positions: Sequence[int] | None = None,
     batch: int = 64,
+    held: Held = lambda layer, first: (),
 ) -> Float[Tensor, "edit batch"]:
     """What `metric` makes of the logits after each edit; see `Trace.rerun_each`."""
     if trace.until is not None:
@@ -107,12 +110,33 @@ def rerun_each(
     with tqdm(total=len(plans), disable=None, unit="edit", leave=False) as progress:
         progress.update(len(idle))
         for layer, chunk in _chunks(plans, config.n_layers, size, idle):
-            variants = _Variants(trace, [plans[index] for index in chunk], layer, chosen)
+            variants = _Variants(trace, [plans[index] for index in chunk], layer, chosen, held)
             parts = variants.logits().split(trace.allowed.batch)
             for index, part in zip(chunk, parts, strict=True):
                 results[index] = measured(metric, part, _lengths(trace, chosen))
             progress.update(len(chunk))
     return torch.stack([results[index] for index in range(len(plans))])
+
+
+def read_each(
+    trace: PassRecord,
+    edits: Sequence[EditMapping],
+    points: Sequence[Point],
+    *,
+    batch: int = 64,
+    held: Held = lambda layer, first: (),
+) -> list[dict[Point, Tensor]]:
+    """What stands at some points of layers after each edit; only what these read is computed."""
+    config, allowed = trace.config, trace.allowed
+    dtype, sources = trace.kept["embed"].dtype, Sources(trace.unchanged_model())
+    plans = [Plan.of(edit, config, allowed, dtype=dtype, sources=sources) for edit in edits]
+    found: dict[int, dict[Point, Tensor]] = {}
+    for layer, chunk in _chunks(plans, config.n_layers, max(1, batch // allowed.batch), ()):
+        variants = _Variants(trace, [plans[index] for index in chunk], layer, None, held)
+        for point, values in variants.values(points).items():
+            for index, value in zip(chunk, values.split(allowed.batch), strict=True):
+                found.setdefault(index, {})[point] = value
+    return [found[index] for index in range(len(plans))]
 
 
 class OwnLogits(Tensor):
@@ -209,10 +233,15 @@ class _Variants:
     """One input several times in a batch, each time with its own plan."""
 
     def __init__(
-        self, trace: PassRecord, plans: Sequence[Plan], layer: int, chosen: list[list[int]] | None
+        self,
+        trace: PassRecord,
+        plans: Sequence[Plan],
+        layer: int,
+        chosen: list[list[int]] | None,
+        held: Held = lambda layer, first: (),
     ) -> None:
         self.trace, self.plans, self.count = trace, plans, len(plans)
-        self.layer, self.chosen = layer, chosen
+        self.layer, self.chosen, self.held = layer, chosen, held
         self.rows: list[int] | None = None
         behind = self.names(None) - {"embed"}
         if (
@@ -241,31 +270,77 @@ class _Variants:
             hidden = self.repeat(trace.records[-1]["resid_post"])
             return self._head(hidden if self.rows is None else hidden[:, self.rows])
         hidden = self.repeat(trace.read("resid_pre", self.layer))
-        edits_embed = any("embed" in plan.names(None) for plan in self.plans)
-        if edits_embed:
+        if self.edits_embed:
             hidden = self.apply("embed", None, hidden)
         hidden = run_layers(
             body,
             hidden,
             self.evaluation,
             start=self.layer,
-            edits=lambda layer: {name: self.change_of(name, layer) for name in self.names(layer)},
-            known=None if edits_embed else self.known(),
+            edits=self.edits,
+            known=self.known,
             rows=self.rows,
         )
         return self._head(hidden)
+
+    def values(self, points: Sequence[Point]) -> dict[Point, Tensor]:
+        """What stands at some points, all of layers from the first edited one on."""
+        body, found = self.trace.unchanged_model().body, dict[Point, Tensor]()
+        last = max(point.layer or 0 for point in points)
+
+        def read(at: LayerPass) -> None:
+            for point in points:
+                if point.layer == at.index:
+                    # Of queries, keys and values a pass would compute all three.
+                    alone = LayerPass(
+                        body.layers[at.index],
+                        at.index,
+                        self.evaluation,
+                        known=at.known,
+                        edits=at.edits,
+                        lazy=lambda: None,
+                    )
+                    found[point] = getattr(alone, point.name)
+
+        hidden = run_layers(
+            body,
+            self.repeat(self.trace.read("resid_pre", self.layer)),
+            self.evaluation,
+            start=self.layer,
+            stop=last,
+            edits=self.edits,
+            known=self.known,
+            visit=read,
+        )
+        known = {**self.known(last), "resid_pre": hidden}
+        read(
+            LayerPass(body.layers[last], last, self.evaluation, known=known, edits=self.edits(last))
+        )
+        return found
+
+    @property
+    def edits_embed(self) -> bool:
+        """True where a variant changes what enters layer 0."""
+        return any("embed" in plan.names(None) for plan in self.plans)
+
+    def edits(self, layer: int) -> dict[str, Change]:
+        """What is done to the quantities of a layer."""
+        return {name: self.change_of(name, layer) for name in self.names(layer)}
 
     def names(self, layer: int | None) -> frozenset[str]:
         """What any of the variants edits in a layer."""
         return frozenset().union(*[plan.names(layer) for plan in self.plans])
 
-    def known(self) -> dict[str, Tensor]:
-        """What the trace has of the first layer."""
-        record = self.trace.records[self.layer]
-        record = unaffected(record, self.names(self.layer), self.trace.config, self.layer)
-        # A matrix that was kept would have z computed by other formulas.
-        vectors = {name for name in record if "position" in QUANTITIES[name].axes}
-        return {name: self.repeat(record[name]) for name in vectors}
+    def known(self, layer: int) -> dict[str, Tensor]:
+        """What the trace has of a layer, where that stays or the first edit changes it."""
+        trace = self.trace
+        found = {name: trace.read(name, layer) for name in self.held(layer, self.layer)}
+        if layer == self.layer and not self.edits_embed:
+            record = unaffected(trace.records[layer], self.names(layer), trace.config, layer)
+            # A matrix that was kept would have z computed by other formulas.
+            vectors = {name for name in record if "position" in QUANTITIES[name].axes}
+            found |= {name: record[name] for name in vectors}
+        return {name: self.repeat(value) for name, value in found.items()}
 
     def change_of(self, name: str, layer: int | None) -> Change:
         """A function that gives a quantity with each variant's edits in its sentences."""

@@ -281,6 +281,28 @@ def test_keys_and_values_of_a_path_are_those_of_key_value_heads() -> None:
         same(found.values[0, :, 1], METRIC(clean.rerun({("key", 1): key})))
 
 
+def test_a_path_costs_the_mlps_between_its_ends_once_for_all_senders() -> None:
+    model, ran = random_model(), list[str]()
+    for n, layer in enumerate(model.body.layers):
+        for name in ("attention.key", "mlp.up"):
+            layer.get_submodule(name).register_forward_hook(
+                lambda module, given, out, name=f"{name} {n}": ran.append(
+                    f"{name}: {len(given[0])}"
+                )
+            )
+    clean, corrupt = pair(model)
+    for freeze_mlps, each in ((False, 6), (True, 3)):
+        ran.clear()
+        options: dict[str, Any] = {"receivers": [("query", 2, 0)], "positions": [-1]}
+        found = path_patching(clean, corrupt, METRIC, freeze_mlps=freeze_mlps, **options)
+        # Two senders of three texts from layer 0, as many from 1, and both times the receiver's.
+        expected = [f"mlp.up {n}: {each}" for n in (0, 1, 1)] + ["mlp.up 2: 6"] * 2
+        # What is frozen is computed once, of the clean texts.
+        assert sorted(ran) == sorted(expected + ["mlp.up 2: 3"] * 2 * freeze_mlps)
+        assert found.change[:2].all()
+        assert not found.change[2].any()
+
+
 def traced(metric: Any = None, **options: Any) -> Any:
     metric = answer_probability(RIGHT) if metric is None else metric
     return causal_tracing(gpt2().trace(batch(CLEAN)), [[1, 2], 0, [2, 3, 4]], metric, **options)
