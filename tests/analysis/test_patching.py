@@ -295,8 +295,8 @@ def test_a_path_costs_the_mlps_between_its_ends_once_for_all_senders() -> None:
         ran.clear()
         options: dict[str, Any] = {"receivers": [("query", 2, 0)], "positions": [-1]}
         found = path_patching(clean, corrupt, METRIC, freeze_mlps=freeze_mlps, **options)
-        # Two senders of three texts from layer 0, as many from 1, and both times the receiver's.
-        expected = [f"mlp.up {n}: {each}" for n in (0, 1, 1)] + ["mlp.up 2: 6"] * 2
+        # Two senders of three texts from layer 0, as many from 1, and from the receiver on all.
+        expected = [f"mlp.up {n}: {each}" for n in (0, 1, 1)] + ["mlp.up 2: 12"]
         # What is frozen is computed once, of the clean texts.
         assert sorted(ran) == sorted(expected + ["mlp.up 2: 3"] * 2 * freeze_mlps)
         assert found.change[:2].all()
