@@ -8,8 +8,7 @@ on these tokens, layer by layer, and on [SEP] from [SEP] itself and from all oth
 import argparse
 
 import minibert
-from minibert.survey import Document, read_documents, survey
-from minibert.survey.sample_texts import SAMPLE_PAIRS
+from minibert.survey import SAMPLE_PAIRS, Document, read_documents, survey
 
 MEASURES = ("to_cls", "to_sep", "to_period_comma", "sep_to_sep", "rest_to_sep")
 parser = argparse.ArgumentParser(description=__doc__)

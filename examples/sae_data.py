@@ -11,8 +11,7 @@ import tempfile
 import torch
 
 import minibert
-from minibert.survey import collect, read_documents
-from minibert.survey.sample_texts import SAMPLE_PAIRS
+from minibert.survey import SAMPLE_PAIRS, collect, read_documents
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="tiny-bert")

@@ -9,7 +9,7 @@ import argparse
 import torch
 
 import minibert
-from minibert.survey.sample_texts import SAMPLE_PAIRS
+from minibert.survey import SAMPLE_PAIRS
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--first", default="tiny-bert", help="name, or name@revision")

@@ -21,9 +21,8 @@ from minibert.analysis.patterns import HeadScores
 from minibert.checkpoint.load import embedded_names
 from minibert.course.texts import COMPLAINTS, PRAISES, REVIEW
 from minibert.model import Model
-from minibert.survey import Document
+from minibert.survey import SAMPLE_PAIRS, Document
 from minibert.survey.patterns import patterns
-from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.trace.identity import weights_digest
 from minibert.verification import verify
 

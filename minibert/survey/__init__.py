@@ -21,9 +21,11 @@ What heads do
 from minibert.survey.collecting import Collected, collect
 from minibert.survey.documents import Document, Documents, read_documents
 from minibert.survey.run import survey
+from minibert.survey.sample_texts import SAMPLE_PAIRS
 from minibert.survey.tables import Survey
 
 __all__ = [
+    "SAMPLE_PAIRS",
     "Collected",
     "Document",
     "Documents",
