@@ -45,7 +45,7 @@ def main() -> None:
     quiet = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "HF_HUB_OFFLINE": "1"}
     facts = {
         "cores": os.cpu_count(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "load_at_start": round(os.getloadavg()[0], 2),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
