@@ -4,6 +4,7 @@
     python -m benchmarks.why --corpus FOLDER --output FILE    # of text/ and models/
     python -m benchmarks.why --sums 2000 --output FILE        # how far sums miss
     python -m benchmarks.why --ranks 50 --output FILE         # beside path patching
+    python -m benchmarks.why --costs --output FILE            # what other analyses cost
 
 GPT-2's shape with random weights. Everyone is given a trace, but for the survey, which makes its
 own. `passes` is the median over rounds of the processor time of a call in that of a forward pass of
@@ -11,6 +12,9 @@ the same round; `peak_mib` is how much more memory the process held at most than
 
 With a folder of texts and models, `survey --why` over wikitext-2's valid part: MiniLM with its own
 weights, and GPT-2's shape, which reads one text.
+
+`--costs`: gradients of one layer, path patching, the logit lens, norms and kept matrices, in passes
+of the same model (tests compare their numbers), and the starts of commands, in those of torch.
 
 `--sums`: so many drawn scores of random models, for float32 and for float64, with each level of
 `follow` below them (tests/drawn_reasons.py). `largest_error` is a share of the largest part. `ok`
@@ -25,11 +29,12 @@ of each layer where it looks most. `first` is how often the largest part has the
 
 import random
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,14 +52,14 @@ TOLERANCE = 1e-4
 SHAPES = {512: (1, 6, 11), 2048: (1,), 16384: (1,)}
 
 
-def gpt2(length: int) -> Any:
+def gpt2(length: int, layers: int = 12) -> Any:
     """Its shape with random weights, which reads so many tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from minibert.model import from_transformers
 
     torch.manual_seed(0)
-    return from_transformers(GPT2LMHeadModel(GPT2Config(n_positions=length)).eval())
+    return from_transformers(GPT2LMHeadModel(GPT2Config(n_positions=length, n_layer=layers)).eval())
 
 
 def asked(length: int, layers: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
@@ -83,6 +88,79 @@ def asked(length: int, layers: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     text = "".join(words[n] for n in torch.randint(0, len(words), (length,)).tolist())
     runs[f"survey --why {layers[0]}-0"] = partial(survey_reasons, model, [text], {layers[0]: (0,)})
     return runs
+
+
+def costs() -> Iterator[tuple[int, dict[str, Callable[[], Any]]]]:
+    """What other analyses do to a text of so many tokens, by name."""
+    from minibert.analysis import logit_difference, logit_lens, path_patching, summed_norms
+
+    @torch.enable_grad()
+    def gradient(layer: int) -> None:
+        trace = model.trace(ids, grad=True)
+        trace.backward(trace.logits[0, -1, 7], layers=layer)
+        _ = trace.grad[layer, 3].probs
+
+    def paths(layer: int, **named: Any) -> None:
+        receivers = [("query", layer, 3)]
+        path_patching(clean, corrupt, metric, receivers=receivers, **named)
+
+    model, ids, metric = gpt2(128), torch.randint(0, 50257, (1, 128)), logit_difference(5, 7)
+    runs = {f"gradient of one head of layer {n}": partial(gradient, n) for n in (0, 3, 6, 9, 11)}
+    yield 128, {FORWARD: partial(model, ids), **runs}
+    model = gpt2(64, layers=6)
+    ids, other = torch.randint(0, 50257, (2, 1, 64))
+    clean, corrupt = model.trace(ids), model.trace(other)
+    last = [("z", 5, head) for head in range(12)]
+    yield (
+        64,
+        {
+            FORWARD: partial(model, ids),
+            "path patching of 6 layers, 72 senders, logits at one position": partial(
+                paths, 5, positions=[-1]
+            ),
+            "path patching of 6 layers, 72 senders": partial(paths, 5),
+            "path patching of 6 layers, 12 senders without a path": partial(paths, 5, senders=last),
+        },
+    )
+    for length in (128, 512):
+        model, ids = gpt2(length), torch.randint(0, 50257, (1, length))
+        trace = model.trace(ids)
+        yield (
+            length,
+            {
+                FORWARD: partial(model, ids),
+                "logit_lens": partial(logit_lens, trace),
+                "summed_norms": partial(summed_norms, trace, 6),
+            },
+        )
+    model, ids = gpt2(1024), torch.randint(0, 50257, (1, 1024))
+    kept = partial(model.trace, ids, keep=("scores", "probs"))
+    yield 1024, {FORWARD: partial(model, ids), "trace": partial(model.trace, ids), "keep": kept}
+
+
+def starts(rounds: int) -> Iterator[Row]:
+    """The processor time of whole processes, in turns."""
+    predict = ["predict", "leaves [MASK] in autumn", "--model", "tiny-bert"]
+    processes = {
+        "import torch": ["-c", "import torch"],
+        "import torch, minibert": ["-c", "import torch, minibert"],
+        "minibert models": ["-m", "minibert", "models"],
+        "minibert predict": ["-m", "minibert", *predict],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in processes}
+    # The first round writes the compiled modules.
+    for number in range(rounds + 1):
+        for name, arguments in processes.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            if number:
+                used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+                seconds[name].append(used)
+    for name, own in seconds.items():
+        beyond = [each - one for each, one in zip(own, seconds["import torch"], strict=True)]
+        row: Row = {"what": "start", "implementation": name, "ok": True, "rounds": rounds}
+        yield row | {"seconds": median(own), "seconds_beyond_torch": median(beyond)}
 
 
 def over_corpus(folder: Path, length: int) -> dict[str, Callable[[], Any]]:
@@ -240,13 +318,21 @@ def main() -> int:
     parser.add_argument("--corpus", type=Path, help="a folder with text/ and models/")
     parser.add_argument("--sums", type=int, help="so many drawn scores of each dtype")
     parser.add_argument("--ranks", type=int, help="so many texts beside path patching")
+    parser.add_argument("--costs", action="store_true", help="what other analyses cost")
     chosen = parser.parse_args()
-    kept = Kept("why", chosen)
+    kept = Kept("costs" if chosen.costs else "why", chosen)
     with session(chosen.threads) as known:
         if chosen.sums or chosen.ranks:
             for row in sums(chosen.sums) if chosen.sums else ranks(chosen.ranks):
                 told = {name: value for name, value in row.items() if name != "what"}
                 kept.add({**row, **known}, str(told))
+            return int(not all(row["ok"] for row in kept.finish()))
+        if chosen.costs:
+            several = (measured(runs, length, kept.rounds) for length, runs in costs())
+            for row in chain(chain.from_iterable(several), starts(kept.rounds)):
+                told = f"T{row.get('position', 0):<5} {row['implementation']:<62}"
+                told += f" {row.get('passes', 0):6.2f} passes {row['seconds']:8.3f} s"
+                kept.add({**row, **known}, told)
             return int(not all(row["ok"] for row in kept.finish()))
         for length, layers in ({64: (1,)} if chosen.quick else SHAPES).items():
             wanted = chosen.rows is None or chosen.rows.search(f"gpt2 T{length}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -390,7 +390,7 @@ def load(
     task: TaskName | None = None,
     labels: Sequence[str] | None = None,
     head_seed: int | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | Literal["auto"] | None = None,
     device: torch.device | str | None = None,
     revision: str | None = None,
     cache_dir: str | Path | None = None,
@@ -412,7 +412,8 @@ def load(
     dtype      float64, float32, bfloat16 or float16. When not given, a model of up to a billion
                weights is float32 (float64 where all its weights are), so that its numbers are
                exact; a larger one has the type of its file, as transformers gives every model:
-               Llama-3-8B is bfloat16 and takes 16 GB
+               Llama-3-8B is bfloat16 and takes 16 GB. "auto" is bfloat16 where the file is and a
+               rule says that it is faster (`minibert models --backends`), else float32
     device     the CPU when not given, or where the transformers object has its weights. Weights
                of a file go to another device one by one
     revision, cache_dir, offline: of the Hub; offline uses the cache alone

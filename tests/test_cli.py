@@ -310,7 +310,10 @@ class TestJson:
     def test_models_lists_what_is_here(self):
         found = document("models")
         assert {one["name"] for one in found["embedded"]} == set(embedded_names())
-        assert found.keys() == {"embedded", "cached"}
+        assert found.keys() == {"embedded", "cached", "backends"}
+        rules = found["backends"]
+        assert rules["dtype_auto"].startswith(("bfloat16 from", "float32"))
+        assert all(rule in said("models", "--backends") for rule in rules.values())
 
     def test_check_says_right_and_wrong(self, tmp_path):
         quick = ("--dtype", "float32", "--tokens", "17", "--quick")

@@ -287,4 +287,7 @@ def test_importing_minibert_loads_nothing_heavy():
     heavy = {"torch", "numpy", "typer", "transformers", "tokenizers", "huggingface_hub"}
     assert not loaded_after("import minibert") & heavy
     # The compiler of torch, which comes with sympy, is not what a model runs on.
-    assert not loaded_after("import minibert; minibert.load('tiny-gpt2')") & {"sympy", "triton"}
+    graded = (
+        "t = minibert.load('tiny-gpt2').trace(' river', grad=True); t.backward(t[1, 2].probs.sum())"
+    )
+    assert not loaded_after(f"import minibert; {graded}; t.grad[1, 2].z") & {"sympy", "triton"}

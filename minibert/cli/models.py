@@ -16,15 +16,44 @@ _EMBEDDED = Path(__file__).parents[1] / "embedded"
 
 
 @spread()
-def models(as_json: bool = False) -> None:
-    """List the models on this machine: embedded ones, and those in the Hugging Face cache."""
+def models(as_json: bool = False, backends: bool = False) -> None:
+    """List the models on this machine: embedded ones, and those in the Hugging Face cache.
+
+    Options:
+        backends: Show instead by which rules this machine multiplies, and in which type. --json
+            has both.
+    """
+    terminal, rules = Terminal.of(sys.stdout), _rules() if backends or as_json else {}
+    if backends and not as_json:
+        rows = [[name, visible(rule, space=" ")] for name, rule in rules.items()]
+        say(*terminal.table(["", ""], rows, "<<"))
+        return
     found = {"embedded": embedded(), "cached": cached()}
     if as_json:
-        say_json({title: [entry.plain() for entry in entries] for title, entries in found.items()})
+        about = {title: [entry.plain() for entry in entries] for title, entries in found.items()}
+        say_json(about | {"backends": rules})
         return
-    terminal = Terminal.of(sys.stdout)
     say(*_model_table("embedded", found["embedded"], terminal))
     say("", *_model_table("in the Hugging Face cache", found["cached"], terminal))
+
+
+def _rules() -> dict[str, str]:
+    """What minibert chooses on this machine, and why."""
+    import torch
+
+    from minibert.checkpoint.load import WIDE_ENOUGH, bfloat16_by
+    from minibert.layers.linear import chosen, processor
+
+    linear = chosen(torch.float32, WIDE_ENOUGH, WIDE_ENOUGH)
+    fast = bfloat16_by(processor(), WIDE_ENOUGH)
+    return {
+        "processor": processor().name,
+        "linear": f"{linear.name} ({linear.rule})",
+        "dtype_auto": f"bfloat16 from a d_model of {WIDE_ENOUGH:,} on, where the file is ({fast})"
+        if fast
+        else "float32 (neither amx_bf16 nor avx512_bf16)",
+        "dtype_auto_gpu": "bfloat16 where the file is",
+    }
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from minibert.checkpoint.files import Entry, MappedRegion
 from minibert.checkpoint.load import Asked, empty_like, open_folder
 from minibert.checkpoint.weights import Source, to_checkpoint
 from minibert.errors import CheckpointError
+from minibert.layers.linear import Processor
 from minibert.model import Model
 
 SIZES = {
@@ -233,6 +234,28 @@ def test_a_large_model_has_the_type_that_transformers_gives_it(tmp_path, monkeyp
     monkeypatch.setattr(load, "MOST_IN_FLOAT32", 1000)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert minibert.load(tmp_path).dtype == theirs.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("features", "wide_enough", "stored", "expected"),
+    [
+        ({"avx512f", "amx_bf16"}, 8, torch.bfloat16, torch.bfloat16),
+        ({"avx512_bf16"}, 8, torch.bfloat16, torch.bfloat16),
+        ({"avx512f"}, 8, torch.bfloat16, torch.float32),
+        ({"amx_bf16"}, 10**6, torch.bfloat16, torch.float32),
+        # It would lose digits.
+        ({"amx_bf16"}, 8, torch.float32, torch.float32),
+        ({"amx_bf16"}, 8, torch.float16, torch.float32),
+    ],
+)
+def test_auto_is_bfloat16_where_the_processor_the_width_and_the_file_say_so(
+    tmp_path, monkeypatch, features, wide_enough, stored, expected
+):
+    saved(tmp_path, "llama", stored)
+    monkeypatch.setattr(load, "processor", lambda: Processor("", "", frozenset(features)))
+    monkeypatch.setattr(load, "WIDE_ENOUGH", wide_enough)
+    assert minibert.load(tmp_path, dtype="auto").dtype == expected
+    assert load.bfloat16_by(None, 1) == "a GPU"
 
 
 def test_weights_for_which_there_is_no_room_are_an_error(tmp_path, monkeypatch):
