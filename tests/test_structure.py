@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # any direction is allowed as long as no circle arises. A name also places everything beneath it.
 # "minibert" is the package itself, which imports everything lazily.
 ROWS = """
-    doors errors vector_math quantities terminal untrusted writing
+    doors errors languages vector_math quantities terminal untrusted writing
     result
     kernels
     layers

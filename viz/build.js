@@ -9,6 +9,7 @@ import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
+import { parse } from "acorn";
 import { main } from "assemblyscript/asc";
 import { build } from "esbuild";
 
@@ -17,6 +18,34 @@ const BUILT = join(FOLDER, "built");
 const ENTRIES = ["page", "vectors", "layers", "survey", "live", "served", "story"];
 // What runs the model of a live page; it has no style.
 const WORKERS = ["worker"];
+
+const { page: german } = JSON.parse(await readFile(join(FOLDER, "..", "minibert", "languages", "de.json"), "utf8"));
+// A word in small letters may be a name too: where it is a text, the source itself has `translated`.
+const SAID = new Set(Object.keys(german).filter((text) => !/^[a-z]+$/.test(text)));
+
+/** A module with `translated` before each of its texts that SAID has. @param {string} source */
+function marked(source) {
+  /** @type {[number, number, string][]} */
+  const marks = [];
+  const visit = (/** @type {any} */ node) => {
+    if (!node || typeof node !== "object") return;
+    const { type, start, end, value } = node;
+    if (type === "Literal" && SAID.has(value)) marks.push([start, end, `translated\`${value.replace(/[\\`]|\$\{/g, "\\$&")}\``]);
+    if (type === "TemplateLiteral" && SAID.has(node.quasis.map((/** @type {any} */ { value: { cooked } }, /** @type {number} */ i) => (i ? `{${i - 1}}` : "") + cooked).join(""))) marks.push([start, start, "translated"]);
+    // The name of a property, and what is marked already.
+    const { key, quasi, ...parts } = node;
+    for (const part of [...Object.values(parts), ...(quasi?.expressions ?? []), ...(node.computed ? [key] : [])]) visit(part);
+  };
+  visit(parse(source, { ecmaVersion: "latest", sourceType: "module" }));
+  const made = marks.sort((one, other) => other[0] - one[0]).reduce((text, [start, end, mark]) => text.slice(0, start) + mark + text.slice(end), source);
+  return /^import \{ translated \}/m.test(source) || !marks.length ? made : `import { translated } from ${JSON.stringify(join(FOLDER, "static", "core", "text", "translated.js"))};${made}`;
+}
+
+/** @type {import("esbuild").Plugin} */
+const marking = {
+  name: "translated",
+  setup: ({ onLoad }) => onLoad({ filter: /static.*\.js$/ }, async ({ path }) => ({ contents: marked(await readFile(path, "utf8")) })),
+};
 
 /**
  * @param {string} entry  a file of static/
@@ -34,6 +63,7 @@ async function bundled(entry, more = {}) {
     logLevel: "warning",
     minify: true,
     outdir: "built",
+    plugins: [marking],
     target: "es2022",
     write: false,
     ...more,
@@ -71,7 +101,7 @@ async function files() {
     [`${name}.css`, bundled(`${name}.css`, { target: "esnext" })],
   ]);
   const define = { "globalThis.PRODUCTS": JSON.stringify(await Promise.all([["relaxed-simd"], []].map(compiled))) };
-  for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() }, define })]);
+  for (const name of WORKERS) made.push([`${name}.js`, bundled(`${name}.js`, { banner: { js: await notice() }, define, plugins: [] })]);
   made.push(["open_page.js", bundled("open_page.js")]);
   return Promise.all(made.map(async ([name, text]) => /** @type {[string, string]} */ ([name, await text])));
 }

@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from minibert.errors import MinibertError
+from minibert.languages import strings
 from minibert.untrusted import Json
 from minibert.writing import check_place, replacing
 
@@ -89,6 +90,10 @@ STORY_PARTS = ("page", "vectors", "layers", "story")
 SERVED_PARTS = ("page", "vectors", "layers", "served")
 
 _FORMAT = 2
+_OFF = (
+    "This page draws its pictures with JavaScript, which is switched off here. It needs no network: "
+    "everything is in this file."
+)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -169,13 +174,22 @@ def document(
     *,
     parts: tuple[str, ...] = PARTS,
     connect: tuple[str, ...] = (),
+    language: str = "en",
 ) -> Iterator[str]:
     """The HTML file, a piece at a time.
 
     `header` is JSON. Blocks are (name, text) and put in as they are. `connect` are the addresses
-    that the page may ask, by default none.
+    that the page may ask, by default none. `language` is one of `minibert.languages.LANGUAGES`.
     """
-    values = {**_shell(parts), "header": packed_text(header)}
+    texts = strings(language, "page")
+    held = f'<script type="application/json" id="minibert-strings">{header_json(texts)}</script>\n'
+    values = {
+        **_shell(parts),
+        "header": packed_text(header),
+        "language": language,
+        "off": texts.get(_OFF, _OFF),
+        "strings": held if texts else "",
+    }
     if connect:
         values["policy"] += f"; connect-src {' '.join(connect)}"
     # Split once: text that was put in is never searched for places again.

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from minibert.errors import MinibertError
 from minibert.features import Features, check_features
+from minibert.languages import strings
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
 from minibert.layers.linear import held_by_name
@@ -66,6 +67,11 @@ _JUDGED = (
     "She said that nobody had seen the key, and he did not believe her.",
     "Water boils at a lower temperature where the air is thinner.",
 )
+_IN_8_BITS = (
+    "Matrices are stored in 8 bits, with a scale a row. On {0} sentences that changes attention "
+    "weights by at most {1}, the last hidden states by {2} % of their length{3}."
+)
+_ANSWERS = ", logits by at most {0}, and {1} of {2} most probable answers stay"
 # What stands in the field to begin with, of a model that fills masks and of one that continues.
 LIVE_TEXTS = {
     False: "The boys [MASK] very tired.",
@@ -141,11 +147,14 @@ class LivePage(Shown):
     """What a cell of a notebook shows a picture of where no script runs; not in the file."""
     height: int = CELL_HEIGHT
     """CSS pixels in a cell."""
+    language: str = "en"
+    """What the page speaks: one of `minibert.languages.LANGUAGES`."""
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
         blocks = [("weights", self.weights)] if self.weights else []
-        return document(self.header, (worker_block(), *blocks), parts=LIVE_PARTS)
+        blocks = [worker_block(), *blocks]
+        return document(self.header, blocks, parts=LIVE_PARTS, language=self.language)
 
     def __repr__(self) -> str:
         """What a notebook says where it shows neither HTML nor an image."""
@@ -178,29 +187,38 @@ class StoryPage(Written):
     header: str
     weights: tuple[str, ...]
     """Of each model the bytes of all weights, deflated."""
+    language: str = "en"
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
         blocks = [(f"weights{i}", packed) for i, packed in enumerate(self.weights)]
-        return document(self.header, (worker_block(), *blocks), parts=STORY_PARTS)
+        blocks = [worker_block(), *blocks]
+        return document(self.header, blocks, parts=STORY_PARTS, language=self.language)
 
     def __repr__(self) -> str:
         """One line: the text of a page is long."""
         return f"<StoryPage of {self.size / 1e6:.1f} MB; save('story.html') writes it to a file>"
 
 
-def story_page(masked: RunnableModel, causal: RunnableModel) -> StoryPage:
+def story_page(
+    masked: RunnableModel, causal: RunnableModel, *, language: str = "en"
+) -> StoryPage:
     """The exercises as one page, step by step, which runs tiny-bert and tiny-gpt2, in this order.
 
-    Raises MinibertError for a model that the engine in the page does not run.
+    `language` is one of `minibert.languages.LANGUAGES`. Raises MinibertError for another one, and
+    for a model that the engine in the page does not run.
     """
-    held = [_held(model, ()) for model in (masked, causal)]
+    held = [_held(model, (), language=language) for model in (masked, causal)]
     header = page_header(story=[live for live, _ in held])
-    return StoryPage(header, tuple(packed_text(weights) for _, weights in held))
+    return StoryPage(header, tuple(packed_text(weights) for _, weights in held), language)
 
 
 def live_page(
-    model: RunnableModel, texts: Sequence[str] = (), *, features: Features | None = None
+    model: RunnableModel,
+    texts: Sequence[str] = (),
+    *,
+    features: Features | None = None,
+    language: str = "en",
 ) -> LivePage:
     """A page that runs this model in the browser, and opens with one text or two.
 
@@ -213,15 +231,23 @@ def live_page(
     in the page does not run: a family that is not in `LIVE_FAMILIES`, another head than a language
     model's, frequencies that depend on the text's length, no tokenizer, or more than 380 million
     weights; TokenizationError for a text without a token.
+
+    `language`, one of `minibert.languages.LANGUAGES`, is what the page speaks; texts and tokens
+    stay what they are. Raises MinibertError for another one.
     """
-    live, weights = _held(model, texts, features)
-    return LivePage(page_header(live=live), base64.b64encode(weights).decode("ascii"), live["note"])
+    live, weights = _held(model, texts, features, language)
+    held = base64.b64encode(weights).decode("ascii")
+    return LivePage(page_header(live=live), held, live["note"], language=language)
 
 
 def _held(
-    model: RunnableModel, texts: Sequence[str], features: Features | None = None
+    model: RunnableModel,
+    texts: Sequence[str],
+    features: Features | None = None,
+    language: str = "en",
 ) -> tuple[Json, bytes]:
     """What the engine and the page read of a model, and its weights."""
+    said = strings(language, "page")
     config, tokenizer = model.config, _checked(model)
     if len(texts) > 1 and config.causal:
         raise _refused(model, "it takes one text: a second one would continue the first")
@@ -238,7 +264,7 @@ def _held(
         more, dictionary = _packed(tensors, coded=False)
         entries += [entry | {"from": len(weights) + entry["from"]} for entry in more]
         weights += dictionary
-    note = _note(model) if coded else ""
+    note = _note(model, said) if coded else ""
     live = {
         "config": config_of_page,
         "entries": entries,
@@ -386,7 +412,7 @@ def in_8_bits(model: RunnableModel) -> RunnableModel:
     return coded
 
 
-def _note(model: RunnableModel) -> str:
+def _note(model: RunnableModel, texts: dict[str, str]) -> str:
     """A sentence on how far the model in 8 bits is from the model, on a few texts."""
     coded = in_8_bits(model)
     logits, probs, hidden, same, count = 0.0, 0.0, 0.0, 0, 0
@@ -402,16 +428,9 @@ def _note(model: RunnableModel) -> str:
             logits = max(logits, float((second - first).abs().max()))
             same += int((first.argmax(-1) == second.argmax(-1)).sum())
             count += first.argmax(-1).numel()
-    said = (
-        f", logits by at most {logits:.2g}, and {same} of {count} most probable answers stay"
-        if count
-        else ""
-    )
-    return (
-        f"Matrices are stored in 8 bits, with a scale a row. On {len(_JUDGED)} sentences that "
-        f"changes attention weights by at most {probs:.2g}, the last hidden states by "
-        f"{100 * hidden:.1f} % of their length{said}."
-    )
+    answers = texts.get(_ANSWERS, _ANSWERS).format(f"{logits:.2g}", same, count) if count else ""
+    values = (len(_JUDGED), f"{probs:.2g}", f"{100 * hidden:.1f}", answers)
+    return texts.get(_IN_8_BITS, _IN_8_BITS).format(*values)
 
 
 def _stored(name: str, values: Tensor) -> Tensor:

@@ -36,30 +36,32 @@ class StoredPage(Written):
     header: str
     blocks: tuple[tuple[str, str], ...]
     parts: tuple[str, ...]
+    language: str = "en"
 
     def pieces(self) -> Iterator[str]:
         """The text of the file, a part at a time."""
-        return document(self.header, (worker_block(), *self.blocks), parts=self.parts)
+        blocks = (worker_block(), *self.blocks)
+        return document(self.header, blocks, parts=self.parts, language=self.language)
 
 
-def stored_live(name: str) -> StoredPage:
+def stored_live(name: str, language: str = "en") -> StoredPage:
     """The live page of one of `STORED_MODELS`."""
     live, weights = _held(name)
     block = ("weights", base64.b64encode(weights).decode("ascii"))
-    return StoredPage(page_header(live=live), (block,), LIVE_PARTS)
+    return StoredPage(page_header(live=live), (block,), LIVE_PARTS, language)
 
 
-def stored_story() -> StoredPage:
+def stored_story(language: str = "en") -> StoredPage:
     """The page that tells how a transformer chooses a word."""
     held = [_held(name) for name in STORED_MODELS]
     header = page_header(story=[live for live, _ in held])
     blocks = ((f"weights{i}", packed_text(weights)) for i, (_, weights) in enumerate(held))
-    return StoredPage(header, tuple(blocks), STORY_PARTS)
+    return StoredPage(header, tuple(blocks), STORY_PARTS, language)
 
 
-def stored_any() -> StoredPage:
+def stored_any(language: str = "en") -> StoredPage:
     """The page that opens with a place to drop a Hugging Face folder on."""
-    return StoredPage(page_header(live=_stored()["any"]), (), LIVE_PARTS)
+    return StoredPage(page_header(live=_stored()["any"]), (), LIVE_PARTS, language)
 
 
 def _stored() -> Json:

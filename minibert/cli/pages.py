@@ -68,6 +68,7 @@ def live(
     any_model: bool = False,
     story: bool = False,
     features: str | None = None,
+    language: str = "en",
     *,
     loading: Loading,
 ) -> None:
@@ -78,6 +79,7 @@ def live(
         any_model [--any]: A page without a model: it runs the model folder that you drop on it.
         story: How a transformer chooses a word, step by step, with both models in the page.
         text: What the page opens with; twice for a pair of texts.
+        language [en|de]: What the page speaks. Texts and tokens stay English.
     """
     if len(text or ()) > 2:
         raise typer.BadParameter("--text can be given twice at most")
@@ -85,24 +87,26 @@ def live(
     given = loading.model or text or features is not None
     if (any_model or story) and (given or (any_model and story)):
         raise typer.BadParameter("--any and --story take no model, features, text or one another")
+    from minibert.languages import strings
     from minibert.viz.stored import STORED_MODELS, stored_any, stored_live, stored_story
 
+    strings(language, "page")
     name = loading.model or STORED_MODELS[0]
     page: Page
     if any_model or story:
-        page = stored_any() if any_model else stored_story()
+        page = stored_any(language) if any_model else stored_story(language)
     elif (
         not text
         and features is None
         and name in STORED_MODELS
         and replace(loading, model=None) == Loading()
     ):
-        page = stored_live(name)
+        page = stored_live(name, language)
     else:
         from minibert.viz.live import live_page
 
         found = _features(features, loading)
-        page = live_page(loading.load(), text or (), features=found)
+        page = live_page(loading.load(), text or (), features=found, language=language)
     _write(page, output, browse, "{:.1f} MB", 1e6)
     if said := getattr(page, "note", ""):
         note("note", said)

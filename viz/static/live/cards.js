@@ -12,6 +12,7 @@
 import { signedShade } from "../core/draw/colors.js";
 import { button, group, segments, walk } from "../core/draw/controls.js";
 import { element, tokenChip } from "../core/draw/dom.js";
+import { translated } from "../core/text/translated.js";
 import { percent, tokenName, visible } from "../core/text/text.js";
 import { difference } from "../marks/cards.js";
 import { editAt, placeOf } from "./edits.js";
@@ -229,7 +230,7 @@ export function createSampling({ sampling: change, next }) {
   const set = (/** @type {Partial<Sampling>} */ part) => now && change({ ...now, ...part });
   const temperature = element("input", { type: "range", min: "0", max: "2", step: "0.05", "aria-label": "Temperature" });
   const told = element("output", { class: "value" });
-  const topK = number("Top-k: only so many of the most probable tokens", "all", "1", "1");
+  const topK = number("Top-k: only so many of the most probable tokens", translated`all`, "1", "1");
   const topP = number("Top-p: only the most probable tokens that have this share", "1", "0.05", "0.05");
   topP.max = "1";
   const seed = number("Seed of the draw", "0", "0", "1");
@@ -287,9 +288,9 @@ function wholeOf(text) {
 const MANY = 9;
 /** The changes of a click. */
 const CLICKS = /** @type {const} */ ([
-  { id: "zero", label: "zero", title: "Nothing comes from it" },
-  { id: "mean", label: "mean", title: "The same comes from it at every token: the mean over this text" },
-  { id: "text", label: "other", title: "What it gives for the other prompt comes from it" },
+  { id: "zero", label: translated`zero`, title: "Nothing comes from it" },
+  { id: "mean", label: translated`mean`, title: "The same comes from it at every token: the mean over this text" },
+  { id: "text", label: translated`other`, title: "What it gives for the other prompt comes from it" },
 ]);
 
 /**
@@ -299,7 +300,7 @@ const CLICKS = /** @type {const} */ ([
 export function createHeads({ layers, heads, predicts }, acts) {
   const to = segments([...CLICKS], acts.to, "What a click sets a head or a layer to");
   const shades = segments(
-    [{ id: "change", label: "attention moved" }, { id: "effect", label: `matters for the ${predicts === "classes" ? "class" : "word"}` }],
+    [{ id: "change", label: "attention moved" }, { id: "effect", label: predicts === "classes" ? "matters for the class" : "matters for the word" }],
     acts.shade,
     "What the grid shows",
   );
@@ -320,7 +321,7 @@ export function createHeads({ layers, heads, predicts }, acts) {
   const root = element("section", { class: "live-card live-heads", "aria-label": "Heads and layers" }, [
     element("h2", {}, ["Heads and layers"]),
     labelled("A click sets to", to.root),
-    labelled("at", reach.root),
+    labelled(translated`at`, reach.root),
     element("div", { class: "live-scroll" }, [table]),
     element("div", { class: "live-row" }, [shades.root]),
     said,
@@ -445,7 +446,7 @@ export function createWeights(acts) {
       const slider = element("input", { type: "range", min: "0", max: String(STEPS), step: "1", "aria-label": `Weight of “${name}”` });
       slider.addEventListener("input", () => row && acts.set(row, key, Number(slider.value) / STEPS));
       const number = element("output", { class: "value" });
-      const cut = button("cut", () => row && acts.cut(row, key, reach), { class: "live-act", "aria-label": `Cut the edge to “${name}”` });
+      const cut = button(translated`cut`, () => row && acts.cut(row, key, reach), { class: "live-act", "aria-label": `Cut the edge to “${name}”` });
       const item = element("li", {}, [element("span", { class: "name" }, [tokenChip(tokens, key, 18)]), slider, number, cut]);
       item.dataset.key = String(key);
       return { key, slider, number, cut, item };

@@ -5,6 +5,7 @@
  * @import { Edit } from "../engine/engine.js"
  */
 
+import { translated } from "../core/text/translated.js";
 import { textsOf } from "./asked.js";
 
 /** @type {("layer" | "head" | "position" | "key" | "neuron")[]} */
@@ -112,7 +113,7 @@ export function editInWords(edit, token) {
   }
   if (quantity === "scores") {
     if (position === null && layer === null) return `“${token(Number(key))}” hidden from all tokens`;
-    return `${capital(where)}: “${position === null ? "all" : token(position)}” cannot look at “${token(Number(key))}”`;
+    return `${capital(where)}: “${position === null ? translated`all` : token(position)}” cannot look at “${token(Number(key))}”`;
   }
   if (quantity === "probs") {
     const weight = `${Math.round(Number(value) * 1000) / 10}\u202f%`;

@@ -49,12 +49,7 @@ async function weightsOf({ example }, layer, head) {
 }
 
 class Live {
-  /**
-   * @param {HTMLElement} host
-   * @param {Engine} engine
-   * @param {import("../engine/engine.js").About} about
-   * @param {Around} around
-   */
+  /** @param {HTMLElement} host @param {Engine} engine @param {import("../engine/engine.js").About} about @param {Around} around */
   constructor(host, engine, about, around) {
     this.host = host;
     this.engine = engine;

@@ -120,11 +120,7 @@ export function createChanges(acts) {
   return {
     root,
     steps: element("div", { class: "live-acts" }, [undo, redo, clear]),
-    /**
-     * @param {Edit[]} edits
-     * @param {(position: number) => string} token
-     * @param {{back: boolean, again: boolean}} can
-     */
+    /** @param {Edit[]} edits @param {(position: number) => string} token @param {{back: boolean, again: boolean}} can */
     update(edits, token, can) {
       undo.disabled = !can.back;
       redo.disabled = !can.again;
@@ -231,11 +227,7 @@ function createTabbed(name, panels, opened) {
  */
 
 export class Workbench {
-  /**
-   * @param {import("../engine/engine.js").About} about
-   * @param {Acts} acts
-   * @param {() => string} address
-   */
+  /** @param {import("../engine/engine.js").About} about @param {Acts} acts @param {() => string} address */
   constructor(about, acts, address) {
     this.about = about;
     const names = /** @type {Name[]} */ (about.pairs ? ["text", "second", "other"] : ["text", "other"]);
@@ -266,7 +258,7 @@ export class Workbench {
     const parts = [this.tokens.root, this.changes.steps, this.heads.root, this.tabbed.root];
     if (about.predicts === "causal") parts.unshift(this.sampling.root);
     this.bench = element("div", { class: "live-bench" }, parts);
-    const sizes = `${counted(about.layers, "layer")} of ${counted(about.heads, "head")}`;
+    const sizes = `${counted(about.layers, "1 layer", " layers")} of ${counted(about.heads, "1 head", " heads")}`;
     this.root = element("header", { class: "live-top" }, [
       element("h1", {}, [`${running(about.model)}, live`, element("span", { class: "live-sizes" }, [sizes])]),
       element("div", { class: "live-fields" }, this.fields.map(({ root }) => root)),

@@ -3,9 +3,10 @@ import { weightOf } from "../core/data/attention.js";
 import { element } from "../core/draw/dom.js";
 import { written } from "../core/text/numbers.js";
 import { percent, visible } from "../core/text/text.js";
+import { translated } from "../core/text/translated.js";
 
 /** What keys do in the pictures of tokens. */
-export const KEYS = { "← →": "layer", "↑ ↓": "token", Enter: "keep", Esc: "let go" };
+export const KEYS = { "← →": translated`layer`, "↑ ↓": translated`token`, Enter: translated`keep`, Esc: "let go" };
 
 /** Leads to the arithmetic of a weight, which begins with its reasons. */
 export const WHY = "Why does it look there?";

@@ -178,12 +178,7 @@ export class Example {
     });
   }
 
-  /**
-   * @param {string} name
-   * @param {number} layer
-   * @param {number} reader  the head that reads it
-   * @returns {Promise<Part | null>}
-   */
+  /** @param {string} name @param {number} layer @param {number} reader  the head that reads it @returns {Promise<Part | null>} */
   async part(name, layer, reader) {
     const [head, held] = name === "query" ? [reader, this.heads] : [this.keyHead(reader), this.keyHeads];
     const own = this.entry(name, layer, head);

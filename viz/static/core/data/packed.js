@@ -9,10 +9,7 @@ const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#
 
 const VALUES = Uint8Array.from({ length: 128 }, (_, code) => DIGITS.indexOf(String.fromCharCode(code)));
 
-/**
- * @param {string} text  digits; a last group of n + 1 of them is n bytes
- * @returns {Uint8Array}
- */
+/** @param {string} text  digits; a last group of n + 1 of them is n bytes @returns {Uint8Array} */
 export function fromBase85(text) {
   const codes = new TextEncoder().encode(text.padEnd(Math.ceil(text.length / 5) * 5, DIGITS[84]));
   const bytes = new Uint8Array((codes.length / 5) * 4);
@@ -34,10 +31,7 @@ export function inflate(packed) {
   return new Response(body?.pipeThrough(new DecompressionStream("deflate")));
 }
 
-/**
- * @param {(name: string) => Promise<string>} textOf  the digits of a block
- * @returns {Blocks}
- */
+/** @param {(name: string) => Promise<string>} textOf  the digits of a block @returns {Blocks} */
 export function blocksOfText(textOf) {
   return {
     async bytes(name, from = 0, to) {

@@ -33,6 +33,7 @@
  */
 
 import { codesOf, largest, meanWeights, weightOf } from "./attention.js";
+import { translated } from "../text/translated.js";
 import { tokenName } from "../text/text.js";
 
 /** A place with less of the attention than this is none to tell of. */
@@ -42,7 +43,7 @@ const FURTHEST = 8;
 
 const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => weightOf(code));
 
-const WORDS = { itself: "itself", first: "the first one, ", previous: "the one before it", next: "the one after it" };
+const WORDS = { itself: translated`itself`, first: "the first one, ", previous: "the one before it", next: "the one after it" };
 
 /** Special tokens that part nothing. */
 const OTHER_SPECIAL = /mask|unk|pad|cls|bos|^<s>$/i;
@@ -162,7 +163,7 @@ function named({ id, by }, { keyTokens }, { delimiter }) {
   if (id === "delimiter") return [{ token: tokenName(keyTokens, delimiter.indexOf(1)) }];
   if (id === "itself") return [WORDS.itself];
   if (Math.abs(by) === 1) return [by < 0 ? WORDS.previous : WORDS.next];
-  return [`the one ${Math.abs(by)} places ${by < 0 ? "before" : "after"} it`];
+  return [by < 0 ? `the one ${-by} places before it` : `the one ${by} places after it`];
 }
 
 /** @param {Looked} looked @param {Focus} focus @returns {Part[]} */

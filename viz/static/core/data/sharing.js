@@ -32,7 +32,7 @@ export function sharing({ header: { sizes } }, head) {
   if (shared === all) return "";
   if (shared === 1) return `All ${all} heads share one key-value head.`;
   const [size, own] = [all / shared, keyHeadOf(sizes, head)];
-  return `Heads ${own * size} ${size === 2 ? "and" : "to"} ${(own + 1) * size - 1} share key-value head ${own}.`;
+  return `Heads ${own * size}${size === 2 ? " and " : " to "}${(own + 1) * size - 1} share key-value head ${own}.`;
 }
 
 /** The same of a whole model, in one sentence. @param {Example} example */
@@ -61,7 +61,7 @@ export function windowsOf({ header: { windows = [] }, layers }) {
   if (!sizes.length) return "";
   const all = sizes.length === layers.length ? "The layers" : `${sizes.length} of ${layers.length} layers`;
   const most = [...new Set(sizes)].sort((a, b) => a - b).join(" or ");
-  return `${all} ${sizes.length > 1 || layers.length === 1 ? "have" : "has"} a window: there a token sees at most ${most} tokens.`;
+  return `${all} ${sizes.length > 1 || layers.length === 1 ? "have a window" : "has a window"}: there a token sees at most ${most} tokens.`;
 }
 
 /**

@@ -104,13 +104,7 @@ function step(id, part, of, reads, norm = "") {
   return { id, part, of, reads, norm, between: false };
 }
 
-/**
- * @param {string} id
- * @param {"attention" | "mlp"} part
- * @param {string} read
- * @param {string} norm
- * @returns {LayerStep[]}
- */
+/** @param {string} id @param {"attention" | "mlp"} part @param {string} read @param {string} norm @returns {LayerStep[]} */
 function between(id, part, read, norm) {
   return [{ id, part, of: "model", reads: [read], norm, between: true }];
 }

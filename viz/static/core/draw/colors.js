@@ -18,18 +18,12 @@ export const PALETTES = {
   ],
 };
 
-/**
- * @param {number} head  the head's number in the model
- * @param {"light" | "dark"} theme
- */
+/** @param {number} head  the head's number in the model @param {"light" | "dark"} theme */
 export function headColor(head, theme) {
   return PALETTES[theme][head % PALETTES[theme].length];
 }
 
-/**
- * @param {string} hex  #rrggbb
- * @returns {[number, number, number]}
- */
+/** @param {string} hex  #rrggbb @returns {[number, number, number]} */
 export function channels(hex) {
   const value = parseInt(hex.slice(1), 16);
   return [value >> 16, (value >> 8) & 255, value & 255];

@@ -190,9 +190,9 @@ export class Frame {
     this.host.dataset.theme = this.theme();
     this.host.dataset.view = state.view;
     const rebuilt = this.rebuild();
-    const other = this.theme() === "dark" ? "light" : "dark";
-    this.switcher.textContent = other === "dark" ? "Dark" : "Light";
-    this.switcher.setAttribute("aria-label", `Switch to ${other} colours`);
+    const dark = this.theme() === "dark";
+    this.switcher.textContent = dark ? "Light" : "Dark";
+    this.switcher.setAttribute("aria-label", dark ? "Switch to light colours" : "Switch to dark colours");
     for (const part of [this.tabs, this.chooser, this.giving, ...this.parts]) part.update(this.theme());
     this.around.address.write(toHash(state, this.limits()));
     const { generation } = this;

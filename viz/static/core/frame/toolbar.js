@@ -13,6 +13,7 @@ import { headColor, inkOn } from "../draw/colors.js";
 import { button, group, menu, segments, tabsOf } from "../draw/controls.js";
 import { element } from "../draw/dom.js";
 import { currentHead } from "../state/state.js";
+import { translated } from "../text/translated.js";
 import { running, visible } from "../text/text.js";
 import { counted } from "../text/numbers.js";
 
@@ -104,7 +105,7 @@ function headControl(store, limits, example, one) {
     tile.addEventListener("dblclick", (event) => one || event.shiftKey || solo(head));
     return tile;
   });
-  const all = button("all", () => store.set({ heads: limits.heads }), { class: "quiet", "aria-label": "All heads" });
+  const all = button(translated`all`, () => store.set({ heads: limits.heads }), { class: "quiet", "aria-label": "All heads" });
   const note = element("output", { class: "value" });
   const beside = one ? [] : [all, ...(limits.first === limits.heads ? [] : [note])];
   return {
@@ -227,7 +228,7 @@ export function createChooser(store, examples, open) {
   const back = button("‹", () => open(store.get().example - 1), step("Previous text"));
   const on = button("›", () => open(store.get().example + 1), step("Next text"));
   const count = element("span", { class: "of" }, [`of ${names.length}`]);
-  const compared = menu("Compare with", [["", "nothing"], ...options], (value) => store.set({ beside: value === "" ? null : Number(value) }));
+  const compared = menu("Compare with", [["", translated`nothing`], ...options], (value) => store.set({ beside: value === "" ? null : Number(value) }));
   root.append(
     labelled("Text", element("div", { class: "stepper" }, [back, texts, on]), count),
     labelled("Compare with", element("div", { class: "stepper" }, [compared])),
@@ -319,10 +320,10 @@ function about(header, named) {
 
 /** @param {ExampleHeader} header */
 function sizes({ sizes: { n_layers: nLayers, n_heads: nHeads }, cut, tokens, key_tokens: keyTokens, model }) {
-  const own = counted(tokens.text.length, "token");
+  const own = counted(tokens.text.length, "1 token", " tokens");
   const both = keyTokens ? `${own} that look at ${keyTokens.text.length}` : own;
   const length = `${cut ? "the text is cut after " : ""}${both}`;
-  const parts = [`${counted(nLayers, "layer")} of ${counted(nHeads, "head")}`, length];
+  const parts = [`${counted(nLayers, "1 layer", " layers")} of ${counted(nHeads, "1 head", " heads")}`, length];
   if (model) parts.unshift(running(model));
   return parts.join(" · ");
 }

@@ -234,12 +234,7 @@ export function placesOf(store, { heads }) {
  * @property {(token: Focus) => void} focus  gives it the keyboard
  */
 
-/**
- * @param {KeyboardEvent} event
- * @param {Store} store
- * @param {Tokens} tokens
- * @returns {boolean}  whether the key meant something
- */
+/** @param {KeyboardEvent} event @param {Store} store @param {Tokens} tokens @returns {boolean}  whether the key meant something */
 export function tokenKey({ key, target }, store, { token, from, size, focus }) {
   const state = store.get();
   if (key === "Escape") {

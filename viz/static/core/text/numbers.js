@@ -36,7 +36,7 @@ export function share(weight) {
   return `${written(value, 3)}\u202f%`;
 }
 
-/** @param {number} number @param {string} thing */
-export function counted(number, thing) {
-  return `${number} ${thing}${number === 1 ? "" : "s"}`;
+/** @param {number} number @param {string} one  "1 layer" @param {string} many  " layers" */
+export function counted(number, one, many) {
+  return number === 1 ? one : `${number}${many}`;
 }

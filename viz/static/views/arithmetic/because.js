@@ -15,6 +15,7 @@ import { signColor } from "../../core/draw/colors.js";
 import { button, segments } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { counted, share, signed, written } from "../../core/text/numbers.js";
+import { translated } from "../../core/text/translated.js";
 import { numeral, track } from "../../marks/cards.js";
 import { folded, lineOf, named, sumTables, unfolding, words } from "./elements.js";
 import { dimensionName, products, sumStep, total } from "./steps.js";
@@ -84,7 +85,7 @@ export class Because {
     const mlp = shown.find(({ label }) => label.startsWith("mlp ") && !label.includes("bias"));
     const said = mlp ? `“${mlp.label}” is the MLP of layer ${mlp.label.slice(4)}, the layer’s other half. ` : "";
     const equal = Math.abs(same) > 1e-3 * Math.abs(pairs[0].score) ? `“The same for every key” is what biases give to all keys alike: the softmax cancels it, so it cannot say why this one wins. ` : "";
-    const down = shown.some(({ head }) => head) ? "what its heads had read, down to the words, and its" : "its";
+    const down = shown.some(({ head }) => head) ? "what its heads had read, down to the words, and its" : translated`its`;
     const python = ["What had been read there, down to the words, Python says: ", element("code", {}, [`print(${asking(asked)}.tree())`]), ", or a page that was made with ", element("code", {}, [`why=(${asked.layer}, ${asked.head})`]), "."];
     return [
       words(...lead(story, asked)),
@@ -218,7 +219,7 @@ function placed(tokens, index) {
 /** Why a page without a model does not say it. @param {Example} example @param {number} seen  keys that the query sees @param {Asked} asked */
 function absent({ header: { why } }, seen, asked) {
   if (seen === 1) return words("This token sees only one key. So the weight is 1, whatever the score is.");
-  const of = why?.heads ? ` of ${counted(why.heads.length, "head")}: ${why.heads.slice(0, 8).join(", ")}` : "";
+  const of = why?.heads ? ` of ${counted(why.heads.length, "1 head", " heads")}: ${why.heads.slice(0, 8).join(", ")}` : "";
   const held = `This page can say it for weights of at least ${share(why?.least ?? 0)}${of}. `;
   return words(held, "For this one, ask in Python: ", element("code", {}, [asking(asked)]));
 }

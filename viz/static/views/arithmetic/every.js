@@ -122,7 +122,7 @@ const APART = 1e-3;
  */
 function answerOf(quantity, { tokens, layer, head, position, dimension, name }, value, given) {
   const place = [...(quantity.layered ? [`Layer ${layer}`] : []), ...(quantity.headed ? [`head ${head}`] : []), quantity.says];
-  const which = name === null ? `, ${quantity.of === "mlp" ? "neuron" : "dimension"} ${dimension}` : ` for “${visible(name.trim(), 24)}”`;
+  const which = name === null ? (quantity.of === "mlp" ? `, neuron ${dimension}` : `, dimension ${dimension}`) : ` for “${visible(name.trim(), 24)}”`;
   const parts = [
     element("p", { class: "where" }, [place.join(", ")]),
     element("h2", { class: "sum-title" }, [`${quantity.label} of `, named(tokens, position), `${which}: `, numeral("answer", value)]),
@@ -175,12 +175,12 @@ class VectorStrip {
   show(now) {
     this.now = now;
     const { vector, of, dimension } = now;
-    const thing = { model: "dimension", head: "dimension", mlp: "neuron", vocabulary: "token" }[of];
+    const thing = { model: "the dimension ", head: "the dimension ", mlp: "the neuron ", vocabulary: "the token " }[of];
     this.room.hidden = !vector;
     this.list.hidden = Boolean(vector);
     this.field.hidden = !vector;
-    this.thing.textContent = `the ${thing} `;
-    this.field.setAttribute("aria-label", thing);
+    this.thing.textContent = thing;
+    this.field.setAttribute("aria-label", thing.trim());
     if (vector) {
       this.field.max = String(vector.length - 1);
       this.field.value = String(dimension);

@@ -18,6 +18,7 @@ import { ONE_WAY, reach, sharing } from "../../core/data/sharing.js";
 import { farthest, sees, vectorOf } from "../../core/data/softmax.js";
 import { counted } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
+import { translated } from "../../core/text/translated.js";
 import { capStep, dimensionName, lineStep, products, sumStep } from "./steps.js";
 
 /** Distances in tokens that are compared with the pair's own. */
@@ -31,7 +32,7 @@ export function weightSteps(story, head) {
   const { example, vectors, row, key } = story;
   const [query, keyed] = [vectorOf(vectors.query, row.query, vectors.width), vectorOf(vectors.key, key, vectors.width)];
   const names = [quoted(example.tokens, row.query), quoted(example.keyTokens, key)];
-  const says = `${names[0]} has a query q, ${names[1]} a key k: ${counted(vectors.width, "number")} each. They are multiplied number by number, and the products added up. The larger the sum, the better the query fits the key. ${sharing(example, head)}`;
+  const says = `${names[0]} has a query q, ${names[1]} a key k: ${counted(vectors.width, "1 number", " numbers")} each. They are multiplied number by number, and the products added up. The larger the sum, the better the query fits the key. ${sharing(example, head)}`;
   const product = sumStep("multiply", "Multiply and add up", says.trim(), products(query, keyed, dimensionName), ["q", "k"]);
   return [product, ...turned(story, query, keyed, product.value), scaled(story, product.value), ...(vectors.softCap ? [capStep("score", row.scores[key], vectors.softCap)] : []), masked(story), weighed(story), handedOn(story, names)];
 }
@@ -53,14 +54,16 @@ function turned({ vectors: { rotary, width }, row, key }, query, keyed, sum) {
   const lines = apart.map((distance) => [`${distance} apart${distance === Math.abs(own) ? ", as here" : ""}: _q_ · _k_ = `, productApart(query, keyed, rotary, { at: row.query, keyAt: key, apart: sign * distance })]);
   const turnedSide = 2 * rotary.frequencies.length;
   const how = turnedSide < width ? `The first ${turnedSide} of ${width} numbers of query and key` : "Query and key";
-  const says = `${how} are shown after rotation: two and two were turned by position × frequency. The same pair of tokens at another distance gives another product; here the key stands ${own ? `${counted(Math.abs(own), "token")} ${own > 0 ? "behind" : "ahead"}` : "where the query stands"}.`;
+  const far = counted(Math.abs(own), "1 token", " tokens");
+  const place = own ? (own > 0 ? `${far} behind` : `${far} ahead`) : "where the query stands";
+  const says = `${how} are shown after rotation: two and two were turned by position × frequency. The same pair of tokens at another distance gives another product; here the key stands ${place}.`;
   return [lineStep("turn", "Turned by position", says, lines, sum)];
 }
 
 /** @param {Story} story @param {number} sum */
 function scaled({ vectors: { scale, width }, row, key }, sum) {
   const usual = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6;
-  const why = usual ? `A sum of ${counted(width, "product")} grows with the root of their number; dividing by √${width} undoes that.` : "This layer has a scale of its own.";
+  const why = usual ? `A sum of ${counted(width, "1 product", " products")} grows with the root of their number; dividing by √${width} undoes that.` : "This layer has a scale of its own.";
   return lineStep("scale", "Scale", why, [[usual ? `_score_ = _q_ · _k_ / √${width} = ` : "_score_ = _q_ · _k_ × scale = ", sum, " × ", scale, " = ", row.scores[key]]], row.scores[key]);
 }
 
@@ -73,7 +76,7 @@ function masked({ example, row, key, vectors }) {
   const count = row.end - row.first;
   const hidden = vectors.nKeys - count;
   const one = example.causal ? ONE_WAY : "";
-  const ways = [one, window, `${counted(count, "key")} may be looked at, ${hidden} ${hidden === 1 ? "is" : "are"} masked.`, verdict(example, row, key, seen)];
+  const ways = [one, window, `${counted(count, "1 key", " keys")} may be looked at, ${hidden === 1 ? "1 is masked" : `${hidden} are masked`}.`, verdict(example, row, key, seen)];
   const line = seen ? ["_score_ = ", score] : ["_score_ = ", score, " instead of ", row.capped[key]];
   return lineStep("mask", "Mask", ways.filter(Boolean).join(" "), [line], score);
 }
@@ -82,7 +85,8 @@ function masked({ example, row, key, vectors }) {
 function verdict({ tokens, keyTokens, causal }, row, key, seen) {
   const name = quoted(keyTokens, key);
   if (row.query === key) return `${name} is the token itself: not masked.`;
-  const side = `${name} comes ${key < row.query ? "before" : "after"} ${quoted(tokens, row.query)}`;
+  const query = quoted(tokens, row.query);
+  const side = key < row.query ? `${name} comes before ${query}` : `${name} comes after ${query}`;
   if (seen) return `${side}: not masked.`;
   return `${side}${key < row.query || !causal ? ", outside the window" : ""}: masked, whatever its score.`;
 }
@@ -112,6 +116,6 @@ function handedOn({ example, vectors, row, key }, names) {
   const { value: values, width } = vectors;
   const dimension = farthest(vectorOf(values, key, width));
   const terms = Array.from(row.weights, (weight, i) => ({ name: `${tokenName(example.keyTokens, i)} (${i})`, factors: [weight, values[i * width + dimension]], value: weight * values[i * width + dimension] }));
-  const says = `${names[1]} has a value v too, of ${counted(width, "number")}. Of it, ${names[0]} gets this share; with those of all other keys it adds up to z, what the head hands on. In dimension ${dimension}, where the value of ${names[1]} is farthest from zero:`;
-  return sumStep("value", "Take the value along", says, terms, ["weight", "v"]);
+  const says = `${names[1]} has a value v too, of ${counted(width, "1 number", " numbers")}. Of it, ${names[0]} gets this share; with those of all other keys it adds up to z, what the head hands on. In dimension ${dimension}, where the value of ${names[1]} is farthest from zero:`;
+  return sumStep("value", "Take the value along", says, terms, [translated`weight`, "v"]);
 }

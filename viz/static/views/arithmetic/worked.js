@@ -16,6 +16,7 @@ import { timesRows } from "../../core/data/softmax.js";
 import { headsAt, layerSteps, normName, rowAt, weightOf } from "../../core/data/source.js";
 import { written } from "../../core/text/numbers.js";
 import { tokenName } from "../../core/text/text.js";
+import { translated } from "../../core/text/translated.js";
 import { capStep, dimensionName, lineStep, products, sumStep, total } from "./steps.js";
 
 /**
@@ -392,7 +393,7 @@ export async function z(at) {
   const name = (/** @type {number} */ key) => `${tokenName(at.tokens, key)} (${key})`;
   const way = (/** @type {number} */ key) => ({ number: "", key });
   const says = ["The values of all tokens, each times the weight with which this token looks there.", sharing(at.example, at.place.head)].filter(Boolean).join(" ");
-  return [sumStep("mixture", "Weigh the values", says, products(probs, own, name, way), ["weight", "value"])];
+  return [sumStep("mixture", "Weigh the values", says, products(probs, own, name, way), [translated`weight`, "value"])];
 }
 
 /** @param {Teller} at */
@@ -631,7 +632,7 @@ async function added(at, part) {
   const after = at.step(out).between ? `, after ${at.normName}` : "";
   const terms = [
     { name: `${before}: the stream as it was`, factors: [], value: stream[dimension], to: at.way(before)(dimension) },
-    { name: `${out}: what ${part === "attention" ? "attention" : "the MLP"} adds${after}`, factors: [], value: change[dimension], to: to(out)(dimension) },
+    { name: part === "attention" ? `${out}: what attention adds${after}` : `${out}: what the MLP adds${after}`, factors: [], value: change[dimension], to: to(out)(dimension) },
   ];
   const sum = sumStep("sum", "Add to the stream", "Nothing is replaced: what was there stays, and something is added.", terms);
   if (!norm) return [sum];

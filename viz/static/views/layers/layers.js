@@ -16,6 +16,7 @@ import { walk } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { tokenName, visible } from "../../core/text/text.js";
+import { translated } from "../../core/text/translated.js";
 import { bar, createRamp, legendOf } from "../../marks/cards.js";
 
 /** @typedef {{row: number, point: number}} Cell */
@@ -231,5 +232,5 @@ function createLayersLegend(ramp, causal) {
     `A row is a token, a column a layer: what the model would predict at that position, ${what}, if it stopped there. Its own output head reads what the layer leaves.`,
     "The darker a cell, the more probable its token. Bold: what the output says too.",
   ];
-  return legendOf(parts, { "← ↑ → ↓": "move", Enter: "keep", Esc: "let go" });
+  return legendOf(parts, { "← ↑ → ↓": translated`move`, Enter: translated`keep`, Esc: "let go" });
 }

@@ -21,6 +21,7 @@ import { CanvasPen } from "../../core/export/pens.js";
 import { MOST_ZOOM } from "../../core/state/state.js";
 import { share } from "../../core/text/numbers.js";
 import { percent, running } from "../../core/text/text.js";
+import { translated } from "../../core/text/translated.js";
 import { boundsText, createRamp, facts, large, legendOf, WHY } from "../../marks/cards.js";
 import { cellAt, frameFor, paintBand, paintCells, paintMap, SCALES, weightsOf } from "./plot.js";
 
@@ -265,7 +266,7 @@ function createMapLegend(causal) {
     "Below, how much attention each token receives from all tokens.",
     causal ? "This model reads in one direction: nothing exists above the diagonal, so nothing is drawn there." : "",
   ];
-  const keys = { "← ↑ → ↓": "move", Enter: "keep the largest", Esc: "let go" };
+  const keys = { "← ↑ → ↓": translated`move`, Enter: "keep the largest", Esc: "let go" };
   return {
     root: legendOf([...ramp.parts, ...sentences], keys, "Weight"),
     /** @param {"light" | "dark"} theme @param {number} largest */

@@ -78,11 +78,7 @@ export function frameFor(pen, room, tokens, keyTokens) {
   return { left, top, width, height, total: left + width, tall: top + height + MARGIN.sums };
 }
 
-/**
- * @param {Weights["probs"]} probs
- * @param {{nQueries: number, nKeys: number, causal: boolean}} sizes
- * @returns {Weights}
- */
+/** @param {Weights["probs"]} probs @param {{nQueries: number, nKeys: number, causal: boolean}} sizes @returns {Weights} */
 export function weightsOf(probs, { nQueries, nKeys, causal }) {
   const received = new Float64Array(nKeys);
   probs.forEach((weight, at) => (received[at % nKeys] += weight));

@@ -15,6 +15,7 @@ import { button, walk } from "../../core/draw/controls.js";
 import { element } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { running } from "../../core/text/text.js";
+import { translated } from "../../core/text/translated.js";
 import { createRamp, legendOf } from "../../marks/cards.js";
 
 class ModelView extends Staged {
@@ -262,7 +263,7 @@ function createModelLegend(pooled, causal, shared) {
     causal ? "This model reads in one direction: nothing stands above the diagonal." : "",
     shared && `${shared} A bracket above them joins such heads.`,
   ];
-  const root = legendOf([...ramp.parts, ...sentences], { "← ↑ → ↓": "move", Enter: "open" });
+  const root = legendOf([...ramp.parts, ...sentences], { "← ↑ → ↓": translated`move`, Enter: translated`open` });
   return {
     root,
     /** @param {string} ground @param {"light" | "dark"} theme */

@@ -26,6 +26,7 @@ import { element, tokenChip } from "../../core/draw/dom.js";
 import { pageFigure } from "../../core/export/page_figure.js";
 import { short, written } from "../../core/text/numbers.js";
 import { percent, tokenName } from "../../core/text/text.js";
+import { translated } from "../../core/text/translated.js";
 import { numeral } from "../../marks/cards.js";
 import { chooseToken, tokenMenu } from "../../marks/rows.js";
 import { dimensionAt, stripOf } from "../../marks/strips.js";
@@ -48,7 +49,7 @@ class NeuronView extends Staged {
     this.query = element("td", { class: "neuron-strip" });
     this.chip = element("th", { class: "neuron-key", scope: "row" });
     this.body = element("tbody");
-    const titles = [["where it looks", "key"], ["its query above each key", "q, k"], ["multiplied, cell by cell", "q × k"], ["summed", "score"], ["its share", "softmax"]];
+    const titles = [["where it looks", "key"], ["its query above each key", "q, k"], ["multiplied, cell by cell", "q × k"], [translated`summed`, "score"], ["its share", "softmax"]];
     const head = element("thead", {}, [
       element("tr", {}, titles.map(([words, name]) => element("th", { scope: "col" }, [element("strong", {}, [words]), ` ${name}`]))),
       element("tr", {}, [this.chip, this.query, element("td"), element("td"), element("td")]),
@@ -113,7 +114,7 @@ class NeuronView extends Staged {
       element("th", { class: "neuron-key", scope: "row" }, [choose]),
       strip(vectorOf(vectors.key, key, vectors.width), scales.vectors),
       strip(productsOf(vectors, row.query, key), scales.products),
-      number("score", masked ? -Infinity : row.scores[key], masked ? "masked" : written(row.scores[key], 2), masked ? "" : signedShade(row.scores[key], scales.scores, theme)),
+      number("score", masked ? -Infinity : row.scores[key], masked ? translated`masked` : written(row.scores[key], 2), masked ? "" : signedShade(row.scores[key], scales.scores, theme)),
       number("weight", row.weights[key], masked ? "–" : percent(row.weights[key]), weightShade(headColor(head, theme), row.weights[key], theme)),
     ]);
     made.classList.toggle("kept", this.store.get().key === key);

@@ -133,7 +133,7 @@ function createGrid(survey, store) {
       });
       rows.forEach((_, layer) => (means[layer].textContent = cellText(meanOf(mean.slice(layer * nHeads, (layer + 1) * nHeads)), unit)));
       ramp.show(`linear-gradient(90deg, transparent, ${signedShade(top, top, theme)})`, [0, top].map((value) => textOf(value, unit)));
-      const said = mean[place] === null ? "no row counts" : `${textOf(mean[place], unit)} (95\u202f% interval ${intervalOf(measure, place)}, ${counted(documents, "document")})`;
+      const said = mean[place] === null ? "no row counts" : `${textOf(mean[place], unit)} (95\u202f% interval ${intervalOf(measure, place)}, ${counted(documents, "1 document", " documents")})`;
       readout.textContent = `Head ${survey.nameOf(place)}: ${said}`;
       examples.replaceChildren(...examplesOf(survey, measure, place));
     },
@@ -373,5 +373,5 @@ function patternsSaid({ header: { patterns }, heads: all }) {
   const ending = most.count ? ` Most of them, ${most.count}, look at ${running(most.words)}.` : "";
   // Of any two tokens one stands before the other; other patterns have rows in few texts, or are measured on drawn ones.
   const documents = Math.max(...patterns.filter(({ name }) => name === "previous").map((one) => one.documents));
-  return `Over ${counted(documents, "document")}, ${named.size} of ${all.length} heads are known by one of ${patterns.length} patterns.${ending}`;
+  return `Over ${counted(documents, "1 document", " documents")}, ${named.size} of ${all.length} heads are known by one of ${patterns.length} patterns.${ending}`;
 }

@@ -34,12 +34,7 @@ import { counted, written } from "../../core/text/numbers.js";
 import { percent, tokenName } from "../../core/text/text.js";
 import { predicted } from "../../marks/cards.js";
 
-/**
- * @param {Source} source
- * @param {Example} example
- * @param {{layer: number, position: number}} place
- * @returns {Promise<Whole>}
- */
+/** @param {Source} source @param {Example} example @param {{layer: number, position: number}} place @returns {Promise<Whole>} */
 export async function readWhole(source, example, { layer, position }) {
   const { shape } = source;
   const { built } = shape;
@@ -112,7 +107,7 @@ export const BOXES = {
   },
   z: ({ inside: { heads: { z } } }) => [box("z", "Mix values", "The values of all tokens, each times its weight, added up.", [{ name: "", parts: z, scale: scaleFor(...z) }])],
   attn_out: ({ inside: { one: { attn_out: out } }, shape, built }) => [
-    box("attn_out", "W_O", `z of ${shape.heads} heads side by side, times one matrix: what attention ${adds(built) ? "adds" : "gives"}.`, [cells("", out)], { fact: lengthOf(out) }),
+    box("attn_out", "W_O", `z of ${shape.heads} heads side by side, times one matrix: ${adds(built) ? "what attention adds" : "what attention gives"}.`, [cells("", out)], { fact: lengthOf(out) }),
   ],
   attention_output: ({ built }) => [normBox("attention_output", normName(built), "what attention gives, normed before it is added", "attention output norm")],
   resid_mid: addedBoxes,
@@ -165,12 +160,12 @@ function streamBox({ layer, example }, id, says, numbers) {
 /** A sum with the stream, with the norm that stands in the stream itself, and what it leaves. @param {Whole} whole @param {LayerStep} step */
 function addedBoxes(whole, { id, norm }) {
   const { built, inside, after, layer } = whole;
-  const [part, what] = id === "resid_mid" ? ["attention", "attention"] : ["mlp", "the MLP"];
+  const [part, what] = id === "resid_mid" ? ["attention", "adds what attention gives"] : ["mlp", "adds what the MLP gives"];
   const name = normName(built);
   const alone = built.parallel && id === "resid_mid" ? "the stream plus what attention added; the MLP does not read it" : "the stream plus what was added";
   const numbers = id === "resid_post" ? /** @type {Float32Array} */ (after.get(layer)) : inside.one[id];
   return [
-    box(id, norm ? `⊕ ${name}` : "⊕", `adds what ${what} gives`, [], { id: `${part} sum`, name: "", kind: "sum", leads: "" }),
+    box(id, norm ? `⊕ ${name}` : "⊕", what, [], { id: `${part} sum`, name: "", kind: "sum", leads: "" }),
     streamBox(whole, id, norm ? `the sum, then ${name}: it stands in the stream itself` : alone, numbers),
   ];
 }
@@ -227,7 +222,7 @@ export function outputBoxes({ built, shape, candidates, example }) {
   const asks = shape.predicts === "masked" ? "which token stands here" : "which token comes next";
   const capped = built.logitSoftCap ? `, squeezed into −${written(built.logitSoftCap, 0)} to ${written(built.logitSoftCap, 0)}` : "";
   const head = built.transform ? `a matrix, an activation and ${name} of its own` : `the last ${name}`;
-  const says = `One logit for each of ${counted(shape.vocabulary, "token")}${capped}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`;
+  const says = `One logit for each of ${counted(shape.vocabulary, "1 token", " tokens")}${capped}; the softmax makes probabilities of them: ${asks}${example.causal ? "" : ", as the model sees it"}.`;
   const bars = element("span", { class: "whole-bars" }, candidates.slice(0, LISTED).map((one) => element("span", { class: "whole-bar" }, predicted(one))));
   return [
     ...(built.finalNorm && built.transform ? [normBox("hidden", `Last ${name}`, "What the output head reads: the stream after the last norm.")] : []),

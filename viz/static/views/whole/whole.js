@@ -203,10 +203,7 @@ export function layerParts(whole) {
  * @property {"box" | "stream" | "sum" | "norm"} [kind]
  */
 
-/**
- * @param {Box} box
- * @param {{theme: "light" | "dark", go: (way: Way) => void, can: (way: Way) => boolean}} around
- */
+/** @param {Box} box @param {{theme: "light" | "dark", go: (way: Way) => void, can: (way: Way) => boolean}} around */
 function boxOf(box, { theme, go, can }) {
   const { id, title, name, says, rows, fact, more = [], way, leads, kind = "box" } = box;
   const open = can(way);
