@@ -1,12 +1,13 @@
 """Makes everything in docs/course that follows from its pages and from the models.
 
     python -m scripts.course                 all of it
-    python -m scripts.course slides          only what is named: outputs, notebooks, slides
+    python -m scripts.course slides          only what is named: pictures, outputs, notebooks, slides
     python -m scripts.course docs/why.md     what the Python blocks of these pages print, below them
 
 Notebooks and slides are the pages again. Run it after a change of a page or of a model. The blocks
 of a page run one after the other in one namespace; blocks of other languages, and of Python with a
-word behind it, stay as they are. The pictures were drawn from numbers of tiny-bert.
+word behind it, stay as they are. scripts/course_pictures.py draws the grids; the other pictures were drawn from
+numbers of tiny-bert.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from scripts.course_notebooks import notebook_of
+from scripts.course_pictures import PICTURES
 from scripts.course_slides import slides_of
 
 COURSE = Path(__file__).resolve().parents[1] / "docs" / "course"
@@ -73,6 +75,9 @@ def write_outputs(pages: list[Path]) -> None:
 def main(wanted: list[str]) -> None:
     """Make what is wanted, in the order in which one needs the other."""
     named = [Path(one) for one in wanted if one.endswith(".md")]
+    if "pictures" in wanted:
+        for name, draw in PICTURES.items():
+            write(COURSE / "pictures" / f"{name}.svg", draw())
     if named or "outputs" in wanted:
         write_outputs(named or PAGES)
     for page in UNITS:
@@ -84,4 +89,4 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["outputs", "notebooks", "slides"])
+    main(sys.argv[1:] or ["pictures", "outputs", "notebooks", "slides"])

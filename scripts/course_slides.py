@@ -14,12 +14,13 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
 font:clamp(18px,2.4vw,32px)/1.4 var(--sans)}
-section{display:none;min-height:100vh;padding:6vh 6vw 12vh;max-width:60em;margin:auto}
+section{display:none;height:100vh;padding:5vh 6vw 9vh;max-width:60em;margin:auto}
+.full{font-size:.8em}
 section.here{display:flex;flex-direction:column;justify-content:center;gap:.8em}
 h1,h2{line-height:1.15;margin:0}p,ul{margin:0}ul{padding-left:1.1em}
 .key{border-left:.2em solid var(--soft);padding-left:.6em}
 .ask{font-style:italic}pre{margin:0;white-space:pre-wrap;font-size:.8em}
-svg{width:100%;max-width:92vh;height:auto;max-height:62vh}
+svg{width:100%;max-width:92vh;flex:0 1 62vh;min-height:0}
 a{color:inherit}
 nav{position:fixed;bottom:0;right:0;padding:.4em .8em;font-size:18px;display:flex;gap:.6em;
 align-items:center;background:var(--paper)}
@@ -46,8 +47,10 @@ document.querySelector("#on").onclick=()=>go(at+1);
 addEventListener("hashchange",()=>go(parseInt(location.hash.slice(1))-1||0));
 go(parseInt(location.hash.slice(1))-1||0);
 """
+# Letters of a slide from which on they are smaller, so that nothing is cut off at 1280 x 720.
+_FULL = 420
 _QUESTION = re.compile(r"```text\n(.*?)\nNo guess yet", re.DOTALL)
-_PICTURE = re.compile(r"^!\[([^]]*)\]\((pictures/[\w.]+)\)$")
+_PICTURE = re.compile(r"^!\[(.*)\]\((pictures/[\w.]+)\)$")
 
 
 def slides_of(page: str, folder: Path) -> str:
@@ -59,7 +62,9 @@ def slides_of(page: str, folder: Path) -> str:
         if shown:
             level = 1 if heading.startswith("# ") else 2
             head = f"<h{level}>{_inline(heading.lstrip('# '))}</h{level}>"
-            slides.append(f"<section>{head}{shown}</section>")
+            letters = re.sub(r"<svg.*?</svg>|<[^>]*>", "", shown, flags=re.DOTALL)
+            full = ' class="full"' if len(letters) > _FULL else ""
+            slides.append(f"<section{full}>{head}{shown}</section>")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

@@ -58,6 +58,7 @@ def shipped() -> dict[str, bytes]:
         ("minibert/kernels", "kernels", "*.py"),
         ("minibert/viz", "viz", "*.py"),
         ("minibert/embedded", "minibert/embedded", "*"),
+        ("minibert/languages", "minibert/languages", "*.json"),
         ("minibert/viz/built", "viz/built", "*"),
     ):
         for path in (REPOSITORY / top).rglob(kind):

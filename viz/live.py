@@ -200,9 +200,7 @@ class StoryPage(Written):
         return f"<StoryPage of {self.size / 1e6:.1f} MB; save('story.html') writes it to a file>"
 
 
-def story_page(
-    masked: RunnableModel, causal: RunnableModel, *, language: str = "en"
-) -> StoryPage:
+def story_page(masked: RunnableModel, causal: RunnableModel, *, language: str = "en") -> StoryPage:
     """The exercises as one page, step by step, which runs tiny-bert and tiny-gpt2, in this order.
 
     `language` is one of `minibert.languages.LANGUAGES`. Raises MinibertError for another one, and

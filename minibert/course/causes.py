@@ -50,7 +50,7 @@ def _right() -> tuple[str, ...]:
 
 
 @cache
-def _flipped(point: str, layer: int = 0, head: int = 0) -> int:
+def flipped(point: str, layer: int = 0, head: int = 0) -> int:
     """How many of the right plurals become was without the subject, or without a head."""
     if point == "subject":
         edit = {("scores", n): hide(_SUBJECT) for n in range(bert().config.n_layers)}
@@ -59,13 +59,13 @@ def _flipped(point: str, layer: int = 0, head: int = 0) -> int:
 
 
 def _carrier() -> set[str]:
-    layer, head = max(every_head(bert()), key=lambda place: _flipped("head", *place))
+    layer, head = max(every_head(bert()), key=lambda place: flipped("head", *place))
     return {f"{layer}-{head}"}
 
 
 def _about_flips(head: str) -> str:
     layer, number = (int(part) for part in head.split("-"))
-    count = _flipped("head", layer, number)
+    count = flipped("head", layer, number)
     return (
         f"Without head {head}, {count} of {len(_right())} plurals become was. Without another head "
         "it is more."
@@ -137,7 +137,7 @@ _CAUSES: dict[str, Exercise] = {
     "5-hidden": Numbers(
         "The subject is hidden from all tokens. In how many of the plurals that were right "
         "does was come first now?",
-        lambda: _flipped("subject"),
+        lambda: flipped("subject"),
         5.0,
         "In these sentences only the subject tells one from many, and without it the model says "
         "was.",
@@ -145,8 +145,8 @@ _CAUSES: dict[str, Exercise] = {
         lambda: {
             "Nothing else in these sentences says whether there is one or there are many.": 0,
             "That many if it tossed a coin. But without the subject it always says the same.": 30,
-            "That is a part. Give the count, of 60 pairs.": _flipped("subject") / 60,
-            "That is per cent. Give the count, of 60 pairs.": _flipped("subject") / 0.6,
+            "That is a part. Give the count, of 60 pairs.": flipped("subject") / 60,
+            "That is per cent. Give the count, of 60 pairs.": flipped("subject") / 0.6,
         },
         _A_COUNT,
     ),
