@@ -1,12 +1,12 @@
 """Makes everything in docs/course that follows from its pages and from the models.
 
     python -m scripts.course                 all of it
-    python -m scripts.course slides          only what is named: pictures, outputs, notebooks, slides
+    python -m scripts.course slides          of pictures, outputs, notebooks, slides what is named
     python -m scripts.course docs/why.md     what the Python blocks of these pages print, below them
 
 Notebooks and slides are the pages again. Run it after a change of a page or of a model. The blocks
 of a page run one after the other in one namespace; blocks of other languages, and of Python with a
-word behind it, stay as they are. scripts/course_pictures.py draws the grids; the other pictures were drawn from
+word behind it, stay as they are. The pictures that course_pictures.py does not draw were drawn from
 numbers of tiny-bert.
 """
 

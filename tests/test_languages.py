@@ -1,7 +1,7 @@
 """Languages: a file each, which says all that the code says.
 
-tests/front_end/translated.test.js compares the pages' script with it, tests/browser/test_languages.py
-looks at German pages.
+tests/front_end/translated.test.js compares the pages' script with it, and
+tests/browser/test_languages.py looks at German pages.
 """
 
 import pytest

@@ -91,8 +91,8 @@ SERVED_PARTS = ("page", "vectors", "layers", "served")
 
 _FORMAT = 2
 _OFF = (
-    "This page draws its pictures with JavaScript, which is switched off here. It needs no network: "
-    "everything is in this file."
+    "This page draws its pictures with JavaScript, which is switched off here. It needs no "
+    "network: everything is in this file."
 )
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
