@@ -1,13 +1,14 @@
 """Makes everything in docs/course that follows from its pages and from the models.
 
     python -m scripts.course                 all of it
-    python -m scripts.course slides          of pictures, outputs, notebooks, slides what is named
+    python -m scripts.course slides          what is named of pictures, outputs, notebooks,
+                                             slides, handouts
     python -m scripts.course docs/why.md     what the Python blocks of these pages print, below them
 
-Notebooks and slides are the pages again. Run it after a change of a page or of a model. The blocks
-of a page run one after the other in one namespace; blocks of other languages, and of Python with a
-word behind it, stay as they are. The pictures that course_pictures.py does not draw were drawn from
-numbers of tiny-bert.
+Notebooks, slides and handouts are the pages again. Run it after a change of a page or of a model.
+The blocks of a page run one after the other in one namespace; blocks of other languages, and of
+Python with a word behind it, stay as they are. The pictures that course_pictures.py does not draw
+were drawn from numbers of tiny-bert.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from scripts.course_handouts import handout_of
 from scripts.course_notebooks import notebook_of
 from scripts.course_pictures import PICTURES
 from scripts.course_slides import slides_of
@@ -28,9 +30,24 @@ from scripts.course_slides import slides_of
 COURSE = Path(__file__).resolve().parents[1] / "docs" / "course"
 UNITS = sorted(COURSE.glob("[0-9]_*.md"))
 PAGES = [*UNITS, COURSE / "README.md", COURSE / "solutions.md"]
+# How a reader of a unit is counted: words a minute, also those that code prints; seconds for a line
+# of code, for an exercise and for a function to write.
+WORDS, LINE, EXERCISE, FUNCTION = 150, 15, 180, 480
 BLOCK = re.compile(
     r"```python\n(?P<code>.*?)```(?P<below>\n\n```text\n(?P<printed>.*?)```)?", re.DOTALL
 )
+
+
+def minutes_of(page: str) -> int:
+    """How long a reader takes for a unit, to the next five minutes; counted, not measured."""
+    code = "".join(re.findall(r"^```python.*\n((?:(?!```)[\s\S])*)```", page, re.MULTILINE))
+    rest = re.sub(r"^```python.*\n(?:(?!```)[\s\S])*```|\]\([^)]*\)", "", page, flags=re.MULTILINE)
+    words = len(re.findall(r"\w[\w'’-]*", rest))
+    functions = len(re.findall(r"^(?:Write|Schreibe) \w+\(", page, re.MULTILINE))
+    exercises = len(re.findall(r"\]\(\S*solutions\.md#", page)) - functions
+    seconds = 60 * words / WORDS + LINE * len(code.splitlines())
+    seconds += EXERCISE * exercises + FUNCTION * functions
+    return max(5, 5 * round(seconds / 300))
 
 
 def outputs(blocks: list[str]) -> Iterator[str]:
@@ -86,7 +103,11 @@ def main(wanted: list[str]) -> None:
             write(COURSE / "notebooks" / f"{page.stem}.ipynb", notebook_of(text, COURSE))
         if "slides" in wanted:
             write(COURSE / "slides" / f"{page.stem}.html", slides_of(text, COURSE))
+    if "handouts" in wanted:
+        for page in [*UNITS, COURSE / "solutions.md"]:
+            text = page.read_text(encoding="utf-8")
+            write(COURSE / "handouts" / f"{page.stem}.html", handout_of(text, COURSE))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["pictures", "outputs", "notebooks", "slides"])
+    main(sys.argv[1:] or ["pictures", "outputs", "notebooks", "slides", "handouts"])

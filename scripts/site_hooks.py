@@ -5,8 +5,9 @@
 - A page may link to a file of the repository outside docs/: that file becomes a part of the site,
   under repository/, so that every link holds without a network. A folder becomes a list of its
   files.
-- The live page and the story are made beside the pages of docs, and opened from there.
-- A unit of the course links its notebook and slides; where pyproject.toml has the address of the
+- The live page and the story are made beside the pages of docs, in each language (story.de.html),
+  and opened from there.
+- A unit of the course links its notebook, slides and handout; where pyproject.toml has the address of the
   repository, also the notebook in Colab and in Binder.
 - Each module named in `extra.reference` gets a page that mkdocstrings fills from docstrings.
 - The colours are those of our pages, the search index is a script (a browser reads no other file
@@ -28,6 +29,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import minibert
+from minibert.languages import LANGUAGES
 from minibert.viz.document import colors
 from minibert.viz.stored import stored_live, stored_story
 
@@ -59,8 +61,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of the site, with those that pages link to outside docs/, and the reference."""
     for module in config.extra["reference"]:
         files.append(File.generated(config, _reference(module), content=_reference_text(module)))
-    for name, page in (("live", stored_live("tiny-bert")), ("story", stored_story())):
-        files.append(File.generated(config, f"{name}.html", content=page.html))
+    for language in LANGUAGES:
+        end = "html" if language == "en" else f"{language}.html"
+        made = {"live": stored_live("tiny-bert", language), "story": stored_story(language)}
+        for name, page in made.items():
+            files.append(File.generated(config, f"{name}.{end}", content=page.html))
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
     waiting = [name for name in waiting if not name.startswith("docs/reference/")]
     while waiting:
@@ -123,12 +128,13 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def _of_unit(uri: str) -> str:
-    """Links to the notebook and the slides of a unit of the course; "" for another page."""
+    """Links to what is made of a unit of the course; "" for another page."""
     unit = re.fullmatch(r"course/(\d_\w+)\.md", uri)
     if not unit:
         return ""
     notebook = f"notebooks/{unit[1]}.ipynb"
     links = [f"[Notebook]({notebook})", f"[Slides](slides/{unit[1]}.html)"]
+    links.append(f"[Handout](handouts/{unit[1]}.html)")
     if ADDRESS:
         place = f"docs/course/{notebook}"
         owned = ADDRESS.removeprefix("https://github.com/")

@@ -91,8 +91,12 @@ def test_the_reference_has_every_public_name_with_its_docstring(site, name):
 
 @pytest.mark.slow
 def test_a_page_is_small_and_all_of_it_lies_beside_it(site):
-    made = [site / "live.html", site / "story.html"]
-    pages = [one for one in site.rglob("*.html") if one not in made and "slides" not in one.parts]
+    made = [site / f"{name}{end}.html" for name in ("live", "story") for end in ("", ".de")]
+    pages = [
+        one
+        for one in site.rglob("*.html")
+        if one not in made and not {"slides", "handouts"} & {*one.parts}
+    ]
     assert all(one.stat().st_size > 1_000_000 for one in made)
     for page in pages:
         parts = [page.parent / one for one in parsed(page).parts]
@@ -113,11 +117,12 @@ def test_404_leads_to_the_site_in_whatever_folder_it_lies(site):
 
 
 @pytest.mark.slow
-def test_every_unit_links_its_notebook_and_its_slides(site):
+def test_every_unit_links_its_notebook_slides_and_handout(site):
     units = sorted((site / "course").glob("[0-9]_*.html"))
     assert len(units) == len(list((REPOSITORY / "docs" / "course").glob("[0-9]_*.md"))) > 8
     for unit in units:
-        for link in (f"notebooks/{unit.stem}.ipynb", f"slides/{unit.stem}.html"):
+        sheets = [f"{folder}/{unit.stem}.html" for folder in ("slides", "handouts")]
+        for link in (f"notebooks/{unit.stem}.ipynb", *sheets):
             assert link in parsed(unit).links
             assert (unit.parent / link).exists()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.course import BLOCK, COURSE, PAGES, UNITS, outputs
+from scripts.course import BLOCK, COURSE, PAGES, UNITS, minutes_of, outputs
+from scripts.course_handouts import handout_of
 from scripts.course_notebooks import FIRST_CELL, code_cells, notebook_of
 from scripts.course_slides import slides_of
 from tests.test_links import anchors_of, links_of, slug_of
@@ -26,13 +27,32 @@ def test_notebook_and_slides_are_those_of_the_page(page):
     assert notebook == notebook_of(text, COURSE)
     slides = (COURSE / "slides" / f"{page.stem}.html").read_text(encoding="utf-8")
     assert slides == slides_of(text, COURSE)
+    handout = (COURSE / "handouts" / f"{page.stem}.html").read_text(encoding="utf-8")
+    assert handout == handout_of(text, COURSE)
+    # No question is left out, and no answer stands on the sheet.
+    assert handout.count('<div class="ask">') == text.count("](solutions.md#")
+    assert "solutions.md" not in handout
     # Its code is that of the page, which test_documents.py runs; nothing was computed before.
     cells = [cell for cell in code_cells(notebook) if cell.strip() and not cell.startswith("#")]
     blocks = [match["code"] for match in BLOCK.finditer(text)]
     assert [cell.strip() for cell in cells] == [code.strip() for code in blocks]
     assert all(not cell.get("outputs") for cell in json.loads(notebook)["cells"])
-    said = re.match(r"# .+\n\n\*\*\d+ minutes\.\*\* You need: .+ Afterwards you can: .+\.\n", text)
+    said = re.match(
+        r"# .+\n\n\*\*(\d+) minutes\.\*\* You need: .+ Afterwards you can: .+\.\n", text
+    )
     assert said, f"{page.name} says no minutes, needs or aims"
+    assert int(said[1]) == minutes_of(text)
+    listed = (COURSE / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| {page.stem[0]} [^|]+\| {said[1]} \|", listed, re.MULTILINE)
+
+
+def test_minutes_are_counted_from_words_code_and_exercises():
+    words = " ".join(["word"] * 1500)
+    assert minutes_of(words) == 10
+    asked = "".join(f"[Solution](solutions.md#1-{n})\n" for n in range(5))
+    assert minutes_of(f"{words}\n{asked}") == 25
+    code = "```python\n" + "x = 1\n" * 40 + "```\n"
+    assert minutes_of(f"{words}\n{code}") == 20
 
 
 def test_the_notebooks_first_cell_says_what_to_do_where_there_is_no_minibert(tmp_path):
