@@ -7,8 +7,8 @@
   files.
 - The live page and the story are made beside the pages of docs, in each language (story.de.html),
   and opened from there.
-- A unit of the course links its notebook, slides and handout; where pyproject.toml has the address of the
-  repository, also the notebook in Colab and in Binder.
+- A unit of the course links its notebook, slides and handout; where pyproject.toml has the address
+  of the repository, also the notebook in Colab and in Binder.
 - Each module named in `extra.reference` gets a page that mkdocstrings fills from docstrings.
 - The colours are those of our pages, the search index is a script (a browser reads no other file
   for a page that was opened from one), and the links of 404.html are relative.
