@@ -133,7 +133,7 @@ class Features:
         weights than the files say.
         """
         if not isinstance(trace, Trace) or trace.allowed.packed is not None:
-            raise TraceError("features.read: expected a trace, or of packed ones trace.text(0).")
+            raise TraceError("features.read: expected a trace; of packed texts, trace.text(0).")
         if self.dictionary.centres and trace.config.norm != "layer":
             raise TraceError(
                 f"{self!r} are of centred weights (center_writing_weights), and those of "

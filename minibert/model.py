@@ -157,7 +157,7 @@ class Model(nn.Module):
     def train(self, mode: bool = True) -> "Model":
         """The model, ready to be trained: its weights require gradients, and dropout is on.
 
-        Where some weights already require gradients, those alone do, so freezing lasts:
+        If some weights already require gradients, only those do, so freezing lasts:
         `model.head.requires_grad_()` before `model.train()` trains the head. `model.eval()` turns
         dropout off and leaves the gradients as they are. Dropout acts where logits are computed by
         `model(text)`; traces, explanations and generated texts never drop.
@@ -172,7 +172,7 @@ class Model(nn.Module):
         return super()._apply(fn, recurse)
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> Path:
-        """The folder, with config.json, weights and tokenizer, for minibert and transformers.
+        """Save config.json, weights and tokenizer for minibert and transformers, in `folder`.
 
         `dtype` converts the weights on the way. Raises CheckpointError when the folder cannot be
         written or a value does not fit the dtype.
@@ -405,10 +405,10 @@ def load(
     shared and not copied. An embedded name wins over a folder of that name, which is "./name";
     a folder wins over a Hub id.
 
-    task       a task head other than the one its config.json names; "none" for the body alone
+    task       a task head other than the one its config.json names; "none" for only the body
     labels     names of the classes, in place of those of its config.json
     head_seed  makes a fresh task head with random weights from this seed, for a checkpoint without
-               one, or in place of its own: `model.fresh` names them. Train it before it is asked
+               one, or in place of its own: `model.fresh` names them. Train it before use
     dtype      float64, float32, bfloat16 or float16. When not given, a model of up to a billion
                weights is float32 (float64 where all its weights are), so that its numbers are
                exact; a larger one has the type of its file, as transformers gives every model:
@@ -416,7 +416,7 @@ def load(
                rule says that it is faster (`minibert models --backends`), else float32
     device     the CPU when not given, or where the transformers object has its weights. Weights
                of a file go to another device one by one
-    revision, cache_dir, offline: of the Hub; offline uses the cache alone
+    revision, cache_dir, offline: of the Hub; offline uses only the cache
     allow_unexpected: leave out tensors that belong to no known part of the family
     impl       the implementation of attention, one of `minibert.implementations()`; "auto" takes
                the fastest that gives what a call needs
@@ -424,7 +424,7 @@ def load(
     Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
     undoes it). Weights that keep their type are mapped into memory, not read into it, so the system
     can take their pages back when it needs memory. While the model lives, replace the file (write
-    another and rename it, as `save` does), and never write into it or cut it. Every weight is
+    another and rename it, as `save` does); never write into it or truncate it. Every weight is
     checked once for NaN and infinity.
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
     AttentionError for an unknown implementation; nothing is half loaded.

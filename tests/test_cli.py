@@ -89,7 +89,7 @@ REFUSED = [
     ("check nowhere.py:attention", 2, "There is no file nowhere.py"),
     ("check nowhere.py", 2, '"nowhere.py" names no function; expected FILE.py:function'),
     ("check kernel.py:none", 2, "kernel.py has no function none; it has allowed, right, attention"),
-    ("check kernel.py:number", 2, "number in kernel.py is a int and not a function"),
+    ("check kernel.py:number", 2, "number in kernel.py is of type int; expected a function"),
     ("check kernel.py:few", 2, r"expected few\(query, key, value, lengths, causal\); it is few\("),
     ("check broken.py:f", 2, "broken.py, line 2: "),
     ("check needs.py:f", 2, "needs.py, line 1: ModuleNotFoundError: No module named 'absent_mod"),

@@ -456,7 +456,7 @@ def _points(
     points = tuple(as_point(key, trace.config) for key in keys)
     for point in points:
         if point.name not in names:
-            raise EditError(f"{what}: {point} is none of them; {expected}.")
+            raise EditError(f"{what}: {point} is not one of them; {expected}.")
         if what == "senders" and point.name == "z" and not isinstance(point.heads, int):
             raise EditError(f'senders: {point} is not a single head; write ("z", layer, head).')
     return points

@@ -618,7 +618,7 @@ def _as_list(tokens: Any) -> list[Input]:
     if not isinstance(tokens, Sequence) or not any(isinstance(each, Tokens) for each in tokens):
         return [tokens]
     if not all(isinstance(each, Tokens) for each in tokens):
-        raise TokenizationError("A list of Tokens holds Tokens only; this one holds other things.")
+        raise TokenizationError("Expected only Tokens in this list; it also holds other types.")
     return [*tokens]
 
 

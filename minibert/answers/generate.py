@@ -85,7 +85,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 <= _number(self.temperature) < math.inf:
             raise MinibertError(
-                f"temperature={self.temperature!r:.80}: expected a number from 0 up; "
+                f"temperature={self.temperature!r:.80}: expected a number of at least 0; "
                 "0 takes the most probable token each time."
             )
         if self.top_k is not None:
@@ -353,7 +353,7 @@ def _check(point: Point, edit: Edit, shortest: int, capacity: int) -> None:
     if "query" in point.axes:
         raise EditError(
             f"{point}: a generation computes one row of {point.name} at a time and keeps none; "
-            "edit query, key, value or z, which give and read it."
+            "edit query, key, value or z instead."
         )
     if isinstance(edit.change, Noise):
         raise EditError(

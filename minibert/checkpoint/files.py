@@ -206,7 +206,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[
             )
         if other := sorted(found.keys() ^ named):
             raise CheckpointError(
-                f"{path}: it holds other tensors than {index.name} says, {other[0]} for one. "
+                f"{path}: its tensors are not those of {index.name}; {other[0]}, for example. "
                 "Download the checkpoint again."
             )
         entries |= found
@@ -326,6 +326,6 @@ def _check_archive(file: BufferedReader, path: Path) -> None:
         folders = (i.filename for i in archive.infolist() if i.file_size and i.external_attr & 0x10)
         if damaged := archive.testzip() or next(folders, None):
             raise CheckpointError(
-                f"{path}: {damaged} has another check sum than the file says, or is called a "
-                "folder, so the file is damaged; download or save it again."
+                f"{path}: the check sum of {damaged} is not the one that the file gives, or it is "
+                "named like a folder, so the file is damaged; download or save it again."
             )

@@ -218,7 +218,7 @@ def _compare(path: Path, known: _File | None, where: str) -> None:
         if blob.parent.parent in [each.resolve() for each in path.parents]:
             blob.unlink(missing_ok=True)
         raise CheckpointError(
-            f"{where}: {path.name} has other bytes than the repository has, so it was deleted. "
+            f"{where}: {path.name} differs from the repository's file, so it was deleted. "
             "Load it again; if it happens again, a proxy or the disk damages files."
         )
 
@@ -392,7 +392,7 @@ def _check_request(request: Any) -> None:
     if not known or there.scheme not in ("https", endpoint.scheme):
         raise CheckpointError(
             f"{allowance.where}: {constants.ENDPOINT} redirects to {there.scheme}://{host:.100}, "
-            "which was not asked. If you trust that host, name it in MINIBERT_HUB_HOSTS."
+            "which was not requested. If you trust that host, name it in MINIBERT_HUB_HOSTS."
         )
     request.headers["Accept-Encoding"] = "identity"
     if (there.scheme, there.netloc) != (endpoint.scheme, endpoint.netloc):
@@ -405,7 +405,7 @@ def _check_answer(response: Any, *_: Any, **__: Any) -> None:
         return
     if response.headers.get("content-encoding", "identity") != "identity":
         raise CheckpointError(
-            f"{allowance.where}: the answer is compressed, which was not asked for. {NO_HUB}"
+            f"{allowance.where}: the answer is compressed, which was not requested. {NO_HUB}"
         )
     # The client sleeps as long as it is told.
     for name in ("retry-after", "ratelimit"):

@@ -44,8 +44,8 @@ def floats(answer: object) -> list[float]:
             raise ValueError
     except (TypeError, ValueError):
         raise MinibertError(
-            f"The answer is {answer!r:.80}: expected a number, as 0.5, or or for "
-            "several numbers a list, as [0.5, 0.25]."
+            f"The answer is {answer!r:.80}: expected a number such as 0.5, or for several "
+            "numbers a list such as [0.5, 0.25]."
         ) from None
     return numbers
 
@@ -258,7 +258,7 @@ def _named(answer: object) -> set[str]:
             layer = head = -1
         if not (0 <= layer < _SIZE[0] and 0 <= head < _SIZE[1]):
             raise MinibertError(
-                f'{each!r:.80} names no head: expected "layer-head", as "0-1", or a list of '
+                f'{each!r:.80} is not a head: expected "layer-head", as "0-1", or a list of '
                 f"them; layers go from 0 to {_SIZE[0] - 1} and heads from 0 to {_SIZE[1] - 1}."
             )
         found.add(f"{layer}-{head}")

@@ -408,7 +408,7 @@ def _check_sizes(config: Config) -> None:
     if not config.d_head and config.d_model % config.n_heads:
         raise CheckpointError(
             f"config: {config.n_heads} heads do not divide a width of {config.d_model}; "
-            "d_model must be a multiple of n_heads, or d_head be given."
+            "d_model must be a multiple of n_heads, or d_head must be given."
         )
 
 

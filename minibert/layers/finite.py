@@ -72,7 +72,7 @@ def _real(value: Tensor, allowed: AllowedKeys | None) -> Tensor:
 
 def _too_large(what: str, value: Tensor) -> NumbersError:
     return NumbersError(
-        f"In the {what} are NaN or infinity, or numbers too large to be squared: weights or "
+        f"There is NaN, infinity or a number too large to be squared in the {what}: weights or "
         f"an edit are broken, or too large for {value.dtype}. Try a wider type, such as "
         "minibert.load(..., dtype=torch.float64)."
     )

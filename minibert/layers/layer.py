@@ -114,7 +114,7 @@ class LayerQuantities:
         probs = attention_probs(capped, at.allowed_rows())
         if at.given("scores") and bool(probs.isnan().any()):
             raise EditError(
-                f"scores of layer {at.index}: an edit made NaN of them, or left a query without "
+                f"scores of layer {at.index}: an edit made them NaN, or left a query without "
                 "a key (all are −inf)."
             )
         return probs

@@ -100,8 +100,8 @@ def _check_ids(backend: Tokenizer, where: Path) -> None:
     last = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
     if last > _LAST_ID:
         raise TokenizationError(
-            f"{where}: a token has the id {last}; expected at most {_LAST_ID}, for which no "
-            "vocabulary is too large."
+            f"{where}: a token has the id {last}; expected at most {_LAST_ID}; "
+            "a vocabulary is never that large."
         )
 
 
@@ -112,7 +112,7 @@ def parsed(content: str, where: object) -> Tokenizer:
     """
     if not is_plain(content) and (ended := ended_on(content)):
         raise TokenizationError(
-            f"{where}: the tokenizers library cannot be given this file: a process that read it "
+            f"{where}: the tokenizers library cannot read this file: a process that tried "
             f"{ended}. Fetch it again, or save it with transformers' save_pretrained."
         )
     with guarded(where, TokenizationError, _DAMAGED), silenced():

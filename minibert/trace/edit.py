@@ -377,7 +377,7 @@ class Hide:
 
 @dataclass(frozen=True)
 class Function:
-    """What a user's function makes of the quantity. It can be pickled where the function can."""
+    """An edit by a user's function. It can be pickled if the function can."""
 
     function: Callable[[Tensor], object]
 
@@ -398,7 +398,7 @@ def kind_of(value: Tensor) -> Kind:
 
 
 def checked_result(result: object, given: Kind, who: str) -> Tensor:
-    """What a user's function made of a tensor of this kind.
+    """The result of a user's function for a tensor of this kind, checked.
 
     Raises EditError unless it is a tensor of the same kind: another shape would be broadcast.
     """

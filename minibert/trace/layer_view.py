@@ -423,7 +423,7 @@ class _AtLayer(LayerGradients):
         if quantity.gradient is None:
             raise AbsentError(
                 f"There is no gradient of {quantity.name}: nothing is computed from it in layer "
-                f"{values.index}, and the number was not made of it either."
+                f"{values.index}, and the number does not depend on it."
             )
         gradient = quantity.gradient(self)
         direct = self.direct(quantity.name)

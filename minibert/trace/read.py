@@ -138,7 +138,7 @@ class Trace(PassRecord):
 
     @property
     def embed(self) -> Hidden:
-        """What enters layer 0."""
+        """The input of layer 0."""
         return self.kept["embed"]
 
     @property
@@ -227,7 +227,7 @@ class Trace(PassRecord):
         `layers`, such as 9 or [8, 9], are those whose gradients will be read, by default all. The
         layers below the lowest of them are not differentiated, which saves their time.
 
-        Raises TraceError for what is not a single number of this trace.
+        Raises TraceError for anything but a single number of this trace.
         """
         self.unchanged.check()
         chosen = None if layers is None else indices_of(layers, len(self), "layer")
@@ -254,7 +254,7 @@ class Trace(PassRecord):
 
     @within_memory
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """The path, now holding this trace as safetensors; see minibert/trace/file.py.
+        """Save this trace as safetensors (minibert/trace/file.py); returns the path.
 
         Gradients are not saved. Raises TraceError when the file cannot be written.
         """
@@ -265,7 +265,7 @@ class Trace(PassRecord):
         """The trace of this model that `save` wrote, mapped: only what is read is loaded.
 
         Before that the file is read once, in small parts, to compare its digest. Raises TraceError
-        for what is not a whole trace file, and for another model's.
+        for anything but a whole trace file of this model.
         """
         return open_trace(cls, path, model)
 

@@ -89,8 +89,8 @@ def asked(statistics: Iterable[object], allowed: AllowedKeys, impl: str) -> Eval
     for name in ("key_sums", "pair_mass", "profile"):
         if name in want:
             raise TraceError(
-                f"statistics={name!r}: a trace has none of it, as it is not one number a token. "
-                "Ask minibert.attend for it with the query, key and value of a layer."
+                f"statistics={name!r}: a trace cannot have it, because it is not one number "
+                "a token. Ask minibert.attend for it with the query, key and value of a layer."
             )
     if "key_mass" not in want:
         return Evaluation(allowed, impl, want)

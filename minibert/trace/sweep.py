@@ -82,7 +82,7 @@ def rerun_each(
     batch: int = 64,
     held: Held = lambda layer, first: (),
 ) -> Float[Tensor, "edit batch"]:
-    """What `metric` makes of the logits after each edit; see `Trace.rerun_each`."""
+    """The result of `metric` on the logits after each edit; see `Trace.rerun_each`."""
     if trace.until is not None:
         raise EditError(f"Logits need every layer; this trace was made with until={trace.until}.")
     if isinstance(edits, str) or not isinstance(edits, Sequence) or not edits:

@@ -110,7 +110,7 @@ def test_weights_in_several_files_are_read_by_an_index_that_fits_them(tmp_path, 
     assert same(open_checkpoint(tmp_path), expected)
     for name, file in {"a.weight": names[1], "b.bias": ""}.items():
         index(**{name: file})
-        assert "it holds other tensors than" in open_error(tmp_path)
+        assert "its tensors are not those of" in open_error(tmp_path)
         assert f"{name} for one" in open_error(tmp_path)
     index()
     (tmp_path / names[1]).unlink()

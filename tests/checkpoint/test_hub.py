@@ -264,13 +264,13 @@ def test_bytes_with_another_digest_are_refused_and_deleted(served, tmp_path):
         served.spoil = lambda listing, place=place: [
             one.update(blobId="0" * 40) for one in listing["siblings"] if one["rfilename"] == place
         ]
-        assert f"{place} has other bytes than the repository has" in failed()
+        assert f"{place} differs from the repository's file" in failed()
     served.spoil = lambda listing: None
     assert (fetch(NAME) / "model.safetensors").read_bytes() == honest
     # A list without digests: what the server calls a file by is compared as well.
     served.spoil = lambda listing: [one.pop("blobId") for one in listing["siblings"]]
     served.lies["ETag"] = "0" * 64
-    assert "has other bytes than the repository has" in failed(cache_dir=tmp_path / "other")
+    assert "differs from the repository's file" in failed(cache_dir=tmp_path / "other")
 
 
 def drips() -> Iterator[bytes]:
@@ -323,7 +323,7 @@ def test_content_comes_from_hosts_that_somebody_chose_and_the_token_goes_to_the_
     about = {"X_Repo_Commit": commit, "X_Linked_Etag": etag, "X_Linked_Size": str(len(content))}
     asked = place if place == API else f"{FILES}/{commit}/model.safetensors"
     served.instead[asked] = sent_on(f"http://{other}/x", **about)
-    assert "redirects to http://localhost, which was not asked" in failed()
+    assert "redirects to http://localhost, which was not requested" in failed()
     assert served.hosts == {(endpoint, True)}
     monkeypatch.setenv("MINIBERT_HUB_HOSTS", "example.org, localhost")
     served.instead["x"] = poured([content], Content_Length=str(len(content)))
@@ -355,7 +355,7 @@ def test_hosts_of_the_endpoint_and_of_the_hub_are_asked_and_the_token_is_the_end
 ):
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     request = SimpleNamespace(url=url, headers={"authorization": "Bearer hf_secret"})
-    with nullcontext() if goes else pytest.raises(CheckpointError, match="was not asked"):
+    with nullcontext() if goes else pytest.raises(CheckpointError, match="was not requested"):
         with hub.asking("here", 9):
             hub._check_request(request)
         assert ("authorization" in request.headers) is with_token

@@ -110,7 +110,7 @@ def test_what_would_mix_sentences_is_refused(tmp_path: Path) -> None:
         ),
         (lambda: packed.rerun_each([{}], lambda x: x[:, 0, 0]), "Packed sentences are not swept"),
         (lambda: model.trace(texts, statistics=("probs",)), "that is a matrix; ask for it as keep"),
-        (lambda: model.trace(texts, statistics=("profile",)), "'profile': a trace has none of it"),
+        (lambda: model.trace(texts, statistics=("profile",)), "'profile': a trace cannot have it"),
         (lambda: packed.grad[1].scores, "one matrix a sentence"),
         (lambda: packed.mask, "mask of packed sentences is one a sentence"),
         (lambda: packed.pooled, "pooled of packed sentences is one a"),

@@ -416,7 +416,7 @@ def _window_of(config: Config) -> int | None:
     if len(sizes) > 1:
         raise CheckpointError(
             f"config: windows of {', '.join(map(str, sorted(sizes)))} tokens; expected one size, "
-            "as a config.json has place for one."
+            "because a config.json holds only one."
         )
     return next(iter(sizes), None)
 

@@ -42,7 +42,7 @@ class Turned:
         if nested := sorted(given.keys() & {form.FULL, form.SLIDING}):
             raise CheckpointError(
                 f"config.json: rope_parameters has {', '.join(nested)}; expected one set of "
-                "parameters, as all layers of this family turn alike."
+                "parameters, because all layers of this family rotate in the same way."
             )
         usual: Json = {"rope_theta": config.get(self.base, 10000.0)}
         if self.fraction:
