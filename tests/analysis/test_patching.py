@@ -487,7 +487,7 @@ REFUSED: dict[str, Any] = {
     "right=True": lambda: logit_difference([True, 2, 3], 4),
     "answer=41": lambda: logit_difference([1, 2, 41], 4)(pair(gpt2())[0]),
     "not a single head": refused(path_patching, receivers=[("query", 1, 0)], senders=[("z", 0)]),
-    r"receivers: .*none of them": refused(path_patching, receivers=[("probs", 1, 0)]),
+    r"receivers: .*not one of them": refused(path_patching, receivers=[("probs", 1, 0)]),
     "at least one point": refused(path_patching, receivers=[]),
     "same length": refused(path_patching, short, receivers=[("query", 1, 0)]),
     "kv_head 2": lambda: path_patching(*pair(grouped()), METRIC, receivers=[("key", 1, 2)]),

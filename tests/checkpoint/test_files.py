@@ -111,7 +111,7 @@ def test_weights_in_several_files_are_read_by_an_index_that_fits_them(tmp_path, 
     for name, file in {"a.weight": names[1], "b.bias": ""}.items():
         index(**{name: file})
         assert "its tensors are not those of" in open_error(tmp_path)
-        assert f"{name} for one" in open_error(tmp_path)
+        assert f"{name}, for example" in open_error(tmp_path)
     index()
     (tmp_path / names[1]).unlink()
     assert f"not there: {names[1]}. Download" in open_error(tmp_path)

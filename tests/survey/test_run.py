@@ -207,7 +207,7 @@ def test_documents_without_tokens_stop_the_survey_or_are_counted():
         ({"longest": 4096}, "longest=4096: expected from 8 to "),
         ({"offsets": (1.5,)}, r"offsets=\(1.5,\): expected whole numbers"),
         ({"tokens": "the"}, "tokens='the': expected several texts"),
-        ({"tokens": ("horseboat",)}, "token 'horseboat': the vocabulary of tiny-bert has no such"),
+        ({"tokens": ("horseboat",)}, "token 'horseboat': not in the vocabulary of tiny-bert"),
         ({"measures": ("to_nothing",)}, "measure to_nothing: not known here"),
         ({"on_error": "ignore"}, "on_error='ignore': expected"),
     ],
