@@ -1,4 +1,4 @@
-"""Models dropped on the page of `minibert live --any`: seconds to the first answer, and after it.
+"""Models in a live page: seconds to the first answer, and after it.
 
     python -m benchmarks.folders [--folder FOLDER] [--quick] [--rows REGEX] [--output FILE]
 
@@ -26,6 +26,7 @@ from benchmarks.pages.browser import Visit, visiting
 from benchmarks.session import Kept, machine, options
 from minibert.bench.result_rows import GateError, Row, WrongError, failure, within
 from minibert.viz.any_model import any_page
+from minibert.viz.live import live_page
 
 LIMIT = 60
 # Of probabilities, as a share of them: single precision in another order of sums.
@@ -34,7 +35,7 @@ BARS = """(all) => all.map((bar) => [
   bar.dataset.id, bar.querySelector("[data-of=before]")?.value
 ])"""
 LAST = ("of", "to", "in", "for", "on", "that", "by", "this", "with", "you", "not", "or")
-SENTENCE = "the old horse pulled the cart up a hill because it was strong and very tired of it"
+SENTENCE = "the old horse ran up a hill because it was strong and very tired of it " * 9
 # Milliseconds from an act until the page has answered and drawn.
 ACT = """([text, head]) => new Promise((resolve) => {
   const page = document.getElementById("page");
@@ -50,6 +51,19 @@ ACT = """([text, head]) => new Promise((resolve) => {
   field.value = text;
   field.dispatchEvent(new Event("input"));
 })"""
+# From the choice of the next word to the numbers of all heads.
+SWEEP = """() => new Promise((resolve) => {
+  const start = performance.now();
+  const cells = [...document.querySelectorAll(".live-cell[data-head]")];
+  const filled = () => cells.every((one) => one.textContent);
+  new MutationObserver((_, seen) => {
+    if (!filled()) return;
+    seen.disconnect();
+    requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - start)));
+  }).observe(document.querySelector(".live-grid"), { childList: true, subtree: true });
+  document.querySelector(".live-word[aria-pressed=false]").click();
+})"""
+TINY = tuple((name, size) for name in ("tiny-bert", "tiny-gpt2") for size in (16, 128))
 
 
 def shapes(folder: Path, quick: bool) -> Iterator[tuple[str, Path]]:
@@ -106,18 +120,24 @@ def named(acts: list[tuple[float, float]]) -> Iterator[tuple[str, list[float]]]:
     return zip(("ms", "cpu_ms"), map(list, zip(*acts, strict=True)), strict=True)
 
 
-def measured(playwright: Playwright, path: Path, folder: Path, rounds: int) -> Row:
-    """The times and the memory of one folder."""
+def measured(
+    playwright: Playwright, path: Path, folder: Path | str, rounds: int, size: int = 16
+) -> Row:
+    """The times and the memory of a folder, or of an embedded model whose page it is."""
     model = minibert.load(folder)
-    one = text_of(model)
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    one = text_of(model, size)
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     with visiting(playwright, LIMIT) as visit:
         page = visit.page
-        page.goto(path.as_uri())
-        page.wait_for_selector(".drop button")
         empty = visit.memory()["renderer_bytes"]
         start = time.monotonic()
-        page.set_input_files("input[type=file]", folder)
+        page.goto(path.as_uri())
+        if isinstance(folder, Path):
+            page.wait_for_selector(".drop button")
+            empty = visit.memory()["renderer_bytes"]
+            weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+            start = time.monotonic()
+            page.set_input_files("input[type=file]", folder)
         page.wait_for_selector("[data-drawn]", timeout=1e3 * LIMIT)
         first = time.monotonic() - start
 
@@ -132,15 +152,18 @@ def measured(playwright: Playwright, path: Path, folder: Path, rounds: int) -> R
         # Never the same text again: the page would know it.
         texts = [f"{one.rsplit(' ', 1)[0]} {word}" for word in LAST[:rounds]]
         typed = [act(text, None) for text in texts]
-        ablated = [act(None, head) for head in range(rounds)]
+        # The last text has no answer to a sweep yet.
+        swept = [] if isinstance(folder, Path) else [float(page.evaluate(SWEEP)) for _ in "123"]
+        ablated = [act(None, head % model.config.n_heads) for head in range(rounds)]
         grown = visit.memory()["renderer_bytes"] - empty
     return {
         **gate,
-        "tokens": 16,
+        "tokens": size,
         "weight_bytes": weights,
         "first_s": round(first, 2),
         **{f"key_{name}": round(median(some), 1) for name, some in named(typed)},
         **{f"ablation_{name}": round(median(some), 1) for name, some in named(ablated)},
+        **({"sweep_ms": round(median(swept), 1)} if swept else {}),
         "memory_bytes": grown,
         "memory_share": round(grown / weights, 2),
     }
@@ -155,14 +178,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as place:
         known = machine(1, ("playwright",))
         path = any_page().save(Path(place) / "any.html")
-        folders = [*shapes(Path(place), chosen.quick)]
-        folders += [(chosen.folder.name, chosen.folder)] if chosen.folder else []
-        for name, folder in folders:
+        models: list[tuple[str, Path, Path | str, int]] = [
+            (name, path, folder, 16) for name, folder in shapes(Path(place), chosen.quick)
+        ]
+        if chosen.folder:
+            models.append((chosen.folder.name, path, chosen.folder, 16))
+        for name, size in TINY:
+            model = minibert.load(name)
+            own = live_page(model, [text_of(model, size)]).save(Path(place) / f"{name}.html")
+            models.append((name, own, name, size))
+        for name, page, folder, size in models:
             if chosen.rows and not chosen.rows.search(name):
                 continue
             row: Row = {"what": "folder", "model": name}
             try:
-                row |= {"ok": True, **measured(playwright, path, folder, kept.rounds)}
+                row |= {"ok": True, **measured(playwright, page, folder, kept.rounds, size)}
             except GateError as error:
                 row |= failure(error)
             kept.add(row | known, row)
