@@ -236,7 +236,12 @@ export function createSampling({ sampling: change, next }) {
   const seed = number("Seed of the draw", "0", "0", "1");
   temperature.addEventListener("input", () => set({ temperature: Number(temperature.value) }));
   topK.addEventListener("input", () => set({ topK: wholeOf(topK.value) }));
-  topP.addEventListener("input", () => set({ topP: topP.valueAsNumber > 0 && topP.valueAsNumber < 1 ? topP.valueAsNumber : null }));
+  topP.addEventListener("input", () => {
+    const share = topP.valueAsNumber;
+    // An empty field is NaN, and all tokens have the share 1.
+    const cuts = share > 0 && share < 1;
+    set({ topP: cuts ? share : null });
+  });
   seed.addEventListener("input", () => set({ seed: wholeOf(seed.value) ?? 0 }));
   const add = button("Add a token", next, { class: "live-act live-next" });
   const another = button("Another seed", () => now && set({ seed: now.seed + 1 }), { class: "live-act" });
