@@ -76,7 +76,8 @@ export class Pictures {
     const { activeElement } = /** @type {Document | ShadowRoot} */ (this.body.getRootNode());
     const used = this.body.contains(activeElement) ? /** @type {HTMLElement} */ (activeElement) : null;
     root.classList.remove("arriving");
-    this.root.replaceWith(root);
+    // It stands behind the one before it already: what is moved is styled and laid out once more.
+    this.root.remove();
     this.root = root;
     this.put(root, [], cards, two);
     if (used && !used.isConnected) likeIn(this.body, used)?.focus({ preventScroll: true });
