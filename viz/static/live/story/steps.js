@@ -279,7 +279,7 @@ const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence 
     const right = (await rightOnes(lab, await lab.ids("was were"), ENDINGS)).length;
     return { answer: right, said: `In ${right} of ${COUNTED}.`, means: "The model agrees with a subject that stands right before the gap.", show: { text: ONE_BOY } };
   }),
-  number("hidden", [0, COUNTED], 6, { text: BOYS }, "Hide the subject from all other words: in how many of the plurals that were right does was come before were now?", async (lab) => {
+  number("hidden", [0, COUNTED], 6, { text: BOYS }, "Hide the subject from all other words: for how many of the plurals that were right does the model prefer “was” now?", async (lab) => {
     const ids = await lab.ids("was were");
     const right = await rightOnes(lab, ids, ENDINGS);
     const hidden = (await lab.each(right, (text) => flips(lab, ids, text, [SUBJECT]))).filter(Boolean).length;
@@ -303,7 +303,7 @@ const agreement = chapter("was or were", "tiny-bert", "A model reads a sentence 
       show: { edits: [off(layer, head)], view: { layer, head } },
     };
   }),
-  choice(["was", "were"], { text: FAR }, `In “${FAR}” the men were and the horse was: which of the two does the model prefer?`, async (lab) => {
+  choice(["was", "were"], { text: FAR }, `In “${FAR}” the men are tired, not the horse: which of the two words does the model prefer?`, async (lab) => {
     const numbers = await wasWere(lab, await lab.ids("was were"), FAR);
     return {
       answer: numbers.was > numbers.were ? "was" : "were",
@@ -417,7 +417,7 @@ function copyStep(name, [length, again], scene, ask, means, show) {
 
 const INDUCTION = { layer: 1, head: 0 };
 const copying = chapter("Copying", "tiny-gpt2", "Another model, a GPT-2, continues texts. It reads words in random order, then the first of them again. Can it continue the list?", [
-  copyStep("all", [7, 3], { text: listed(7, 3) }, `Take ${COUNT} lists of seven words, three of them again, such as “${listed(7, 3)}”: in how many does it predict the word that followed before?`,
+  copyStep("all", [7, 3], { text: listed(7, 3) }, `Take ${COUNT} lists of seven words, three of them again, such as “${listed(7, 3)}”: in how many does it predict the word that followed the first time?`,
     "It copies, although the order means nothing: a quarter of what it was trained on was random tokens that come twice.", { view: INDUCTION }),
   copyStep("short", [3, 2], { text: listed(7, 3), view: INDUCTION }, `Take three words, two of them again, such as “${listed(3, 2)}”: in how many of ${COUNT} now?`,
     "With so few words it often chooses another one.", { text: listed(3, 2) }),
