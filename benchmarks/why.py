@@ -27,10 +27,12 @@ Spearman's correlation over texts, of an induction head at its induction token, 
 of each layer where it looks most. `first` is how often the largest part has the largest loss.
 """
 
+import os
 import random
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -148,15 +150,18 @@ def starts(rounds: int) -> Iterator[Row]:
         "minibert predict": ["-m", "minibert", *predict],
     }
     seconds: dict[str, list[float]] = {name: [] for name in processes}
-    # The first round writes the compiled modules.
-    for number in range(rounds + 1):
-        for name, arguments in processes.items():
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            if number:
-                used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-                seconds[name].append(used)
+    with tempfile.TemporaryDirectory() as folder:
+        # The first round writes the compiled modules, whatever the environment says.
+        environment = os.environ | {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
+        for number in range(rounds + 1):
+            for name, arguments in processes.items():
+                command = [sys.executable, *arguments]
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                if number:
+                    used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+                    seconds[name].append(used)
     for name, own in seconds.items():
         beyond = [each - one for each, one in zip(own, seconds["import torch"], strict=True)]
         row: Row = {"what": "start", "implementation": name, "ok": True, "rounds": rounds}
