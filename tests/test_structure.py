@@ -29,7 +29,7 @@ ROWS = """
     text
     checkpoint
     trace
-    attached transformers_attention features model answers
+    attached transformers_attention vllm_attention vllm_plugin features model answers
     loading
     analysis training transformer_lens
     survey
@@ -53,9 +53,10 @@ OPTIONAL = {
     "IPython": "minibert.viz",
     "jaxtyping": "minibert.quantities",
     "matplotlib": ("minibert.doors", "minibert.viz"),
-    "pyarrow": "minibert.survey",
+    "pyarrow": ("minibert.attached.measured_files", "minibert.survey"),
     "transformers": ("minibert.transformers_attention", "minibert.verification"),
     "triton": "minibert.kernels",
+    "vllm": ("minibert.vllm_attention", "minibert.vllm_plugin"),
     # The package is called pyyaml, and is a runtime dependency.
     "yaml": "minibert.untrusted",
     **dict.fromkeys(("starlette", "uvicorn"), "minibert.viz.serve"),

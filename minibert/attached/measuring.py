@@ -8,14 +8,15 @@
 and without an N x N matrix; only numbers of queries and keys are kept.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from threading import get_ident
-from typing import NamedTuple, cast, overload
+from typing import Any, NamedTuple, cast, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,6 +32,7 @@ from minibert.attached.recording import Edits, Known, Pass, Recording
 from minibert.doors import Page as Written
 from minibert.doors import opened
 from minibert.errors import TraceError, check_index, did_you_mean
+from minibert.kernels.api import Attended
 from minibert.kernels.call import RANKED, Want, most_ranks, parse_want, ranked
 from minibert.quantities import HeadVectors
 from minibert.result import Result
@@ -42,6 +44,8 @@ OF_QUERIES = (
 OF_KEYS = ("received",)
 # Keys have no mean, and a row of padding has no finite largest score.
 _PLACES = ("argmax", "top_keys", "row_max")
+#: Files of a folder: what is measured, what a layer has, and how many tokens of it are there.
+ABOUT, LAYER, COUNTS = "measured.json", "layer.json", "counts"
 # Places for tokens in the first memory of a layer.
 _LEAST = 64
 # Numbers of a row that waits for those of other layers: of many layers they are some 100 MB.
@@ -62,8 +66,8 @@ def measuring(
     ("top_probs", k). Keys and offsets count padding, as the model's own positions do.
 
     The numbers are written to memory allocated beforehand, one line for each token, layer and head.
-    With `folder`, for long runs, they go to unnamed files there, which are removed together with
-    the returned object.
+    With `folder`, for long runs, they go to files there, which `minibert watch` draws and
+    `minibert.attached.measured_files.read` reads, while the model runs and afterwards.
 
     A run is a pass with an empty cache and the passes that continue it, as `generate` makes them.
     The model continues with the z that was computed together with the statistics, which equals its
@@ -75,8 +79,10 @@ def measuring(
     not of one query or one key, and where no attention was seen.
     """
     attached = model if isinstance(model, Attached) else attach(model)
-    wanted = _checked(want)
-    seen = Measured(attached.name, wanted, folder)
+    wanted = checked(want)
+    seen = Measured(
+        attached.name, wanted, None if folder is None else _begun(folder, attached, wanted)
+    )
     with attached.listener(lambda known: _Measuring(known, wanted, seen)) as listener:
         yield seen
     listener.settle_left()
@@ -84,7 +90,18 @@ def measuring(
         raise attached.nothing(listener)
 
 
-def _checked(want: Iterable[object]) -> Want:
+def _begun(folder: str | Path, attached: Attached, want: Want) -> Path:
+    """The folder, which now says what is measured. Raises TraceError where it has other numbers."""
+    folder = Path(folder)
+    if (folder / ABOUT).exists():
+        raise TraceError(f"{folder} has the numbers of another run; name another folder.")
+    folder.mkdir(exist_ok=True)
+    (folder / ABOUT).write_text(json.dumps({"model": attached.name, "want": [*want.items()]}))
+    return folder
+
+
+def checked(want: Iterable[object]) -> Want:
+    """What is wanted, by name. Raises TraceError for what is not of one query or one key."""
     parsed = parse_want(want, n_keys=None)
     for name in parsed:
         if name not in OF_QUERIES + OF_KEYS:
@@ -121,7 +138,7 @@ class LayerMeasured:
     `minibert.kernels.api.Statistics` defines each number.
     """
 
-    def __init__(self, folder: str | Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self.problem = ""
         """Why this layer has no statistics; "" where it has."""
@@ -131,6 +148,7 @@ class LayerMeasured:
         """The queries among them that are not padding, (batch), or one number for all sentences."""
         self._kept: dict[str, Tensor] = {}
         self._lengths: dict[str, int] = {}
+        self._counts: Any = None
 
     def add(self, found: Numbers) -> None:
         """Append the numbers of a call to those of earlier calls."""
@@ -149,6 +167,31 @@ class LayerMeasured:
             here.copy_(here + numbers.to(here.device) if of_keys else numbers)
             self._lengths[name] = max(self._lengths.get(name, 0), stop) if of_keys else stop
         self.n_queries, self.n_real = found.past + found.n_queries, self.n_real + found.n_real
+        if self._folder is not None:
+            self._tell(self._folder)
+
+    def _tell(self, folder: Path) -> None:
+        """Write how many tokens there are; a reader takes no number behind them."""
+        batch = len(next(iter(self._kept.values())))
+        if self._counts is None:
+            # The rows of a file are tokens: it grows at its end.
+            rows = {name: one.movedim(2, 0)[0] for name, one in self._kept.items()}
+            about = {name: [str(one.numpy().dtype), [*one.shape]] for name, one in rows.items()}
+            (folder / LAYER).write_text(json.dumps(about))
+            self._counts = np.memmap(folder / COUNTS, np.int64, "w+", shape=(2 + batch,))
+        n_keys = max((self._lengths.get(name, 0) for name in OF_KEYS), default=0)
+        real = torch.as_tensor(self.n_real).expand(batch)
+        self._counts[:] = [self.n_queries, n_keys, *real.tolist()]
+
+    @property
+    def lacks_queries(self) -> bool:
+        """Whether some of its rows are no query: padding, or what was computed before."""
+        return bool((torch.as_tensor(self.n_real) < self.n_queries).any())
+
+    def hold(self, kept: dict[str, Tensor], n_queries: int, n_keys: int, n_real: Tensor) -> None:
+        """Take numbers that were measured before, with at least so many queries and keys."""
+        self._kept, self.n_queries, self.n_real = kept, n_queries, n_real
+        self._lengths = {name: n_keys if name in OF_KEYS else n_queries for name in kept}
 
     def _with_room(self, name: str, length: int, numbers: Tensor) -> Tensor:
         """The memory; where it is too short, one of twice the length with the same numbers."""
@@ -156,13 +199,14 @@ class LayerMeasured:
         if kept is not None and kept.shape[2] >= length:
             return kept
         room = max(_LEAST, 2 * length if kept is not None else length)
-        shape = (*numbers.shape[:2], room, *numbers.shape[3:])
-        if self._folder is None:
-            grown = numbers.new_zeros(shape)
-        else:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
             kind = torch.empty(0, dtype=numbers.dtype).numpy().dtype
-            with TemporaryFile(dir=self._folder) as file:
-                grown = torch.from_numpy(np.memmap(file, kind, "w+", shape=shape))
+            shape = (room, *numbers.movedim(2, 0).shape[1:])
+            path = self._folder / name
+            rows = np.memmap(path, kind, "w+" if kept is None else "r+", shape=shape)
+            return torch.from_numpy(rows).movedim(0, 2)
+        grown = numbers.new_zeros((*numbers.shape[:2], room, *numbers.shape[3:]))
         if kept is not None:
             grown[:, :, : kept.shape[2]] = kept
         return grown
@@ -205,13 +249,22 @@ class Sink(NamedTuple):
     share: float
 
 
+class Passage(NamedTuple):
+    """The weight of some tokens in each head."""
+
+    rows: list[dict[str, int | float]]
+    """layer, batch, head and "", the mean weight."""
+    told: str
+    """Which queries the mean is over."""
+
+
 class Measured:
     """The statistics of `measuring`: `seen[layer]` of the newest run; `seen.runs` are all runs.
 
     With several stacks, as an encoder and a decoder, `seen["decoder.self"][layer]`.
     """
 
-    def __init__(self, model_name: str, want: Want, folder: str | Path | None = None) -> None:
+    def __init__(self, model_name: str, want: Want, folder: Path | None = None) -> None:
         self.model_name, self.want, self.folder = model_name, want, folder
         self.runs: list[Run] = []
 
@@ -223,8 +276,8 @@ class Measured:
 
     def __getitem__(self, key: int | str) -> LayerMeasured | list[LayerMeasured]:
         if isinstance(key, str):
-            return self._layers(key)
-        layers = self._layers(None)
+            return self.layers(key)
+        layers = self.layers(None)
         return layers[check_index("layer", key, len(layers))]
 
     def __repr__(self) -> str:
@@ -235,7 +288,7 @@ class Measured:
 
     def result(self, name: str, stack: str | None = None) -> Result[Tensor]:
         """A statistic of all layers of the newest run, with `.table()`, `.largest()`, `.plot()`."""
-        values = torch.stack([layer.read(name) for layer in self._layers(stack)])
+        values = torch.stack([layer.read(name) for layer in self.layers(stack)])
         axes = f"layer batch head {'key' if name in OF_KEYS else 'position'}"
         axes += " parameter" * (values.ndim > 4)
         return Result(values, axes, title=f"{name} of {self.model_name}")
@@ -251,7 +304,7 @@ class Measured:
         if not 0 <= share <= 1:
             raise TraceError(f"share={share}: expected a number from 0 to 1.")
         found = self.result("received", stack).values
-        n_real = torch.as_tensor(self._layers(stack)[0].n_real).to(found.device)
+        n_real = torch.as_tensor(self.layers(stack)[0].n_real).to(found.device)
         shares = (found / n_real.view(-1, 1, 1)).cpu().numpy()
         rows = [
             Sink(layer, batch, head, key, float(mean))
@@ -260,6 +313,44 @@ class Measured:
         ]
         return sorted(rows, key=lambda row: -row.share)
 
+    def passage(
+        self, start: int, stop: int, stack: str | None = None
+    ) -> tuple[Passage, Tensor | None]:
+        """The weight that tokens start to stop - 1 get in each head, and along the text.
+
+        Where `want` has ("key_mass", keys) with all of them, the mean is over the queries behind
+        them, and the second is (layer, batch, head, position). Else it is taken from "received",
+        over all queries, those of the passage included, and the second is None.
+        Raises TraceError where neither was measured, and for tokens that are not in the run.
+        """
+        layers, keys = self.layers(stack), [*self.want.get("key_mass", ())]
+        n_tokens = layers[0].n_queries
+        if not 0 <= start < stop <= n_tokens:
+            raise TraceError(f"passage {start} to {stop}: expected tokens of 0 to {n_tokens}.")
+        weights, told = None, "all queries"
+        if layers[0].lacks_queries:
+            raise TraceError(
+                "A passage needs a run in which each query was measured: without padding, and "
+                "without a prefix that a server had computed before."
+            )
+        if {*range(start, stop)} <= {*keys}:
+            places = [keys.index(key) for key in range(start, stop)]
+            weights = self.result("key_mass", stack).values[..., places].sum(-1).cpu()
+            # Without a query behind it there is nothing to tell yet.
+            means, told = weights[..., min(stop, n_tokens - 1) :].mean(-1), "the queries behind it"
+        elif "received" in self.want:
+            received = self.result("received", stack).values[..., start:stop].sum(-1).cpu()
+            means = received / n_tokens
+        else:
+            raise TraceError(
+                'A passage needs "received", or ("key_mass", keys) with all its tokens, in want.'
+            )
+        rows: list[dict[str, int | float]] = [
+            {"layer": layer, "batch": batch, "head": head, "": float(mean)}
+            for (layer, batch, head), mean in np.ndenumerate(means.numpy())
+        ]
+        return Passage(rows, told), weights
+
     def table(self, stack: str | None = None) -> list[dict[str, int | float]]:
         """One row a layer, sentence and head of the newest run, as `pandas.DataFrame` takes it.
 
@@ -267,7 +358,7 @@ class Measured:
         "offset_mass -1"), and of received the key with the largest share and that share.
         """
         rows: list[dict[str, int | float]] = []
-        for number, layer in enumerate(self._layers(stack)):
+        for number, layer in enumerate(self.layers(stack)):
             means = self._means(layer)
             first = next(iter(means.values()))
             rows += [
@@ -297,6 +388,11 @@ class Measured:
                 found[name] = mean
         return found or {"queries": n_real.expand(*layer.read(next(iter(self.want))).shape[:2])}
 
+    def folder_of(self, run: Run, stack: str, layer: int) -> Path | None:
+        """Where the files of a layer are; None where all numbers stand in memory."""
+        number = next((i for i, one in enumerate(self.runs) if one is run), 0)
+        return None if self.folder is None else self.folder / f"{number}" / stack / f"{layer}"
+
     def page(self, stack: str | None = None) -> Written:
         """The newest run as one HTML file: the table as shades, and every layer along the text."""
         page: Written = opened("measured")(self, stack)
@@ -304,14 +400,15 @@ class Measured:
 
     def along(self, stack: str | None = None) -> dict[str, Tensor]:
         """The mean over heads of each statistic of queries: (layer, batch, position), by name."""
-        layers = self._layers(stack)
+        layers = self.layers(stack)
         return {
             name: torch.stack([layer.read(name).mean(1).cpu() for layer in layers])
             for name, of in self.want.items()
             if name not in (*_PLACES, *OF_KEYS) and not of
         }
 
-    def _layers(self, stack: str | None) -> list[LayerMeasured]:
+    def layers(self, stack: str | None) -> list[LayerMeasured]:
+        """The layers of a stack of the newest run. Raises TraceError where there is none."""
         if not self.runs:
             raise TraceError("Nothing was measured yet: call the model inside the with block.")
         run = self.runs[-1]
@@ -405,7 +502,7 @@ class _Measuring(Recording):
             layers, layer = run.setdefault(stack, []), counts.get(stack, 0)
             counts[stack] = layer + 1
             if layer == len(layers):
-                layers.append(LayerMeasured(self.seen.folder))
+                layers.append(LayerMeasured(self.seen.folder_of(run, stack, layer)))
             if isinstance(found, str):
                 layers[layer].problem = found
             else:
@@ -465,7 +562,7 @@ def measured_call(
         probs, scores = call.row()
         z = call.weighted_row(probs)
         return z, Row(probs, scores if _OF_SCORES & want.keys() else probs, past, first_key)
-    z, values = _of_queries(call, want, first_key)
+    z, values = of_queries(partial(attended, call), want, first_key, n_keys)
     real = call.real_queries
     n_real = n_queries if real is None else real.sum(-1)
     return z, Numbers(_at_positions(values, first_key), past, n_queries, first_key, n_real)
@@ -478,12 +575,13 @@ def _at_positions(values: dict[str, Tensor], first_key: int) -> dict[str, Tensor
     return values
 
 
-def _of_queries(call: Call, want: Want, first_key: int) -> tuple[HeadVectors, dict[str, Tensor]]:
-    """z and what is wanted of any call, by `minibert.attend`."""
-    n_keys = call.key.shape[2]
+def of_queries(
+    compute: Callable[..., Attended], want: Want, first_key: int, n_keys: int
+) -> tuple[HeadVectors, dict[str, Tensor]]:
+    """z and what is wanted of any call; `compute` is `minibert.attend` with all but want."""
     keys = [key - first_key for key in want.get("key_mass", ())]
     asked = want | ({"key_mass": tuple(key % n_keys for key in keys)} if keys else {})
-    found = attended(call, [(name, of) if of else name for name, of in asked.items()])
+    found = compute(want=[(name, of) if of else name for name, of in asked.items()])
     values = {name: cast(Tensor, getattr(found.statistics, name)) for name in want}
     if keys:
         there = torch.tensor([0 <= key < n_keys for key in keys], device=found.z.device)

@@ -17,7 +17,7 @@ from minibert.cli.answers import explain, generate, predict
 from minibert.cli.corpus import collect, patterns, survey
 from minibert.cli.kernels import bench, check
 from minibert.cli.models import models
-from minibert.cli.pages import live, serve, view
+from minibert.cli.pages import live, serve, view, watch
 from minibert.cli.train import train
 from minibert.cli.verify import verify
 from minibert.errors import MinibertError, did_you_mean, lacks_memory, printable
@@ -50,6 +50,7 @@ _NEXT = {
     survey: "minibert patterns, for what each head does; docs/corpus.md reads the folder in Python",
     patterns: "minibert survey, for measures of each head over a corpus",
     collect: "read the folder in Python; docs/corpus.md shows how",
+    watch: "seen = minibert.attached.measured_files.read(FOLDER), for the numbers in Python",
     check: "minibert bench FILE.py:FUNCTION, once it is right",
     bench: "minibert check FILE.py:FUNCTION, where a row says that it is wrong",
     verify: "minibert view TEXT --model FOLDER",

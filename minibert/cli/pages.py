@@ -1,6 +1,8 @@
-"""`minibert view`, `live` and `serve`: pages of attention, as files or before a running model."""
+"""`minibert view`, `live`, `serve` and `watch`: pages of attention, as files or of what runs."""
 
+import time
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +16,8 @@ from minibert.terminal import note, say
 if TYPE_CHECKING:
     from minibert.features import Features
 
+# Between two looks at a run that goes on.
+_SECONDS = 2
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -142,6 +146,72 @@ def serve(
         # The socket listens already, so the browser waits until the page is there.
         _open(server.address)
     server.run()
+
+
+@spread()
+def watch(
+    folder: Path,
+    output: Path | None = None,
+    passage: list[str] | None = None,
+    request: str | None = None,
+    stack: str | None = None,
+    browse: bool = True,
+) -> None:
+    """Draw what a run measures while it goes on: entropy, sinks, heads that died, passages.
+
+    FOLDER is that of `minibert.measuring(model, folder=FOLDER)`, or the one to which a server
+    writes a Parquet file a request. The page follows the run; Ctrl-C ends it.
+
+    Options:
+        folder [argument]: The numbers.
+        output [-o, FILE]: Write one page and exit. Default: FOLDER/watch.html, again and again.
+        passage [NAME=START-STOP]: Draw the weight on these tokens, without STOP; repeatable.
+        request [ID]: Of several requests this one. Default: the newest.
+        stack [NAME]: Of several stacks this one, as decoder.self.
+        browse [--open/--no-open]: Open the page in a browser.
+    """
+    from minibert.attached.measured_files import read
+    from minibert.errors import TraceError
+    from minibert.viz.measured_page import MeasuredPage, measured_page
+
+    passages = dict(_passage(text) for text in passage or ())
+
+    def drawn(again: int) -> MeasuredPage:
+        seen = read(folder, request)
+        if not seen.runs or not seen.runs[-1]:
+            raise TraceError(f"{folder} has no numbers yet.")
+        return measured_page(seen, stack, passages, again)
+
+    if output is not None:
+        _check_place(output)
+        return _write(drawn(0), output, False, "{:.0f} kB", 1000)
+    read(folder, request)
+    path, again = folder / "watch.html", _SECONDS
+    say(str(path))
+    while True:
+        try:
+            page = drawn(again)
+        except TraceError as error:
+            page = MeasuredPage("Waiting", [f"<p>{escape(str(error))}</p>"], again)
+        page.save(path)
+        if not again:
+            return
+        if browse:
+            _open(path.resolve().as_uri())
+            browse = False
+        try:
+            time.sleep(again)
+        except KeyboardInterrupt:
+            # The last page stays as it is.
+            again = 0
+
+
+def _passage(text: str) -> tuple[str, tuple[int, int]]:
+    name, _, numbers = text.partition("=")
+    start, _, stop = numbers.partition("-")
+    if not name or not start.isdecimal() or not stop.isdecimal():
+        raise typer.BadParameter(f"--passage {text}: expected NAME=START-STOP, as answer=12-40")
+    return name, (int(start), int(stop))
 
 
 def _features(name: str | None, loading: Loading) -> "Features | None":

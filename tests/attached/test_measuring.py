@@ -20,6 +20,7 @@ from transformers import (
 import minibert
 import minibert.transformers_attention
 from minibert import EditError, TraceError
+from minibert.attached import measured_files
 from minibert.trace.edit import zero
 from tests.attached.live_models import VOCABULARY, bart, gpt2, ids, llama, made
 
@@ -211,6 +212,27 @@ def test_sinks_are_keys_with_the_mean_weight_of_a_head() -> None:
         assert abs(row.share - float(mean[row[:-1]])) < 1e-5
 
 
+def test_a_run_is_read_while_it_goes_on_and_no_token_before_it_is_whole(tmp_path: Path) -> None:
+    model, cache = llama(), DynamicCache()
+    assert not measured_files.read(tmp_path).runs
+    with minibert.measuring(model, folder=tmp_path) as seen:
+        assert not measured_files.read(tmp_path).runs
+        for n_tokens in (7, 70):
+            model(ids()[:, :7].repeat(1, n_tokens // 7), past_key_values=cache)
+            found = measured_files.read(tmp_path)
+            assert torch.equal(found[2].received, seen[2].received)
+            # A row behind those that are counted is not there yet.
+            with (tmp_path / "0" / "layers" / "2" / "entropy").open("ab") as file:
+                file.write(b"half a row")
+            assert torch.equal(measured_files.read(tmp_path)[2].entropy, seen[2].entropy)
+    for wrong, told in ((tmp_path / "none", "not a folder"), (tmp_path / "b", "damaged")):
+        if told == "damaged":
+            wrong.mkdir()
+            (wrong / "a.parquet").write_bytes(b"PAR1")
+        with pytest.raises(TraceError, match=told):
+            measured_files.read(wrong)
+
+
 def test_tables_pages_and_files_have_the_numbers_of_the_run(tmp_path: Path) -> None:
     model, mask = llama(), torch.ones_like(ids())
     mask[1, :4] = 0
@@ -218,12 +240,20 @@ def test_tables_pages_and_files_have_the_numbers_of_the_run(tmp_path: Path) -> N
     options |= {"do_sample": False, "eos_token_id": None}
     with minibert.measuring(model, want=WANT) as seen:
         model.generate(ids(), **options)
-    with minibert.measuring(model, want=WANT, folder=tmp_path) as filed:
+    with minibert.measuring(model, want=WANT, folder=tmp_path / "run") as filed:
         model.generate(ids(), **options)
-    assert list(tmp_path.iterdir()) == []
-    for layer in range(3):
-        for name in ("entropy", "received", "top_keys", "offset_mass"):
-            assert torch.equal(seen[layer].read(name), filed[layer].read(name))
+        whole = measured_files.read(tmp_path / "run")
+    with (
+        pytest.raises(TraceError, match="another run"),
+        minibert.measuring(model, folder=filed.folder),
+    ):
+        pass
+    measured_files.write_parquet(tmp_path / "a.parquet", seen, "a")
+    for other in (filed, whole, measured_files.read(tmp_path), measured_files.read(tmp_path, "a")):
+        assert [row["sink"] for row in other.table()] == [row["sink"] for row in seen.table()]
+        for layer in range(3):
+            for name in ("entropy", "received", "top_keys", "offset_mass"):
+                assert torch.equal(seen[layer].read(name), other[layer].read(name))
     rows = seen.table()
     assert [(row["layer"], row["batch"], row["head"]) for row in rows[:8]] == [
         *((0, 0, head) for head in range(6)), (0, 1, 0), (0, 1, 1),
