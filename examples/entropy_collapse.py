@@ -8,9 +8,9 @@ import argparse
 import tempfile
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-import minibert
+from minibert.transformers_callback import EntropyCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
 for name, value in {"--steps": 300, "--every": 100, "--rate": 1e-3}.items():
@@ -19,16 +19,10 @@ options = parser.parse_args()
 texts = torch.randint(0, 64, (64, 16)).repeat(1, 2)  # the second half says the first again
 
 
-class EntropyWatch(TrainerCallback):
-    """Prints the mean entropy of each layer over eight texts."""
-
-    def on_step_end(self, args, state, control, model, **more):
-        """Measure eight texts."""
-        if state.global_step % options.every == 0:
-            with torch.no_grad(), minibert.measuring(model.eval(), want=("entropy",)) as seen:
-                model(texts[:8])
-            layers = seen.result("entropy").values.mean((1, 2, 3))
-            print(f"step {state.global_step}:", *(f"{float(nats):.3f}" for nats in layers), "nats")
+def told(entry):
+    """Print the mean entropy of each layer."""
+    means = (sum(layer) / len(layer) for layer in entry["entropy"])
+    print(f"step {entry['step']}:", *(f"{nats:.3f}" for nats in means), "nats")
 
 
 sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "eos_token_id": 0}
@@ -37,4 +31,5 @@ rows = [{"input_ids": text, "labels": text} for text in texts]
 given = {"max_steps": options.steps, "learning_rate": options.rate, "disable_tqdm": True}
 with tempfile.TemporaryDirectory() as folder:
     given = TrainingArguments(folder, **given)
-    Trainer(model, given, None, rows, callbacks=[EntropyWatch()]).train()
+    watch = EntropyCallback({"input_ids": texts[:8]}, options.every, told)
+    Trainer(model, given, None, rows, callbacks=[watch]).train()

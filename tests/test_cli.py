@@ -38,7 +38,7 @@ from tests.training.small_runs import SMALL, story_files
 
 PAGE = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf-8")
 COMMANDS = (
-    "view live serve explain predict generate train survey patterns "
+    "view live serve watch explain predict generate train survey patterns "
     "collect check bench verify models"
 )
 EXPLAIN = ("explain", "the horse turned", "--layer", "1", "--head", "2")

@@ -29,7 +29,8 @@ ROWS = """
     text
     checkpoint
     trace
-    attached transformers_attention vllm_attention vllm_plugin features model answers
+    attached transformers_attention transformers_callback vllm_attention vllm_plugin features
+    model answers
     loading
     analysis training transformer_lens
     survey
@@ -54,7 +55,10 @@ OPTIONAL = {
     "jaxtyping": "minibert.quantities",
     "matplotlib": ("minibert.doors", "minibert.viz"),
     "pyarrow": ("minibert.attached.measured_files", "minibert.survey"),
-    "transformers": ("minibert.transformers_attention", "minibert.verification"),
+    "transformers": tuple(
+        f"minibert.{name}"
+        for name in ("transformers_attention", "transformers_callback", "verification")
+    ),
     "triton": "minibert.kernels",
     "vllm": ("minibert.vllm_attention", "minibert.vllm_plugin"),
     # The package is called pyyaml, and is a runtime dependency.

@@ -16,7 +16,9 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +46,8 @@ from minibert.writing import replacing
 CHECKPOINT = "checkpoint.pt"
 # What heads and held-out losses are measured on: so many batches of so many sequences.
 _BATCHES, _SEQUENCES = 4, 32
+# And entropy on so many texts, one at a time.
+_MEASURED = 8
 # Amplitude of the sinusoids that positions start as.
 _AMPLITUDE = 0.05
 
@@ -193,7 +197,7 @@ class Measure:
 
     @torch.no_grad()
     def __call__(self) -> Json:
-        """held_out_loss in nats for each predicted token, held_out_sentence_loss, and heads."""
+        """held_out_loss in nats a predicted token, held_out_sentence_loss, heads, and entropy."""
         found: Json = {}
         parts = [losses(self.model, batch) for batch in self.batches]
         for name, key in (("tokens", "loss"), ("sentences", "sentence_loss")):
@@ -201,7 +205,26 @@ class Measure:
                 mean = torch.stack([part[name] for part in parts]).mean()
                 found[f"held_out_{key}"] = round(float(mean), 4)
         scores = head_scores(self.model, self.tokens, repeated=self.repeated)
-        return found | {"heads": scores.by_pattern()}
+        entropy = entropies(self.model, self.tokens)
+        return found | {"heads": scores.by_pattern(), "entropy": entropy}
+
+
+def entropies(model: Model, tokens: Tokens) -> list[list[float]]:
+    """The entropy of each layer and head in nats, mean over the queries of the first eight texts.
+
+    Near 0 training no longer gets on (Zhai et al. 2023, "Stabilizing transformer training by
+    preventing attention entropy collapse").
+    """
+    config = model.config
+    total, count = torch.zeros(config.n_layers, config.n_heads), 0
+    for row in range(min(_MEASURED, len(tokens))):
+        one = itemgetter(slice(row, row + 1))
+        text = model.trace(tokens.each(one, one), statistics=("entropy",)).text(0)
+        for layer, sums in enumerate(total):
+            found = cast(Tensor, text[layer].statistics.entropy)  # asked for
+            sums += found[0].sum(-1).cpu()
+        count += found.shape[-1]
+    return [[round(nats, 4) for nats in layer] for layer in (total / count).tolist()]
 
 
 @dataclass
@@ -377,9 +400,10 @@ def best_heads(entry: Json) -> dict[str, tuple[float, str]]:
 
 
 def _print(entry: Json) -> None:
-    """Write an entry of the log as a line: losses, and the best head of each pattern."""
+    """Write an entry of the log as a line: losses, least entropy, best head of each pattern."""
     names = ("loss", "held_out_loss", "sentence_loss", "held_out_sentence_loss")
     parts = [f"{name.replace('_', ' ')} {entry[name]:.3f}" for name in names if name in entry]
+    parts.append(f"entropy {min(min(layer) for layer in entry['entropy']):.2f} or more")
     parts += [f"{kind} {score:.2f} ({head})" for kind, (score, head) in best_heads(entry).items()]
     tqdm.write(f"step {entry['step']:>6}  " + "  ".join(parts), file=sys.stderr)
 

@@ -15,6 +15,7 @@ from transformers import (
     GptOssForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    TrainerState,
 )
 
 import minibert
@@ -22,6 +23,7 @@ import minibert.transformers_attention
 from minibert import EditError, TraceError
 from minibert.attached import measured_files
 from minibert.trace.edit import zero
+from minibert.transformers_callback import EntropyCallback
 from tests.attached.live_models import VOCABULARY, bart, gpt2, ids, llama, made
 
 SIZES: dict[str, Any] = {
@@ -269,3 +271,21 @@ def test_tables_pages_and_files_have_the_numbers_of_the_run(tmp_path: Path) -> N
     page = seen.page().save(tmp_path / "page.html").read_text()
     assert f'title="layer 2 head 5: {rows[-1]["entropy"]:.6g}"' in page
     assert "<script" not in page
+
+
+def test_a_trainer_gets_the_entropy_of_real_tokens_and_keeps_its_mode() -> None:
+    model, mask, state = llama().train(), torch.ones_like(ids()), TrainerState(log_history=[])
+    mask[1, :4] = 0
+    watch = EntropyCallback({"input_ids": ids(), "attention_mask": mask}, every=2)
+    for state.global_step in (1, 2, 3, 4):
+        watch.on_step_end(None, state, None, model=model)
+    assert model.training
+    assert state.log_history == watch.history
+    assert [entry["step"] for entry in watch.history] == [2, 4]
+    model.eval().set_attn_implementation("eager")
+    probs = torch.stack(model(ids(), attention_mask=mask, output_attentions=True).attentions)
+    sums = (torch.special.entr(probs).sum(-1) * mask[:, None]).sum(-1)  # layer, batch, head
+    means = (sums / mask.sum(-1)[:, None]).mean(1)
+    assert (means - torch.tensor(watch.history[0]["entropy"])).abs().max() < 1e-5
+    with pytest.raises(ValueError, match="1 or more"):
+        EntropyCallback({}, every=0)

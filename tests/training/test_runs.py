@@ -81,12 +81,13 @@ def test_transformers_and_minibert_load_it_and_agree(kind, tmp_path):
 
 
 def test_the_logged_loss_is_that_of_the_weights_that_were_saved(tmp_path, monkeypatch):
-    batches = []
+    batches, texts = [], []
 
     class Kept(loop.Measure):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             batches.extend(self.batches)
+            texts.append(self.tokens)
 
     monkeypatch.setattr(loop, "Measure", Kept)
     # Measured several times, so that weights prepared for the first would show.
@@ -102,6 +103,13 @@ def test_the_logged_loss_is_that_of_the_weights_that_were_saved(tmp_path, monkey
     # The log is rounded to four decimals.
     assert lines[-1]["held_out_loss"] == pytest.approx(float(sum(found)) / 4, abs=6e-5)
     assert lines[0]["held_out_loss"] > lines[-1]["held_out_loss"] + 0.05
+    theirs.set_attn_implementation("eager")
+    ids, mask, segments = (getattr(texts[0], name)[:8] for name in ("ids", "mask", "segments"))
+    given = {"attention_mask": mask.long(), "token_type_ids": segments, "output_attentions": True}
+    with torch.no_grad():
+        probs = torch.stack(theirs(input_ids=ids, **given).attentions)
+    means = (torch.special.entr(probs).sum(-1) * mask[:, None]).sum((1, 3)) / mask.sum()
+    assert (means - torch.tensor(lines[-1]["entropy"])).abs().max() < 1e-4
 
 
 def entropy(counts):
