@@ -1,6 +1,6 @@
 """A back end for vLLM 0.32: `minibert.attend` over the paged cache, with statistics by request.
 
-step of the server -> rows of each request -> z, which vLLM goes on with, and numbers -> Parquet
+step of the server -> rows of each request -> z, which vLLM continues with, and numbers -> Parquet
 
 A request's keys are gathered from its pages, and one call gives z and its statistics, for a prompt,
 a part of one and a decoded token. When the request ends, FOLDER/REQUEST.parquet is written, which

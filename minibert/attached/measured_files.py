@@ -1,4 +1,4 @@
-"""Measured numbers as files: the folder of a run, which may go on, and a Parquet file a request.
+"""Measured numbers as files: the folder of a run, and a Parquet file a request.
 
     seen = minibert.attached.measured_files.read("numbers")
     seen.table(), seen.sinks(), seen.page()

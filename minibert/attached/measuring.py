@@ -171,7 +171,7 @@ class LayerMeasured:
             self._tell(self._folder)
 
     def _tell(self, folder: Path) -> None:
-        """Write how many tokens there are; a reader takes no number behind them."""
+        """Write how many tokens there are; a reader takes no number after them."""
         batch = len(next(iter(self._kept.values())))
         if self._counts is None:
             # The rows of a file are tokens: it grows at its end.
@@ -185,7 +185,7 @@ class LayerMeasured:
 
     @property
     def lacks_queries(self) -> bool:
-        """Whether some of its rows are no query: padding, or what was computed before."""
+        """Whether some rows have no query: padding, or what was computed before."""
         return bool((torch.as_tensor(self.n_real) < self.n_queries).any())
 
     def hold(self, kept: dict[str, Tensor], n_queries: int, n_keys: int, n_real: Tensor) -> None:
@@ -318,7 +318,7 @@ class Measured:
     ) -> tuple[Passage, Tensor | None]:
         """The weight that tokens start to stop - 1 get in each head, and along the text.
 
-        Where `want` has ("key_mass", keys) with all of them, the mean is over the queries behind
+        Where `want` has ("key_mass", keys) with all of them, the mean is over the queries after
         them, and the second is (layer, batch, head, position). Else it is taken from "received",
         over all queries, those of the passage included, and the second is None.
         Raises TraceError where neither was measured, and for tokens that are not in the run.
@@ -336,8 +336,8 @@ class Measured:
         if {*range(start, stop)} <= {*keys}:
             places = [keys.index(key) for key in range(start, stop)]
             weights = self.result("key_mass", stack).values[..., places].sum(-1).cpu()
-            # Without a query behind it there is nothing to tell yet.
-            means, told = weights[..., min(stop, n_tokens - 1) :].mean(-1), "the queries behind it"
+            # Without a query after it there is nothing to tell yet.
+            means, told = weights[..., min(stop, n_tokens - 1) :].mean(-1), "the queries after it"
         elif "received" in self.want:
             received = self.result("received", stack).values[..., start:stop].sum(-1).cpu()
             means = received / n_tokens

@@ -16,7 +16,7 @@ from minibert.terminal import note, say
 if TYPE_CHECKING:
     from minibert.features import Features
 
-# Between two looks at a run that goes on.
+# Between two looks at a run that has not ended.
 _SECONDS = 2
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -157,7 +157,7 @@ def watch(
     stack: str | None = None,
     browse: bool = True,
 ) -> None:
-    """Draw what a run measures while it goes on: entropy, sinks, heads that died, passages.
+    """Draw what a run measures while it runs: entropy, sinks, heads that died, passages.
 
     FOLDER is that of `minibert.measuring(model, folder=FOLDER)`, or the one to which a server
     writes a Parquet file a request. The page follows the run; Ctrl-C ends it.

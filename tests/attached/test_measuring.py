@@ -223,7 +223,7 @@ def test_a_run_is_read_while_it_goes_on_and_no_token_before_it_is_whole(tmp_path
             model(ids()[:, :7].repeat(1, n_tokens // 7), past_key_values=cache)
             found = measured_files.read(tmp_path)
             assert torch.equal(found[2].received, seen[2].received)
-            # A row behind those that are counted is not there yet.
+            # A row after those that are counted is not there yet.
             with (tmp_path / "0" / "layers" / "2" / "entropy").open("ab") as file:
                 file.write(b"half a row")
             assert torch.equal(measured_files.read(tmp_path)[2].entropy, seen[2].entropy)

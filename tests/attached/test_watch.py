@@ -37,12 +37,12 @@ def test_the_page_follows_a_run_until_it_is_stopped(
     # The late passage is not there yet.
     assert "expected tokens of 0 to 7" in told[1]
     assert "14 tokens, 3 layers" in told[2]
-    # As the numbers say: the mean of the queries behind the passage, and of all.
+    # As the numbers say: the mean of the queries after the passage, and of all.
     last = page.read_text()
     assert "refresh" not in last
     shares = seen.result("key_mass").values.sum(-1)[..., 3:].mean(-1)
     for about, expected in (
-        ("weight on it (tokens 1 to 2), mean over the queries behind it, sentence 1", shares),
+        ("weight on it (tokens 1 to 2), mean over the queries after it, sentence 1", shares),
         (
             "weight on late (tokens 9 to 11), mean over all queries, sentence 1",
             seen.result("received").values[..., 9:12].sum(-1) / 14,
