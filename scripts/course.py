@@ -29,7 +29,8 @@ from scripts.course_slides import slides_of
 
 COURSE = Path(__file__).resolve().parents[1] / "docs" / "course"
 UNITS = sorted(COURSE.glob("[0-9]_*.md"))
-PAGES = [*UNITS, COURSE / "README.md", COURSE / "solutions.md"]
+GERMAN = sorted(COURSE.glob("de/[0-9]_*.md"))
+PAGES = [*UNITS, *GERMAN, COURSE / "README.md", COURSE / "solutions.md"]
 # How a reader of a unit is counted: words a minute, also those that code prints; seconds for a line
 # of code, for an exercise and for a function to write.
 WORDS, LINE, EXERCISE, FUNCTION = 150, 15, 180, 480
@@ -107,6 +108,9 @@ def main(wanted: list[str]) -> None:
         for page in [*UNITS, COURSE / "solutions.md"]:
             text = page.read_text(encoding="utf-8")
             write(COURSE / "handouts" / f"{page.stem}.html", handout_of(text, COURSE))
+        for page in GERMAN:
+            sheet = handout_of(page.read_text(encoding="utf-8"), page.parent, "de")
+            write(COURSE / "handouts" / f"{page.stem}.html", sheet)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from minibert.course import attending, causes, writing
 from minibert.course.answers import Exercise, Verdict
 from minibert.errors import MinibertError, did_you_mean
+from minibert.languages import strings, translated
 
 EXERCISES: dict[str, Exercise] = {
     name: exercise
@@ -11,13 +12,14 @@ EXERCISES: dict[str, Exercise] = {
 }
 
 
-def check(name: str, answer: object = ...) -> Verdict:
+def check(name: str, answer: object = ..., *, language: str = "en") -> Verdict:
     """Whether an answer is right; the verdict is true or false, and prints as a sentence.
 
     `name` is the exercise, as "2-weight"; `exercises()` lists them. The answer is a number, a list
     of numbers, one of the choices, heads as "0-1" or ["1-0", "1-2"], or in unit 8 a function of
     torch tensors. Without an answer (`...` or None) the question is given back. The right answer is
-    computed from the embedded models.
+    computed from the embedded models. `language` is one of `minibert.languages.LANGUAGES`; German
+    lacks only the slips of the functions of unit 8.
 
     Raises MinibertError for a name that is not an exercise and for what is not an answer of its
     kind.
@@ -27,10 +29,13 @@ def check(name: str, answer: object = ...) -> Verdict:
             f"{name!r:.80} is not an exercise of the course{did_you_mean(name, EXERCISES)}; "
             f"there are {', '.join(EXERCISES)}."
         )
+    texts = strings(language, "course")
     exercise = EXERCISES[name]
     if answer is None or answer is ...:
-        return Verdict(False, f"{exercise.asks}\nNo guess yet: put one in place of the dots.")
-    return exercise.judge(answer)
+        found = Verdict(False, f"{exercise.asks}\nNo guess yet: put one in place of the dots.")
+    else:
+        found = exercise.judge(answer)
+    return Verdict(found.right, translated(found.said, texts))
 
 
 def exercises() -> dict[str, str]:

@@ -1,17 +1,11 @@
 """Unit 8: attention, written by the student one function at a time, until it runs tiny-gpt2.
 
-A function is called with drawn torch tensors. Where it differs from the right one, the slips of its
-exercise are tried on the same tensors, then those that `minibert check` knows of kernels; the one
-that gives the same numbers is named.
+Each exercise has the right function, the tensors that it is called with, and the slips.
 """
 
-import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from itertools import permutations
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -19,239 +13,8 @@ from torch import Tensor
 
 from minibert.course.answers import Exercise, Verdict
 from minibert.course.lab import gpt
-from minibert.errors import MinibertError
-from minibert.kernels.check.causes import likely_cause
+from minibert.course.naming import Case, Function, Written, WrongKindError, called, is_dense, raised
 from minibert.kernels.check.problem import Problem
-
-Function = Callable[..., Any]
-Case = tuple[Any, ...]
-"""What a function is called with."""
-# A masked score may be any number whose exp is 0 beside the others.
-_HIDDEN, _TOLERANCE = -1e4, 1e-4
-_FLOATS = {torch.float32, torch.float64}
-
-
-@dataclass(frozen=True)
-class Written:
-    """A function that gives what `right` gives, for every one of the drawn `cases`.
-
-    axes    of what it gives
-    slips   the reply to each slip, with the function that makes it
-    kernel  the same as a problem of a kernel, and the output of it that the function gives
-    use     how a function is called with a case
-    then    says the verdict on a function that passed
-    """
-
-    asks: str
-    axes: str
-    right: Function
-    cases: Callable[[], Iterable[Case]]
-    means: str
-    slips: Mapping[str, Function]
-    kernel: tuple[str, Callable[..., Problem]] | None = None
-    use: Callable[[Function], Function] = field(default=lambda function: function)
-    then: Callable[[Function], Verdict] | None = None
-
-    def judge(self, answer: object) -> Verdict:
-        """Right, or the slip, with the shapes or the number that shows it."""
-        if not callable(answer):
-            raise MinibertError(
-                f"The answer is {answer!r:.80}: expected a function that takes and returns torch "
-                f"tensors, {self.right.__name__}({', '.join(_parameters(self.right))})."
-            )
-        for case in self.cases():
-            given = _copied(case)
-            found, wanted = self._outcome(answer, given), self._outcome(self.right, case)
-            if found is None:
-                if not _is_dots(answer):
-                    return Verdict(
-                        False, "Not yet. It returns None. Does the function end with return?"
-                    )
-                wanted_here = "No guess yet: write the function in place of the dots."
-                return Verdict(False, f"{self.asks}\n{wanted_here}")
-            if not _alike(given, case):
-                return Verdict(False, "Not yet. It changes its input. Make a new tensor.")
-            if not _alike(found, wanted):
-                said = self._cause(answer, case, found, wanted)
-                shown = _shown(found, wanted, self.axes, self.right, case)
-                return Verdict(False, f"Not yet. {said}{shown}")
-        return self.then(answer) if self.then else Verdict(True, f"Right. {self.means}")
-
-    def wrong_answers(self) -> Iterable[tuple[object, str]]:
-        """Each slip as a function."""
-        return [(slip, said) for said, slip in self.slips.items()]
-
-    def _outcome(self, function: Function, case: Case) -> Any:
-        """What the function gives; a text where it fails or gives another kind of thing."""
-        try:
-            found = self.use(function)(*case)
-        except _WrongKindError as error:
-            return str(error)
-        except Exception as error:
-            return _raised(error)
-        pair = " and " in self.axes
-        parts = found if pair and isinstance(found, tuple) else (found,)
-        if found is None or (len(parts) == 1 + pair and all(map(_is_dense, parts))):
-            return found
-        expected = "a pair of tensors" if pair else "one torch tensor, dense and on the CPU"
-        return f"it gives {_called(found)}; expected {expected}"
-
-    def _cause(self, answer: Function, case: Case, found: Any, wanted: Any) -> str:
-        """The slip that gives the same in this case, and in most of the others; "" for none."""
-
-        def same(said: str, case: Case) -> bool:
-            slip, given = self.slips[said], _copied(case)
-            return _alike(self._outcome(answer, given), self._outcome(slip, case))
-
-        fits = [said for said in self.slips if same(said, case)]
-        if fits:
-            every = list(self.cases())
-            return f"{max(fits, key=lambda said: sum(same(said, one) for one in every))} "
-        parts = zip(_parts(found), _parts(wanted), self.axes.split(" and "), strict=False)
-        for given, right, axes in parts:
-            if not _alike(given, right) and (said := _pattern(given, right, axes, case)):
-                return f"{said} "
-        if self.kernel is None or isinstance(found, str) or not _comparable(found, wanted):
-            return ""
-        output, problem = self.kernel
-        found, wanted = found[None].double(), wanted[None].double()
-        said = likely_cause(
-            output, problem(*case), found, wanted, tolerance=_TOLERANCE, previous=None
-        )
-        # What follows is advice on `minibert check`; and a place is shown by this module.
-        said = "" if " first at [" in said else said.partition(": check a function")[0]
-        return f"{said[:1].upper()}{said[1:]}. " if said else ""
-
-
-def _parts(found: object) -> tuple[object, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
-def _pattern(found: object, wanted: object, axes: str, case: Case) -> str:
-    """What was done to the right numbers to give these, whatever the exercise; "" for nothing."""
-    if not isinstance(found, Tensor) or not isinstance(wanted, Tensor):
-        return ""
-    names = axes.partition(")")[0].strip("(").split(", ")
-    if found.is_floating_point() and wanted.is_floating_point():
-        hidden = wanted <= _HIDDEN
-        if (
-            bool(hidden.any())
-            and found.shape == wanted.shape
-            and bool((found[hidden] > _HIDDEN).all())
-        ):
-            return f"A hidden score is {found[hidden].max():.4g}. Put −inf there: exp gives 0."
-    return next((said for value, said in _changes(wanted, names, case) if _alike(found, value)), "")
-
-
-def _changes(wanted: Tensor, names: list[str], case: Case) -> Iterator[tuple[Tensor, str]]:
-    """The results of common slips for the right numbers, each with its reply."""
-    number = wanted.is_floating_point()
-    for order in permutations(range(wanted.ndim)):
-        yield wanted.permute(order), f"The axes are ({', '.join(names[n] for n in order)})."
-    for axis, name in enumerate(names):
-        yield wanted.flip(axis), f"The axis {name} is in reverse order."
-        yield wanted.select(axis, 0), f"That is only the first {name}."
-        if number:
-            yield wanted.sum(axis), f"The axis {name} is summed. Keep it."
-            yield wanted.mean(axis), f"The axis {name} is averaged. Keep it."
-    if number:
-        yield -wanted, "The sign is wrong."
-        yield wanted.softmax(-1), "A softmax was applied. Leave it out here."
-        for one in case:
-            if isinstance(one, Tensor) and one.shape == wanted.shape and one is not wanted:
-                yield wanted + one, "The input is added. The model does that itself."
-
-
-class _WrongKindError(MinibertError):
-    """What a function gives, and what was expected."""
-
-
-def _is_dots(function: object) -> bool:
-    """Whether the body does nothing: it is as short as one of dots."""
-    code = getattr(function, "__code__", None)
-    return code is None or len(code.co_code) <= len((lambda: ...).__code__.co_code)
-
-
-def _raised(error: Exception) -> str:
-    text = shorten(str(error).strip().partition("\n")[0], 240, placeholder=" …")
-    return f"it raises {type(error).__name__}: {text}".rstrip(": .")
-
-
-def _is_dense(one: object) -> bool:
-    """Whether it is a tensor with numbers that can be read here."""
-    return isinstance(one, Tensor) and (one.layout, one.device.type, one.is_nested) == (
-        torch.strided, "cpu", False,
-    )  # fmt: skip
-
-
-def _called(one: object) -> str:
-    """What kind of thing it is."""
-    if isinstance(one, tuple):
-        return f"({', '.join(map(_called, one))})"
-    if not isinstance(one, Tensor):
-        return type(one).__name__
-    if _is_dense(one):
-        return f"a tensor {tuple(one.shape)}"
-    return "a nested tensor" if one.is_nested else f"a {one.layout} tensor on {one.device}"
-
-
-def _comparable(one: Tensor, other: Tensor) -> bool:
-    dtypes = {one.dtype, other.dtype}
-    return one.shape == other.shape and (len(dtypes) == 1 or dtypes == _FLOATS)
-
-
-def _parameters(function: Function) -> list[str]:
-    """The names of what it is called with; what follows them is for slips alone."""
-    return [
-        name
-        for name, one in inspect.signature(function).parameters.items()
-        if one.kind is one.POSITIONAL_OR_KEYWORD
-    ]
-
-
-def _copied(case: Any) -> Any:
-    if isinstance(case, tuple):
-        return tuple(map(_copied, case))
-    return case.clone() if isinstance(case, Tensor) else case
-
-
-def _alike(one: object, other: object) -> bool:
-    """Whether two outcomes are the same up to rounding; what is hidden may have any number."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        return bool(type(one) is type(other) and one == other)
-    return _comparable(one, other) and not bool(_wrong(one, other).any())
-
-
-def _wrong(found: Tensor, wanted: Tensor) -> Tensor:
-    one, other = (each.double() for each in (found, wanted))
-    one, other = (each.masked_fill(each <= _HIDDEN, -math.inf) for each in (one, other))
-    return ~torch.isclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
-
-
-def _shown(found: Any, wanted: Any, axes: str, right: Function, case: Case) -> str:
-    """The shapes, or the first wrong number of the first part that is wrong."""
-    if isinstance(found, str):
-        given = [
-            f"{name} {tuple(one.shape)}" if isinstance(one, Tensor) else f"{name} {one!r:.40}"
-            for name, one in zip(_parameters(right), case, strict=False)
-            if not isinstance(one, tuple | dict)
-        ]
-        return f"With {', '.join(given)} {found}."
-    if isinstance(wanted, tuple):
-        pairs = zip(found, wanted, axes.split(" and "), strict=True)
-        found, wanted, axes = next(each for each in pairs if not _alike(*each[:2]))
-    if found.shape != wanted.shape:
-        return f"It gives {tuple(found.shape)}; expected {axes} = {tuple(wanted.shape)}."
-    if not _comparable(found, wanted):
-        return f"It gives {found.dtype}; expected {wanted.dtype}."
-    wrong = _wrong(found, wanted)
-    place = tuple(wrong.nonzero()[0].tolist())
-    return (
-        f"At {list(place)} it gives {found[place].item():.4g}; {wanted[place].item():.4g} is right "
-        f"({int(wrong.sum())} of {wrong.numel()} numbers are wrong)."
-    )
 
 
 def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -421,16 +184,16 @@ def _in_steps(attention: Function) -> Function:
             pair = isinstance(found, tuple | list) and len(found) == 2
             sizes = [math.prod(getattr(x, "shape", (-1,))) for x in found] if pair else []
             if pair and sizes[0] != piece.numel() == sizes[1]:
-                raise _WrongKindError("it gives the cache first. Swap the two: (output, cache)")
-            if not pair or not _is_dense(found[0]):
-                raise _WrongKindError(
-                    f"it gives {_called(found)}; expected a pair, (output, cache), the output a "
+                raise WrongKindError("it gives the cache first. Swap the two: (output, cache)")
+            if not pair or not is_dense(found[0]):
+                raise WrongKindError(
+                    f"it gives {called(found)}; expected a pair, (output, cache), the output a "
                     "tensor"
                 )
             part, cache = found
             if not out and part.shape != piece.shape:
-                raise _WrongKindError(
-                    f"its output for the first {len(piece)} tokens is {_called(part)}; expected "
+                raise WrongKindError(
+                    f"its output for the first {len(piece)} tokens is {called(part)}; expected "
                     f"(position, d_model) = {tuple(piece.shape)}"
                 )
             out.append(part)
@@ -478,7 +241,7 @@ def _run(attention: Function) -> Verdict:
     try:
         said = _words.__wrapped__(attention)
     except Exception as error:
-        return Verdict(False, f"Not yet. In tiny-gpt2 {_raised(error)}.")
+        return Verdict(False, f"Not yet. In tiny-gpt2 {raised(error)}.")
     if said == ours:
         return Verdict(
             True,
@@ -567,6 +330,10 @@ _SOFTMAXES: dict[str, Function] = {
     "Only the largest score gets weight. The others get some, too.":
         lambda scores: (scores == scores.amax(-1, keepdim=True)).to(scores),
     "The softmax is applied twice.": lambda scores: softmax(softmax(scores)),
+    "The smallest score gets most weight: exp needs the score, not its negative.":
+        lambda scores: (-scores).softmax(-1),
+    "The maximum of each key is subtracted. Subtract one number from all scores of a query.":
+        lambda scores: _sums((scores - scores.amax(1, keepdim=True)).exp()),
 }  # fmt: skip
 
 
@@ -667,6 +434,10 @@ _APPENDS: dict[str, Function] = {
     "The oldest token is dropped. Keep all.":
         lambda cache, key, value: tuple(one[:, 1:] for one in append(cache, key, value))
         if cache else (key, value),
+    "The old keys went to the values, too.":
+        lambda cache, key, value: append((cache[0], cache[0]) if cache else None, key, value),
+    "The new keys went to the values, too.":
+        lambda cache, key, value: append(cache, key, key),
     "The new values went to the keys, and the new keys to the values.":
         lambda cache, key, value: append(cache, value, key),
     "Keys and values are returned in the wrong order: keys first.":
@@ -678,6 +449,13 @@ _APPENDS: dict[str, Function] = {
     "They are put side by side along the wrong axis, d_head. Positions are axis 1.":
         partial(append, axis=2),
 }  # fmt: skip
+
+
+def _by_halves(x: Tensor, first: Tensor, second: Tensor, base: float) -> Tensor:
+    """The first half as rotated by some positions, the second as by others."""
+    halves = rotary(x, first, base).chunk(2, -1)[0], rotary(x, second, base).chunk(2, -1)[1]
+    return torch.cat(halves, -1)
+
 
 _ROTARIES: dict[str, Function] = {
     "Neighbours are rotated together (0 with 1, 2 with 3). Here number i is paired with number "
@@ -694,6 +472,11 @@ _ROTARIES: dict[str, Function] = {
     "All numbers are rotated by the same angle, the position. It is position · base^(−2i/d_head).":
         partial(rotary, step=0),
     "Cosine and sine are swapped.": partial(rotary, swapped=True),
+    "Both sines have the same sign: (a, b) becomes (a·cos − b·sin, a·sin + b·cos).":
+        lambda x, positions, base: _by_halves(x, -positions, positions, base),
+    "Both sines have a minus: (a, b) becomes (a·cos − b·sin, a·sin + b·cos).":
+        lambda x, positions, base: _by_halves(x, positions, -positions, base),
+    "It is rotated twice as far.": lambda x, positions, base: rotary(x, 2 * positions, base),
     "The base is not used: it is fixed at 10000.":
         lambda x, positions, base: rotary(x, positions, 10000.0),
     "The angles are multiplied by 2π. They are in radians already.":
@@ -742,6 +525,8 @@ EXERCISES: dict[str, Exercise] = {
             "The keys of all heads are added up. Head h has its own.":
                 lambda q, k: scores(q, k.sum(0, keepdim=True)),
             "Those are distances. A score is a dot product.": torch.cdist,
+            "The queries are multiplied with themselves.": lambda q, k: q @ q.mT,
+            "The keys are multiplied with themselves.": lambda q, k: k @ k.mT,
         },
     ),
     "8-scale": Written(

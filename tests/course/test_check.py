@@ -10,10 +10,11 @@ from live import exercise_numbers as page
 
 import minibert
 from minibert.course import check, exercises
-from minibert.course.answers import Heads, Numbers, floats
+from minibert.course.answers import Choice, Heads, Numbers, floats
 from minibert.course.check import EXERCISES
 from minibert.course.texts import BOYS, COPIED, ORDER, PAIRS
 from minibert.errors import MinibertError
+from minibert.languages import _patterns, strings
 from scripts.course import COURSE, UNITS
 
 SOLUTIONS = (COURSE / "solutions.md").read_text(encoding="utf-8")
@@ -187,3 +188,62 @@ def test_every_solution_is_right():
     assert [name for name, _ in printed] == list(dict.fromkeys(name for name, _ in printed))
     assert {name for name, _ in printed} == set(exercises())
     assert all(said.startswith("Right") for _, said in printed)
+
+
+# Numbers, names of heads and of words: the same in every language.
+SAME = re.compile(r"[\d.,+−e -]*|\d-\d|\[SEP\]|was|were|is|are")
+
+
+@pytest.mark.slow
+def test_every_question_and_answer_has_its_german_and_nothing_is_left_over():
+    texts, used = strings("de", "course"), set()
+
+    def german(text):
+        if SAME.fullmatch(text) or text in texts:
+            used.add(text)
+            return True
+        for english, pattern in _patterns(tuple(texts)):
+            if found := pattern.fullmatch(text):
+                used.add(english)
+                return all(map(german, found.groups()))
+        return False
+
+    for name, exercise in EXERCISES.items():
+        said = [exercise.asks, getattr(exercise, "means", ""), getattr(exercise, "hint", "")]
+        said += [(getattr(exercise, "between", None) or ("", "", ""))[2]]
+        if not name.startswith("8-"):
+            said += [one for _, one in exercise.wrong_answers()]
+        if isinstance(exercise, Choice):
+            said.append(exercise.said(exercise.right()))
+        assert [one for one in said if one and not german(one)] == [], name
+    # What is said of any number.
+    for name in ("1-average", "1-softmax", "2-weight", "5-right", "6-count"):
+        truth = torch.tensor(floats(EXERCISES[name].known()))
+        for given in wrong_numbers(truth):
+            said = check(name, given.tolist()).said
+            assert german(said), said
+    check_all = [check("1-average").said, check("8-split", lambda x, n_heads: None).said]
+    assert all(german(line) for said in check_all for line in said.split("\n"))
+    assert german(check("1-average", [1.6, 0.9, 1.1, 0.7]).said)
+    assert german(check("0-word", "were").said)
+    assert texts.keys() - used == set()
+
+
+def wrong_numbers(truth):
+    """What the same slips make of any right numbers, and others."""
+    yield from (-truth, 100 * truth, truth.flip(0), 1 - truth, truth + 1, truth + 2, 1 / truth)
+    yield from (truth / truth.sum(), truth / len(truth), truth / truth.max())
+    yield from (2 * truth, truth / 2, 10 * truth, 0 * truth, truth + 0.3, truth - 0.3)
+    yield from (torch.cat([-truth[:1], truth[1:]]), torch.cat([truth, truth]), 1.3 * truth)
+
+
+def test_a_verdict_is_said_in_german():
+    assert check("1-average", language="de").said.endswith("einen an die Stelle der Punkte.")
+    verdict = check("1-average", [5, 3, 3, 2], language="de")
+    assert not verdict
+    assert verdict.said.startswith("Noch nicht. Das ist die Summe der Vektoren: ")
+    right = check("1-average", [1.6, 0.9, 1.1, 0.7], language="de")
+    assert right
+    assert right.said.startswith("Richtig: 1.6, 0.9, 1.1, 0.7. Jede Zahl")
+    with pytest.raises(MinibertError, match="expected one of en, de"):
+        check("1-average", language="nl")

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
+import { URL } from "node:url";
 
 import { parse } from "../../viz/node_modules/acorn/dist/acorn.mjs";
 

@@ -12,6 +12,7 @@ import { Staged } from "../../core/frame/kinds.js";
 import { headColor, scaleFor, withAlpha } from "../../core/draw/colors.js";
 import { button } from "../../core/draw/controls.js";
 import { element, tokenChip } from "../../core/draw/dom.js";
+import { translated } from "../../core/text/translated.js";
 import { stripOf } from "../../marks/strips.js";
 import { BOXES, inputBoxes, outputBoxes, readWhole, TITLES } from "./boxes.js";
 
@@ -99,15 +100,16 @@ class WholeView extends Staged {
     if (!changes) return [];
     const places = boxes.flatMap(({ id }) => (id === "z" ? example.heads.map((head) => ({ quantity: id, layer, head })) : id === "attn_out" || id === "mlp_out" ? [{ quantity: id, layer }] : []));
     const made = places.map((place) => {
-      const [head, whole] = ["head" in place ? `head ${place.head}` : "all", place.quantity === "mlp_out" ? "the MLP" : "attention"];
-      const name = `${head} of ${whole} in layer ${layer}: ${changes.to()}`;
+      const head = "head" in place ? `head ${place.head}` : translated`all`;
+      const where = place.quantity === "mlp_out" ? `the MLP in layer ${layer}` : `attention in layer ${layer}`;
+      const name = `${head} of ${where}: ${changes.to()}`;
       const index = `change ${place.quantity} ${head}`;
       const toggle = () => {
         // Beside the run before it, a layer has the whole place of the model.
         this.store.set({ level: "layer" });
         changes.toggle(place);
       };
-      return button(head.replace("head ", ""), toggle, { class: "whole-token", "aria-label": name, "aria-pressed": String(changes.has(place)), "data-box": index, "data-index": index });
+      return button("head" in place ? String(place.head) : head, toggle, { class: "whole-token", "aria-label": name, "aria-pressed": String(changes.has(place)), "data-box": index, "data-index": index });
     });
     return [element("span", { class: "whole-chips whole-more" }, [`set ${changes.to()}: `, ...made])];
   }
