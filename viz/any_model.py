@@ -21,8 +21,8 @@ from minibert.viz.document import page_header
 from minibert.viz.engine_edits import OFF_PAGES, REFUSED_CHANGES
 from minibert.viz.live import JUDGED_TEXT, LIVE_TEXTS, RUN_TASKS, LivePage
 
-# Their rotation or factors folder.js does not read.
-ANY_FAMILIES = tuple(name for name in FAMILIES if name not in ("granite", "phi3"))
+# The choices of the first, and the rotation or factors of the others, folder.js does not read.
+ANY_FAMILIES = tuple(name for name in FAMILIES if name not in ("minibert", "granite", "phi3"))
 
 
 def any_page() -> LivePage:

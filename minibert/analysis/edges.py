@@ -66,7 +66,7 @@ def senders_of(config: Config) -> tuple[Component, ...]:
     found = [Component("embed")]
     for layer in range(config.n_layers):
         found += [Component("head", layer, head) for head in range(config.n_heads)]
-        found.append(Component("mlp", layer))
+        found += [Component("mlp", layer)] * (config.d_mlp > 0)
     return tuple(found)
 
 
@@ -76,7 +76,7 @@ def receivers_of(config: Config) -> tuple[Component, ...]:
     for layer in range(config.n_layers):
         for name, count in (("query", config.n_heads), ("key", keys), ("value", keys)):
             found += [Component(name, layer, head) for head in range(count)]
-        found.append(Component("mlp", layer))
+        found += [Component("mlp", layer)] * (config.d_mlp > 0)
     return (*found, Component("logits"))
 
 
@@ -92,7 +92,7 @@ def edges_of(config: Config) -> Bool[Tensor, "sender receiver"]:
     """True where the receiver reads what the sender wrote."""
     block = [0]
     for layer in range(config.n_layers):
-        block += [1 + 2 * layer] * config.n_heads + [2 + 2 * layer]
+        block += [1 + 2 * layer] * config.n_heads + [2 + 2 * layer] * (config.d_mlp > 0)
     below = [_blocks_below(config, receiver) for receiver in receivers_of(config)]
     return torch.tensor(block)[:, None] < torch.tensor(below)
 
@@ -263,8 +263,14 @@ def _outputs(trace: Trace) -> Outputs:
     """What every sender of a trace wrote."""
     found = [trace.embed.detach()[None]]
     for at in trace:
-        found += [at.head_out.detach().transpose(0, 1), at.mlp_out.detach()[None]]
+        wrote = at.mlp_out.detach()[None] if trace.config.d_mlp else _nothing(trace)
+        found += [at.head_out.detach().transpose(0, 1), wrote]
     return found
+
+
+def _nothing(trace: Trace) -> Float[Tensor, "0 batch position d_model"]:
+    """What the MLP of a layer without one wrote."""
+    return trace.embed.detach()[None][:0]
 
 
 class _Apart:
@@ -297,7 +303,9 @@ class _Apart:
             for name in ("query", "key", "value"):
                 edits[f"{name}_input", layer] = partial(self._of_heads, name, layer)
             edits["z", layer] = partial(self._note_heads, layer)
-            mlp = weights.mlp
+            if (mlp := weights.mlp) is None:
+                self.written[2 + 2 * layer] = _nothing(self.clean)
+                continue
             edits["mlp_pre", layer] = partial(self._of_mlp, layer, mlp.up)
             if mlp.gate is not None:
                 edits["mlp_gate", layer] = partial(self._of_mlp, layer, mlp.gate)

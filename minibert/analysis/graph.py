@@ -28,7 +28,7 @@ from minibert.analysis.arguments import check_unedited, token_id
 from minibert.analysis.reading import Reading, into_mlp, into_stream, seen_keys
 from minibert.analysis.reasons import Why, why_logit
 from minibert.analysis.rows import wide
-from minibert.analysis.stream import Component, layer_of
+from minibert.analysis.stream import Component, layer_of, mlp_of
 from minibert.doors import Page, opened
 from minibert.errors import TraceError, whole_number
 from minibert.features import Features
@@ -258,7 +258,7 @@ class _Flow:
         """Find the nodes of all layers."""
         for layer in reversed(range(len(self.text))):
             taken = () if self.split is None else self.split.found.features.places
-            if ("mlp_out", layer) not in taken:
+            if ("mlp_out", layer) not in taken and self.text.config.d_mlp:
                 self._mlps(layer)
             if ("attn_out", layer) not in taken:
                 self._heads(layer)
@@ -279,7 +279,7 @@ class _Flow:
         at, reads = self.text[layer], self.reads.get(("mlp", layer))
         if reads is None:
             return
-        mlp, values = layer_of(at).mlp, (wide(at.mlp_out)[0] * reads).sum(-1)
+        mlp, values = mlp_of(at), (wide(at.mlp_out)[0] * reads).sum(-1)
         for place in (values.abs() >= self.least).nonzero()[:, 0].tolist():
             pre, post = wide(at.mlp_pre)[0, place], wide(at.mlp_post)[0, place]
             by_neuron = wide(mlp.W_out) @ reads[place]

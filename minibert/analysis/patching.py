@@ -420,7 +420,7 @@ def _by_way_of(
     **options: Any,
 ) -> Tensor:
     """The metric after each edit was sent to the receivers."""
-    frozen = frozenset({"mlp_out"} if freeze_mlps else ())
+    frozen = frozenset({"mlp_out"} if freeze_mlps and clean.config.d_mlp else ())
 
     def held(layer: int, first: int) -> frozenset[str]:
         # What is below the sender, and the heads beside it, are clean by themselves.

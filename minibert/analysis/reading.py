@@ -25,6 +25,7 @@ from minibert.analysis.stream import (
     Written,
     embedding_of,
     layer_of,
+    mlp_of,
 )
 from minibert.features import Activations
 from minibert.layers.bodies import VocabularyHead
@@ -207,6 +208,10 @@ def into_stream(
     constants: Constants = []
     if attention.rotary is not None and name != "value" and rotated:
         directions = _turned_back(trace, layer, places, directions)
+    elif attention.turns and name != "value":
+        rows = trace.evaluation.positions[:, places]
+        added = wide(attention.of_positions(name, rows))[0, head]  # position d_head
+        constants.append((Component("position embedding"), (directions @ added[..., None])[..., 0]))
     matrix, bias = wide(attention.rows_of(name)), getattr(attention, f"b_{name[0].upper()}")
     norm = getattr(attention, f"{name}_norm", None)
     if norm is None or attention.norms_heads:
@@ -260,7 +265,7 @@ def into_mlp(
     constant: Tensor | float = 0.0,
 ) -> Reading:
     """The reading of the stream that gives weights · mlp_pre + constant at one position."""
-    at, mlp = trace[layer], layer_of(trace[layer]).mlp
+    at, mlp = trace[layer], mlp_of(trace[layer])
     parallel, constants = layer_of(at).parallel, Constants()
     reader = Reader((weights @ wide(mlp.W_in).mT)[None, None], weights.new_ones(1, 1))
     bias = constant if mlp.b_in is None else constant + weights @ wide(mlp.b_in)

@@ -46,6 +46,7 @@ from minibert.analysis.stream import (
     Reader,
     check_total,
     layer_of,
+    mlp_of,
     sum_rounding,
 )
 from minibert.answers.explain import find_token
@@ -317,7 +318,7 @@ def neurons_of(
 ) -> tuple[Float[Tensor, "neuron read"], Float[Tensor, "1 read"]]:
     """What each neuron of an MLP wrote into each number, summed over positions; and its bias."""
     at = at_positions(reading.trace, [reading.positions])[writer.layer or 0]
-    mlp, reader = layer_of(at).mlp, reading.readers()["mlp", writer.layer]
+    mlp, reader = mlp_of(at), reading.readers()["mlp", writer.layer]
     post = wide(at.mlp_post)[0] * reader.scale  # position neuron
     directions = reader.directions.expand(len(post), -1, -1)
     by_neuron = torch.einsum("pn,nm,prm->nr", post, wide(mlp.W_out), directions)

@@ -29,7 +29,7 @@ from minibert.analysis.arguments import check_model, check_trace, chosen_positio
 from minibert.analysis.rows import at_positions, wide
 from minibert.errors import TraceError, did_you_mean
 from minibert.layers.linear import matrix_of, offset_of
-from minibert.layers.parts import Divisors, Layer, Norm, deviation
+from minibert.layers.parts import Divisors, FeedForward, Layer, Norm, deviation
 from minibert.model import Input, Model
 from minibert.quantities import Float, Hidden, TokenIds
 from minibert.result import Result, sourced
@@ -172,6 +172,14 @@ class NormsOfBlock(NamedTuple):
 def layer_of(at: LayerTrace) -> Layer:
     """The layer's weights."""
     return at.trace.unchanged_model().body.layers[at.layer]
+
+
+def mlp_of(at: LayerTrace) -> FeedForward:
+    """The weights of its MLP. Raises TraceError for a layer without one."""
+    mlp = layer_of(at).mlp
+    if mlp is None:
+        raise TraceError(f"layer {at.layer}: the layers of this model have no MLP.")
+    return mlp
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -509,8 +517,8 @@ def embedding_of(trace: Trace) -> list[tuple[Component, Float[Tensor, "1 positio
     """
     body, inputs = trace.unchanged_model().body, trace.inputs
     parts = [(Component("word embedding"), wide(body.word(inputs.ids) * body.word_scale))]
-    if body.position is not None:
-        rows = body.position(body.positions(inputs.ids))
+    if body.added_positions is not None:
+        rows = body.added_positions(body.positions(inputs.ids))
         parts.append((Component("position embedding"), wide(rows).expand_as(parts[0][1])))
     if body.segment is not None:
         kinds = torch.zeros_like(inputs.ids) if inputs.segments is None else inputs.segments
@@ -553,7 +561,9 @@ def _attention(at: LayerTrace, *, heads: bool, folded: bool) -> Block:
 
 
 def _mlp(at: LayerTrace, *, norms_only: bool) -> Block:
-    """What the MLP of a layer wrote, or its norms without that."""
+    """What the MLP of a layer wrote, or its norms without that; nothing without an MLP."""
+    if layer_of(at).mlp is None:
+        return Block("mlp", at.layer, [], None, None)
     if norms_only:
         return _block(at, "mlp", [], lambda: at.mlp_out, lambda: at.resid_mid)
     mlp_out = at.mlp_out
@@ -608,12 +618,13 @@ def embedding_parts(
     check_model(model)
     body, config, inputs = model.body, model.config, model.inputs(text)
     ids = inputs.ids
-    rows = body.positions(ids).expand(ids.shape) if body.position is not None else None
+    table = body.added_positions
+    rows = body.positions(ids).expand(ids.shape) if table is not None else None
     if positions is not None:
         if rows is None:
             raise TraceError(
-                f"positions: {model.name} has no table of positions (it has "
-                f"{config.positions}); its queries and keys know where they stand, not its stream."
+                f"positions: {model.name} adds no positions to its embeddings (they are "
+                f"{config.positions}); expected a model whose positions are learned."
             )
         chosen = _numbers("positions", positions, ids, config.n_positions, model.name)
         moved = chosen + config.position_offset
@@ -626,7 +637,7 @@ def embedding_parts(
         kinds = _numbers("segments", segments, ids, config.n_segments, model.name)
     return EmbeddingParts(
         word=body.word(ids) * body.word_scale,
-        position=None if body.position is None or rows is None else body.position(rows),
+        position=None if table is None or rows is None else table(rows),
         segment=None if body.segment is None else body.segment(kinds),
         embed=body.embed(ids, kinds, rows),
     )

@@ -52,10 +52,13 @@ def config_from_hf(config: Json, task: str | None = None) -> Config:
         family=name,
         model_type=model_type,
         task=task,
-        pooler=task in family.pooled,
         labels=_labels(config),
         problem_type=_problem_type(config),
-        **{"causal": bool(shapes.FAMILIES[name].causal), **said},
+        **{
+            "causal": bool(shapes.FAMILIES[name].causal),
+            "pooler": task in family.pooled,
+            **said,
+        },
     )
 
 

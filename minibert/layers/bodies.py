@@ -28,6 +28,7 @@ width. W_pos begins with the rows that RoBERTa reserves.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -64,12 +65,16 @@ class Body(nn.Module):
         width = config.d_embed
         rows = config.n_positions + config.position_offset
         self.word = Embedding(config.vocab_size, width)
-        self.position = Embedding(rows, width) if config.positions == "learned" else None
+        has_table = config.positions in ("learned", "shortformer")
+        self.position = Embedding(rows, width) if has_table else None
         self.segment = Embedding(config.n_segments, width) if config.n_segments else None
         self.embed_norm = Norm(config, width) if config.embed_norm else None
         projects = width != config.d_model or config.family == "albert"
         self.embed_project = Linear(width, config.d_model) if projects else None
         self.groups = nn.ModuleList(Layer(config, n) for n in range(config.n_layer_groups))
+        if config.positions == "shortformer":
+            for layer in self.groups:
+                cast(Layer, layer).attention.position_table = partial(getattr, self, "position")
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         self.final_norm = Norm(config, config.d_model) if config.final_norm else None
 
@@ -96,15 +101,20 @@ class Body(nn.Module):
         if self.segment is not None:
             chosen = self.segment.weight[0] if segments is None else self.segment(segments)
             summed = summed + chosen
-        if self.position is not None:
+        if self.added_positions is not None:
             rows = self.positions(ids) if positions is None else positions
-            summed = summed + self.position(rows)
+            summed = summed + self.added_positions(rows)
         if self.embed_norm is not None:
             if not self.training:
                 check_stream(summed, what="sum of embeddings")
             summed = self.embed_norm(summed)
         summed = dropped(summed, self.dropout) if self.training else summed
         return summed if self.embed_project is None else self.embed_project(summed)
+
+    @property
+    def added_positions(self) -> Embedding | None:
+        """The table of positions where its rows are added to the embeddings."""
+        return self.position if self.config.positions == "learned" else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -195,7 +205,7 @@ class StackedWeights(Mapping[str, Tensor]):
         found: dict[str, Callable[[], Tensor]] = {}
         for part, names in _OF_LAYERS.items():
             for name in names:
-                if getattr(getattr(body.layers[0], part), name) is not None:
+                if getattr(getattr(body.layers[0], part), name, None) is not None:
                     found[name] = partial(self._stack, part, name)
         for holder, names in ((body, ("W_E", "W_pos")), (head, ("W_U", "b_U"))):
             for name in names:
@@ -239,15 +249,16 @@ class VocabularyHead(TaskHead):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        alone, family = config.generates, FAMILIES[config.family]
+        family = FAMILIES[config.family]
+        alone = config.generates or family.plain_head
         width = config.d_embed if family.narrow_head else config.d_model
         self.width, bias = width, config.head_bias
         self.transform = None if alone else Linear(config.d_model, width, bias=bias)
         self.norm = None if alone else Norm(config, width)
         self.decoder = Linear(
             width,
-            config.vocab_size,
-            bias=not alone and config.decoder_bias,
+            config.d_vocab_out,
+            bias=config.decoder_bias and (family.plain_head or not alone),
             multiplier=1 / config.logits_divisor,
         )
         self.activation = family.head_activation or config.head_activation

@@ -38,6 +38,7 @@ class FamilyChoices:
     classifier_layer     a layer and a norm stand in front of every classifier
     discriminates        pre-training tells whether each token was replaced
     orders_sentences     the second head of pre-training has as many outputs as there are labels
+    plain_head           the vocabulary head is the output embedding alone, with its bias
     """
 
     tasks: tuple[str, ...]
@@ -50,6 +51,7 @@ class FamilyChoices:
     classifier_layer: bool = False
     discriminates: bool = False
     orders_sentences: bool = False
+    plain_head: bool = False
 
 
 _EMBED_NORM = {"norm_place": "after", "embed_norm": True}
@@ -66,6 +68,11 @@ _GEMMA = _LLAMA | {"norm_plus_one": True, "embed_scaled": True}
 _GEMMA_2 = _GEMMA | {"norm_place": "both"}
 
 FAMILIES: dict[str, FamilyChoices] = {
+    "minibert": FamilyChoices(
+        ("none", "masked-lm", "causal-lm", "token-classification"),
+        {"norm_place": "before", "final_norm": True},
+        plain_head=True,
+    ),
     "bert": FamilyChoices(TASKS, _EMBED_NORM),
     "roberta": FamilyChoices(
         ("none", "masked-lm", "causal-lm", *_CLASSES),
@@ -165,8 +172,8 @@ LARGEST_LABELS = 2**20
 OF_FAMILY: Any = None
 _CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layer", "rms"),
-    "norm_place": ("after", "before", "output", "both"),
-    "positions": ("learned", "rotary"),
+    "norm_place": ("after", "before", "output", "both", "none"),
+    "positions": ("learned", "rotary", "shortformer", "none"),
     "query_key_norm": ("none", "head", "width"),
     "pooling": ("first", "mean"),
 }
@@ -192,9 +199,14 @@ CHOICES_BY_DEFAULT: dict[str, object] = {
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and choices of one model. All counts are positive.
+    """The sizes and choices of one model. All counts are positive; d_mlp is 0 without MLPs.
 
-    A choice that is not given is that of the family, as families.py declares it.
+    A choice that is not given is that of the family. In the family "minibert" all of them are free,
+    as in `Config("minibert", "causal-lm", vocab_size=50, n_positions=32, n_layers=2, n_heads=4,
+    d_model=64, d_mlp=0, norm_place="none", final_norm=False)`; the others are those of published
+    models.
+
+    Raises CheckpointError for sizes and choices that do not go together.
     """
 
     family: str
@@ -206,6 +218,7 @@ class Config:
     n_heads: int
     d_model: int
     d_mlp: int
+    """The width inside the MLPs; 0: the layers have attention alone."""
     model_type: str = ""
     n_kv_heads: int = 0
     """Heads that keys and values have; each is read by n_heads / n_kv_heads heads (Ainslie et al.
@@ -224,9 +237,13 @@ class Config:
     """The tokens that end a generated text."""
     norm_eps: float = 1e-12
     activation: str = "gelu"
-    causal: bool = False
+    causal: bool = OF_FAMILY
+    """Not given: as the family always is. Of a family that may be both it is False, but True for
+    the task causal-lm of "minibert"."""
     tied: bool = True
     """The output embedding is the input embedding."""
+    d_vocab_out: int = 0
+    """Logits of each position, in the family "minibert"; 0: one a vocabulary entry."""
     pooler: bool = False
     labels: tuple[str, ...] = ()
     problem_type: str = ""
@@ -259,7 +276,7 @@ class Config:
     """layer (LayerNorm) | rms (RMSNorm)."""
     norm_place: str = OF_FAMILY
     """Where the norms of attention and MLP stand: after the sum with the stream (BERT) | before
-    the block (GPT-2) | at the block's output, before the sum (OLMo 2) | both (Gemma 2)."""
+    the block (GPT-2) | at the block's output, before the sum (OLMo 2) | both (Gemma 2) | none."""
     norm_bias: bool = OF_FAMILY
     norm_plus_one: bool = OF_FAMILY
     """The norm scales by 1 + weight (Gemma)."""
@@ -274,7 +291,8 @@ class Config:
     parallel: bool = OF_FAMILY
     """MLP and attention read the same stream and are added to it together (GPT-NeoX)."""
     positions: str = OF_FAMILY
-    """learned (a table) | rotary."""
+    """learned (a table, added to the embeddings) | rotary | shortformer (the table is added to what
+    queries and keys read alone; Press et al. 2021, section 4) | none."""
     query_key_norm: str = OF_FAMILY
     """Queries and keys go through a norm: none | head (of each head) | width (of all heads)."""
     gated: bool = OF_FAMILY
@@ -285,7 +303,7 @@ class Config:
     """W_O has a bias."""
     mlp_bias: bool = OF_FAMILY
     decoder_bias: bool = OF_FAMILY
-    """The output embedding of a masked language model has a bias."""
+    """The output embedding has a bias, where the family's has one."""
     head_activation: str = ""
     """Of the layer in front of ModernBERT's task heads. "" means the activation."""
     head_bias: bool = True
@@ -299,8 +317,12 @@ class Config:
         for field, default in (CHOICES_BY_DEFAULT | dict(family.choices)).items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
+        if self.causal is None:
+            own = self.family == "minibert" and self.task == "causal-lm"
+            object.__setattr__(self, "causal", bool(family.causal) or own)
         _check_sizes(self)
         object.__setattr__(self, "model_type", self.model_type or self.family)
+        object.__setattr__(self, "d_vocab_out", self.d_vocab_out or self.vocab_size)
         object.__setattr__(self, "d_embed", self.d_embed or self.d_model)
         object.__setattr__(self, "head_activation", self.head_activation or self.activation)
         object.__setattr__(self, "d_head", self.d_head or self.d_model // self.n_heads)
@@ -320,7 +342,8 @@ class Config:
     @property
     def decodes(self) -> bool:
         """True for a family that was trained to continue texts."""
-        return self.pre_norm and "causal-lm" in FAMILIES[self.family].tasks
+        family = FAMILIES[self.family]
+        return (self.pre_norm or family.plain_head) and "causal-lm" in family.tasks
 
     @property
     def generates(self) -> bool:
@@ -333,15 +356,23 @@ class Config:
         return len(self.labels)
 
     @property
+    def turns(self) -> bool:
+        """True where queries and keys are changed by where they stand: turned, or added to."""
+        return self.positions in ("rotary", "shortformer")
+
+    @property
     def absent_quantities(self) -> frozenset[str]:
         """The quantities that this model does not have, in no layer."""
-        place = self.norm_place
+        has_mlp, place = self.d_mlp > 0, self.norm_place
+        in_front, behind = place not in ("output", "none"), place in ("output", "both")
         there = {
-            ("query_unrotated", "key_unrotated"): self.rotary is not None,
-            ("mlp_gate",): self.gated,
-            ("attention_norm_scale",): place != "output" and self.first_norm + self.n_layers > 1,
-            ("mlp_norm_scale",): place != "output",
-            ("attention_output_norm_scale", "mlp_output_norm_scale"): place in ("output", "both"),
+            ("query_unrotated", "key_unrotated"): self.turns,
+            ("mlp_gate",): self.gated and has_mlp,
+            ("mlp_pre", "mlp_post", "mlp_out"): has_mlp,
+            ("attention_norm_scale",): in_front and self.first_norm + self.n_layers > 1,
+            ("mlp_norm_scale",): in_front and has_mlp,
+            ("attention_output_norm_scale",): behind,
+            ("mlp_output_norm_scale",): behind and has_mlp,
             ("final_norm_scale",): self.final_norm,
             ("pooled",): self.pooler,
         }
@@ -394,8 +425,16 @@ def _unlike(field: str, value: object, expected: str) -> CheckpointError:
 
 
 def _check_sizes(config: Config) -> None:
-    positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model", "d_mlp")
-    optional = ("n_kv_heads", "d_head", "d_embed", "n_layer_groups", "n_segments")
+    positive = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model")
+    optional = (
+        "d_mlp",
+        "d_vocab_out",
+        "n_kv_heads",
+        "d_head",
+        "d_embed",
+        "n_layer_groups",
+        "n_segments",
+    )
     for field in (*positive, *optional, "position_offset"):
         value, most = getattr(config, field), _LARGEST.get(field, _LARGEST_SIZE)
         least = 1 if field in positive else 0
@@ -414,6 +453,18 @@ def _check_sizes(config: Config) -> None:
 
 def _check_shapes(config: Config) -> None:
     """Raise CheckpointError for sizes that do not go with one another."""
+    if config.d_vocab_out != config.vocab_size and (config.family != "minibert" or config.tied):
+        raise CheckpointError(
+            f"config: d_vocab_out is {config.d_vocab_out} and vocab_size {config.vocab_size}; "
+            'expected the same, or family="minibert" with tied=False.'
+        )
+    if config.positions == "shortformer" and (
+        config.d_embed != config.d_model or config.query_key_norm != "none"
+    ):
+        raise CheckpointError(
+            "config: positions are shortformer, which are added to what queries and keys read; "
+            'expected d_embed = d_model and query_key_norm="none".'
+        )
     if config.n_heads % config.n_kv_heads:
         raise CheckpointError(
             f"config: {config.n_heads} heads cannot share {config.n_kv_heads} key-value heads "

@@ -46,7 +46,7 @@ from minibert.quantities import (
 )
 
 if TYPE_CHECKING:
-    from minibert.layers.parts import Attention, Layer
+    from minibert.layers.parts import Attention, FeedForward, Layer
 else:
     # A trace that is loaded without its model has something else in place of a layer.
     Attention = Layer = object
@@ -79,10 +79,12 @@ class LayerQuantities:
         return at.project("query")
 
     @quantity(
-        "x·W_Q + b_Q, x = resid_pre (pre-norm: its norm); rotary: query_unrotated turned", kept=True
+        "x·W_Q + b_Q, x = resid_pre (pre-norm: its norm); rotary: query_unrotated turned; "
+        "shortformer: + position·W_Q",
+        kept=True,
     )
     def query(at: "LayerPass") -> HeadVectors:
-        return at.project("query") if at.choices.rotary is None else at.turned_query()
+        return at.turned_query() if at.turns else at.project("query")
 
     @quantity("the x of a head's key, as of query_input", of_keys=True)
     def key_input(at: "LayerPass") -> PerKeyHeadHidden:
@@ -92,9 +94,13 @@ class LayerQuantities:
     def key_unrotated(at: "LayerPass") -> KeyVectors:
         return at.project("key")
 
-    @quantity("x·W_K + b_K; rotary: key_unrotated turned", kept=True, of_keys=True)
+    @quantity(
+        "x·W_K + b_K; rotary: key_unrotated turned; shortformer: + position·W_K",
+        kept=True,
+        of_keys=True,
+    )
     def key(at: "LayerPass") -> KeyVectors:
-        return at.project("key") if at.choices.rotary is None else at.turned_key()
+        return at.turned_key() if at.turns else at.project("key")
 
     @quantity("the x of a head's value, as of query_input", of_keys=True)
     def value_input(at: "LayerPass") -> PerKeyHeadHidden:
@@ -157,32 +163,36 @@ class LayerQuantities:
 
     @quantity("x·W_gate + b_gate, x as in mlp_pre")
     def mlp_gate(at: "LayerPass") -> Mlp:
-        assert at.layer.mlp.gate is not None
-        return at.layer.mlp.gate(at.mlp_input)
+        assert at.mlp.gate is not None
+        return at.mlp.gate(at.mlp_input)
 
     @quantity("x·W_in + b_in, x = resid_mid (pre-norm: its norm; parallel: that of resid_pre)")
     def mlp_pre(at: "LayerPass") -> Mlp:
-        return at.layer.mlp.up(at.mlp_input)
+        return at.mlp.up(at.mlp_input)
 
     @quantity("activation(mlp_pre); gated: activation(mlp_gate) * mlp_pre")
     def mlp_post(at: "LayerPass") -> Mlp:
-        mlp = at.layer.mlp
+        mlp = at.mlp
         return mlp.post(at.mlp_pre, None if mlp.gate is None else at.mlp_gate)
 
     @quantity("mlp_post·W_out + b_out")
     def mlp_out(at: "LayerPass") -> Hidden:
-        return at.layer.mlp.down(at.mlp_post)
+        return at.mlp.down(at.mlp_post)
 
     @quantity("what the norm of mlp_out divides by")
     def mlp_output_norm_scale(at: "LayerPass") -> NormScale:
         return at.divisor("mlp_output_norm")
 
     @quantity(
-        "resid_mid + mlp_out (post-norm: its norm; output norm: resid_mid + norm of mlp_out)",
+        "resid_mid + mlp_out (post-norm: its norm; output norm: resid_mid + norm of mlp_out; "
+        "without an MLP: resid_mid)",
         kept=True,
     )
     def resid_post(at: "LayerPass") -> Hidden:
-        layer, divisors = at.layer, at.divisors(at.layer.norm_behind("mlp"))
+        layer = at.layer
+        if layer.mlp is None:
+            return at.resid_mid
+        divisors = at.divisors(layer.norm_behind("mlp"))
         if at.wants("mlp_gate", "mlp_pre", "mlp_post", "mlp_out"):
             return layer.added("mlp", at.resid_mid, at.mlp_out, divisors)
         if layer.mlp_output_norm is not None:
@@ -217,6 +227,8 @@ def layer_quantities(config: Config | None = None) -> dict[str, Quantity[Tensor]
     names = [name for name, each in QUANTITIES.items() if each.per_layer and name not in absent]
     if config is not None and not config.pre_norm:
         for scale, before in _BEHIND.items():
+            if scale not in names:
+                continue
             names.remove(scale)
             names.insert(names.index(before) + 1, scale)
     return {name: QUANTITIES[name] for name in names}
@@ -225,16 +237,18 @@ def layer_quantities(config: Config | None = None) -> dict[str, Quantity[Tensor]
 def absent_because(name: str, config: Config) -> str:
     """Why a model lacks one of its `absent_quantities`, and what to read in its place."""
     kind = config.model_type
+    if name.startswith("mlp_") and not config.d_mlp:
+        return f"{name}: the layers of this {kind} have no MLP; resid_post is resid_mid."
     if name == "mlp_gate":
         return f"{name}: the MLP of {kind} has no gate; mlp_pre enters the activation."
     if name == "pooled":
         return f"{name}: this {kind} has no pooler."
-    if name == "attention_norm_scale" and config.norm_place != "output":
+    if name == "attention_norm_scale" and config.norm_place not in ("output", "none"):
         return f"{name}: the first layer of {kind} has no norm of attention; the others have."
     if name.endswith("_scale"):
         scales = [one for one in QUANTITIES if one.endswith("_scale")]
         there = ", ".join(one for one in scales if one not in config.absent_quantities)
-        return f"{name}: {kind} has no such norm; there are {there}."
+        return f"{name}: {kind} has no such norm; there are {there or 'none'}."
     plain = name.removesuffix("_unrotated")
     return f"{name}: {kind} does not rotate queries and keys; {plain} is the same."
 
@@ -349,13 +363,26 @@ class LayerPass(LayerQuantities):
         """True where each head of query, key or value reads an input of its own."""
         return self.wants(f"{name}_input")
 
+    @property
+    def turns(self) -> bool:
+        """True where queries and keys are changed by where they stand."""
+        return self.choices.turns
+
     def turned_query(self) -> HeadVectors:
-        """The queries, turned by where they stand."""
+        """The queries, turned by where they stand, or with their positions added."""
+        if self.choices.rotary is None:
+            return self.query_unrotated + self._of_positions("query", self.rows)
         return rotate(self.query_unrotated, self._turns(self.rows))
 
     def turned_key(self) -> KeyVectors:
-        """The keys, turned by where they stand."""
+        """The keys, likewise."""
+        if self.choices.rotary is None:
+            return self.key_unrotated + self._of_positions("key", EVERYTHING)
         return rotate(self.key_unrotated, self._turns(EVERYTHING))
+
+    def _of_positions(self, name: str, rows: Rows) -> HeadVectors:
+        added = self.attention.of_positions(name, self.evaluation.positions[:, rows])
+        return cut(added, QUANTITIES[name], self.heads, EVERYTHING, self.choices.group)
 
     def _turns(self, rows: Rows) -> Turns:
         rotary, dtype = self.attention.rotary, dtype_of(self.attention.query)
@@ -367,6 +394,13 @@ class LayerPass(LayerQuantities):
         return cosine[:, :, rows], sine[:, :, rows]
 
     _projected: dict[str, HeadVectors] | None = None
+
+    @property
+    def mlp(self) -> "FeedForward":
+        """The MLP of a layer that has one."""
+        mlp = self.layer.mlp
+        assert mlp is not None, "a layer without an MLP has no quantities of one"
+        return mlp
 
     @property
     def attention_input(self) -> Hidden:
@@ -564,8 +598,9 @@ def _norm_gradient(at: LayerGradients, name: str) -> NormScale:
     elif name == "attention_norm":
         back = _attention_input_gradient(at.of_all_heads())
     else:
-        back = at.mlp_pre @ layer.mlp.W_in.mT
-        if (gate := layer.mlp.W_gate) is not None:
+        mlp = values.mlp
+        back = at.mlp_pre @ mlp.W_in.mT
+        if (gate := mlp.W_gate) is not None:
             back = back + at.mlp_gate @ gate.mT
     norm: Norm = getattr(layer, name)
     scale: NormScale = getattr(values, f"{name}_scale")

@@ -25,7 +25,7 @@ from minibert.layers.linear import (
     offset_of,
     torch_linear,
 )
-from minibert.quantities import Float, HeadVectors, Hidden, Mlp, PerHeadHidden
+from minibert.quantities import Float, HeadVectors, Hidden, Int, Mlp, PerHeadHidden
 
 Divisors = tuple[Tensor, Tensor]
 """What a norm is to divide by, and what it divides by on its own: (..., 1) each."""
@@ -106,6 +106,8 @@ Inputs = Float[torch.Tensor, "batch _ position d_model"]
 PerHead = Float[torch.Tensor, "some_head d_model d_head"]
 PerHeadBias = Float[torch.Tensor, "some_head d_head"]
 Projected = Float[torch.Tensor, "batch position d_heads"]
+Table = Callable[[], nn.Module]
+"""Gives the table of positions, which is a part of the body and not of attention."""
 
 
 def weight(read: Callable[[Any], object], says: str) -> Any:
@@ -144,6 +146,8 @@ class Attention(nn.Module):
         self.soft_cap = config.attention_soft_cap
         self.window = config.window(layer)
         self.rotary = config.rotary_of(layer)
+        self.turns = config.turns
+        self.position_table: Table | None = None
 
     def _widths(self) -> tuple[int, int]:
         return self.n_heads * self.d_head, self.n_kv_heads * self.d_head
@@ -176,6 +180,11 @@ class Attention(nn.Module):
         rows = weight.unflatten(0, (-1, self.d_head))[read].flatten(0, 1)
         offset = None if bias is None else bias.unflatten(0, (-1, self.d_head))[read].flatten()
         return self._normed(name, torch_linear(x, rows, offset))
+
+    def of_positions(self, name: str, rows: Int[Tensor, "#batch position"]) -> Vectors:
+        """What the table of positions adds to query or key: position·W (Press et al. 2021)."""
+        assert self.position_table is not None, "a body with shortformer positions gives it"
+        return torch.einsum("bpm,hdm->bhpd", self.position_table()(rows), self.rows_of(name))
 
     def rows_of(self, name: str) -> Float[torch.Tensor, "some_head d_head d_model"]:
         """What each head of query, key or value multiplies its input by."""
@@ -324,6 +333,7 @@ class Layer(nn.Module):
     Output (OLMo 2):   mid = x + norm(attn_out(x)),         post = mid + norm(mlp_out(mid))
     Both (Gemma 2):    mid = x + norm(attn_out(norm(x))),   post = mid + norm(mlp_out(norm(mid)))
     Parallel (NeoX):   mid = x + attn_out(norm(x)),         post = mid + mlp_out(norm(x))
+    Attention alone:   mid = x + attn_out(norm(x)),         post = mid
 
     `divisors` are those of the norm that a method applies, where they are not its own.
     """
@@ -332,16 +342,17 @@ class Layer(nn.Module):
         super().__init__()
         place = config.norm_place
         self.after, self.parallel = place == "after", config.parallel
+        absent = config.absent_in(layer)
 
-        def norm(wanted: bool) -> Norm | None:
-            return Norm(config, config.d_model) if wanted else None
+        def norm(of: str) -> Norm | None:
+            return None if f"{of}_scale" in absent else Norm(config, config.d_model)
 
         self.attention = Attention(config, layer)
-        self.attention_norm = norm(place != "output" and (layer > 0 or config.first_norm))
-        self.attention_output_norm = norm(place in ("output", "both"))
-        self.mlp = FeedForward(config)
-        self.mlp_norm = norm(place != "output")
-        self.mlp_output_norm = norm(place in ("output", "both"))
+        self.attention_norm = norm("attention_norm")
+        self.attention_output_norm = norm("attention_output_norm")
+        self.mlp = FeedForward(config) if config.d_mlp else None
+        self.mlp_norm = norm("mlp_norm")
+        self.mlp_output_norm = norm("mlp_output_norm")
 
     def forward(self, at: Any) -> Hidden:
         """resid_post of a `LayerPass` of this layer, so that hooks on a layer run."""

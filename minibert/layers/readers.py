@@ -26,7 +26,7 @@ class _Recording(LayerPass):
 
     def __init__(self, config: Config, index: int) -> None:
         evaluation = Evaluation(AllowedKeys(1, 2, torch.device("cpu"), config.causal))
-        narrow = replace(config, d_model=2, d_mlp=2, d_embed=2)
+        narrow = replace(config, d_model=2, d_mlp=min(config.d_mlp, 2), d_embed=2)
         super().__init__(Layer(narrow, index), index, evaluation, lazy=lambda: None)
         self.absent = config.absent_in(index)
         self.made = {"resid_pre": torch.zeros(1, 2, 2)}

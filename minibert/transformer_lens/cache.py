@@ -151,7 +151,8 @@ class ActivationCache(Mapping[str, Tensor]):
         names: list[tuple[str, int]] = []
         for number in range(min(count + 1, self._n_layers)):
             names.append(("resid_pre", number))
-            if (incl_mid and number < count) or (mlp_input and number == count):
+            has_mid = incl_mid and self._of.config.d_mlp > 0
+            if (has_mid and number < count) or (mlp_input and number == count):
                 names.append(("resid_mid", number))
         labels = [f"{number}_{name.removeprefix('resid_')}" for name, number in names]
         if count == self._n_layers:
@@ -186,9 +187,11 @@ class ActivationCache(Mapping[str, Tensor]):
         if mode not in _MODES:
             raise TraceError(f"mode={mode!r:.80}: expected one of {', '.join(_MODES)}.")
         count = self._up_to(layer, mlp_input)
-        labels = [n for n in ("embed", "pos_embed") if f"hook_{n}" in self] if incl_embeds else []
+        added = ("embed", "pos_embed") if self.of.body.added_positions is not None else ("embed",)
+        labels = [name for name in added if f"hook_{name}" in self] if incl_embeds else []
         names: list[object] = [f"hook_{label}" for label in labels]
-        blocks = [block for block in ("attn", "mlp") if mode in ("all", block)]
+        there = ("attn", "mlp") if self._of.config.d_mlp else ("attn",)
+        blocks = [block for block in there if mode in ("all", block)]
         places = [(block, number) for number in range(count) for block in blocks]
         if mlp_input and "attn" in blocks:
             places.append(("attn", count))
@@ -220,7 +223,7 @@ class ActivationCache(Mapping[str, Tensor]):
         Raises TraceError where heads do not add to the stream: where a norm follows the block.
         """
         count, config = self._up_to(layer, False), self._of.config
-        if config.norm_place != "before":
+        if config.norm_place not in ("before", "none"):
             raise TraceError(
                 f"In {config.model_type} a norm follows each block, so heads are not parts "
                 "of the stream. decompose_resid has what each block adds."
@@ -277,6 +280,8 @@ class ActivationCache(Mapping[str, Tensor]):
         last = number == self._n_layers
         if has_batch_dim:
             residual_stack = taken(residual_stack, batch_slice, 1)
+        if self._of.config.norm_place == "none":
+            return residual_stack
         if recompute_ln and last:
             return residual_stack if norm is None else norm(residual_stack)
         if norm is None or norm.centres:
@@ -351,6 +356,8 @@ class ActivationCache(Mapping[str, Tensor]):
                 f"mlp_input=True with layer={layer}: there is no MLP after the last layer; "
                 f"expected a layer from 0 to {self._n_layers - 1}."
             )
+        if mlp_input and not config.d_mlp:
+            raise TraceError("mlp_input=True: the layers of this model have no MLP. Leave it out.")
         if mlp_input and config.parallel:
             raise TraceError(
                 f"mlp_input=True: the MLP of {config.model_type} reads the stream that attention "

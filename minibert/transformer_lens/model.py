@@ -1,17 +1,23 @@
 """`HookedTransformer`: a minibert model with TransformerLens' attributes, hooks and methods."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from minibert.errors import CheckpointError, TokenizationError, TraceError, check_flag
+from minibert.errors import (
+    CheckpointError,
+    EditError,
+    TokenizationError,
+    TraceError,
+    check_flag,
+)
 from minibert.kernels.eager import soft_capped
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
-from minibert.layers.linear import read_only
+from minibert.layers.linear import ReadOnly, read_only
 from minibert.model import Model, load
 from minibert.quantities import Hidden, Logits
 from minibert.text.inputs import Inputs
@@ -19,7 +25,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
 from minibert.transformer_lens.cache import ActivationCache
-from minibert.transformer_lens.config import HookedTransformerConfig
+from minibert.transformer_lens.config import HookedTransformerConfig, ModelConfig
 from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.modules import (
     PROCESSING,
@@ -57,6 +63,8 @@ _ONLY = {
     "refactor_factored_attn_matrices": (False, "model.QK.svd() and model.OV.svd() have factors"),
     "trust_remote_code": (False, "no code of a checkpoint is run"),
 }
+# Entries of TransformerLens' state dictionaries that are not weights.
+_NOT_WEIGHTS = (".mask", ".IGNORE", ".rotary_sin", ".rotary_cos")
 _RETURNS = ("logits", "loss", "both", None)
 
 
@@ -77,6 +85,13 @@ def _dtype(given: torch.dtype | str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise CheckpointError(f"dtype={given!r:.80}; expected a torch.dtype or its name.")
     return found
+
+
+def _made(cfg: HookedTransformerConfig) -> Model:
+    """A model of this config, its weights not drawn yet; CheckpointError where it has no place."""
+    tokenizer = Tokenizer.from_folder(cfg.tokenizer_name) if cfg.tokenizer_name else None
+    model = Model.from_config(cfg.config(), tokenizer=tokenizer, name=cfg.model_name)
+    return model.to(device=cfg.device, dtype=_dtype(cfg.dtype))
 
 
 def _tokenizer(given: object) -> Tokenizer:
@@ -102,24 +117,41 @@ class HookedTransformer(Circuits, WithTokens):
     """A model of minibert's that is called, hooked and read as one of TransformerLens.
 
     `HookedTransformer.from_pretrained(name)` loads one and processes its weights as TransformerLens
-    does; `HookedTransformer(minibert.load(name))` shows a model as it is. `model` is minibert's.
+    does; `HookedTransformer(minibert.load(name))` shows a model as it is;
+    `HookedTransformer(HookedTransformerConfig(...))`, or a dictionary of the same, makes one with
+    random weights, those of TransformerLens for the same seed. `model` is minibert's.
     W_Q to b_out are those of all layers, (layer, ...), copies that cannot be written; W_E, W_pos,
     W_U and b_U are the model's.
 
-    Raises CheckpointError for a model that does not predict a next token, or whose norms follow the
-    sum with the stream.
+    Raises CheckpointError for a model that does not predict a next token, unless it was made of a
+    config, and for one whose norms follow the sum with the stream.
     """
 
     def __init__(
-        self, model: Model, *, folded: bool = False, default_prepend_bos: bool = True
+        self,
+        cfg: Model | HookedTransformerConfig | dict[str, Any],
+        tokenizer: Any = None,
+        *,
+        folded: bool = False,
+        default_prepend_bos: bool | None = None,
     ) -> None:
         super().__init__()
+        wanted = HookedTransformerConfig(**cfg) if isinstance(cfg, dict) else cfg
+        model = wanted
+        if isinstance(wanted, HookedTransformerConfig):
+            model, folded = _made(wanted), "Pre" in str(wanted.normalization_type)
+            if default_prepend_bos is None:
+                default_prepend_bos = wanted.default_prepend_bos
+        if default_prepend_bos is None:
+            default_prepend_bos = True
         if not isinstance(model, Model):
             raise CheckpointError(
                 f"HookedTransformer was given {type(model).__name__}; expected a model of "
                 "minibert.load, or use HookedTransformer.from_pretrained(name)."
             )
-        if not model.config.generates:
+        if tokenizer is not None:
+            model.tokenizer = _tokenizer(tokenizer)
+        if not model.config.generates and model is wanted:
             raise CheckpointError(
                 f"{model.name} ({model.config.model_type}, {model.config.task}) does not continue "
                 "texts; HookedTransformer is for causal language models. model.trace reads others."
@@ -131,12 +163,26 @@ class HookedTransformer(Circuits, WithTokens):
         check_flag("default_prepend_bos", default_prepend_bos, CheckpointError)
         # Beside the tree of parts, which has TransformerLens' names alone.
         vars(self)["model"] = model
-        vars(self)["cfg"] = HookedTransformerConfig(
+        vars(self)["cfg"] = ModelConfig(
             model, folded=folded, default_prepend_bos=default_prepend_bos
         )
         build_tree(self, model, folded=folded)
         self.setup()
         self.train(False)
+        if isinstance(wanted, HookedTransformerConfig):
+            self.cfg.use_attn_result = wanted.use_attn_result
+            if wanted.init_weights:
+                self._draw(wanted)
+
+    @torch.no_grad()
+    def _draw(self, wanted: HookedTransformerConfig) -> None:
+        """Normal weights by the seed of the config, in TransformerLens' order; biases are 0."""
+        if wanted.seed is not None:
+            torch.manual_seed(wanted.seed)
+        for name, weight in self.named_parameters():
+            if "W_" in name:
+                drawn = torch.empty(weight.shape).normal_(std=wanted.initializer_range)
+                weight.copy_(drawn)
 
     @classmethod
     def from_pretrained(
@@ -293,11 +339,35 @@ class HookedTransformer(Circuits, WithTokens):
         """Weights by TransformerLens' names and in its shapes."""
         return {name: weight.detach() for name, weight in self.named_parameters()}
 
-    def load_state_dict(self, *args: object, **kwargs: object) -> object:
-        """Refused: CheckpointError."""
-        raise CheckpointError(
-            "Load weights with minibert.load, and show them as HookedTransformer."
-        )
+    @torch.no_grad()
+    def load_state_dict(
+        self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
+    ) -> None:
+        """Write weights of TransformerLens' names and shapes into the model.
+
+        Masks and tables of a rotation, which such files have too, are passed over. Raises
+        CheckpointError, before anything is written, for a shape that does not fit, a weight that
+        heads share, and with `strict` for names that are missing or not known.
+        """
+        own = dict(self.named_parameters())
+        given = {
+            name: value for name, value in state_dict.items() if not name.endswith(_NOT_WEIGHTS)
+        }
+        missing, unknown = sorted(own.keys() - given), sorted(given.keys() - own)
+        if strict and (missing or unknown):
+            raise CheckpointError(
+                f"load_state_dict: missing {', '.join(missing[:6]) or 'nothing'}; not weights of "
+                f"this model: {', '.join(unknown[:6]) or 'none'}."
+            )
+        fitting = [(name, own[name], value) for name, value in given.items() if name in own]
+        for name, weight, value in fitting:
+            if weight.shape != value.shape or isinstance(weight, ReadOnly):
+                raise CheckpointError(
+                    f"load_state_dict: {name} has shape {tuple(value.shape)}; expected "
+                    f"{tuple(weight.shape)}, a weight of its own."
+                )
+        for _, weight, value in fitting:
+            weight.copy_(value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedTransformer":
         self.model._apply(fn, recurse)
@@ -347,7 +417,15 @@ class HookedTransformer(Circuits, WithTokens):
         if body.position is None:
             return stream
         rows = body.position(body.positions(ids)).expand(*ids.shape, -1)
-        return stream + self.hook_dict["hook_pos_embed"](rows)
+        changed = self.hook_dict["hook_pos_embed"](rows)
+        if body.added_positions is not None:
+            return stream + changed
+        if changed is not rows and not torch.equal(changed, rows):
+            raise EditError(
+                "hook_pos_embed: queries and keys read the table of positions itself "
+                "(shortformer); change attn.hook_q and attn.hook_k, or W_pos."
+            )
+        return stream
 
 
 # What 4 calls the input and output of a module, and HookedTransformer's point with the same tensor.

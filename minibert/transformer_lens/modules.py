@@ -27,7 +27,8 @@ def _fold_ln(model: Model) -> None:
     for layer in model.body.layers:
         attention, mlp = layer.attention, layer.mlp
         _fold(layer.attention_norm, attention.query, attention.key, attention.value)
-        _fold(layer.mlp_norm, mlp.up, mlp.gate)
+        if mlp is not None:
+            _fold(layer.mlp_norm, mlp.up, mlp.gate)
     _fold(model.body.final_norm, _decoder(model))
 
 
@@ -50,12 +51,13 @@ def _fold(norm: Norm | None, *linears: Linear | None) -> None:
 
 def _center_writing_weights(model: Model) -> None:
     """What is written into the stream has mean 0 over d_model."""
-    for table in (model.body.word, model.body.position):
+    for table in (model.body.word, model.body.added_positions):
         if table is not None:
             table.weight.sub_(table.weight.mean(1, keepdim=True))
     for layer in model.body.layers:
-        for linear in (layer.attention.output, layer.mlp.down):
-            _center(linear)
+        _center(layer.attention.output)
+        if layer.mlp is not None:
+            _center(layer.mlp.down)
 
 
 def _center_unembed(model: Model) -> None:
@@ -97,9 +99,11 @@ def steps_of(config: Config, asked: Mapping[str, object]) -> list[str]:
         unfit["center_writing_weights"] = "an RMSNorm does not take the mean away"
     if config.norm_place not in ("before", "both"):
         unfit["fold_ln"] = "no norm stands in front of a linear layer"
+    if config.norm_place == "none":
+        unfit["center_writing_weights"] = "no norm takes the mean away"
     if config.logit_soft_cap is not None:
         unfit["center_unembed"] = "the logits go through a soft cap, which is not linear"
-    if config.norm_place != "before":
+    if config.norm_place not in ("before", "none"):
         unfit["fold_value_biases"] = "a norm follows W_O"
     for name, wanted in asked.items():
         if wanted is not None:
@@ -427,7 +431,9 @@ def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
                 block.add_module(part, _part(layer, part, point.norm, folded))
             _add_points(block, {name: point})
         root.blocks.append(block)
-    root.ln_final = _norm_part(body.final_norm, folded)
+    root.ln_final = nn.Identity()
+    if body.final_norm is not None:
+        root.ln_final = _norm_part(body.final_norm, folded)
     root.unembed = Part(model.head, WEIGHTS["unembed"], _unembedded)
     _add_points(root, behind_layers(config))
 

@@ -45,19 +45,24 @@ Points = dict[str, Point]
 def layer_points(config: Config) -> Points:
     """The points of a layer, in the order of the data."""
     place = config.norm_place
-    before, behind = place != "output", place != "before"
+    before, behind = place in ("before", "both"), place in ("output", "both")
     # A norm of the output is ln1_post beside one in front of the block, and ln1 alone.
     post = "_post" if before else ""
     added = {
         short: Point(norm=f"{name}_output_norm") if behind else Point(f"{short}_out")
         for short, name in (("attn", "attention"), ("mlp", "mlp"))
     }
-    return {
+    of_attention = {
         "hook_resid_pre": Point("resid_pre"),
         **(_norm("ln1", "attention_norm") if before else {}),
         **_attention(config),
         **(_norm(f"ln1{post}", "attention_output_norm") if behind else {}),
         "hook_attn_out": added["attn"],
+    }
+    if not config.d_mlp:
+        return {**of_attention, "hook_resid_post": Point("resid_post")}
+    return {
+        **of_attention,
         **({} if config.parallel else {"hook_resid_mid": Point("resid_mid")}),
         **(_norm("ln2", "mlp_norm") if before else {}),
         "mlp.hook_pre": Point("mlp_gate" if config.gated else "mlp_pre"),
@@ -103,8 +108,8 @@ def wide(x: Tensor) -> Tensor:
 
 def before_layers(config: Config) -> Points:
     """The points in front of layer 0."""
-    learned = config.positions == "learned"
-    return {"hook_embed": Point()} | ({"hook_pos_embed": Point()} if learned else {})
+    has_table = config.positions in ("learned", "shortformer")
+    return {"hook_embed": Point()} | ({"hook_pos_embed": Point()} if has_table else {})
 
 
 def behind_layers(config: Config) -> Points:

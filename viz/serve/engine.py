@@ -373,6 +373,11 @@ class Engine:
                 f"{model.name} has no tokenizer, and a page takes text. Put a "
                 "tokenizer.json beside its weights."
             )
+        if model.config.family == "minibert":
+            raise MinibertError(
+                f"{model.name} is an architecture of your own, whose pass the page cannot draw. "
+                "model.trace(text).view() makes a page of one text."
+            )
         if features is not None:
             check_features(features, model, model.name)
         self.model, self.features_of = model, features

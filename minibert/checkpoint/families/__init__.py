@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from minibert.checkpoint.families import bert_like, llama_like
 from minibert.checkpoint.families.form import Family
 from minibert.checkpoint.families.gpt import GPT2, GPT_NEOX
+from minibert.checkpoint.families.own import OWN
 
 FAMILIES: Mapping[str, Family] = {
+    "minibert": OWN,
     "bert": bert_like.BERT,
     "roberta": bert_like.ROBERTA,
     "distilbert": bert_like.DISTILBERT,
