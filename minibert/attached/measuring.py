@@ -10,7 +10,7 @@ and without an N x N matrix; only numbers of queries and keys are kept.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,12 +52,11 @@ _LEAST = 64
 _MOST = 1 << 18
 
 
-@contextmanager
 def measuring(
     model: object,
     want: Iterable[object] = ("entropy", "received"),
     folder: str | Path | None = None,
-) -> "Iterator[Measured]":
+) -> AbstractContextManager["Measured"]:
     """Measure every attention call of the model inside the block: `seen[layer].entropy`.
 
     `model` is a live model of transformers, or what `attach` made of it. `want` names statistics
@@ -73,21 +72,38 @@ def measuring(
     The model continues with the z that was computed together with the statistics, which equals its
     own within rounding. It computes z itself where gradients are wanted, where a query is padding,
     and in the first call of each form, which is checked. A layer whose scores are unknown has no
-    statistics, and reading them raises an error that says why.
+    statistics, and reading them raises an error that says why. Each `with` measures anew.
 
     Raises TraceError for a model that cannot be attached to, for dropout, for a statistic that is
     not of one query or one key, and where no attention was seen.
     """
     attached = model if isinstance(model, Attached) else attach(model)
-    wanted = checked(want)
-    seen = Measured(
-        attached.name, wanted, None if folder is None else _begun(folder, attached, wanted)
-    )
-    with attached.listener(lambda known: _Measuring(known, wanted, seen)) as listener:
+    return _Block(partial(_measured, attached, checked(want), folder))
+
+
+@contextmanager
+def _measured(attached: Attached, want: Want, folder: str | Path | None) -> "Iterator[Measured]":
+    folder = None if folder is None else _begun(folder, attached, want)
+    seen = Measured(attached.name, want, folder)
+    with attached.listener(lambda known: _Measuring(known, want, seen)) as listener:
         yield seen
     listener.settle_left()
     if not seen.runs:
         raise attached.nothing(listener)
+
+
+class _Block(AbstractContextManager["Measured"]):
+    """A with block that may be entered again, which what `contextmanager` makes may not."""
+
+    def __init__(self, begin: "Callable[[], AbstractContextManager[Measured]]") -> None:
+        self._begin = begin
+
+    def __enter__(self) -> "Measured":
+        self._inside = self._begin()
+        return self._inside.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._inside.__exit__(*error)
 
 
 def _begun(folder: str | Path, attached: Attached, want: Want) -> Path:
@@ -429,6 +445,8 @@ class _OfPass:
     past: int = 0
     """Tokens in the cache."""
     cache: object = None
+    encoded: object = None
+    """What an encoder gave before, where the model was handed that."""
     found: "list[Numbers | Row | str]" = field(default_factory=list)
     """A text says why there are no numbers."""
 
@@ -442,6 +460,8 @@ class _Measuring(Recording):
         self._known_passes = dict[Pass, _OfPass]()
         self._runs = WeakKeyDictionary[object, Run]()
         """The run that continues with a cache."""
+        self._encoder: tuple[object, Run] = (None, {})
+        """What the newest encoder gave, and its layers."""
 
     def _begin(
         self, model: nn.Module, inputs: tuple[object, ...], keywords: Mapping[str, object]
@@ -457,7 +477,8 @@ class _Measuring(Recording):
                 f"The cache holds {past} tokens that were not measured: run them inside the with "
                 "block, or begin with an empty cache."
             )
-        self._known_passes[self.passes[-1]] = _OfPass(past, cache)
+        encoded = keywords.get("encoder_outputs")
+        self._known_passes[self.passes[-1]] = _OfPass(past, cache, encoded)
 
     def settle_left(self) -> None:
         """Settle what ran outside the model's own call, as an encoder that `generate` calls."""
@@ -512,15 +533,21 @@ class _Measuring(Recording):
     def _run_of(self, known: "_OfPass", stacks: list[str]) -> Run:
         """The run that a pass continues, or a new one.
 
-        A decoder continues the run of the encoder that ran before it.
+        A decoder continues the run of the encoder that ran before it; without a cache every token is
+        a run, to which that encoder belongs too.
         """
         if known.past:
             return self._runs[known.cache]
         if not self.seen.runs or self.seen.runs[-1].keys() & set(stacks):
-            self.seen.runs.append({})
+            encoded, encoder = self._encoder
+            self.seen.runs.append({**encoder} if known.encoded is encoded else {})
+        run = self.seen.runs[-1]
         if known.cache is not None:
-            self._runs[known.cache] = self.seen.runs[-1]
-        return self.seen.runs[-1]
+            self._runs[known.cache] = run
+        if known.encoded is not None:
+            own = {stack: layers for stack, layers in run.items() if stack not in stacks}
+            self._encoder = (known.encoded, own)
+        return run
 
     def _measured(self, call: Call) -> "tuple[Tensor, Numbers | Row]":
         """z and the statistics of a call, or the row that they are counted from."""

@@ -122,7 +122,8 @@ def test_an_encoder_and_a_decoder_generate(use_cache: bool) -> None:
         own = model(ids(2, N_PROMPT), decoder_input_ids=plain[1][:, :-1], output_attentions=True)
     said = {"decoder.self": own.decoder_attentions, "decoder.cross": own.cross_attentions}
     said |= {"encoder": own.encoder_attentions}
-    for run in seen.runs[-2:] if use_cache else seen.runs[-1:]:
+    # Without a cache every token is a run, and each has the encoder that its decoder looks at.
+    for run in seen.runs[-2:]:
         for stack, layers in said.items():
             for found, probs in zip(run[stack], layers, strict=True):
                 assert (found.received - probs.sum(2)).abs().max() < 1e-5
@@ -200,8 +201,11 @@ def test_layers_that_a_backward_pass_computes_again_are_not_a_second_run(reentra
 def test_sinks_are_keys_with_the_mean_weight_of_a_head() -> None:
     model, mask = gpt2(), torch.ones_like(ids())
     mask[1, :4] = 0
-    with minibert.measuring(model) as seen:
-        model(ids(), attention_mask=mask)
+    block = minibert.measuring(model)
+    for _ in range(2):
+        with block as seen:
+            model(ids(), attention_mask=mask)
+        assert len(seen.runs) == 1
     model.set_attn_implementation("eager")
     probs = torch.stack(model(ids(), attention_mask=mask, output_attentions=True).attentions)
     # transformers' rows of padding hold numbers; they are no queries.
