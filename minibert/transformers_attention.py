@@ -8,17 +8,15 @@ own code gives the function: masks as "sdpa" gets them, a scale, a soft cap, sin
 packed texts (cu_seq_lens_q). Anything else that would change the result is refused by its name.
 """
 
-import sys
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
 
-from minibert.attached.call import Call
+from minibert.attached.call import Call, supports_sdpa
 from minibert.errors import AttentionError
 from minibert.kernels.api import Attended, compute
 from minibert.kernels.call import Call as Described
@@ -62,7 +60,7 @@ def attention(
     query, key, value = _of_one_type(module, query, key, value)
     n_queries, n_keys = query.shape[2], key.shape[2]
     call = Call(module, NAME, query, key, value, attention_mask, options)
-    if call.softens and n_keys > n_queries and attention_mask is None:
+    if attention_mask is None and n_keys > n_queries and call.softens:
         # A static cache that is empty: what comes after the queries was not written yet.
         call.key, call.value = key[:, :, :n_queries], value[:, :, :n_queries]
     found = _computed(call, {"probs": ()} if options.get("output_attentions") else {})
@@ -102,27 +100,17 @@ def _check(module: nn.Module, mask: object, options: dict[str, Any]) -> None:
             )
 
 
-@cache
-def _reads_no_mask(home: str, config: str) -> bool:
-    """Whether models of a config take no mask as "sdpa" does: by is_causal of the module.
-
-    Those that do not support "sdpa" may have modules that say nothing of it, or something else.
-    """
-    module = sys.modules.get(home.replace("configuration_", "modeling_"))
-    models = (
-        [one for one in vars(module).values() if hasattr(one, "_supports_sdpa")] if module else []
-    )
-    named = {one: getattr(one, "config_class", None) for one in models}
-    own = [one for one, of in named.items() if getattr(of, "__name__", "") == config] or models
-    return bool(own) and all(one._supports_sdpa for one in own)
-
-
 def mask(*, config: Any, **options: Any) -> Tensor | None:
-    """The mask of a pass as "sdpa" gets it; None only where the model reads that as "sdpa" does."""
+    """The mask of a pass as "sdpa" gets it; None only where the model reads that as "sdpa" does.
+
+    Models that do not support "sdpa" get the numbers that "eager" adds, in full: some of their
+    attention does not go through the interface, and adds them itself.
+    """
     kind = type(config)
-    if torch.compiler.is_compiling() or not _reads_no_mask(kind.__module__, kind.__name__):
+    plain = supports_sdpa(kind.__module__, kind.__name__)
+    if torch.compiler.is_compiling() or not plain:
         options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    found: Tensor | None = sdpa_mask(config=config, **options)
+    found: Tensor | None = (sdpa_mask if plain else eager_mask)(config=config, **options)
     return found
 
 
@@ -154,5 +142,7 @@ def _of_one_type(module: nn.Module, *vectors: Tensor) -> tuple[Tensor, ...]:
     return tuple(one.to(torch.get_autocast_dtype(device)) for one in vectors)
 
 
+# A graph takes the answer as it is: the classes of a module do not change.
+torch.compiler.assume_constant_result(supports_sdpa.__wrapped__)
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)

@@ -6,9 +6,10 @@ the model's own z is compared with probs · value in some rows. A layer where th
 something unknown with its scores: query, key, value and z can be read there, not scores and probs.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -199,6 +200,11 @@ class Call:
     @property
     def softens(self) -> bool:
         """True where no mask means causal order."""
+        if self.implementation == "minibert" and self.mask is None:
+            config = type(getattr(self.module, "config", None)).__name__
+            if supports_sdpa(type(self.module).__module__, config) is False:
+                # Such a model has all its masks in full: where there is none, nothing is hidden.
+                return False
         causal = self.options.get("is_causal")
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
         return self.implementation != "eager" and bool(causal) and self.query.shape[-2] > 1
@@ -515,6 +521,22 @@ def misfit(call: Call) -> str:
         f"probs · value is {largest:.2g} off the model's own z, so that this module does something "
         "with its scores that minibert does not know. query, key, value and z can be read"
     )
+
+
+@cache
+def supports_sdpa(home: str, config: str) -> bool | None:
+    """Whether models of a config take no mask as "sdpa" does: by is_causal of the module.
+
+    Modules of those that do not support "sdpa" may say nothing of it, or something else. `home` is
+    where the config or the attention is written. None where no model is found there.
+    """
+    module = sys.modules.get(home.replace("configuration_", "modeling_"))
+    models = (
+        [one for one in vars(module).values() if hasattr(one, "_supports_sdpa")] if module else []
+    )
+    named = {one: getattr(one, "config_class", None) for one in models}
+    own = [one for one, of in named.items() if getattr(of, "__name__", "") == config] or models
+    return all(one._supports_sdpa for one in own) if own else None
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -16,6 +16,8 @@ from transformers import (
     BartForConditionalGeneration,
     BigBirdPegasusConfig,
     BigBirdPegasusForCausalLM,
+    GitConfig,
+    GitForCausalLM,
 )
 
 from minibert.errors import AttentionError
@@ -128,7 +130,7 @@ def test_weights_are_given_to_a_model_that_asks_for_them() -> None:
 PROGRAM = """
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, StaticCache
-import minibert.transformers_attention
+import minibert, minibert.transformers_attention
 from tests.attached.live_models import ids, llama, made
 from tests.attached.test_measuring import SIZES
 
@@ -152,6 +154,14 @@ for model in (llama(num_hidden_layers=1), made(Gemma2ForCausalLM, Gemma2Config, 
             text.append(logits[:, -1:].argmax(-1))
     assert len(graphs) == 1, len(graphs)
     assert torch.equal(torch.cat(text, 1), own), type(model)
+    try:
+        with minibert.measuring(model), torch.no_grad():
+            model(ids(), past_key_values=(cache := StaticCache(model.config, max_cache_len=80)))
+            step(text[-1], past_key_values=cache, use_cache=True)
+    except minibert.TraceError as error:
+        assert "8 tokens, of which the first 7 were measured" in str(error), error
+    else:
+        raise AssertionError("a compiled step was not measured, and nothing said so")
     torch.compiler.reset()
 """
 
@@ -170,7 +180,10 @@ def test_models_that_do_not_support_sdpa_get_their_masks_in_full() -> None:
     text |= {"intermediate_size": 40, "initializer_range": 0.3}
     decoder = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 4}
     decoder |= {"decoder_ffn_dim": 40, "init_std": 0.3, "max_position_embeddings": 64}
+    vision = {name: text[name] for name in text if name != "initializer_range"}
     for model in (
+        # Its own attention adds the mask, without the interface.
+        made(GitForCausalLM, GitConfig, text, {"vision_config": vision | {"image_size": 32}}),
         made(AlignTextModel, AlignTextConfig, text, {}),
         made(BigBirdPegasusForCausalLM, BigBirdPegasusConfig, decoder, {}),
     ):
@@ -180,3 +193,11 @@ def test_models_that_do_not_support_sdpa_get_their_masks_in_full() -> None:
             with torch.no_grad():
                 found.append(model(ids())[0])
         assert (found[0] - found[1]).abs().max() < 1e-5
+    # BridgeTower calls attention causal that looks both ways, and gives it no mask.
+    module = next(one for one in model.modules() if hasattr(one, "is_causal"))
+    module.is_causal = True
+    query = torch.randn(1, 2, 5, 4)
+    both_ways = (query @ query.mT / 2).softmax(-1) @ query
+    for function in (attention, torch.compile(attention, fullgraph=True, backend="eager")):
+        z, _ = function(module, query, query, query, None)
+        assert (z.transpose(1, 2) - both_ways).abs().max() < 1e-5
