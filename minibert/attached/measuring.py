@@ -75,7 +75,7 @@ def measuring(
     statistics, and reading them raises an error that says why. Each `with` measures anew.
 
     Raises TraceError for a model that cannot be attached to, for dropout, for a statistic that is
-    not of one query or one key, and where no attention was seen.
+    not of one query or one key, and where attention was not seen, as inside torch.compile.
     """
     attached = model if isinstance(model, Attached) else attach(model)
     return _Block(partial(_measured, attached, checked(want), folder))
@@ -90,6 +90,7 @@ def _measured(attached: Attached, want: Want, folder: str | Path | None) -> "Ite
     listener.settle_left()
     if not seen.runs:
         raise attached.nothing(listener)
+    listener.check_all_seen()
 
 
 class _Block(AbstractContextManager["Measured"]):
@@ -462,6 +463,8 @@ class _Measuring(Recording):
         """The run that continues with a cache."""
         self._encoder: tuple[object, Run] = (None, {})
         """What the newest encoder gave, and its layers."""
+        self._ends = WeakKeyDictionary[Any, int]()
+        """How many tokens a cache held after its newest pass."""
 
     def _begin(
         self, model: nn.Module, inputs: tuple[object, ...], keywords: Mapping[str, object]
@@ -471,8 +474,8 @@ class _Measuring(Recording):
         self.settle_left()
         super()._begin(model, inputs, keywords)
         cache = keywords.get("past_key_values")
-        past = int(getattr(cache, "get_seq_length", int)())
-        if past and cache not in self._runs:
+        past = _length(cache)
+        if past and cache not in self._ends:
             raise TraceError(
                 f"The cache holds {past} tokens that were not measured: run them inside the with "
                 "block, or begin with an empty cache."
@@ -508,8 +511,12 @@ class _Measuring(Recording):
 
     def after(self, call: Call) -> None:
         """Measure what the model computed itself."""
+        measured = len(self._here.found) == len(self._current().calls)
+        if measured and self.known.ran:
+            # By `instead`, of a form that was checked.
+            return
         super().after(call)
-        if len(self._here.found) < len(self._current().calls):
+        if not measured:
             self._here.found.append(call.untrue or self._measured(call)[1])
 
     def settle(self, one: Pass) -> None:
@@ -528,7 +535,19 @@ class _Measuring(Recording):
                 layers[layer].problem = found
             else:
                 layers[layer].add(found)
+        if known.cache is not None:
+            self._ends[known.cache] = _length(known.cache)
         self.passes.remove(one)
+
+    def check_all_seen(self) -> None:
+        """Raise TraceError for a cache that holds more than the passes that were seen put there."""
+        for cache, end in self._ends.items():
+            if (length := _length(cache)) > end:
+                raise TraceError(
+                    f"A cache holds {length} tokens, of which the first {end} were measured: the "
+                    "others ran in another thread, or in a model that torch.compile made, where "
+                    "attention is not seen. Run the model uncompiled inside the with block."
+                )
 
     def _run_of(self, known: "_OfPass", stacks: list[str]) -> Run:
         """The run that a pass continues, or a new one.
@@ -536,7 +555,7 @@ class _Measuring(Recording):
         A decoder continues the run of the encoder that ran before it; without a cache every token is
         a run, to which that encoder belongs too.
         """
-        if known.past:
+        if known.past and known.cache in self._runs:
             return self._runs[known.cache]
         if not self.seen.runs or self.seen.runs[-1].keys() & set(stacks):
             encoded, encoder = self._encoder
@@ -672,6 +691,11 @@ def _of_rows(probs: Tensor, scores: Tensor, want: Want, first_key: int) -> dict[
             ]
             found[name] = torch.stack(there, -1)
     return found
+
+
+def _length(cache: object) -> int:
+    """The tokens in a cache; 0 without one."""
+    return int(getattr(cache, "get_seq_length", int)())
 
 
 def _cache_of(output: object) -> object:
