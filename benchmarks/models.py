@@ -46,6 +46,9 @@ _QUICK_CAUSAL = {"vocab_size": 997, "bos_token_id": 0, "eos_token_id": 0, "use_c
 MODELS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
     "bert-base": (_BERT, {}),
     "gpt2": (_GPT2, {"use_cache": False}),
+    # With places for longer texts than GPT-2's, and cut to 3 layers.
+    "gpt2-long": (_GPT2, {"use_cache": False, "n_positions": 8192}),
+    "gpt2-long-3": (_GPT2, {**_QUICK_CAUSAL, "n_positions": 8192, "n_layer": 3}),
     "bert-tiny": (
         _BERT,
         {

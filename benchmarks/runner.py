@@ -265,6 +265,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "ratio": lambda row: f"{row['ratio']:.2f}",
     "its p20 - p80": lambda row: f"{row['ratio_p20']:.2f} - {row['ratio_p80']:.2f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:.1f}",
+    "bytes a token": lambda row: f"{row['bytes_of_memory_a_token']}",
     "peak MiB": lambda row: f"{row['peak_bytes'] / 2**20:.1f}",
     "error": lambda row: f"{row['errors'].get('logits', row['max_error']):.0e}",
 }

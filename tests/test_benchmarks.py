@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import generation, instruments, loading, models, runner, statistics
+from benchmarks import generation, instruments, loading, measuring, models, runner, statistics
 from benchmarks.instruments import TASKS, Hooks, Minibert
 from benchmarks.loading import Checkpoint
 from benchmarks.models import CONTENDERS, REFERENCE, Case, Implementation, Prepared, Shape
@@ -74,6 +74,7 @@ def test_a_row_has_its_shape_speed_memory_error_and_work_and_a_failure_its_reaso
     [
         (models, ""),
         (generation, ""),
+        (measuring, ""),
         # Everyone on GPT-2, and on BERT minibert and what its speed is compared with.
         pytest.param(instruments, "gpt2|minibert|transformers", marks=pytest.mark.slow),
     ],
