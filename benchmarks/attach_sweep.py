@@ -21,7 +21,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import torch
     import transformers
 
-    # What every model imports, once and not in each process.
+    # What every model and check imports, once and not in each process.
     import transformers.models.bart.modeling_bart
     import transformers.models.clip.modeling_clip
     import transformers.models.llama.modeling_llama
     import transformers.models.whisper.modeling_whisper
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    import benchmarks.attached.attention_checks  # noqa: F401
+    import minibert.attached.measuring  # noqa: F401
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -68,13 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     # Threads that wait for the processes.
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for name, row in zip(wanted, pool.map(run, wanted), strict=True):
-            rows.append({"type": name, **about, **row})
+        waiting = {pool.submit(run, name): name for name in wanted}
+        for one in as_completed(waiting):
+            rows.append({"type": waiting[one], **about, **one.result()})
             print(json.dumps(rows[-1]), flush=True)
+    rows.sort(key=lambda row: row["type"])
     if chosen.types is None:
         table, page = ATTENTION if chosen.attention else (SWEEP, PAGE)
         write_rows(rows, table)
-        text = attention_page(rows) if chosen.attention else page_of(rows)
+        text = attention_page(rows, len(names)) if chosen.attention else page_of(rows)
         page.write_text(text, encoding="utf-8")
     passed = sum(row["result"] == "pass" for row in rows)
     print(f"{passed} of {len(rows)} types pass", file=sys.stderr)
@@ -92,13 +97,16 @@ def apart(name: str, *, attention: bool) -> Row:
         signal.alarm(40 * SECONDS)
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        with os.fdopen(write, "w") as pipe:
-            try:
-                json.dump(row_of(name, attention=attention), pipe)
-            except BaseException as error:
-                where = traceback.format_exc().splitlines()[-3:]
-                json.dump({"result": "fail", "note": f"{error!r:.200} {where}"[:400]}, pipe)
-        os._exit(0)
+        # Never back into the pool, whose work it would go on with if nobody reads the pipe.
+        try:
+            with os.fdopen(write, "w") as pipe:
+                try:
+                    json.dump(row_of(name, attention=attention), pipe)
+                except BaseException as error:
+                    where = traceback.format_exc().splitlines()[-3:]
+                    json.dump({"result": "fail", "note": f"{error!r:.200} {where}"[:400]}, pipe)
+        finally:
+            os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
         told = pipe.read()
@@ -198,40 +206,55 @@ def page_of(rows: Sequence[Row]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def attention_page(rows: Sequence[Row]) -> str:
+def attention_page(rows: Sequence[Row], n_attached: int) -> str:
     """The page of the types under attn_implementation="minibert"."""
+    from benchmarks.attached.attention_checks import OWN
+
     passed = [row for row in rows if row["result"] == "pass"]
-    said = [one for row in passed for one in row.get("caches", {}).values()]
     counts = {"version": rows[0]["transformers"], "passed": len(passed), "total": len(rows)}
-    counts |= {"runs": len(said), "ties": said.count("tie")}
-    parts = [ATTENTION_HEAD.format(**counts), "## Types that pass\n"]
-    parts.append("| type | class | beside | logits | statistics | caches |")
+    parts = [ATTENTION_HEAD.format(**counts, attached=n_attached), "## Generations by cache\n"]
+    parts.append("| cache | same tokens | a tie first | not taken by transformers |")
+    parts.append("|---|---|---|---|")
+    by_cache: dict[str, list[str]] = {}
+    for row in passed:
+        for name, told in row.get("caches", {}).items():
+            by_cache.setdefault(name, []).append(told)
+    for name, all_told in by_cache.items():
+        numbers = [all_told.count("equal"), all_told.count("tie")]
+        numbers.append(sum(told.startswith(OWN) for told in all_told))
+        parts.append(f"| {name} | {' | '.join(map(str, numbers))} |")
+    slides = sum(row.get("slides", False) for row in passed)
+    parts.append(f"\nIn {slides} of these types layers of the cache slide. {TIES}")
+    parts += ["## Types that pass\n", "| type | class | beside | logits | statistics | caches |"]
     parts.append("|---|---|---|---|---|---|")
     for row in passed:
-        caches = ", ".join(row.get("caches", {})) or "does not generate from text"
+        taken = [name for name, told in row.get("caches", {}).items() if not told.startswith(OWN)]
         counted = row["statistics"]
         told = "its eager is another" if counted is False else f"{counted:.1e}"
         numbers = f"{row['logits']:.1e} | {told}"
+        caches = ", ".join(taken) or "does not generate from text"
         parts.append(f"| {row['type']} | {row['class']} | {row['own']} | {numbers} | {caches} |")
-    for row in rows:
-        if row["result"] != "pass":
-            told = row.get("note") or {
-                one: row.get(one) for one in ("logits", "statistics", "caches")
-            }
-            parts.append(f"\n{row['type']}: {row['result']}: {told}")
+    others = [row for row in rows if row["result"] != "pass"]
+    parts += ["\n## Types that do not pass\n"] if others else []
+    for row in others:
+        numbers = {name: row.get(name) for name in ("logits", "statistics", "caches")}
+        parts.append(f"- {row['type']}: {row['result']}: {row.get('note') or numbers}")
     return "\n".join(parts).rstrip() + "\n"
 
 
 ATTENTION_HEAD = """# Models under attn_implementation="minibert"
 
-Written by `python -m benchmarks.attach_sweep --attention` with transformers {version}: {passed} of
-the {total} types that [`minibert.attach` reads](attached_models.md) pass. Each was built small
-with random weights. A type passes when its outputs are those of its own attention ("sdpa", or
-"eager" where it has no other) within 1e-5 of the largest number, or no further than twice as far
-from float64; when the statistics of `minibert.measuring` are those of its eager matrices within
-1e-5; and when it writes the same 64 tokens with each cache that it takes. There were {runs} such
-generations, in {ties} of which rounding chose between two tokens that were equally likely. Types
-that do not pass stand at the end, each with the reason.
+Written by `python -m benchmarks.attach_sweep --attention` with transformers {version}. Of the
+{attached} types that [`minibert.attach` reads](attached_models.md) {total} were tried, and {passed}
+pass. Each was built small with random weights. A type passes when its outputs are those of its own
+attention ("sdpa", or "eager" where it has no other) within 1e-5 of the largest number, or no
+further than twice as far from float64; when the statistics of `minibert.measuring` are those of its
+eager matrices within 1e-5; and when it writes the same 64 tokens with each cache that its own
+attention takes.
+"""
+TIES = """Left padding is with a dynamic cache, and "measured" is the
+same inside `minibert.measuring`. A tie is where rounding chose between two tokens that were equally
+likely.
 """
 
 TITLES = {
