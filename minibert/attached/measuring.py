@@ -552,8 +552,8 @@ class _Measuring(Recording):
     def _run_of(self, known: "_OfPass", stacks: list[str]) -> Run:
         """The run that a pass continues, or a new one.
 
-        A decoder continues the run of the encoder that ran before it; without a cache every token is
-        a run, to which that encoder belongs too.
+        A decoder continues the run of the encoder that ran before it. Without a cache every token
+        is a run, and each has that encoder.
         """
         if known.past and known.cache in self._runs:
             return self._runs[known.cache]
