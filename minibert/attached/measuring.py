@@ -72,7 +72,7 @@ def measuring(
     The model continues with the z that was computed together with the statistics, which equals its
     own within rounding. It computes z itself where gradients are wanted, where a query is padding,
     and in the first call of each form, which is checked. A layer whose scores are unknown has no
-    statistics, and reading them raises an error that says why. Each `with` measures anew.
+    statistics, and reading them raises an error that says why. Each `with` starts again.
 
     Raises TraceError for a model that cannot be attached to, for dropout, for a statistic that is
     not of one query or one key, and where attention was not seen, as inside torch.compile.
