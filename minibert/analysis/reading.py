@@ -208,7 +208,7 @@ def into_stream(
     constants: Constants = []
     if attention.rotary is not None and name != "value" and rotated:
         directions = _turned_back(trace, layer, places, directions)
-    elif attention.turns and name != "value":
+    elif attention.turns and attention.rotary is None and name != "value":
         rows = trace.evaluation.positions[:, places]
         added = wide(attention.of_positions(name, rows))[0, head]  # position d_head
         constants.append((Component("position embedding"), (directions @ added[..., None])[..., 0]))

@@ -44,6 +44,7 @@ class Picture {
     /** @type {Map<string, Promise<Opened>>} */
     this.opened = new Map();
     this.count = 0;
+    this.cover = () => {};
   }
 
   /** @param {Chapter["model"]} model */
@@ -86,6 +87,8 @@ class Picture {
     this.tell(told ? [before, after] : [], before.run.predictions.length > 0);
     // Of two pictures in a narrow window the one that is new.
     this.frame.pictures.root.scrollLeft = this.frame.pictures.root.scrollWidth;
+    // Before anything scrolls to the step.
+    this.cover();
   }
 
   /** @param {import("../../core/data/example.js").Example[]} examples */
@@ -100,10 +103,11 @@ class Picture {
     });
     frame.above?.append(this.words);
     const work = /** @type {HTMLElement} */ (frame.above?.parentElement);
+    this.cover = () => this.host.style.setProperty("--covered", `${work.offsetHeight}px`);
     let width = innerWidth;
     // What the picture covers is no place for a step, and a window that is turned keeps its step.
     new ResizeObserver(() => {
-      this.host.style.setProperty("--covered", `${work.offsetHeight}px`);
+      this.cover();
       if (width !== innerWidth) this.host.querySelector("[data-here]")?.scrollIntoView();
       width = innerWidth;
     }).observe(work);
