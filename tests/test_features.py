@@ -351,7 +351,7 @@ def test_files_and_requests_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("expected a number", EditError, lambda: own.edit({1: "0"})),  # type: ignore[dict-item]
         ("named twice", EditError, lambda: own.edit({-1: 0.0, len(own) - 1: 1.0})),
         ("minibert.features.load", TraceError, lambda: why_logit(trace, 5, features=3)),
-        ("behind what", TraceError, lambda: why(trace, 0, 1, 2, 1, features=wide)),
+        ("comes after what", TraceError, lambda: why(trace, 0, 1, 2, 1, features=wide)),
         ("by_head", TraceError, lambda: why_logit(trace, 5, features=wide).by_head()),
     ):  # fmt: skip
         with pytest.raises(error, match=part):

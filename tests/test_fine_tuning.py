@@ -127,7 +127,7 @@ def test_without_a_seed_a_missing_head_is_an_error_that_names_the_way(tmp_path):
         ({"task": "none", "labels": LABELS}, "different names"),
         ({"task": TASK, "head_seed": -1}, "whole number"),
         ({"task": TASK, "head_seed": True}, "whole number"),
-        ({"task": "masked-lm", "head_seed": 0}, "starts anew"),
+        ({"task": "masked-lm", "head_seed": 0}, "made fresh"),
     ):
         with pytest.raises(CheckpointError, match=message):
             minibert.load(path, **options)

@@ -38,7 +38,7 @@ def drawn(seed: int) -> Config:
         "causal-lm",
         **SIZES,
         d_mlp=draw.choice((0, 0, 30)),
-        d_vocab_out=draw.choice((0, 11)),
+        d_vocab_out=draw.choice((0, 11, 40)),
         d_head=draw.choice((0, 8)),
         n_kv_heads=draw.choice((0, 2)),
         tied=False,
@@ -113,7 +113,7 @@ def test_logits_are_those_of_the_formulas_padded_packed_and_continued(seed, tmp_
     again = minibert.load(tmp_path)
     assert replace(again.config, labels=()) == config
     assert torch.equal(again(ids), model(ids))
-    if config.d_vocab_out == config.vocab_size:
+    if config.generates:
         (text,) = model.generate(ids[:1].tolist(), max_new_tokens=4, temperature=0)
         grown = list(ids[0].tolist())
         for _ in range(4):
@@ -149,12 +149,16 @@ def test_parts_edges_and_reasons_sum_to_what_was_computed(seed):
         ({"positions": "shortformer", "query_key_norm": "head"}, "shortformer"),
         ({"positions": "sinusoids"}, "positions"),
         ({"d_mlp": -1}, "d_mlp"),
+        ({"tied": True, "d_embed": 8}, "d_embed"),
+        ({"position_offset": 1}, "position_offset"),
+        ({"causal": False}, "masked-lm"),
+        ({"task": "token-classification"}, "labels"),
         ({"norm_place": "nowhere"}, "norm_place"),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused_by_name(change, says):
     with pytest.raises(CheckpointError, match=says):
-        Config("minibert", "causal-lm", **(SIZES | {"d_mlp": 8, "tied": False} | change))
+        Config("minibert", **(SIZES | {"task": "causal-lm", "d_mlp": 8, "tied": False} | change))
 
 
 @pytest.mark.parametrize("junk", [None, -1, 0, 2**70, 0.5, "rms", [], [3, 0, 1], {}, True])
@@ -216,6 +220,17 @@ def test_a_config_of_transformer_lens_makes_its_model_to_the_weight(choices):
             torch.testing.assert_close(cache[name], their_cache[name], rtol=2e-5, atol=2e-5)
 
 
+def test_norms_without_weights_have_nothing_to_train():
+    ours = HookedTransformer(LENS | {"act_fn": "relu", "normalization_type": "LNPre"})
+    assert len([*ours.parameters()]) == len([*ours.named_parameters()])
+    norms = [one for name, one in ours.model.named_parameters() if "norm" in name]
+    before = [one.clone() for one in norms]
+    optimizer = torch.optim.Adam(ours.parameters(), lr=0.1)
+    ours(torch.randint(0, 23, (2, 9)), return_type="loss").backward()
+    optimizer.step()
+    assert all(torch.equal(one, other) for one, other in zip(norms, before, strict=True))
+
+
 def test_weights_that_do_not_fit_are_refused_and_nothing_is_written():
     ours = HookedTransformer(LENS | LENS_CHOICES[0])
     before = {name: weight.clone() for name, weight in ours.state_dict().items()}
@@ -226,6 +241,12 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_is_written():
         assert all(torch.equal(ours.state_dict()[name], before[name]) for name in before)
     ours.load_state_dict(given)
     assert torch.equal(ours.W_E, before["embed.W_E"] + 1)
-    for wrong, says in (({"act_fn": "solu_ln"}, "activation"), ({"d_modle": 3}, "d_model")):
+    local = {"act_fn": "relu", "use_local_attn": True}
+    wrongs = (
+        ({"act_fn": "solu_ln"}, "activation"),
+        ({"d_modle": 3}, "d_model"),
+        (local, "attn_types"),
+    )
+    for wrong, says in wrongs:
         with pytest.raises(CheckpointError, match=says):
             HookedTransformer(LENS | wrong)

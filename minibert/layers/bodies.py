@@ -257,7 +257,7 @@ class VocabularyHead(TaskHead):
         self.norm = None if alone else Norm(config, width)
         self.decoder = Linear(
             width,
-            config.d_vocab_out,
+            config.n_logits,
             bias=config.decoder_bias and (family.plain_head or not alone),
             multiplier=1 / config.logits_divisor,
         )

@@ -98,7 +98,7 @@ FAMILIES: dict[str, FamilyChoices] = {
         narrow_head=True,
         orders_sentences=True,
     ),
-    "gpt2": FamilyChoices(_DECODER, {"norm_place": "before", "final_norm": True}),
+    "gpt2": FamilyChoices(_DECODER, {"norm_place": "before", "final_norm": True}, causal=True),
     "gpt_neox": FamilyChoices(
         _DECODER,
         {"norm_place": "before", "final_norm": True, "positions": "rotary", "parallel": True},
@@ -238,8 +238,7 @@ class Config:
     norm_eps: float = 1e-12
     activation: str = "gelu"
     causal: bool = OF_FAMILY
-    """Not given: as the family always is. Of a family that may be both it is False, but True for
-    the task causal-lm of "minibert"."""
+    """Not given: as the family always is; of a family that may be both, True for causal-lm."""
     tied: bool = True
     """The output embedding is the input embedding."""
     d_vocab_out: int = 0
@@ -318,11 +317,10 @@ class Config:
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
         if self.causal is None:
-            own = self.family == "minibert" and self.task == "causal-lm"
-            object.__setattr__(self, "causal", bool(family.causal) or own)
+            usual = self.task == "causal-lm" if family.causal is None else family.causal
+            object.__setattr__(self, "causal", usual)
         _check_sizes(self)
         object.__setattr__(self, "model_type", self.model_type or self.family)
-        object.__setattr__(self, "d_vocab_out", self.d_vocab_out or self.vocab_size)
         object.__setattr__(self, "d_embed", self.d_embed or self.d_model)
         object.__setattr__(self, "head_activation", self.head_activation or self.activation)
         object.__setattr__(self, "d_head", self.d_head or self.d_model // self.n_heads)
@@ -348,7 +346,12 @@ class Config:
     @property
     def generates(self) -> bool:
         """True for a model that was trained to continue texts, with its output embedding."""
-        return self.decodes and self.task == "causal-lm"
+        return self.decodes and self.task == "causal-lm" and self.n_logits == self.vocab_size
+
+    @property
+    def n_logits(self) -> int:
+        """Logits of each position that a vocabulary head gives."""
+        return self.d_vocab_out or self.vocab_size
 
     @property
     def n_labels(self) -> int:
@@ -453,11 +456,24 @@ def _check_sizes(config: Config) -> None:
 
 def _check_shapes(config: Config) -> None:
     """Raise CheckpointError for sizes that do not go with one another."""
-    if config.d_vocab_out != config.vocab_size and (config.family != "minibert" or config.tied):
+    own = config.family == "minibert"
+    if config.n_logits != config.vocab_size and (not own or config.tied):
         raise CheckpointError(
             f"config: d_vocab_out is {config.d_vocab_out} and vocab_size {config.vocab_size}; "
             'expected the same, or family="minibert" with tied=False.'
         )
+    if own and config.tied and config.d_embed != config.d_model:
+        raise CheckpointError(
+            f"config: embeddings of {config.d_embed} numbers cannot be the output embeddings of a "
+            f"stream of {config.d_model}; expected tied=False, or d_embed = d_model."
+        )
+    if own and config.position_offset:
+        raise CheckpointError(
+            f"config: position_offset is {config.position_offset}; expected 0, as RoBERTa alone "
+            "has rows of positions in reserve."
+        )
+    if own and config.task == "token-classification" and not config.labels:
+        raise CheckpointError('config: labels is empty; expected names, as ("no", "yes").')
     if config.positions == "shortformer" and (
         config.d_embed != config.d_model or config.query_key_norm != "none"
     ):
@@ -518,6 +534,11 @@ def _check_choices(config: Config) -> None:
         absent = value is None and field in optional
         if not absent and (not number or not 0 < value < float("inf")):
             raise _unlike(field, value, "a positive number" + ", or None" * (field in optional))
+    if config.family == "minibert" and config.task == "causal-lm" and not config.causal:
+        raise CheckpointError(
+            "config: the task causal-lm needs causal=True; a model that sees later tokens and has "
+            "logits at each position is a masked-lm."
+        )
     allowed = FAMILIES[config.family].causal
     if allowed is not None and config.causal is not allowed:
         kind = "causal form" if config.causal else "form that is not causal"

@@ -19,7 +19,7 @@ _CHOICES: dict[str, object] = {
     "attention_dir": "causal", "attn_only": False, "seed": None, "initializer_range": -1.0,
     "init_weights": True, "scale_attn_by_inverse_layer_idx": False,
     "positional_embedding_type": "standard", "parallel_attn_mlp": False, "rotary_dim": None,
-    "rotary_base": 10000, "n_key_value_heads": None, "attn_scores_soft_cap": -1.0,
+    "rotary_base": 10000, "attn_scores_soft_cap": -1.0,
     "output_logits_soft_cap": -1.0, "default_prepend_bos": True, "device": None,
     "dtype": torch.float32, "model_name": "custom", "tokenizer_name": None,
 }  # fmt: skip
@@ -28,7 +28,7 @@ _ONLY: dict[str, object] = {
     "init_mode": "gpt2", "n_devices": 1, "use_split_qkv_input": False, "use_attn_in": False,
     "use_hook_mlp_in": False, "use_hook_tokens": False, "rotary_adjacent_pairs": False,
     # TransformerLens adds b_in behind the product of a gated MLP; Config(gated=True) does not.
-    "gated_mlp": False,
+    "gated_mlp": False, "n_key_value_heads": None,
     "num_experts": None, "post_embedding_ln": False, "use_normalization_before_and_after": False,
 }  # fmt: skip
 """What is refused with any other value than this."""
@@ -114,7 +114,6 @@ class HookedTransformerConfig:
             n_heads=self.n_heads,
             d_model=self.d_model,
             d_mlp=0 if self.attn_only else self.d_mlp or 0,
-            n_kv_heads=self.n_key_value_heads or 0,
             d_head=self.d_head,
             d_vocab_out=self.d_vocab_out,
             tied=False,
@@ -142,6 +141,11 @@ class HookedTransformerConfig:
     def _windows(self) -> tuple[int, ...]:
         if not self.use_local_attn:
             return ()
+        if self.attn_types is None or self.window_size is None:
+            raise CheckpointError(
+                "use_local_attn=True: expected window_size, and attn_types with global or local "
+                "for each layer."
+            )
         return tuple(self.window_size if each == "local" else 0 for each in self.attn_types)
 
 
@@ -161,7 +165,7 @@ _FACTS: dict[str, Callable[[Model], object]] = {
     ),
     "d_mlp": lambda model: model.config.d_mlp or None,
     "d_vocab": lambda model: model.config.vocab_size,
-    "d_vocab_out": lambda model: model.config.d_vocab_out,
+    "d_vocab_out": lambda model: model.config.n_logits,
     "act_fn": lambda model: _ACTIVATIONS.get(model.config.activation, model.config.activation),
     "gated_mlp": lambda model: model.config.gated,
     "parallel_attn_mlp": lambda model: model.config.parallel,

@@ -31,6 +31,7 @@ from minibert.transformer_lens.modules import (
     PROCESSING,
     Circuits,
     build_tree,
+    folded_norms,
     named_weights,
     processed,
     stacked,
@@ -166,6 +167,9 @@ class HookedTransformer(Circuits, WithTokens):
         vars(self)["cfg"] = ModelConfig(
             model, folded=folded, default_prepend_bos=default_prepend_bos
         )
+        # TransformerLens' LNPre and RMSPre have no weights, so neither has an optimizer of these.
+        hidden = list(folded_norms(model)) if folded else []
+        vars(self)["folded"] = [one.requires_grad_(False) for one in hidden]
         build_tree(self, model, folded=folded)
         self.setup()
         self.train(False)
@@ -324,7 +328,8 @@ class HookedTransformer(Circuits, WithTokens):
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """The parameters of minibert's model, which optimisers change and gradients reach."""
-        return self.model.parameters(recurse)
+        folded = {id(one) for one in self.folded}
+        return (one for one in self.model.parameters(recurse) if id(one) not in folded)
 
     def named_parameters(self, *args: object, **kwargs: object) -> Iterator[tuple[str, Tensor]]:  # type: ignore[override]
         """Weights by TransformerLens' names and in its shapes, as views without `.grad`.

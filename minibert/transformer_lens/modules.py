@@ -415,6 +415,16 @@ def _norm_part(norm: Any, folded: bool) -> Part:
     return Part(norm, {n: attrgetter(own) for n, own in there.items()}, lambda part, x: norm(x))
 
 
+def folded_norms(model: Model) -> Iterator[nn.Parameter]:
+    """The weights and biases of the norms whose scale is in the weights behind them."""
+    norms: list[Norm | None] = [model.body.final_norm]
+    for layer in model.body.layers:
+        norms += [layer.attention_norm, layer.mlp_norm]
+    for norm in norms:
+        if norm is not None:
+            yield from norm.parameters()
+
+
 def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
     """Put the parts of the model below `root`, and in them a hook point of each of its names."""
     body, config = model.body, model.config

@@ -18,7 +18,6 @@ _DEFAULTS |= CHOICES_BY_DEFAULT | dict(CHOICES["minibert"].choices)
 _SIZES = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model")
 _OPTIONAL_SIZES = (
     "d_mlp", "d_vocab_out", "n_kv_heads", "d_head", "d_embed", "n_segments", "n_layer_groups",
-    "position_offset",
 )  # fmt: skip
 _NUMBERS = ("embed_multiplier", "residual_multiplier", "logits_divisor")
 _OPTIONAL_NUMBERS = ("query_scalar", "score_multiplier", "attention_soft_cap", "logit_soft_cap")
