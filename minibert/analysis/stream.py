@@ -623,7 +623,7 @@ def embedding_parts(
     if positions is not None:
         if rows is None:
             raise TraceError(
-                f"positions: {model.name} adds no positions to its embeddings (they are "
+                f"positions: {model.name} has no table of positions in its embeddings (they are "
                 f"{config.positions}); expected a model whose positions are learned."
             )
         chosen = _numbers("positions", positions, ids, config.n_positions, model.name)

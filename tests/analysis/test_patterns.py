@@ -320,7 +320,7 @@ REFUSED: dict[str, Any] = {
     "delimiters of .*id=53: expected": scored(TEXT, **DRAWN, delimiters=[VOCABULARY]),
     "more than the 17 positions": scored(TEXT.new_zeros(1, 18), **DRAWN),
     "empty": scored([], **DRAWN),
-    "holds Tokens only": scored([Tokens.from_ids([3]), "text"], **DRAWN),
+    "Expected only Tokens": scored([Tokens.from_ids([3]), "text"], **DRAWN),
     "has no tokenizer": scored("some text", **DRAWN),
     r"99 positions.*draws_for\(model, length=49\)": lambda: draws_for(small_model(n_positions=99)),
     "length=50 needs as many different ids, and 41": lambda: draws_for(small_model(vocab_size=41)),
