@@ -301,7 +301,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
         ({"config": bert("masked-lm", family="roberta")}, "A roberta with the task"),
         ({"config": bert(family="electra")}, "'pre-training' cannot be trained here"),
         ({"config": bert("masked-lm", causal=True)}, "expected causal=False"),
-        ({"config": gpt2(causal=False)}, "expected causal=True"),
+        ({"config": bert("causal-lm", causal=False)}, "expected causal=True"),
         ({"config": bert(n_segments=1)}, "two segments; .* n_segments=1"),
         ({"config": bert(pooler=False)}, "needs a pooler .* pooler=False"),
         ({"config": gpt2(n_positions=15)}, "15 positions are too few"),
