@@ -19,7 +19,6 @@ import re
 import resource
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
@@ -103,8 +102,7 @@ def apart(name: str, *, attention: bool) -> Row:
                 try:
                     json.dump(row_of(name, attention=attention), pipe)
                 except BaseException as error:
-                    where = traceback.format_exc().splitlines()[-3:]
-                    json.dump({"result": "fail", "note": f"{error!r:.200} {where}"[:400]}, pipe)
+                    json.dump({"result": "fail", "note": f"{error!r:.300}"}, pipe)
         finally:
             os._exit(0)
     os.close(write)
