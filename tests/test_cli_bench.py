@@ -7,10 +7,12 @@ from pathlib import Path
 import planted_kernels as planted
 import pytest
 import torch
-from command_line import process, run
+from command_line import fails, process, run
 from planted_kernels import written
 
 from minibert.bench import contest
+from minibert.bench.workload_file import workloads_of
+from minibert.kernels.check.workload import Workload
 
 NEWCOMER = Path(__file__).resolve().parents[1] / "docs" / "kernels" / "newcomer.py"
 SMALL = ("--tokens", "32", "--heads", "2", "--rounds", "1", "--quick")
@@ -75,5 +77,117 @@ def test_a_triton_kernel_on_a_cpu_is_checked_and_not_timed(monkeypatch):
         status = done.exit_code
     assert status == 0, done.stdout + done.stderr
     assert "right" in done.stdout
-    assert "Not timed: a CPU only interprets this Triton kernel" in done.stdout
+    assert "is not timed: a CPU only interprets this Triton kernel" in done.stdout
     assert "median" not in done.stdout
+
+
+GROUPED = """
+import torch
+
+def attention(query, key, value, causal=False):
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=causal, enable_gqa=True
+    )
+
+def twice(query, key, value, causal=False):
+    return attention(query * 2, key, value, causal)
+
+def by_eager(query, key, value, causal=False):
+    share = query.shape[1] // key.shape[1]
+    key, value = (one.repeat_interleave(share, 1) for one in (key, value))
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if causal:
+        n, keys = scores.shape[-2:]
+        scores = scores.masked_fill(torch.ones(n, keys).tril(keys - n) == 0, float("-inf"))
+    return scores.softmax(-1) @ value
+"""
+SHAPES = """
+{"batch": 2, "heads": 4, "kv_heads": 2, "keys": 24, "d_head": 16, "causal": true}
+{"B": 1, "H_q": 4, "H_kv": 2, "S": 31, "D": 16, "causal": true}
+{"batch_size": 1, "num_heads": 2, "seq_len": 9, "head_dim": 16, "causal": false}
+"""
+
+
+def test_two_functions_and_a_file_of_shapes_give_a_table(tmp_path):
+    kernel, shapes, rows = (tmp_path / name for name in ("k.py", "shapes.jsonl", "rows.jsonl"))
+    kernel.write_text(GROUPED, encoding="utf-8")
+    shapes.write_text(SHAPES, encoding="utf-8")
+    targets = [f"{kernel}:{name}" for name in ("attention", "twice", "by_eager")]
+    options = ("--quick", "--rounds", "1", "--baseline", "eager", "--output", str(rows))
+    result = run("bench", *targets, "--workload", str(shapes), *options)
+    # One of them is wrong: it is not timed, and the command says so.
+    assert result.exit_code == 1, result.output
+    assert re.search(r"^k\.py:twice  WRONG", result.stdout, re.M)
+    told = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    assert len(told) == 3 * 2 * 3  # shapes, cold and warm, contenders
+    assert {row["implementation"] for row in told} == {"k.py:attention", "k.py:by_eager", "eager"}
+    sizes = {(row["batch"], row["heads"], row["key_heads"], row["tokens"]) for row in told}
+    assert sizes == {(2, 4, 2, 24), (1, 4, 2, 31), (1, 2, None, 9)}
+    for row in told:
+        assert row["ok"], row
+        assert (row["ratio"] == 1) == (row["implementation"] == "k.py:attention")
+    place = r"^2 x 4 heads, 24 tokens, d_head 16, float32, causal, 2 key heads"
+    assert re.search(place, result.stdout, re.M)
+
+
+def test_files_of_other_tools_are_read(tmp_path):
+    task, trace = tmp_path / "task.yml", tmp_path / "trace.jsonl"
+    task.write_text(
+        'files:\n  - {"name": "task.py", "source": "task.py"}\ntests:\n'
+        '  - {"B": 2, "H_q": 8, "H_kv": 4, "S": 64, "D": 32, "seed": 5236}\n',
+        encoding="utf-8",
+    )
+    assert workloads_of(task, causal=True, dtypes=["float16"]) == [
+        Workload(2, 8, 64, 32, "float16", causal=True, key_heads=4, name="task.yml:4")
+    ]
+    assert [one.causal for one in workloads_of(task)] == [False, True]
+    decode = {"axes": {"batch_size": 3, "num_kv_indices": 31, "num_pages": 99, "len_indptr": 4}}
+    prefill = {"axes": {"len_indptr": 3, "total_q": 10, "num_kv_indices": 2, "num_pages": 7}}
+    names = "gqa_paged_decode_h32_kv4_d128_ps1", "gqa_paged_prefill_causal_h8_kv8_d64_ps64"
+    lines = [
+        {"definition": name, "solution": None, "workload": one, "evaluation": None}
+        for name, one in zip(names, (decode, prefill), strict=True)
+    ]
+    trace.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert workloads_of(trace) == [
+        Workload(3, 32, 11, 128, "bfloat16", False, queries=1, key_heads=4, name="trace.jsonl:1"),
+        Workload(2, 8, 64, 64, "bfloat16", True, queries=5, key_heads=8, name="trace.jsonl:2"),
+    ]
+
+
+FULL = '"batch": 1, "heads": 4, "keys": 9, "d_head": 8'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no shapes; expected a JSON object on each line"),
+        ("[1]", "is 1; expected a JSON object"),
+        ('{"batch": 1', r"shapes.jsonl:1 is not JSON"),
+        ('{"batch": 1, "heads": 2, "keys": 8}', "shapes.jsonl:1 does not say d_head"),
+        (f'{{{FULL}, "haeds": 2}}', "'haeds' is not a field .did you mean 'heads'"),
+        (f'{{{FULL}, "kv_heads": 3}}', "4 heads cannot share 3 key heads"),
+        (f'{{{FULL}, "queries": 10, "causal": true}}', "10 queries and 9 keys in causal order"),
+        (f'{{{FULL}, "queries": 0}}', "queries is 0; expected a whole number of at least 1"),
+        (f'{{{FULL}, "causal": 1}}', "causal is 1; expected true or false"),
+        (f'{{{FULL}, "dtype": "fp8"}}', "dtype is 'fp8'; expected float16 or bfloat16 or float32"),
+        (f'{{{FULL}, "window": [1]}}', r"window is \[1\]; expected \[before, after\]"),
+        (f'{{{FULL}, "scale": -1}}', "scale is -1; expected a number above 0"),
+        (
+            '{"definition": "rmsnorm_h4096", "workload": {"axes": {}}}',
+            "'rmsnorm_h4096' is not read",
+        ),
+    ],
+)
+def test_a_line_that_says_no_call_is_refused_by_its_place(text, message, tmp_path):
+    shapes = tmp_path / "shapes.jsonl"
+    shapes.write_text(text, encoding="utf-8")
+    fails(run("bench", "math:cos", "--workload", str(shapes)), message, status=2)
+
+
+def test_sizes_beside_a_file_and_a_function_named_twice_are_refused(tmp_path):
+    shapes = tmp_path / "shapes.jsonl"
+    shapes.write_text(f"{{{FULL}}}", encoding="utf-8")
+    asked = ("--workload", str(shapes))
+    fails(run("bench", "math:cos", *asked, "--tokens", "8"), "leave them out", status=2)
+    fails(run("bench", "math:cos", "math:cos"), "math:cos is named twice", status=2)

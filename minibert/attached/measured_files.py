@@ -36,12 +36,17 @@ def read(folder: str | Path, request: str | None = None) -> Measured:
     """What a folder holds by now: a run of `measuring(folder=)`, or a request of a server.
 
     Of several requests the newest is read, or the one named. Without numbers it has no runs yet.
-    Raises TraceError for no folder, for files of another kind and for a request that is not there.
+    Raises TraceError for no folder, for files of another kind, for a request that is not there and
+    for a request asked of a run.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise TraceError(f"{folder} is not a folder.")
     if (folder / ABOUT).exists():
+        if request is not None:
+            raise TraceError(
+                f"{folder} is a run of measuring, which has no requests to choose from."
+            )
         return _of_run(folder)
     files = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     if not files and request is None:

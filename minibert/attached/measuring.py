@@ -300,8 +300,8 @@ class Measured:
     def __repr__(self) -> str:
         if not self.runs:
             return f"Measured({self.model_name}: nothing yet)"
-        newest = ", ".join(f"{stack} of {len(of)} layers" for stack, of in self.runs[-1].items())
-        return f"Measured({self.model_name}: runs: {len(self.runs)}, the newest of {newest})"
+        newest = ", ".join(f"{stack}: {len(of)}" for stack, of in self.runs[-1].items())
+        return f"Measured({self.model_name}: runs: {len(self.runs)}, the newest with {newest})"
 
     def result(self, name: str, stack: str | None = None) -> Result[Tensor]:
         """A statistic of all layers of the newest run, with `.table()`, `.largest()`, `.plot()`."""

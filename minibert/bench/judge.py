@@ -105,6 +105,7 @@ class JudgedFunction:
         self.signature = SIGNATURES[named]
         self.way = self.signature.way
         self.triton = bool(answer.get("triton"))
+        self.interpreted = self.triton and device.type == "cpu"
         self.takes = self._listed(answer, "takes")
         # What is found out about it, and what is not judged.
         self.said: list[str] = []

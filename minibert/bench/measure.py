@@ -1,7 +1,7 @@
-"""The rows of one workload: a user's kernel beside the baselines, each in a worker.
+"""The rows of one workload: users' kernels beside the baselines, each kernel in a worker.
 
-The kernel is timed twice: the difference between its two timings is the noise of this machine. The
-baselines are called and timed like the kernel, in a worker that runs none of the user's code.
+The first kernel is timed twice: the difference between its two timings is the noise of this
+machine. The baselines are called and timed like it, in a worker that runs none of the user's code.
 
 The timed calls of one contender in a worker, by the judge's own clock, each of them checked.
 
@@ -17,7 +17,7 @@ import math
 import secrets
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -223,7 +223,7 @@ _FEWEST = 3
 
 
 def measure(
-    user: JudgedFunction,
+    users: Sequence[JudgedFunction],
     others: WorkerProcess,
     workload: Workload,
     *,
@@ -232,19 +232,19 @@ def measure(
     common: Row,
     watch: Watch,
 ) -> list[Row]:
-    """A row for the kernel and each baseline, with a cold and with a warm cache.
+    """A row for each kernel and each baseline, with a cold and with a warm cache.
 
-    `others` is the worker of the baselines; `watch` is called before each step. A contender that
-    cannot be timed gets a row with the reason.
+    The ratios are to the first of `users`. `others` is the worker of the baselines; `watch` is
+    called before each step. A contender that cannot be timed gets a row with the reason.
     """
-    ceilings(user.device, workload.dtype)
+    ceilings(users[0].device, workload.dtype)
     with one_thread():
-        return _Contest(user, others, workload, baselines, rounds, common, watch).rows()
+        return _Contest(users, others, workload, baselines, rounds, common, watch).rows()
 
 
 @dataclass
 class _Contest:
-    user: JudgedFunction
+    users: Sequence[JudgedFunction]
     others: WorkerProcess
     workload: Workload
     baselines: Sequence[str]
@@ -255,21 +255,26 @@ class _Contest:
     failed: dict[str, Row] = field(default_factory=dict)
     done: int = 0
 
+    def __post_init__(self) -> None:
+        self.first = self.users[0].label
+        self.kernels = {user.label: user.worker for user in self.users}
+        self.kernels[_AGAIN] = self.users[0].worker
+
     def rows(self) -> list[Row]:
         """All rows."""
-        inputs = inputs_of(self.workload, self.user.device)
-        for name in (self.user.label, _AGAIN, *self.baselines):
+        inputs = inputs_of(self.workload, self.users[0].device)
+        for name in (*self.kernels, *self.baselines):
             self._tell(name)
-            mine = name in (self.user.label, _AGAIN)
-            worker = self.user.worker if mine else self.others
+            baseline = name not in self.kernels
+            worker = self.kernels.get(name, self.others)
             try:
-                run = JudgedRun(name, worker, self.workload, inputs, baseline=not mine)
+                run = JudgedRun(name, worker, self.workload, inputs, baseline=baseline)
                 run.gate()
                 self.runs[name] = run
             # A baseline that cannot be built, or is wrong, is a row that says why.
             except Exception as error:
                 self.failed[name] = failure(error)
-                if name == self.user.label:
+                if name == self.first and len(self.users) == 1:
                     break
         return [row for cold in (True, False) for row in self._timed(cold)]
 
@@ -282,27 +287,30 @@ class _Contest:
 
         def turn(name: str, calls: int) -> list[float]:
             self._tell(name)
-            mine = name in (self.user.label, _AGAIN)
+            mine = self.kernels.get(name, self.others)
             # Nobody takes time from the others.
-            with (self.others if mine else self.user.worker).stopped():
+            with ExitStack() as still:
+                for worker in {*self.kernels.values(), self.others} - {mine}:
+                    still.enter_context(worker.stopped())
                 return self.runs[name].turn(calls, cold)
 
         timed = take_turns(left, warm, turn, rounds=self.rounds)
         self.failed |= timed.failures
         if _AGAIN in self.failed:
             # The same kernel: it is wrong whichever of its two turns showed it.
-            self.failed.setdefault(self.user.label, self.failed[_AGAIN])
+            self.failed.setdefault(self.first, self.failed[_AGAIN])
         names = dict.fromkeys([*timed.timings, *self.failed])
         return [self._row(name, cold, timed.timings) for name in names if name != _AGAIN]
 
     def _row(self, name: str, cold: bool, timings: Mapping[str, Timing]) -> Row:
         """The row of a contender that was timed, or has failed."""
-        work, label = self.workload, self.user.label
-        row: Row = {"implementation": name, "role": "kernel" if name == label else "baseline"}
+        work, label, device = self.workload, self.first, self.users[0].device
+        role = "kernel" if name == label else "rival" if name in self.kernels else "baseline"
+        row: Row = {"implementation": name, "role": role}
         row |= work.fields() | {"cache": "cold" if cold else "warm", "about": work.about()}
         if name in self.failed:
             return row | self.failed[name] | self.common | {"peak_bytes": None}
-        fields, reached = timings[name].fields(), ceilings(self.user.device, work.dtype)
+        fields, reached = timings[name].fields(), ceilings(device, work.dtype)
         least = least_times(work, reached)
         bound, median = max(least, key=least.__getitem__), fields["median_ms"]
         row |= {"ok": True, **fields, "flop": work.flop, "flop_formula": work.flop_formula}
@@ -319,6 +327,8 @@ class _Contest:
     def _tell(self, name: str) -> None:
         """Announce the next step to the watcher, and remember it for the message of a crash."""
         what = f"{self.workload.tokens} tokens, {name}"
-        self.user.worker.place = self.others.place = what
-        self.watch(self.done, (2 + len(self.baselines)) * (3 + 2 * self.rounds), what)
+        contenders = [*self.kernels, *self.baselines]
+        for worker in (*self.kernels.values(), self.others):
+            worker.place = what
+        self.watch(self.done, len(contenders) * (3 + 2 * self.rounds), what)
         self.done += 1

@@ -7,10 +7,9 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -53,8 +52,8 @@ class Asked:
         device [NAME]: cpu or cuda. Default: cuda where there is one.
         dtypes [--dtype]: Number type, for example --dtype float16 --dtype float32.
         d_head [--d-head, >=1, <=1024]: Width of a head. Default: 64.
-        workload [--workload, NAME]: A named workload, such as llama3-8b-prefill;
-            docs/kernels.md lists them.
+        workload [--workload, NAME|FILE]: A named workload, such as llama3-8b-prefill, or a file
+            of shapes (.jsonl, .json, .yml); docs/kernels.md describes both.
         signature [--signature, NAME]: How the function is called; docs/kernels.md has the names.
             Default: by its parameters.
         layout [--layout, AXES]: The axes of query, key and value, in order, and those of z after a
@@ -77,32 +76,49 @@ class Asked:
     quick: bool = False
     timeout: float = 300
 
-    @cached_property
-    def work(self) -> "Workload | None":
-        """The workload of this name. Exits with 2 where there is none."""
+    @property
+    def shapes(self) -> Path | None:
+        """The file of shapes; None where the workload has a name."""
+        path = Path(self.workload or "")
+        return path if path.suffix in (".jsonl", ".json", ".yml", ".yaml") else None
+
+    def works(self, causal: bool | None = None) -> list["Workload"]:
+        """What is asked by name or file, none where neither is. Exits with 2 for an unknown one."""
         if self.workload is None:
-            return None
+            return []
+        from minibert.bench.workload_file import workloads_of
         from minibert.kernels.check.workload import WORKLOADS, named
 
         with refusing("--workload: "):
-            return named("workload", self.workload, WORKLOADS)
+            if self.shapes:
+                return workloads_of(
+                    self.shapes,
+                    causal=True if self.causal_only else causal,
+                    dtypes=[str(one) for one in self.dtypes or ()],
+                )
+            return [named("workload", self.workload, WORKLOADS)]
 
-    def chosen_dtypes(self, user: "JudgedFunction", timed: bool = False) -> list["torch.dtype"]:
-        """The types asked for. Default: the usual two; for timing the one most used in practice."""
+    def chosen_dtypes(
+        self, user: "JudgedFunction", timed: bool = False, work: "Workload | None" = None
+    ) -> list["torch.dtype"]:
+        """The types asked for. Default: the usual two; for timing the one most used in practice.
+
+        A workload of a file says its own.
+        """
         import torch
 
-        interpreted = user.triton and user.device.type == "cpu"
-        if interpreted and "bfloat16" in (self.dtypes or ()):
+        asked: Sequence[str] = [work.dtype] if work and self.shapes else self.dtypes or ()
+        if user.interpreted and "bfloat16" in asked:
             unusable(
-                "--dtype bfloat16: Triton's interpreter multiplies it wrongly without an error; "
+                "bfloat16: Triton's interpreter multiplies it wrongly without an error; "
                 "use float16 or float32, or a GPU."
             )
-        if interpreted and not self.dtypes:
+        if user.interpreted and not asked:
             user.untried["bfloat16"] = "is multiplied wrongly there"
-        usual = ["float32", "float16" if interpreted else "bfloat16"]
-        if timed and not interpreted:
+        usual = ["float32", "float16" if user.interpreted else "bfloat16"]
+        if timed and not user.interpreted:
             usual = ["bfloat16" if user.device.type == "cuda" else "float32"]
-        return [getattr(torch, str(one)) for one in self.dtypes or usual]
+        return [getattr(torch, str(one)) for one in asked or usual]
 
     @contextmanager
     def judged(self, target: str) -> Iterator["JudgedFunction"]:
@@ -136,7 +152,7 @@ class Asked:
         except MinibertError as error:
             unusable(str(error))
         try:
-            if user.triton and place.type == "cpu":
+            if user.interpreted:
                 _check_interpreter()
             yield user
         finally:
@@ -172,12 +188,16 @@ def check(
         cache [--cache]: Also check fewer queries than keys, as with a KV cache.
     """
     # A workload that does not exist is known at once.
-    _ = asked.work
+    works = asked.works()
     with asked.judged(target) as user:
-        report = _checked(user, asked.chosen_dtypes(user), asked, tokens, cache, quiet=as_json)
+        reports = [
+            _checked(user, asked, work, tokens=tokens, cache=cache, quiet=as_json)
+            for work in _kinds(works)
+        ]
     if as_json:
-        say_json(_document(report, user, target))
-    if not report.ok:
+        documents = [_document(report, user, target) for report in reports]
+        say_json({"workloads": documents} if asked.shapes else documents[0])
+    if not all(report.ok for report in reports):
         raise typer.Exit(1)
 
 
@@ -212,11 +232,12 @@ def _document(report: "ParityReport", user: "JudgedFunction", target: str) -> di
 
 def _checked(
     user: "JudgedFunction",
-    dtypes: Sequence["torch.dtype"],
     asked: Asked,
+    work: "Workload | None",
+    *,
+    timed: bool = False,
     tokens: Sequence[int] | None = None,
     cache: bool = False,
-    *,
     quiet: bool = False,
 ) -> "ParityReport":
     """What the check found; printed as a table unless `quiet`."""
@@ -227,17 +248,17 @@ def _checked(
     with progress("case") as watch:
         report = gate(
             user,
-            dtypes=dtypes,
+            dtypes=asked.chosen_dtypes(user, timed, work),
             tokens=tokens,
-            d_head=asked.d_head or (None if asked.work else 64),
-            workload=asked.work,
+            d_head=asked.d_head or (None if work else 64),
+            workload=work,
             cache=cache,
             input_scales=(1.0, 30.0) if asked.quick else (1.0, 10.0, 30.0),
             watch=watch,
             backward=asked.backward,
         )
     if not quiet:
-        _say_report(report, user, asked.work, tokens)
+        _say_report(report, user, work, tokens)
     return report
 
 
@@ -411,85 +432,109 @@ class Timed:
 
 @spread()
 def bench(
-    target: str,
+    targets: list[str],
     *,
     asked: Asked,
     timed: Timed,
 ) -> None:
-    """Check an attention kernel, then time it and other implementations.
+    """Check attention kernels, then time them and other implementations.
 
-    First the kernel is checked as by `minibert check`; only a right one is timed. Then it prints
+    First each kernel is checked as by `minibert check`; only a right one is timed. Then it prints
     the median, p20 and p80 of single calls, with a cold and a warm cache, and the speed as a share
-    of the most that this machine can do, which is measured too. FILE.py runs with all your
-    permissions: bench only files you trust. On a CPU, Triton kernels are checked through the
-    interpreter and not timed.
+    of the most that this machine can do, which is measured too. Several kernels take turns; the
+    others are compared with the first. Each FILE.py runs with all your permissions: bench only
+    files you trust. On a CPU, Triton kernels are checked through the interpreter and not timed.
 
-    Exits with 0 when the kernel is right, 1 when it is not or could not be timed, 2 for a command
-    that cannot be run.
+    Exits with 0 when the kernels are right, 1 when one is not or could not be timed, 2 for a
+    command that cannot be run.
 
     Options:
-        target [argument, FILE.py:FUNCTION]: The function.
+        targets [argument, FILE.py:FUNCTION...]: The functions.
     """
     if timed.output is not None:
         _check_output(timed.output)
-    if asked.work and (timed.causal is not None or asked.d_head or timed.lengths != "full"):
-        unusable("--workload says --causal, --lengths and --d-head itself; leave them out.")
-    with asked.judged(target) as user:
-        rows = _check_and_time(user, asked, timed)
-    if any(not row["ok"] for row in rows if row["role"] == "kernel"):
-        raise typer.Exit(1)
-
-
-def _check_and_time(user: "JudgedFunction", asked: Asked, timed: Timed) -> "Rows":
-    """The result rows; none of a Triton kernel on a CPU. Exits with 1 where it is wrong."""
-    dtypes = asked.chosen_dtypes(user, timed=True)
+    if asked.workload and (asked.d_head or timed.lengths != "full"):
+        unusable("--workload says --lengths and --d-head itself; leave them out.")
+    if asked.shapes and (timed.tokens or timed.heads or timed.batch):
+        unusable(f"{asked.shapes} says --tokens, --heads and --batch itself; leave them out.")
+    if asked.workload and not asked.shapes and timed.causal is not None:
+        unusable("--workload says --causal itself; leave it out.")
+    if twice := [one for one in targets if targets.count(one) > 1]:
+        unusable(f"{twice[0]} is named twice; name each function once.")
+    works = asked.works(timed.causal)
     _check_baselines(timed.baselines)
-    if not _checked(user, dtypes, asked).ok:
+    with ExitStack() as workers:
+        users = [workers.enter_context(asked.judged(target)) for target in targets]
+        labels = [user.label for user in users]
+        for user, target in zip(users, targets, strict=True):
+            user.label = target if labels.count(user.label) > 1 else user.label
+        right = [user for user in users if _is_right(user, asked, works)]
+        clocked = [user for user in right if not user.interpreted]
+        for user in right:
+            if user.interpreted:
+                why = "a CPU only interprets this Triton kernel. Times need a GPU."
+                say("", f"{user.label} is not timed: {why}")
+        rows: Rows = []
+        if clocked:
+            shapes = _shapes(clocked[0], works, asked, timed)
+            rows = _time(clocked, shapes, timed, 2 if asked.quick else 5)
+    if len(right) < len(users) or any(not row["ok"] for row in rows if row["role"] != "baseline"):
         raise typer.Exit(1)
-    if user.triton and user.device.type == "cpu":
-        say("", "Not timed: a CPU only interprets this Triton kernel. Times need a GPU.")
-        return []
-    kinds = [str(one).removeprefix("torch.") for one in dtypes]
-    return _time(user, _shapes(user, kinds, asked, timed), timed, 2 if asked.quick else 5)
+
+
+def _is_right(user: "JudgedFunction", asked: Asked, works: list["Workload"]) -> bool:
+    return all(_checked(user, asked, work, timed=True).ok for work in _kinds(works))
+
+
+def _kinds(works: list["Workload"]) -> list["Workload | None"]:
+    """One of the workloads that differ in size alone; [None] for none."""
+    from minibert.bench.workload_file import kinds_among
+
+    return [*kinds_among(works)] or [None]
 
 
 def _shapes(
-    user: "JudgedFunction", dtypes: list[str], asked: Asked, timed: Timed
+    user: "JudgedFunction", works: list["Workload"], asked: Asked, timed: Timed
 ) -> list["Workload"]:
-    """What is timed: the named workload, or every combination of the options.
+    """What is timed: the workloads, or every combination of the options.
 
-    The workload has its full size on a GPU; on a CPU it is cut, and what was cut is printed.
+    A named workload has its full size on a GPU; on a CPU it is cut, and what was cut is printed.
     """
     from minibert.kernels.check.gradients import refused
     from minibert.kernels.check.workload import Size, Workload
 
     size = Size(timed.tokens, timed.heads, timed.batch, asked.quick)
-    if asked.work is None:
+    kinds = [str(one).removeprefix("torch.") for one in asked.chosen_dtypes(user, timed=True)]
+    if not works:
         both = [False, True] if timed.causal is None else [timed.causal]
         width, lengths, back = asked.d_head or 64, timed.lengths, asked.backward
-        works = [
+        every = [
             Workload(1, 1, 1, width, kind, order, lengths, backward=back)
-            for kind in dtypes
+            for kind in kinds
             for order in ([True] if user.causal_only else both)
         ]
-        return [one for work in works for one in size.usual(user.device, work)]
-    named = asked.work
-    work = user.signature.fitted(named) or named
-    if asked.backward and (why := refused(work)):
+        return [one for work in every for one in size.usual(user.device, work)]
+    fitted = [user.signature.fitted(work) or work for work in works]
+    if asked.backward and (why := next(filter(None, map(refused, fitted)), None)):
         unusable(f"--backward: {why}")
+    if asked.shapes:
+        return [replace(work, backward=asked.backward) for work in fitted]
+    [work] = fitted
     cut = size.cut(user.device, work)
     small = cut[0]
     if (small.batch, small.heads, small.tokens) != (work.batch, work.heads, work.tokens):
         say(
             "",
-            f"{named.name} is {work.batch} x {work.heads} heads, {work.tokens} tokens; here "
+            f"{asked.workload} is {work.batch} x {work.heads} heads, {work.tokens} tokens; here "
             f"{small.batch} x {small.heads} heads, {', '.join(str(one.tokens) for one in cut)} "
             "tokens",
         )
-    return [replace(one, dtype=kind, backward=asked.backward) for kind in dtypes for one in cut]
+    return [replace(one, dtype=kind, backward=asked.backward) for kind in kinds for one in cut]
 
 
-def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: int) -> "Rows":
+def _time(
+    users: Sequence["JudgedFunction"], work: list["Workload"], timed: Timed, usual: int
+) -> "Rows":
     """The result rows of all workloads; each is printed and written when it is ready."""
     import torch
 
@@ -498,19 +543,20 @@ def _time(user: "JudgedFunction", work: list["Workload"], timed: Timed, usual: i
     from minibert.bench.result_rows import busy, facts, write_rows
     from minibert.bench.worker_process import Printed, WorkerProcess, progress
 
-    place = user.device
+    place, seconds = users[0].device, users[0].worker.seconds
     common = facts(threads=torch.get_num_threads(), device=place)
-    if user.digest:
-        common["file_sha256"] = user.digest
+    digests = {user.label: user.digest for user in users if user.digest}
+    if digests:
+        common["file_sha256"] = digests
     if place.type == "cpu" and (warning := busy(common)):
         note("warning", warning)
     rows: Rows = []
     printed = Printed("a baseline")
-    with closing(WorkerProcess("a baseline", str(place), user.worker.seconds, printed)) as others:
+    with closing(WorkerProcess("a baseline", str(place), seconds, printed)) as others:
         for one in work:
             with progress("step") as watch:
                 found = measure(
-                    user,
+                    users,
                     others,
                     one,
                     baselines=timed.baselines or usual_baselines(place),
