@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minibert.attached.attach import Attached
+from minibert.attached.read import AttachedTrace, StackTrace
 from minibert.errors import (
     EditError,
     MinibertError,
@@ -102,9 +103,14 @@ def listed(
     raise error(f"{name}={values!r:.80}: expected {expected}.")
 
 
-def real_tokens(trace: Trace) -> tuple[int, ...]:
+def places_of(trace: Trace | AttachedTrace | StackTrace) -> Places:
+    """Where the sentences of a trace are, of a loaded or of an attached model."""
+    return Places.of(trace.allowed) if isinstance(trace, Trace) else trace.places
+
+
+def real_tokens(trace: Trace | AttachedTrace) -> tuple[int, ...]:
     """The number of tokens of each sentence, padding left out."""
-    return Places.of(trace.allowed).lengths
+    return places_of(trace).lengths
 
 
 def check_pair(
@@ -151,7 +157,7 @@ def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int,
     `position` is one for all sentences, found in each of them, or a sequence of one for each.
     Raises TraceError for a position that a sentence does not have.
     """
-    places = Places.of(trace.allowed)
+    places = places_of(trace)
     chosen = enumerate(one_each(position, len(places.lengths), "positions", TraceError))
     # Each in a list of its own: a slice or None is not a single position.
     return tuple(places.positions(sentence, [one])[0] for sentence, one in chosen)
@@ -164,7 +170,7 @@ def positions_each(trace: Trace, chosen: Each, name: str) -> tuple[tuple[int, ..
     EditError for another number of entries, for positions that are not there, and for a flat list
     beside several sentences, which could be the positions of all or one of each.
     """
-    places = Places.of(trace.allowed)
+    places = places_of(trace)
     B = len(places.lengths)
     chosen = chosen.tolist() if isinstance(chosen, Tensor | np.ndarray) else chosen
     if isinstance(chosen, Sequence) and not isinstance(chosen, str):
@@ -243,14 +249,14 @@ def _phrase(tokens: Tokens, phrase: str, sentence: int) -> tuple[int, ...]:
 
 
 def chosen_positions(
-    trace: Trace, positions: int | Sequence[int] | None
+    trace: Trace | StackTrace, positions: int | Sequence[int] | None
 ) -> tuple[tuple[int, ...], ...]:
     """The positions of each sentence, counted from its front: one, several, or None for all.
 
     Raises TraceError for a position that a sentence does not have, for none at all, and for one
     that is named twice.
     """
-    places = Places.of(trace.allowed)
+    places = places_of(trace)
     several = positions is None or isinstance(positions, Sequence | Tensor)
     chosen: Chosen = positions if several else [positions]  # type: ignore[list-item]
     return tuple(

@@ -9,8 +9,9 @@ finds in the vector it reads, as there. Where an edit of the trace has it divide
 (`final_norm_scale`), it divides every vector of that position by this.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,9 +25,10 @@ from minibert.analysis.arguments import (
     vocabulary_head,
 )
 from minibert.analysis.rows import at_positions, wide
+from minibert.attached.read import AttachedTrace
 from minibert.errors import TraceError, did_you_mean, whole_number
 from minibert.layers.parts import divisor
-from minibert.quantities import Float, Int, NormScale
+from minibert.quantities import Float, Hidden, Int, NormScale
 from minibert.result import Result, sourced
 from minibert.trace.layer_view import divisors_of_final, normed_in_layer
 from minibert.trace.read import Trace
@@ -79,7 +81,7 @@ class LogitLens(Result[Tensor]):
 @sourced
 @torch.no_grad()
 def logit_lens(
-    trace: Trace,
+    trace: Trace | AttachedTrace,
     *,
     points: str | Sequence[str] = "resid_post",
     top: int = 5,
@@ -92,7 +94,8 @@ def logit_lens(
     BERT), head the model's own. `points` are any of POINTS; attn_out and mlp_out, which are added
     to a stream but are not one, are read by themselves, as though they were: as added, after the
     norm of a block's output where there is one (Gemma 2). The row of the last resid_post is what
-    the model predicts.
+    the model predicts. Of an attached model the trace is read where its blocks and its head were
+    found (docs/attach.md); embed is what enters its first layer.
 
     `positions` are counted in each sentence, negative ones from its last token; by default all.
     Memory is bounded by top-k of each position; `keep_logits` keeps row x batch x position x vocab
@@ -101,20 +104,17 @@ def logit_lens(
     Gradients are not kept. Raises TraceError for a model without a vocabulary head, a point or
     position that does not exist and a top below 1.
     """
-    check_trace(trace)
-    model = trace.unchanged_model()
-    vocabulary_head(model)
     names = _checked_points(points)
-    known = known_tokens(model)
     top = whole_number("top", top, TraceError, least=1)
-    chosen = chosen_positions(trace, positions)
-    cut = trace if positions is None else at_positions(trace, chosen)
-    labels, streams = zip(*_streams(cut, names), strict=True)
-    hidden, scale = torch.stack(streams), _written_scale(cut)
-    read = _read(model, hidden, scale, min(top, known), known, keep_logits)
+    if isinstance(trace, AttachedTrace):
+        found = _of_attached(trace, names, positions)
+    else:
+        found = _of_loaded(trace, names, positions)
+    labels, streams = zip(*found.streams, strict=True)
+    read = _read(found, torch.stack(streams), min(top, found.known), keep_logits)
     given = tuple(
         tuple(strings[place] for place in places)
-        for strings, places in zip(trace.tokens.strings, chosen, strict=True)
+        for strings, places in zip(found.strings, found.chosen, strict=True)
     )
     return LogitLens(
         read["probs"],
@@ -124,10 +124,80 @@ def logit_lens(
         labels={"row": labels},
         tokens=given,
         limits=(0.0, 1.0),
-        positions=chosen,
-        words={i: token_name(model, i) for i in read["ids"].unique().tolist()},
+        positions=found.chosen,
+        words={i: found.token_name(i) for i in read["ids"].unique().tolist()},
         ids=read["ids"],
         logits=read.get("logits"),
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The streams of a trace at the chosen positions, and what reads them.
+
+    logits   of rows of streams, and what an edit has the last norm divide by in each of them
+    known    vocabulary entries that have a token
+    """
+
+    streams: Iterable[tuple[str, Hidden]]
+    chosen: tuple[tuple[int, ...], ...]
+    strings: Sequence[Sequence[str]]
+    logits: Callable[[Tensor, Tensor | None], Tensor]
+    scale: NormScale | None
+    vocabulary: int
+    known: int
+    token_name: Callable[[int], str]
+
+
+def _of_loaded(
+    trace: Trace, names: frozenset[str], positions: int | Sequence[int] | None
+) -> _Found:
+    check_trace(trace)
+    model = trace.unchanged_model()
+    vocabulary_head(model)
+    chosen = chosen_positions(trace, positions)
+    cut = trace if positions is None else at_positions(trace, chosen)
+    return _Found(
+        _streams(cut, names),
+        chosen,
+        trace.tokens.strings,
+        partial(_logits, model),
+        _written_scale(cut),
+        model.config.vocab_size,
+        known_tokens(model),
+        partial(token_name, model),
+    )
+
+
+def _of_attached(
+    trace: AttachedTrace, names: frozenset[str], positions: int | Sequence[int] | None
+) -> _Found:
+    stack, unembedding = trace.unembedding()
+    chosen = chosen_positions(stack, positions)
+    columns = [stack.places.index(n, each)[1] for n, each in enumerate(chosen)]
+    # Shorter sentences end in more of their last token.
+    longest = max(map(len, columns))
+    table = torch.tensor([each + each[-1:] * (longest - len(each)) for each in columns])
+    sentences = torch.arange(len(table))[:, None]
+
+    def streams() -> Iterator[tuple[str, Tensor]]:
+        if "embed" in names:
+            yield "embed", stack[0].resid_pre[sentences, table]
+        for here in stack:
+            for name in POINTS[1:]:
+                if name in names:
+                    yield f"{name} {here.layer}", here.as_added(name)[sentences, table]
+
+    size = int(trace.logits.shape[-1])
+    return _Found(
+        streams(),
+        chosen,
+        stack.tokens.strings,
+        lambda rows, _: unembedding.logits(rows[None])[0],
+        None,
+        size,
+        size if stack.tokenizer is None else min(size, len(stack.tokenizer)),
+        stack.token_name,
     )
 
 
@@ -159,21 +229,16 @@ def _written_scale(trace: Trace) -> NormScale | None:
 
 
 def _read(
-    model: TracedModel,
-    hidden: Float[Tensor, "row batch position d_model"],
-    scale: NormScale | None,
-    top: int,
-    known: int,
-    keep_logits: bool,
+    found: _Found, hidden: Float[Tensor, "row batch position d_model"], top: int, keep_logits: bool
 ) -> dict[str, Tensor]:
     """What the head reads in each stream, some of all the vectors at a time."""
-    flat, axes = hidden.flatten(0, 2), hidden.shape[:3]
-    size = max(1, _NUMBERS // model.config.vocab_size)
+    flat, axes, scale = hidden.flatten(0, 2), hidden.shape[:3], found.scale
+    size = max(1, _NUMBERS // found.vocabulary)
     scales = None if scale is None else scale.expand(*axes, 1).flatten(0, 2).split(size)
     pieces = []
     for n, part in enumerate(flat.split(size)):
-        logits = wide(_logits(model, part, None if scales is None else scales[n]))
-        pieces.append(_predictions(logits, top, known))
+        logits = wide(found.logits(part, None if scales is None else scales[n]))
+        pieces.append(_predictions(logits, top, found.known))
         if keep_logits:
             pieces[-1]["logits"] = logits
     joined = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}

@@ -107,7 +107,7 @@ class Attached:
         inputs, keywords, texts = self._encoded(inputs, keywords)
         if edit and not self._known.ran:
             self._run(inputs, keywords, Edits(), grad=False)
-        edits = plan(edit, self._known.stacks, Sources(self.model))
+        edits = plan(edit, self._known, Sources(self.model))
         unchanged = Unchanged(self.model)
         one = self._run(inputs, keywords, edits, grad=grad)
 
@@ -115,7 +115,7 @@ class Attached:
             unchanged.check()
             return self.trace(*inputs, edit=edit, grad=grad, **keywords)
 
-        return self._trace(one, again, texts)
+        return self._trace(one, again, texts, unchanged, edited=bool(edit))
 
     @contextmanager
     def recording(
@@ -137,13 +137,14 @@ class Attached:
                 "attached.trace(...) once before."
             )
         traces: list[AttachedTrace] = []
-        edits = plan(edit, self._known.stacks, Sources(self.model))
+        edits = plan(edit, self._known, Sources(self.model))
         with self.listener(lambda known: Recording(known, edits)) as recording:
             yield traces
+        unchanged = Unchanged(self.model)
         for one in recording.passes:
             recording.settle(one)
             if one.calls:
-                traces.append(self._trace(one, None, []))
+                traces.append(self._trace(one, None, [], unchanged, edited=bool(edit)))
         if not traces:
             raise self.nothing(recording)
         recording.edits.check_met()
@@ -199,8 +200,11 @@ class Attached:
     def _trace(
         self,
         one: Pass,
-        again: Callable[[Mapping[object, object]], AttachedTrace] | None,
+        again: Callable[[Mapping[Any, object]], AttachedTrace] | None,
         texts: Sequence[str],
+        unchanged: Unchanged,
+        *,
+        edited: bool,
     ) -> AttachedTrace:
         for _, call in one.calls[-1:]:
             z = call.out if call.real_queries is None else call.out[call.real_queries]
@@ -212,7 +216,8 @@ class Attached:
             ids = one.ids.get("decoder_input_ids" if name.startswith("decoder.") else "input_ids")
             known = {"ids": ids, "texts": tuple(texts), "tokenizer": self.tokenizer}
             stacks[name] = StackTrace(name, calls, self.name, self.model, **known)
-        return AttachedTrace(stacks, one.output, self.name, again)
+        found = self._known.unembedding
+        return AttachedTrace(stacks, one.output, self.name, again, found, unchanged, edited=edited)
 
     def _encoded(
         self, inputs: tuple[Any, ...], keywords: dict[str, object]

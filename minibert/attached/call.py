@@ -15,9 +15,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from minibert.attached.block import OF_BLOCK, Run
 from minibert.errors import TraceError
 from minibert.quantities import Bool, Float, HeadVectors, Matrix
 from minibert.trace.edit import Places
+from minibert.trace.layer_view import AbsentError
 
 
 @dataclass(frozen=True)
@@ -108,18 +110,24 @@ class Call:
         self.real_queries: Tensor | None = None
         self.real_keys: Tensor | None = None
         """True where a real token is, (batch, position); None: everywhere, or not known."""
+        self.block: Run | str = "the pass is not over"
+        """The run of the block around the module, or why it is not known."""
         self._versions: dict[str, int] = {}
         self._weight: Tensor | None = None
         self._projection: Projected | None = None
 
     def places(self, name: str) -> Places:
         """Where the positions of a quantity's sentences are, as far as the model was told."""
+        if name in OF_BLOCK:
+            return self._in_block(name).places(name)
         keys = name in ("key", "value")
         batch, _, position, _ = (self.key if keys else self.query).shape
         return Places.of_mask(self.real_keys if keys else self.real_queries, batch, position)
 
     def shape_of(self, name: str, heads: int | Sequence[int] | None) -> tuple[int, ...]:
         """The shape of a quantity, or of some of its heads; a single head has no head axis."""
+        if name in OF_BLOCK:
+            return tuple(self.read(name).shape)
         rest = (self.query.shape[-2], self.value.shape[-1])
         if name in ("scores", "probs"):
             rest = (self.query.shape[-2], self.key.shape[-2])
@@ -429,8 +437,16 @@ class Call:
         if self.untrue:
             raise TraceError(f"{name} of {type(self.module).__name__}: {self.untrue}")
 
+    def _in_block(self, name: str) -> Run:
+        """The run of the block. Raises AbsentError where it is not known."""
+        if isinstance(self.block, str):
+            raise AbsentError(f"{name}: {self.block}.")
+        return self.block
+
     def read(self, name: str, heads: slice = EVERY_ROW, rows: Rows = EVERY_ROW) -> Tensor:
         """A quantity, its head axis still there; of key and value what these heads read."""
+        if name in OF_BLOCK:
+            return self._in_block(name).read(name, id(self.module))
         if name in ("scores", "probs"):
             self.check_known(name)
             compute: Callable[..., Tensor] = self.scores if name == "scores" else self.probs

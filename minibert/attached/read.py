@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minibert.attached.block import OF_BLOCK
 from minibert.attached.call import EVERY_ROW, Call, repeated
 from minibert.attached.layout import READABLE
+from minibert.attached.unembedding import Unembedding
 from minibert.doors import Page, PageSizes, Window, opened
 from minibert.errors import EditError, TraceError, did_you_mean
 from minibert.kernels.api import Attended, Statistics, attend
@@ -22,8 +24,11 @@ from minibert.layers.finite import check_computed
 from minibert.quantities import Float, Quantity
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import Places, Point, in_layers
+from minibert.trace.identity import Unchanged
 from minibert.trace.layer_view import AbsentError, LayerView, place_in
 
+#: All that is read of a layer.
+OF_LAYER = (*READABLE, "head_out", *OF_BLOCK)
 NAMES = ("lse", *(each.name for each in fields(Statistics)))
 
 
@@ -85,7 +90,9 @@ class AttachedLayer(LayerView):
     """The quantities of one layer of a live model, or of one head (then the head axis is gone).
 
     query, key, value, scores, probs, z and head_out, each computed when it is read. `key` and
-    `value` of a layer have its key-value heads; of a head they are those that it reads.
+    `value` of a layer have its key-value heads; of a head they are those that it reads. Of the
+    block around the attention resid_pre, attn_out, resid_mid, mlp_gate, mlp_pre, mlp_post, mlp_out
+    and resid_post, (batch, position, width), as the model computed them.
     """
 
     trace: "StackTrace"
@@ -105,13 +112,19 @@ class AttachedLayer(LayerView):
         """Why scores and probs cannot be read here; "" where they can."""
         return self.trace.calls[self.layer][1].untrue
 
+    def as_added(self, name: str) -> Tensor:
+        """A quantity of the block; attn_out and mlp_out as they are added to the stream."""
+        value, call = self.quantity(name), self.trace.calls[self.layer][1]
+        assert not isinstance(call.block, str), "a quantity was read of it"
+        return call.block.as_added(name, id(call.module), value)
+
     def read_quantity(self, quantity: Quantity[Tensor]) -> Tensor:
         """The quantity, read from the calls; the stack raises the error for one that is missing."""
         found = self.trace.read(quantity.name, self.layer, self._heads)
         return self._drop_head(quantity, found)
 
     def __dir__(self) -> list[str]:
-        return [*object.__dir__(self), *READABLE, "head_out"]
+        return [*object.__dir__(self), *OF_LAYER]
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.module}>"
@@ -129,7 +142,7 @@ class StackTrace:
     ids: Tensor | None = None
     """(batch, position), where they are known."""
     texts: tuple[str, ...] = ()
-    tokenizer: object = None
+    tokenizer: Any = None
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -150,10 +163,10 @@ class StackTrace:
         Raises AbsentError for an unknown name, and TraceError, with the reason, where the quantity
         cannot be read.
         """
-        if name not in (*READABLE, "head_out"):
+        if name not in OF_LAYER:
             raise AbsentError(
                 f"{name!r:.80} cannot be read from an attached model; there are "
-                f"{', '.join(READABLE)}, head_out and statistics."
+                f"{', '.join(OF_LAYER)} and statistics."
             )
         call = self.calls[layer][1]
         value = call.read(name, heads, queries)
@@ -173,6 +186,28 @@ class StackTrace:
     def stack(self, name: str) -> Float[Tensor, "layer batch *rest"]:
         """One quantity of all layers, the layer axis in front."""
         return torch.stack([layer.quantity(name) for layer in self])
+
+    @property
+    def places(self) -> Places:
+        """Where the positions of its sentences are, as far as the model was told."""
+        return self.calls[0][1].places("query")
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens without padding: words where ids and tokenizer are known, else numbers."""
+        call = self.calls[0][1]
+        device = call.query.device
+        real = tuple(torch.tensor([*at], device=device) for at in self.places.at)
+        return _tokens(self, call.query.shape[2], real)
+
+    def ends_in(self, block: nn.Module) -> bool:
+        """True where the last block of the stack is this module."""
+        last = self.calls[-1][1].block
+        return not isinstance(last, str) and last.block.module is block
+
+    def token_name(self, token: int) -> str:
+        """The token as a person reads it; its id where there is no tokenizer."""
+        return str(token) if self.tokenizer is None else _Words(self.tokenizer).string(token)
 
     @property
     def attentions(self) -> tuple[Tensor, ...]:
@@ -370,15 +405,25 @@ class AttachedTrace:
         stacks: Mapping[str, StackTrace],
         output: object,
         model_name: str,
-        again: "Callable[[Mapping[object, object]], AttachedTrace] | None",
+        again: "Callable[[Mapping[Any, object]], AttachedTrace] | None",
+        unembedding: Unembedding | str,
+        unchanged: Unchanged,
+        *,
+        edited: bool,
     ) -> None:
         self._stacks, self.output, self.model_name = dict(stacks), output, model_name
-        self._again = again
+        self._again, self._unembedding, self.edited = again, unembedding, edited
+        self._unchanged = unchanged
 
     @property
     def model(self) -> nn.Module | None:
         """The live model; None where no attention ran in this pass."""
         return next((stack.model for stack in self._stacks.values()), None)
+
+    @property
+    def places(self) -> Places:
+        """Where the positions of the only stack's sentences are."""
+        return self.only().places
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -393,7 +438,7 @@ class AttachedTrace:
 
     def stack(self, name: str) -> Any:
         """The stack of that name; of the only one, a quantity of all layers: `stack("probs")`."""
-        if name in (*READABLE, "head_out") and name not in self._stacks:
+        if name in OF_LAYER and name not in self._stacks:
             return self.only().stack(name)
         return self.of_stack(name)
 
@@ -443,6 +488,13 @@ class AttachedTrace:
         return self._at(point).places_at(point)
 
     @property
+    def hidden(self) -> Tensor:
+        """The last stream after the final norm, if there is one; what the head reads."""
+        stack, found = self.unembedding()
+        last = stack[-1].resid_post
+        return last if found.norm is None else found.norm(last)
+
+    @property
     def logits(self) -> Tensor:
         """The model's logits, as it returned them."""
         logits = getattr(self.output, "logits", None)
@@ -452,6 +504,21 @@ class AttachedTrace:
                 "trace.output."
             )
         return logits
+
+    def unembedding(self) -> tuple[StackTrace, Unembedding]:
+        """The stack whose last stream gives the logits, and how it does.
+
+        Raises TraceError with the reason where that was not found in the first run, and where the
+        model's weights were changed after this pass.
+        """
+        self._unchanged.check()
+        found = self._unembedding
+        if isinstance(found, str):
+            raise TraceError(f"{self.model_name}: {found}.")
+        for stack in self._stacks.values():
+            if stack.ends_in(found.block):
+                return stack, found
+        raise TraceError(f"{self.model_name}: the stack that gives the logits did not run.")
 
     def rerun(self, edit: Mapping[Any, object]) -> "AttachedTrace":
         """The trace of the same inputs with these edits; the whole model runs again."""

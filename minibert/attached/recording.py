@@ -4,6 +4,7 @@ A trace holds query, key, value and z of every layer. Code that needs only a num
 layer visits the calls while the layers are computed: a whole corpus in the memory of one layer.
 
     attached.trace(text, edit={("z", 3, 5): zero, ("decoder.cross", "scores", 1): hide(0)})
+    attached.trace(text, edit={("mlp_out", 3): zero})
 
 A key of edits is (name, layer), (name, layer, head) or (name, layer, (head, head)), with the name
 of the stack in front where a model has several. Heads of key and value are key-value heads. Checks
@@ -20,10 +21,13 @@ from threading import get_ident
 import torch
 from torch import Tensor, nn
 
+from minibert.attached.block import NO_BLOCK, OF_BLOCK, Block, Run, Tape
+from minibert.attached.block import listening as listening_to_blocks
 from minibert.attached.call import Call, attention_modules, form_of, misfit, silent
 from minibert.attached.layout import READABLE, LayerReport, Report, Stack, names_of, pattern_of
 from minibert.attached.listen import listening
 from minibert.attached.projection import Projections
+from minibert.attached.unembedding import Unembedding, unembedding_of
 from minibert.errors import EditError, TraceError
 from minibert.trace.edit import Point, in_layer
 from minibert.trace.identity import Sources
@@ -61,17 +65,21 @@ class Edits:
             )
 
 
-def plan(edit: object, stacks: Mapping[str, Stack], sources: Sources) -> Edits:
+def plan(edit: object, known: "Known", sources: Sources) -> Edits:
     """The edits of a mapping, in the order in which they are applied.
 
-    Raises EditError for a place that does not exist, for a value that fits no quantity, for a trace
-    of another model or without the quantity, and for two edits of the same heads.
+    Raises EditError for a place that does not exist or cannot be edited, for a value that fits no
+    quantity, for a trace of another model or without the quantity, and for two edits of the same
+    heads.
     """
-    edits = Edits()
+    edits, stacks = Edits(), known.stacks
     for point, one in named({} if edit is None else edit, partial(_point, stacks=stacks), None,
                             sources):  # fmt: skip
         assert point.layer is not None
-        here = edits.at.setdefault((point.stack or next(iter(stacks)), point.layer), {})
+        stack = point.stack or next(iter(stacks))
+        if point.name in OF_BLOCK:
+            known.check_editable(point, stack)
+        here = edits.at.setdefault((stack, point.layer), {})
         here.setdefault(point.name, []).append((point, one))
     return edits
 
@@ -86,27 +94,30 @@ def _point(key: object, stacks: Mapping[str, Stack]) -> Point:
         stack = next(iter(stacks))
     else:
         raise EditError(f"{key!r:.80}: this model has several stacks; begin with one of {names}.")
-    if not 2 <= len(parts) <= 3 or parts[0] not in READABLE:
+    if not 2 <= len(parts) <= 3 or parts[0] not in (*READABLE, *OF_BLOCK):
         raise EditError(
-            f"{key!r:.80} is not a point of stack {stack!r}; expected (name, layer) or "
-            f"(name, layer, head) with one of {', '.join(READABLE)}; the stacks are {names}."
+            f"{key!r:.80} is not a point of stack {stack!r}; expected (name, layer) or (name, "
+            f"layer, head) with one of {', '.join((*READABLE, *OF_BLOCK))}; the stacks are {names}."
         )
     known = stacks[stack]
     heads_of = partial(known.heads_of, parts[0])
     return in_layer(key, parts, len(known), heads_of, stack if len(stacks) > 1 else "")
 
 
-def edited(name: str, value: Tensor, edits: EditsOfLayer, call: Call) -> Tensor:
-    """The quantity of a call after its edits: (batch, head, position, ...)."""
+def edited(name: str, value: Tensor, edits: EditsOfLayer, at: Call | Run) -> Tensor:
+    """The quantity of a call or of a run of a block after its edits: (batch, ..., width)."""
     entries: list[Entry] = []
+    of_call = isinstance(at, Call)
     for point, edit in edits.get(name, ()):
-        reach = Reach.of(point, edit, call.places(name), call.places("key"))
+        places = at.places(name)
+        reach = Reach.of(point, edit, places, at.places("key") if of_call else places)
         heads = point.heads if isinstance(point.heads, int) else point.head_list or slice(None)
-        check_values(point, edit, reach, tuple(value[:, heads].shape))
+        check_values(point, edit, reach, tuple((value[:, heads] if of_call else value).shape))
         entries.append((point, edit, reach))
     if not entries:
         return value
-    check_hidden(entries, call.mask_rows().allowed, (len(value), *value.shape[2:]))
+    if isinstance(at, Call):
+        check_hidden(entries, at.mask_rows().allowed, (len(value), *value.shape[2:]))
     return Plan(tuple(entries)).apply(name, entries[0][0].layer, value)
 
 
@@ -115,12 +126,34 @@ class Known:
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
+        self.ids = {name: module for module, name in self.names.items()}
         self.stack_names: dict[str, str] = {}
         self.stacks: dict[str, Stack] = {}
         self.forms: dict[tuple[object, ...], str] = {}
         self.report = Report()
         self.projections = Projections(model)
-        self.ran = False
+        self.tape = Tape(model)
+        self.unembedding: Unembedding | str = "the model has not run yet"
+        """What the last stream goes through, or why that is not known."""
+        self.ran, self._model = False, model
+
+    @property
+    def blocks(self) -> Mapping[int, Block | str]:
+        """The block of each attention module by its id, or why there is none."""
+        return self.tape.found
+
+    def check_editable(self, point: Point, stack: str) -> None:
+        """Raise EditError for a quantity of a block that cannot be written."""
+        attention = self.ids[self.report.layers[stack, point.layer or 0].module]
+        block = self.blocks.get(attention, NO_BLOCK)
+        if isinstance(block, str):
+            raise EditError(f"{point} cannot be edited: {block}.")
+        block.place_to_edit(attention, point.name)
+
+    def find_unembedding(self, output: object) -> None:
+        """Find what led from the last stream to this output of the first run."""
+        logits = getattr(output, "logits", None)
+        self.unembedding = unembedding_of(self._model, self.tape.behind, logits)
 
     def refuse_dropout(self, call: Call) -> None:
         """Raise TraceError for a call that drops attention weights."""
@@ -153,9 +186,13 @@ class Pass:
         """The (batch, position) ids that the model was given, by keyword."""
         self._counts: dict[str, int] = {}
 
-    def number(self, pattern: str) -> int:
+    def next_layer(self, pattern: str) -> int:
         """The layer that the next call of this pattern is of."""
-        number = self._counts.get(pattern, 0)
+        return self._counts.get(pattern, 0)
+
+    def number(self, pattern: str) -> int:
+        """The layer of this call of the pattern, the next one."""
+        number = self.next_layer(pattern)
         self._counts[pattern] = number + 1
         return number
 
@@ -180,6 +217,8 @@ class Recording:
         self._of_first_pass = ExitStack()
         """What the first pass of a model hears alone: hooks of every module slow a pass."""
         self._of_call: tuple[Call | None, EditsOfLayer] = (None, {})
+        self._open: list[Run] = []
+        """The blocks that are running."""
 
     @contextmanager
     def of(self, model: nn.Module, interface: type) -> Iterator[None]:
@@ -195,6 +234,13 @@ class Recording:
                     hook = module.register_forward_pre_hook(self._note(name))
                     self._of_first_pass.callback(hook.remove)
                 self._of_first_pass.enter_context(self.known.projections.listening())
+                self._of_first_pass.enter_context(self.known.tape.listening())
+            known = dict.fromkeys(
+                one for one in self.known.blocks.values() if isinstance(one, Block)
+            )
+            undo.enter_context(
+                listening_to_blocks(known, self._opened, self._closed, self._running)
+            )
             undo.enter_context(listening(interface, self))
             yield
 
@@ -212,6 +258,7 @@ class Recording:
         if get_ident() != self._thread:
             return
         self._inside = self.called = True
+        self._open.clear()
         self.passes.append(one := Pass())
         first = {getattr(model, "main_input_name", "input_ids"): inputs[0]} if inputs else {}
         for name, given in {**first, **keywords}.items():
@@ -232,6 +279,29 @@ class Recording:
         # Nothing came out of a pass that an error ended; the layers above are not known then.
         if output is not None:
             self.settle(self.passes[-1])
+
+    def _opened(self, block: Block, given: Tensor) -> Run | None:
+        """The run of a block that begins, with the edits of its layer."""
+        if _in_backward():
+            return None
+        current, known = self._current(), self.known
+        self._open.append(run := Run(block, given))
+        for attention in block.places if known.stack_names else ():
+            pattern = pattern_of(known.names[attention])
+            stack = known.stack_names.get(pattern, "")
+            own = _own(current.token_masks, stack)
+            run.real = _fitting(own, run.batch, run.positions, given.device)
+            here = self.edits.of(stack, current.next_layer(pattern)) if self.edits else {}
+            for name in OF_BLOCK:
+                if name in here:
+                    run.edit(attention, name, partial(_changed, name, here))
+        return run
+
+    def _closed(self) -> None:
+        self._open.pop()
+
+    def _running(self) -> Run | None:
+        return self._open[-1] if self._open else None
 
     def _current(self) -> Pass:
         """The pass of the call; one of its own for an encoder that runs by itself."""
@@ -257,6 +327,10 @@ class Recording:
         pattern = pattern_of(name)
         layer = current.number(pattern)
         current.calls.append((name, call))
+        if not self.known.ran:
+            self.known.tape.called(pattern, call)
+        runs = (one for one in reversed(self._open) if id(call.module) in one.block.places)
+        call.block = next(runs, call.block)
         stack = self.known.stack_names.get(pattern, "")
         _note_real(call, current.token_masks, stack)
         here = self.edits.of(stack, layer) if stack and self.edits else {}
@@ -302,6 +376,9 @@ class Recording:
         known.stack_names = names_of(patterns, known.stack_names)
         for _, call in one.calls:
             call.projected_by(known.projections.of(call.module))
+            if isinstance(call.block, str):
+                found = known.blocks.get(id(call.module), NO_BLOCK)
+                call.block = found if isinstance(found, str) else "its block did not run as a whole"
         for stack, calls in one.by_stack(known.stack_names).items():
             known.stacks[stack] = Stack.of(stack, [call for _, call in calls])
             for _, call in calls if one.token_masks else ():
@@ -314,6 +391,7 @@ class Recording:
         if not known.ran:
             quiet = silent(self._ran, {name for name, _ in one.calls})
             known.report.silent |= {name: self._ran[name] for name in quiet}
+            known.find_unembedding(one.output)
             known.ran = True
             self._of_first_pass.close()
 
@@ -332,19 +410,31 @@ def _note_real(call: Call, masks: Mapping[str, Tensor], stack: str) -> None:
     """Note which queries and keys of a call are tokens, as far as the model was told."""
     if not masks:
         return
-    # The decoder of two has masks of its own, and looks at the encoder's keys.
-    own = masks.get("decoder_attention_mask" if stack.startswith("decoder.") else "attention_mask")
+    own = _own(masks, stack)
     seen = masks.get("attention_mask") if stack.endswith("cross") else own
-    call.real_queries = _fitting(own, call.query, last=True)
-    call.real_keys = _fitting(seen, call.key, last=False)
+    call.real_queries = _fitting(own, len(call.query), call.query.shape[2], call.query.device)
+    call.real_keys = _fitting(seen, len(call.key), call.key.shape[2], call.key.device, last=False)
+    if isinstance(run := call.block, Run):
+        run.real = _fitting(own, run.batch, run.positions, call.query.device)
 
 
-def _fitting(mask: Tensor | None, vectors: Tensor, *, last: bool) -> Tensor | None:
-    """The mask of these positions: of the last ones where a cache holds those before."""
-    batch, n = vectors.shape[0], vectors.shape[2]
+def _own(masks: Mapping[str, Tensor], stack: str) -> Tensor | None:
+    """The mask of a stack's own tokens: the decoder of two has one, and the encoder's keys."""
+    return masks.get("decoder_attention_mask" if stack.startswith("decoder.") else "attention_mask")
+
+
+def _fitting(
+    mask: Tensor | None, batch: int, n: int, device: torch.device, *, last: bool = True
+) -> Tensor | None:
+    """The mask of n positions: of the last ones where a cache holds those before."""
     if mask is None or mask.shape[0] != batch or mask.shape[1] < n:
         return None
-    return None if mask.shape[1] > n and not last else mask[:, -n:].to(vectors.device)
+    return None if mask.shape[1] > n and not last else mask[:, -n:].to(device)
+
+
+def _changed(name: str, edits: EditsOfLayer, value: Tensor, run: Run) -> Tensor:
+    """What stands at a tap of a block, after the edits of the quantity that it is."""
+    return edited(name, run.shaped(value), edits, run).reshape(value.shape)
 
 
 Visit = Callable[[int, Call], None]

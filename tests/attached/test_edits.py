@@ -138,7 +138,7 @@ def test_gradients_flow_through_edits() -> None:
 
 
 REFUSED: dict[str, dict[object, object]] = {
-    r"is not a point of stack 'layers'; expected \(name, layer\)": {("mlp_out", 1): zero},
+    r"is not a point of stack 'layers'; expected \(name, layer\)": {("pooled", 1): zero},
     "is not a point": {"z": zero},
     "no head 9; expected 0 to 5": {("z", 1, 9): zero},
     "no kv_head 5; expected 0 to 1": {("key", 1, 5): zero},

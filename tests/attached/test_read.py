@@ -104,8 +104,10 @@ def test_inference_mode_reads_what_each_pass_saw() -> None:
 
 def test_what_is_not_read_says_what_is() -> None:
     trace: AttachedTrace = minibert.attach(bert()).trace(ids())
-    with pytest.raises(AttributeError, match="query, key, value, scores, probs, z, head_out and"):
-        trace[0].quantity("mlp_out")
+    with pytest.raises(
+        AttributeError, match=r"z, head_out, resid_pre, .* resid_post and statistics"
+    ):
+        trace[0].quantity("mlp_norm_scale")
     with pytest.raises(AttributeError, match="returned no logits"):
         trace.logits  # noqa: B018
     with pytest.raises(TraceError, match="no head 4; expected 0 to 3"):
@@ -113,7 +115,7 @@ def test_what_is_not_read_says_what_is() -> None:
     with pytest.raises(TraceError, match="A text needs a tokenizer"):
         minibert.attach(bert()).trace("leaves fall")
     assert trace.stack("probs").shape == (3, 2, 4, 7, 7)
-    assert not hasattr(trace, "hidden")
+    assert not hasattr(trace, "pooled")
 
 
 @pytest.mark.parametrize("build", [bert, gpt2, llama])
