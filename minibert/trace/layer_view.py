@@ -73,6 +73,7 @@ class ReadableTrace(Protocol):
     records: list[dict[str, Tensor]]
     kept: dict[str, Tensor]
     differentiable: bool
+    of_differentiable: bool
     collecting: "Found | None"
 
     def unchanged_model(self) -> TracedModel:
@@ -543,9 +544,19 @@ def _backward(scalar: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, .
     return gradients
 
 
+def without_gradients(trace: ReadableTrace) -> str:
+    """Why a trace that cannot be differentiated has no gradients, and what to do."""
+    if trace.of_differentiable:
+        return (
+            "A text of a batch has no gradients of its own: call backward of the trace that text() "
+            "was called on, and read that trace's grad."
+        )
+    return "This trace has no gradients: make it with model.trace(..., grad=True)."
+
+
 def _check(trace: ReadableTrace, scalar: Tensor) -> None:
     if not trace.differentiable:
-        raise TraceError("This trace has no gradients: make it with model.trace(..., grad=True).")
+        raise TraceError(without_gradients(trace))
     if not isinstance(scalar, Tensor):
         raise TraceError(
             f"backward({type(scalar).__name__}): expected a tensor of one number, computed from "

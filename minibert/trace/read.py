@@ -39,6 +39,7 @@ from minibert.trace.layer_view import (
     divisors_of_final,
     layer_quantity,
     place_of,
+    without_gradients,
 )
 from minibert.trace.plan import Plan, shape_of
 from minibert.trace.record import PassRecord, check_keep, rerun, text_of
@@ -237,10 +238,11 @@ class Trace(PassRecord):
     def grad(self) -> Gradients:
         """The gradients of the number that was passed to `backward`, by the names of the trace."""
         if self._found is None:
-            how = "" if self.differentiable else "make the trace with model.trace(..., grad=True), "
+            if not self.differentiable:
+                raise AbsentError(without_gradients(self))
             raise AbsentError(
-                f"There are no gradients yet: {how}call trace.backward(number) first, for instance "
-                "with trace.logits[0, -1, token]."
+                "There are no gradients yet: call trace.backward(number) first, for instance with "
+                "trace.logits[0, -1, token]."
             )
         return Gradients(self, self._found)
 

@@ -152,6 +152,8 @@ class PassRecord:
         self.until = until
         self.edited_from: int | None = None
         self.differentiable = grad
+        self.of_differentiable = False
+        """True of one text of a batch whose trace can be differentiated."""
         self.collecting: Found | None = None
         self._found: Found | None = None
         self.records: list[dict[str, Tensor]] = []
@@ -415,6 +417,7 @@ def text_of(trace: Record, index: int) -> Record:
         until=trace.until,
     )
     again.edited_from, again.autocast = trace.edited_from, trace.autocast
+    again.of_differentiable = trace.differentiable or trace.of_differentiable
     again.unchanged = trace.unchanged
     again.records = [
         {name: _cut(value, QUANTITIES[name].axes, row, span) for name, value in kept.items()}
