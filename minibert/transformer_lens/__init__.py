@@ -6,12 +6,12 @@ Names, arguments, axes and numbers are those of TransformerLens 3.9; docs/transf
 what is not offered. Nothing here imports TransformerLens; `import minibert` does not import this.
 """
 
-from minibert.transformer_lens import hook_points, utils
+from minibert.transformer_lens import components, hook_points, patching, utils
 from minibert.transformer_lens.cache import ActivationCache
+from minibert.transformer_lens.components import FactoredMatrix
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookedRootModule, HookPoint
 from minibert.transformer_lens.model import HookedTransformer, TransformerBridge
-from minibert.transformer_lens.modules import FactoredMatrix
 
 __all__ = [
     "ActivationCache",
@@ -21,6 +21,8 @@ __all__ = [
     "HookedTransformer",
     "HookedTransformerConfig",
     "TransformerBridge",
+    "components",
     "hook_points",
+    "patching",
     "utils",
 ]

@@ -14,7 +14,8 @@ _ACTIVATIONS = {"gelu_tanh": "gelu_new"}
 _POSITIONS = {"standard": "learned", "rotary": "rotary", "shortformer": "shortformer"}
 _CHOICES: dict[str, object] = {
     "n_heads": -1, "d_mlp": None, "act_fn": None, "d_vocab": -1, "d_vocab_out": -1, "eps": 1e-5,
-    "use_attn_result": False, "use_attn_scale": True, "attn_scale": -1.0, "use_local_attn": False,
+    "use_attn_result": False, "use_hook_tokens": False, "use_attn_scale": True,
+    "attn_scale": -1.0, "use_local_attn": False,
     "window_size": None, "attn_types": None, "normalization_type": "LN", "final_rms": False,
     "attention_dir": "causal", "attn_only": False, "seed": None, "initializer_range": -1.0,
     "init_weights": True, "scale_attn_by_inverse_layer_idx": False,
@@ -26,7 +27,7 @@ _CHOICES: dict[str, object] = {
 """TransformerLens' names and defaults of what a model is made of."""
 _ONLY: dict[str, object] = {
     "init_mode": "gpt2", "n_devices": 1, "use_split_qkv_input": False, "use_attn_in": False,
-    "use_hook_mlp_in": False, "use_hook_tokens": False, "rotary_adjacent_pairs": False,
+    "use_hook_mlp_in": False, "rotary_adjacent_pairs": False,
     # TransformerLens adds b_in behind the product of a gated MLP; Config(gated=True) does not.
     "gated_mlp": False, "n_key_value_heads": None,
     "num_experts": None, "post_embedding_ln": False, "use_normalization_before_and_after": False,
@@ -217,7 +218,9 @@ class ModelConfig(HookedTransformerConfig):
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _FACTS:
+        if name not in _FACTS or "_model" not in vars(self):
+            if name.startswith("__"):
+                raise AttributeError(name)
             raise AttributeError(f"cfg has no {name}; it has {', '.join(self.to_dict())}.")
         return _FACTS[name](vars(self)["_model"])
 

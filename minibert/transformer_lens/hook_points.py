@@ -25,10 +25,11 @@ Device = torch.device | str | None
 
 @dataclass
 class LensHandle:
-    """A hook on a point, and whether `reset_hooks` leaves it."""
+    """A hook on a point, whether `reset_hooks` leaves it, and the level of `hooks` it ends with."""
 
     user_hook: Hook
     is_permanent: bool = False
+    context_level: int | None = None
 
 
 class HookPoint(nn.Module):
@@ -51,20 +52,31 @@ class HookPoint(nn.Module):
         hook: Hook,
         dir: str = "fwd",
         is_permanent: bool = False,
+        level: int | None = None,
         prepend: bool = False,
-    ) -> LensHandle:
+    ) -> None:
         """Call `hook` from now on; with `prepend` before those that are here already."""
         if not callable(hook):
             raise EditError(f"{self.name}: a hook is {hook!r:.80}; expected a function.")
         [hooks] = self._hooks(dir)
-        handle = LensHandle(hook, is_permanent)
+        handle = LensHandle(hook, is_permanent, level)
         hooks.insert(0 if prepend else len(hooks), handle)
-        return handle
 
-    def remove_hooks(self, dir: str = "fwd", including_permanent: bool = False) -> None:
-        """Remove the hooks of a direction: "fwd", "bwd" or "both"."""
+    def add_perma_hook(self, hook: Hook, dir: str = "fwd") -> None:
+        """Add a hook that `reset_hooks` leaves."""
+        self.add_hook(hook, dir, is_permanent=True)
+
+    def remove_hooks(
+        self, dir: str = "fwd", including_permanent: bool = False, level: int | None = None
+    ) -> None:
+        """Remove the hooks of a direction, "fwd", "bwd" or "both", and of a level, if given."""
         for hooks in self._hooks(dir):
-            hooks[:] = [each for each in hooks if each.is_permanent and not including_permanent]
+            hooks[:] = [
+                each
+                for each in hooks
+                if not including_permanent
+                and (each.is_permanent or level not in (None, each.context_level))
+            ]
 
     def has_hooks(self, dir: str = "both") -> bool:
         """True where a hook of that direction is here."""
@@ -159,7 +171,7 @@ def saving(
                     "expected one."
                 )
             saved = saved[0]
-        axis = -3 if hook.by_head else -2
+        axis = -1 if not saved.is_floating_point() else -3 if hook.by_head else -2
         if saved.dim() >= -axis:
             saved = taken(saved, positions, axis)
         cache[f"{hook.name}{ending}"] = saved
@@ -179,6 +191,7 @@ class HookedRootModule(nn.Module):
         super().__init__()
         self.mod_dict: dict[str, nn.Module] = {}
         self.hook_dict: dict[str, HookPoint] = {}
+        self.context_level = 0
 
     def setup(self) -> None:
         """Name every module below. Called when all of them are made."""
@@ -198,14 +211,16 @@ class HookedRootModule(nn.Module):
         hook: Hook,
         dir: str = "fwd",
         is_permanent: bool = False,
+        level: int | None = None,
         prepend: bool = False,
     ) -> None:
         """Add a hook to the point of that name, or to all whose name the function takes.
 
+        With a level it goes when the `hooks` ends that is so many deep (1: the outermost).
         Raises EditError for a name that is not a hook point.
         """
         for point in self._points(name):
-            point.add_hook(hook, dir, is_permanent, prepend)
+            point.add_hook(hook, dir, is_permanent, level, prepend)
 
     def add_perma_hook(self, name: Name, hook: Hook, dir: str = "fwd") -> None:
         """Add a hook that `reset_hooks` leaves."""
@@ -216,12 +231,13 @@ class HookedRootModule(nn.Module):
         clear_contexts: bool = True,
         direction: str = "both",
         including_permanent: bool = False,
+        level: int | None = None,
     ) -> None:
-        """Remove the hooks of all points, and empty their `ctx`."""
+        """Remove the hooks of all points, or those of a level, and empty the points' `ctx`."""
         for point in self.hook_points():
             if clear_contexts:
                 point.ctx = {}
-            point.remove_hooks(direction, including_permanent)
+            point.remove_hooks(direction, including_permanent, level)
 
     @contextmanager
     def hooks(
@@ -231,22 +247,20 @@ class HookedRootModule(nn.Module):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator["HookedRootModule"]:
-        """With these hooks, each a pair (name or function of a name, hook); then without them."""
-        added: list[tuple[list[LensHandle], LensHandle]] = []
+        """With these hooks, each a pair (name or function of a name, hook); then without them.
+
+        Hooks that were added with the level of this context go with them, as in TransformerLens.
+        """
+        self.context_level += 1
         try:
             for direction, pairs in (("fwd", fwd_hooks), ("bwd", bwd_hooks)):
                 for name, hook in pairs:
-                    for point in self._points(name):
-                        handles = point.bwd_hooks if direction == "bwd" else point.fwd_hooks
-                        added.append((handles, point.add_hook(hook, direction)))
+                    self.add_hook(name, hook, direction, level=self.context_level)
             yield self
         finally:
-            for handles, handle in added if reset_hooks_end else ():
-                # By identity: the same function may be a hook of the user's.
-                handles[:] = [each for each in handles if each is not handle]
-            if clear_contexts:
-                for point in self.hook_points():
-                    point.ctx = {}
+            if reset_hooks_end:
+                self.reset_hooks(clear_contexts, level=self.context_level)
+            self.context_level -= 1
 
     def run_with_hooks(
         self,
@@ -289,14 +303,10 @@ class HookedRootModule(nn.Module):
         incl_bwd        call backward on what is returned, one number; gradients are name_grad
         pos_slice       the positions that are kept: an int, a list, (start, stop) or a slice
         """
-        cache: dict[str, Tensor] = {}
-        names = chosen_names(names_filter, self._cached_names(names_filter))
-        forward, backward = (
-            [(n, saving(cache, device, remove_batch_dim, pos_slice, ending)) for n in names]
-            for ending in ("", "_grad")
+        cache, forward, backward = self.get_caching_hooks(
+            names_filter, incl_bwd, device, remove_batch_dim, pos_slice=pos_slice
         )
-        bwd_hooks = backward if incl_bwd else []
-        with self.hooks(forward, bwd_hooks, reset_hooks_end, clear_contexts):
+        with self.hooks(forward, backward, reset_hooks_end, clear_contexts):
             out = self(*model_args, **model_kwargs)
             if incl_bwd:
                 _check_number(out)
@@ -304,6 +314,24 @@ class HookedRootModule(nn.Module):
         # In the order of the data: hooks inside a norm are called when it is done.
         order = [f"{name}{end}" for end in ("", "_grad") for name in self.hook_dict]
         return out, {name: cache[name] for name in order if name in cache}
+
+    def get_caching_hooks(
+        self,
+        names_filter: object = None,
+        incl_bwd: bool = False,
+        device: Device = None,
+        remove_batch_dim: bool = False,
+        cache: dict[str, Tensor] | None = None,
+        pos_slice: object = None,
+    ) -> tuple[dict[str, Tensor], Hooks, Hooks]:
+        """A dictionary and the hooks, forward and backward, that fill it; as `run_with_cache`."""
+        filled = {} if cache is None else cache
+        names = chosen_names(names_filter, self._cached_names(names_filter))
+        forward, backward = (
+            [(n, saving(filled, device, remove_batch_dim, pos_slice, ending)) for n in names]
+            for ending in ("", "_grad")
+        )
+        return filled, forward, backward if incl_bwd else []
 
     def _cached_names(self, names_filter: object) -> list[str]:
         """The names that a function of a name chooses from; all that there are for a list."""

@@ -25,18 +25,18 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.trace.run import run_layers
 from minibert.transformer_lens.cache import ActivationCache
-from minibert.transformer_lens.config import HookedTransformerConfig, ModelConfig
-from minibert.transformer_lens.hook_points import HookPoint
-from minibert.transformer_lens.modules import (
+from minibert.transformer_lens.components import (
     PROCESSING,
     Circuits,
+    WithWeights,
     build_tree,
     folded_norms,
-    named_weights,
     processed,
     stacked,
     steps_of,
 )
+from minibert.transformer_lens.config import HookedTransformerConfig, ModelConfig
+from minibert.transformer_lens.hook_points import HookPoint
 from minibert.transformer_lens.points import layer_edits, listening
 from minibert.transformer_lens.tokens import WithTokens, as_ids, right_side
 from minibert.transformer_lens.utils import lm_cross_entropy_loss
@@ -61,7 +61,6 @@ _ONLY = {
     "move_to_device": (True, "pass device="),
     "first_n_layers": (None, "use stop_at_layer= when calling the model"),
     "n_ctx": (None, "the checkpoint says how many positions there are"),
-    "refactor_factored_attn_matrices": (False, "model.QK.svd() and model.OV.svd() have factors"),
     "trust_remote_code": (False, "no code of a checkpoint is run"),
 }
 # Entries of TransformerLens' state dictionaries that are not weights.
@@ -114,7 +113,7 @@ class Output(NamedTuple):
     loss: Tensor
 
 
-class HookedTransformer(Circuits, WithTokens):
+class HookedTransformer(Circuits, WithWeights, WithTokens):
     """A model of minibert's that is called, hooked and read as one of TransformerLens.
 
     `HookedTransformer.from_pretrained(name)` loads one and processes its weights as TransformerLens
@@ -152,7 +151,7 @@ class HookedTransformer(Circuits, WithTokens):
             )
         if tokenizer is not None:
             model.tokenizer = _tokenizer(tokenizer)
-        if not model.config.generates and model is wanted:
+        if not model.config.generates and model.config.family != "minibert":
             raise CheckpointError(
                 f"{model.name} ({model.config.model_type}, {model.config.task}) does not continue "
                 "texts; HookedTransformer is for causal language models. model.trace reads others."
@@ -171,8 +170,10 @@ class HookedTransformer(Circuits, WithTokens):
         hidden = list(folded_norms(model)) if folded else []
         vars(self)["folded"] = [one.requires_grad_(False) for one in hidden]
         build_tree(self, model, folded=folded)
-        self.setup()
         self.train(False)
+        if getattr(wanted, "use_hook_tokens", False):
+            self.hook_tokens = HookPoint()
+        self.setup()
         if isinstance(wanted, HookedTransformerConfig):
             self.cfg.use_attn_result = wanted.use_attn_result
             if wanted.init_weights:
@@ -195,6 +196,7 @@ class HookedTransformer(Circuits, WithTokens):
         fold_ln: bool | None = None,
         center_writing_weights: bool | None = None,
         center_unembed: bool | None = None,
+        refactor_factored_attn_matrices: bool = False,
         *,
         fold_value_biases: bool | None = None,
         hf_model: nn.Module | None = None,
@@ -206,9 +208,9 @@ class HookedTransformer(Circuits, WithTokens):
     ) -> Hooked:
         """The model of a name that `minibert.load` knows, or of TransformerLens' aliases.
 
-        fold_ln to fold_value_biases    as in `weights.PROCESSING`. Not given they are done wherever
-                    they leave the predictions as they are, as in TransformerLens; with True where
-                    they would not, CheckpointError says why
+        fold_ln to fold_value_biases    as in `PROCESSING`. Not given they are done wherever they
+                    leave the predictions as they are, as in TransformerLens; with True where they
+                    would not, CheckpointError says why
         hf_model    a transformers model, whose weights are copied
         tokenizer   of minibert, or a fast one of transformers; by default the checkpoint's
         dtype       float32 when not given, as in TransformerLens
@@ -222,7 +224,10 @@ class HookedTransformer(Circuits, WithTokens):
         model = load(source, dtype=_dtype(dtype), device=device, **hub)
         if tokenizer is not None:
             model.tokenizer = _tokenizer(tokenizer)
-        flags = (fold_ln, center_writing_weights, center_unembed, fold_value_biases)
+        flags = (
+            *(fold_ln, center_writing_weights, center_unembed, fold_value_biases),
+            refactor_factored_attn_matrices,
+        )
         steps = steps_of(model.config, dict(zip(PROCESSING, flags, strict=True)))
         # A transformers model keeps weights of its own.
         if model.config.generates and (steps or hf_model is not None):
@@ -237,11 +242,13 @@ class HookedTransformer(Circuits, WithTokens):
 
     def forward(
         self,
-        input: object,
+        input: Any,
         return_type: str | None = "logits",
         loss_per_token: bool = False,
         prepend_bos: bool | None = None,
         padding_side: str | None = None,
+        start_at_layer: int | None = None,
+        tokens: Any = None,
         attention_mask: Tensor | None = None,
         stop_at_layer: int | None = None,
     ) -> Any:
@@ -251,6 +258,8 @@ class HookedTransformer(Circuits, WithTokens):
                         counted too unless attention_mask names it, as in TransformerLens 3.9;
                         "both", (logits, loss); None: nothing
         loss_per_token  the loss of each token, (batch, position − 1)
+        start_at_layer  the input is the stream before this layer, (batch, position, d_model), of
+                        `tokens`, which the loss needs
         stop_at_layer   the stream before this layer is returned; negative numbers count back
         attention_mask  True or 1 where a real token is, which come first in each sentence
 
@@ -261,16 +270,18 @@ class HookedTransformer(Circuits, WithTokens):
                 f"return_type={return_type!r:.80}: expected logits, loss, both or None."
             )
         right_side(padding_side)
-        inputs, n_layers = self._inputs(input, prepend_bos, attention_mask), self.cfg.n_layers
-        stop = n_layers if stop_at_layer is None else stop_at_layer + n_layers * (stop_at_layer < 0)
-        if not 0 <= stop <= n_layers:
-            raise TraceError(f"stop_at_layer={stop_at_layer}: there are {n_layers} layers.")
-        model, points = self.model, self.hook_dict
+        if start_at_layer is not None and tokens is None and return_type in ("loss", "both"):
+            raise TraceError("The loss of a stream needs its tokens; pass tokens=.")
+        start, stop = self._place(start_at_layer, 0), self._place(stop_at_layer, self.cfg.n_layers)
+        model, points, given = self.model, self.hook_dict, input
+        if start_at_layer is not None:
+            given = torch.zeros(input.shape[:2], dtype=torch.long) if tokens is None else tokens
+        inputs = self._inputs(given, prepend_bos, attention_mask)
         evaluation = Evaluation(model.allowed(inputs.ids, inputs.mask), model.impl)
         with listening(points, model.body):
             edits = layer_edits(points, model.config, evaluation)
-            hidden = self._embedded(inputs)
-            hidden = run_layers(model.body, hidden, evaluation, stop=stop, edits=edits)
+            hidden = self._embedded(inputs) if start_at_layer is None else input
+            hidden = run_layers(model.body, hidden, evaluation, start=start, stop=stop, edits=edits)
             if stop_at_layer is not None:
                 return hidden
             final = model.body.final(hidden)
@@ -282,6 +293,20 @@ class HookedTransformer(Circuits, WithTokens):
             return logits
         loss = self.loss_fn(logits, inputs.ids, attention_mask, per_token=loss_per_token)
         return loss if return_type == "loss" else Output(logits, loss)
+
+    def _place(self, layer: int | None, otherwise: int) -> int:
+        count = self.cfg.n_layers
+        place = otherwise if layer is None else layer + count * (layer < 0)
+        if not 0 <= place <= count:
+            raise TraceError(
+                f"start_at_layer or stop_at_layer is {layer}: there are {count} layers."
+            )
+        return place
+
+    def evaluation(self, hidden: Tensor) -> Evaluation:
+        """What a pass over a stream of (batch, position, d_model) without padding may see."""
+        ids = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+        return Evaluation(self.model.allowed(ids, None), self.model.impl)
 
     def loss_fn(
         self,
@@ -331,18 +356,19 @@ class HookedTransformer(Circuits, WithTokens):
         folded = {id(one) for one in self.folded}
         return (one for one in self.model.parameters(recurse) if id(one) not in folded)
 
-    def named_parameters(self, *args: object, **kwargs: object) -> Iterator[tuple[str, Tensor]]:  # type: ignore[override]
-        """Weights by TransformerLens' names and in its shapes, as views without `.grad`.
+    def state_dict(self, *args: object, prefix: str = "", **kwargs: object) -> dict[str, Any]:  # type: ignore[override]
+        """Weights by TransformerLens' names and in its shapes, and the masks that it keeps too."""
+        size, found = self.cfg.n_ctx, super().state_dict(prefix=prefix)
+        for place, _ in self.named_modules(prefix=prefix.rstrip(".")):
+            if place.endswith(".attn"):
+                found[f"{place}.mask"] = torch.ones(size, size, dtype=torch.bool).tril()
+                found[f"{place}.IGNORE"] = torch.tensor(-torch.inf)
+        return found
 
-        Their gradients are read from `model.parameters()`, or from minibert's `model.model`.
-        """
-        return named_weights(self)
-
-    tl_named_parameters = named_parameters
-
-    def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
-        """Weights by TransformerLens' names and in its shapes."""
-        return {name: weight.detach() for name, weight in self.named_parameters()}
+    def __reduce__(self) -> tuple[Any, ...]:
+        hooks = {name: (p.fwd_hooks, p.bwd_hooks, p.ctx) for name, p in self.hook_dict.items()}
+        settings = (self.cfg.default_prepend_bos, self.cfg.use_attn_result, self.training)
+        return _again, (type(self), self.model, bool(self.folded), settings, hooks)
 
     @torch.no_grad()
     def load_state_dict(
@@ -354,7 +380,7 @@ class HookedTransformer(Circuits, WithTokens):
         CheckpointError, before anything is written, for a shape that does not fit, a weight that
         heads share, and with `strict` for names that are missing or not known.
         """
-        own = dict(self.named_parameters())
+        own = dict(self._named_weights(""))
         given = {
             name: value for name, value in state_dict.items() if not name.endswith(_NOT_WEIGHTS)
         }
@@ -399,6 +425,8 @@ class HookedTransformer(Circuits, WithTokens):
             isinstance(given, Sequence) and all(isinstance(each, str) for each in given)
         )
         ids = self.to_tokens(given, prepend_bos) if text else as_ids(given)
+        if "hook_tokens" in self.hook_dict:
+            ids = self.hook_tokens(ids)
         if ids.is_floating_point():
             raise TokenizationError(
                 "The input is a tensor of floats; expected ids. A stream is written "
@@ -431,6 +459,22 @@ class HookedTransformer(Circuits, WithTokens):
                 "(shortformer); change attn.hook_q and attn.hook_k, or W_pos."
             )
         return stream
+
+
+def _again(
+    kind: type[Hooked], model: Model, folded: bool, settings: tuple[bool, ...], hooks: Any
+) -> Hooked:
+    """A hooked model that was copied or pickled: the leaves and points belong to one model."""
+    made = kind(model, folded=folded, default_prepend_bos=settings[0])
+    made.cfg.use_attn_result = settings[1]
+    if "hook_tokens" in hooks:
+        made.hook_tokens = HookPoint()
+        made.setup()
+    for name, (forward, backward, ctx) in hooks.items():
+        point = made.hook_dict[name]
+        point.fwd_hooks, point.bwd_hooks, point.ctx = forward, backward, ctx
+    made.train(settings[2])
+    return made
 
 
 # What 4 calls the input and output of a module, and HookedTransformer's point with the same tensor.

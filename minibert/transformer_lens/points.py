@@ -193,9 +193,9 @@ def _at_norms(
             by_norm.setdefault(entry.norm, {})[kind] = points[at + name]
     for name, active in by_norm.items():
         norm: Norm = getattr(owner, name)
-        inside = [active.pop(kind, None) for kind in ("scale", "normalized")]
-        if any(inside):
-            hook = _inside(norm, *(point or HookPoint() for point in inside))
+        pair = [active.pop(kind, None) for kind in ("scale", "normalized")]
+        if any(pair):
+            hook = inside(norm, *(point or HookPoint() for point in pair))
             undo.callback(norm.register_forward_hook(hook).remove)
         for point in active.values():
             undo.callback(norm.register_forward_hook(_output(point)).remove)
@@ -205,7 +205,7 @@ def _output(point: HookPoint) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
     return lambda module, inputs, out: point(out)
 
 
-def _inside(
+def inside(
     norm: Norm, scale: HookPoint, normalized: HookPoint
 ) -> Callable[[nn.Module, Inputs, Tensor], Tensor | None]:
     """What listens between a norm's division and its weight."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, tensor
 
 from minibert.answers.generate import Sampling
 from minibert.errors import TokenizationError, TraceError, check_flag
@@ -16,6 +16,12 @@ from minibert.text.tokens import padded
 from minibert.transformer_lens.cache import residual_directions, single_token
 from minibert.transformer_lens.config import HookedTransformerConfig
 from minibert.transformer_lens.hook_points import HookedRootModule
+
+
+class Encoded(dict[str, Any]):
+    """The ids of texts and where real tokens are, as entries and as attributes."""
+
+    __getattr__ = dict.__getitem__
 
 
 class Vocabulary:
@@ -41,9 +47,38 @@ class Vocabulary:
     def __len__(self) -> int:
         return self.vocab_size
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens."""
-        return self.own.encode(text)
+    @property
+    def vocab(self) -> dict[str, int]:
+        """The ids by the vocabulary's own strings."""
+        return {self.own.raw(each): each for each in range(self.vocab_size)}
+
+    def __call__(
+        self,
+        text: str | list[str],
+        add_special_tokens: bool = False,
+        padding: bool = False,
+        return_tensors: str | None = None,
+    ) -> "Encoded":
+        """The ids of a text, or of each text, without special tokens, which are not offered."""
+        alone = isinstance(text, str) and return_tensors is None
+        rows = [*map(self.encode, [text] if isinstance(text, str) else text)]
+        longest = max(map(len, rows)) if padding else 0
+        found = Encoded(
+            input_ids=[row + [self.pad_token_id] * (longest - len(row)) for row in rows],
+            attention_mask=[[1] * len(row) + [0] * (longest - len(row)) for row in rows],
+        )
+        for name, each in found.items():
+            found[name] = each[0] if alone else each if return_tensors is None else tensor(each)
+        return found
+
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text as the vocabulary's own strings."""
+        return self.convert_ids_to_tokens(self.encode(text))
+
+    def encode(self, text: str, return_tensors: str | None = None) -> Any:
+        """The ids of a text, without special tokens; with return_tensors="pt" (1, position)."""
+        ids = self.own.encode(text)
+        return ids if return_tensors is None else tensor([ids])
 
     def decode(self, token_ids: object, skip_special_tokens: bool = False) -> str:
         """The text of ids."""
@@ -147,6 +182,29 @@ class WithTokens(HookedRootModule):
     def to_single_str_token(self, int_token: int) -> str:
         """The string of one id."""
         return self.to_str_tokens(torch.tensor([int_token]))[0]
+
+    def get_token_position(
+        self,
+        single_token: str | int,
+        input: Any,
+        mode: str = "first",
+        prepend_bos: bool | None = None,
+        padding_side: str | None = None,
+    ) -> int:
+        """Where a token stands in a text, or in ids of one: the first or the last such place.
+
+        Raises TokenizationError where it is not there.
+        """
+        if mode not in ("first", "last"):
+            raise TokenizationError(f"mode={mode!r:.80}: expected first or last.")
+        text = isinstance(input, str)
+        ids = self.to_tokens(input, prepend_bos, padding_side) if text else as_ids(input)
+        found = single_token
+        token = self.to_single_token(found) if isinstance(found, str) else int(found)
+        places = (ids.reshape(-1) == token).nonzero()
+        if len(ids) > 1 or not len(places):
+            raise TokenizationError(f"{single_token!r:.80} is not in the text; expected one text.")
+        return int(places[0 if mode == "first" else -1])
 
     def tokens_to_residual_directions(self, tokens: object) -> Float[Tensor, "*place d_model"]:
         """The columns of W_U of a token (a string or an id), or of ids of any shape.

@@ -4,17 +4,20 @@
 says what a name stands for.
 """
 
+import json
 import operator
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import hf_hub_download
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from minibert.errors import TraceError
+from minibert.errors import TokenizationError, TraceError
 from minibert.quantities import Float
 
 # Shorthands and the names they stand for, and the part of a layer that each name belongs to.
@@ -99,12 +102,16 @@ def taken(tensor: Tensor, given: object, axis: int) -> Tensor:
 
 
 __all__ = [
+    "download_file_from_hf",
+    "gelu_new",
     "get_act_name",
+    "get_attention_mask",
     "get_corner",
     "get_device",
     "lm_cross_entropy_loss",
     "test_prompt",
     "to_numpy",
+    "tokenize_and_concatenate",
 ]
 
 
@@ -143,6 +150,86 @@ def lm_cross_entropy_loss(
     both = real[..., :-1] & real[..., 1:]
     losses = losses * both
     return losses if per_token else losses.sum() / both.sum()
+
+
+def gelu_new(input: Tensor) -> Tensor:
+    """x/2·(1 + tanh(sqrt(2/π)·(x + 0.044715·x³))), GPT-2's (Hendrycks & Gimpel 2016)."""
+    return F.gelu(input, approximate="tanh")
+
+
+def get_attention_mask(
+    tokenizer: Any, tokens: Tensor, prepend_bos: bool, padding_side: str | None = None
+) -> Tensor:
+    """1 where a real token is: padding is what stands at the padded side of each row alone.
+
+    Without a tokenizer all are real. padding_side is by default that of the tokenizer.
+    """
+    if tokenizer is None:
+        return torch.ones_like(tokens)
+    real = (tokens != tokenizer.pad_token_id).long()
+    if (padding_side or tokenizer.padding_side) == "right":
+        return real.flip(-1).cummax(-1).values.flip(-1)
+    found = real.cummax(-1).values
+    if prepend_bos and tokenizer.bos_token_id == tokenizer.pad_token_id:
+        # The last of the leading ones is the BOS token.
+        places = (found == 0).sum(-1, keepdim=True) - 1
+        found = found.scatter(-1, places % tokens.shape[-1], 1)
+    return found
+
+
+def tokenize_and_concatenate(
+    dataset: Any,
+    tokenizer: Any,
+    streaming: bool = False,
+    max_length: int = 1024,
+    column_name: str = "text",
+    add_bos_token: bool = True,
+    num_proc: int | None = 10,
+    set_format: bool = True,
+) -> Any:
+    """A dataset of the package `datasets`, as rows of max_length tokens in the column "tokens".
+
+    The texts of a batch stand one after the other, an end-of-text token between them, and what
+    does not fill a row is left out; a batch without a whole row is padded.
+
+    tokenizer   a model's, or one of transformers
+    streaming   of a dataset that is read as it comes: num_proc, processes at once, is not used
+    """
+    width = max_length - add_bos_token
+    end = tokenizer.eos_token_id
+    if end is None:
+        raise TokenizationError("tokenize_and_concatenate needs a tokenizer with an end of text.")
+    padding = end if tokenizer.pad_token is None else tokenizer.pad_token_id
+    first = [tokenizer.bos_token_id] * add_bos_token
+
+    def rows(examples: Any) -> dict[str, Any]:
+        texts = examples[column_name]
+        if not texts:
+            return {"tokens": np.array([], dtype=np.int64)}
+        encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        ids = [token for text in encoded for token in (*text, end)][:-1]
+        ids += [padding] * (width - len(ids))
+        starts = range(0, len(ids) - width + 1, width)
+        return {"tokens": np.array([[*first, *ids[at : at + width]] for at in starts])}
+
+    options = {} if streaming else {"num_proc": num_proc}
+    found = dataset.map(rows, batched=True, remove_columns=list(dataset.features), **options)
+    if set_format:
+        found.set_format(type="torch", columns=["tokens"])
+    return found
+
+
+def download_file_from_hf(
+    repo_name: str, file_name: str, force_is_torch: bool = False, **options: Any
+) -> Any:
+    """A file of a repository of the Hub: tensors of .pth, the content of .json, else its path.
+
+    Only tensors are unpickled. options are those of `hf_hub_download`, such as subfolder.
+    """
+    path = hf_hub_download(repo_name, file_name, **options)
+    if file_name.endswith(".pth") or force_is_torch:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    return json.loads(Path(path).read_text()) if file_name.endswith(".json") else path
 
 
 def to_numpy(tensor: object) -> NDArray[Any]:

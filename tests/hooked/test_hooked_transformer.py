@@ -1,5 +1,7 @@
 """The hooked model against minibert's own trace, edits and gradients, and its helpers."""
 
+import pickle
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -175,7 +177,6 @@ def test_weights_are_views_that_compute_what_the_model_computes() -> None:
     tokens = model.to_tokens(TEXT)
     close(model.W_E[tokens] + model.W_pos[: tokens.shape[1]], cache["resid_pre", 0])
     close(model.OV.AB[1, 2], model.W_V[1, 2] @ model.W_O[1, 2])
-    assert set(model.state_dict()) == dict(model.named_parameters()).keys()
     model.blocks[0].attn.W_V[:] = 0
     assert not model(TEXT, stop_at_layer=1).isnan().any()
     _, after = model.run_with_cache(TEXT)
@@ -294,7 +295,7 @@ def test_a_prompt_is_tested_in_print(capsys: pytest.CaptureFixture[str]) -> None
         (lambda m: m([[5, 6, 7]], attention_mask=[[0, 1, 1]]), "real tokens of each"),
         (lambda m: m(TEXT, stop_at_layer=9), "there are 4 layers"),
         (lambda m: m(torch.zeros(1, 2)), "expected ids"),
-        (lambda m: m.blocks[0](1), "cannot be called"),
+        (lambda m: m(torch.zeros(1, 2, 64), start_at_layer=1, return_type="loss"), "tokens="),
         (lambda m: m.load_state_dict({}), "missing blocks.0.attn"),
         (lambda m: setattr(m.cfg, "n_ctx", 3), "cannot be set"),
         (lambda m: m.generate("a", max_new_tokens=500), r"\d+ positions"),
@@ -337,8 +338,114 @@ def test_helpers_give_the_same() -> None:
     close(ours.T.AB, other.T.AB)
     close((2 * ours).AB, (2 * other).AB)
     close(utils.get_corner(ours).AB, theirs.get_corner(other).AB)
+    for name in ("U", "V", "BA"):
+        close(getattr(ours, name), getattr(other, name), name)
+    close(utils.gelu_new(vector), theirs.gelu_new(vector))
+    datasets, tokenizer = pytest.importorskip("datasets"), hooked().tokenizer
+    texts = datasets.Dataset.from_dict({"text": [TEXT, " the", TEXT * 3], "meta": [1, 2, 3]})
+    for length, first in ((6, True), (9, False), (400, True)):
+        found, wanted = (
+            each.tokenize_and_concatenate(
+                texts, tokenizer, max_length=length, add_bos_token=first, num_proc=None
+            )
+            for each in (utils, theirs)
+        )
+        assert torch.equal(found["tokens"][:], wanted["tokens"][:])
     for index in (1, (1, 2), (slice(None), 3, -1), (0, slice(2, 5), slice(1, 3)), (None, 1)):
         got, wanted = ours[index], other[index]
         assert got.shape == wanted.shape
         close(got.AB, wanted.AB, str(index))
     close(ours.eigenvalues.abs().sort().values, other.eigenvalues.abs().sort().values)
+
+
+def test_weights_are_leaves_that_optimizers_and_copies_of_the_model_take() -> None:
+    ours = HookedTransformer.from_pretrained("tiny-gpt2")
+    again, copy = pickle.loads(pickle.dumps(ours)), deepcopy(ours)
+    weight, base = ours.W_Q[0].clone(), ours.model.body.layers[0].attention.query.weight
+    steps: list[Any] = []
+    for model, given in ((ours, dict(ours.named_parameters()).values()), (copy, copy.parameters())):
+        # Weight decay of one's own, beside the loss of the text.
+        optimizer = torch.optim.SGD(given, lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            decay = sum(p.square().sum() for name, p in model.named_parameters() if "W_" in name)
+            (model(TEXT, return_type="loss") + 0.01 * decay).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        steps.append(model(TEXT, return_type="loss").detach())
+    assert all(p.is_leaf and p.grad is not None for _, p in ours.named_parameters())
+    shown: Any = ours.blocks[0].attn.W_Q.grad
+    assert torch.equal(shown.mT.flatten(0, 1), base.grad)
+    close(steps[0], steps[1])
+    close(again.W_Q[0], weight)
+    assert not torch.equal(ours.W_Q[0], weight)
+    ours.blocks[0].attn.W_Q.requires_grad_(False)
+    assert not base.requires_grad
+
+
+def test_copies_keep_hooks_and_settings() -> None:
+    model = HookedTransformer(
+        {"n_layers": 1, "d_model": 8, "n_ctx": 5, "d_head": 4, "d_vocab": 7, "act_fn": "relu"}
+        | {"attention_dir": "bidirectional", "use_hook_tokens": True, "use_attn_result": True}
+    )
+    seen: list[str] = []
+    model.add_perma_hook("hook_tokens", lambda ids, hook: seen.append(hook.name))
+    model.hook_tokens.ctx["own"] = 3
+    copy = deepcopy(model)
+    assert torch.equal(copy([[1, 2]]), model([[1, 2]]))
+    assert seen == ["hook_tokens"] * 2
+    assert (copy.hook_tokens.ctx, copy.cfg.use_attn_result) == ({"own": 3}, True)
+    assert copy.hook_tokens is not model.hook_tokens
+
+
+@torch.no_grad()
+def test_parts_can_be_called_with_their_hooks() -> None:
+    model = HookedTransformer.from_pretrained_no_processing("tiny-llama")
+    _, cache = model.run_with_cache("The river was wide")
+    block, read = model.blocks[1], cache["blocks.1.ln1.hook_normalized"] * model.blocks[1].ln1.w
+    close(block(cache["resid_pre", 1]), cache["resid_post", 1])
+    close(block.ln1(cache["resid_pre", 1]), read)
+    close(block.attn(read, read, read), cache["attn_out", 1])
+    close(block.mlp(cache["blocks.1.ln2.hook_normalized"] * block.ln2.w), cache["mlp_out", 1])
+    logits = model(cache["resid_pre", 1], start_at_layer=1)
+    close(logits, model("The river was wide"))
+    ids = model.to_tokens("The river was wide")
+    loss = model(cache["resid_pre", 1], start_at_layer=1, tokens=ids, return_type="loss")
+    close(loss, model(ids, return_type="loss"))
+
+    def wipe(value: Tensor, hook: HookPoint) -> Tensor:
+        return torch.zeros_like(value)
+
+    with model.hooks(fwd_hooks=[("blocks.1.attn.hook_z", wipe), ("ln_final.hook_scale", wipe)]):
+        assert not block.attn(read, read, read).any()
+        assert not model.ln_final(cache["resid_post", 1]).isfinite().all()
+
+
+def test_a_hook_of_a_level_goes_with_its_context() -> None:
+    model = hooked()
+    model.add_hook("hook_embed", lambda value, hook: None, level=1)
+    with model.hooks(), model.hooks():
+        pass
+    assert not model.hook_dict["hook_embed"].has_hooks()
+    model.add_hook("hook_embed", lambda value, hook: None)
+    model.run_with_cache(TEXT)
+    assert model.hook_dict["hook_embed"].has_hooks()
+    model.reset_hooks()
+
+
+def test_the_tokenizer_answers_like_one_of_transformers() -> None:
+    tokenizer = hooked().tokenizer
+    assert tokenizer is not None
+    texts = [TEXT, " the"]
+    found = tokenizer(texts, padding=True, return_tensors="pt")
+    assert torch.equal(found.input_ids, hooked().to_tokens(texts, prepend_bos=False))
+    assert found["attention_mask"].sum(1).tolist() == [len(tokenizer.encode(t)) for t in texts]
+    assert tokenizer(" the").input_ids == tokenizer.encode(" the")
+    assert [tokenizer.vocab[each] for each in tokenizer.tokenize(TEXT)] == tokenizer.encode(TEXT)
+    river = hooked().get_token_position(" river", TEXT)
+    assert hooked().to_str_tokens(TEXT)[river] == " river"
+    for side, rows in (("right", [[5, 0, 6, 0], [5, 7, 0, 0]]), ("left", [[0, 0, 5, 6]])):
+        ids = torch.tensor(rows)
+        real = utils.get_attention_mask(tokenizer, ids, prepend_bos=True, padding_side=side)
+        wanted = [[1, 1, 1, 0], [1, 1, 0, 0]] if side == "right" else [[0, 1, 1, 1]]
+        assert real.tolist() == wanted

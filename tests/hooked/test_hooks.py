@@ -178,3 +178,24 @@ def test_processed_weights_are_the_same(family: str, flags: dict[str, bool]) -> 
         close(got[name], cache[name], name)
     for name in ("normalization_type", "n_params", "act_fn", "d_vocab", "n_ctx", "eps"):
         assert getattr(ours.cfg, name) == getattr(lens.cfg, name), name
+
+
+def test_patching_and_refactored_weights_are_the_same() -> None:
+    from transformer_lens import patching as theirs
+
+    from minibert.transformer_lens import patching
+
+    ours, lens = pair("gpt2", refactor_factored_attn_matrices=True)
+    for name in ("W_Q", "b_K", "W_V", "W_O", "b_O"):
+        close(getattr(ours, name), getattr(lens, name), name)
+    clean, corrupted = ids(), ids().flip(1)
+    caches = [model.run_with_cache(clean)[1] for model in (ours, lens)]
+    names = [name for name in vars(theirs) if name.startswith("get_act_patch_")]
+    assert names == [name for name in names if hasattr(patching, name)]
+    with torch.no_grad():
+        for name in names:
+            found, wanted = (
+                getattr(module, name)(model, corrupted, cache, lambda logits: logits[0, -1, 3])
+                for module, model, cache in ((patching, ours, caches[0]), (theirs, lens, caches[1]))
+            )
+            close(found, wanted, name)

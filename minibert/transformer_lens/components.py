@@ -5,7 +5,7 @@ Weights are processed as TransformerLens does it, and products of two of them ar
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -14,12 +14,21 @@ from torch import Tensor, nn
 
 from minibert.errors import CheckpointError, TraceError, check_flag
 from minibert.layers.config import Config
-from minibert.layers.linear import Linear, counting, read_only
+from minibert.layers.layer import LayerPass
+from minibert.layers.linear import Linear, ReadOnly, Weight, counting, read_only
 from minibert.layers.parts import Norm
 from minibert.model import Model
 from minibert.quantities import Float
 from minibert.transformer_lens.hook_points import HookPoint
-from minibert.transformer_lens.points import Points, before_layers, behind_layers, layer_points
+from minibert.transformer_lens.points import (
+    Points,
+    before_layers,
+    behind_layers,
+    inside,
+    layer_edits,
+    layer_points,
+    listening,
+)
 
 
 def _fold_ln(model: Model) -> None:
@@ -80,11 +89,33 @@ def _fold_value_biases(model: Model) -> None:
         _bias_of(attention.value).zero_()
 
 
+def _refactor_factored_attn_matrices(model: Model) -> None:
+    """W_Q and W_K share the singular values of W_Q·W_Kᵀ evenly, and W_O becomes a rotation.
+
+    Of W_V·W_O = U·diag(S)·Vᵀ, W_V is U·diag(S) and W_O is Vᵀ. The biases are one more row.
+    """
+    _fold_value_biases(model)
+    for layer in model.body.layers:
+        part = layer.attention
+        query, key = (
+            torch.cat([weight, cast(Tensor, bias)[:, None]], 1)
+            for weight, bias in ((part.W_Q, part.b_Q), (part.W_K, part.b_K))
+        )
+        even = FactoredMatrix(query, key.mT).make_even()
+        left, values, right = FactoredMatrix(part.W_V, part.W_O).svd()
+        for name, rows in (("Q", even.A), ("K", even.B.mT)):
+            getattr(part, f"W_{name}").copy_(rows[:, :-1])
+            getattr(part, f"b_{name}").copy_(rows[:, -1])
+        part.W_V.copy_(left * values[..., None, :])
+        part.W_O.copy_(right.mT)
+
+
 PROCESSING: dict[str, Callable[[Model], None]] = {
     "fold_ln": _fold_ln,
     "center_writing_weights": _center_writing_weights,
     "center_unembed": _center_unembed,
     "fold_value_biases": _fold_value_biases,
+    "refactor_factored_attn_matrices": _refactor_factored_attn_matrices,
 }
 """What TransformerLens does to weights, in this order, where predictions stay as they are."""
 
@@ -92,7 +123,8 @@ PROCESSING: dict[str, Callable[[Model], None]] = {
 def steps_of(config: Config, asked: Mapping[str, object]) -> list[str]:
     """The names of the steps that are done: those asked for; not said means where they can be.
 
-    Raises CheckpointError for one that would change what the model predicts.
+    The last of them is done only where it is asked for. Raises CheckpointError for one that would
+    change what the model predicts.
     """
     unfit = {}
     if config.norm == "rms":
@@ -105,15 +137,21 @@ def steps_of(config: Config, asked: Mapping[str, object]) -> list[str]:
         unfit["center_unembed"] = "the logits go through a soft cap, which is not linear"
     if config.norm_place not in ("before", "none"):
         unfit["fold_value_biases"] = "a norm follows W_O"
+    factored = "refactor_factored_attn_matrices"
+    if config.rotary is not None or config.query_key_norm != "none":
+        unfit[factored] = "queries and keys are turned or normed before their product"
+    if config.n_kv_heads != config.n_heads or config.d_head > config.d_model:
+        unfit[factored] = "the heads share keys and values, or are wider than the stream"
+    asked = {factored: False} | {name: flag for name, flag in asked.items() if flag is not None}
     for name, wanted in asked.items():
-        if wanted is not None:
+        if name in PROCESSING:
             check_flag(name, wanted, CheckpointError)
         if wanted and name in unfit:
             raise CheckpointError(
                 f"{name}=True on {config.model_type}: {unfit[name]}. Leave it out, or pass "
                 f"{name}=False."
             )
-    return [name for name in PROCESSING if asked.get(name, True) is not False and name not in unfit]
+    return [name for name in PROCESSING if asked.get(name, True) and name not in unfit]
 
 
 @torch.no_grad()
@@ -216,11 +254,13 @@ class FactoredMatrix:
 
     @cached_property
     def _svd(self) -> tuple[Tensor, Tensor, Tensor]:
-        # Orthogonal factors of A and Bᵀ leave a matrix of mdim x mdim to decompose.
-        left, over = torch.linalg.qr(self.A)
-        right, under = torch.linalg.qr(self.B.mT)
-        u, s, vh = torch.linalg.svd(over @ under.mT, full_matrices=False)
-        return left @ u, s, right @ vh.mT
+        # Orthogonal factors of A and B leave a matrix of mdim x mdim to decompose; in these steps
+        # the vectors have the signs that TransformerLens' have.
+        left, of_left, over = torch.linalg.svd(self.A, full_matrices=False)
+        under, of_right, right = torch.linalg.svd(self.B, full_matrices=False)
+        middle = of_left[..., :, None] * (over @ under) * of_right[..., None, :]
+        u, s, vh = torch.linalg.svd(middle, full_matrices=False)
+        return left @ u, s, right.mT @ vh.mT
 
     def svd(self) -> tuple[Tensor, Tensor, Tensor]:
         """(U, S, V) with U·diag(S)·Vᵀ this matrix; min(mdim, ldim, rdim) singular values."""
@@ -233,13 +273,21 @@ class FactoredMatrix:
     Vh = V = property(lambda self: self._svd[2])
 
     @property
+    def BA(self) -> Tensor:  # noqa: N802
+        """The product in the other order. Raises TraceError where the matrix is not square."""
+        if self.ldim != self.rdim:
+            raise TraceError(f"A matrix of {self.ldim} x {self.rdim}; expected a square one.")
+        return self.B @ self.A
+
+    @property
     def eigenvalues(self) -> Tensor:
         """The eigenvalues that can differ from 0: those of B·A, complex."""
-        if self.ldim != self.rdim:
-            raise TraceError(
-                f"Eigenvalues of a matrix of {self.ldim} x {self.rdim}; expected a square one."
-            )
-        return torch.linalg.eigvals(self.B @ self.A)
+        return torch.linalg.eigvals(self.BA)
+
+    def make_even(self) -> "FactoredMatrix":
+        """The same matrix as U·diag(S)^½ times diag(S)^½·Vᵀ."""
+        root = self.S.sqrt()
+        return FactoredMatrix(self.U * root[..., None, :], root[..., :, None] * self.V.mT)
 
     def norm(self) -> Tensor:
         """The Frobenius norm."""
@@ -342,26 +390,130 @@ class Circuits:
     QK = property(lambda self: FactoredMatrix(self.W_Q, self.W_K.mT), doc="W_Q·W_Kᵀ of each head.")
 
 
-class Part(Circuits, nn.Module):
-    """A part of the tree: its hook points, its weights by name, and the module of ours it shows.
+# torch's own attributes, behind those of `Shown`.
+_GRAD, _REQUIRES = cast(Any, Tensor).grad, cast(Any, Tensor).requires_grad
 
-    Weights are views of the model's: writing into one changes the model. Of weights that heads
-    share, and biases that the model does not have, they are copies, which cannot be written.
-    `run` is what a call of the part computes.
+
+class Shown(Weight):
+    """A weight in TransformerLens' shape: a leaf in the memory of `whole`, a parameter of ours.
+
+    Writes, the gradient and requires_grad are those of `whole`, so an optimizer may hold either.
     """
 
-    def __init__(
-        self, of: object, weights: Weights, run: Callable[["Part", Tensor], Tensor] | None = None
-    ) -> None:
+    whole: nn.Parameter
+
+    @classmethod
+    def of(cls, view: Tensor, whole: nn.Parameter) -> "Shown":
+        """The leaf of a view of `whole`."""
+        with torch.inference_mode(False):
+            made = cls(view.detach())
+            made.register_post_accumulate_grad_hook(_to_whole)
+        made.whole = whole
+        return made
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient of `whole` in this shape, in the same memory."""
+        whole = self.whole
+        return None if whole.grad is None else self._within(whole.grad)
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        if gradient is None:
+            self.whole.grad = None
+            return
+        if self.whole.grad is None:
+            self.whole.grad = torch.zeros_like(self.whole)
+        self._within(self.whole.grad).copy_(gradient)
+
+    def _within(self, gradient: Tensor) -> Tensor:
+        start = self.storage_offset() - self.whole.storage_offset()
+        return gradient.as_strided(
+            self.shape, self.stride(), gradient.storage_offset() + start
+        ).detach()
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether `whole` has a gradient, as it was when this leaf was last read."""
+        return bool(_REQUIRES.__get__(self))
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        self.whole.requires_grad_(wanted)
+        _REQUIRES.__set__(self, wanted)
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Shown":
+        """Whether `whole` has a gradient from now on."""
+        self.requires_grad = requires_grad
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> nn.Parameter:
+        return nn.Parameter(self.detach().clone(), self.requires_grad)
+
+
+def _to_whole(weight: Tensor) -> None:
+    """Add to the gradient of `whole` what a number computed from this leaf alone has given it."""
+    own = _GRAD.__get__(weight)
+    _GRAD.__set__(weight, None)
+    if weight.requires_grad:
+        weight.grad = own if weight.grad is None else weight.grad + own
+
+
+class WithWeights(nn.Module):
+    """A module whose weights, and those of the parts below, have TransformerLens' names."""
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """The leaves by name: a weight that is tied to another once, none that is no parameter."""
+        seen: set[int] = set()
+        for name, found in self._named_weights(prefix, recurse):
+            whole = id(getattr(found, "whole", found))
+            if isinstance(found, nn.Parameter) and not (remove_duplicate and whole in seen):
+                seen.add(whole)
+                yield name, found
+
+    def state_dict(self, *args: object, prefix: str = "", **kwargs: object) -> dict[str, Any]:  # type: ignore[override]
+        """Every weight by name, zeros for biases that the model does not have."""
+        return {name: found.detach() for name, found in self._named_weights(prefix.rstrip("."))}
+
+    def _named_weights(self, prefix: str, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        for place, part in self.named_modules(prefix=prefix) if recurse else [(prefix, self)]:
+            for name in vars(part).get("weights", ()):
+                if isinstance(found := getattr(part, name), Tensor):
+                    yield f"{place}.{name}" if place else name, found
+
+
+class Part(Circuits, WithWeights):
+    """A part of the tree: its hook points, its weights by name, and the module of ours it shows.
+
+    Weights are leaves in the memory of the model's parameters: writing into one changes the model.
+    Those that heads share, and biases that the model does not have, are copies, which cannot be
+    written. `run` is what a call of the part computes.
+    """
+
+    def __init__(self, of: object, weights: Weights, run: Callable[..., Tensor]) -> None:
         super().__init__()
         # Beside the tree, which knows parts and hook points alone.
-        vars(self).update(of=of, weights=weights, run=run)
+        vars(self).update(of=of, weights=weights, run=run, leaves={})
 
     def __getattr__(self, name: str) -> Any:
         if name in vars(self).get("weights", ()):
-            found = self.weights[name](self.of)
-            return None if found is None else counting(found.view_as(found))
+            return self._leaf(name, self.weights[name](self.of))
         return super().__getattr__(name)
+
+    def _leaf(self, name: str, found: Tensor | None) -> Tensor | None:
+        whole = getattr(found, "_base", None)
+        if found is None or isinstance(found, ReadOnly | nn.Parameter):
+            return found
+        if not isinstance(whole, nn.Parameter):
+            return cast(Tensor, counting(found.view_as(found)))
+        leaf = self.leaves.get(name)
+        # The model's parameter may have been replaced, moved or converted since.
+        if leaf is None or leaf.whole is not whole or not leaf.is_set_to(found):
+            leaf = self.leaves[name] = Shown.of(found, whole)
+        _REQUIRES.__set__(leaf, whole.requires_grad)
+        return leaf
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self).get("weights", ()):
@@ -371,19 +523,42 @@ class Part(Circuits, nn.Module):
             )
         super().__setattr__(name, value)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """What an embedding, a norm, an MLP or the unembedding makes of x. TraceError of others."""
-        if self.run is None:
-            raise TraceError(
-                f"{getattr(self, 'name', 'This part')} cannot be called by itself; call the model "
-                "with stop_at_layer=, or use hooks."
-            )
-        return self.run(self, x)
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        """What the part makes of its input, through its hook points."""
+        return self.run(self, *given, **named)
 
     def point(self, name: str, x: Tensor) -> Tensor:
         """x through a hook point of this part, where it has one of that name."""
         point = self._modules.get(name)
         return x if point is None else point(x)
+
+
+class Embed(Part):
+    """Tokens to the rows of W_E."""
+
+
+class PosEmbed(Part):
+    """Tokens to the rows of W_pos where they stand."""
+
+
+class LayerNorm(Part):
+    """A norm, its weight and bias included where they were not folded."""
+
+
+class Attention(Part):
+    """(query_input, key_input, value_input) after their norm to what attention adds."""
+
+
+class MLP(Part):
+    """The stream after its norm to what the MLP adds."""
+
+
+class TransformerBlock(Part):
+    """The stream before a layer to that after it."""
+
+
+class Unembed(Part):
+    """The last hidden state to logits, before a soft cap."""
 
 
 def _positions(part: Part, tokens: Tensor) -> Tensor:
@@ -404,6 +579,35 @@ def _unembedded(part: Part, x: Tensor) -> Tensor:
     return part.point("hook_out", part.of.decoder(part.point("hook_in", x)))
 
 
+def _normed(part: Part, x: Tensor) -> Tensor:
+    """What a norm makes of x, through hook_scale and hook_normalized."""
+    with part.of.register_forward_hook(inside(part.of, part.hook_scale, part.hook_normalized)):
+        return part.of(x)
+
+
+def _block(root: Any, layer: int, part: Part, resid_pre: Tensor) -> Tensor:
+    """The stream after a layer, of the stream before it."""
+    return cast(Tensor, root(resid_pre, start_at_layer=layer, stop_at_layer=layer + 1))
+
+
+def _attended(
+    root: Any, layer: int, part: Part, query_input: Tensor, key_input: Tensor, value_input: Tensor
+) -> Tensor:
+    """What attention adds to the stream, of what its queries, keys and values read."""
+    model, points = root.model, root.hook_dict
+    attention, turned = model.body.layers[layer].attention, model.config.rotary is not None
+    known = {
+        f"{name}_unrotated" if turned and name != "value" else name: attention.project(name, given)
+        for name, given in (("query", query_input), ("key", key_input), ("value", value_input))
+    }
+    evaluation = root.evaluation(query_input)
+    edits = layer_edits(points, model.config, evaluation)(layer)
+    edits.pop("attn_out", None)
+    with listening(points, model.body):
+        at = LayerPass(model.body.layers[layer], layer, evaluation, known=known, edits=edits)
+        return at.attn_out
+
+
 def _norm_part(norm: Any, folded: bool) -> Part:
     """A norm. Its w and b are there unless they were folded into the weights after it."""
     names = {"w": "weight", "b": "bias"}
@@ -412,7 +616,7 @@ def _norm_part(norm: Any, folded: bool) -> Part:
         if folded
         else {n: own for n, own in names.items() if getattr(norm, own, None) is not None}
     )
-    return Part(norm, {n: attrgetter(own) for n, own in there.items()}, lambda part, x: norm(x))
+    return LayerNorm(norm, {n: attrgetter(own) for n, own in there.items()}, _normed)
 
 
 def folded_norms(model: Model) -> Iterator[nn.Parameter]:
@@ -428,44 +632,38 @@ def folded_norms(model: Model) -> Iterator[nn.Parameter]:
 def build_tree(root: nn.Module, model: Model, *, folded: bool) -> None:
     """Put the parts of the model below `root`, and in them a hook point of each of its names."""
     body, config = model.body, model.config
-    root.embed = Part(body, WEIGHTS["embed"], lambda part, tokens: part.W_E[tokens])
+    root.embed = Embed(body, WEIGHTS["embed"], lambda part, tokens: part.W_E[tokens])
     if body.position is not None:
-        root.pos_embed = Part(body, WEIGHTS["pos_embed"], _positions)
+        root.pos_embed = PosEmbed(body, WEIGHTS["pos_embed"], _positions)
     _add_points(root, before_layers(config))
     root.blocks = nn.ModuleList()
-    for layer in body.layers:
-        block = Part(layer, {})
+    for index, layer in enumerate(body.layers):
+        block = TransformerBlock(layer, {}, partial(_block, root, index))
         for name, point in layer_points(config).items():
             part = name.rpartition(".")[0]
-            if part and part not in block._modules:
+            if part == "attn" and part not in block._modules:
+                block.attn = Attention(layer, WEIGHTS["attn"], partial(_attended, root, index))
+            elif part and part not in block._modules:
                 block.add_module(part, _part(layer, part, point.norm, folded))
             _add_points(block, {name: point})
         root.blocks.append(block)
     root.ln_final = nn.Identity()
     if body.final_norm is not None:
         root.ln_final = _norm_part(body.final_norm, folded)
-    root.unembed = Part(model.head, WEIGHTS["unembed"], _unembedded)
+    root.unembed = Unembed(model.head, WEIGHTS["unembed"], _unembedded)
     _add_points(root, behind_layers(config))
 
 
 def _part(layer: object, name: str, norm: str, folded: bool) -> Part:
     if norm:
         return _norm_part(getattr(layer, norm), folded and not norm.endswith("output_norm"))
-    return Part(layer, WEIGHTS[name], _mlp if name == "mlp" else None)
+    return MLP(layer, WEIGHTS["mlp"], _mlp)
 
 
 def _add_points(root: nn.Module, points: Points) -> None:
     for name, point in points.items():
         part, _, own = name.rpartition(".")
         root.get_submodule(part).add_module(own, HookPoint(by_head=point.by_head))
-
-
-def named_weights(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every weight below, by TransformerLens' names and in its shapes."""
-    for name, part in root.named_modules():
-        if isinstance(part, Part):
-            found = ((each, getattr(part, each)) for each in part.weights)
-            yield from ((f"{name}.{each}", x) for each, x in found if isinstance(x, Tensor))
 
 
 def stacked(root: Any, name: str) -> Tensor | None:
