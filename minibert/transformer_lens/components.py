@@ -285,7 +285,7 @@ class FactoredMatrix:
         return torch.linalg.eigvals(self.BA)
 
     def make_even(self) -> "FactoredMatrix":
-        """The same matrix as U·diag(S)^½ times diag(S)^½·Vᵀ."""
+        """This matrix, factored as U·diag(S)^½ times diag(S)^½·Vᵀ."""
         root = self.S.sqrt()
         return FactoredMatrix(self.U * root[..., None, :], root[..., :, None] * self.V.mT)
 
@@ -465,7 +465,7 @@ class WithWeights(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """The leaves by name: a weight that is tied to another once, none that is no parameter."""
+        """Only what can be trained, by name; weights that are tied to one another once."""
         seen: set[int] = set()
         for name, found in self._named_weights(prefix, recurse):
             whole = id(getattr(found, "whole", found))

@@ -239,6 +239,15 @@ class HookedRootModule(nn.Module):
                 point.ctx = {}
             point.remove_hooks(direction, including_permanent, level)
 
+    def remove_all_hook_fns(
+        self,
+        direction: str = "both",
+        including_permanent: bool = False,
+        level: int | None = None,
+    ) -> None:
+        """Remove the hooks of all points, and leave their `ctx`."""
+        self.reset_hooks(False, direction, including_permanent, level)
+
     @contextmanager
     def hooks(
         self,
