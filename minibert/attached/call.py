@@ -240,11 +240,13 @@ class Call:
     @property
     def sinks(self) -> Tensor | None:
         """One more logit in the softmax of each row, (head) or (batch, head, query, 1)."""
+        return None if self._sinks is None else self.intact("sinks", self._sinks)
+
+    @cached_property
+    def _sinks(self) -> Tensor | None:
         given = [self.options.get(name) for name in ("s_aux", "sinks")]
-        for sinks in (*given, getattr(self.module, "sinks", None)):
-            if isinstance(sinks, Tensor):
-                return self.intact("sinks", sinks)
-        return None
+        given.append(getattr(self.module, "sinks", None))
+        return next((one for one in given if isinstance(one, Tensor)), None)
 
     def mask_rows(self, rows: Rows = EVERY_ROW) -> Mask:
         """The mask of some rows."""

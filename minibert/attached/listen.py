@@ -33,6 +33,9 @@ _NAMED = 5
 class Listener(Protocol):
     """A listener that is told about the calls of some modules and may change what they compute."""
 
+    keeps: bool
+    """Whether it reads a call after the next one."""
+
     def hears(self, module: nn.Module) -> bool:
         """True for a module whose calls this listener wants."""
 
@@ -174,7 +177,8 @@ def _telling(function: Function, implementation: str) -> Function:
 def _tell(listeners: list[Listener], call: Call, function: Function) -> Any:
     for one in listeners:
         one.before(call)
-    call.settle()
+    if any(one.keeps for one in listeners):
+        call.settle()
     given = [z for one in listeners if (z := one.instead(call)) is not None]
     weights: tuple[object, ...] = (None,)
     if given:

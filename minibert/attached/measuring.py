@@ -455,6 +455,8 @@ class _OfPass:
 class _Measuring(Recording):
     """The listener of a model: it computes z with its statistics and keeps only numbers."""
 
+    keeps = False
+
     def __init__(self, known: Known, want: Want, seen: Measured) -> None:
         super().__init__(known, Edits())
         self.want, self.seen = want, seen
@@ -504,27 +506,32 @@ class _Measuring(Recording):
         call.real_queries = call.real_queries if padded else None
         if wants_gradient or padded or self.known.forms.get(form_of(call), "not known"):
             return None
-        z, found = self._measured(call)
+        here = self._here
+        z, found = self._measured(call, here)
         large = isinstance(found, Row) and found.probs.numel() > _MOST
-        self._here.found += counted([found], self.want) if large else [found]
+        here.found += counted([found], self.want) if large else [found]
         return z
 
     def after(self, call: Call) -> None:
         """Measure what the model computed itself."""
-        measured = len(self._here.found) == len(self._current().calls)
+        here = self._here
+        measured = len(here.found) == len(self._current().calls)
         if measured and self.known.ran:
             # By `instead`, of a form that was checked.
             return
         super().after(call)
         if not measured:
-            self._here.found.append(call.untrue or self._measured(call)[1])
+            here.found.append(call.untrue or self._measured(call, here)[1])
 
     def settle(self, one: Pass) -> None:
         """Append the numbers of a pass to those of its run; nothing else of it is kept."""
-        super().settle(one)
         known, counts = self._known_passes.pop(one, _OfPass()), dict[str, int]()
+        patterns, names = [pattern_of(module) for module, _ in one.calls], self.known.stack_names
+        checked_before = all(isinstance(found, Row) for found in known.found)
+        if not (checked_before and names.keys() >= {*patterns}):
+            super().settle(one)
         known.cache = _cache_of(one.output) if known.cache is None else known.cache
-        stacks = [self.known.stack_names[pattern_of(module)] for module, _ in one.calls]
+        stacks = [self.known.stack_names[pattern] for pattern in patterns]
         run = self._run_of(known, stacks) if stacks else {}
         for stack, found in zip(stacks, counted(known.found, self.want), strict=False):
             layers, layer = run.setdefault(stack, []), counts.get(stack, 0)
@@ -568,10 +575,10 @@ class _Measuring(Recording):
             self._encoder = (known.encoded, own)
         return run
 
-    def _measured(self, call: Call) -> "tuple[Tensor, Numbers | Row]":
+    def _measured(self, call: Call, here: _OfPass) -> "tuple[Tensor, Numbers | Row]":
         """z and the statistics of a call, or the row that they are counted from."""
         crossed = crosses(pattern_of(self.known.names[id(call.module)]))
-        return measured_call(call, self.want, self._here.past, crossed=crossed)
+        return measured_call(call, self.want, here.past, crossed=crossed)
 
 
 @dataclass(frozen=True)

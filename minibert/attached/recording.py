@@ -207,6 +207,8 @@ class Pass:
 class Recording:
     """The listener of a model: it keeps the calls of each pass, checks them, and edits them."""
 
+    keeps = True
+
     def __init__(self, known: Known, edits: Edits) -> None:
         self.known, self.edits = known, edits
         self.passes: list[Pass] = []
@@ -442,6 +444,8 @@ Visit = Callable[[int, Call], None]
 
 class Visits:
     """A listener that hands the calls of one stack to a function, with the number of the layer."""
+
+    keeps = True
 
     def __init__(self, known: Known, stack: str, visit: Visit) -> None:
         self.known, self.stack, self.visit = known, stack, visit
