@@ -154,6 +154,9 @@ def test_parts_edges_and_reasons_sum_to_what_was_computed(seed):
         ({"causal": False}, "masked-lm"),
         ({"task": "token-classification"}, "labels"),
         ({"norm_place": "nowhere"}, "norm_place"),
+        ({"windows": 3}, "windows is 3; expected a list"),
+        ({"labels": "ab"}, "labels is 'ab'; expected a list"),
+        ({"rotary": "x"}, "rotary is 'x'; expected a Rotary, or None"),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused_by_name(change, says):

@@ -327,8 +327,12 @@ class Config:
         object.__setattr__(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
         object.__setattr__(self, "n_layer_groups", self.n_layer_groups or self.n_layers)
         for field in ("labels", "end_ids", "windows"):
-            if isinstance(getattr(self, field), list):
-                object.__setattr__(self, field, tuple(getattr(self, field)))
+            if not isinstance(listed := getattr(self, field), list | tuple):
+                raise _unlike(field, listed, "a list")
+            object.__setattr__(self, field, tuple(listed))
+        for field in ("rotary", "local_rotary"):
+            if not isinstance(rotary := getattr(self, field), Rotary | None):
+                raise _unlike(field, rotary, "a Rotary, or None")
         _check_shapes(self)
         _check_choices(self)
 
