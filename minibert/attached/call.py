@@ -112,6 +112,8 @@ class Call:
         """True where a real token is, (batch, position); None: everywhere, or not known."""
         self.block: Run | str = "the pass is not over"
         """The run of the block around the module, or why it is not known."""
+        sinks = [options.get("s_aux"), options.get("sinks"), getattr(module, "sinks", None)]
+        self._sinks = next((one for one in sinks if isinstance(one, Tensor)), None)
         self._versions: dict[str, int] = {}
         self._weight: Tensor | None = None
         self._projection: Projected | None = None
@@ -241,12 +243,6 @@ class Call:
     def sinks(self) -> Tensor | None:
         """One more logit in the softmax of each row, (head) or (batch, head, query, 1)."""
         return None if self._sinks is None else self.intact("sinks", self._sinks)
-
-    @cached_property
-    def _sinks(self) -> Tensor | None:
-        given = [self.options.get(name) for name in ("s_aux", "sinks")]
-        given.append(getattr(self.module, "sinks", None))
-        return next((one for one in given if isinstance(one, Tensor)), None)
 
     def mask_rows(self, rows: Rows = EVERY_ROW) -> Mask:
         """The mask of some rows."""
