@@ -68,8 +68,7 @@ def attention_probs(
 
 
 def weighted_values(
-    probs: Float[Tensor, "batch head query key"],
-    value: Float[Tensor, "batch kv_head key d_head"],
+    probs: Float[Tensor, "batch head query key"], value: Float[Tensor, "batch kv_head key d_head"]
 ) -> Float[Tensor, "batch head query d_head"]:
     """The mean of the values, weighted by the probabilities: z = probs · value."""
     return _by_groups(probs, value)

@@ -10,15 +10,7 @@ number, which takes only one thread.
 
 import torch
 
-_FUNCTIONS = (
-    torch.exp,
-    torch.log,
-    torch.sqrt,
-    torch.tanh,
-    torch.erf,
-    torch.sin,
-    torch.cos,
-)
+_FUNCTIONS = (torch.exp, torch.log, torch.sqrt, torch.tanh, torch.erf, torch.sin, torch.cos)
 
 with torch.inference_mode():
     for _dtype in (torch.float32, torch.float64):

@@ -146,9 +146,7 @@ def batch(family: str, segments: int = 2, seed: int = 0) -> dict[str, torch.Tens
 def as_tokens(inputs: dict[str, torch.Tensor]) -> Tokens:
     """The same batch for a model of ours."""
     return Tokens.from_ids(
-        inputs["input_ids"],
-        mask=inputs["attention_mask"].bool(),
-        segments=inputs["token_type_ids"],
+        inputs["input_ids"], mask=inputs["attention_mask"].bool(), segments=inputs["token_type_ids"]
     )
 
 

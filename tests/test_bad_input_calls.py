@@ -224,14 +224,8 @@ CALLS: dict[str, tuple[Call, dict[str, Any]]] = {
     ),
     "model.packed": (lambda text, pair: model().packed(text, pair), TEXT),
     "model.tokenize": (lambda text, pair: lone().tokenize(text, pair), {"text": "x", "pair": None}),
-    "model.predict": (
-        lambda **given: minibert.load("tiny-gpt2").predict("a", **given),
-        {"top": 2},
-    ),
-    "model.live": (
-        lambda **given: minibert.load("tiny-gpt2").live(**given),
-        {"height": 300},
-    ),
+    "model.predict": (lambda **given: minibert.load("tiny-gpt2").predict("a", **given), {"top": 2}),
+    "model.live": (lambda **given: minibert.load("tiny-gpt2").live(**given), {"height": 300}),
     "model.generate": (
         lambda **given: model().generate(**given),
         {"text": [3, 4], "max_new_tokens": 2, "temperature": 0.8, "top_k": None, "top_p": None}

@@ -30,12 +30,7 @@ from minibert.viz.payload import (
     pack_thumbnails,
     pool,
 )
-from minibert.viz.vectors import (
-    Holding,
-    looking_header,
-    packed_vectors,
-    rotation_header,
-)
+from minibert.viz.vectors import Holding, looking_header, packed_vectors, rotation_header
 
 if TYPE_CHECKING:
     from minibert.text.tokens import Tokens

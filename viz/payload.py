@@ -110,12 +110,7 @@ def is_triangle(weights: Array) -> bool:
 
 
 def pack_vectors(
-    name: str,
-    layer: int,
-    vectors: Array,
-    *,
-    head: int | None = None,
-    single: bool = False,
+    name: str, layer: int, vectors: Array, *, head: int | None = None, single: bool = False
 ) -> Block:
     """query, key or value of one layer, (head, position, d_head), as float16.
 

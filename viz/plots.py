@@ -177,11 +177,7 @@ class _Cut:
 
 
 def drawn(
-    result: Result[Tensor],
-    path: Output = None,
-    *,
-    count: int = 15,
-    **choices: Choice,
+    result: Result[Tensor], path: Output = None, *, count: int = 15, **choices: Choice
 ) -> Figure:
     """The figure of a result.
 

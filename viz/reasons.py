@@ -36,13 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from minibert.analysis.head_reasons import parts_of_head, written_below
-from minibert.analysis.reading import (
-    ROWS,
-    Split,
-    into_stream,
-    same_for_every_key,
-    seen_keys,
-)
+from minibert.analysis.reading import ROWS, Split, into_stream, same_for_every_key, seen_keys
 from minibert.analysis.rows import wide
 from minibert.analysis.stream import Component, Reader, Written, layer_of, sum_rounding
 from minibert.errors import TraceError

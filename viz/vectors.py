@@ -29,14 +29,7 @@ import numpy as np
 from minibert.doors import PageSizes
 from minibert.untrusted import Json
 from minibert.viz.inputs import Paged, Sizes, of_heads
-from minibert.viz.payload import (
-    Array,
-    Block,
-    block_of,
-    pack_remainders,
-    pack_vectors,
-    refined,
-)
+from minibert.viz.payload import Array, Block, block_of, pack_remainders, pack_vectors, refined
 
 # Digits of a frequency: an angle at position 10,000 is then right to 1e-5.
 _DIGITS = 10

@@ -258,12 +258,7 @@ def _named(traces: Outside) -> list[tuple[str, Paged]]:
 
 
 def _holding(
-    trace: Outside,
-    layers: Outside,
-    heads: Outside,
-    exact: Outside,
-    *,
-    vectors: bool,
+    trace: Outside, layers: Outside, heads: Outside, exact: Outside, *, vectors: bool
 ) -> Holding:
     shown_layers = checked_numbers(layers, len(trace), "layers")
     shown_heads = checked_numbers(heads, trace.config.n_heads, "heads")

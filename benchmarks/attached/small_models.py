@@ -65,12 +65,7 @@ _FIELDS: tuple[tuple[int, str], ...] = (
 )
 SIZES = {name: size for size, names in _FIELDS for name in names.split()}
 #: The same for lists: every entry.
-LISTS: dict[str, int] = {
-    "depths": 1,
-    "num_heads": 2,
-    "num_attention_heads": 2,
-    "conv_dim": WIDTH,
-}
+LISTS: dict[str, int] = {"depths": 1, "num_heads": 2, "num_attention_heads": 2, "conv_dim": WIDTH}
 WIDTH_LISTS = ("hidden_sizes", "embed_dims", "embed_dim", "encoder_hidden_sizes", "dims")
 #: What is changed of that, in the order in which it is tried; None leaves a field as it is.
 PROFILES: tuple[dict[str, Any], ...] = (

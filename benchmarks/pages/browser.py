@@ -212,10 +212,7 @@ def layer(shape: Shape, number: int) -> Numbers:
 
 
 def decoded_errors(
-    path: Path,
-    playwright: Playwright,
-    limit: float,
-    places: Sequence[tuple[int, int, Numbers]],
+    path: Path, playwright: Playwright, limit: float, places: Sequence[tuple[int, int, Numbers]]
 ) -> list[float]:
     """Of what the modules of the page decode from its file."""
     errors = []

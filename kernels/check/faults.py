@@ -492,10 +492,7 @@ def _softmax(problem: Problem) -> Slips:
     found += [
         ("lse has the wrong sign", lambda s, v: {"lse": -s.logsumexp(-1)}),
         (f"lse lacks the maximum of the row: {whole}", lambda s, v: {"lse": _ln_sum(s)}),
-        (
-            f"lse lacks the logarithm: {whole}",
-            lambda s, v: {"lse": s.amax(-1) + _ln_sum(s).exp()},
-        ),
+        (f"lse lacks the logarithm: {whole}", lambda s, v: {"lse": s.amax(-1) + _ln_sum(s).exp()}),
         (
             "lse is the largest score of the row: add ln(sum exp(s − maximum))",
             lambda s, v: {"lse": s.amax(-1)},

@@ -94,8 +94,7 @@ def gradient_tolerances(
         least["bias"] = e * (B * H * Q) / math.prod(problem.bias.shape[:3])
     return {
         name: max(
-            TIMES_EAGER * distance(rounded[name], one),
-            least[name] + unit * float(one.abs().max()),
+            TIMES_EAGER * distance(rounded[name], one), least[name] + unit * float(one.abs().max())
         )
         for name, one in right.items()
     }
@@ -169,8 +168,7 @@ def sampled(problem: Problem, found: Mapping[str, Tensor]) -> dict[str, Looked]:
         rows[0] = Q - 1
         rows = rows.sort().values.to(found["z"].device)
         one = replace(
-            part(problem, sentence, slice(head, head + 1), rows),
-            want=dict.fromkeys(names[1:], ()),
+            part(problem, sentence, slice(head, head + 1), rows), want=dict.fromkeys(names[1:], ())
         )
         mine = {n: found[n][batch : batch + 1, head : head + 1][:, :, first + rows] for n in names}
         truth, eager = by_eager(one, torch.float64), by_eager(one, one.query.dtype)

@@ -34,11 +34,7 @@ from torch import Tensor
 from minibert.errors import AttentionError, MinibertError, did_you_mean
 from minibert.kernels.call import Call, Outputs
 from minibert.kernels.check.causes import STALE, gradient_cause, likely_cause, mean_cause
-from minibert.kernels.check.gradients import (
-    gradients_of,
-    right_gradients,
-    tolerances,
-)
+from minibert.kernels.check.gradients import gradients_of, right_gradients, tolerances
 from minibert.kernels.check.problem import (
     Problem,
     by_eager,

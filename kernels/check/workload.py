@@ -513,9 +513,7 @@ def kinds_of(work: Workload) -> dict[str, Workload]:
 
 
 def cases(
-    sizes: Iterable[int],
-    input_scales: Iterable[float],
-    kinds: Mapping[str, Workload],
+    sizes: Iterable[int], input_scales: Iterable[float], kinds: Mapping[str, Workload]
 ) -> Iterator[Case]:
     """Every kind at every size with inputs x 1; one size, past a tile, with larger inputs.
 

@@ -170,12 +170,7 @@ def problem_of(call: Call, z_gradient: Tensor) -> Problem:
 
 
 def fill(
-    problem: Problem,
-    lse: Tensor,
-    *,
-    z: Tensor,
-    lse_gradient: Tensor | None,
-    sinks: bool,
+    problem: Problem, lse: Tensor, *, z: Tensor, lse_gradient: Tensor | None, sinks: bool
 ) -> tuple[Problem, Tensor | None]:
     """The problem with lse and δ; with `sinks` their gradient, float32."""
     inputs, sizes = problem.inputs, problem.sizes

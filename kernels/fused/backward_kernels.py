@@ -225,8 +225,7 @@ def backward_delta_kernel(
     if rows.sink_parts is not None:
         sink = tl.load(inputs.sinks + head) * LOG2E
         tl.store(
-            rows.sink_parts + tl.program_id(0),
-            -tl.sum(tl.math.exp2(sink - logs) * sums, axis=0),
+            rows.sink_parts + tl.program_id(0), -tl.sum(tl.math.exp2(sink - logs) * sums, axis=0)
         )
 
 

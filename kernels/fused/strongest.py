@@ -16,13 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minibert.kernels.call import Call, Outputs, most_ranks, ranked
-from minibert.kernels.fused.launch import (
-    Config,
-    constants_of,
-    inputs_of,
-    sizes_of,
-    strides_of,
-)
+from minibert.kernels.fused.launch import Config, constants_of, inputs_of, sizes_of, strides_of
 from minibert.kernels.fused.masks import key_range, tile_scores
 from minibert.kernels.fused.primitives import (
     LOG2E,

@@ -93,8 +93,7 @@ def summed_norms(trace: Trace, layer: int) -> Result[Tensor]:
 
 
 def _norms_of_sums(
-    probs: Float[Tensor, "batch head query key"],
-    vectors: Float[Tensor, "batch key head d_model"],
+    probs: Float[Tensor, "batch head query key"], vectors: Float[Tensor, "batch key head d_model"]
 ) -> Float[Tensor, "batch query key"]:
     """‖Σ over heads of probs·vector‖ of each pair."""
     corners = torch.linalg.qr(vectors.mT, mode="r")[1]  # batch key rank head

@@ -146,12 +146,7 @@ def standard_error(changes: Float[Tensor, "layer batch *place"]) -> Float[Tensor
 
 @sourced
 def ablate_heads(
-    trace: Trace,
-    metric: Metric,
-    *,
-    edit: Edit = zero,
-    positions: Positions = None,
-    batch: int = 64,
+    trace: Trace, metric: Metric, *, edit: Edit = zero, positions: Positions = None, batch: int = 64
 ) -> Effects:
     """The metric with z of one head edited at a time, (layer, batch, head); by default to zero.
 
@@ -583,13 +578,7 @@ def causal_tracing(
 
 
 def _restoring(
-    sentence: int,
-    own: Trace,
-    *,
-    subjects: Places,
-    noises: Sequence[Edit],
-    name: str,
-    window: int,
+    sentence: int, own: Trace, *, subjects: Places, noises: Sequence[Edit], name: str, window: int
 ) -> Iterator[Edits]:
     """No edit, then the noises, then each state restored with each of them."""
     L = own.config.n_layers

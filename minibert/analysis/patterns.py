@@ -33,11 +33,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import (
-    check_model,
-    check_trace,
-    listed,
-)
+from minibert.analysis.arguments import check_model, check_trace, listed
 from minibert.analysis.rows import wide
 from minibert.errors import (
     AttentionError,

@@ -26,19 +26,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from minibert.analysis.arguments import (
-    check_trace,
-    token_ids,
-    token_name,
-    vocabulary_head,
-)
-from minibert.analysis.reading import (
-    ROWS,
-    Reading,
-    Split,
-    into_logit,
-    into_stream,
-)
+from minibert.analysis.arguments import check_trace, token_ids, token_name, vocabulary_head
+from minibert.analysis.reading import ROWS, Reading, Split, into_logit, into_stream
 from minibert.analysis.rows import at_positions, wide
 from minibert.analysis.stream import (
     Component,

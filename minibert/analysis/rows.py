@@ -19,9 +19,7 @@ _ACROSS_POSITIONS = frozenset(
 
 
 def rows_of(
-    trace: Trace,
-    sentences: Int[Tensor, " sentence"],
-    positions: Int[Tensor, "sentence chosen"],
+    trace: Trace, sentences: Int[Tensor, " sentence"], positions: Int[Tensor, "sentence chosen"]
 ) -> Trace:
     """A trace with the axes (sentence, ..., chosen, ...) in place of (batch, ..., position, ...).
 

@@ -291,9 +291,7 @@ class GenerationEdits:
             for row, position in enumerate(computed)
             # With "newest", what it was when it was computed: of the prompt, or the last token.
             if _reaches(
-                edit.positions,
-                position,
-                ends if self.last == "text" else max(prompt, position + 1),
+                edit.positions, position, ends if self.last == "text" else max(prompt, position + 1)
             )
         )
 

@@ -39,13 +39,7 @@ from minibert.kernels.check.faults import suspects
 from minibert.kernels.check.gradients import GRADIENTS
 from minibert.kernels.check.parity import CheckEndedError, ParityReport, check, short
 from minibert.kernels.check.problem import Problem, by_eager
-from minibert.kernels.check.workload import (
-    ALL_KINDS,
-    INPUT_SCALES,
-    Case,
-    Workload,
-    kinds_of,
-)
+from minibert.kernels.check.workload import ALL_KINDS, INPUT_SCALES, Case, Workload, kinds_of
 from minibert.kernels.checks import check_outputs
 from minibert.kernels.registry import Implementation
 

@@ -401,11 +401,7 @@ _TABLE: tuple[tuple[str, str, Callable[[_Told], object]], ...] = (
     ("mask attn_mask attention_mask", "", _Told.mask),
     ("score_mod", "bias alibi_slopes soft_cap", _Told.score_mod),
     ("block_mask", " ".join(_MASKABLE), _Told.block_mask),
-    (
-        "enable_gqa",
-        "",
-        lambda t: t.problem.query.shape[1] != t.problem.key.shape[1] or None,
-    ),
+    ("enable_gqa", "", lambda t: t.problem.query.shape[1] != t.problem.key.shape[1] or None),
     ("cu_seqlens cu_seqlens_q", "packed", lambda t: t.starts(of_keys=False)),
     ("cu_seqlens_k cu_seqlens_kv", "packed_keys", lambda t: t.starts(of_keys=True)),
     ("max_seqlen max_seqlen_q", "", lambda t: max(_packed(t.problem)[0])),

@@ -54,11 +54,7 @@ def config_from_hf(config: Json, task: str | None = None) -> Config:
         task=task,
         labels=_labels(config),
         problem_type=_problem_type(config),
-        **{
-            "causal": bool(shapes.FAMILIES[name].causal),
-            "pooler": task in family.pooled,
-            **said,
-        },
+        **{"causal": bool(shapes.FAMILIES[name].causal), "pooler": task in family.pooled, **said},
     )
 
 
@@ -145,7 +141,7 @@ MODEL_TYPES = {
 # What to do about a model_type that resembles a known one.
 UNREAD = {
     "gemma3": " gemma3 is a model of texts and images; its text model alone is gemma3_text "
-    "(save it as a Gemma3ForCausalLM).",
+    "(save it as a Gemma3ForCausalLM)."
 }
 _TASK_OF_CLASS = {
     "Model": "none",

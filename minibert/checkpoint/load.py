@@ -30,12 +30,7 @@ from torch import Tensor, nn
 
 from minibert.checkpoint.config import config_from_hf, config_to_hf, dropout_of, dropout_to_hf
 from minibert.checkpoint.families.form import end_ids
-from minibert.checkpoint.files import (
-    DTYPES,
-    Entry,
-    open_checkpoint,
-    open_state_dict,
-)
+from minibert.checkpoint.files import DTYPES, Entry, open_checkpoint, open_state_dict
 from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder, to_checkpoint
 from minibert.errors import CheckpointError, check_flag, did_you_mean, whole_number
 from minibert.layers.config import Config

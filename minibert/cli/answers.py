@@ -27,13 +27,7 @@ _DETAILED = 3
 
 
 @spread()
-def predict(
-    texts: Texts,
-    top: int = 5,
-    as_json: bool = False,
-    *,
-    loading: Loading,
-) -> None:
+def predict(texts: Texts, top: int = 5, as_json: bool = False, *, loading: Loading) -> None:
     """Show what the model predicts.
 
     The task head decides what that is: masked tokens, the next token, a class, or an answer.

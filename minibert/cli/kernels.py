@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from minibert.cli.options import (
-    check_file,
-    refusing,
-    say_json,
-    spread,
-    unusable,
-)
+from minibert.cli.options import check_file, refusing, say_json, spread, unusable
 from minibert.errors import MinibertError, did_you_mean
 from minibert.terminal import Terminal, note, say
 
@@ -431,12 +425,7 @@ class Timed:
 
 
 @spread()
-def bench(
-    targets: list[str],
-    *,
-    asked: Asked,
-    timed: Timed,
-) -> None:
+def bench(targets: list[str], *, asked: Asked, timed: Timed) -> None:
     """Check attention kernels, then time them and other implementations.
 
     First each kernel is checked as by `minibert check`; only a right one is timed. Then it prints

@@ -21,14 +21,7 @@ from minibert.cli.pages import live, serve, view, watch
 from minibert.cli.train import train
 from minibert.cli.verify import verify
 from minibert.errors import MinibertError, did_you_mean, lacks_memory, printable
-from minibert.terminal import (
-    OutputError,
-    abandon_output,
-    note,
-    say,
-    to_output,
-    warning_line,
-)
+from minibert.terminal import OutputError, abandon_output, note, say, to_output, warning_line
 
 # torch has no exception type for a CPU that runs out of memory, nor has the loading of its parts.
 _OPTIONS = {

@@ -317,10 +317,7 @@ _REAL_MODELS: dict[str, Exercise] = {
             "It writes into the stream what later parts read.",
             "The previous-token head of unit 5 does this: the induction heads read what it wrote.",
         ),
-        b=(
-            "One of the two numbers is wrong.",
-            "Both are right. They answer different questions.",
-        ),
+        b=("One of the two numbers is wrong.", "Both are right. They answer different questions."),
         c=("The head writes into the logits twice.", "A head adds to the stream once."),
     ),
 }

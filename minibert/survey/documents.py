@@ -475,12 +475,7 @@ def _kind(path: Path) -> str | None:
 
 
 def _reading(
-    path: Path,
-    name: str,
-    kind: str,
-    unit: str | None,
-    field: str | None,
-    pair_field: str | None,
+    path: Path, name: str, kind: str, unit: str | None, field: str | None, pair_field: str | None
 ) -> Reading:
     """How this file is read; SurveyError for options that do not fit its kind."""
     of_kind = KINDS[kind]

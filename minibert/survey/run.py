@@ -74,10 +74,7 @@ class Options:
         tokenizer does not have.
         """
         chosen = measures_of(
-            offsets=self.every_offset,
-            tokens=self.tokens,
-            by_norm=self.by_norm,
-            names=self.measures,
+            offsets=self.every_offset, tokens=self.tokens, by_norm=self.by_norm, names=self.measures
         )
         offsets, profile = self.every_offset, self.profile
         by_norm = any(one.name.endswith(BY_NORM) for one in chosen)

@@ -241,11 +241,7 @@ class RunFolder:
         if self.folder is None:
             return
         text = json.dumps({**told, "about": self.about})
-        with (
-            self.writing(),
-            replacing(self.folder / self.part) as fresh,
-            fresh.open("wb") as file,
-        ):
+        with self.writing(), replacing(self.folder / self.part) as fresh, fresh.open("wb") as file:
             np.savez(file, allow_pickle=False, told=np.array(text), **(arrays or {}))
             file.flush()
             os.fsync(file.fileno())

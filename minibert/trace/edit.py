@@ -495,11 +495,7 @@ zero = Edit(zeros)
 
 
 def replace(
-    value: object,
-    *,
-    positions: Chosen = None,
-    sentences: Chosen = None,
-    other_model: bool = False,
+    value: object, *, positions: Chosen = None, sentences: Chosen = None, other_model: bool = False
 ) -> Edit:
     """The quantity becomes `value`: a number, a tensor that broadcasts to it, or a trace.
 

@@ -138,11 +138,7 @@ def logits_of(
 
 
 def _logits_of(
-    model: TracedModel,
-    final: Hidden,
-    inputs: Inputs,
-    allowed: AllowedKeys,
-    pooled: Pooled | None,
+    model: TracedModel, final: Hidden, inputs: Inputs, allowed: AllowedKeys, pooled: Pooled | None
 ) -> Tensor:
     if allowed.packed is None:
         return model.task_logits(final, inputs, pooled)

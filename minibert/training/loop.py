@@ -242,11 +242,7 @@ class Run:
         self.optimizers = optimizers(self.model, self.recipe)
 
     def finish(
-        self,
-        folder: Path,
-        about: Json,
-        measure: Measure,
-        note: Callable[[Json], None],
+        self, folder: Path, about: Json, measure: Measure, note: Callable[[Json], None]
     ) -> None:
         """Do the remaining steps; the log and checkpoints go to the folder on the way."""
         every, start = self.recipe, time.monotonic() - self.seconds

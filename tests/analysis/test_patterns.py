@@ -13,13 +13,7 @@ from small_tokenizer import DELIMITER, SPECIAL, VOCABULARY, SmallTokenizer
 from torch import Tensor
 
 import minibert
-from minibert.analysis import (
-    HeadScores,
-    head_scores,
-    patterns,
-    repeated_ids,
-    shared_dimensions,
-)
+from minibert.analysis import HeadScores, head_scores, patterns, repeated_ids, shared_dimensions
 from minibert.analysis.patterns import SCORED, draws_for
 from minibert.errors import MinibertError, TraceError
 from minibert.layers.config import Config

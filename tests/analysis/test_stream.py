@@ -19,13 +19,7 @@ from transformers.activations import ACT2FN
 from vocabulary_models import ROTARY_CLASSES, VOCABULARY_CLASSES, both
 
 import minibert
-from minibert.analysis import (
-    decompose,
-    head_norms,
-    logit_lens,
-    summed_norms,
-    why_logit,
-)
+from minibert.analysis import decompose, head_norms, logit_lens, summed_norms, why_logit
 from minibert.analysis import lens as lens_module
 from minibert.analysis.lens import POINTS
 from minibert.analysis.reasons import Why

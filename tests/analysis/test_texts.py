@@ -8,10 +8,7 @@ import torch
 from torch.nn import functional as F
 
 import minibert
-from minibert.analysis import (
-    embedding_parts,
-    token_losses,
-)
+from minibert.analysis import embedding_parts, token_losses
 from minibert.errors import TokenizationError, TraceError
 from minibert.model import from_transformers
 from minibert.text.tokens import Tokens

@@ -10,13 +10,7 @@ import torch
 from small_traces import HEADS, KINDS, LAYERS, small_trace
 
 from minibert import TraceError
-from minibert.answers.explain import (
-    Explanation,
-    explain,
-    find_token,
-    render,
-    trace_of_head,
-)
+from minibert.answers.explain import Explanation, explain, find_token, render, trace_of_head
 from minibert.model import load
 from minibert.terminal import cell_width
 from minibert.text.tokens import Tokens

@@ -126,8 +126,7 @@ def test_each_call_is_timed_alone_with_a_cold_cache_filled_off_the_clock(passes)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "calls"),
-    [(1e-6, 20), (0.0024, 20), (0.0049, 10), (0.02, 3), (1.0, 3), (0.0, 20)],
+    ("seconds", "calls"), [(1e-6, 20), (0.0024, 20), (0.0049, 10), (0.02, 3), (1.0, 3), (0.0, 20)]
 )
 def test_a_turn_is_as_many_calls_as_fit_a_twentieth_of_a_second_between_3_and_20(
     passes, seconds, calls

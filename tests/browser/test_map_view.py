@@ -6,16 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.head_view import (
-    B_START,
-    TOKENS,
-    N,
-    Open,
-    drawn_attention,
-    pixel_at,
-    press,
-    state,
-)
+from browser.head_view import B_START, TOKENS, N, Open, drawn_attention, pixel_at, press, state
 from playwright.sync_api import Page
 
 from minibert.viz import attention_page

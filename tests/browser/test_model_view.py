@@ -4,16 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser.head_view import (
-    B_START,
-    BLUE,
-    TOKENS,
-    Open,
-    drawn_attention,
-    pixels_of,
-    press,
-    state,
-)
+from browser.head_view import B_START, BLUE, TOKENS, Open, drawn_attention, pixels_of, press, state
 from playwright.sync_api import Locator, Page, expect
 
 from minibert.viz import attention_page

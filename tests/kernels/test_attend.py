@@ -42,8 +42,7 @@ def test_auto_takes_the_fused_pass_unless_the_matrices_or_their_gradients_are_wa
 
     def chosen(want=(), gradient=False):
         return registry.choose(
-            "auto",
-            registry.Request(frozenset(want), frozenset(), "cpu", torch.float32, gradient),
+            "auto", registry.Request(frozenset(want), frozenset(), "cpu", torch.float32, gradient)
         ).name
 
     assert chosen() == "sdpa"

@@ -34,12 +34,7 @@ from tests.kernels.test_any_call import options_as_leaves
 pytest.importorskip("triton")
 from triton.runtime.errors import OutOfResources
 
-from minibert.kernels.fused import (
-    attention,
-    backward,
-    columns,
-    tuning,
-)
+from minibert.kernels.fused import attention, backward, columns, tuning
 from minibert.kernels.fused.launch import Config
 from minibert.kernels.fused.tuning import candidates
 

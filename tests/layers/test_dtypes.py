@@ -18,12 +18,7 @@ from tests.families import VOCABULARY, hf_model
 
 NAMES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}
 # Largest difference from float64, in parts of the largest value.
-TOLERANCES = {
-    torch.float64: 1e-12,
-    torch.float32: 2e-5,
-    torch.float16: 2e-2,
-    torch.bfloat16: 1e-1,
-}
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 QUANTITIES = ("query", "scores", "probs", "z", "head_out", "attn_out", "mlp_post", "resid_post")
 ACCELERATORS = [
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="none")),

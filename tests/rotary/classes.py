@@ -12,11 +12,7 @@ CLASSES = {
     "qwen3": ["Qwen3Model", *("Qwen3" + head for head in _QUESTIONS)],
     "gemma": ["GemmaModel", *("Gemma" + head for head in _HEADS)],
     "gemma2": ["Gemma2Model", *("Gemma2" + head for head in _HEADS)],
-    "gemma3_text": [
-        "Gemma3TextModel",
-        "Gemma3ForCausalLM",
-        "Gemma3TextForSequenceClassification",
-    ],
+    "gemma3_text": ["Gemma3TextModel", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"],
     "phi3": ["Phi3Model", *("Phi3" + head for head in _HEADS)],
     "olmo2": ["Olmo2Model", "Olmo2ForCausalLM", "Olmo2ForSequenceClassification"],
     "granite": ["GraniteModel", "GraniteForCausalLM"],

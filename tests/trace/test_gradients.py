@@ -193,13 +193,7 @@ def test_a_trace_or_a_number_without_its_graph_has_no_backward() -> None:
 def test_a_value_of_another_trace_is_a_number_that_no_gradient_passes(edit: Any) -> None:
     model = exact("gpt2")
     source = model.trace([[2, 3, 5, 7]], grad=True)
-    edits = {
-        ("z", 1): edit(source),
-        (
-            "mlp_out",
-            0,
-        ): replace(source, positions=[2]),
-    }
+    edits = {("z", 1): edit(source), ("mlp_out", 0): replace(source, positions=[2])}
     fresh, again = model.trace([[2, 3, 5, 7]], edit=edits, grad=True), source.rerun(edits)
     for trace in (fresh, again):
         trace.backward(trace.logits[0, -1, 5])

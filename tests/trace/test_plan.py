@@ -172,16 +172,8 @@ def test_a_value_for_some_positions_has_their_number(started: list[str]) -> None
     model, tokens = model_of("bert"), whole("bert")
     for rows in (1, 2, LENGTH):
         model.trace(tokens, edit={("z", 1): replace(torch.zeros(rows, 5), positions=[3, 4])})
-    refused(
-        {("z", 1): replace(torch.zeros(3, 5), positions=[3, 4])},
-        started,
-        "does not fit",
-    )
-    refused(
-        {("z", 1, 0): replace(torch.zeros(3, 3, 13, 5))},
-        started,
-        "does not fit",
-    )
+    refused({("z", 1): replace(torch.zeros(3, 5), positions=[3, 4])}, started, "does not fit")
+    refused({("z", 1, 0): replace(torch.zeros(3, 3, 13, 5))}, started, "does not fit")
 
 
 def test_a_trace_without_the_positions_or_of_another_batch_is_refused(started: list[str]) -> None:

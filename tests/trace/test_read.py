@@ -100,9 +100,7 @@ def test_a_name_that_does_not_exist_is_an_error_and_hasattr_says_no(
     assert all(hasattr(trace[0], name) and hasattr(trace[0, 0], name) for name in NAMES)
 
 
-def test_what_the_pass_computed_outlives_a_change_of_the_weights(
-    tokens: minibert.Tokens,
-) -> None:
+def test_what_the_pass_computed_outlives_a_change_of_the_weights(tokens: minibert.Tokens) -> None:
     """What is computed on demand (attn_out, the MLP's inside, head_out) reads the new weights."""
     changed = gpt2()
     trace = changed.trace(tokens)

@@ -8,12 +8,7 @@ from survey.made_surveys import patterns_of, survey_of
 from minibert import load
 from minibert.survey.documents import Document
 from minibert.survey.patterns import Example
-from minibert.viz.survey_folder import (
-    Entry,
-    ExamplePages,
-    survey_report,
-    write_example_pages,
-)
+from minibert.viz.survey_folder import Entry, ExamplePages, survey_report, write_example_pages
 
 NAMES = ("entropy", "to_cls", "to_sep", "to_previous", "to_previous_by_norm", "to_token:[the]")
 MEANS = np.random.default_rng(2).uniform(0.05, 0.9, size=(6, 2, 3))

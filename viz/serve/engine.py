@@ -35,13 +35,7 @@ from minibert.trace.edit import zero
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
 from minibert.viz.engine_edits import EditMap, EngineEdit, checked_edits, needs, python_edits
-from minibert.viz.example import (
-    Sentence,
-    header_of,
-    scales_of,
-    sizes_of,
-    without_folder,
-)
+from minibert.viz.example import Sentence, header_of, scales_of, sizes_of, without_folder
 from minibert.viz.live import built_of
 from minibert.viz.payload import Array, encode_probs
 from minibert.viz.vectors import looking_header, rotation_header

@@ -161,10 +161,7 @@ DISTILBERT = Family(
                 "norm": "vocab_layer_norm",
                 "decoder": "vocab_projector",
             },
-            "sequence-classification": {
-                "transform": "pre_classifier",
-                "classifier": "classifier",
-            },
+            "sequence-classification": {"transform": "pre_classifier", "classifier": "classifier"},
         },
         unused=_BUFFERS,
     ),

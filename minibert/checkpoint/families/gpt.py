@@ -118,10 +118,7 @@ GPT_NEOX = Family(
         "query_bias": _BIASES,
         "output_bias": _BIASES,
     },
-    verdicts={
-        **form.DECODER,
-        "head_dim": form.HEAD_WIDTH,
-    },
+    verdicts={**form.DECODER, "head_dim": form.HEAD_WIDTH},
     groups=(Turned(base="rotary_emb_base", fraction="rotary_pct", usual_fraction=0.25),),
     dropout=form.shares(
         0.0,

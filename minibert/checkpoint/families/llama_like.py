@@ -44,10 +44,7 @@ OLD_PREFIX = {"question-answering": "transformer"}
 ALL_TURN = Turned()
 SAME_LAYERS = Judged("refused", "all layers of the family see the same", (None,))
 BIDIRECTIONAL = Judged("refused", "attention to later tokens is not implemented", (False, None))
-VERDICTS: Mapping[str, Judged] = {
-    **form.DECODER,
-    "partial_rotary_factor": form.WHOLE_HEAD,
-}
+VERDICTS: Mapping[str, Judged] = {**form.DECODER, "partial_rotary_factor": form.WHOLE_HEAD}
 
 
 def llama_fields(
